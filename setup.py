@@ -118,8 +118,8 @@ TURNER = setuptools.Extension(  # the converter's; Pillow decodes, turns and enc
 )
 RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
     "imagebeam._resize",
-    ["imagebeam/_resize.c", "imagebeam/filter_weights.c"],
-    depends=["imagebeam/filter_weights.h"],
+    ["imagebeam/_resize.c", "imagebeam/filter_weights.c", "imagebeam/pillow_pixels.c", "imagebeam/planes.c"],
+    depends=["imagebeam/filter_weights.h", "imagebeam/pillow_pixels.h", "imagebeam/planes.h"],
     libraries=["jpeg", "m"],
     extra_compile_args=["-O3", "-ffp-contract=off"],  # weights are the same with and without fused multiply-add
     optional=True,
@@ -127,7 +127,8 @@ RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
 
 WRITER = setuptools.Extension(  # the converter's inner loops; Python code does the same
     "imagebeam._writer",
-    ["imagebeam/_writer.c"],
+    ["imagebeam/_writer.c", "imagebeam/jpeg_structure.c"],
+    depends=["imagebeam/jpeg_structure.h"],
     extra_compile_args=["-O3"],
     optional=True,
 )

@@ -21,6 +21,8 @@
 #include <jpeglib.h>
 
 #include "filter_weights.h"
+#include "pillow_pixels.h"
+#include "planes.h"
 
 #ifndef LIBJPEG_TURBO_VERSION_NUMBER
 #error "libjpeg-turbo is needed: other libjpegs write other bytes"
@@ -44,7 +46,6 @@
 #endif
 
 enum {
-  COLUMNS_AT_ONCE = 16,
   MAX_PLANES = 3,
   MAX_SAMPLING = 4,  // T.81, B.2.2
   HEADER_BYTES = 1 << 12,
@@ -67,13 +68,6 @@ typedef struct {
   uint8_t *first_out, *out;  // libjpeg replaces the buffer if it is too small
   unsigned long out_size;
 } Resize;
-
-// One plane of pixels; rows have room for whole COLUMNS_AT_ONCE, and there are whole COLUMNS_AT_ONCE of them.
-typedef struct {
-  uint8_t *pixels;
-  size_t stride;
-  int width, height;
-} Plane;
 
 static void on_libjpeg_error(j_common_ptr jpeg) {
   Resize *resize = jpeg->client_data;
@@ -141,34 +135,9 @@ static void sum_rows(const Plane *from, const Taps *taps, uint8_t *to) {
   }
 }
 
-static void transpose_block(const uint8_t *from, size_t from_stride, uint8_t *to, size_t to_stride) {
-#if defined(__SSE2__)
-  __m128i rows[8], pairs[4], fours[4];
-  for (int i = 0; i < 8; i++) rows[i] = _mm_loadl_epi64((const __m128i *)(from + i * from_stride));
-  for (int i = 0; i < 4; i++) pairs[i] = _mm_unpacklo_epi8(rows[2 * i], rows[2 * i + 1]);
-  for (int i = 0; i < 2; i++) {
-    fours[2 * i] = _mm_unpacklo_epi16(pairs[2 * i], pairs[2 * i + 1]);
-    fours[2 * i + 1] = _mm_unpackhi_epi16(pairs[2 * i], pairs[2 * i + 1]);
-  }
-  for (int i = 0; i < 2; i++) {
-    __m128i low = _mm_unpacklo_epi32(fours[i], fours[i + 2]), high = _mm_unpackhi_epi32(fours[i], fours[i + 2]);
-    uint8_t *at = to + 4 * i * to_stride;
-    _mm_storel_epi64((__m128i *)at, low);
-    _mm_storel_epi64((__m128i *)(at + to_stride), _mm_unpackhi_epi64(low, low));
-    _mm_storel_epi64((__m128i *)(at + 2 * to_stride), high);
-    _mm_storel_epi64((__m128i *)(at + 3 * to_stride), _mm_unpackhi_epi64(high, high));
-  }
-#else
-  for (int y = 0; y < 8; y++)
-    for (int x = 0; x < 8; x++) to[x * to_stride + y] = from[y * from_stride + x];
-#endif
-}
-
 static Plane transpose(Resize *resize, const Plane *from) {
   Plane to = make_plane(resize, from->height, from->width, from->height, from->width);
-  for (int y = 0; y < from->height; y += 8)
-    for (int x = 0; x < from->width; x += 8)
-      transpose_block(from->pixels + y * from->stride + x, from->stride, to.pixels + x * to.stride + y, to.stride);
+  transpose_plane(from, &to);
   return to;
 }
 
@@ -377,123 +346,7 @@ static PyObject *resize_jpeg(PyObject *module, PyObject *arguments) {
 
 // --- pixels of Pillow -----------------------------------------------------------------------------------------------
 
-#if defined(__x86_64__)  // elsewhere compilers may fuse operations on weights in Pillow, and other vectors are needed
-
-enum {
-  PILLOW_BITS = 22,  // Pillow's weight of 1 is 1 << 22
-  LOW_BITS = 9,  // a weight is high * 512 + low, both of which fit into 16 bits: sums of both parts are exact
-  PIXEL_BYTES = 4,  // of RGB in Pillow's memory: the fourth byte has no meaning
-};
-
-typedef struct {
-  int first, count;
-  const int32_t *pairs;  // of two weights: their high parts, then their low parts
-} PillowTaps;
-
-// Returns the taps, to be freed, with the weights behind them; NULL if there is no memory.
-static PillowTaps *make_pillow_taps(const Side *side) {
-  size_t room = room_for_weights(side), count_all = side->result_size;
-  PillowTaps *taps = malloc(count_all * (sizeof *taps + room * sizeof(int32_t)) + room * sizeof(double));
-  if (!taps) return NULL;
-  double *exact = (double *)(taps + count_all);
-  int32_t *pairs = (int32_t *)(exact + room);
-  for (size_t i = 0; i < count_all; i++, pairs += room) {
-    int first, count = weigh_pixels(side, (int)i, &first, exact);
-    for (int k = 0; k < count; k += 2) {
-      uint16_t high[2] = {0}, low[2] = {0};
-      for (int j = 0; j < 2 && k + j < count; j++) {
-        double scaled = exact[k + j] * (1 << PILLOW_BITS);
-        int32_t weight = (int32_t)(exact[k + j] < 0 ? -0.5 + scaled : 0.5 + scaled);
-        high[j] = (uint16_t)(weight >> LOW_BITS);
-        low[j] = weight & ((1 << LOW_BITS) - 1);
-      }
-      pairs[k] = (int32_t)((uint32_t)high[1] << 16 | high[0]);
-      pairs[k + 1] = (int32_t)((uint32_t)low[1] << 16 | low[0]);
-    }
-    taps[i] = (PillowTaps){first, count, pairs};
-  }
-  return taps;
-}
-
-static __m128i round_sums(__m128i high, __m128i low) {
-  __m128i sums = _mm_add_epi32(_mm_slli_epi32(high, LOW_BITS), low);
-  return _mm_srai_epi32(_mm_add_epi32(sums, _mm_set1_epi32(1 << (PILLOW_BITS - 1))), PILLOW_BITS);
-}
-
-static void scale_row(const uint8_t *row, const PillowTaps *taps, int width, uint8_t *to) {
-  const __m128i zero = _mm_setzero_si128();
-  for (int x = 0; x < width; x++, to += PIXEL_BYTES) {
-    const uint8_t *pixel = row + (size_t)PIXEL_BYTES * taps[x].first;
-    __m128i high = zero, low = zero;
-    for (int k = 0; k < taps[x].count; k += 2, pixel += 2 * PIXEL_BYTES) {
-      int32_t last;
-      memcpy(&last, pixel, sizeof last);
-      __m128i two = k + 1 < taps[x].count ? _mm_loadl_epi64((const __m128i *)pixel) : _mm_cvtsi32_si128(last);
-      two = _mm_unpacklo_epi8(_mm_unpacklo_epi8(two, _mm_srli_si128(two, PIXEL_BYTES)), zero);
-      high = _mm_add_epi32(high, _mm_madd_epi16(two, _mm_set1_epi32(taps[x].pairs[k])));
-      low = _mm_add_epi32(low, _mm_madd_epi16(two, _mm_set1_epi32(taps[x].pairs[k + 1])));
-    }
-    __m128i rounded = _mm_packs_epi32(round_sums(high, low), zero);
-    int32_t result = _mm_cvtsi128_si32(_mm_packus_epi16(rounded, zero));
-    memcpy(to, &result, sizeof result);
-  }
-}
-
-// `stride` of the rows and of `to` is a multiple of 16 bytes.
-static void scale_column(const uint8_t *rows, size_t stride, const PillowTaps *taps, uint8_t *to) {
-  const __m128i zero = _mm_setzero_si128();
-  for (size_t x = 0; x < stride; x += COLUMNS_AT_ONCE) {
-    const uint8_t *row = rows + taps->first * stride + x;
-    __m128i high[4] = {zero, zero, zero, zero}, low[4] = {zero, zero, zero, zero};
-    for (int k = 0; k < taps->count; k += 2, row += 2 * stride) {
-      __m128i one = _mm_loadu_si128((const __m128i *)row);
-      __m128i two = k + 1 < taps->count ? _mm_loadu_si128((const __m128i *)(row + stride)) : zero;
-      __m128i left = _mm_unpacklo_epi8(one, two), right = _mm_unpackhi_epi8(one, two);
-      __m128i wide[4] = {_mm_unpacklo_epi8(left, zero), _mm_unpackhi_epi8(left, zero), _mm_unpacklo_epi8(right, zero),
-                         _mm_unpackhi_epi8(right, zero)};
-      __m128i high_pair = _mm_set1_epi32(taps->pairs[k]), low_pair = _mm_set1_epi32(taps->pairs[k + 1]);
-      for (int i = 0; i < 4; i++) {
-        high[i] = _mm_add_epi32(high[i], _mm_madd_epi16(wide[i], high_pair));
-        low[i] = _mm_add_epi32(low[i], _mm_madd_epi16(wide[i], low_pair));
-      }
-    }
-    __m128i left = _mm_packs_epi32(round_sums(high[0], low[0]), round_sums(high[1], low[1]));
-    __m128i right = _mm_packs_epi32(round_sums(high[2], low[2]), round_sums(high[3], low[3]));
-    _mm_storeu_si128((__m128i *)(to + x), _mm_packus_epi16(left, right));
-  }
-}
-
-// Returns whether there was memory for it. Like Pillow it scales rows first, and leaves out a side that keeps its size.
-static int scale_pixels(const uint8_t *from, const Side *across, const Side *down, uint8_t *to) {
-  int width = across->result_size;
-  size_t row_bytes = (size_t)PIXEL_BYTES * width, stride = round_up(row_bytes, COLUMNS_AT_ONCE);
-  PillowTaps *columns = make_pillow_taps(across), *rows = make_pillow_taps(down);
-  uint8_t *scaled = malloc(stride * (down->source_size + 1));  // and one row of the result
-  int is_done = columns && rows && scaled;
-  if (is_done) {
-    for (int y = 0; y < down->source_size; y++) {
-      const uint8_t *row = from + (size_t)PIXEL_BYTES * across->source_size * y;
-      if (width == across->source_size)
-        memcpy(scaled + y * stride, row, row_bytes);
-      else
-        scale_row(row, columns, width, scaled + y * stride);
-      memset(scaled + y * stride + row_bytes, 0, stride - row_bytes);
-    }
-    uint8_t *result = scaled + stride * down->source_size;
-    for (int y = 0; y < down->result_size; y++) {
-      if (down->result_size == down->source_size)
-        result = scaled + y * stride;
-      else
-        scale_column(scaled, stride, &rows[y], result);
-      memcpy(to + y * row_bytes, result, row_bytes);
-    }
-  }
-  free(columns);
-  free(rows);
-  free(scaled);
-  return is_done;
-}
-
+#if defined(__x86_64__)
 // https://arrow.apache.org/docs/format/CDataInterface.html
 struct ArrowArray {
   int64_t length, null_count, offset, n_buffers, n_children;
@@ -557,7 +410,47 @@ static PyObject *resize_pixels(PyObject *module, PyObject *arguments) {
 #endif
 }
 
+PyDoc_STRVAR(resize_bytes_doc,
+             "resize_bytes(data, channels, size, target, filter) -> bytes | None\n\n"
+             "Returns bare pixels scaled to those that Pillow makes, to the last bit.\n\n"
+             "Args:\n    data: rows of pixels of `channels` bytes.\n    channels: 1 or 3, without alpha.\n"
+             "    size: width and height in pixels.\n    target: those of the result.\n"
+             "    filter: 0 box, 1 bilinear, 2 bicubic, 3 Lanczos; all antialiased.\n\n"
+             "Returns:\n    Bare pixels. None except on x86-64.\n\n"
+             "Raises:\n    ValueError: if an argument is out of range, or does not fit the number of bytes.");
+
+static PyObject *resize_bytes(PyObject *module, PyObject *arguments) {
+  PyObject *data;
+  int channels, source_width, source_height, width, height, filter;
+  if (!PyArg_ParseTuple(arguments, "Si(ii)(ii)i:resize_bytes", &data, &channels, &source_width, &source_height, &width,
+                        &height, &filter))
+    return NULL;
+  if ((channels != 1 && channels != 3) || source_width < 1 || source_height < 1 || width < 1 || height < 1 || filter < 0 ||
+      filter >= NUM_FILTERS || PyBytes_GET_SIZE(data) != (Py_ssize_t)channels * source_width * source_height) {
+    PyErr_SetString(PyExc_ValueError, "channels, size, target or filter is out of range, or the bytes are of another size");
+    return NULL;
+  }
+#if defined(__x86_64__)
+  PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)channels * width * height);
+  if (!result) return NULL;
+  Side across = {source_width, width, 0, (double)source_width / width, filter};
+  Side down = {source_height, height, 0, (double)source_height / height, filter};
+  const uint8_t *from = (const uint8_t *)PyBytes_AS_STRING(data);
+  uint8_t *to = (uint8_t *)PyBytes_AS_STRING(result);
+  int is_done;
+  Py_BEGIN_ALLOW_THREADS;
+  is_done = channels == 1 ? scale_gray(from, &across, &down, to) : scale_colors(from, &across, &down, to);
+  Py_END_ALLOW_THREADS;
+  if (is_done) return result;
+  Py_DECREF(result);
+  return PyErr_NoMemory();
+#else
+  return Py_NewRef(Py_None);
+#endif
+}
+
 static PyMethodDef methods[] = {
+    {"resize_bytes", resize_bytes, METH_VARARGS, resize_bytes_doc},
     {"resize_jpeg", resize_jpeg, METH_VARARGS, resize_jpeg_doc},
     {"resize_pixels", resize_pixels, METH_VARARGS, resize_pixels_doc},
     {NULL, NULL, 0, NULL},

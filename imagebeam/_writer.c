@@ -12,7 +12,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "jpeg_structure.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)  // Clang defines __GNUC__ too
 #include <immintrin.h>
@@ -92,43 +95,7 @@ static PyObject *read_part(PyObject *module, PyObject *const *arguments, Py_ssiz
   Py_RETURN_NONE;
 }
 
-// --- markers --------------------------------------------------------------------------------------------------------
-
-// Returns the next marker: skips restart markers, fill bytes, and stuffed 0xFF in entropy-coded data.
-static const uint8_t *next_marker_plain(const uint8_t *at, const uint8_t *end) {
-  while (at < end && (at = memchr(at, 0xFF, end - at)) && at + 1 < end) {
-    uint8_t code = at[1];
-    if (code == 0xFF)
-      at++;
-    else if (code == 0 || (code >= 0xD0 && code <= 0xD7))
-      at += 2;
-    else
-      return at;
-  }
-  return NULL;
-}
-
-#ifdef HAS_X86_CODE
-#define AVX2 __attribute__((target("avx2")))
-
-// The same, 32 bytes at a time: a JPEG has a 0xFF in every 260 bytes, and each call of memchr costs 20 ns.
-AVX2 static const uint8_t *next_marker_avx2(const uint8_t *at, const uint8_t *end) {
-  const __m256i all_ones = _mm256_set1_epi8(-1), zero = _mm256_setzero_si256();
-  const __m256i restart = _mm256_set1_epi8((char)0xD0), upper_five = _mm256_set1_epi8((char)0xF8);
-  for (; end - at > 32; at += 32) {
-    __m256i here = _mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)at), all_ones);
-    if (_mm256_testz_si256(here, here)) continue;
-    __m256i next = _mm256_loadu_si256((const __m256i *)(at + 1));
-    __m256i is_none = _mm256_or_si256(_mm256_cmpeq_epi8(next, zero), _mm256_cmpeq_epi8(next, all_ones));
-    is_none = _mm256_or_si256(is_none, _mm256_cmpeq_epi8(_mm256_and_si256(next, upper_five), restart));
-    uint32_t found = _mm256_movemask_epi8(_mm256_andnot_si256(is_none, here));
-    if (found) return at + __builtin_ctz(found);
-  }
-  return next_marker_plain(at, end);
-}
-#endif
-
-static const uint8_t *(*next_marker)(const uint8_t *, const uint8_t *) = next_marker_plain;
+// --- JPEGs ----------------------------------------------------------------------------------------------------------
 
 PyDoc_STRVAR(find_marker_doc,
              "find_marker(data: bytes, position: int) -> int\n\n"
@@ -143,120 +110,6 @@ static PyObject *find_marker(PyObject *module, PyObject *arguments) {
   position = position < 0 ? 0 : position;
   const uint8_t *found = position < end - start ? next_marker(start + position, end) : NULL;
   return PyLong_FromSsize_t(found ? found - start : -1);
-}
-
-// --- structure of a JPEG --------------------------------------------------------------------------------------------
-
-enum { SOF0 = 0xC0, SOF1, SOF2, DHT = 0xC4, SOF9 = 0xC9, SOF10, DAC = 0xCC, EOI = 0xD9, SOS, DQT, DNL, DRI };
-enum { APP0 = 0xE0, APP1, APP15 = 0xEF, COM = 0xFE };
-enum { MAX_SIDE = 65500, MAX_SCANS = 200, MAX_COMPONENTS = 4, EXIF_BYTES = 6 };
-enum { MAX_VALUES = (1 << 29) - 1 };  // height * width * components
-// Bits of Huffman tables: 0 to 3 for DC, 16 to 19 for AC. The standard tables are 0 and 1 of both.
-enum { AC = 16, STANDARD_TABLES = 3 | 3 << AC };
-
-typedef struct {
-  int code, height, width, num_components;  // code 0: no frame header yet
-  const uint8_t *components;                // 3 bytes each: number, sampling factors, quantization table
-  uint32_t quantization, huffman;           // the tables so far, one bit each
-  Py_ssize_t exif, exif_end;                // 0: none
-} Jpeg;
-
-static int number_at(const uint8_t *at) { return at[0] << 8 | at[1]; }
-
-// `at` is the length of the segment. Like the next ones, returns 0 if something is wrong, or rare.
-static int take_frame(Jpeg *jpeg, int code, const uint8_t *at, int length) {
-  if (jpeg->code || length < 8 || length != 8 + 3 * at[7] || at[2] != 8) return 0;
-  int64_t height = number_at(at + 3), width = number_at(at + 5), components = at[7];
-  if (components != 1 && components != 3 && components != 4) return 0;
-  if (!height || !width || height > MAX_SIDE || width > MAX_SIDE || height * width * components > MAX_VALUES) return 0;
-  jpeg->code = code;
-  jpeg->height = (int)height;
-  jpeg->width = (int)width;
-  jpeg->num_components = (int)components;
-  jpeg->components = at + 8;
-  return 1;
-}
-
-static int take_tables(Jpeg *jpeg, int code, const uint8_t *at, const uint8_t *end) {
-  while (at < end) {
-    int number = *at & 15, kind = *at >> 4;
-    if (number > 3 || kind > 1) return 0;
-    if (code == DQT) {
-      jpeg->quantization |= 1u << number;
-      at += kind ? 129 : 65;
-    } else {
-      if (end - at < 17) return 0;
-      int num_codes = 0;
-      for (int i = 1; i < 17; i++) num_codes += at[i];
-      jpeg->huffman |= 1u << (AC * kind + number);
-      at += 17 + num_codes;
-    }
-  }
-  return at == end;
-}
-
-// Returns whether all that the scan needs is there. `at` is the length of the segment.
-static int has_needed(const Jpeg *jpeg, const uint8_t *at, int length) {
-  int num_in_scan = at[2], is_sequential = jpeg->code == SOF0 || jpeg->code == SOF1;
-  int needs_dc = is_sequential, needs_ac = is_sequential, used = 0;
-  uint32_t huffman = jpeg->huffman | (is_sequential ? STANDARD_TABLES : 0);
-  if (jpeg->code == SOF2) {
-    needs_ac = at[length - 3] > 0;
-    needs_dc = !needs_ac && !(at[length - 1] >> 4);
-  }
-  for (int i = 0; i < num_in_scan; i++) {
-    const uint8_t *in_scan = at + 3 + 2 * i;
-    int component = 0, dc = in_scan[1] >> 4, ac = in_scan[1] & 15;
-    while (component < jpeg->num_components &&
-           (used >> component & 1 || jpeg->components[3 * component] != in_scan[0]))
-      component++;
-    if (component == jpeg->num_components) return 0;
-    used |= 1 << component;
-    int table = jpeg->components[3 * component + 2];
-    if (table > 3 || !(jpeg->quantization >> table & 1)) return 0;
-    if (needs_dc && !(huffman >> dc & 1)) return 0;
-    if (needs_ac && !(huffman >> (AC + ac) & 1)) return 0;
-  }
-  return 1;
-}
-
-// Returns whether this is a whole JPEG of the usual kind, as `jpeg_structure.check_jpeg` finds it.
-static int is_plain_jpeg(Jpeg *jpeg, const uint8_t *start, const uint8_t *end) {
-  const uint8_t *position = start + 2, *marker;
-  int has_scan = 0, num_scans = 0, may_skip = 0;
-  if (end - start < 4 || start[0] != 0xFF || start[1] != 0xD8) return 0;
-  while ((marker = next_marker(position, end))) {
-    int code = marker[1];
-    if (marker != position && !may_skip)
-      for (const uint8_t *at = position; at < marker; at++)
-        if (*at != 0xFF) return 0;  // a stray byte
-    if (code == EOI) return has_scan;
-    const uint8_t *at = marker + 2;
-    if (end - at < 2) return 0;
-    int length = number_at(at);
-    if (length < 2 || length > end - at) return 0;
-    may_skip = 0;
-    if ((code >= APP0 && code <= APP15) || code == COM) {
-      may_skip = !has_scan;
-      if (code == APP1 && length >= 2 + EXIF_BYTES && !memcmp(at + 2, "Exif\0", EXIF_BYTES)) {
-        if (jpeg->exif) return 0;
-        jpeg->exif = at + 2 + EXIF_BYTES - start;
-        jpeg->exif_end = at + length - start;
-      }
-    } else if (code == SOS) {
-      if (!jpeg->code || length < 8 || length > 14 || length != 6 + 2 * at[2] || !has_needed(jpeg, at, length)) return 0;
-      if (++num_scans > MAX_SCANS) return 0;
-      has_scan = may_skip = 1;
-    } else if (code == DHT || code == DQT) {
-      if (!take_tables(jpeg, code, at + 2, at + length)) return 0;
-    } else if (code == SOF0 || code == SOF1 || code == SOF2 || code == SOF9 || code == SOF10) {
-      if (!take_frame(jpeg, code, at, length)) return 0;
-    } else if (code != DAC && code != DNL && code != DRI) {
-      return 0;
-    }
-    position = at + length;
-  }
-  return 0;
 }
 
 PyDoc_STRVAR(check_jpeg_doc,
@@ -312,6 +165,52 @@ static int find_pieces(PyObject *feature, PyObject *values, PyObject **pieces) {
   return pieces[0] ? 1 : PyErr_Occurred() ? -1 : 0;
 }
 
+// All of an Example before its image.
+typedef struct {
+  PyObject *pieces[MAX_PIECES];  // bytes of the other features, borrowed from what ExampleEncoder has cached
+  int num_pieces;
+  PyObject *key;  // of the image, encoded
+  int tag;        // of the list in its Feature
+  uint64_t size, in_list, in_feature, in_entry, in_map;  // bytes of the image, and of what encloses it
+} Prefix;
+
+// Returns the number of bytes; 0 if a part is not cached, or there are many features, and -1 if looking fails.
+static Py_ssize_t find_prefix(Prefix *prefix, PyObject *plain, PyObject *values) {
+  uint64_t in_entries = 0;
+  prefix->num_pieces = 0;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plain); i++) {
+    PyObject *feature = PyList_GET_ITEM(plain, i), **pieces = prefix->pieces + prefix->num_pieces;
+    if (prefix->num_pieces > MAX_PIECES - 2 || !PyTuple_Check(feature) || PyTuple_GET_SIZE(feature) != 5) return 0;
+    int found = find_pieces(feature, values, pieces);
+    if (found <= 0) return found;
+    for (int j = 0; j < found; j++) {
+      if (!PyBytes_Check(pieces[j])) return 0;
+      in_entries += PyBytes_GET_SIZE(pieces[j]);
+    }
+    prefix->num_pieces += found;
+  }
+  // From the inside to the outside: the list of values, the Feature, the entry of the map, and the map.
+  prefix->in_list = 1 + varint_size(prefix->size) + prefix->size;
+  prefix->in_feature = 1 + varint_size(prefix->in_list) + prefix->in_list;
+  prefix->in_entry = PyBytes_GET_SIZE(prefix->key) + 1 + varint_size(prefix->in_feature) + prefix->in_feature;
+  prefix->in_map = in_entries + 1 + varint_size(prefix->in_entry) + prefix->in_entry;
+  return 1 + varint_size(prefix->in_map) + (Py_ssize_t)(prefix->in_map - prefix->size);
+}
+
+static uint8_t *put_bytes(uint8_t *at, PyObject *bytes) {
+  memcpy(at, PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes));
+  return at + PyBytes_GET_SIZE(bytes);
+}
+
+static void put_prefix(uint8_t *at, const Prefix *prefix) {
+  at = put_field(at, IN_MAP, prefix->in_map);
+  for (int i = 0; i < prefix->num_pieces; i++) at = put_bytes(at, prefix->pieces[i]);
+  at = put_field(at, IN_MAP, prefix->in_entry);
+  at = put_field(put_bytes(at, prefix->key), VALUE, prefix->in_feature);
+  at = put_field(at, prefix->tag, prefix->in_list);
+  put_field(at, BYTES_LIST, prefix->size);
+}
+
 PyDoc_STRVAR(encode_prefix_doc,
              "encode_prefix(plain: list, values: dict, key: bytes, tag: int, size: int) -> bytes | None\n\n"
              "Returns all bytes of an Example before its image of `size` bytes, from what `ExampleEncoder` has cached\n"
@@ -322,44 +221,20 @@ PyDoc_STRVAR(encode_prefix_doc,
 
 static PyObject *encode_prefix(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
   if (count != 5) return PyErr_Format(PyExc_TypeError, "encode_prefix takes 5 arguments, %zd were given", count);
-  PyObject *plain = arguments[0], *values = arguments[1], *key = arguments[2], *pieces[MAX_PIECES];
-  if (!PyList_Check(plain) || !PyDict_Check(values) || !PyBytes_Check(key))
+  PyObject *plain = arguments[0], *values = arguments[1];
+  Prefix prefix = {.key = arguments[2], .tag = (int)PyLong_AsLong(arguments[3])};
+  if (!PyList_Check(plain) || !PyDict_Check(values) || !PyBytes_Check(prefix.key))
     return PyErr_Format(PyExc_TypeError, "encode_prefix takes a list, a dict and bytes first");
-  int tag = (int)PyLong_AsLong(arguments[3]), num_pieces = 0;
   Py_ssize_t size = PyLong_AsSsize_t(arguments[4]);
   if (PyErr_Occurred()) return NULL;
   if (size < 0) Py_RETURN_NONE;
-  uint64_t in_entries = 0;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plain); i++) {
-    PyObject *feature = PyList_GET_ITEM(plain, i);
-    if (num_pieces > MAX_PIECES - 2 || !PyTuple_Check(feature) || PyTuple_GET_SIZE(feature) != 5) Py_RETURN_NONE;
-    int found = find_pieces(feature, values, pieces + num_pieces);
-    if (found < 0) return NULL;
-    if (!found) Py_RETURN_NONE;
-    for (; found; found--, num_pieces++) {
-      if (!PyBytes_Check(pieces[num_pieces])) Py_RETURN_NONE;
-      in_entries += PyBytes_GET_SIZE(pieces[num_pieces]);
-    }
-  }
-  // From the inside to the outside: the list of values, the Feature, the entry of the map, and the map.
-  uint64_t in_list = 1 + varint_size(size) + (uint64_t)size;
-  uint64_t in_feature = 1 + varint_size(in_list) + in_list;
-  uint64_t in_entry = PyBytes_GET_SIZE(key) + 1 + varint_size(in_feature) + in_feature;
-  uint64_t in_map = in_entries + 1 + varint_size(in_entry) + in_entry;
-  Py_ssize_t before = 1 + varint_size(in_map) + (Py_ssize_t)(in_map - size);
-  PyObject *prefix = PyBytes_FromStringAndSize(NULL, before);
-  if (!prefix) return NULL;
-  uint8_t *at = put_field((uint8_t *)PyBytes_AS_STRING(prefix), IN_MAP, in_map);
-  for (int i = 0; i < num_pieces; i++) {
-    memcpy(at, PyBytes_AS_STRING(pieces[i]), PyBytes_GET_SIZE(pieces[i]));
-    at += PyBytes_GET_SIZE(pieces[i]);
-  }
-  at = put_field(at, IN_MAP, in_entry);
-  memcpy(at, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key));
-  at = put_field(at + PyBytes_GET_SIZE(key), VALUE, in_feature);
-  at = put_field(at, tag, in_list);
-  put_field(at, BYTES_LIST, size);
-  return prefix;
+  prefix.size = size;
+  Py_ssize_t before = find_prefix(&prefix, plain, values);
+  if (before < 0) return NULL;
+  if (!before) Py_RETURN_NONE;
+  PyObject *encoded = PyBytes_FromStringAndSize(NULL, before);
+  if (encoded) put_prefix((uint8_t *)PyBytes_AS_STRING(encoded), &prefix);
+  return encoded;
 }
 
 // --- records --------------------------------------------------------------------------------------------------------
@@ -448,6 +323,25 @@ static uint8_t *put_masked(uint8_t *at, uint32_t crc) {
   return at + 4;
 }
 
+enum { FRAME_BYTES = 16, HEADER_BYTES = 12 };
+
+// Puts a record at `start`. Its prefix may be there already. The checksums are those of the bytes before they are copied;
+// returns that of the bytes before, which is given, and of the record.
+static uint32_t put_framed(uint8_t *start, const uint8_t *prefix, uint64_t prefix_size, const uint8_t *payload,
+                           uint64_t payload_size, uint32_t crc) {
+  uint64_t length = prefix_size + payload_size;
+  uint8_t *at = start + HEADER_BYTES;
+  memcpy(start, &length, 8);
+  put_masked(start + 8, extend(0, start, 8));
+  crc = extend(crc, start, HEADER_BYTES);
+  uint32_t of_record = extend(0, prefix, prefix_size);
+  if (prefix != at) memcpy(at, prefix, prefix_size);
+  of_record = extend(of_record, payload, payload_size);
+  memcpy(at + prefix_size, payload, payload_size);
+  put_masked(at + length, of_record);
+  return extend(join(crc, of_record, length), at + length, 4);
+}
+
 PyDoc_STRVAR(put_record_doc,
              "put_record(buffer, position: int, prefix: bytes, payload: bytes, crc32c: int) -> int\n\n"
              "Puts a TFRecord of the bytes of `prefix` and `payload`, with its frame of 16 bytes, into a buffer.\n\n"
@@ -461,32 +355,119 @@ static PyObject *put_record(PyObject *module, PyObject *arguments) {
   PyObject *prefix, *payload;
   unsigned int crc;
   if (!PyArg_ParseTuple(arguments, "w*nSSI:put_record", &buffer, &position, &prefix, &payload, &crc)) return NULL;
-  Py_ssize_t prefix_size = PyBytes_GET_SIZE(prefix), payload_size = PyBytes_GET_SIZE(payload);
-  uint64_t length = (uint64_t)prefix_size + (uint64_t)payload_size;
-  int has_room = position >= 0 && position <= buffer.len && length + 16 <= (uint64_t)(buffer.len - position);
-  if (has_room) {
-    uint8_t *start = (uint8_t *)buffer.buf + position, *at = start;
-    const uint8_t *image = (const uint8_t *)PyBytes_AS_STRING(payload);
-    memcpy(at, &length, 8);
-    at = put_masked(at + 8, extend(0, at, 8));
-    crc = extend(crc, start, 12);
-    uint32_t of_record = extend(0, (const uint8_t *)PyBytes_AS_STRING(prefix), prefix_size);
-    memcpy(at, PyBytes_AS_STRING(prefix), prefix_size);
-    of_record = extend(of_record, image, payload_size);
-    memcpy(at + prefix_size, image, payload_size);
-    put_masked(at + length, of_record);
-    crc = extend(join(crc, of_record, length), at + length, 4);
-  } else {
-    PyErr_Format(PyExc_ValueError, "a record of %llu bytes has no room at byte %zd of %zd",
-                 (unsigned long long)length + 16, position, buffer.len);
-  }
+  uint64_t size = (uint64_t)PyBytes_GET_SIZE(prefix) + (uint64_t)PyBytes_GET_SIZE(payload) + FRAME_BYTES;
+  int has_room = position >= 0 && position <= buffer.len && size <= (uint64_t)(buffer.len - position);
+  if (has_room)
+    crc = put_framed((uint8_t *)buffer.buf + position, (const uint8_t *)PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix),
+                     (const uint8_t *)PyBytes_AS_STRING(payload), PyBytes_GET_SIZE(payload), crc);
+  else
+    PyErr_Format(PyExc_ValueError, "a record of %llu bytes has no room at byte %zd of %zd", (unsigned long long)size,
+                 position, buffer.len);
   PyBuffer_Release(&buffer);
   return has_room ? PyLong_FromUnsignedLong(crc) : NULL;
+}
+
+PyDoc_STRVAR(put_jpeg_doc,
+             "put_jpeg(path: str, size: int, version: int, buffer, position: int, crc32c: int, plain: list, key: bytes,\n"
+             "         tag: int, values: dict) -> tuple[int, bytes | None, int, int, int, int, int] | None\n\n"
+             "Reads a JPEG and puts a TFRecord of its Example into a buffer: does what `read_file`, `check_jpeg`,\n"
+             "`encode_prefix` and `put_record` do, whose arguments it takes. Other Python threads go on meanwhile.\n\n"
+             "Returns:\n    How many ns it took to read the file; None; height, width and number of components; the size of\n"
+             "    the TFRecord in bytes; the crc32c of the bytes before and of the record. If the JPEG is unusual or not\n"
+             "    upright, a part of its Example is not cached, or the buffer has no room: the ns, the bytes of the file\n"
+             "    and zeros. None if the file is not as it was listed. `values` gets what a JPEG says of itself.");
+
+enum { FORMAT, HEIGHT, WIDTH, CHANNELS, COLORSPACE, NUM_DESCRIBED };
+static const char *const described_names[NUM_DESCRIBED] = {"image/format", "image/height", "image/width", "image/channels",
+                                                           "image/colorspace"};
+static PyObject *described[NUM_DESCRIBED];  // the same as objects
+static PyObject *jpeg_format, *colorspaces[5];  // by number of components
+
+static int make_objects(void) {
+  for (int i = 0; i < NUM_DESCRIBED; i++)
+    if (!described[i] && !(described[i] = PyUnicode_InternFromString(described_names[i]))) return -1;
+  if (!jpeg_format && !(jpeg_format = PyBytes_FromString("jpeg"))) return -1;
+  const char *const names[] = {NULL, "GRAY", NULL, "RGB", "CMYK"};
+  for (int i = 0; i < 5; i++)
+    if (names[i] && !colorspaces[i] && !(colorspaces[i] = PyBytes_FromString(names[i]))) return -1;
+  return 0;
+}
+
+static int set_number(PyObject *values, int which, long number) {
+  PyObject *value = PyLong_FromLong(number);
+  int failed = !value || PyDict_SetItem(values, described[which], value);
+  Py_XDECREF(value);
+  return failed;
+}
+
+static int describe(PyObject *values, const Jpeg *jpeg) {
+  return PyDict_SetItem(values, described[FORMAT], jpeg_format) || set_number(values, HEIGHT, jpeg->height) ||
+         set_number(values, WIDTH, jpeg->width) || set_number(values, CHANNELS, jpeg->num_components) ||
+         PyDict_SetItem(values, described[COLORSPACE], colorspaces[jpeg->num_components]);
+}
+
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+static PyObject *put_jpeg(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
+  if (count != 10) return PyErr_Format(PyExc_TypeError, "put_jpeg takes 10 arguments, %zd were given", count);
+  PyObject *plain = arguments[6], *values = arguments[9], *path;
+  Prefix prefix = {.key = arguments[7], .tag = (int)PyLong_AsLong(arguments[8])};
+  if (!PyList_Check(plain) || !PyBytes_Check(prefix.key) || !PyDict_Check(values))
+    return PyErr_Format(PyExc_TypeError, "put_jpeg takes a list, bytes, a number and a dict last");
+  Py_ssize_t size = PyLong_AsSsize_t(arguments[1]), position = PyLong_AsSsize_t(arguments[4]);
+  long long version = PyLong_AsLongLong(arguments[2]);
+  uint32_t crc = (uint32_t)PyLong_AsUnsignedLong(arguments[5]);
+  if (PyErr_Occurred() || !PyUnicode_FSConverter(arguments[0], &path)) return NULL;
+  PyObject *data = size < 0 ? NULL : PyBytes_FromStringAndSize(NULL, size);
+  Jpeg jpeg = {0};
+  int is_read = 0, is_usual = 0;
+  int64_t read_ns = 0;
+  if (data) {
+    uint8_t *start = (uint8_t *)PyBytes_AS_STRING(data);
+    Py_BEGIN_ALLOW_THREADS;
+    read_ns = -now_ns();
+    is_read = read_exactly(PyBytes_AS_STRING(path), start, size, version);
+    read_ns += now_ns();
+    is_usual = is_read && is_plain_jpeg(&jpeg, start, start + size) && is_upright(&jpeg, start);
+    Py_END_ALLOW_THREADS;
+  }
+  Py_DECREF(path);
+  if (!is_read) {
+    Py_XDECREF(data);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+  }
+  prefix.size = size;
+  Py_ssize_t before = !is_usual ? 0 : describe(values, &jpeg) ? -1 : find_prefix(&prefix, plain, values);
+  Py_buffer buffer;
+  if (before < 0 || (before && PyObject_GetBuffer(arguments[3], &buffer, PyBUF_WRITABLE))) {
+    Py_DECREF(data);
+    return NULL;
+  }
+  uint64_t framed = (uint64_t)before + (uint64_t)size + FRAME_BYTES;
+  int has_room = before && position >= 0 && position <= buffer.len && framed <= (uint64_t)(buffer.len - position);
+  if (has_room) {
+    uint8_t *start = (uint8_t *)buffer.buf + position, *at = start + HEADER_BYTES;
+    put_prefix(at, &prefix);
+    Py_BEGIN_ALLOW_THREADS;
+    crc = put_framed(start, at, before, (const uint8_t *)PyBytes_AS_STRING(data), size, crc);
+    Py_END_ALLOW_THREADS;
+  }
+  if (before) PyBuffer_Release(&buffer);
+  if (!has_room) return Py_BuildValue("(LNiiiii)", (long long)read_ns, data, 0, 0, 0, 0, 0);
+  Py_DECREF(data);
+  return Py_BuildValue("(LOiiinI)", (long long)read_ns, Py_None, jpeg.height, jpeg.width, jpeg.num_components,
+                       (Py_ssize_t)framed, crc);
 }
 
 static PyMethodDef checksum_methods[] = {
     {"extend_crc", extend_crc, METH_VARARGS, extend_crc_doc},
     {"put_record", put_record, METH_VARARGS, put_record_doc},
+    {"put_jpeg", (PyCFunction)(void (*)(void))put_jpeg, METH_FASTCALL, put_jpeg_doc},
     {NULL, NULL, 0, NULL},
 };
 #endif
@@ -506,11 +487,12 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__writer(void) {
   PyObject *module = PyModule_Create(&definition);
+  choose_next_marker();
 #ifdef HAS_X86_CODE
-  if (__builtin_cpu_supports("avx2") && !getenv("IMAGEBEAM_NO_AVX2")) next_marker = next_marker_avx2;  // for tests
   make_zeros();
   // A processor without the instruction has none of these functions: google-crc32c knows further ways.
-  if (module && __builtin_cpu_supports("sse4.2") && PyModule_AddFunctions(module, checksum_methods)) Py_CLEAR(module);
+  if (module && __builtin_cpu_supports("sse4.2") && (make_objects() || PyModule_AddFunctions(module, checksum_methods)))
+    Py_CLEAR(module);
 #endif
   return module;
 }

@@ -12,3 +12,16 @@ def check_jpeg(data: bytes) -> tuple[int, int, int, int, int] | None: ...
 # Only on a processor with SSE 4.2.
 def extend_crc(crc32c: int, data: Any) -> int: ...
 def put_record(buffer: Any, position: int, prefix: bytes, payload: bytes, crc32c: int) -> int: ...
+def put_jpeg(
+    path: str,
+    size: int,
+    version: int,
+    buffer: Any,
+    position: int,
+    crc32c: int,
+    plain: list[Any],
+    key: bytes,
+    tag: int,
+    values: dict[str, Any],
+    /,
+) -> tuple[int, bytes | None, int, int, int, int, int] | None: ...

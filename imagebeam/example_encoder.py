@@ -17,6 +17,8 @@ from imagebeam import wire_format
 Value = bytes | int | float
 Values = Value | Sequence[Value]  # a sequence for a feature that is a list
 
+Layout = tuple[list[Any], bytes, int]  # the features with what is cached of them, key and tag of the image
+
 _MAX_CACHED = 4096
 _TAGS = {features_lib.BYTES: b"\x0a", features_lib.FLOAT: b"\x12", features_lib.INT64: b"\x1a"}  # fields of a Feature
 
@@ -54,6 +56,12 @@ class ExampleEncoder:
         self._image_key = wire_format.delimited(b"\x0a", features[-1].key.encode()) if self._has_image else b""
         self._image_tag = _TAGS[self._image_kind][0] if self._has_image else 0
         self._size, self._before = -1, b""  # of the previous image
+
+    @property
+    def layout(self) -> Layout | None:
+        """What `_writer.put_jpeg` needs to encode an example; None if there is no image, or it is stored as numbers."""
+        is_encoded = self._has_image and self._image_kind == features_lib.BYTES
+        return (self._plain, self._image_key, self._image_tag) if is_encoded else None
 
     def encode(self, values: Mapping[str, Any], image: Any) -> tuple[bytes, bytes]:
         """Returns the example in two pieces: everything before the image's bytes, and the image's bytes.

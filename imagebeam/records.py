@@ -40,7 +40,10 @@ extend_crc = google_crc32c.extend
 # (buffer, position, prefix, payload, crc32c of the file so far) -> the same with the record; None where the C extension
 # was not built, or the processor has no instruction for the checksum.
 _put_record: Callable[[Any, int, bytes, bytes, int], int] | None = None
+# See its docstring; None likewise.
+_put_jpeg: Callable[..., tuple[int, bytes | None, int, int, int, int, int] | None] | None = None
 with contextlib.suppress(ImportError):
+    from imagebeam._writer import put_jpeg as _put_jpeg
     from imagebeam._writer import put_record as _put_record
 
 
@@ -140,6 +143,37 @@ class RecordWriter:
         is_full = self._pending_bytes >= _MAX_PENDING_BYTES or len(self._pending) >= _MAX_PENDING_BUFFERS - 3
         if is_full or self._reserve is not None:  # the next record may not be put before this one
             self.flush()
+
+    def write_jpeg(
+        self, path: str, size: int, version: int, layout: tuple[list[Any], bytes, int], values: dict[str, Any]
+    ) -> tuple[int, bytes | None, int, int, int] | None:
+        """Reads a JPEG and appends its example, in one call of C, if all is as usual.
+
+        Args:
+            path: of the file.
+            size: of the file in bytes, as listed.
+            version: of the file, in ns since the epoch, as listed; 0 allows any.
+            layout: of an ExampleEncoder.
+            values: of the example's features by their sources, but for what the JPEG says. It may be changed.
+
+        Returns:
+            How many ns it took to read the file, None, and height, width and number of channels. If nothing was
+            appended: the ns, the bytes of the file and zeros; None if the file is not as listed, or without C.
+        """
+        if self._reserve is None or _put_jpeg is None:
+            return None
+        buffer, position = self._reserve(0)
+        found = _put_jpeg(path, size, version, buffer, position, self.crc32c, *layout, values)
+        if found is None:
+            return None
+        read_nsec, data, height, width, channels, framed, crc = found
+        if data is None:
+            self._reserve(framed)
+            self.offsets.append(self._position)
+            self._position += framed
+            self.num_bytes += framed
+            self.crc32c = crc
+        return read_nsec, data, height, width, channels
 
     def flush(self) -> None:
         """Writes all pending bytes to the file."""

@@ -16,7 +16,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
 from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards
-from imagebeam.transforms.shard import shard_writer, statistics
+from imagebeam.transforms.shard import read_images, shard_writer, statistics
 
 _LOGGER = logging.getLogger(__name__)
 _COMPRESSION = {"none": CompressionTypes.UNCOMPRESSED, "gzip": CompressionTypes.GZIP}
@@ -58,7 +58,7 @@ class _EncodeFn(beam.DoFn):
         task = shard_writer.ShardTask(split, shard_index, num_shards, tuple(runs))
         recipe, policy = self._settings.recipe(plan), self._settings.policy_of(plan)
         counts, rejects, further = statistics.StatisticsBuilder(), [], 0
-        for ref, image in shard_writer.read_images(task.refs(), policy, self._settings.read_ahead):
+        for ref, image in read_images.read_images(task.refs(), policy, self._settings.read_ahead):
             further += ref.frame > 0
             if isinstance(image, elements.Reject):
                 rejects.append(image)

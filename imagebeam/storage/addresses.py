@@ -13,6 +13,8 @@ _FILE_SCHEME = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
 
 def scheme_of(uri: str) -> str:
     """Returns `gs` for `gs://bucket/x`, and `file` for a path."""
+    if uri.startswith("/"):  # asked for each image
+        return "file"
     match = _SCHEME.match(uri)
     return match[1].lower() if match else "file"
 

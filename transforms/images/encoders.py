@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import PIL.Image
 
 _BYTES_PER_VALUE = {image_formats.RAW: 1, "int64_list": 2, "float_list": 4}  # at most
+BARE = frozenset(_BYTES_PER_VALUE)  # what stores the values of pixels
 _FULL_CHROMA = "4:4:4"
 _CHROMA = {0: _FULL_CHROMA, 1: "4:2:2", 2: "4:2:0"}  # by Pillow's number
 

@@ -26,7 +26,7 @@ _OTHER_FRAMES = frozenset({0xC3, 0xC5, 0xC6, 0xC7, 0xCB, 0xCD, 0xCE, 0xCF, 0xDE,
 METADATA = frozenset({*range(0xE0, 0xF0), 0xFE})  # APPn, COM
 _TABLES = frozenset({_DHT, _DQT})
 _SEGMENTS = FRAMES | METADATA | _TABLES | {_SOS, 0xCC, 0xDC, 0xDD}  # the last three: DAC, DNL, DRI
-_COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}  # as decoded: YCbCr becomes RGB, YCCK becomes CMYK
+COLORSPACES = {1: "GRAY", 3: "RGB", 4: "CMYK"}  # as decoded: YCbCr becomes RGB, YCCK becomes CMYK
 
 _MAX_SCANS = 200  # encoders write up to some 20; a decoder goes through the whole image for each
 
@@ -88,7 +88,7 @@ def check_jpeg(data: bytes, only_header: bool = False) -> Image:
     if found is None:  # something is wrong or rare
         return _check_segments(data, only_header)
     height, width, components, exif_start, exif_end = found
-    image = Image(data, image_formats.JPEG, height, width, components, _COLORSPACES[components])
+    image = Image(data, image_formats.JPEG, height, width, components, COLORSPACES[components])
     if not exif_start:
         return image
     return _with_orientation(image, exif.read_orientation(data, exif_start, exif_end))
@@ -172,13 +172,13 @@ def _read_frame(data: bytes, start: int, length: int) -> _Frame:
         raise corrupt(f"the frame header at byte {start - 2} has a wrong length, {length} bytes")
     if height == 0 or width == 0:
         raise corrupt(f"the frame header at byte {start - 2} says {height} x {width} pixels")
-    if precision != 8 or components not in _COLORSPACES:
+    if precision != 8 or components not in COLORSPACES:
         raise checked_image.unsupported(
             f"jpeg of {components} components of {precision} bits, expected 1, 3 or 4 of 8 bits"
         )
     if max(height, width) > checked_image.MAX_SIDE_PX["jpeg"] or height * width * components > checked_image.MAX_VALUES:
         raise checked_image.too_many_pixels(height, width)
-    image = Image(data, image_formats.JPEG, height, width, components, _COLORSPACES[components])
+    image = Image(data, image_formats.JPEG, height, width, components, COLORSPACES[components])
     return _Frame(image, data[start - 1], data[start + 8 : start + length])
 
 

@@ -26,6 +26,7 @@ from imagebeam.transforms.images import (
     pillow_decoder,
     pixels,
     reader_decoder,
+    resample,
     scaling,
     source_kinds,
     strip_metadata,
@@ -45,6 +46,7 @@ EACH = "each"  # of frames
 SRGB = "srgb"
 STRIP = "strip"
 _KEPT_COLORSPACES = {"rgb": ("RGB",), "gray": ("GRAY",), "mean": ("GRAY",)}  # by image.color; "keep" takes any
+_MAX_BARE_PIXELS = 1 << 24  # whether larger pictures fit into an example is checked where they are encoded
 _LOSSY = (image_formats.JPEG, image_formats.WEBP)  # formats that may store other pixels than they are given
 _RECOLORED_BY_PILLOW = (("GRAY", "rgb"), ("RGB", "mean"))  # colorspace of a JPEG and image.color
 
@@ -189,6 +191,13 @@ class ImagePolicy:
                 image = BadImageError(e.reason, f"frame {number} of {reader.count}, counted from 0: {e.detail}")
             yield image
 
+    @property
+    def keeps_any_jpeg(self) -> bool:
+        """Whether each whole JPEG that is upright is stored as it is, and nothing but its header is looked at."""
+        takes_bytes = self.raw_shape is None and not self.is_raw and not self.is_base64 and self.metadata == KEEP
+        looks_further = self._checks_headers or self.sum_pixels or self.objects is not None or self.frames == EACH
+        return self._wants_any_pixels and takes_bytes and self.check == "structure" and not looks_further
+
     # These two are asked for every image.
     @functools.cached_property
     def _checks_headers(self) -> bool:
@@ -226,7 +235,26 @@ class ImagePolicy:
             self._check_header(image.height, image.width, checked_image.UPRIGHT, expected)
         if self.encode == KEEP:
             return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
+        if self._scales_alone and (scaled := self._scale_bytes(image)) is not None:
+            return scaled
         return self._encode_picture(pixels.from_bytes(data, shape), self.encode)
+
+    @functools.cached_property
+    def _scales_alone(self) -> bool:
+        """Whether nothing but their size is changed of bare pixels, and no picture of Pillow is needed for that."""
+        is_cut = self.scaling.size is not None and self.scaling.fit != "stretch"
+        return self.encode in encoders.BARE and self.color == KEEP and not (self.sum_pixels or is_cut)
+
+    def _scale_bytes(self, image: Image) -> Image | None:
+        """Returns bare pixels at the size that is asked for; None if Pillow has to scale them."""
+        width, height = self.scaling.scaled(image.width, image.height)
+        if max(width * height, image.width * image.height) > _MAX_BARE_PIXELS:
+            return None
+        if (width, height) == (image.width, image.height):
+            return image
+        shape = image.height, image.width, image.channels
+        data = resample.resize_bytes(image.data, shape, (width, height), self.scaling.filter)
+        return None if data is None else image._replace(data=data, height=height, width=width)
 
     def _check_header(self, height: int, width: int, orientation: int, expected: tuple[int, int] | None) -> None:
         self.limits.check_size(height, width)

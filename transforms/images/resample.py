@@ -16,6 +16,7 @@ except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _resize = None  # type: ignore[assignment]
 
 FILTERS = {"bicubic": "BICUBIC", "lanczos": "LANCZOS", "area": "BOX", "bilinear": "BILINEAR"}  # Pillow's names
+_WITHOUT_ALPHA = (1, 3)  # channels; Pillow multiplies by alpha before it scales
 FILTER_NUMBERS = {"area": 0, "bilinear": 1, "bicubic": 2, "lanczos": 3}  # of `_resize`
 
 
@@ -40,6 +41,21 @@ def _resize_in_c(picture: PIL.Image.Image, size: tuple[int, int], filter: str) -
         return None
     pixels = _resize.resize_pixels(array, picture.size, size, FILTER_NUMBERS[filter])
     return None if pixels is None else pillow_decoder.pillow().frombytes("RGB", size, pixels, "raw", "RGBX")
+
+
+def resize_bytes(data: bytes, shape: tuple[int, int, int], size: tuple[int, int], filter: str) -> bytes | None:
+    """Returns bare pixels scaled like `resize`, without the time that Pillow takes for small pictures; None without C.
+
+    Args:
+        data: rows of pixels, one byte for each channel.
+        shape: height, width and channels; those with alpha, 2 and 4, are left to Pillow.
+        size: width and height in pixels.
+        filter: a key of FILTERS.
+    """
+    height, width, channels = shape
+    if channels not in _WITHOUT_ALPHA or not _has_same_pixels():
+        return None
+    return _resize.resize_bytes(data, channels, (width, height), size, FILTER_NUMBERS[filter])
 
 
 @functools.cache

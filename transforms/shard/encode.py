@@ -23,6 +23,7 @@ from imagebeam.transforms.images import (
 _KEYPOINT = image_objects.KEYPOINT_COLUMNS
 _BOX = tuple(f"image/object/bbox/{each}" for each in orientations.Box._fields)
 _NAMES = ("image/filename", "image/key", "image/source_id")
+_MAX_CACHED = 4096  # classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +53,21 @@ class ExampleRecipe:
         )
 
     @functools.cached_property
+    def _values_of_class(self) -> dict[str, dict[str, example_encoder.Values]]:
+        return {}
+
+    @functools.cached_property
+    def _is_simple(self) -> bool:
+        """Whether name, label and size are all that is known of an image, unless it has a mask."""
+        return not (self.columns or self.further or self.kept or self._has_entry_points or self._draws_masks)
+
+    @functools.cached_property
+    def layout_of_jpegs(self) -> example_encoder.Layout | None:
+        """How to encode a JPEG whose bytes are kept; None if the example needs more of it than its size and colors."""
+        needs_more = self.further or self.kept or self._object_places or self._has_entry_points or self._draws_masks
+        return None if needs_more else self._encoder.layout
+
+    @functools.cached_property
     def _has_names(self) -> bool:
         return any(feature.source in _NAMES for feature in self.features)
 
@@ -75,29 +91,14 @@ class ExampleRecipe:
 
     def encode(self, ref: elements.ImageRef, image: checked_image.Image) -> tuple[bytes, bytes]:
         """Returns the serialized example in two pieces: all before the image's bytes, and these bytes, uncopied."""
-        values: dict[str, example_encoder.Values] = {
-            "image/format": image.format.encode(),
-            "image/height": image.height,
-            "image/width": image.width,
-            "image/channels": image.channels,
-            "image/colorspace": image.colorspace.encode(),
-        }
-        if self._has_names:
-            key = hashing.encode_key(ref.key)
-            values["image/filename"] = hashing.encode_key(ref.uri.rpartition("/")[2])
-            values["image/key"] = values["image/source_id"] = key
-        if isinstance(ref.label, str):
-            values[features.LABEL] = self.label_ids[ref.label]
-            values[features.TEXT] = self._text(ref.label)
-            values["image/class/synset"] = hashing.encode_key(ref.label)
-        elif isinstance(ref.label, tuple):
-            classes = sorted(ref.label, key=self.label_ids.__getitem__)
-            names = [hashing.encode_key(name) for name in classes]
-            values[features.LABEL] = [self.label_ids[name] for name in classes]
-            values["image/class/synset"] = names
-            values[features.TEXT] = [self._text(name) for name in classes]
-        elif ref.label is not None:
-            values[features.LABEL] = ref.label
+        values = self.values_of(ref)
+        values["image/format"] = image.format.encode()
+        values["image/height"] = image.height
+        values["image/width"] = image.width
+        values["image/channels"] = image.channels
+        values["image/colorspace"] = image.colorspace.encode()
+        if self._is_simple and ref.mask is None:
+            return self._encoder.encode(values, image.data)
         if ref.mask is not None:
             values["image/segmentation/class/encoded"] = image.mask
             values["image/segmentation/class/format"] = b"png"
@@ -127,6 +128,33 @@ class ExampleRecipe:
             is_turned = turn != checked_image.UPRIGHT
             values[object_masks.FEATURE] = [turn_upright.turn_mask(each, turn) if is_turned else each for each in masks]
         return self._encoder.encode(values, image.data)
+
+    def values_of(self, ref: elements.ImageRef) -> dict[str, example_encoder.Values]:
+        """Returns what an example says of the name and the label of its image, by the features' sources."""
+        values: dict[str, example_encoder.Values] = {}
+        if self._has_names:
+            values["image/filename"] = hashing.encode_key(ref.uri.rpartition("/")[2])
+            values["image/key"] = values["image/source_id"] = hashing.encode_key(ref.key)
+        if isinstance(ref.label, str):
+            values.update(self._values_of_class.get(ref.label) or self._cache_class(ref.label))
+        elif isinstance(ref.label, tuple):
+            classes = sorted(ref.label, key=self.label_ids.__getitem__)
+            names = [hashing.encode_key(name) for name in classes]
+            values[features.LABEL] = [self.label_ids[name] for name in classes]
+            values["image/class/synset"] = names
+            values[features.TEXT] = [self._text(name) for name in classes]
+        elif ref.label is not None:
+            values[features.LABEL] = ref.label
+        return values
+
+    def _cache_class(self, label: str) -> dict[str, example_encoder.Values]:
+        if len(self._values_of_class) >= _MAX_CACHED:
+            self._values_of_class.clear()
+        synset = hashing.encode_key(label)
+        values: dict[str, example_encoder.Values]
+        values = {features.LABEL: self.label_ids[label], features.TEXT: self._text(label), "image/class/synset": synset}
+        self._values_of_class[label] = values
+        return values
 
     def _text(self, label: str) -> bytes:
         return hashing.encode_key(self.texts.get(label, label))

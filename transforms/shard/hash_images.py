@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.shard import image_hashes, shard_writer
+from imagebeam.transforms.shard import image_hashes, read_images
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 
@@ -38,7 +38,7 @@ class ImageReader:
         refs = sorted(elements.unpack_refs(task.packed_refs), key=lambda ref: (ref.uri, ref.offset))
         hashed = [
             image_hashes.hashed(ref, image)
-            for ref, image in shard_writer.read_images(
+            for ref, image in read_images.read_images(
                 refs, self.policy, self.read_ahead, dict(task.skipped), self.hasher
             )
             if not isinstance(image, elements.Reject)

@@ -12,9 +12,9 @@ import os
 import resource
 import stat
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 from imagebeam import storage
 from imagebeam.storage import local
@@ -82,6 +82,10 @@ class ReadError(OSError):
 
 
 Fetched = tuple[elements.ImageRef, bytes | ReadError]
+Taken = tuple[elements.ImageRef, elements.Measures | bytes | ReadError]
+# (a whole local file) -> its Measures if it was written, or its bytes, and how many seconds it took to read them; None
+# if it was not read.
+Take: TypeAlias = Callable[[elements.ImageRef], "tuple[elements.Measures | bytes, float] | None"]
 _Opened: TypeAlias = (
     "int | ReadError | futures.Future[bytes | ReadError] | None"  # None: one of many images in a shared file
 )
@@ -91,6 +95,14 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
     """Yields each reference with its bytes or its ReadError, in the order of `refs`, like `_fetch_ranges`.
 
     A member of a zip archive (see zip_members) is read as a range of the archive, and unpacked.
+    """
+    return cast(Iterator[Fetched], fetch_or_take(refs, limit, None))
+
+
+def fetch_or_take(refs: Iterable[elements.ImageRef], limit: ReadAhead, take: Take | None) -> Iterator[Taken]:
+    """Yields each reference like `fetch`, but with its Measures if `take` wrote it.
+
+    `take` is called with whole local files, after all images before were yielded, and while reads are fast.
     """
     members: collections.deque[elements.ImageRef] = collections.deque()  # whose ranges are being read
 
@@ -103,7 +115,7 @@ def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> I
                 members.append(ref)
                 yield ref._replace(uri=archive, size=ref.length, inside=_IN_ARCHIVE)
 
-    with contextlib.closing(_fetch_ranges(find_ranges(), limit)) as ranges:
+    with contextlib.closing(_fetch_ranges(find_ranges(), limit, take)) as ranges:
         for ref, data in ranges:
             if ref.inside is _IN_ARCHIVE:
                 ref = members.popleft()
@@ -121,8 +133,10 @@ def _unpack(ref: elements.ImageRef, data: bytes) -> bytes | ReadError:
         return ReadError(e.reason, f"{ref.uri} {e.detail}")
 
 
-def _fetch_ranges(refs: Iterable[elements.ImageRef], limit: ReadAhead) -> Generator[Fetched, None, None]:
-    """Yields each reference with its bytes or its ReadError, in the order of `refs`.
+def _fetch_ranges(
+    refs: Iterable[elements.ImageRef], limit: ReadAhead, take: Take | None
+) -> Generator[Taken, None, None]:
+    """Yields each reference with its bytes, its ReadError, or its Measures, in the order of `refs`.
 
     While reads wait for a disk, local files are opened ahead and announced to the kernel: reads then overlap without
     threads. Handing an image from thread to thread would cost more than reading it from the page cache (13 us for
@@ -140,7 +154,7 @@ def _fetch_ranges(refs: Iterable[elements.ImageRef], limit: ReadAhead) -> Genera
         shared = stack.enter_context(_SharedFiles())
         try:
             for ref in refs:
-                if not ahead and (data := _read_now(ref, kernel, shared)) is not None:
+                if not ahead and (data := _read_now(ref, kernel, shared, take)) is not None:
                     yield ref, data
                     continue
                 if ref.length >= 0 and unpacked_content.is_packed(ref.uri):
@@ -171,7 +185,9 @@ def _bytes_of(ref: elements.ImageRef) -> int:
     return max(ref.size, 0) if ref.blocks is None else max(ref.length, ref.blocks.num_bytes)
 
 
-def _read_now(ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles) -> bytes | None:
+def _read_now(
+    ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles, take: Take | None
+) -> elements.Measures | bytes | None:
     """Returns the bytes of a local image as it was listed, while reads are fast; else None, and others read it."""
     size = ref.size
     if kernel.to_announce or ref.blocks is not None or size > structure.MAX_IMAGE_BYTES:
@@ -185,6 +201,9 @@ def _read_now(ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles) -> 
     else:
         if ref.offset or size < 0 or not storage.storage_of(ref.uri).is_local:
             return None
+        if take is not None and (taken := take(ref)) is not None:
+            kernel.note_read(taken[1], size)
+            return taken[0]
         start = time.perf_counter()
         data = _read_file(ref.uri, size, ref.version)
     kernel.note_read(time.perf_counter() - start, size)

@@ -7,8 +7,15 @@ import io
 
 from imagebeam import errors, records
 from imagebeam.transforms import elements
-from imagebeam.transforms.shard import image_hashes, shard_writer, statistics, writer_processes
-from imagebeam.transforms.shard import read_ahead as read_ahead_lib
+from imagebeam.transforms.shard import (
+    image_hashes,
+    shard_writer,
+    statistics,
+    writer_processes,
+)
+from imagebeam.transforms.shard import (
+    read_ahead as read_ahead_lib,
+)
 from imagebeam.transforms.snapshots import image_states, snapshot_refs
 
 

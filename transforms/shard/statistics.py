@@ -39,6 +39,7 @@ def measure(uri: str, image: checked_image.Image, objects: dict[str, int] | None
         image: as it is stored.
         objects: see object_classes.count; None where no objects are known.
     """
+    sums = image.sums
     return elements.Measures(
         image.format,
         image.colorspace,
@@ -48,13 +49,13 @@ def measure(uri: str, image: checked_image.Image, objects: dict[str, int] | None
         len(image.data),
         str(image.turned) if image.turned != checked_image.UPRIGHT else "",
         image.reencoded,
-        _misname(uri, image.source_format or image.format),
-        None if image.sums is None else (image.sums.num_pixels, image.sums.totals, image.sums.squares),
+        misname(uri, image.source_format or image.format),
+        None if sums is None else (sums.num_pixels, sums.totals, sums.squares),
         objects,
     )
 
 
-def _misname(uri: str, format: str) -> str:
+def misname(uri: str, format: str) -> str:
     """Returns "png named jpg" where the name of a file states another format; "" where it does not."""
     if format == image_formats.RAW:
         return ""

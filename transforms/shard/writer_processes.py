@@ -347,6 +347,11 @@ _notes_each = False
 _next_note = 0.0
 
 
+def notes_each() -> bool:
+    """Returns whether this is a writer process whose task tells of each image before it begins it."""
+    return _notes_each
+
+
 def note_progress(images: int) -> None:
     """Sends the launcher the number of images of this task that are done; does nothing outside of a writer process."""
     global _next_note

@@ -17,7 +17,7 @@ from apache_beam.typehints import decorators
 
 from imagebeam.transforms import counters, elements, hashing, ref_batches, spread_rows, summaries
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
-from imagebeam.transforms.shard import shard_writer
+from imagebeam.transforms.shard import read_images
 from imagebeam.transforms.snapshots import compare_images, image_states, snapshot_settings, snapshot_states
 
 _MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 200 MB
@@ -125,8 +125,8 @@ class _CompareFn(beam.DoFn):
         yield from _outputs(compared)
 
     def _read_contents(self, refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
-        for ref, files in shard_writer.read_files(refs, self._read_ahead):
-            yield shard_writer.add_content(ref, files)
+        for ref, files in read_images.read_files(refs, self._read_ahead):
+            yield read_images.add_content(ref, files)
 
 
 def _no_others() -> compare_images.Others:

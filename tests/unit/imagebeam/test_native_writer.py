@@ -18,6 +18,7 @@ from hypothesis import strategies
 from imagebeam import example_encoder, features, records
 from imagebeam.features import Feature
 from imagebeam.transforms.images import jpeg_structure
+from tests.encoded_images import JPEG
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
     pytest.importorskip("imagebeam._writer", reason="was not built here: docs/reader.md tells what it needs")
@@ -162,6 +163,75 @@ def test_record_without_room_raises_and_changes_nothing(position: int) -> None:
     with pytest.raises(ValueError, match=f"a record of 26 bytes has no room at byte {position} of 40"):
         _writer.put_record(buffer, position, b"12345", b"67890", 0)
     assert buffer == bytes(40)
+
+
+@has_checksums
+def test_jpeg_is_put_as_python_puts_it(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "image\udcff.jpg"
+    path.write_bytes(JPEG)
+    encoder = example_encoder.ExampleEncoder(features.resolve_features({}, None, {}))
+    assert encoder.layout is not None
+    known: dict[str, Any] = {"image/filename": b"a", "image/key": b"key"}
+    listed = str(path), len(JPEG), path.stat().st_mtime_ns
+
+    def put(buffer: Any, position: int, values: dict[str, Any], *file: Any) -> Any:
+        return _writer.put_jpeg(*(file or listed), buffer, position, 7, *encoder.layout, values)  # type: ignore[misc]
+
+    buffer, values = bytearray(len(JPEG) + 400), dict(known)
+    read_nsec, *left = put(buffer, 5, values)
+    assert read_nsec > 0
+    assert left == [JPEG, 0, 0, 0, 0, 0]  # no part was met before
+    described = {"image/format": b"jpeg", "image/colorspace": b"RGB", "image/height": 17, "image/width": 23}
+    assert values == known | described | {"image/channels": 3}
+    prefix, _ = encoder.encode(values, JPEG)
+    expected = bytearray(len(buffer))
+    crc, size = _writer.put_record(expected, 5, prefix, JPEG, 7), len(prefix) + len(JPEG) + 16
+    assert buffer == bytearray(len(buffer))
+    _, *found = put(buffer, 5, dict(known))
+    assert (buffer, found) == (expected, [None, 17, 23, 3, size, crc])
+    for position in (-1, len(buffer) - size + 1, len(buffer) + 1):
+        assert put(buffer, position, dict(known))[1] == JPEG
+    assert buffer == expected
+    assert put(bytearray(size), 0, dict(known))[1] is None
+    assert put(buffer, 5, {})[1] == JPEG
+    for other in ((listed[0], len(JPEG) + 1, 0), (listed[0], len(JPEG), 1), (listed[0], -1, 0), ("missing", 5, 0)):
+        assert put(buffer, 5, dict(known), *other) is None
+    path.write_bytes(JPEG[:-2])
+    assert put(buffer, 5, dict(known), listed[0], len(JPEG) - 2, 0)[1:] == (JPEG[:-2], 0, 0, 0, 0, 0)
+    assert buffer == expected
+
+
+@has_checksums
+def test_put_jpeg_refuses_other_arguments(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "image.jpg"
+    path.write_bytes(JPEG)
+    encoder = example_encoder.ExampleEncoder([Feature("i", features.ENCODED, features.BYTES)])
+    assert encoder.layout is not None
+    plain, key, tag = encoder.layout
+    file = str(path), len(JPEG), 0
+    with pytest.raises(TypeError, match="put_jpeg takes 10 arguments, 1 were given"):
+        _writer.put_jpeg("a")  # type: ignore[call-arg]
+    for each in ((tuple(plain), key, tag, {}), (plain, "i", tag, {}), (plain, key, tag, [])):
+        with pytest.raises(TypeError, match="put_jpeg takes a list, bytes, a number and a dict last"):
+            _writer.put_jpeg(*file, bytearray(9), 0, 0, *each)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        _writer.put_jpeg(*file, bytearray(9), 0, 0, plain, key, "10", {})  # type: ignore[arg-type]
+    with pytest.raises(BufferError, match="not writable"):
+        _writer.put_jpeg(*file, b"constant", 0, 0, plain, key, tag, {})
+    with pytest.raises(ValueError, match="embedded null byte"):
+        _writer.put_jpeg("a\0b", 5, 0, bytearray(9), 0, 0, plain, key, tag, {})
+    with pytest.raises(TypeError, match="unhashable"):
+        label = example_encoder.ExampleEncoder(
+            [Feature("label", "columns/label", features.INT64), Feature("i", features.ENCODED, features.BYTES)]
+        )
+        assert label.layout is not None
+        _writer.put_jpeg(*file, bytearray(9), 0, 0, *label.layout, {"columns/label": []})
+
+
+def test_layout_is_that_of_encoded_images_alone() -> None:
+    numbers = Feature("i", features.ENCODED, features.INT64, True)
+    assert example_encoder.ExampleEncoder([numbers]).layout is None
+    assert example_encoder.ExampleEncoder([]).layout is None
 
 
 def test_reading_a_file_keeps_no_descriptor(tmp_path: pathlib.Path) -> None:

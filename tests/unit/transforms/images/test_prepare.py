@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, structure
+from imagebeam.transforms.images import checked_image, prepare, resample, structure
 from imagebeam.transforms.images.encoders import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
 from imagebeam.transforms.images.scaling import Scaling
@@ -382,6 +382,46 @@ def test_bare_pixels_are_prepared_like_other_images(channels: int) -> None:
     assert jpeg.channels == (1 if channels < 3 else 3)
     resized = ImagePolicy(raw_shape=shape, encode="raw", color="mean", scaling=Scaling((4, 5))).prepare(data)
     assert (resized.height, resized.width, resized.channels) == (4, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "channels_in_c"),
+    [
+        ({"scaling": Scaling((4, 5))}, {1, 3}),
+        ({"scaling": Scaling((40, 5), filter="lanczos")}, {1, 3}),
+        ({"scaling": Scaling(shortest_side=7), "encode": "int64_list"}, {1, 3}),
+        ({"scaling": Scaling(max_pixels=9)}, {1, 3}),
+        ({"scaling": Scaling(shortest_side=70)}, set()),  # keeps its size
+        ({"scaling": Scaling((4, 5), fit="crop")}, set()),
+        ({"scaling": Scaling((4, 5), fit="pad")}, set()),
+        ({"scaling": Scaling((4, 5)), "color": "gray"}, set()),
+        ({"scaling": Scaling((4, 5)), "sum_pixels": True}, set()),
+        ({"scaling": Scaling((4, 5)), "encode": "png"}, set()),
+        ({"scaling": Scaling((40, 50))}, set()),  # too large
+    ],
+    ids=lambda fields: "-".join(map(str, fields)) if isinstance(fields, dict) else "",
+)
+def test_bare_pixels_that_are_scaled_in_c_are_those_of_pillow(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], channels_in_c: set[int]
+) -> None:
+    in_c: set[int] = set()
+    resize_bytes = resample.resize_bytes
+    monkeypatch.setattr(prepare, "_MAX_BARE_PIXELS", 1999)
+
+    def note(data: bytes, shape: tuple[int, int, int], *further: Any) -> bytes | None:
+        scaled = resize_bytes(data, shape, *further)
+        in_c.update([shape[2]] if scaled is not None else [])
+        return scaled
+
+    for channels in (1, 2, 3, 4):
+        shape = (13, 17, channels)
+        data = np.ascontiguousarray(NOISE[..., :channels]).tobytes()
+        policy = ImagePolicy(**{"raw_shape": shape, "encode": "raw", **fields})
+        monkeypatch.setattr(resample, "resize_bytes", note)
+        found = policy.prepare(data)
+        monkeypatch.setattr(resample, "resize_bytes", lambda *_: None)
+        assert found == policy.prepare(data)
+    assert in_c == (channels_in_c if resample._has_same_pixels() else set())
 
 
 @pytest.mark.parametrize("encoding", ["keep", *ENCODINGS])

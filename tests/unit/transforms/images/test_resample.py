@@ -36,6 +36,59 @@ def test_pixels_are_those_of_pillow(width: int, height: int, to_width: int, to_h
     assert found.tobytes() == by_pillow(picture, size, name).tobytes()
 
 
+@given(
+    st.sampled_from([1, 3]),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.integers(1, 70),
+    st.sampled_from([*resample.FILTERS]),
+    st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_bare_pixels_are_those_of_pillow(
+    channels: int, width: int, height: int, to_width: int, to_height: int, name: str, is_extreme: bool
+) -> None:
+    mode, size = {1: "L", 3: "RGB"}[channels], (to_width, to_height)
+    picture = NOISE.crop((3, 5, 3 + width, 5 + height)).convert(mode)
+    picture = picture.point(lambda value: 255 * (value > 127)) if is_extreme else picture
+    for wanted in (size, (width, to_height), (to_width, height), (width, height)):
+        found = resample.resize_bytes(picture.tobytes(), (height, width, channels), wanted, name)
+        expected = by_pillow(picture, wanted, name).tobytes() if ON_THIS_PROCESSOR else None
+        assert found == expected
+
+
+def test_bare_pixels_of_a_larger_picture_are_those_of_pillow() -> None:
+    for mode, channels in (("L", 1), ("RGB", 3)):
+        picture = NOISE.convert(mode)
+        found = resample.resize_bytes(picture.tobytes(), (200, 301, channels), (99, 401), "lanczos")
+        assert found == (by_pillow(picture, (99, 401), "lanczos").tobytes() if ON_THIS_PROCESSOR else None)
+
+
+@pytest.mark.parametrize("channels", [2, 4])
+def test_bare_pixels_with_alpha_are_left_to_pillow(channels: int) -> None:
+    assert resample.resize_bytes(bytes(4 * channels), (2, 2, channels), (1, 1), "area") is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (b"1234", 2, (1, 2), (1, 1), 0),
+        (b"1234", 1, (2, 3), (1, 1), 0),
+        (b"", 1, (0, 2), (1, 1), 0),
+        (b"", 1, (2, 0), (1, 1), 0),
+        (b"1234", 1, (2, 2), (0, 1), 0),
+        (b"1234", 1, (2, 2), (1, 0), 0),
+        (b"1234", 1, (2, 2), (1, 1), 4),
+        (b"1234", 1, (2, 2), (1, 1), -1),
+    ],
+)
+def test_bare_pixels_out_of_range_are_refused(arguments: Any) -> None:
+    message = "channels, size, target or filter is out of range, or the bytes are of another size"
+    with pytest.raises(ValueError, match=message):
+        _resize.resize_bytes(*arguments)
+
+
 @pytest.mark.parametrize("name", resample.FILTERS)
 @pytest.mark.parametrize("size", [(301, 90), (90, 200), (1, 1), (301, 200), (1200, 900)])
 def test_pixels_of_extremes_are_those_of_pillow(name: str, size: tuple[int, int]) -> None:
@@ -68,6 +121,7 @@ def test_another_pillow_or_no_extension_leaves_it_to_pillow(without: str, monkey
     try:
         monkeypatch.setattr(PIL.Image.Image, "resize", lambda picture, *_: "of Pillow")
         assert resample.resize(NOISE, (20, 10), "bicubic") == "of Pillow"
+        assert resample.resize_bytes(b"1", (1, 1, 1), (2, 2), "bicubic") is None
     finally:
         resample._has_same_pixels.cache_clear()
 

@@ -10,7 +10,7 @@ import pytest
 from imagebeam import example, features
 from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask, Reason, Reject
 from imagebeam.transforms.images import checked_image, limits, prepare, structure
-from imagebeam.transforms.shard import encode, image_hashes, read_ahead, shard_writer
+from imagebeam.transforms.shard import encode, image_hashes, read_ahead, read_images
 from tests import image_sets
 
 FIRST = image_sets.make_image(1)
@@ -33,7 +33,7 @@ def refs(tmp_path: pathlib.Path) -> list[ImageRef]:
 
 
 def read(refs: list[ImageRef], policy: prepare.ImagePolicy = prepare.AS_IT_IS) -> list[checked_image.Image | Reject]:
-    return [image for _, image in shard_writer.read_images(refs, policy, read_ahead.READ_AHEAD)]
+    return [image for _, image in read_images.read_images(refs, policy, read_ahead.READ_AHEAD)]
 
 
 def test_each_example_gets_the_files_of_its_own_row(refs: list[ImageRef]) -> None:
@@ -86,7 +86,7 @@ def test_images_that_are_too_large_together_are_a_reject(refs: list[ImageRef], m
 def test_duplicates_and_pixel_sums_are_of_the_first_image(refs: list[ImageRef]) -> None:
     hasher = image_hashes.Hasher(contents=True)
     policy = prepare.ImagePolicy(sum_pixels=True)
-    found = [image for _, image in shard_writer.read_images(refs[1:], policy, read_ahead.READ_AHEAD, hasher=hasher)]
+    found = [image for _, image in read_images.read_images(refs[1:], policy, read_ahead.READ_AHEAD, hasher=hasher)]
     alone, together = (each for each in found if isinstance(each, checked_image.Image))
     assert (alone.hashes, alone.sums) == (together.hashes, together.sums) and alone.sums is not None
     assert [each.sums for each in together.further] == [None]
@@ -94,5 +94,5 @@ def test_duplicates_and_pixel_sums_are_of_the_first_image(refs: list[ImageRef]) 
 
 def test_content_for_the_next_update_covers_every_file(refs: list[ImageRef]) -> None:
     kept = [ref._replace(content=b"8 bytes.") for ref in refs]
-    contents = [ref.content for ref, _ in shard_writer.read_images(kept, prepare.AS_IT_IS, read_ahead.READ_AHEAD)]
+    contents = [ref.content for ref, _ in read_images.read_images(kept, prepare.AS_IT_IS, read_ahead.READ_AHEAD)]
     assert len(set(contents)) == 3

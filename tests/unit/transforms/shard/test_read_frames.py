@@ -19,7 +19,14 @@ from imagebeam import example, features, records, storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.images import image_formats, limits, prepare
-from imagebeam.transforms.shard import image_hashes, read_ahead, read_frames, shard_writer, writer_processes
+from imagebeam.transforms.shard import (
+    image_hashes,
+    read_ahead,
+    read_frames,
+    read_images,
+    shard_writer,
+    writer_processes,
+)
 from tests import animations, encoded_images, image_sets
 from tests.unit.transforms import small_dataset
 
@@ -216,7 +223,7 @@ def test_mask_is_for_one_picture(tmp_path: pathlib.Path) -> None:
 
 def test_file_that_killed_its_process_is_left_out_whole(tmp_path: pathlib.Path) -> None:
     refs = [write_file(tmp_path, f"{number}.gif", animation("gif", 3, number)) for number in range(2)]
-    images = shard_writer.read_images(refs, EACH, read_ahead.READ_AHEAD, {0: elements.Reason.CRASHED})
+    images = read_images.read_images(refs, EACH, read_ahead.READ_AHEAD, {0: elements.Reason.CRASHED})
     found = [(ref.key, ref.frame, isinstance(image, elements.Reject)) for ref, image in images]
     assert found == [("0.gif", 0, True), *((f"1.gif#000{frame}", frame, False) for frame in range(3))]
 
@@ -235,7 +242,7 @@ def test_frame_that_takes_too_long_is_rejected(tmp_path: pathlib.Path) -> None:
 def test_frames_of_an_image_inside_a_file_keep_the_features_of_its_record(tmp_path: pathlib.Path) -> None:
     data = animation("gif", 2, 0)
     ref = write_file(tmp_path, "a.bin", b"before" + data + b"after")._replace(inside=(6, len(data)))
-    images = list(shard_writer.read_images([ref], EACH, read_ahead.READ_AHEAD))
+    images = list(read_images.read_images([ref], EACH, read_ahead.READ_AHEAD))
     assert [found.key for found, _ in images] == ["a.bin#0000", "a.bin#0001"]
     for _, image in images:
         assert isinstance(image, type(prepare.AS_IT_IS.prepare(data)))
@@ -271,7 +278,7 @@ def test_frames_are_compared_by_what_is_stored_of_each(tmp_path: pathlib.Path) -
         write_file(tmp_path, "b.gif", animations.save([frames[2], frames[1]], "gif")),
     ]
     hasher = image_hashes.Hasher(contents=True, pictures=True)
-    images = shard_writer.read_images(refs, EACH, read_ahead.READ_AHEAD, hasher=hasher)
+    images = read_images.read_images(refs, EACH, read_ahead.READ_AHEAD, hasher=hasher)
     hashes = {ref.key: image.hashes for ref, image in images if not isinstance(image, elements.Reject)}
     assert hashes["a.gif#0001"] == hashes["b.gif#0001"]
     assert len({each.content for each in hashes.values() if each is not None}) == 3

@@ -4,7 +4,9 @@ import errno
 import os
 import pathlib
 import random
+import threading
 from collections.abc import Iterator
+from concurrent import futures
 
 import google_crc32c
 import pytest
@@ -161,7 +163,7 @@ def test_finish_notices_a_byte_that_changed_in_the_page_cache(descriptor: int, m
 def test_finish_notices_that_the_file_was_cut(tmp_path: pathlib.Path, descriptor: int) -> None:
     with shard_file.ShardFile(descriptor) as file:
         file.write(CONTENT)
-        file._wait()
+        futures.wait([writing for writing, _ in file._writing])
         os.truncate(tmp_path / "shard", 1000)
         file._store = lambda *_: None  # type: ignore[method-assign]
         assert file.finish()[0] == 1000
@@ -184,7 +186,35 @@ def test_buffers_serve_the_next_file(tmp_path: pathlib.Path) -> None:
     for index in range(3):
         with open(tmp_path / str(index), "x+b", buffering=0) as file:
             write(file.fileno(), CONTENT, 5000)
-    assert len(shard_file._spare) == 2
+    assert len(shard_file._spare) == shard_file._NUM_BUFFERS
+
+
+def test_slow_disk_gets_full_buffers_while_others_are_filled(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write, pwrite = threading.Event(), os.pwrite
+
+    def write_later(file: int, data: memoryview, offset: int) -> int:
+        may_write.wait()
+        return pwrite(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write_later)
+    num_full = shard_file._NUM_BUFFERS - 1
+    with shard_file.ShardFile(descriptor) as file, futures.ThreadPoolExecutor(1) as filler:
+        file.write(CONTENT[: num_full * BUFFER_BYTES])  # returns while the disk takes nothing
+        rest = filler.submit(file.write, CONTENT[num_full * BUFFER_BYTES :])
+        may_write.set()
+        rest.result()
+        assert file.finish() == (len(CONTENT), google_crc32c.value(CONTENT))
+    assert len(shard_file._spare) == shard_file._NUM_BUFFERS
+
+
+def test_buffers_of_a_failed_file_serve_the_next_one(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda *_: os.stat("/missing"))
+        with pytest.raises(FileNotFoundError):
+            write(descriptor, CONTENT, 5000)
+    assert 0 < len(shard_file._spare) <= shard_file._NUM_BUFFERS
+    assert len(set(map(id, shard_file._spare))) == len(shard_file._spare)
+    assert write(descriptor, CONTENT, 5000) == (len(CONTENT), google_crc32c.value(CONTENT))
 
 
 @pytest.mark.parametrize("has_c", [True, False], ids=["in-c", "in-python"])
