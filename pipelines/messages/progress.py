@@ -286,7 +286,7 @@ def summary_rows(
 
 def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns rows on images that readers may not expect, from the `statistics.json` of a dataset."""
-    names = ("orientations", "colorspaces", "reencoded", "turned", "misnamed")
+    names = ("orientations", "colorspaces", "reencoded", "turned", "misnamed", "dark", "dark_files")
     counted: dict[str, Counter[str]] = {name: Counter() for name in names}
     for split in statistics.values():
         for name, total in counted.items():
@@ -297,6 +297,11 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
             if name == "turned":
                 counter = Counter({f"EXIF {_TURNS.get(each, each)}": number for each, number in counter.items()})
             rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
+    if dark := counted["dark"]:
+        files = [f"{key} ({highest:,})" for key, highest in sorted(counted["dark_files"].items())[:_MAX_NAMED]]
+        what = f"{plural.count(dark.total(), 'gray image')} of 16 bits with small numbers ({_most_common(dark)})"
+        remedy = "nearly black with 8 bits; set image.white_level to their largest number"
+        rows.append(("dark", f"{what}, such as {', '.join(files)}: {remedy}"))
     if turns := counted["orientations"].total():
         what = f"{plural.count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
         rows.append(("not upright", f"{what}; readers see the pixels as they are stored"))

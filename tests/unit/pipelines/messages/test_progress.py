@@ -258,3 +258,18 @@ def test_print_table_aligns_and_escapes() -> None:
     stream = io.StringIO()
     progress.print_table([("a", "x\x1b[2J\ny"), ("long", "é")], stream)
     assert stream.getvalue() == "a     x\\x1b[2J\\ny\nlong  é\n"
+
+
+def test_dark_images_of_all_splits_are_one_row() -> None:
+    splits = {
+        "train": {"dark": {"tiff up to 12 bits": 7}, "dark_files": {"b.tif": 4021, "a.tif": 4000}},
+        "test": {"dark": {"png up to 10 bits": 1}, "dark_files": {"c.png": 1023}},
+    }
+    assert progress._unusual_rows(splits) == [
+        (
+            "dark",
+            "8 gray images of 16 bits with small numbers (tiff up to 12 bits: 7, png up to 10 bits: 1), such as a.tif "
+            "(4,000), b.tif (4,021), c.png (1,023): nearly black with 8 bits; set image.white_level to their largest "
+            "number",
+        )
+    ]
