@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import errors, missing_packages, storage
 from imagebeam.transforms import gzip_content
+from imagebeam.transforms.sources import json_depth
 
 Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or a text that says what is wrong with the row
 
@@ -280,13 +281,17 @@ def _lists_in(events: Iterator[tuple[str, str, Any]]) -> Iterator[str]:
 
 
 class _Utf8:
-    """Text as a file of bytes in UTF-8, which ijson wants."""
+    """Text as a file of bytes in UTF-8, which ijson wants; JSON that is nested so deep that ijson fails is refused."""
 
     def __init__(self, text: io.TextIOWrapper):
         self._text = text
+        self._meter = json_depth.DepthMeter()
 
     def read(self, size: int = -1) -> bytes:
-        return self._text.read(size).encode("utf-8", "surrogateescape")
+        data = self._text.read(size).encode("utf-8", "surrogateescape")
+        if self._meter.is_too_deep(data):
+            raise ValueError(f"it holds {json_depth.TOO_DEEP}: it is no table")
+        return data
 
 
 def _as_row(row: Any) -> Row:

@@ -85,6 +85,14 @@ def test_rows_of_parquet_are_counted_from_zero_and_hold_only_the_columns(tmp_pat
     assert TableFile(uri, "parquet").column_names() == ["a", "b"]
 
 
+@pytest.mark.parametrize("before", ["", '[{"a": "x.jpg", "b": ' + "1" * 70_000 + "}, "])
+def test_rows_of_json_nested_too_deep_raise(tmp_path: pathlib.Path, before: str) -> None:
+    uri = write(tmp_path / "t.json", before + "[" * 100_000)
+    table = TableFile(uri, "json")
+    with pytest.raises(ValueError, match="it holds lists or objects nested more than 1,000 deep: it is no table"):
+        list(table.rows(("a",), ()))
+
+
 def test_parquet_without_pyarrow_names_the_extra(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"{tmp_path}/t.parquet"
     pq.write_table(pa.table({"a": [1]}), uri)
