@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -27,7 +26,6 @@ _PLAIN_SEC = 10.0  # the same, where the output is not a terminal
 _JSON_SEC = 30.0  # the same, in a log of JSON
 _REMOTE_SEC = 5.0  # between two listings of a staging folder that cost requests
 _MAX_NAMED = 5  # classes in a table
-_COLUMNS = 80  # of a terminal of unknown width
 
 
 class ShownLine(abc.ABC):
@@ -85,17 +83,12 @@ class ShownLine(abc.ABC):
                 continue
             with self._writing:
                 if self._terminal:
-                    self._stream.write("\r\x1b[K" + line[: self._columns() - 1])
+                    columns = terminal.columns_of(self._stream) or terminal.COLUMNS
+                    self._stream.write("\r\x1b[K" + line[: columns - 1])
                     self._stream.flush()
                 elif now - last >= _PLAIN_SEC and line != shown and now - self._start >= _PLAIN_SEC / 2:
                     print(line, file=self._stream, flush=True)
                     last, shown = now, line
-
-    def _columns(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
-        except OSError:  # it claims to be a terminal, but the system does not know its size
-            return _COLUMNS
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:
@@ -211,10 +204,20 @@ def describe_passed_over(passed_over: Mapping[str, int]) -> str:
 
 
 def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -> None:
-    """Prints rows of a name and a value, aligned."""
+    """Prints rows of a name and a value, aligned; on a terminal, long values are broken between words.
+
+    Values that are copied from the screen into a command are never broken.
+    """
     width = max(len(name) for name, _ in rows)
+    output = stream or sys.stdout
     for name, value in rows:
-        print(f"{name:<{width}}  {terminal.printable(value)}", file=stream or sys.stdout)
+        text = terminal.printable(value)
+        if name.strip() not in _COPIED:
+            text = terminal.wrap(text, output, width + 2)
+        print(f"{name:<{width}}  {text}", file=output)
+
+
+_COPIED = ("settings", "options", "output", "folder")  # names of rows with settings, options and addresses
 
 
 def describe_changes(facts: Mapping[str, Any]) -> str:
@@ -295,7 +298,8 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, label in _CHANGES.items():
         if counter := counted[name]:
             if name == "turned":
-                counter = Counter({f"EXIF {_TURNS.get(each, each)}": number for each, number in counter.items()})
+                rows.append((label, f"{plural.count(counter.total(), 'image')}: {_describe_turns(counter)}"))
+                continue
             rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
     if dark := counted["dark"]:
         files = [f"{key} ({highest:,})" for key, highest in sorted(counted["dark_files"].items())[:_MAX_NAMED]]
@@ -313,6 +317,11 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _describe_turns(counter: Counter[str]) -> str:
+    """Returns how images lay by their orientation: `7 on the left side (EXIF 6), 5 upside down (EXIF 3)`."""
+    return ", ".join(f"{number:,} {_TURNS.get(code, 'turned')} (EXIF {code})" for code, number in counter.most_common())
+
+
 def _most_common(counter: Counter[str]) -> str:
     named = [f"{name}: {number:,}" for name, number in counter.most_common(_MAX_CAUSES)]
     return ", ".join(named) + (", ..." if len(counter) > _MAX_CAUSES else "")
@@ -320,13 +329,13 @@ def _most_common(counter: Counter[str]) -> str:
 
 _MAX_CAUSES = 6
 _TURNS = {  # what an EXIF orientation says of the pixels
-    "2": "2, mirrored",
-    "3": "3, upside down",
-    "4": "4, mirrored and upside down",
-    "5": "5, mirrored and on its left side",
-    "6": "6, on its left side",
-    "7": "7, mirrored and on its right side",
-    "8": "8, on its right side",
+    "2": "mirrored",
+    "3": "upside down",
+    "4": "mirrored and upside down",
+    "5": "mirrored and on the left side",
+    "6": "on the left side",
+    "7": "mirrored and on the right side",
+    "8": "on the right side",
 }
 _CHANGES = {"turned": "turned", "reencoded": "re-encoded", "misnamed": "misnamed"}  # a row of the table for each
 _UNUSUAL_COLORSPACES = {

@@ -260,6 +260,35 @@ def test_print_table_aligns_and_escapes() -> None:
     assert stream.getvalue() == "a     x\\x1b[2J\\ny\nlong  é\n"
 
 
+def test_table_on_a_terminal_breaks_long_values_between_words(terminal: tuple[int, io.TextIOWrapper]) -> None:
+    screen, stream = terminal
+    fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    command = "--set source.masks.image=images/(?P<name>.*) --set split.by=hash"
+    words = "4 of 4 images in images have a .png file of the same name in masks-of-the-images"
+    progress.print_table([("note", words), ("  options", command), ("short", "x")], stream)
+    assert read_what_there_is(screen).replace("\r\n", "\n") == (
+        "note       4 of 4 images in images have\n"
+        "           a .png file of the same name\n"
+        "           in masks-of-the-images\n"
+        f"  options  {command}\n"
+        "short      x\n"
+    )
+    fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
+    progress.print_table([("note", words)], stream)  # too narrow to be read in lines
+    assert read_what_there_is(screen) == f"note  {words}\r\n"
+
+
+@pytest.mark.parametrize(
+    ("turned", "text"),
+    [
+        ({"6": 1}, "1 image: 1 on the left side (EXIF 6)"),
+        ({"3": 2, "6": 7, "9": 1}, "10 images: 7 on the left side (EXIF 6), 2 upside down (EXIF 3), 1 turned (EXIF 9)"),
+    ],
+)
+def test_turned_images_are_counted_by_how_they_lay(turned: dict[str, int], text: str) -> None:
+    assert progress._unusual_rows({"train": {"turned": turned}}) == [("turned", text)]
+
+
 def test_dark_images_of_all_splits_are_one_row() -> None:
     splits = {
         "train": {"dark": {"tiff up to 12 bits": 7}, "dark_files": {"b.tif": 4021, "a.tif": 4000}},
