@@ -217,7 +217,7 @@ def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -
         print(f"{name:<{width}}  {text}", file=output)
 
 
-_COPIED = ("settings", "options", "output", "folder")  # names of rows with settings, options and addresses
+_COPIED = ("settings", "options")  # names of rows
 
 
 def describe_changes(facts: Mapping[str, Any]) -> str:
