@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any, TextIO
 from imagebeam import catalog as catalog_lib
 from imagebeam import plural, snapshots, storage
 from imagebeam.pipelines.messages import json_log, terminal
-from imagebeam.transforms import dataset_settings, duplicate_counts, elements, output_paths, run_report, summaries
+from imagebeam.transforms import (
+    dataset_settings,
+    duplicate_counts,
+    elements,
+    object_classes,
+    output_paths,
+    run_report,
+    summaries,
+)
 from imagebeam.transforms.shard import shard_writer
 
 if TYPE_CHECKING:
@@ -277,7 +285,8 @@ def summary_rows(
                 f"{name_some(catalog.labels)}",
             )
         )
-    rows += _unusual_rows(catalog_lib.load_statistics(folder_of_catalog))
+    statistics = catalog_lib.load_statistics(folder_of_catalog)
+    rows += [*_object_rows(statistics), *_unusual_rows(statistics)]
     if seconds is not None:
         num_read = counts.listed
         if catalog.snapshot:
@@ -285,6 +294,17 @@ def summary_rows(
         rows.append(("time", f"{seconds:.1f} s" + (f", {num_read / seconds:,.0f} images/s" if num_read else "")))
     rows.append(("output", output))
     return rows
+
+
+def _object_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns a row with the number of objects of each class; none if the images have no objects."""
+    counts: Counter[str] = Counter()
+    for split in statistics.values():
+        counts.update(split.get(object_classes.COUNTS, {}))
+    if not counts:
+        return []
+    named = [f"{name} {number:,}" for name, number in counts.most_common()]
+    return [("objects", f"{counts.total():,} of {plural.count(len(counts), 'class')}: {name_some(named)}")]
 
 
 def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -289,6 +289,12 @@ def test_turned_images_are_counted_by_how_they_lay(turned: dict[str, int], text:
     assert progress._unusual_rows({"train": {"turned": turned}}) == [("turned", text)]
 
 
+def test_objects_of_all_splits_are_one_row() -> None:
+    splits = {"train": {"objects": {"cat": 4, "dog": 1200}}, "test": {"objects": {"cat": 5}}, "validation": {}}
+    assert progress._object_rows(splits) == [("objects", "1,209 of 2 classes: dog 1,200, cat 9")]
+    assert progress._object_rows({"train": {"objects": {}}}) == []
+
+
 def test_dark_images_of_all_splits_are_one_row() -> None:
     splits = {
         "train": {"dark": {"tiff up to 12 bits": 7}, "dark_files": {"b.tif": 4021, "a.tif": 4000}},
