@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from imagebeam import errors
 
 _EXTRAS = {  # by the top-level module; all other packages belong to the converter
@@ -40,6 +43,19 @@ def missing_package(error: ImportError, user: str, extra: str | None = None, oth
     return errors.ConfigError(
         f"{_package_of(error)} is not installed, {user} needs it: pip install 'imagebeam[{extra}]'{alternative}"
     )
+
+
+@contextlib.contextmanager
+def needed(user: str, extra: str | None = None) -> Iterator[None]:
+    """Within it, the import of a package that is not installed raises `missing_package`'s error.
+
+    Raises:
+        ConfigError: if the package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        raise missing_package(e, user, extra) from e
 
 
 def missing_package_of_scheme(error: ImportError, scheme: str) -> errors.ConfigError:

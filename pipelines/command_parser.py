@@ -18,9 +18,11 @@ Command: TypeAlias = Callable[[argparse.Namespace, list[str]], int]
 _WITH_OUTPUTS = ("convert", "plan", "compact", "verify")  # commands that tell a platform how they ended
 
 _EPILOG = """\
-exit codes: 0 committed, submitted, or nothing to do; 2 the command, config or input is wrong, or a package is missing;
-3 more rejects, removals or drift than allowed; 4 verification failed; 5 busy: another run writes to the output; 130,
-143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of inspect's output closed the pipe; 1 anything else.
+exit codes: 0 committed, submitted, or nothing to do; 2 the command, config or
+input is wrong, or a package is missing; 3 more rejects, removals or drift than
+allowed; 4 verification failed; 5 busy: another run writes to the output; 130,
+143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP; 141 the reader of inspect's
+output closed the pipe; 1 anything else.
 """
 
 

@@ -94,6 +94,7 @@ def compact(
     start = time.monotonic()
     dataset = storage.normalize(directory)
     arguments = call_arguments.as_beam_arguments(beam_options)
+    runners.refuse_own_flags(arguments)  # Beam's options are not looked at if there is nothing to do
     runners.take_hdfs_user(arguments)
     records.require_fast_crc32c()
     if runners.is_dataflow(arguments):

@@ -108,10 +108,13 @@ def inspect(known: argparse.Namespace, _: list[str]) -> int:
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
     progress.print_table(inspect_dataset.catalog_rows(catalog, directory))
+    command_messages.say("features of each example:")
+    progress.print_table(inspect_dataset.feature_rows(catalog))
     if not known.preview:  # with a preview, -n counts images
         for index, values in zip(range(known.n or 0), inspect_dataset.read_examples(directory, catalog, split)):
             print()
-            command_messages.say(f"{split} {index}: {inspect_dataset.describe_example(values)}")
+            shown = f"{split} {index}: {inspect_dataset.describe_example(values)}"
+            command_messages.say_in_lines(shown, indent=2)
             if terminal.reader_has_gone() and known.save_to is None and known.preview is None:
                 return command_messages.NOBODY_READS
     if known.save_to is not None:

@@ -19,9 +19,10 @@ _MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # of a file's name, which most fil
 
 
 def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str, str]]:
-    """Returns the dataset as rows of a table."""
-    rows = [("dataset", f"{catalog.name}, written {catalog.created}, fingerprint {catalog.fingerprint}")]
-    rows += progress.summary_rows(catalog, directory, None, directory)
+    """Returns the dataset as rows of a table, without its features."""
+    rows = [("dataset", catalog.name), ("folder", directory), ("written", catalog.created)]
+    rows.append(("fingerprint", catalog.fingerprint))
+    rows += [each for each in progress.summary_rows(catalog, directory, None, directory) if each[0] != "output"]
     rows += _removed_rows(catalog)
     rows.append(("compression", catalog.compression))
     if catalog.labels:
@@ -30,8 +31,12 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
     if catalog.object_classes:
         shown = [f"{label} {name}" for label, name in itertools.islice(catalog.object_classes.items(), 8)]
         rows.append(("object classes", ", ".join(shown) + (", ..." if len(catalog.object_classes) > 8 else "")))
-    rows += [(f"  {each.key}", f"{each.kind} list" if each.many else each.kind) for each in catalog.features]
     return rows
+
+
+def feature_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:
+    """Returns the features of each example as rows of a table: key and type."""
+    return [(f"  {each.key}", f"{each.kind} list" if each.many else each.kind) for each in catalog.features]
 
 
 def _removed_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:

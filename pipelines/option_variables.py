@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 PREFIX = "IMAGEBEAM_"
 HELP = f"""\
-Each option can also be set by an environment variable: --summary-json by {PREFIX}SUMMARY_JSON. The command line has
-precedence. Flags are 1 or 0; {PREFIX}SET has a line for each setting.
+Each option can also be set by an environment variable: --summary-json by
+{PREFIX}SUMMARY_JSON. The command line has precedence. Flags are 1 or 0;
+{PREFIX}SET has a line for each setting.
 """
 OTHER_VARIABLES = frozenset({f"{PREFIX}CI", f"{PREFIX}NO_AVX2"})  # no options: of the tests, and of the decoder in C
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}

@@ -65,6 +65,7 @@ class _EncodeFn(beam.DoFn):
                 continue
             counts.add(ref.classes, statistics.measure(ref.uri, image, recipe.count_objects(ref, image)))
             counts.add_dropped(image.dropped_objects)
+            counts.dark.add(ref.key, image, policy.white_level)
             yield split, b"".join(recipe.encode(ref, image))
         rejected = shard_writer.store_rejects(self._settings.paths.staging(plan.fingerprint), name, rejects)
         yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build(), further)))

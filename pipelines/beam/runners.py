@@ -288,12 +288,26 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
             f"unexpected argument {unknown[0]!r}; a folder or file of images is given by --input, to convert and plan"
         )
     if unknown:
+        refuse_own_flags(unknown)
         flag = unknown[0].partition("=")[0]
         flags = {option for action in parser._actions for option in action.option_strings}
-        near = difflib.get_close_matches(flag, [*flags, *(own for own in _OWN_FLAGS if own != flag)], n=1)
+        near = difflib.get_close_matches(flag, [*flags, *_OWN_FLAGS], n=1)
         hint = f"; did you mean {near[0]}?" if near else "; see imagebeam convert --help, and Beam's pipeline options"
         raise errors.ConfigError(f"unknown option {flag}{hint}")
     return pipeline_options.PipelineOptions(arguments)
+
+
+def refuse_own_flags(beam_arguments: Sequence[str]) -> None:
+    """Checks that no option of `convert` is among those that Beam is to take.
+
+    Raises:
+        ConfigError: if one is.
+    """
+    for flag in (text.partition("=")[0] for text in beam_arguments):
+        if flag in _OWN_FLAGS:
+            raise errors.ConfigError(
+                f"unknown option {flag}: it is one of imagebeam convert, and neither one of this command nor of Beam"
+            )
 
 
 @functools.lru_cache(1)

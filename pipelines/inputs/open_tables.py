@@ -10,6 +10,7 @@ from imagebeam import errors, features, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import source_section
 from imagebeam.pipelines.inputs import source_places
+from imagebeam.transforms import elements
 from imagebeam.transforms.sources import (
     files,
     joined_rows,
@@ -156,7 +157,7 @@ def _table(config: config_lib.Config, uri: str, output: str) -> manifest.Manifes
             f"manifest {uri!r}: column {wanted.image!r} holds the bytes of images, not their paths: set "
             "source.by: parquet"
         )
-    return manifest.ManifestSource(
+    table = manifest.ManifestSource(
         uri=uri,
         format=format,
         image=wanted.image,
@@ -175,6 +176,9 @@ def _table(config: config_lib.Config, uri: str, output: str) -> manifest.Manifes
         encoding=wanted.encoding,
         trust=manifest.Trust(wanted.size) if wanted.trust else None,
     )
+    if wanted.root is not None and not source_places.is_folder(table.image_root):
+        raise errors.ConfigError(_explain_root(wanted.root, table))
+    return table
 
 
 def _joined_tables(join: source_section.JoinConfig, table: str, format: str) -> tuple[joined_rows.JoinedTable, ...]:
@@ -189,24 +193,26 @@ def _joined_tables(join: source_section.JoinConfig, table: str, format: str) -> 
 
 
 def _root_of(root: str | None, table: str) -> str | None:
-    """Returns the address of the folder that the paths of a table are relative to; None for the table's own.
+    """Returns the address of the folder that the paths of a table are relative to; None for the table's own."""
+    return None if root is None else source_places.resolve(root, posixpath.dirname(table) or ".")
 
-    Raises:
-        ConfigError: if it is not a folder.
-    """
-    if root is None:
-        return None
-    uri = source_places.resolve(root, posixpath.dirname(table) or ".")
-    if not source_places.is_folder(uri):
-        if not storage.storage_of(table).exists(table):  # the first thing to correct
-            raise errors.ConfigError(
-                f"there is no table {table!r}: check --input and source.manifest.path, which names the table below it"
-            )
-        raise errors.ConfigError(
-            f"source.manifest.root {root!r}: {uri!r} is not a folder; give it relative to the folder of {table!r}, "
-            "or as an address"
+
+def _explain_root(root: str, table: manifest.ManifestSource) -> str:
+    """Returns the error for a root that is not a folder, with the folder that has the table's images if one has."""
+    if not storage.storage_of(table.uri).exists(table.uri):  # the first thing to correct
+        return (
+            f"there is no table {table.uri!r}: check --input and source.manifest.path, which names the table below it"
         )
-    return uri
+    error = (
+        f"source.manifest.root {root!r}: {table.image_root!r} is not a folder; give it relative to the folder of "
+        f"{table.uri!r}, or as an address"
+    )
+    try:
+        table.check_columns()
+        advice = table.advise(elements.Reason.NOT_FOUND)
+    except (OSError, errors.ConfigError):  # an error of the table, which a root that exists brings up
+        return error
+    return f"{error}; {advice}" if advice else error
 
 
 def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> paired_files.PairedFilesSource:

@@ -56,6 +56,11 @@ def tell(text: str) -> None:
         say(text, sys.stderr)
 
 
+def say_in_lines(text: str, indent: int) -> None:
+    """Prints one line; on a terminal it is broken between words, with its further lines indented."""
+    print(terminal.wrap(terminal.printable(text), sys.stdout, indent))
+
+
 def say(text: str, stream: TextIO | None = None) -> None:
     """Prints one line, with control characters in file names escaped."""
     print(terminal.printable(text), file=stream or sys.stdout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import os
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import plural, snapshots, storage
 from imagebeam.pipelines.messages import json_log, terminal
 from imagebeam.transforms import dataset_settings, elements, summaries
+from imagebeam.transforms.classes import object_classes
 from imagebeam.transforms.duplicates import duplicate_counts
 from imagebeam.transforms.output import output_paths
 from imagebeam.transforms.plan import run_report
@@ -30,7 +30,6 @@ _PLAIN_SEC = 10.0  # the same, where the output is not a terminal
 _JSON_SEC = 30.0  # the same, in a log of JSON
 _REMOTE_SEC = 5.0  # between two listings of a staging folder that cost requests
 _MAX_NAMED = 5  # classes in a table
-_COLUMNS = 80  # of a terminal of unknown width
 
 
 class ShownLine(abc.ABC):
@@ -88,17 +87,12 @@ class ShownLine(abc.ABC):
                 continue
             with self._writing:
                 if self._terminal:
-                    self._stream.write("\r\x1b[K" + line[: self._columns() - 1])
+                    columns = terminal.columns_of(self._stream) or terminal.COLUMNS
+                    self._stream.write("\r\x1b[K" + line[: columns - 1])
                     self._stream.flush()
                 elif now - last >= _PLAIN_SEC and line != shown and now - self._start >= _PLAIN_SEC / 2:
                     print(line, file=self._stream, flush=True)
                     last, shown = now, line
-
-    def _columns(self) -> int:
-        try:
-            return os.get_terminal_size(self._stream.fileno()).columns or _COLUMNS
-        except OSError:  # it claims to be a terminal, but the system does not know its size
-            return _COLUMNS
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:
@@ -214,10 +208,20 @@ def describe_passed_over(passed_over: Mapping[str, int]) -> str:
 
 
 def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -> None:
-    """Prints rows of a name and a value, aligned."""
+    """Prints rows of a name and a value, aligned; on a terminal, long values are broken between words.
+
+    Values that are copied from the screen into a command are never broken.
+    """
     width = max(len(name) for name, _ in rows)
+    output = stream or sys.stdout
     for name, value in rows:
-        print(f"{name:<{width}}  {terminal.printable(value)}", file=stream or sys.stdout)
+        text = terminal.printable(value)
+        if name.strip() not in _COPIED:
+            text = terminal.wrap(text, output, width + 2)
+        print(f"{name:<{width}}  {text}", file=output)
+
+
+_COPIED = ("settings", "options")  # names of rows
 
 
 def describe_changes(facts: Mapping[str, Any]) -> str:
@@ -277,7 +281,8 @@ def summary_rows(
                 f"{name_some(catalog.labels)}",
             )
         )
-    rows += _unusual_rows(catalog_lib.load_statistics(folder_of_catalog))
+    statistics = catalog_lib.load_statistics(folder_of_catalog)
+    rows += [*_object_rows(statistics), *_unusual_rows(statistics)]
     if seconds is not None:
         num_read = counts.listed
         if catalog.snapshot:
@@ -287,9 +292,20 @@ def summary_rows(
     return rows
 
 
+def _object_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns a row with the number of objects of each class; none if the images have no objects."""
+    counts: Counter[str] = Counter()
+    for split in statistics.values():
+        counts.update(split.get(object_classes.COUNTS, {}))
+    if not counts:
+        return []
+    named = [f"{name} {number:,}" for name, number in counts.most_common()]
+    return [("objects", f"{counts.total():,} of {plural.count(len(counts), 'class')}: {name_some(named)}")]
+
+
 def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns rows on images that readers may not expect, from the `statistics.json` of a dataset."""
-    names = ("orientations", "colorspaces", "reencoded", "turned", "misnamed")
+    names = ("orientations", "colorspaces", "reencoded", "turned", "misnamed", "dark", "dark_files")
     counted: dict[str, Counter[str]] = {name: Counter() for name in names}
     for split in statistics.values():
         for name, total in counted.items():
@@ -298,8 +314,14 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, label in _CHANGES.items():
         if counter := counted[name]:
             if name == "turned":
-                counter = Counter({f"EXIF {_TURNS.get(each, each)}": number for each, number in counter.items()})
+                rows.append((label, f"{plural.count(counter.total(), 'image')}: {_describe_turns(counter)}"))
+                continue
             rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
+    if dark := counted["dark"]:
+        files = [f"{key} ({highest:,})" for key, highest in sorted(counted["dark_files"].items())[:_MAX_NAMED]]
+        what = f"{plural.count(dark.total(), 'gray image')} of 16 bits with small numbers ({_most_common(dark)})"
+        remedy = "nearly black with 8 bits; set image.white_level to their largest number"
+        rows.append(("dark", f"{what}, such as {', '.join(files)}: {remedy}"))
     if turns := counted["orientations"].total():
         what = f"{plural.count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
         rows.append(("not upright", f"{what}; readers see the pixels as they are stored"))
@@ -311,6 +333,11 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _describe_turns(counter: Counter[str]) -> str:
+    """Returns how images lay by their orientation: `7 on the left side (EXIF 6), 5 upside down (EXIF 3)`."""
+    return ", ".join(f"{number:,} {_TURNS.get(code, 'turned')} (EXIF {code})" for code, number in counter.most_common())
+
+
 def _most_common(counter: Counter[str]) -> str:
     named = [f"{name}: {number:,}" for name, number in counter.most_common(_MAX_CAUSES)]
     return ", ".join(named) + (", ..." if len(counter) > _MAX_CAUSES else "")
@@ -318,13 +345,13 @@ def _most_common(counter: Counter[str]) -> str:
 
 _MAX_CAUSES = 6
 _TURNS = {  # what an EXIF orientation says of the pixels
-    "2": "2, mirrored",
-    "3": "3, upside down",
-    "4": "4, mirrored and upside down",
-    "5": "5, mirrored and on its left side",
-    "6": "6, on its left side",
-    "7": "7, mirrored and on its right side",
-    "8": "8, on its right side",
+    "2": "mirrored",
+    "3": "upside down",
+    "4": "mirrored and upside down",
+    "5": "mirrored and on the left side",
+    "6": "on the left side",
+    "7": "mirrored and on the right side",
+    "8": "on the right side",
 }
 _CHANGES = {"turned": "turned", "reencoded": "re-encoded", "misnamed": "misnamed"}  # a row of the table for each
 _UNUSUAL_COLORSPACES = {

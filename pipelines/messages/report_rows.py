@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam import plural
@@ -11,6 +11,7 @@ from imagebeam.transforms.snapshots import snapshot_drift
 
 _MAX_LABELS = 5  # of a split that are named
 _FORMATS = {"labels": ".3f", "sizes": "+.1%", "rejects": "+.3f"}  # of differences
+_BY_CHANCE = {"labels": ".3f", "sizes": ".1%", "rejects": ".3f"}  # of what chance explains of them
 
 
 def rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -65,13 +66,18 @@ def _drift_rows(drift: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tu
     """Returns a row for each kind of figures; what is too far is marked."""
     found = []
     for kind, by_name in drift.items():
-        texts = [_describe_figure(kind, name, figure) for name, figure in _shown(kind, by_name)]
+        figures = _shown(kind, by_name)
+        differences = [f"{name} {figure['difference']:{_FORMATS[kind]}}" for name, figure in figures]
+        notes = [_describe_chance(kind, figure) for _, figure in figures]
+        if len(figures) > 1 and len(set(notes)) == 1:
+            differences, notes = [", ".join(differences)], notes[:1]
+        texts = [f"{difference} ({note})" for difference, note in zip(differences, notes)]
         if texts:
             found.append((f"  drift of {kind}", "; ".join(texts)))
     return found
 
 
-def _shown(kind: str, by_name: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, Mapping[str, Any]]]:
+def _shown(kind: str, by_name: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
     """Returns the figures that are shown: of the reasons of rejects, only those that rose too far."""
     return [
         (name, figure)
@@ -80,14 +86,13 @@ def _shown(kind: str, by_name: Mapping[str, Mapping[str, Any]]) -> Iterable[tupl
     ]
 
 
-def _describe_figure(kind: str, name: str, figure: Mapping[str, Any]) -> str:
-    difference, by_chance = figure["difference"], figure["by_chance"]
-    shown = f"{difference:{_FORMATS[kind]}}"
-    notes: Sequence[str] = (
-        *(["too few images to compare"] if by_chance is None else [f"{by_chance:.3f} by chance"]),
-        *([f"MORE THAN {figure['threshold']:g}"] if figure["exceeds"] else []),
-    )
-    return f"{name} {shown} ({', '.join(notes)})"
+def _describe_chance(kind: str, figure: Mapping[str, Any]) -> str:
+    """Returns how much of a difference chance explains, in its unit, and whether it is too large."""
+    by_chance = figure["by_chance"]
+    notes = ["too few images to compare" if by_chance is None else f"{by_chance:{_BY_CHANCE[kind]}} by chance"]
+    if figure["exceeds"]:
+        notes.append(f"MORE THAN {figure['threshold']:g}")
+    return ", ".join(notes)
 
 
 def _join_some(texts: Sequence[str], total: int) -> str:

@@ -17,9 +17,40 @@ from typing import TextIO
 _READER_HAS_GONE = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET})  # EIO: a closed terminal
 
 
+COLUMNS = 80  # of a terminal of unknown width
+_MIN_WIDTH = 20  # of a column of text
+
+
 def printable(text: str) -> str:
     """Returns `text` for a terminal, with line breaks and control characters of file names escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def columns_of(stream: TextIO) -> int | None:
+    """Returns the width of the terminal that a stream writes to; None if it writes elsewhere."""
+    if not stream.isatty():
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or COLUMNS
+    except OSError:  # it claims to be a terminal, but the system does not know its size
+        return COLUMNS
+
+
+def wrap(text: str, stream: TextIO, indent: int) -> str:
+    """Returns a text broken between words to fit a terminal, its further lines indented; as it is for other streams.
+
+    Args:
+        text: that begins at the column `indent`, or before it. Words that are longer than a line are not broken.
+        stream: that it is written to.
+        indent: of the further lines.
+    """
+    columns = columns_of(stream)
+    if columns is None or indent + len(text) <= columns or columns - indent < _MIN_WIDTH:
+        return text
+    import textwrap  # takes 1 ms, and is rarely needed
+
+    lines = textwrap.wrap(text, columns - indent, break_long_words=False, break_on_hyphens=False)
+    return ("\n" + " " * indent).join(lines)
 
 
 class _Output(io.FileIO):

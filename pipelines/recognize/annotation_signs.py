@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam import plural
@@ -15,6 +15,8 @@ from imagebeam.pipelines.recognize.survey import (
     Folder,
     Strength,
     Survey,
+    likely_first,
+    name_some,
     prefix_of,
     split_meant,
     split_places,
@@ -22,8 +24,12 @@ from imagebeam.pipelines.recognize.survey import (
 
 _ANNOTATIONS, _IMAGES = ("Annotations", "annotations"), ("JPEGImages", "images", "Images")
 _NUM_FOLDERS = 10  # in which LabelMe's files are looked for
+_NUM_BELOW = 5  # folders beside those of splits in which annotations are looked for
 _SHARE = 0.8  # of .xml files that must have an image
 _DEEP = 3  # levels of folders with label files
+_SHARE_OF_IMAGES = 0.5  # that must have LabelMe's file
+_NUM_HEADS = 4  # files of LabelMe that are looked into
+_NO_SHAPES, _FLAGS = re.compile(rb'"shapes"\s*:\s*\[\s*\]'), re.compile(rb'"flags"\s*:\s*\{\s*"')
 _COUNTED_FROM_0 = Change("source.voc.origin", 0, "for tools whose boxes count pixels from 0")
 _EXPORTS = {"_annotations.csv": "box_csv", "_annotations.coco.json": "coco"}  # of Roboflow, beside the images
 
@@ -33,7 +39,7 @@ def _find_below(survey: Survey, path: str, suffix: str, depth: int = _DEEP) -> t
     folder = survey.look(path)
     if found := folder.ending(suffix):
         return folder, len(found)
-    for name in folder.folders[:5] if depth else ():
+    for name in likely_first(folder, _NUM_BELOW) if depth else ():
         if below := _find_below(survey, folder.below(name), suffix, depth - 1):
             return below
     return None
@@ -85,19 +91,36 @@ def find_voc(survey: Survey, at: str) -> Iterator[Finding]:
     often = (_COUNTED_FROM_0,)
     for folder in split_places(survey, at):
         prefix = prefix_of(folder, at)
-        images = next((name for name in _IMAGES if name in folder.folders), None)
-        for name in _ANNOTATIONS if images is not None else ():
+        images = next((name for name in _IMAGES if name in folder.folders), "")
+        for name in _ANNOTATIONS if images else ():
             found = _find_below(survey, folder.below(name), ".xml") if name in folder.folders else None
             if found is not None:
                 evidence = f"{prefix}{images} is beside {prefix}{name}, which holds .xml files ({found[1]:,})"
-                inside = found[0].path.removeprefix(folder.below(name)).strip("/")
-                settings = {"source.voc.annotation_folder": f"{name}/{inside}"} if inside not in ("", "xmls") else {}
-                yield Finding("voc", Strength.CERTAIN, evidence, settings, (), often)
+                settings, notes = _voc_folders(survey, folder, images, name, found[0])
+                yield Finding("voc", Strength.CERTAIN, evidence, settings, notes, often, is_doubtful=bool(notes))
                 return
         if (texts := folder.ending(".xml")) and (folder.images or folder.path != at):
             evidence = f"{prefix}{texts[0]} is beside images ({folder.count(len(texts), '.xml file')})"
             yield Finding("voc", Strength.CERTAIN, evidence, {}, (), often)
             return
+
+
+def _voc_folders(
+    survey: Survey, folder: Folder, images: str, annotations: str, holder: Folder
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the settings for .xml files in folders below the one of annotations, and a note if several hold some.
+
+    Folders that the images are in, too, such as those of splits, need none.
+    """
+    inside = holder.path.removeprefix(folder.below(annotations)).strip("/")
+    first = inside.partition("/")[0]
+    if inside in ("", "xmls") or first in survey.look(folder.below(images)).folders:
+        return {}, ()
+    above = survey.look(folder.below(annotations))
+    others = [name for name in likely_first(above, _NUM_BELOW) if name != first]
+    held = [name for name in others if survey.look(above.below(name)).ending(".xml")]
+    notes = (f"{name_some(held)} in {above.path} has .xml files, too, and is not read",) if held else ()
+    return {"source.voc.annotation_folder": f"{annotations}/{inside}"}, notes
 
 
 def find_other_voc(survey: Survey, at: str) -> Iterator[Finding]:
@@ -161,12 +184,48 @@ def find_labelme(survey: Survey, at: str) -> Iterator[Finding]:
     """Finds LabelMe's x.json beside x.jpg, also in folders of splits."""
     root = survey.look(at)
     inner = [name for name in root.folders[:_NUM_FOLDERS] if name not in split_folders.SPLITS]
-    for folder in [*split_places(survey, at), *(survey.look(root.below(name)) for name in inner)]:
-        pairs = sorted({posixpath.splitext(name)[0] for name in folder.ending(".json")} & folder.stems)
-        if pairs and b'"shapes"' in survey.head(folder.below(f"{pairs[0]}.json")):
-            evidence = f"{folder.count_having(len(pairs), 'image')} a .json file of LabelMe beside them"
-            is_inner = folder.path != at and posixpath.basename(folder.path) in inner
-            yield Finding("labelme", Strength.CERTAIN, evidence, input=folder.path if is_inner else "")
+    for places in [[*split_places(survey, at)], *([survey.look(root.below(name))] for name in inner)]:
+        pairs = [(folder, _labelme_stems(survey, folder)) for folder in places]
+        held = [(folder, stems) for folder, stems in pairs if stems]
+        if not held or _has_flags_alone(survey, *held[0]):
+            continue
+        folder = held[0][0]
+        number, num_images = (sum(len(each) for each in those) for those in zip(*((s, f.images) for f, s in pairs)))
+        evidence = f"{folder.count_having(number, 'image')} a .json file of LabelMe beside them"
+        is_inner = len(places) == 1 and posixpath.basename(folder.path) in inner
+        strength, notes = Strength.CERTAIN, list[str]()
+        if number < _SHARE_OF_IMAGES * num_images:
+            evidence = f"{number:,} of {folder.count_having(num_images, 'image')} a .json file of LabelMe beside them"
+            strength = Strength.POSSIBLE
+            notes.append(
+                "images without such a file are passed over; source.labelme.without_annotations=keep takes them as "
+                "images without objects"
+            )
+        yield Finding("labelme", strength, evidence, {}, tuple(notes), input=folder.path if is_inner else "")
+        return
+
+
+def _labelme_stems(survey: Survey, folder: Folder) -> list[str]:
+    """Returns the sorted names of the images in a folder that have a file of LabelMe, judged by the first one."""
+    stems = sorted({posixpath.splitext(name)[0] for name in folder.ending(".json")} & folder.stems)
+    return stems if stems and b'"shapes"' in survey.head(folder.below(f"{stems[0]}.json")) else []
+
+
+def _has_flags_alone(survey: Survey, folder: Folder, stems: Sequence[str]) -> bool:
+    """Returns whether files of LabelMe have flags for the whole image and no shapes, judged by a few of them."""
+    step = max(1, len(stems) // _NUM_HEADS)
+    heads = [survey.head(folder.below(f"{stem}.json")) for stem in stems[::step][:_NUM_HEADS]]
+    return all(map(_NO_SHAPES.search, heads)) and any(map(_FLAGS.search, heads))
+
+
+def flags_alone(survey: Survey) -> Iterator[str]:
+    """Yields the path of a file of LabelMe with classes of the whole image, which no preset reads."""
+    root = survey.look()
+    inner = [survey.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS]]
+    for folder in [root, *inner]:
+        stems = _labelme_stems(survey, folder)
+        if stems and _has_flags_alone(survey, folder, stems):
+            yield folder.below(f"{stems[0]}.json")
             return
 
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from imagebeam import errors, example, records, storage
+from imagebeam import errors, example, missing_packages, records, storage
 from imagebeam.pipelines.recognize.survey import FileSurvey, Finding, Folder, Strength, Survey, name_some
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.packed import gzip_content
@@ -159,7 +159,12 @@ def find_parquet(survey: Survey, at: str) -> Iterator[Finding]:
     """Finds Parquet files that hold the bytes of images, as those of Hugging Face."""
     for folder in _places(survey, at):
         names = folder.ending(".parquet")
-        kinds, others = _columns_of(survey.uri(folder.below(names[0]))) if names else ((), ())
+        try:
+            kinds, others = _columns_of(survey.uri(folder.below(names[0]))) if names else ((), ())
+        except ModuleNotFoundError as e:
+            note = str(missing_packages.missing_package(e, "reading Parquet"))
+            yield Finding("parquet", Strength.POSSIBLE, folder.count(len(names), "Parquet file"), {}, (note,))
+            return
         if kinds:
             where = f" in {folder.path}" if folder.path else ""
             evidence = f"{folder.count(len(names), 'Parquet file')}{where} with images in the column {name_some(kinds)}"
@@ -176,14 +181,18 @@ def find_parquet(survey: Survey, at: str) -> Iterator[Finding]:
 
 
 def _columns_of(uri: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the columns that may hold the bytes of images, and the others; none of both if that is not known."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
+    """Returns the columns that may hold the bytes of images, and the others; none of both if that is not known.
 
+    Raises:
+        ModuleNotFoundError: if pyarrow is not installed.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
         with storage.storage_of(uri).open_read(uri) as file:
             schema = pyarrow.parquet.ParquetFile(file).schema_arrow
-    except (OSError, ValueError, ImportError, errors.ConfigError):
+    except (OSError, ValueError, errors.ConfigError):
         return (), ()
     is_bytes = pyarrow.types.is_binary, pyarrow.types.is_large_binary
     found = tuple(

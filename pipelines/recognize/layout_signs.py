@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imagebeam import plural
+from imagebeam.pipelines.recognize import mask_pairs
 from imagebeam.pipelines.recognize.survey import (
     HASH_SPLIT,
     Change,
@@ -17,6 +18,7 @@ from imagebeam.pipelines.recognize.survey import (
     Strength,
     Survey,
     and_list,
+    likely_first,
     name_some,
     splits_in,
 )
@@ -78,7 +80,8 @@ def find_classes_in_splits(survey: Survey, at: str) -> Iterator[Finding]:
         if not is_deeper:
             yield Finding("imagenet", Strength.CERTAIN, evidence, settings, tuple(notes), is_layout=True)
         return
-    is_certain = len(classes) > 1 and not all(map(_PARTS.fullmatch, classes))
+    has_masks = any(mask_pairs.masks_in(survey, folder) for folder in with_classes.values())
+    is_certain = len(classes) > 1 and not all(map(_PARTS.fullmatch, classes)) and not has_masks
     strength = Strength.CERTAIN if is_certain else Strength.POSSIBLE
     yield Finding("imagefolder", strength, evidence, settings, tuple(notes), is_layout=True)
 
@@ -115,6 +118,8 @@ def find_classes(survey: Survey, at: str) -> Iterator[Finding]:
     held = [folder for folder in survey.some(root, root.folders, 6) if survey.with_images(folder.path) is not None]
     if not held or len(root.folders) < 2 or all(map(_PARTS.fullmatch, root.folders)):
         return
+    if len(held) == 1 and len(root.folders) > 2:  # folders without images are no classes
+        return
     if not any(folder.images for folder in held) and any(any(map(_PARTS.fullmatch, each.folders)) for each in held):
         return  # each folder is a data set with folders for its parts
     evidence = f"{root.count(len(root.folders), 'folder')} of images ({name_some(root.folders)})"
@@ -143,6 +148,7 @@ _NUMBERED = re.compile(r"(?P<label>.*?[^\d_\-. ])(?P<between>[_\-. ]*)(?P<open>\
 _NO_CLASS = re.compile(
     r"(?i)^(img|image|dsc[nf]?|photo|picture|pic|p|screenshot|scan|file|page|sample)s?$|frame|mask|\d"
 )
+_NUM_INNER = 30  # folders beside those of splits that may be the only one with images
 _MANY = 10  # images that share a name before their numbers
 
 
@@ -278,7 +284,7 @@ def find_unlabelled(survey: Survey, at: str) -> Iterator[Finding]:
         return
     folder = root
     if not root.images:
-        inner = [each for each in map(survey.look, map(root.below, root.folders[:5])) if each.images]
+        inner = [each for each in map(survey.look, map(root.below, likely_first(root, _NUM_INNER))) if each.images]
         if len(inner) != 1:
             return
         folder = inner[0]

@@ -16,6 +16,7 @@ from imagebeam.pipelines.recognize.survey import (
     Survey,
     and_list,
     extension_of,
+    likely_first,
     split_meant,
 )
 
@@ -195,11 +196,18 @@ def _finding_of(group: Sequence[_Pair], doubts: tuple[str, ...], at: str) -> Fin
 _MASKS_ALONE = re.compile(r"(?i)annotations?|masks?|labels?|gt|ground[_ ]?truth|segmentation\w*")
 
 
+_NUM_HOLDERS = 3  # folders of the root, beside those of splits, that are looked into for masks
+
+
 def notes_on_masks(survey: Survey) -> list[str]:
     """Returns a note if a folder that looks like a class is likely one of masks for the images of another folder."""
     root = survey.look()
     masks = [name for name in root.folders if _MASKS_ALONE.fullmatch(name) and survey.with_images(root.below(name))]
-    if not masks or len(masks) == len(root.folders):
+    if len(masks) == len(root.folders):
+        masks = []
+    holders = [survey.look(root.below(name)) for name in likely_first(root, _NUM_HOLDERS)]
+    masks += [each.below(name) for each in holders for name in masks_in(survey, each)]
+    if not masks:
         return []
     first = survey.with_images(root.below(masks[0]))
     is_lossy = first is not None and first.images[0].lower().endswith((".jpg", ".jpeg"))
@@ -207,3 +215,26 @@ def notes_on_masks(survey: Survey) -> list[str]:
     if not is_lossy:
         remedy = "for masks, one for each image, take the preset segmentation with source.masks.image and .mask"
     return [f"{and_list(masks)} would be a class by its name, but may hold masks of the images beside it; {remedy}"]
+
+
+def masks_in(survey: Survey, folder: Folder) -> list[str]:
+    """Returns the folders in a folder that are named like masks, and whose files are named like the images beside them.
+
+    A file is named like an image if its name begins with that of the image: 7_square_0.png for 7.jpg.
+    """
+    found = []
+    for name in filter(_MASKS_ALONE.fullmatch, folder.folders):
+        masks = survey.with_images(folder.below(name))
+        beside = [survey.look(folder.below(each)) for each in folder.folders if not _MASKS_ALONE.fullmatch(each)]
+        stems = {stem for each in beside[:_MAX_FOLDERS] for stem in each.stems}
+        names = sorted(masks.stems)[:_NUM_STEMS] if masks is not None else []
+        if names and sum(_begins_with_one(each, stems) for each in names) >= _SHARE * len(names):
+            found.append(name)
+    return found
+
+
+def _begins_with_one(name: str, stems: Set[str]) -> bool:
+    return name in stems or any(name[: match.start()] in stems for match in _MARK.finditer(name))
+
+
+_MARK = re.compile(r"[^0-9A-Za-z]")  # between the name of an image and the rest of the name of its mask

@@ -23,10 +23,11 @@ from imagebeam.pipelines.recognize import (
     layout_signs,
     mask_pairs,
     mask_signs,
+    table_places,
     table_signs,
 )
 from imagebeam.pipelines.recognize.survey import Finding, Folder, Strength, Survey, extension_of, name_some
-from imagebeam.transforms.sources import table_formats
+from imagebeam.transforms.sources import find_root, table_formats
 
 Sign: TypeAlias = Callable[[Survey, str], Iterator[Finding]]  # called with a folder below the root of the survey
 
@@ -60,6 +61,7 @@ _SIGNS_OF_FILES = (array_signs.find_in_file, container_signs.find_in_file)  # ca
 _OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _ZIP = ".zip"
 _DEPTH = 4  # levels of folders that are searched for the data set
+_LEVELS_ABOVE = 2  # of a table, in which its images are looked for
 _MAX_INNER = 8  # folders of one level
 _MAX_SHOWN = 6  # candidates
 _POINTER = b"version https://git-lfs"
@@ -131,7 +133,7 @@ def recognize(uri: str, output: str = "") -> Recognition:
         found = _find_in_archives(survey, archives) + found
     remarks = list(_remarks(survey, bool(found)))
     if all(each.is_layout for each in found):
-        remarks += mask_pairs.notes_on_masks(survey)
+        remarks += [*mask_pairs.notes_on_masks(survey), *table_places.notes_on_tables(survey)]
     return Recognition(uri, tuple(_in_order(found)[:_MAX_SHOWN]), tuple(remarks), _describe(root))
 
 
@@ -149,7 +151,29 @@ def _recognize_file(uri: str) -> Recognition:
         found = [dataclasses.replace(each, input=name) if each.preset in _OF_PIXELS else each for each in found]
     for sign in _SIGNS_OF_FILES if not found else ():
         found += _usable(sign(survey, name))
-    return Recognition(given, tuple(_in_order(found)), (), name)
+    remark = "" if found else table_places.note_on_missing(survey, name)
+    if remark:  # it is a table, and its images are elsewhere
+        for above, root, path in _folders_above(given, address):
+            if found := [*_usable(table_signs.find_above(Survey(root), path))]:
+                return Recognition(above, tuple(_in_order(found)), (), name)
+    return Recognition(given, tuple(_in_order(found)), (remark,) if remark else (), name)
+
+
+def _folders_above(given: str, file: str) -> Iterator[tuple[str, str, str]]:
+    """Yields the two folders above the one of a file: as the user would write it, its address, the file's path below.
+
+    Args:
+        given: the folder of the file as the user wrote it.
+        file: address of the file.
+    """
+    folder = posixpath.dirname(file)
+    scheme, mark, rest = given.rpartition("://")
+    for _ in range(_LEVELS_ABOVE):
+        folder = find_root.parent_of(folder)
+        if not folder:
+            return
+        rest = posixpath.normpath(f"{rest}/..")
+        yield f"{scheme}{mark}{rest}", folder, file.removeprefix(storage.join(folder, ""))
 
 
 def _search(survey: Survey) -> list[Finding]:
@@ -248,6 +272,11 @@ def _remarks(survey: Survey, is_known: bool) -> Iterator[str]:
     )
     for name in annotation_signs.via_files(survey):
         yield f"{name} is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON"
+    for path in annotation_signs.flags_alone(survey):
+        yield (
+            f"{path} and such files are of LabelMe and have flags of the whole image in place of shapes, which are not "
+            "read: write them into a table with a row for each image (image,label), and plan that"
+        )
     yield from (f"{number:,} {several if number > 1 else one}" for (one, several), number in counts.items())
 
 

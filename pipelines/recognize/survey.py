@@ -238,6 +238,12 @@ def splits_in(names: Iterable[str]) -> dict[str, str]:
     return found if "train" in found.values() else {}
 
 
+def likely_first(folder: Folder, number: int) -> list[str]:
+    """Returns the names of all splits in a folder, and after them of so many of its other folders."""
+    splits = [name for name in folder.folders if split_meant(name) is not None]
+    return [*splits, *[name for name in folder.folders if name not in splits][:number]]
+
+
 def split_places(survey: Survey, at: str) -> Iterator[Folder]:
     """Yields a folder, and those in it that have the exact name of a split."""
     root = survey.look(at)

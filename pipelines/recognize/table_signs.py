@@ -1,4 +1,4 @@
-"""Signs in tables: which column names the image, which is the label, and where the images are."""
+"""Signs in tables: which table of a folder is meant, and which of its columns is the label."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import collections
 import dataclasses
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from imagebeam import plural
-from imagebeam.pipelines.recognize import pixel_signs, table_heads
+from imagebeam.pipelines.recognize import pixel_signs, table_heads, table_places
 from imagebeam.pipelines.recognize.survey import (
     HASH_SPLIT,
+    HEAD_BYTES,
     Change,
     Finding,
     Folder,
@@ -23,16 +24,11 @@ from imagebeam.pipelines.recognize.survey import (
     splits_in,
 )
 
-_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt")
-_MAX_TABLES = 12  # in one folder
-_NUM_VALUES = 20  # of a column that are looked for as images
-_NUM_FOLDERS = 40  # in which images are looked for
-_SHARE_SPREAD = 0.9  # of images that are in one of several folders
+_LAST = 2  # the order of tables of tests and submissions
+_SHARE_SURE = 0.5  # of images that must be found: else the folder may be another one
 
 _BOX_COLUMNS = frozenset({"filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"})
 _BOX_EDGES = re.compile(r"(?i)(x|y)_?(min|max|1|2)|bbox.*|(x|y)(center|centre)?_?(left|top)?")
-_IMAGE_NAMES = ("image", "file_name", "filename", "image_path", "path", "file", "image_id", "id", "image_name", "img")
-_IMAGE_WORD = re.compile(r"(?i)id|ima?ge?|file|name|path|photo|picture")
 _LABEL_NAMES = (
     "label", "labels", "class", "class_name", "category", "target", "breed", "species", "diagnosis", "category_id",
     "label_id", "class_id", "tag", "tags", "attribute_ids", "landmark_id", "level", "dx", "emotion", "type", "age",
@@ -41,17 +37,6 @@ _LABEL_NAMES = (
 _SPLIT_NAMES = ("split", "set", "usage", "subset", "partition", "fold")
 _CAPTIONS = re.compile(r"(?i).*(caption|sentence|description|comment|text).*")
 _SEPARATORS = ("|", ";", ",", " ")
-
-
-class Place(NamedTuple):
-    """Where the images of a table are."""
-
-    column: str
-    folder: str  # that the paths are relative to, below the root of the survey
-    has_extension: bool
-    found: int  # of those looked for
-    looked_for: int
-    inside: tuple[str, ...] = ()  # folders below `folder` that hold some of them each; () if they are in it
 
 
 def find_tables(survey: Survey, at: str) -> Iterator[Finding]:
@@ -69,13 +54,60 @@ def find_tables(survey: Survey, at: str) -> Iterator[Finding]:
             yield from _find_metadata(table, metadata, at)
             return
     folders = [root, *(survey.look(root.below(name)) for name in root.folders if _names_tables(name))]
-    names = [folder.below(name) for folder in folders for name in folder.ending(*_SUFFIXES)]
-    tables = [table_heads.read_table(survey, path) for path in sorted(names, key=_order)[:_MAX_TABLES]]
-    for table in filter(None, tables):
-        found = list(_find_in_table(survey, at, table))
-        yield from found
-        if found and found[0].strength > Strength.POSSIBLE:
-            return
+    names = [folder.below(name) for folder in folders for name in folder.ending(*table_places.SUFFIXES)]
+    tables = [table_heads.read_table(survey, path) for path in sorted(names, key=_order)[: table_places.MAX_TABLES]]
+    found = [(table, [*_find_in_table(survey, at, table)]) for table in tables if table is not None]
+    strong = [each for each in found if each[1] and each[1][0].strength > Strength.POSSIBLE]
+    if strong:
+        yield from _best_of(survey, at, strong)
+    else:
+        yield from (finding for _, findings in found for finding in findings)
+
+
+def _best_of(survey: Survey, at: str, found: Sequence[tuple[table_heads.Table, list[Finding]]]) -> Iterator[Finding]:
+    """Yields the findings in the best of several tables, with a note that names the others that could be meant.
+
+    Tables of tests come last, then those without a header, then text files; of the rest, the one with the most rows
+    whose images exist is the best.
+    """
+
+    def rank(each: tuple[table_heads.Table, list[Finding]]) -> tuple[bool, bool, bool, float]:
+        table, _ = each
+        kind = _order(table.path)[0]
+        return kind == _LAST, not table.has_header, kind > 0, -_num_matched(survey, at, table)
+
+    found = sorted(found, key=rank) if len(found) > 1 else found
+    (_, findings), *others = found
+    is_read = findings[0].settings.get("source.manifest.path")  # may be a pattern: */labels.csv
+    shown = [
+        f"{other.path} ({_describe_rows(survey, other)})"
+        for other, its in others
+        if is_read and "source.manifest.path" in its[0].settings and its[0].settings["source.manifest.path"] != is_read
+    ]
+    if shown:
+        verb = "names images, too, and is not read" if len(shown) == 1 else "name images, too, and are not read"
+        note = f"{name_some(shown)} {verb}: plan --input with the address of such a table takes that one"
+        findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
+    yield from findings
+
+
+def _describe_rows(survey: Survey, table: table_heads.Table) -> str:
+    number, num_read = _num_rows(survey, table), len(table.rows)
+    rows = plural.count(number, "row") if number == num_read else f"about {int(float(f'{number:.2g}')):,} rows"
+    return rows if table.has_header else f"{rows}, no header"
+
+
+def _num_rows(survey: Survey, table: table_heads.Table) -> int:
+    """Returns the number of rows of a table: a guess from the size of the file where only its beginning was read."""
+    folder, name = posixpath.split(table.path)
+    size = survey.look(folder).files.get(name, 0)
+    return round(len(table.rows) * max(1.0, size / HEAD_BYTES))
+
+
+def _num_matched(survey: Survey, at: str, table: table_heads.Table) -> float:
+    """Returns the number of rows of a table whose images exist, from the share among its first rows."""
+    place = table_places.find_place(survey, at, table)
+    return _num_rows(survey, table) * (place.found / place.looked_for if place else 1)
 
 
 def find_in_file(survey: Survey, path: str) -> Iterator[Finding]:
@@ -83,6 +115,29 @@ def find_in_file(survey: Survey, path: str) -> Iterator[Finding]:
     table = table_heads.read_table(survey, path)
     if table is not None:
         yield from _find_in_table(survey, "", table)
+
+
+def find_above(survey: Survey, path: str) -> Iterator[Finding]:
+    """Finds what one table is by images outside of its folder, the root of the survey being a folder above.
+
+    Images in one folder beside that of the table are beyond doubt. If several folders have images of these names, or
+    one further away, which may be of another data set, a note says so.
+    """
+    table = table_heads.read_table(survey, path)
+    places = [*table_places.find_places(survey, "", table)] if table is not None else []
+    if table is None or not places:
+        return
+    home, first = posixpath.dirname(path), places[0]
+    roots = [posixpath.relpath(f"/{each.folder}", f"/{home}") for each in places[1:] if each.found >= first.found]
+    notes: tuple[str, ...] = ()
+    if roots:
+        notes = (
+            f"other folders have images of these names: for those set source.manifest.root={' or '.join(roots[:3])}",
+        )
+    elif "/" in home or "/" in first.folder:
+        notes = (f"{first.folder or survey.root} is not beside {path}, and may be of another data set",)
+    for each in _find_in_table(survey, "", table):
+        yield dataclasses.replace(each, notes=(*each.notes, *notes), is_doubtful=each.is_doubtful or bool(notes))
 
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -100,7 +155,7 @@ def _order(path: str) -> tuple[int, int, str]:
     """Returns the place of a table among several: those of tests and submissions come last."""
     name = posixpath.basename(path).lower()
     is_last = "submission" in name or "readme" in name or split_meant(name) in ("test", "validation")
-    return 2 if is_last else name.endswith(".txt"), path.count("/"), path
+    return _LAST if is_last else name.endswith(".txt"), path.count("/"), path
 
 
 def _find_in_table(survey: Survey, at: str, table: table_heads.Table) -> Iterator[Finding]:
@@ -118,7 +173,7 @@ def _find_in_table(survey: Survey, at: str, table: table_heads.Table) -> Iterato
     if columns >= _BOX_COLUMNS:
         yield from _find_boxes(survey, at, table, shown)
         return
-    place = find_place(survey, at, table)
+    place = table_places.find_place(survey, at, table)
     if place is None:
         return
     where = place.folder.removeprefix(f"{at}/") if at else place.folder
@@ -153,7 +208,11 @@ def _find_in_table(survey: Survey, at: str, table: table_heads.Table) -> Iterato
         text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
         yield Finding("multilabel", Strength.LIKELY, text, settings, ("each column of 0 and 1 is a class",))
         return
+    is_rare = place.found < _SHARE_SURE * place.looked_for
+    rare = ("the other images are in none of the folders that were looked into: see source.manifest.root",)
     for finding in _find_label(table, others, evidence, settings, "split" in settings):
+        if is_rare:
+            finding = dataclasses.replace(finding, notes=finding.notes + rare, is_doubtful=True)
         if place.inside:  # the folders are no classes, since the table names the images of all
             doubt = finding.strength is not Strength.LIKELY
             finding = dataclasses.replace(finding, strength=Strength.CERTAIN, is_doubtful=doubt)
@@ -210,7 +269,7 @@ def _kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
 
 def _find_boxes(survey: Survey, at: str, table: table_heads.Table, shown: str) -> Iterator[Finding]:
     path = table.path.removeprefix(f"{at}/") if at else table.path
-    place = find_place(survey, at, table)
+    place = table_places.find_place(survey, at, table)
     if posixpath.basename(path) == "_annotations.csv" or place is None:  # those are found beside the images
         return
     folder = place.folder.removeprefix(f"{at}/") if at else place.folder
@@ -242,7 +301,7 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
     yield Finding("imagefolder_metadata", Strength.CERTAIN, evidence, settings, notes)
 
 
-def _settings_of(at: str, table: table_heads.Table, place: Place) -> dict[str, Any]:
+def _settings_of(at: str, table: table_heads.Table, place: table_places.Place) -> dict[str, Any]:
     folder = posixpath.dirname(table.path)
     path = table.path.removeprefix(f"{at}/") if at else table.path
     root = posixpath.relpath(f"/{place.folder}", f"/{folder}")
@@ -263,60 +322,6 @@ def _of_split_folders(survey: Survey, at: str, table: table_heads.Table) -> dict
         return {}
     rename = {each: meant for each, meant in held.items() if each != meant}
     return {"source.manifest.path": f"*/{name}", "split": {"by": "directory", "rename": rename}}
-
-
-def find_place(survey: Survey, at: str, table: table_heads.Table) -> Place | None:
-    """Returns which column names images, and where they are; None if no image of the first rows is found."""
-    home = survey.look(posixpath.dirname(table.path))
-    top = survey.look(at)
-    folders = [home, top, *(survey.look(home.below(name)) for name in home.folders[:_NUM_FOLDERS])]
-    folders += [survey.look(top.below(name)) for name in top.folders[:_NUM_FOLDERS]]
-    folders += [survey.look(each.below(name)) for each in folders[2:12] for name in each.folders[:5]]
-    unique = {folder.path: folder for folder in folders}
-    for column in sorted(table.columns, key=_rank_of_image):
-        values = [each for each in table.values(column)[:_NUM_VALUES] if len(each) < 1000]
-        if not values or len({*values}) < len(values) / 6:
-            continue
-        if all(map(table_heads.is_number, values)) and not _IMAGE_WORD.search(column):  # 1, 2, 3 may be anything
-            continue
-        found = {path: [_look_up(survey, folder, value) for value in values] for path, folder in unique.items()}
-        for path, each in found.items():
-            number = sum(known is not None for known in each)
-            if number and number >= len(values) / 4:
-                single = Place(column, path, any(each), number, len(values))
-                return _find_spread(found, single) or single
-    return None
-
-
-def _find_spread(found: Mapping[str, Sequence[bool | None]], single: Place) -> Place | None:
-    """Returns the place of images that lie in several folders of one folder, each image in one of them."""
-    holders = {path: each for path, each in found.items() if any(known is not None for known in each)}
-    times = [sum(known is not None for known in each) for each in zip(*holders.values())]
-    number = sum(each == 1 for each in times)
-    above = {posixpath.dirname(path) for path in holders}
-    if len(holders) < 2 or len(above) != 1 or number <= single.found or number < _SHARE_SPREAD * len(times):
-        return None
-    return single._replace(
-        folder=above.pop(), found=number, inside=tuple(sorted(posixpath.basename(path) for path in holders))
-    )
-
-
-def _look_up(survey: Survey, folder: Folder, value: str) -> bool | None:
-    """Returns whether a value has the extension of the image that it names; None if there is no such image."""
-    path = posixpath.normpath(value)
-    if path.startswith(("/", "..")) or ":/" in path:
-        return None
-    *above, base = path.split("/")
-    if above and above[0] not in folder.folders:
-        return None
-    holder = survey.look("/".join([*filter(None, [folder.path]), *above])) if above else folder
-    if base in holder.files and table_heads.is_image(base):
-        return True
-    return False if base in holder.stems else None
-
-
-def _rank_of_image(name: str) -> int:
-    return _IMAGE_NAMES.index(name.lower()) if name.lower() in _IMAGE_NAMES else len(_IMAGE_NAMES)
 
 
 def _label_column(table: table_heads.Table, others: Sequence[str]) -> tuple[str | None, bool]:

@@ -23,6 +23,8 @@ _CHANGES = ("added", "changed", "removed", "unchanged")
 _KNOWN_COUNTS = frozenset(("formats", "colorspaces", "orientations", "labels", "shorter_side", "aspect_ratio"))
 _RANGES = ("height", "width", "bytes")
 _TITLES = {  # of tables of counts that a step of the converter may add
+    "dark": "Gray of 16 bits that is nearly black with 8",
+    "dark_files": "The first of these, and their largest numbers",
     "dropped_objects": "Objects that are left out, and why",
     "misnamed": "Named like another format",
     "objects": "Objects of each class",
@@ -39,7 +41,7 @@ _TURNS = {  # what EXIF orientations ask for
     "7": "turned by 90 degrees counterclockwise and mirrored",
     "8": "turned by 90 degrees counterclockwise",
 }
-_OF_SOME = frozenset(("orientations", "turned", "reencoded", "misnamed"))  # counts of a part of the images
+_OF_SOME = frozenset(("orientations", "turned", "reencoded", "misnamed", "dark"))  # counts of a part of the images
 
 
 def overview(facts: facts_lib.Facts) -> Html:

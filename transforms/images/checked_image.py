@@ -52,6 +52,7 @@ class Image(NamedTuple):
     objects: tuple[tuple[float | bytes, ...], ...] = ()  # by column of ImagePolicy.objects, for the file's pixels
     annotated: tuple[int, int] | None = None  # height and width in pixels that `objects` are for; None if not known
     further: tuple[Image, ...] = ()  # further images of the example, in the order of ImageRef.further
+    highest: int | None = None  # number of a gray picture that was stored with 8 bits of 16; None for others
     dropped_objects: Mapping[str, int] = types.MappingProxyType({})  # by kind, see transforms.images.image_objects
 
 

@@ -31,17 +31,20 @@ _EIGHT_BITS = {mode: mode for mode in CHANNELS} | {
     "HSV": "RGB",
 }
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+WHITE = 65_535  # the number of 16 bits that becomes 255, unless image.white_level says another one
 _WITHOUT_ALPHA = {"LA": "L", "RGBA": "RGB"}
 _VISIBLE = 3  # of 255: more than rounding, and than two versions of the same profile
 _ROWS_AT_ONCE = 256  # of wide numbers that become bytes: the whole image at once would take several times its memory
 
 
-def to_eight_bits(picture: PIL.Image.Image) -> PIL.Image.Image:
+def to_eight_bits(picture: PIL.Image.Image, white: int = WHITE) -> PIL.Image.Image:
     """Converts `picture` to one of the four modes.
 
+    Gray numbers of 16 bits from 0 to `white` become 0 to 255, and larger ones 255:
+
     - A palette becomes RGB, or RGBA if it has transparency. CMYK, YCbCr, HSV and CIE L*a*b* become RGB.
-    - Of 16-bit numbers the upper 8 bits are kept, as libpng and TensorFlow do. 32-bit integers are taken for 16-bit
-      ones (`I`), those below 0 or above 65,535 become the nearest of both.
+    - With 65,535 the upper 8 bits are kept, as libpng and TensorFlow do. Of 16-bit colors they always are. 32-bit
+      integers are taken for 16-bit ones (`I`), those below 0 or above 65,535 become the nearest of both.
     - Floating-point numbers (`F`) from 0 to 1 become 0 to 255. If one is above 1, they are taken for 0 to 255; if one
       is above 255, for 16-bit numbers. What is outside becomes the nearest bound, and not-a-number 0.
 
@@ -50,9 +53,9 @@ def to_eight_bits(picture: PIL.Image.Image) -> PIL.Image.Image:
     """
     mode = picture.mode
     if mode in _SIXTEEN_BITS or mode == "I":
-        return _from_numbers(picture, 1 / 256)
+        return _from_numbers(picture, 256 / (white + 1))
     if mode == "F":
-        return _from_numbers(picture, _scale_of_floats(picture))
+        return _from_numbers(picture, _scale_of_floats(picture, white))
     if mode == "LAB":
         return _lab_to_rgb(picture)
     if mode == "P":
@@ -77,12 +80,21 @@ def _from_numbers(picture: PIL.Image.Image, scale: float) -> PIL.Image.Image:
     return pillow().fromarray(found)
 
 
-def _scale_of_floats(picture: PIL.Image.Image) -> float:
+def find_highest(picture: PIL.Image.Image) -> int | None:
+    """Returns the largest number in a gray picture of 16 or 32 bits; None for other pictures."""
+    if picture.mode not in _SIXTEEN_BITS and picture.mode != "I":
+        return None
+    import numpy as np
+
+    return int(np.asarray(picture).max())
+
+
+def _scale_of_floats(picture: PIL.Image.Image, white: int) -> float:
     import numpy as np
 
     values: np.ndarray = np.asarray(picture)
     highest = float(np.max(values, initial=0, where=np.isfinite(values)))
-    return 255 if highest <= 1 else 1 if highest <= 255 else 1 / 256
+    return 255 if highest <= 1 else 1 if highest <= 255 else 256 / (white + 1)
 
 
 def _lab_to_rgb(picture: PIL.Image.Image) -> PIL.Image.Image:
@@ -115,17 +127,17 @@ def _changes_colors(profile: bytes, mode: str) -> bool:
     return any(abs(one - other) > _VISIBLE for one, other in pairs)
 
 
-def to_srgb(picture: PIL.Image.Image) -> PIL.Image.Image:
+def to_srgb(picture: PIL.Image.Image, white: int = WHITE) -> PIL.Image.Image:
     """Converts the colors of a decoded file from its ICC profile to sRGB.
 
     The intent is perceptual, as the profile defines it. Alpha stays. A picture without a profile, or with a broken one
-    or one of another color space than its pixels, is returned as it is.
+    or one of another color space than its pixels, is returned as it is. `white` is as in `to_eight_bits`.
     """
     profile = picture.info.get("icc_profile")
     if not profile:
         return picture
     alpha = picture.getchannel("A") if picture.mode in _WITHOUT_ALPHA else None
-    opaque = picture if picture.mode == "CMYK" else without_alpha(to_eight_bits(picture))
+    opaque = picture if picture.mode == "CMYK" else without_alpha(to_eight_bits(picture, white))
     converted = _to_srgb(opaque, profile)
     if converted is None:
         return picture

@@ -22,6 +22,9 @@ HEADER_BYTES = 13  # data of the header chunk, which is always the first
 HEADER_START = len(SIGNATURE) + HEAD_BYTES  # byte offset of these data in the file
 DEPTH_BYTE, COLOR_TYPE_BYTE = 8, 9  # byte offsets in these data
 
+_WIDE_GRAY = bytes((16, GRAY))
+_KIND = slice(HEADER_START + DEPTH_BYTE, HEADER_START + COLOR_TYPE_BYTE + 1)
+
 unpack_head = struct.Struct(">I4s").unpack_from  # length of the data, type
 unpack_crc = struct.Struct(">I").unpack_from
 _header = struct.Struct(">IIBBBBB")
@@ -43,6 +46,11 @@ def read_chunks(png: bytes) -> Iterator[Chunk]:
         length, kind = unpack_head(png, position)
         start, position = position, position + HEAD_BYTES + length + CRC_BYTES
         yield Chunk(kind, png[start + HEAD_BYTES : position - CRC_BYTES], png[start:position])
+
+
+def is_wide_gray(png: bytes) -> bool:
+    """Returns whether a checked PNG has gray numbers of 16 bits."""
+    return png.startswith(SIGNATURE) and png[_KIND] == _WIDE_GRAY
 
 
 def encode_chunk(kind: bytes, data: bytes = b"") -> bytes:

@@ -25,6 +25,7 @@ from imagebeam.transforms.images import (
     orientations,
     pillow_decoder,
     pixels,
+    png_chunks,
     reader_decoder,
     resample,
     scaling,
@@ -74,6 +75,7 @@ class ImagePolicy:
     annotations: str = "stored"  # or "upright": to which pixels boxes and masks refer where EXIF data ask for a turn
     color: str = KEEP  # or rgb, gray, mean
     background: tuple[int, int, int] | None = None  # red, green, blue behind transparent pixels; None drops alpha
+    white_level: int = colors.WHITE  # the gray number of 16 bits that becomes 255
     profile: str = KEEP  # or "srgb": converts colors with an ICC profile
     metadata: str = KEEP  # or "strip": of images whose bytes are kept; what is encoded here has none
     scaling: scaling.Scaling = scaling.UNSCALED
@@ -207,6 +209,7 @@ class ImagePolicy:
     def _wants_any_pixels(self) -> bool:
         """Whether the pixels of every JPEG and PNG are stored as they are, perhaps turned upright."""
         takes_all = self.color == self.profile == self.encode == KEEP and self.background is None
+        takes_all = takes_all and self.white_level == colors.WHITE
         return takes_all and self.scaling == scaling.UNSCALED and self.frames != REJECT and not self.limits.max_frames
 
     def _accepted(self) -> tuple[str, ...]:
@@ -291,6 +294,8 @@ class ImagePolicy:
             return False
         if self.background is not None and image.colorspace in ("GRAY_ALPHA", "RGBA"):
             return False
+        if self.white_level != colors.WHITE and png_chunks.is_wide_gray(image.data):
+            return False
         height, width = image.height, image.width
         if self.orientation == APPLY:
             height, width = orientations.turn_size(height, width, image.orientation)
@@ -353,9 +358,11 @@ class ImagePolicy:
             raise BadImageError(Reason.UNDECODABLE, found)
         has_turned = format not in structure.CHECKED_FORMATS and pixels.orientation(opened) != stated  # as TIFF's does
         picture = opened.copy() if is_frame else opened  # the next frame is drawn on it, and needs its metadata
+        highest = colors.find_highest(picture)
         if self.profile == SRGB:
-            picture = colors.to_srgb(picture)
-        picture = _turn_decoded(colors.to_eight_bits(picture), stated if has_turned else checked_image.UPRIGHT, turn)
+            picture = colors.to_srgb(picture, self.white_level)
+        picture = colors.to_eight_bits(picture, self.white_level)
+        picture = _turn_decoded(picture, stated if has_turned else checked_image.UPRIGHT, turn)
         target = self.encode
         if target == KEEP:
             is_lossy = source_kinds.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
@@ -366,15 +373,20 @@ class ImagePolicy:
         if turn == checked_image.UPRIGHT:
             image = image._replace(orientation=stated)
         if self.encode == KEEP:
-            image = image._replace(reencoded=self._cause(format, target, upright, is_frame))
-        return self._note_turn(image, turn)._replace(source_format=format)
+            is_wide = highest is not None and self.white_level != colors.WHITE
+            image = image._replace(reencoded=self._cause(format, target, upright, is_frame, is_wide))
+        return self._note_turn(image, turn)._replace(source_format=format, highest=highest)
 
-    def _cause(self, format: str, target: str, size: tuple[int, int], is_frame: bool = False) -> str:
+    def _cause(
+        self, format: str, target: str, size: tuple[int, int], is_frame: bool = False, is_wide: bool = False
+    ) -> str:
         """Returns why an image was encoded again although bytes are kept: one of a few texts, for statistics."""
         if format != target:
             return f"{format} to {target}"
         if is_frame:
             return f"{format} frame"
+        if is_wide:
+            return f"{format} of 16 bits"
         return f"{format} {'scaled' if self.scaling.is_needed(*size) else 'recolored'}"
 
     def _encode_picture(

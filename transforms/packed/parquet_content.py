@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from imagebeam import storage
+from imagebeam import missing_packages, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.packed import broken_content
 
@@ -29,10 +29,12 @@ def open_parquet(uri: str) -> Iterator[Any]:
 
     Raises:
         BrokenParquetError: if it is not one, also while it is being read.
+        ConfigError: if pyarrow is not installed.
         OSError: if it cannot be read.
     """
-    import pyarrow  # takes 90 ms, and is needed only here
-    import pyarrow.parquet
+    with missing_packages.needed(f"reading {uri!r}"):
+        import pyarrow  # takes 90 ms, and is needed only here
+        import pyarrow.parquet
 
     store = storage.storage_of(uri)
     with io.BufferedReader(store.open_read(uri), 1 << 20) as file:  # type: ignore[type-var]

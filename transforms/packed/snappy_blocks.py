@@ -12,6 +12,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from imagebeam import missing_packages
+
 BLOCK_BYTES = 1 << 16  # of the plain content
 _LITERAL, _COPY_1, _COPY_2 = 0, 1, 2  # low bits of a tag; 3 is a copy with an offset of 4 bytes
 _SHORT_LITERAL = 60  # longer literals have their length in 1 to 4 further bytes
@@ -105,6 +107,7 @@ def decode(data: bytes, num_bytes: int) -> bytes:
 
 @functools.cache
 def _codec() -> Any:
-    import pyarrow  # takes 90 ms, and few jobs need it
+    with missing_packages.needed("Parquet packed by Snappy"):
+        import pyarrow  # takes 90 ms, and few jobs need it
 
     return pyarrow.Codec("snappy")

@@ -133,6 +133,9 @@ def _prepare(
         image = policy.prepare(source, ref.expected if found is None else found.expected)
     except checked_image.BadImageError as e:
         return _reject(ref, e)
+    except MemoryError as e:
+        detail = "the image does not fit into memory: set image.limits.max_pixels, or take fewer --workers"
+        raise MemoryError(f"{ref.uri!r} ({ref.key!r}): {detail}") from e
     if found is not None:
         image = image._replace(objects=found.values, annotated=found.expected, dropped_objects=found.dropped)
     if ref.inside is not None:

@@ -197,6 +197,7 @@ class ShardWriter:
             measures = statistics.measure(ref.uri, image, self.recipe.count_objects(ref, image))
             counts.add(ref.classes, measures)
             counts.add_dropped(image.dropped_objects)
+            counts.dark.add(ref.key, image, self.policy.white_level)
             if states is not None:
                 states.add(ref, measures)
             if hashes is not None:

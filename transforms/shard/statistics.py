@@ -12,6 +12,7 @@ from typing import Any
 from imagebeam.transforms import elements
 from imagebeam.transforms.classes import object_classes
 from imagebeam.transforms.images import checked_image, image_formats
+from imagebeam.transforms.shard import dark_images
 
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
@@ -28,6 +29,7 @@ _ASPECT_BINS = (
 _SIDE_BINS = tuple(f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31))
 _CHANGES = ("turned", "reencoded", "misnamed")  # fields of elements.Measures
 _DROPPED = "dropped_objects"
+_NUM_DARK = 10  # dark images that are named, of all shards of a split
 _BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
 
 
@@ -77,6 +79,7 @@ class StatisticsBuilder:
         self._changes: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _CHANGES}
         self._dropped: collections.Counter[str] = collections.Counter()
         self._objects: collections.Counter[str] | None = None
+        self.dark = dark_images.DarkImages()
         self._pixels: dict[str, Any] = {}
 
     def add(self, classes: Iterable[str], image: elements.Measures) -> None:
@@ -99,7 +102,8 @@ class StatisticsBuilder:
         EXIF's, 2 to 8, which ask for a turn; upright images are left out. Where there are any: "reencoded", images that
         were encoded again although bytes are kept, by cause; "turned", images that were turned upright, by their
         orientation; "misnamed", images whose name states another format, such as "png named jpg"; "dropped_objects",
-        objects that are left out of the records, by kind; "objects", by the id and name of their class.
+        objects that are left out of the records, by kind; "dark" and "dark_files": see
+        dark_images.DarkImages.counts; "objects", by the id and name of their class.
         """
         self._count()
         formats: collections.Counter[str] = collections.Counter()
@@ -114,6 +118,7 @@ class StatisticsBuilder:
         counters |= {"labels": self._labels} | self._bins
         counters |= {name: counter for name, counter in self._changes.items() if counter}
         counters |= {_DROPPED: self._dropped} if self._dropped else {}
+        counters |= self.dark.counts()
         counters |= {object_classes.COUNTS: self._objects} if self._objects is not None else {}
         counted = {name: _ordered(name, counter) for name, counter in counters.items()}
         return counted | self._ranges | {_PIXELS: self._pixels}
@@ -214,6 +219,8 @@ def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
     described = {name: value for name, value in merged.items() if name != _PIXELS}
     if labels := merged.get("labels"):
         described["class_weights"] = class_weights(labels)
+    if dark_images.FILES in merged:
+        described[dark_images.FILES] = dict(itertools.islice(merged[dark_images.FILES].items(), _NUM_DARK))
     if object_classes.COUNTS in merged:
         described[object_classes.COUNTS] = object_classes.by_name(merged[object_classes.COUNTS])
     if sums := merged.get(_PIXELS):

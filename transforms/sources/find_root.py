@@ -70,15 +70,15 @@ def _candidates(folder: str) -> Iterator[str]:
     yield from near
     for each in near[:_MAX_FOLDERS]:
         yield from itertools.islice(_folders_in(each), _MAX_FOLDERS // max(1, min(len(near), _MAX_FOLDERS)) + 1)
-    above = _parent_of(folder)
+    above = parent_of(folder)
     if above:
         yield above
         yield from _folders_in(above)
-        if higher := _parent_of(above):
+        if higher := parent_of(above):
             yield higher
 
 
-def _parent_of(folder: str) -> str:
+def parent_of(folder: str) -> str:
     """Returns the folder above; "" above the root of a storage."""
     parent = folder.rstrip("/").rpartition("/")[0]
     return "" if parent.endswith("/") or folder.rstrip("/") == storage.root_of(folder).rstrip("/") else parent

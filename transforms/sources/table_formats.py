@@ -11,7 +11,8 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from imagebeam import errors, storage
+from imagebeam import errors, missing_packages, storage
+from imagebeam.transforms.objects import json_depth
 from imagebeam.transforms.packed import gzip_content
 
 Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or a text that says what is wrong with the row
@@ -114,12 +115,14 @@ class TableFile:
         """Returns the names of the columns; of JSON lines those in the first row.
 
         Raises:
+            ConfigError: if the table is Parquet, and pyarrow is not installed.
             OSError: if the table cannot be read.
             ValueError: if it is broken, or clearly of another format.
         """
         self._check_signature()
         if self.format == "parquet":
-            import pyarrow.parquet
+            with missing_packages.needed(f"reading {self.uri!r}"):
+                import pyarrow.parquet
 
             with storage.storage_of(self.uri).open_read(self.uri) as file:
                 return [name.strip() for name in pyarrow.parquet.ParquetFile(file).schema_arrow.names]
@@ -278,13 +281,17 @@ def _lists_in(events: Iterator[tuple[str, str, Any]]) -> Iterator[str]:
 
 
 class _Utf8:
-    """Text as a file of bytes in UTF-8, which ijson wants."""
+    """Text as a file of bytes in UTF-8, which ijson wants; JSON that is nested so deep that ijson fails is refused."""
 
     def __init__(self, text: io.TextIOWrapper):
         self._text = text
+        self._meter = json_depth.DepthMeter()
 
     def read(self, size: int = -1) -> bytes:
-        return self._text.read(size).encode("utf-8", "surrogateescape")
+        data = self._text.read(size).encode("utf-8", "surrogateescape")
+        if self._meter.is_too_deep(data):
+            raise ValueError(f"it holds {json_depth.TOO_DEEP}: it is no table")
+        return data
 
 
 def _as_row(row: Any) -> Row:
@@ -309,7 +316,8 @@ def _parse_json_row(line: str) -> Row:
 
 
 def _parquet_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPlace, Row]]:
-    import pyarrow.parquet  # takes 90 ms, and is needed only here
+    with missing_packages.needed(f"reading {table.uri!r}"):
+        import pyarrow.parquet  # takes 90 ms, and is needed only here
 
     with storage.storage_of(table.uri).open_read(table.uri) as file:
         parquet = pyarrow.parquet.ParquetFile(file)

@@ -34,7 +34,7 @@ def dataset(tmp_path: pathlib.Path) -> imagebeam.ImageDataset:
 
 
 def test_table_says_which_features_are_lists(dataset: imagebeam.ImageDataset) -> None:
-    rows = dict(inspect_dataset.catalog_rows(dataset.catalog, dataset.directory))
+    rows = dict(inspect_dataset.feature_rows(dataset.catalog))
     assert rows["  image/object/bbox/xmin"] == "float list"
     assert rows["  image/class/label"] == "int64 list"
     assert rows["  image/encoded"] == "bytes"

@@ -77,6 +77,9 @@ def test_options_of_beam_arrive() -> None:
         pytest.param("--temp_loction=x", r"unknown option --temp_loction; did you mean --temp_location\?", id="beams"),
         pytest.param("--zzzzzz", r"unknown option --zzzzzz; see imagebeam convert --help", id="nothing-near"),
         pytest.param("--project_=p", r"unknown option --project_; did you mean --project\?", id="one-letter-more"),
+        pytest.param(
+            "--output=x", r"unknown option --output: it is one of imagebeam convert, and neither", id="convert's"
+        ),
         pytest.param("/data", r"unexpected argument ./data.; a folder .* is given by --input", id="no-flag"),
     ],
 )

@@ -260,3 +260,53 @@ def test_print_table_aligns_and_escapes() -> None:
     stream = io.StringIO()
     progress.print_table([("a", "x\x1b[2J\ny"), ("long", "é")], stream)
     assert stream.getvalue() == "a     x\\x1b[2J\\ny\nlong  é\n"
+
+
+def test_table_on_a_terminal_breaks_long_values_between_words(terminal: tuple[int, io.TextIOWrapper]) -> None:
+    screen, stream = terminal
+    fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    command = "--set source.masks.image=images/(?P<name>.*) --set split.by=hash"
+    words = "4 of 4 images in images have a .png file of the same name in masks-of-the-images"
+    progress.print_table([("note", words), ("  options", command), ("short", "x")], stream)
+    assert read_what_there_is(screen).replace("\r\n", "\n") == (
+        "note       4 of 4 images in images have\n"
+        "           a .png file of the same name\n"
+        "           in masks-of-the-images\n"
+        f"  options  {command}\n"
+        "short      x\n"
+    )
+    fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
+    progress.print_table([("note", words)], stream)  # too narrow to be read in lines
+    assert read_what_there_is(screen) == f"note  {words}\r\n"
+
+
+@pytest.mark.parametrize(
+    ("turned", "text"),
+    [
+        ({"6": 1}, "1 image: 1 on the left side (EXIF 6)"),
+        ({"3": 2, "6": 7, "9": 1}, "10 images: 7 on the left side (EXIF 6), 2 upside down (EXIF 3), 1 turned (EXIF 9)"),
+    ],
+)
+def test_turned_images_are_counted_by_how_they_lay(turned: dict[str, int], text: str) -> None:
+    assert progress._unusual_rows({"train": {"turned": turned}}) == [("turned", text)]
+
+
+def test_objects_of_all_splits_are_one_row() -> None:
+    splits = {"train": {"objects": {"cat": 4, "dog": 1200}}, "test": {"objects": {"cat": 5}}, "validation": {}}
+    assert progress._object_rows(splits) == [("objects", "1,209 of 2 classes: dog 1,200, cat 9")]
+    assert progress._object_rows({"train": {"objects": {}}}) == []
+
+
+def test_dark_images_of_all_splits_are_one_row() -> None:
+    splits = {
+        "train": {"dark": {"tiff up to 12 bits": 7}, "dark_files": {"b.tif": 4021, "a.tif": 4000}},
+        "test": {"dark": {"png up to 10 bits": 1}, "dark_files": {"c.png": 1023}},
+    }
+    assert progress._unusual_rows(splits) == [
+        (
+            "dark",
+            "8 gray images of 16 bits with small numbers (tiff up to 12 bits: 7, png up to 10 bits: 1), such as a.tif "
+            "(4,000), b.tif (4,021), c.png (1,023): nearly black with 8 bits; set image.white_level to their largest "
+            "number",
+        )
+    ]

@@ -42,6 +42,16 @@ def test_rows_show_changes_by_split_and_label_and_mark_what_is_too_far() -> None
     ]
 
 
+def test_drift_of_several_figures_has_the_unit_of_the_difference_and_no_note_twice() -> None:
+    def sizes(*by_chance: float | None) -> str:
+        figure = {"difference": -0.064, "threshold": 0.5, "exceeds": False}
+        found = {name: figure | {"by_chance": each} for name, each in zip(("bytes", "height"), by_chance)}
+        return dict(report_rows.rows(REPORT | {"drift": {"sizes": found}}))["  drift of sizes"]
+
+    assert sizes(0.583, 0.555) == "bytes -6.4% (58.3% by chance); height -6.4% (55.5% by chance)"
+    assert sizes(None, None) == "bytes -6.4%, height -6.4% (too few images to compare)"
+
+
 def test_rows_of_a_first_or_compacted_snapshot_have_no_drift() -> None:
     first = REPORT | {"base": None, "drift": None, "rejects": {}}
     assert [name for name, _ in report_rows.rows(first)] == ["changes", "  train", "  written"]

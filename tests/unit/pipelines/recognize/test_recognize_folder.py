@@ -6,6 +6,7 @@ import gzip
 import pathlib
 import random
 import re
+import sys
 import zipfile
 
 import numpy as np
@@ -372,6 +373,19 @@ def test_annotations_that_no_preset_reads_are_named(tmp_path: pathlib.Path) -> N
     assert found.remarks == (
         "via_region_data.json is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON",
     )
+
+
+def test_parquet_without_pyarrow_is_noted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = folder_shapes.write(tmp_path, folder_shapes.SHAPES["parquet"][2])
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    found = recognize_folder.recognize(str(root))
+    assert [(each.preset, each.evidence, each.notes) for each in found.candidates] == [
+        (
+            "parquet",
+            "1 Parquet file",
+            ("pyarrow is not installed, reading Parquet needs it: pip install 'imagebeam[convert]'",),
+        )
+    ]
 
 
 def test_missing_input_is_an_error(tmp_path: pathlib.Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import ImageCms
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, prepare, resample, structure
@@ -218,6 +219,31 @@ def test_first_of_several_pictures_is_taken(format: str) -> None:
 def test_wide_numbers_of_a_tiff_become_bytes(values: np.ndarray, expected: list[int]) -> None:
     image = ImagePolicy(encode="raw").prepare(save(PIL.Image.fromarray(values), "TIFF"))
     assert list(image.data) == expected
+
+
+@pytest.mark.parametrize("values", [np.uint16, np.int32, np.float32])
+def test_white_level_scales_wide_numbers(values: type) -> None:
+    picture = PIL.Image.fromarray(np.array([[0, 15, 16, 2048, 4095, 65_535]], values))
+    image = ImagePolicy(encode="raw", white_level=4095).prepare(save(picture, "TIFF"))
+    assert list(image.data) == [0, 0, 1, 128, 255, 255]
+
+
+def test_white_level_encodes_gray_pngs_of_16_bits_and_no_others_again() -> None:
+    policy = ImagePolicy(white_level=4095)
+    image = policy.prepare(save(picture_of("I;16"), "PNG"))
+    assert (image.reencoded, open_picture(image.data).mode) == ("png of 16 bits", "L")
+    for mode in ("L", "LA", "RGB"):
+        data = save(picture_of(mode), "PNG")
+        assert policy.prepare(data).data == data
+    scaled = ImagePolicy(white_level=4095, scaling=Scaling(size=(5, 5))).prepare(save(picture_of("I;16"), "PNG"))
+    assert (scaled.height, scaled.highest) == (5, int(np.asarray(picture_of("I;16")).max()))
+
+
+def test_white_level_holds_for_pictures_with_a_profile() -> None:
+    picture = PIL.Image.fromarray(np.full((8, 8), 4095, np.uint16))
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    data = save(picture, "TIFF", icc_profile=profile)
+    assert set(ImagePolicy(encode="raw", white_level=4095, profile="srgb").prepare(data).data) == {255}
 
 
 @pytest.mark.parametrize(

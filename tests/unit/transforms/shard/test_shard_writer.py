@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterator
 
 import google_crc32c
@@ -14,6 +15,7 @@ from imagebeam import example, records, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.elements import ImageRef, Reason, Reject, WrittenShard
+from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import encode, shard_file, shard_writer, writer_processes
 from tests import delayed_storage
 from tests.unit.transforms import small_dataset
@@ -242,6 +244,17 @@ def test_write_of_bad_images_stores_rejects_and_leaves_them_out(refs: list[Image
     ]
     assert rejects[0].detail == "text: the first of 8 bytes are b'no image'"
     assert rejects[3].uri == "/nowhere/odd\udcff"
+
+
+def test_memory_that_does_not_suffice_names_the_image(
+    refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(prepare.ImagePolicy, "prepare", fail)
+    with pytest.raises(MemoryError, match=rf"'{re.escape(refs[0].uri)}' \('.*'\): the image does not fit into memory"):
+        write(layout, refs)
 
 
 def test_write_of_no_image_leaves_an_empty_shard(layout: DatasetSettings) -> None:

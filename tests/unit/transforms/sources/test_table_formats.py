@@ -4,6 +4,8 @@ import io
 import json
 import pathlib
 import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from imagebeam import errors
+from imagebeam.transforms.packed import parquet_content
 from imagebeam.transforms.sources import table_formats
 from imagebeam.transforms.sources.table_formats import TableFile
 
@@ -80,6 +83,27 @@ def test_rows_of_parquet_are_counted_from_zero_and_hold_only_the_columns(tmp_pat
     uri = write(tmp_path / "t.parquet", buffer.getvalue())
     assert rows_of(uri, "parquet") == [("row 0", {"a": 1}), ("row 1", {"a": None})]
     assert TableFile(uri, "parquet").column_names() == ["a", "b"]
+
+
+@pytest.mark.parametrize("before", ["", '[{"a": "x.jpg", "b": ' + "1" * 70_000 + "}, "])
+def test_rows_of_json_nested_too_deep_raise(tmp_path: pathlib.Path, before: str) -> None:
+    uri = write(tmp_path / "t.json", before + "[" * 100_000)
+    table = TableFile(uri, "json")
+    with pytest.raises(ValueError, match="it holds lists or objects nested more than 1,000 deep: it is no table"):
+        list(table.rows(("a",), ()))
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = f"{tmp_path}/t.parquet"
+    pq.write_table(pa.table({"a": [1]}), uri)
+    message = f"pyarrow is not installed, reading '{uri}' needs it: pip install 'imagebeam[convert]'"
+    table = TableFile(uri, "parquet")
+    readers: list[Callable[[], object]] = [table.column_names, lambda: [*table.rows(("a",), ())]]
+    readers += [lambda: parquet_content.open_parquet(uri).__enter__()]
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for read in readers:
+        with pytest.raises(errors.ConfigError, match=re.escape(message)):
+            read()
 
 
 def test_rows_with_another_number_of_cells_are_texts_that_name_the_delimiter(tmp_path: pathlib.Path) -> None:

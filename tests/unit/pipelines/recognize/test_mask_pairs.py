@@ -1,0 +1,40 @@
+"""Folders of masks that look like folders of classes."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from imagebeam.pipelines.recognize import recognize_folder
+from tests import folder_shapes
+from tests.folder_shapes import images
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        pytest.param(images("train/shapes_train2018/#.jpg", "train/annotations/#_square_0.png"), id="one-split"),
+        pytest.param(
+            images("train/shapes/#.jpg", "val/shapes/#.jpg")
+            | images("train/masks/0_a.png", "train/masks/1_b.png", "val/masks/0_b.png", "val/masks/1_a.png"),
+            id="two-splits",
+        ),
+        pytest.param(images("set/shapes/#.jpg", "set/labels/#_0.png", "set/labels/#_1.png"), id="no-split"),
+    ],
+)
+def test_folder_of_masks_below_another_one_is_no_class_without_a_note(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree
+) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    masks = " and ".join(sorted({name.rpartition("/")[0] for name in tree if "shapes" not in name}))
+    assert found.sure is None
+    assert found.remarks[0].startswith(f"{masks} would be a class by its name, but may hold masks of the images beside")
+
+
+@pytest.mark.parametrize("name", ["10", "x_1", "label"])
+def test_class_named_like_masks_is_one_if_its_images_have_names_of_their_own(tmp_path: pathlib.Path, name: str) -> None:
+    tree = images("train/cans/#.jpg", f"train/labels/{name}#.jpg", numbers=range(1, 5))
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is not None
+    assert (found.sure.preset, found.remarks) == ("imagefolder", ())

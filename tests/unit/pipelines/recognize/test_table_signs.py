@@ -1,0 +1,169 @@
+"""Which table of a folder is read, and where the images of a table are."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from imagebeam.pipelines.recognize import recognize_folder
+from tests import command_line, folder_shapes
+from tests.folder_shapes import images, table
+
+LABELS = table("image,label", (f"{n}.jpg,{'cd'[n % 2]}" for n in range(4)))
+WITHOUT_HEADER = "0.jpg,c\n1.jpg,d\n"
+
+
+def recognized(root: pathlib.Path, tree: folder_shapes.Tree, name: str = "") -> recognize_folder.Recognition:
+    return recognize_folder.recognize(str(folder_shapes.write(root, tree) / name))
+
+
+@pytest.mark.parametrize(
+    ("tables", "read", "others"),
+    [
+        pytest.param({"a.csv": WITHOUT_HEADER, "t.csv": LABELS}, "t.csv", "a.csv (2 rows, no header)", id="header"),
+        pytest.param(
+            {"a.csv": "0.jpg,c\n1.jpg,d\n2.jpg,c\n", "b.csv": WITHOUT_HEADER},
+            "a.csv",
+            "b.csv (2 rows, no header)",
+            id="none-has-a-header",
+        ),
+        pytest.param(
+            {"a.csv": table("image,label", ["0.jpg,c", "1.jpg,d"]), "t.csv": LABELS},
+            "t.csv",
+            "a.csv (2 rows)",
+            id="rows",
+        ),
+        pytest.param(
+            {"a.csv": table("image,label", (f"{n}.jpg,{'cd'[n % 2]}" for n in range(2, 8))), "t.csv": LABELS},
+            "t.csv",
+            "a.csv (6 rows)",
+            id="rows-whose-images-exist",
+        ),
+        pytest.param({"a_test.csv": LABELS + "0.jpg,c\n", "t.csv": LABELS}, "t.csv", "a_test.csv (5 rows)", id="test"),
+    ],
+)
+def test_best_of_several_tables_is_read_and_the_others_are_named(
+    tmp_path: pathlib.Path, tables: dict[str, str], read: str, others: str
+) -> None:
+    found = recognized(tmp_path, images("img/#.jpg") | tables)
+    assert found.sure is not None
+    assert found.sure.settings["source.manifest.path"] == read
+    assert found.sure.notes[-1] == (
+        f"{others} names images, too, and is not read: plan --input with the address of such a table takes that one"
+    )
+
+
+def test_number_of_rows_of_a_long_table_is_a_guess(tmp_path: pathlib.Path) -> None:
+    long = table("image,label,text", (f"{n % 4}.jpg,{'cd'[n % 2]},{'x' * 90}" for n in range(2_000)))
+    found = recognized(tmp_path, images("#.jpg") | {"a.csv": LABELS, "t.csv": long, "u.csv": long + long[-200:]})
+    assert found.sure is not None
+    assert found.sure.settings["source.manifest.path"] == "u.csv"
+    assert found.sure.notes[-1].startswith("t.csv (about 2,000 rows), a.csv (4 rows) name images, too")
+
+
+def test_tables_of_splits_that_one_pattern_reads_are_no_others(tmp_path: pathlib.Path) -> None:
+    found = recognized(tmp_path, images("train/#.jpg", "val/#.jpg") | {"train/t.csv": LABELS, "val/t.csv": LABELS})
+    assert found.sure is not None
+    assert found.sure.settings["source.manifest.path"] == "*/t.csv"
+    assert not [note for note in found.sure.notes if "is not read" in note]
+
+
+@pytest.mark.parametrize("as_written", ["absolute", "relative", "in-its-folder"])
+def test_table_whose_images_are_beside_its_folder_is_recognized_from_there(
+    tmp_path: pathlib.Path, as_written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_shapes.write(tmp_path / "data", images("pics/#.jpg") | {"meta/t.csv": LABELS})
+    monkeypatch.chdir(tmp_path / "data/meta" if as_written == "in-its-folder" else tmp_path)
+    given, above = {
+        "absolute": (f"{tmp_path}/data/meta/t.csv", f"{tmp_path}/data"),
+        "relative": ("data/meta/t.csv", "data"),
+        "in-its-folder": ("t.csv", ".."),
+    }[as_written]
+    found = recognize_folder.recognize(given)
+    assert found.sure is not None
+    assert found.address(found.sure) == above
+    assert found.sure.settings["source.manifest.path"] == "meta/t.csv"
+    assert found.sure.settings["source.manifest.root"] == "../pics"
+
+
+@pytest.mark.parametrize(
+    ("tree", "note"),
+    [
+        pytest.param(
+            images("pics/#.jpg", "thumbs/#.jpg"),
+            "other folders have images of these names: for those set source.manifest.root=../thumbs",
+            id="two-folders",
+        ),
+        pytest.param(
+            images("other/pics/#.jpg"),
+            "other/pics is not beside meta/t.csv, and may be of another data set",
+            id="further-away",
+        ),
+    ],
+)
+def test_images_outside_of_the_folder_of_a_table_may_be_doubtful(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str
+) -> None:
+    found = recognized(tmp_path, tree | {"meta/t.csv": LABELS}, "meta/t.csv")
+    assert found.sure is None
+    assert [each.notes[-1] for each in found.candidates] == [note]
+
+
+def test_table_whose_images_are_nowhere_names_the_setting(tmp_path: pathlib.Path) -> None:
+    found = recognized(tmp_path / "a/b/c", {"t.csv": LABELS}, "t.csv")
+    note = (
+        "t.csv names images in its column 'image', such as '0.jpg', but the folders that were looked into do not have "
+        "them: set source.manifest.root to the folder that has them, with --config kaggle --set "
+        "source.manifest.path=t.csv --set source.manifest.image=image"
+    )
+    assert (found.candidates, found.remarks) == ((), (note,))
+    done = command_line.call("plan", "--input", tmp_path / "a/b/c/t.csv")
+    assert done.returncode == 2
+    assert f"for a table of images set source.by=manifest; {note}\n" in done.stderr
+
+
+def test_table_whose_images_are_deeper_than_is_looked_is_noted_beside_folders_of_classes(
+    tmp_path: pathlib.Path,
+) -> None:
+    found = recognized(tmp_path, images("a/b/c/cat/#.jpg", "a/b/c/dog/#.jpg") | {"t.csv": LABELS})
+    assert [each.preset for each in found.candidates] == ["image_folder"]
+    assert [remark.partition(":")[0] for remark in found.remarks] == [
+        "t.csv names images in its column 'image', such as '0.jpg', but the folders that were looked into do not have "
+        "them"
+    ]
+
+
+def test_images_in_more_folders_than_a_few_are_those_of_one_table(tmp_path: pathlib.Path) -> None:
+    rows = (f"{name}{n}.jpg,{'cd'[n % 2]}" for n in range(4) for name in "pqrstuv")
+    tree = images(*(f"pics/{name}/{name}#.jpg" for name in "pqrstuv")) | {"t.csv": table("image,label", rows)}
+    found = recognized(tmp_path, tree)
+    assert found.sure is not None
+    assert found.sure.settings["source.manifest.image"] == "**/{image}"
+    assert found.sure.settings["source.manifest.root"] == "pics"
+
+
+def test_table_most_of_whose_images_are_missing_is_doubtful(tmp_path: pathlib.Path) -> None:
+    found = recognized(
+        tmp_path, images("#.jpg") | {"t.csv": table("image,label", (f"{n}.jpg,{n % 2}" for n in range(9)))}
+    )
+    assert found.sure is None
+    assert found.candidates[0].notes[-1].startswith("the other images are in none of the folders that were looked into")
+
+
+def test_table_without_a_column_of_images_has_no_remark(tmp_path: pathlib.Path) -> None:
+    assert recognized(tmp_path, {"t.csv": table("a,b", ["1,2"])}, "t.csv").remarks == ()
+
+
+def test_root_that_is_no_folder_names_the_one_that_has_the_images(tmp_path: pathlib.Path) -> None:
+    folder_shapes.write(tmp_path, images("pics/#.jpg") | {"meta/labels.csv": table("id,label", ["0,c", "1,d"])})
+    done = command_line.call("plan", "--config", "kaggle", "--input", tmp_path / "meta")
+    assert done.returncode == 2
+    assert f"source.manifest.root 'images': '{tmp_path}/meta/images' is not a folder; " in done.stderr
+    assert f"'{tmp_path}/pics/0.jpg' exists: set source.manifest.root: ../pics\n" in done.stderr
+
+
+def test_no_folder_above_the_root_of_a_bucket_is_looked_into() -> None:
+    above = [*recognize_folder._folders_above("gs://b/c", "gs://b/c/t.csv")]
+    assert above == [("gs://b", "gs://b", "c/t.csv")]
+    assert not [*recognize_folder._folders_above("/", "/t.csv")]
