@@ -296,7 +296,6 @@ def _make_folder() -> tuple[str, str]:
 def _remember(kind: str, folder: str, wait: Callable[[], object], end: Callable[[], object]) -> None:
     """Keeps the address of a server, which is ended at the end of this process."""
     _servers[kind] = os.path.join(folder, "socket")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(wait)
     atexit.register(end)
 
@@ -324,6 +323,7 @@ def _serve(kind: str, address: str) -> Any:
             while os.waitpid(-1, os.WNOHANG)[0]:  # attendants that have ended
                 pass
         if 0 in ready:
+            shutil.rmtree(os.path.dirname(address), ignore_errors=True)  # also if the tests were killed
             os._exit(0)
         if not ready:
             continue

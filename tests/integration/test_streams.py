@@ -121,7 +121,7 @@ def run(
             process = command_line.start(*command, streams=streams)
         else:
             run_program = {"code": program, "arguments": command}
-            process = forked_commands.start("local", run_program, os.environ, streams=streams, ends_whole=True)
+            process = forked_commands.start("tensorflow", run_program, os.environ, streams=streams)
         exit_code = process.wait(timeout=patience.HANG_SEC)
         shown.seek(0)
         return exit_code, shown.read().decode()
