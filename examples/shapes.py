@@ -12,7 +12,7 @@ import demo
 
 import imagebeam
 
-PER_SHAPE = 400
+PER_SHAPE = 300
 
 
 def parse_arguments() -> str | None:

@@ -24,8 +24,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 BATCH_SIZE = 64  # for all processes together
 IMAGE_SIZE = 32  # pixels a side
-STEPS = 60
-LEARNING_RATE = 3e-3
+STEPS = 45
+LEARNING_RATE = 5e-3
 
 Parameters = dict[str, Any]  # float32 arrays by name
 Batch = dict[str, Any]
@@ -100,7 +100,7 @@ def main() -> None:
         batches = dataset.as_jax(train, over_devices, BATCH_SIZE, **pictures, flip=True, shuffle="global")
         for step, batch in zip(range(STEPS), batches):
             parameters, moments, loss = train_step(parameters, moments, step, batch)
-            if step % 20 == 19:
+            if step % 15 == 14:
                 print(f"step {step + 1}: loss {loss:.4f}")
         print(f"a checkpoint would hold {batches.state().to_dict()}")
 

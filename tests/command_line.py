@@ -26,16 +26,15 @@ def start(
     cwd: str | os.PathLike[str] = ROOT,
     streams: Sequence[int | None] | None = None,
     preloaded: str | None = None,
-    ends_whole: bool = False,
 ) -> forked_commands.Process:
     """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process.
 
-    `streams` are the descriptors of its standard streams, see `forked_commands.start`, also for `ends_whole`.
+    `streams` are the descriptors of its standard streams, see `forked_commands.start`.
     `preloaded` is a key of `forked_commands.PRELOADED`; None chooses by the arguments.
     """
     texts = [str(each) for each in arguments]
     kind = preloaded or _kind(texts, environment)
-    return forked_commands.start(kind, {"arguments": texts}, {**os.environ, **environment}, cwd, streams, ends_whole)
+    return forked_commands.start(kind, {"arguments": texts}, {**os.environ, **environment}, cwd, streams)
 
 
 def start_program(

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from tests import kept_thumbnails, kept_writers, quick_beam, quick_disk
+from tests import forked_commands, kept_thumbnails, kept_writers, quick_beam, quick_disk
 
 _IN_CI = os.environ.get("IMAGEBEAM_CI") == "1"
 _TESTS = pathlib.Path(__file__).parent
@@ -47,6 +47,13 @@ def pytest_configure() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)  # where `tmp_path` is
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Lets a worker of a run of whole folders import early what its tests need, to fork it for their commands."""
+    gc.disable()  # until all is imported, or it walks through the modules again and again
+    if hasattr(session.config, "workerinput") and all(map(os.path.isdir, session.config.args)):
+        forked_commands.fork_servers()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _quick_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Makes jobs quicker in this process. Beam is imported while tests are collected, or not needed."""
@@ -62,11 +69,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the long files before the short ones, so that the workers of a run end together."""
     long = {_TESTS / name for name in LONG_UNIT_TESTS}
     items.sort(key=lambda item: (item.path.is_relative_to(_TESTS / "unit"), item.path not in long))
-
-
-def pytest_collection() -> None:
-    """Keeps the garbage collector from walking through the modules again and again while they are imported."""
-    gc.disable()
 
 
 def pytest_collection_finish() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -33,12 +32,13 @@ def copy_sources(folder: pathlib.Path) -> pathlib.Path:
 def make(folder: pathlib.Path, *requirements: str) -> pathlib.Path:
     """Makes an environment with only these packages, in the versions of the lock; returns its Python.
 
-    Skips the test if they cannot be installed.
+    Its files are links to those that uv keeps, and to what this environment's Python has compiled. Skips the test if
+    the packages cannot be installed.
     """
     command = [sys.executable, "-m", "venv", "--without-pip", folder]  # `venv` takes 3 s to put pip there
     subprocess.run(command, check=True, timeout=patience.HANG_SEC)
     python = folder / "bin" / "python"
-    install(python, *requirements, "pip", "setuptools")
+    install(python, *requirements, "setuptools", environment={"UV_LINK_MODE": "symlink"})  # in memory a copy takes room
     _lend_bytecode(next(folder.glob("lib/python*/site-packages")))
     return python
 
@@ -52,8 +52,7 @@ def _lend_bytecode(site: pathlib.Path) -> None:
     for folder, _, _ in os.walk(site):
         compiled = here / os.path.relpath(folder, site) / "__pycache__"
         if compiled.is_dir():
-            with contextlib.suppress(OSError):  # of another disk
-                shutil.copytree(compiled, os.path.join(folder, "__pycache__"), copy_function=os.link)
+            shutil.copytree(compiled, os.path.join(folder, "__pycache__"), copy_function=os.symlink)
 
 
 def unoptimized(folder: pathlib.Path) -> Mapping[str, str]:
@@ -67,7 +66,7 @@ def unoptimized(folder: pathlib.Path) -> Mapping[str, str]:
 def install(python: pathlib.Path, *requirements: str, environment: Mapping[str, str] = {}) -> None:
     """Installs packages, and what they require, into an environment, in the versions of the lock.
 
-    `environment` is added to that of this process where a package is built.
+    `environment` is added to that of this process, also where a package is built.
     """
     _install(python, "--quiet", "--constraint", str(_LOCK), *requirements, environment=environment)
 

@@ -6,13 +6,15 @@ Beam repeats less (`quick_beam`) and no write waits for the disk (`quick_disk`);
 attempts (`quick_waits`). At its end it does not take its modules apart, which is 0.06 s for each: see `start`.
 It does not test what happens while Python starts and imports: for that, start a Python (`command_line.run_fresh`).
 
-A server is started where a test first needs it, and ends with the process of the tests.
+A server is started where a test first needs it, and ends with the process of the tests. A worker of a whole run imports
+the same for its own tests, so there the servers with much to import are forks of it: see `fork_servers`.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import io
@@ -31,8 +33,9 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, NoReturn
+from unittest import mock
 
 from imagebeam.pipelines import quick_exit
 from tests import quick_beam, quick_disk, quick_waits
@@ -101,8 +104,12 @@ PRELOADED = {  # what each kind of server imports, where it is installed
         "imagebeam.reader.shard_cache.cached_source",
     ),
 }
+FORKED = ("remote", "tensorflow")  # each imports more; "local" imports less of Beam than the tests do
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # while TensorFlow is imported
+_READY = b"ready\n"
 _REQUEST_BYTES = 1 << 20
 _FAILED_TO_START = 70
+_CANNOT_FLUSH = 120  # of Python where a stream cannot be flushed
 _REAP_SEC = 5.0
 _PATCHES = contextlib.ExitStack()  # of a server, for its life
 
@@ -173,8 +180,9 @@ def start(
         streams: descriptors of standard input, output and error, None for a closed one. By default the null device
             and two temporary files.
         ends_whole: whether a program that exits takes all modules apart, as a Python does last, after its threads have
-            ended, its exit handlers have run and its streams are flushed. A command never does.
+            ended, its exit handlers have run and its streams are flushed. A command never does, nor do FORKED servers.
     """
+    assert not (ends_whole and kind in FORKED), kind
     stdout, stderr = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115  # closed with the Process
     with open(os.devnull, "rb") as nothing:
         given = [nothing.fileno(), stdout.fileno(), stderr.fileno()] if streams is None else list(streams)
@@ -206,6 +214,43 @@ def fork_beam_workers(patch: pytest.MonkeyPatch, preloaded: str = "tensorflow") 
     return started
 
 
+def fork_servers() -> None:
+    """Imports what the servers of FORKED import, and forks them, where all of it is installed.
+
+    Call it before anything else is imported, and before there are threads that use it.
+    """
+    for kind in FORKED:
+        folder, address = _make_folder()
+        log = os.path.join(folder, "log")
+        with mock.patch.dict(os.environ, _QUIET), _write_errors_to(log):
+            _preload(kind)
+        life, end_of_life = os.pipe()
+        start, ready = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _become_a_server(life, ready, log)
+            _run_from_depth(_serve(kind, address))
+        for each in (life, ready):
+            os.close(each)
+        _remember(kind, folder, lambda pid=pid: os.waitpid(pid, 0), lambda end=end_of_life: os.close(end))
+        with open(start, "rb") as answer:
+            assert answer.readline() == _READY, pathlib.Path(log).read_text()
+
+
+@contextlib.contextmanager
+def _write_errors_to(log: str) -> Iterator[None]:
+    """Keeps messages of TensorFlow in C++, that it finds no GPU, from the terminal."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def is_running(pid: int | str) -> bool:
     """Returns whether there is such a process that has not ended, by /proc. An orphan may stay there for a while."""
     try:
@@ -222,8 +267,7 @@ def _address(kind: str) -> str:
     """Returns the address of a server; starts it where there is none."""
     with _lock:
         if kind not in _servers:
-            folder = tempfile.mkdtemp(prefix="forked-")
-            address = os.path.join(folder, "socket")
+            folder, address = _make_folder()
             log = os.path.join(folder, "log")
             with open(log, "wb") as errors:
                 process = subprocess.Popen(
@@ -233,17 +277,27 @@ def _address(kind: str) -> str:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     start_new_session=True,  # Ctrl-C is for the process of the tests
-                    env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+                    env={**os.environ, **_QUIET},
                 )
             assert process.stdin is not None
             assert process.stdout is not None
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            atexit.register(process.wait)
-            atexit.register(process.stdin.close)
-            assert process.stdout.readline() == b"ready\n", pathlib.Path(log).read_text()
+            _remember(kind, folder, process.wait, process.stdin.close)
+            assert process.stdout.readline() == _READY, pathlib.Path(log).read_text()
             process.stdout.close()
-            _servers[kind] = address
     return _servers[kind]
+
+
+def _make_folder() -> tuple[str, str]:
+    """Returns a new folder of a server, and the address of its socket there."""
+    folder = tempfile.mkdtemp(prefix="forked-")
+    return folder, os.path.join(folder, "socket")
+
+
+def _remember(kind: str, folder: str, wait: Callable[[], object], end: Callable[[], object]) -> None:
+    """Keeps the address of a server, which is ended at the end of this process."""
+    _servers[kind] = os.path.join(folder, "socket")
+    atexit.register(wait)
+    atexit.register(end)
 
 
 # --- the server ------------------------------------------------------------------------------------------------------
@@ -259,7 +313,7 @@ def _serve(kind: str, address: str) -> Any:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen()
-    os.write(1, b"ready\n")
+    os.write(1, _READY)
     os.dup2(2, 1)
     gc.collect()
     gc.freeze()
@@ -269,6 +323,7 @@ def _serve(kind: str, address: str) -> Any:
             while os.waitpid(-1, os.WNOHANG)[0]:  # attendants that have ended
                 pass
         if 0 in ready:
+            shutil.rmtree(os.path.dirname(address), ignore_errors=True)  # also if the tests were killed
             os._exit(0)
         if not ready:
             continue
@@ -283,6 +338,27 @@ def _serve(kind: str, address: str) -> Any:
         connection.close()
         for each in descriptors:
             os.close(each)
+
+
+def _become_a_server(life: int, ready: int, log: str) -> None:
+    """Takes from this fork of the tests what is theirs: their streams, files, pipes, exit handlers and session.
+
+    `life` becomes standard input, and `ready` standard output.
+    """
+    try:
+        os.setsid()
+        gc.enable()
+        faulthandler.disable()
+        atexit._clear()
+        _servers.clear()
+        sys.path[:] = [str(_ROOT), *(each for each in sys.path if each not in ("", str(_ROOT)))]
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
+        os.dup2(life, 0)
+        os.dup2(ready, 1)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(_FAILED_TO_START)
 
 
 def _preload(kind: str) -> None:
@@ -337,15 +413,15 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
             os.dup2(each, number)
         for each in {*descriptors, *high} - {0, 1, 2}:
             os.close(each)
-        sys.stdin = sys.__stdin__ = _open_stream(0, "r", sys.stdin)
-        sys.stdout = sys.__stdout__ = _open_stream(1, "w", sys.stdout)
-        sys.stderr = sys.__stderr__ = _open_stream(2, "w", sys.stderr)
+        sys.stdin = sys.__stdin__ = _open_stream(0, "r")
+        sys.stdout = sys.__stdout__ = _open_stream(1, "w")
+        sys.stderr = sys.__stderr__ = _open_stream(2, "w", "backslashreplace")
     except BaseException:
         traceback.print_exc()
         os._exit(_FAILED_TO_START)
 
 
-def _open_stream(number: int, mode: str, before: Any) -> Any:
+def _open_stream(number: int, mode: str, errors: str = "strict") -> Any:
     """Opens a standard stream as Python does when it starts; None where the descriptor is closed."""
     try:
         os.fstat(number)
@@ -353,18 +429,27 @@ def _open_stream(number: int, mode: str, before: Any) -> Any:
         return None
     binary = open(number, f"{mode}b", closefd=False)  # noqa: SIM115  # open for the life of this process
     is_line_buffered = number == 2 or binary.isatty()
-    return io.TextIOWrapper(binary, before.encoding, before.errors, line_buffering=is_line_buffered)
+    return io.TextIOWrapper(binary, "utf-8", errors, line_buffering=is_line_buffered)
 
 
-def _run(run: Mapping[str, Any]) -> None:
-    if "code" in run:
-        exec(run["code"], {"__name__": "__main__"})
-    else:
-        sys.modules["imagebeam.pipelines.cli"].run()
+def _run_from_depth(asked: Mapping[str, Any]) -> NoReturn:
+    """Runs what a fork was asked for, below frames of the tests that must not go on, and ends the process."""
+    code = 0
+    try:
+        _run_to_end(asked)
+    except SystemExit as e:
+        code = 1 if e.code else 0
+        if not isinstance(e.code, int):
+            print(e.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    quick_exit.end(code)
+    os._exit(_CANNOT_FLUSH)
 
 
-if __name__ == "__main__":
-    asked = _serve(*sys.argv[1:])
+def _run_to_end(asked: Mapping[str, Any]) -> None:
+    """Runs what a fork was asked for. Returns or raises where Python is to say something yet, or to end whole."""
     try:
         _run(asked["run"])
     except SystemExit as e:
@@ -376,3 +461,14 @@ if __name__ == "__main__":
             quick_exit.end(0)
     finally:
         _PATCHES.close()  # before Python takes apart the modules that they restore
+
+
+def _run(run: Mapping[str, Any]) -> None:
+    if "code" in run:
+        exec(run["code"], {"__name__": "__main__"})
+    else:
+        sys.modules["imagebeam.pipelines.cli"].run()
+
+
+if __name__ == "__main__":
+    _run_to_end(_serve(*sys.argv[1:]))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-MIN_FREE_BYTES = 4 << 30  # several times what the tests hold at a time: mostly a virtual environment with Beam, 0.6 GB
+MIN_FREE_BYTES = 4 << 30  # many times what the tests hold at a time
 IN_MEMORY = "/dev/shm"  # where Linux keeps files in memory; in a container often 64 MB
 
 

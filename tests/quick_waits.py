@@ -12,14 +12,15 @@ from collections.abc import Iterator
 import pytest
 
 FACTOR = 1 / 20
+TIMED_FACTOR = 1 / 100  # of waits between attempts that a time ends, however many they are
 WAITS = {  # in seconds, by the module; an attempt more or less changes no result
-    "imagebeam.storage.remote": ("_FIRST_WAIT_SEC", "_LONGEST_WAIT_SEC"),
-    "imagebeam.pipelines.runs.dataflow_jobs": ("_FIRST_WAIT_SEC", "_LONGEST_WAIT_SEC"),
-    "imagebeam.pipelines.runs.output_lock": ("_PATIENCE_SEC",),
+    "imagebeam.storage.remote": (TIMED_FACTOR, "_FIRST_WAIT_SEC", "_LONGEST_WAIT_SEC"),
+    "imagebeam.pipelines.runs.dataflow_jobs": (TIMED_FACTOR, "_FIRST_WAIT_SEC", "_LONGEST_WAIT_SEC"),
+    "imagebeam.pipelines.runs.output_lock": (FACTOR, "_PATIENCE_SEC"),
 }
 PAUSES = (  # methods that yield waits in seconds, or None
-    ("imagebeam.pipelines.runs.run_remotely", "Patience", "pauses"),
-    ("imagebeam.reader.shard_cache.cached_shards", "RemoteShards", "_waits"),
+    ("imagebeam.pipelines.runs.run_remotely", "Patience", "pauses", TIMED_FACTOR),
+    ("imagebeam.reader.shard_cache.cached_shards", "RemoteShards", "_waits", FACTOR),
 )
 _POLL_SEC = 0.005
 
@@ -34,12 +35,12 @@ def patched() -> Iterator[None]:
     clock = getattr(sys.modules.get("apache_beam.utils.retry"), "Clock", None)
     subprocess_server = sys.modules.get("apache_beam.utils.subprocess_server")
     with pytest.MonkeyPatch.context() as patch:
-        for module, names in WAITS.items():
+        for module, (factor, *names) in WAITS.items():
             for name in names if module in sys.modules else ():
-                patch.setattr(sys.modules[module], name, FACTOR * getattr(sys.modules[module], name))
-        for module, owner, name in PAUSES:
+                patch.setattr(sys.modules[module], name, factor * getattr(sys.modules[module], name))
+        for module, owner, name, factor in PAUSES:
             if module in sys.modules:
-                _shorten_pauses(patch, getattr(sys.modules[module], owner), name)
+                _shorten_pauses(patch, getattr(sys.modules[module], owner), name, factor)
         if hasattr(clock, "sleep"):
             patch.setattr(clock, "sleep", lambda _, seconds: time.sleep(FACTOR * seconds))
         if subprocess_server is not None:
@@ -47,9 +48,9 @@ def patched() -> Iterator[None]:
         yield
 
 
-def _shorten_pauses(patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+def _shorten_pauses(patch: pytest.MonkeyPatch, owner: type, name: str, factor: float) -> None:
     pauses = getattr(owner, name)
-    patch.setattr(owner, name, lambda self: (each and FACTOR * each for each in pauses(self)))
+    patch.setattr(owner, name, lambda self: (each and factor * each for each in pauses(self)))
 
 
 def _sleep_until_a_child_ends(seconds: float) -> None:

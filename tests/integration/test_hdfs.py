@@ -17,6 +17,7 @@ import requests
 
 import imagebeam
 from imagebeam.pipelines import keep_snapshots, status
+from imagebeam.storage import remote
 from tests import command_line, datasets, image_sets, patience, races
 from tests.servers import faults, hdfs
 from tests.stored import NUM_IMAGES, assert_same, write_images
@@ -281,6 +282,9 @@ def test_two_runs_commit_one_whole_dataset(cluster: hdfs.Cluster) -> None:
         ("hdfs:///images", "write hdfs://NAMENODE:9870/FOLDER"),
     ],
 )
-def test_address_that_does_not_exist_is_refused(address: str, message: str, tmp_path: pathlib.Path) -> None:
-    completed = convert(address, str(tmp_path / "out"))
+def test_address_that_does_not_exist_is_refused(
+    address: str, message: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "CHECK_BUDGET_SEC", 0.3)  # it tries twice, instead of for 3 s
+    completed = command_line.call("convert", "--input", address, "--output", tmp_path / "out")
     assert (completed.returncode, message in completed.stderr) == (2, True), completed.stderr

@@ -118,10 +118,10 @@ def run(
             else:
                 streams[number] = stack.enter_context(open(target, "wb")).fileno()
         if program is None:
-            process = command_line.start(*command, streams=streams, ends_whole=True)
+            process = command_line.start(*command, streams=streams)
         else:
             run_program = {"code": program, "arguments": command}
-            process = forked_commands.start("tensorflow", run_program, os.environ, streams=streams, ends_whole=True)
+            process = forked_commands.start("tensorflow", run_program, os.environ, streams=streams)
         exit_code = process.wait(timeout=patience.HANG_SEC)
         shown.seek(0)
         return exit_code, shown.read().decode()

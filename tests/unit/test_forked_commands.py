@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import signal
@@ -119,3 +120,43 @@ def test_command_says_and_returns_what_a_fresh_one_does() -> None:
         forked, fresh = command_line.run(*arguments), command_line.run_fresh(*arguments)
         assert (forked.returncode, forked.stdout, forked.stderr) == (fresh.returncode, fresh.stdout, fresh.stderr)
     assert os.getpid() != command_line.start("--version").pid
+
+
+FORK_A_SERVER = """
+import atexit, json, os, sys
+from tests import command_line, forked_commands
+os.dup2(0, 50)
+atexit.register(os._exit, 9)  # of the tests, so in none of their forks
+forked_commands.FORKED = ("local",)
+forked_commands.fork_servers()
+found = []
+for code in json.loads(sys.argv[1]):
+    process = command_line.start_program(code)
+    stdout, stderr = process.communicate()
+    found.append([process.returncode, stdout, stderr.splitlines()[-1:]])
+print(json.dumps(found), flush=True)
+"""
+ENDS = {  # of a fork of the tests: exit code, standard output, and the last line of standard error
+    "print(__name__)": [0, "__main__\n", []],
+    "import sys; sys.exit(-1)": [255, "", []],
+    "import sys; sys.exit('told')": [1, "", ["told"]],
+    "1 / 0": [1, "", ["ZeroDivisionError: division by zero"]],
+    "import atexit, os; atexit.register(os._exit, 5)": [5, "", []],
+    "import os; os.abort()": [-signal.SIGABRT, "", []],
+    "import os; os.close(1); print()": [120, "", []],
+    "import os; os.fstat(50)": [1, "", ["OSError: [Errno 9] Bad file descriptor"]],
+}
+
+
+def test_command_of_a_server_that_is_a_fork_of_the_tests_ends_alike_and_has_no_files_of_theirs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_A_SERVER, json.dumps(list(ENDS))],
+        cwd=command_line.ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=patience.HANG_SEC,
+        check=False,
+    )
+    assert done.returncode == 9, done.stderr
+    assert dict(zip(ENDS, json.loads(done.stdout), strict=True)) == ENDS

@@ -17,14 +17,17 @@ from tests import command_line, patience, quick_waits
 
 def waits() -> list[float]:
     return [
-        getattr(importlib.import_module(module), name) for module, names in quick_waits.WAITS.items() for name in names
+        getattr(importlib.import_module(module), name)
+        for module, (_, *names) in quick_waits.WAITS.items()
+        for name in names
     ]
 
 
 def test_waits_are_shorter_and_budgets_the_same() -> None:
     before, budgets = waits(), (remote.BUDGET_SEC, remote.CHECK_BUDGET_SEC, dataflow_jobs.PATIENCE_SEC)
+    factors = [factor for factor, *names in quick_waits.WAITS.values() for _ in names]
     with quick_waits.patched():
-        assert waits() == [each * quick_waits.FACTOR for each in before]
+        assert waits() == [factor * each for factor, each in zip(factors, before, strict=True)]
         assert budgets == (remote.BUDGET_SEC, remote.CHECK_BUDGET_SEC, dataflow_jobs.PATIENCE_SEC)
     assert waits() == before
 
@@ -35,7 +38,7 @@ def test_pauses_are_shorter_and_as_many(tmp_path: object) -> None:
     with quick_waits.patched():
         assert list(shards._waits()) == [quick_waits.FACTOR, 3 * quick_waits.FACTOR, None]
         pauses = list(itertools.islice(looks.pauses(), 3))
-    assert pauses == [quick_waits.FACTOR, 2 * quick_waits.FACTOR, 4 * quick_waits.FACTOR]
+    assert pauses == [each * quick_waits.TIMED_FACTOR for each in (1, 2, 4)]
     assert list(shards._waits()) == [1.0, 3.0, None]
 
 
@@ -69,5 +72,5 @@ def test_beam_waits_for_a_child_that_it_ends_until_it_has_ended() -> None:
 def test_waits_are_shorter_in_forked_commands_and_as_users_have_them_in_a_new_process() -> None:
     code = "from imagebeam.storage import remote; print(remote._FIRST_WAIT_SEC)"
     stdout, _ = command_line.start_program(code, preloaded="remote").communicate()
-    assert float(stdout) == remote._FIRST_WAIT_SEC * quick_waits.FACTOR
+    assert float(stdout) == remote._FIRST_WAIT_SEC * quick_waits.TIMED_FACTOR
     assert float(command_line.run_python(code).stdout) == remote._FIRST_WAIT_SEC
