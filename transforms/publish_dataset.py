@@ -126,8 +126,9 @@ class Publication:
             BusyError: if another run has committed meanwhile, or took over the commit.
         """
         output, store = self.settings.output, storage.storage_of(self.settings.output)
+        content = catalog.to_json().encode()
         # tells the next run which files this run has moved, if it is killed
-        store.write_whole(self._staged_catalog, catalog.to_json().encode())
+        store.write_whole(self._staged_catalog, content)
         moved = self.move_indexes_early()
         self.remove_earlier_catalog()
         self.move_shards(moved)
@@ -135,7 +136,7 @@ class Publication:
         self.remove_left(catalog)  # before the catalog: next to a catalog there is no shard of another dataset
         store.sync(output)
         self.marker.renew()
-        catalog = self._publish_catalog(catalog)
+        catalog = self._publish_catalog(catalog, content)
         store.sync(output)
         return catalog
 
@@ -264,11 +265,11 @@ class Publication:
         uri = storage.join(self.settings.output, name)
         storage.storage_of(uri).remove(uri)
 
-    def _publish_catalog(self, catalog: catalog_lib.Catalog) -> catalog_lib.Catalog:
+    def _publish_catalog(self, catalog: catalog_lib.Catalog, content: bytes) -> catalog_lib.Catalog:
         target, store = self.settings.paths.catalog, storage.storage_of(self.settings.output)
         # another run of this dataset shares the staging folder, and its catalog may have another name and config
         own = storage.join(self.staging, f"{self.plan.run_id}.{catalog_lib.CATALOG_FILE}")
-        store.write_whole(own, catalog.to_json().encode())
+        store.write_whole(own, content)
         try:
             store.publish(own, target)
         except (FileExistsError, FileNotFoundError) as e:
