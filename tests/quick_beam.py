@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import contextvars
 import copy
 import enum
 import functools
 import importlib.util
 import logging
+import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -47,6 +49,8 @@ def patched() -> Iterator[None]:
     by_reference = sys.modules.get("apache_beam.internal.cloudpickle.cloudpickle")
     interactive = sys.modules.get("apache_beam.utils.interactive_utils")
     processor = getattr(sys.modules.get("apache_beam.runners.worker.bundle_processor"), "BundleProcessor", None)
+    fn_runner = sys.modules.get("apache_beam.runners.portability.fn_api_runner.fn_runner")
+    local_runner = getattr(fn_runner, "FnApiRunner", None)
     test_pipeline = getattr(sys.modules.get("apache_beam.testing.test_pipeline"), "TestPipeline", None)
     with pytest.MonkeyPatch.context() as patch:
         if hasattr(core, "_check_fn_use_yield_and_return"):  # before the product leaves the check out
@@ -79,6 +83,8 @@ def patched() -> Iterator[None]:
             patch.setattr(processor, "monitoring_infos", _user_metrics)
         if hasattr(getattr(pickler, "bz2", None), "compress"):
             patch.setattr(pickler, "bz2", _keep_compressed(pickler.bz2))
+            if hasattr(local_runner, "run_pipeline"):
+                patch.setattr(local_runner, "run_pipeline", _run_without_compression(local_runner))
         if hasattr(test_pipeline, "run"):
             patch.setattr(test_pipeline, "run", functools.partialmethod(test_pipeline.run, test_runner_api=False))
         yield
@@ -324,15 +330,37 @@ def _keep_parser_of_all(options: Any, parser_class: Any) -> Any:
     return get_all_options
 
 
+_all_in_this_process = contextvars.ContextVar("all_in_this_process", default=False)
+
+
+def _run_without_compression(runner: Any) -> Any:
+    """A job whose steps all run in this process leaves its pickles as they are: no other process could read them."""
+    run = runner.run_pipeline
+
+    def run_pipeline(self: Any, pipeline: Any, options: Any) -> Any:
+        is_embedded = "Embedded" in type(self._default_environment).__name__
+        mode = options.get_all_options(retain_unknown_options=True)["direct_running_mode"]
+        token = _all_in_this_process.set(is_embedded and mode == "in_memory")
+        try:
+            return run(self, pipeline, options)
+        finally:
+            _all_in_this_process.reset(token)
+
+    return run_pipeline
+
+
 def _keep_compressed(bz2: Any) -> Any:
     """Beam compresses 120 pickles for each job, 0.2 ms each, and most of them are those of the job before."""
+    kept_compressed, kept_data = (functools.lru_cache(_NUM_PICKLES)(each) for each in (bz2.compress, bz2.decompress))
 
-    def keep(function: Callable[..., bytes]) -> Callable[..., bytes]:
-        kept = functools.lru_cache(_NUM_PICKLES)(function)
+    def compress(data: bytes, **settings: int) -> bytes:
+        if _all_in_this_process.get():
+            return data
+        return bytes((kept_compressed if len(data) <= _MAX_PICKLE_BYTES else bz2.compress)(data, **settings))
 
-        def call(data: bytes, **settings: int) -> bytes:
-            return (kept if len(data) <= _MAX_PICKLE_BYTES else function)(data, **settings)
+    def decompress(data: bytes) -> bytes:
+        if data.startswith(pickle.PROTO):
+            return data
+        return bytes((kept_data if len(data) <= _MAX_PICKLE_BYTES else bz2.decompress)(data))
 
-        return call
-
-    return types.SimpleNamespace(compress=keep(bz2.compress), decompress=keep(bz2.decompress))
+    return types.SimpleNamespace(compress=compress, decompress=decompress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import bz2
 import collections.abc
 import concurrent.futures
@@ -16,9 +17,9 @@ import pytest
 from apache_beam.internal import cloudpickle_pickler
 from apache_beam.internal.cloudpickle import cloudpickle
 from apache_beam.options import pipeline_options
-from apache_beam.runners.portability import fn_api_runner  # noqa: F401  # what it imports is replaced
+from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline, util
-from apache_beam.transforms import core
+from apache_beam.transforms import core, environments
 from apache_beam.typehints import decorators, native_type_compatibility, trivial_inference, typehints
 from apache_beam.utils import interactive_utils
 
@@ -317,6 +318,7 @@ def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         "apache_beam.internal.cloudpickle.cloudpickle",
         "apache_beam.internal.cloudpickle_pickler",
         "apache_beam.options.pipeline_options",
+        "apache_beam.runners.portability.fn_api_runner.fn_runner",
         "apache_beam.runners.worker.bundle_processor",
         "apache_beam.runners.worker.statecache",
         "apache_beam.runners.worker.statesampler",
@@ -357,3 +359,33 @@ def test_test_pipeline_is_written_for_the_worker_as_it_was_built(monkeypatch: py
     with quick_beam.patched(), test_pipeline.TestPipeline(runner=RUNNER) as pipeline:
         util.assert_that(pipeline | beam.Create([1, 2]) | beam.ParDo(Plain()), util.equal_to([1, 2]))
     assert set(written) == {pipeline}  # and no copy of it
+
+
+@pytest.mark.parametrize(
+    ("mode", "environment", "is_compressed"),
+    [
+        ("in_memory", None, False),
+        ("multi_threading", None, True),
+        ("multi_processing", None, True),
+        ("in_memory", environments.SubprocessSDKEnvironment.from_command_string("true"), True),
+    ],
+)
+def test_pickles_of_a_job_are_compressed_where_another_process_may_read_them(
+    mode: str, environment: Any, is_compressed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+
+    def stop(*_: object, **__: object) -> None:
+        written.append(cloudpickle_pickler.dumps(Plain()))
+        raise InterruptedError
+
+    with quick_beam.patched():
+        monkeypatch.setattr(beam.Pipeline, "to_runner_api", stop)
+        options = pipeline_options.PipelineOptions(direct_running_mode=mode)
+        pipeline = beam.Pipeline(fn_api_runner.FnApiRunner(default_environment=environment), options)
+        with pytest.raises(InterruptedError):
+            pipeline.run()
+        written.append(cloudpickle_pickler.dumps(Plain()))
+        found = [base64.b64decode(each).startswith(b"BZh") for each in written]
+        assert (found[0], found[-1]) == (is_compressed, True)
+        assert {type(cloudpickle_pickler.loads(each)) for each in written} == {Plain}
