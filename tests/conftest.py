@@ -6,9 +6,11 @@ property fails because the machine is busy.
 
 import contextlib
 import gc
+import importlib
 import os
 import pathlib
 import signal
+import sys
 from collections.abc import Generator, Iterator
 
 import hypothesis
@@ -60,6 +62,8 @@ def _quick_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if tmp_path_factory.getbasetemp().is_relative_to(quick_disk.IN_MEMORY):
             stack.enter_context(quick_disk.temporary_files_in(quick_disk.make_folder_in_memory()))
+        if "apache_beam" in sys.modules:
+            importlib.import_module("apache_beam.runners.portability.fn_api_runner")  # otherwise the first job does
         for each in (quick_beam, quick_disk, kept_writers, kept_thumbnails):
             stack.enter_context(each.patched())
         yield

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import contextvars
 import copy
 import enum
 import functools
+import importlib.util
 import logging
+import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -19,6 +22,8 @@ import pytest
 from imagebeam.pipelines.beam import beam_shortcuts
 
 _NUM_PICKLES = 5000
+_NUM_TYPES = 5000
+_NUM_PACKAGES = 500
 _MAX_PICKLE_BYTES = 1 << 16
 
 
@@ -39,7 +44,13 @@ def patched() -> Iterator[None]:
     parser = getattr(pipeline_options, "_BeamArgumentParser", None)
     hints = getattr(sys.modules.get("apache_beam.typehints.decorators"), "IOTypeHints", None)
     inference = sys.modules.get("apache_beam.typehints.trivial_inference")
+    conversion = sys.modules.get("apache_beam.typehints.native_type_compatibility")
     pickler = sys.modules.get("apache_beam.internal.cloudpickle_pickler")
+    by_reference = sys.modules.get("apache_beam.internal.cloudpickle.cloudpickle")
+    interactive = sys.modules.get("apache_beam.utils.interactive_utils")
+    processor = getattr(sys.modules.get("apache_beam.runners.worker.bundle_processor"), "BundleProcessor", None)
+    fn_runner = sys.modules.get("apache_beam.runners.portability.fn_api_runner.fn_runner")
+    local_runner = getattr(fn_runner, "FnApiRunner", None)
     test_pipeline = getattr(sys.modules.get("apache_beam.testing.test_pipeline"), "TestPipeline", None)
     with pytest.MonkeyPatch.context() as patch:
         if hasattr(core, "_check_fn_use_yield_and_return"):  # before the product leaves the check out
@@ -49,18 +60,31 @@ def patched() -> Iterator[None]:
             patch.setattr(inference, "infer_return_type_func", _keep_return_types(inference))
         if hasattr(options, "_visible_option_list"):
             patch.setattr(options, "_visible_option_list", _list_options)
+            patch.setattr(options, "__getattr__", _look_up_options(options))
         if hasattr(parser, "_get_formatter"):
             patch.setattr(parser, "add_argument", _keep_formatter(parser))
             patch.setattr(options, "__init__", _keep_parsers(options, parser))
+            patch.setattr(options, "get_all_options", _keep_parser_of_all(options, parser))
+        if hasattr(conversion, "convert_to_beam_type"):
+            patch.setattr(conversion, "convert_to_beam_type", _keep_types(conversion))
         if hasattr(hints, "from_callable"):
             patch.setattr(hints, "from_callable", staticmethod(_keep_annotations(hints)))
         if hasattr(hints, "_make_origin"):
-            make = hints._make_origin
-            patch.setattr(hints, "_make_origin", staticmethod(lambda bases, tb=True, msg=(): make(bases, False, msg)))
+            patch.setattr(hints, "_make_origin", staticmethod(lambda bases, tb=True, msg=(): [*msg]))
         if hasattr(pickler, "roundtrip"):
             patch.setattr(pickler, "roundtrip", _keep_empty(pickler))
+        if hasattr(by_reference, "_should_pickle_by_reference"):
+            patch.setattr(by_reference, "_should_pickle_by_reference", _keep_references(by_reference))
+        if hasattr(by_reference, "_find_imported_submodules"):
+            patch.setattr(by_reference, "_find_imported_submodules", _find_submodules)
+        if hasattr(interactive, "is_in_ipython") and not importlib.util.find_spec("IPython"):
+            patch.setattr(interactive, "is_in_ipython", lambda: False)
+        if hasattr(processor, "monitoring_infos"):
+            patch.setattr(processor, "monitoring_infos", _user_metrics)
         if hasattr(getattr(pickler, "bz2", None), "compress"):
             patch.setattr(pickler, "bz2", _keep_compressed(pickler.bz2))
+            if hasattr(local_runner, "run_pipeline"):
+                patch.setattr(local_runner, "run_pipeline", _run_without_compression(local_runner))
         if hasattr(test_pipeline, "run"):
             patch.setattr(test_pipeline, "run", functools.partialmethod(test_pipeline.run, test_runner_api=False))
         yield
@@ -158,6 +182,61 @@ def _keep_annotations(hints: Any) -> Any:
     return from_callable
 
 
+def _keep_types(conversion: Any) -> Any:
+    """Beam converts each type of Python 200 times for one job."""
+    kept = functools.lru_cache(_NUM_TYPES)(conversion.convert_to_beam_type)
+
+    def convert_to_beam_type(typ: Any) -> Any:
+        try:
+            return kept(typ)
+        except TypeError:  # of a type without a hash
+            return kept.__wrapped__(typ)
+
+    return convert_to_beam_type
+
+
+def _keep_references(cloudpickle: Any) -> Any:
+    """Beam looks 400 times for the module of a class or a function to pickle. Those found stay where they are."""
+    look = cloudpickle._should_pickle_by_reference
+    kept: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def should_pickle_by_reference(value: Any, *name: Any, **settings: Any) -> bool:
+        if name or settings.keys() - {"config"}:
+            return bool(look(value, *name, **settings))
+        if isinstance(value, (type, types.FunctionType)) and value in kept:
+            return True
+        found = bool(look(value, **settings))
+        if found and isinstance(value, (type, types.FunctionType)):
+            kept.add(value)
+        return found
+
+    return should_pickle_by_reference
+
+
+@functools.lru_cache(_NUM_PACKAGES)
+def _submodules(package: str, num_modules: int) -> list[str]:
+    return [name for name in list(sys.modules) if name.startswith(f"{package}.")]
+
+
+def _find_submodules(code: types.CodeType, dependencies: Iterable[Any]) -> list[types.ModuleType]:
+    """Beam looks through the names of all 5,000 modules for each package that a lambda of a job refers to."""
+    packages = [each for each in dependencies if isinstance(each, types.ModuleType) and each.__package__]
+    return [
+        sys.modules[name]
+        for package in packages
+        for name in _submodules(package.__name__, len(sys.modules))
+        if set(name.removeprefix(f"{package.__name__}.").split(".")) <= set(code.co_names)
+    ]
+
+
+def _user_metrics(processor: Any) -> list[Any]:
+    """Beam counts elements and time of each step for runners that show them: three of four metrics of a job."""
+    infos: dict[Any, Any] = {}
+    for transform_id, operation in processor.ops.items():
+        infos.update(operation.user_monitoring_infos(transform_id))
+    return list(infos.values())
+
+
 def _keep_empty(pickler: Any) -> Any:
     """Beam pickles the arguments of each DoFn and reads them back. Mostly there are none."""
     look = pickler.roundtrip
@@ -216,15 +295,72 @@ def _keep_parsers(options: Any, parser_class: Any) -> Any:
     return __init__
 
 
+def _look_up_options(options: Any) -> Any:
+    """Beam sorts the names of a view's options to look up one."""
+    look = options.__getattr__
+
+    def __getattr__(self: Any, name: str) -> Any:
+        if name[:1] != "_" and name in vars(self._visible_options):
+            return self._all_options[name]
+        return look(self, name)
+
+    return __getattr__
+
+
+def _keep_parser_of_all(options: Any, parser_class: Any) -> Any:
+    """Beam makes a parser of 180 options for each job, to warn of those that it does not know."""
+    look = options.get_all_options
+
+    @functools.cache
+    def parser_of(*view_classes: Any) -> Any:
+        parser = parser_class(allow_abbrev=False)
+        for each in view_classes:
+            each._add_argparse_args(parser)
+        return parser
+
+    def get_all_options(self: Any, **settings: Any) -> dict[str, Any]:
+        parser = parser_of(*{str(each): each for each in reversed(options.__subclasses__())}.values())
+        found, unknown = parser.parse_known_args(self._flags)
+        values = {name: copy.copy(value) for name, value in vars(found).items()}
+        shows_all = settings.keys() <= {"display_warnings", "retain_unknown_options"}
+        if unknown or not shows_all or self._all_options.keys() - values:
+            return look(self, **settings)
+        return {**values, **self._all_options}
+
+    return get_all_options
+
+
+_all_in_this_process = contextvars.ContextVar("all_in_this_process", default=False)
+
+
+def _run_without_compression(runner: Any) -> Any:
+    """A job whose steps all run in this process leaves its pickles as they are: no other process could read them."""
+    run = runner.run_pipeline
+
+    def run_pipeline(self: Any, pipeline: Any, options: Any) -> Any:
+        is_embedded = "Embedded" in type(self._default_environment).__name__
+        mode = options.get_all_options(retain_unknown_options=True)["direct_running_mode"]
+        token = _all_in_this_process.set(is_embedded and mode == "in_memory")
+        try:
+            return run(self, pipeline, options)
+        finally:
+            _all_in_this_process.reset(token)
+
+    return run_pipeline
+
+
 def _keep_compressed(bz2: Any) -> Any:
     """Beam compresses 120 pickles for each job, 0.2 ms each, and most of them are those of the job before."""
+    kept_compressed, kept_data = (functools.lru_cache(_NUM_PICKLES)(each) for each in (bz2.compress, bz2.decompress))
 
-    def keep(function: Callable[..., bytes]) -> Callable[..., bytes]:
-        kept = functools.lru_cache(_NUM_PICKLES)(function)
+    def compress(data: bytes, **settings: int) -> bytes:
+        if _all_in_this_process.get():
+            return data
+        return bytes((kept_compressed if len(data) <= _MAX_PICKLE_BYTES else bz2.compress)(data, **settings))
 
-        def call(data: bytes, **settings: int) -> bytes:
-            return (kept if len(data) <= _MAX_PICKLE_BYTES else function)(data, **settings)
+    def decompress(data: bytes) -> bytes:
+        if data.startswith(pickle.PROTO):
+            return data
+        return bytes((kept_data if len(data) <= _MAX_PICKLE_BYTES else bz2.decompress)(data))
 
-        return call
-
-    return types.SimpleNamespace(compress=keep(bz2.compress), decompress=keep(bz2.decompress))
+    return types.SimpleNamespace(compress=compress, decompress=decompress)

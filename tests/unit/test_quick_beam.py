@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import bz2
+import collections.abc
+import concurrent.futures
 import contextlib
 import sys
 import types
@@ -12,10 +15,13 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.internal import cloudpickle_pickler
+from apache_beam.internal.cloudpickle import cloudpickle
 from apache_beam.options import pipeline_options
+from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline, util
-from apache_beam.transforms import core
-from apache_beam.typehints import decorators, trivial_inference, typehints
+from apache_beam.transforms import core, environments
+from apache_beam.typehints import decorators, native_type_compatibility, trivial_inference, typehints
+from apache_beam.utils import interactive_utils
 
 from tests import quick_beam
 from tests.dofns import Adder, Plain, Stateful
@@ -129,6 +135,49 @@ def test_views_of_options_are_those_of_beam_and_share_no_list() -> None:
             pipeline_options.PipelineOptions("--runner=A")
 
 
+@pytest.mark.parametrize(
+    ("flags", "overrides"),
+    [
+        pytest.param(["--runner=A", "--experiments=e", "--experiments=f"], {"job_name": "n"}, id="known"),
+        pytest.param(["--runner=A", "--other=1"], {}, id="flag-that-is-not-known"),
+        pytest.param(["--runner=A"], {"other": 1}, id="override-that-is-not-known"),
+    ],
+)
+def test_all_options_are_those_of_beam_and_share_no_list(flags: list[str], overrides: dict[str, Any]) -> None:
+    ways: list[dict[str, Any]] = [
+        {},
+        {"drop_default": True},
+        {"current_only": True},
+        {"retain_unknown_options": True, "display_warnings": True},
+        {"add_extra_args_fn": lambda parser: parser.add_argument("--other")},
+    ]
+
+    def options() -> list[dict[str, Any]]:
+        made = pipeline_options.PipelineOptions(flags, **overrides)
+        return [made.get_all_options(**way) for way in ways]
+
+    expected = options()
+    with quick_beam.patched():
+        for _ in range(2):
+            found = options()
+            assert found == expected
+            for each in found:
+                (each.get("experiments") or []).append("g")
+
+
+def test_option_of_a_class_that_is_new_is_among_all() -> None:
+    with quick_beam.patched():
+        before = pipeline_options.PipelineOptions([]).get_all_options()
+
+        class New(pipeline_options.PipelineOptions):
+            @classmethod
+            def _add_argparse_args(cls, parser: Any) -> None:
+                parser.add_argument("--new_one", default="n")
+
+        assert pipeline_options.PipelineOptions([]).get_all_options() == {**before, "new_one": "n"}
+        del New
+
+
 def test_option_with_a_wrong_metavar_is_refused_as_by_argparse() -> None:
     with quick_beam.patched():
         parser = pipeline_options._BeamArgumentParser(prog="job")
@@ -160,6 +209,88 @@ def test_annotations_are_those_that_beam_converts_and_nobody_shares_an_unannotat
             assert [types_of(each) for each in functions] == expected
 
 
+def test_types_are_those_that_beam_converts() -> None:
+    variable: Any = typing.TypeVar("variable")
+    kinds: list[Any] = [
+        *(int, None, str, "int", list, list[int], typing.List[int], dict[str, tuple[int, ...]], int | None),  # noqa: UP006
+        *(typing.Any, variable, list[variable], typing.NamedTuple, typehints.List[int], typing.Literal[1]),
+        *(typing.Literal[True], typing.Annotated[int, []], Plain),
+    ]
+    convert = native_type_compatibility.convert_to_beam_type
+    expected = [convert(each) for each in kinds]
+    with quick_beam.patched():
+        for _ in range(2):
+            assert [native_type_compatibility.convert_to_beam_type(each) for each in kinds] == expected
+        assert native_type_compatibility.convert_to_beam_type(variable) is convert(variable)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="to have arity 2, had arity 1"):
+                native_type_compatibility.convert_to_beam_type(collections.abc.Mapping[int])  # type: ignore[type-arg]
+
+
+def test_classes_and_functions_are_pickled_by_reference_where_cloudpickle_does() -> None:
+    class Local:
+        pass
+
+    module = types.ModuleType("other")
+    values: list[Any] = [Plain, Local, around, Plain().process.__func__, lambda: 0, len, cloudpickle, module]
+
+    def are_found() -> list[Any]:
+        found = []
+        for each in values:
+            try:
+                found.append(cloudpickle._should_pickle_by_reference(each))
+            except TypeError as e:
+                found.append(str(e))
+        return found
+
+    expected = are_found()
+    assert expected[:4] == [True, False, True, True] and "cannot check" in expected[5] and expected[6:] == [True, False]
+    with quick_beam.patched():
+        assert are_found() == are_found() == expected
+        assert not cloudpickle._should_pickle_by_reference(Plain, name="missing")
+
+
+def test_submodules_that_a_function_uses_are_those_that_cloudpickle_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_futures() -> Any:
+        return concurrent.futures.ThreadPoolExecutor
+
+    def of_nothing() -> Any:
+        return concurrent
+
+    def find() -> list[Any]:
+        dependencies = [concurrent, sys, len, None]
+        return [cloudpickle._find_imported_submodules(each.__code__, dependencies) for each in (of_futures, of_nothing)]
+
+    expected = find()
+    assert expected == [[concurrent.futures], []]
+    with quick_beam.patched():
+        assert find() == find() == expected
+        monkeypatch.setitem(sys.modules, "concurrent.ThreadPoolExecutor", types.ModuleType("new"))
+        assert {each.__name__ for each in find()[0]} == {"concurrent.futures", "new"}
+
+
+def test_counters_of_steps_are_kept_and_beam_counts_no_others() -> None:
+    def count(element: int) -> int:
+        beam.metrics.Metrics.counter("test", "elements").inc()
+        beam.metrics.Metrics.distribution("test", "sizes").update(element)
+        return element
+
+    with quick_beam.patched():
+        pipeline = test_pipeline.TestPipeline(runner=RUNNER)
+        _ = pipeline | beam.Create([1, 2]) | beam.Map(count)
+        result = pipeline.run()
+    found = result.metrics().query()
+    assert [(each.key.metric.name, each.committed) for each in found["counters"]] == [("elements", 2)]
+    assert [(each.key.metric.name, each.committed.sum) for each in found["distributions"]] == [("sizes", 3)]
+    assert {each.urn.split(":")[2] for each in result.monitoring_infos()} == {"user"}
+
+
+def test_this_process_is_in_no_ipython() -> None:
+    expected = interactive_utils.is_in_ipython()
+    with quick_beam.patched():
+        assert interactive_utils.is_in_ipython() == expected
+
+
 def test_wrong_type_is_refused_with_the_step_and_the_types() -> None:
     with (
         quick_beam.patched(),
@@ -184,14 +315,19 @@ def test_arguments_of_a_step_are_copies() -> None:
 
 def test_another_beam_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {
+        "apache_beam.internal.cloudpickle.cloudpickle",
         "apache_beam.internal.cloudpickle_pickler",
         "apache_beam.options.pipeline_options",
+        "apache_beam.runners.portability.fn_api_runner.fn_runner",
+        "apache_beam.runners.worker.bundle_processor",
         "apache_beam.runners.worker.statecache",
         "apache_beam.runners.worker.statesampler",
         "apache_beam.testing.test_pipeline",
         "apache_beam.transforms.core",
         "apache_beam.transforms.userstate",
         "apache_beam.typehints.decorators",
+        "apache_beam.typehints.native_type_compatibility",
+        "apache_beam.utils.interactive_utils",
         "apache_beam.typehints.trivial_inference",
     }
     for name in others:
@@ -223,3 +359,33 @@ def test_test_pipeline_is_written_for_the_worker_as_it_was_built(monkeypatch: py
     with quick_beam.patched(), test_pipeline.TestPipeline(runner=RUNNER) as pipeline:
         util.assert_that(pipeline | beam.Create([1, 2]) | beam.ParDo(Plain()), util.equal_to([1, 2]))
     assert set(written) == {pipeline}  # and no copy of it
+
+
+@pytest.mark.parametrize(
+    ("mode", "environment", "is_compressed"),
+    [
+        ("in_memory", None, False),
+        ("multi_threading", None, True),
+        ("multi_processing", None, True),
+        ("in_memory", environments.SubprocessSDKEnvironment.from_command_string("true"), True),
+    ],
+)
+def test_pickles_of_a_job_are_compressed_where_another_process_may_read_them(
+    mode: str, environment: Any, is_compressed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+
+    def stop(*_: object, **__: object) -> None:
+        written.append(cloudpickle_pickler.dumps(Plain()))
+        raise InterruptedError
+
+    with quick_beam.patched():
+        monkeypatch.setattr(beam.Pipeline, "to_runner_api", stop)
+        options = pipeline_options.PipelineOptions(direct_running_mode=mode)
+        pipeline = beam.Pipeline(fn_api_runner.FnApiRunner(default_environment=environment), options)
+        with pytest.raises(InterruptedError):
+            pipeline.run()
+        written.append(cloudpickle_pickler.dumps(Plain()))
+        found = [base64.b64decode(each).startswith(b"BZh") for each in written]
+        assert (found[0], found[-1]) == (is_compressed, True)
+        assert {type(cloudpickle_pickler.loads(each)) for each in written} == {Plain}

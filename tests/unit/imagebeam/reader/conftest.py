@@ -51,6 +51,19 @@ def source(dataset: imagebeam.ImageDataset) -> example_source.ExampleSource:
     return dataset.as_grain("train")
 
 
+@pytest.fixture(scope="module")
+def unchanged_graphs() -> Iterator[None]:
+    """Makes TensorFlow run its graphs as they are built: to optimize a pipeline takes longer than to read a few images.
+
+    For tests of what a batch holds. test_dataset.py, test_mixture.py, test_resume.py and the integration tests read
+    with optimized graphs, as users do.
+    """
+    tf = pytest.importorskip("tensorflow")
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
 @pytest.fixture
 def short_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives up an operation on a storage after 0.05 s, in all threads."""

@@ -23,6 +23,8 @@ from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
 
+pytestmark = pytest.mark.usefixtures("unchanged_graphs")
+
 KINDS = [
     pytest.param(features.BYTES, id="bytes"),
     pytest.param(features.INT64, id="int64-list"),
@@ -268,7 +270,7 @@ def test_bench_measures_pixels(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(bench_reader, "_POOL_PICTURES", 16)
     monkeypatch.setattr(bench_reader, "_POOL_CHUNKS", 1)
     dataset = make(tmp_path, features.INT64)
-    result = bench_reader.run_bench(dataset, "train", batch_size=4, image_size=8, seconds=0.05, threads=2)
+    result = bench_reader.run_bench(dataset, "train", batch_size=4, image_size=8, seconds=0.002, threads=2)
     assert result.decoder == "TensorFlow"
     assert min(speed.images_per_second for speed in result.stages.values()) > 0
 

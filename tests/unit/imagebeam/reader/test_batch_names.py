@@ -17,6 +17,8 @@ from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
 
+pytestmark = pytest.mark.usefixtures("unchanged_graphs")
+
 COUNT = 12
 LABEL, ENCODED, LIST = "image/class/label", "image/encoded", "spots"
 COLUMNS = ("image", "mask", "label", "lists", "position", "features/x", "spots/count")

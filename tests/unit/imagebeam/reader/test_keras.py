@@ -17,6 +17,8 @@ from tests.unit.imagebeam.reader import written
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 
+pytestmark = pytest.mark.usefixtures("unchanged_graphs")
+
 NUM_EXAMPLES = 22
 BATCH_SIZE = 4
 OPTIONS: Mapping[str, Any] = {"image_size": 8, "features": ("image/key",)}

@@ -19,6 +19,8 @@ from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
 
+pytestmark = pytest.mark.usefixtures("unchanged_graphs")
+
 COUNT = 23
 LABELS = ("cat", "dog", "owl")
 XMIN, TEXT, IDS = "image/object/bbox/xmin", "image/object/class/text", "image/object/class/label"

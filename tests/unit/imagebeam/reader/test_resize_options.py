@@ -24,6 +24,8 @@ tf = pytest.importorskip("tensorflow")
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
     pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
 
+pytestmark = pytest.mark.usefixtures("unchanged_graphs")
+
 FILTERS = {"bilinear": 1, "bicubic": 2}
 PILLOW = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 # Levels from 0 to 255 by which TensorFlow's float arithmetic and that of C may differ; both round to the nearest.
