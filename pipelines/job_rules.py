@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from imagebeam.transforms import dataset_settings
+from imagebeam.transforms import dataset_settings, label_names
 from imagebeam.transforms.sources import image_source, listing_rules
 
 
@@ -25,3 +26,11 @@ class JobRules(NamedTuple):
     transforms: tuple[dataset_settings.ColumnTransform, ...]
     scratch: str  # folder where tf.Transform writes first
     listing: listing_rules.ListingRules  # for every image that the source lists
+
+    def with_staged_names(self) -> JobRules:
+        """Returns the same rules with long names of labels staged in the output: then they are pickled no more."""
+        names = self.settings.names
+        if isinstance(names, label_names.LabelNames):
+            names = label_names.stage_if_long(names, self.settings.paths.names_file(self.settings.run_id))
+        settings = dataclasses.replace(self.settings, names=names)
+        return self._replace(settings=settings, label={**self.label, "names": names})

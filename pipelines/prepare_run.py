@@ -51,7 +51,7 @@ def make_rules(
     source: image_source.ImageSource | None = None,
     scratch: str = "",
 ) -> job_rules.JobRules:
-    """Returns the rules of a job that runs in this process, or in the one that started it.
+    """Returns the rules of a job that runs in this process, or in the one that started it, which stages their names.
 
     Args:
         request: of the run.
@@ -70,8 +70,7 @@ def make_rules(
         source,
         scratch,
         run_id,
-        paths.names_file(run_id),
-        checked.snapshot,
+        snapshot=checked.snapshot,
     )
 
 

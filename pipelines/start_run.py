@@ -55,7 +55,7 @@ def in_this_process(
         with late_modules.quick_imports() if is_first else contextlib.nullcontext():
             from imagebeam.pipelines import make_job  # imports Beam's transforms
 
-        job = make_job.of_rules(rules)
+        job = make_job.of_rules(rules.with_staged_names())
         stack.enter_context(launch.hold_output(job.settings))
         building: list[contextlib.AbstractContextManager[None]] = []
         if request.show_progress:
