@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import posixpath
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import records, snapshots, storage
@@ -17,7 +18,13 @@ from imagebeam.transforms.reports import snapshot_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.updates import commit_snapshot
 
+if TYPE_CHECKING:
+    import array
+
+    from imagebeam.transforms.html_report import sample_records
+
 _LOGGER = logging.getLogger("imagebeam.transforms.stage_report")  # users select lines of logs by this name
+_MAX_SHARES = 6  # of the thumbnails of a page, made at the same time: one split has six places
 
 
 class _Task(NamedTuple):
@@ -29,6 +36,8 @@ class _Task(NamedTuple):
     statistics: Mapping[str, Any]
     removed: bytes | None  # the files of a snapshot
     changes: bytes
+    share: tuple[int, int] = (0, 1)  # its index and the number of shares, of the task to make a share of the thumbnails
+    shares: tuple[bytes, ...] = ()  # of thumbnails, made by other tasks, pickled
 
 
 class _Page(NamedTuple):
@@ -97,10 +106,28 @@ def _make_somewhere(task: _Task, writers: str | None) -> _Page:
     if pool is None:
         return _try_to_make(task)
     try:
+        if (count := min(pool.size, _MAX_SHARES)) > 1:
+            tasks = [task._replace(share=(index, count)) for index in range(count)]
+            shares = [future.result() for future in [pool.submit(_try_to_read_share, each) for each in tasks]]
+            for share in shares:
+                if isinstance(share, _Page):
+                    return share
+            task = task._replace(shares=tuple(shares))
         page: _Page = pool.submit(_try_to_make, task).result()
     except writer_processes.WriterError as e:
         return _explain(e)
     return page
+
+
+def _try_to_read_share(task: _Task) -> bytes | _Page:
+    """Returns a share of the thumbnails, pickled for another writer process; a page without content if it fails."""
+    from imagebeam.transforms.html_report import make_report  # late, as below
+
+    try:
+        share = make_report.read_share(task.catalog, task.statistics, _files_of(task), _removed_in(task), *task.share)
+        return pickle.dumps(share, protocol=5)
+    except Exception as e:  # as in `stage_report`
+        return _explain(e)
 
 
 def _try_to_make(task: _Task) -> _Page:
@@ -115,7 +142,22 @@ def _explain(error: Exception) -> _Page:
 
 
 def _make(task: _Task) -> bytes:
-    from imagebeam.transforms.html_report import make_report, sample_records  # late: a writer process imports them
+    from imagebeam.transforms.html_report import make_report  # late: a writer process imports it
+
+    return make_report.make_report(
+        task.catalog,
+        task.statistics,
+        _files_of(task),
+        storage.join(task.staging, catalog_lib.REJECTS_FILE),
+        removed=_removed_in(task),
+        changes=json.loads(task.changes),
+        duplicates=storage.join(task.staging, catalog_lib.DUPLICATES_FILE) if task.catalog.duplicates else None,
+        shares=[pickle.loads(share) for share in task.shares],
+    )
+
+
+def _files_of(task: _Task) -> sample_records.ShardFiles:
+    from imagebeam.transforms.html_report import sample_records
 
     def addresses(name: str) -> Sequence[str]:
         if name.startswith("../"):
@@ -123,13 +165,8 @@ def _make(task: _Task) -> bytes:
         # a commit that was cut short may have moved it
         return [storage.join(task.staging, posixpath.basename(name)), storage.join(task.output, name)]
 
-    catalog, removed = task.catalog, task.removed
-    return make_report.make_report(
-        catalog,
-        task.statistics,
-        sample_records.ShardFiles(addresses),
-        storage.join(task.staging, catalog_lib.REJECTS_FILE),
-        removed=snapshots.decode_removed(removed, catalog, snapshots.REMOVED_FILE) if removed else None,
-        changes=json.loads(task.changes),
-        duplicates=storage.join(task.staging, catalog_lib.DUPLICATES_FILE) if catalog.duplicates else None,
-    )
+    return sample_records.ShardFiles(addresses)
+
+
+def _removed_in(task: _Task) -> Mapping[str, array.array[int]] | None:
+    return snapshots.decode_removed(task.removed, task.catalog, snapshots.REMOVED_FILE) if task.removed else None

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
+from imagebeam import catalog as catalog_lib
 from imagebeam.pipelines import call_arguments, prepare_aside
+from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.shard import forked_child
 from tests import command_line, forked_commands, image_sets
 
@@ -102,6 +104,16 @@ def test_errors_are_those_of_a_command_that_reads_its_config_itself(
     assert (aside.returncode, aside.stdout, aside.stderr) == (2, here.stdout, here.stderr)
     assert here.returncode == 2
     assert not (tmp_path / "out").exists()
+
+
+def test_long_names_of_labels_reach_the_workers(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    classes = tmp_path / "classes.txt"
+    names = [f"n{number:08d}" for number in range(label_names.MAX_IN_GRAPH // 8)]
+    classes.write_text("\n".join(["cat", "dog", *names]) + "\n")
+    vocabulary = ["--set", f"label.vocabulary={classes}"]
+    done = command_line.run_fresh("convert", "-q", "--input", images, "--output", tmp_path / "out", *vocabulary)
+    assert done.returncode == 0, done.stderr
+    assert catalog_lib.load_catalog(tmp_path / "out").labels == ("cat", "dog", *names)
 
 
 REPLACED = """

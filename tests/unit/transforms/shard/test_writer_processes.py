@@ -282,3 +282,14 @@ def test_processes_get_settings_of_malloc_unless_the_user_sets_them(monkeypatch:
         "MALLOC_TOP_PAD_": "4096",
     }
     assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
+
+
+def test_early_answer_reaches_the_launcher_before_the_task_ends() -> None:
+    found: list[bytes] = []
+    with writer_processes.start(1) as pool:
+        assert pool.submit(writer_processes.answer_early, b"part", on_early=found.append).result() is None
+        assert found == [b"part"]
+        assert pool.submit(writer_processes.answer_early, b"dropped").result() is None  # nobody asked for it
+        assert pool.submit(len, "ab").result() == 2
+        assert pool.size == 1
+    assert found == [b"part"]
