@@ -139,7 +139,7 @@ class _SortFn(_MergeSummariesFn):
         yield from super().finish_bundle()
 
     def _task(self, intervals: Sequence[sort_intervals.PackedInterval]) -> sort_intervals.SortTask:
-        return sort_intervals.SortTask(intervals, self._order, _max_plain_bytes(self._writers))
+        return sort_intervals.SortTask(intervals, self._order)
 
     def _take(self, sorted_: sort_intervals.SortedIntervals) -> Sequence[SortedRun]:
         self._ranking.merge(sorted_.ranking)

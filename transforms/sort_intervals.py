@@ -122,7 +122,6 @@ class SortTask(NamedTuple):
 
     intervals: Sequence[PackedInterval]
     order: Order
-    max_plain_bytes: int  # of a run that is not compressed
 
 
 class SortedIntervals(NamedTuple):
@@ -140,7 +139,7 @@ def sort_intervals(task: SortTask) -> SortedIntervals:
         for sets in open_interval(packed, task.order):
             for name, refs in sets.items():
                 num_refs = len(refs.key)
-                packed_refs = elements.pack_columns(refs, task.max_plain_bytes)
+                packed_refs = elements.pack_columns(refs)  # compressed: it stays in memory until it is written
                 sorted_.runs.append((name, interval, num_before[name], num_refs, packed_refs))
                 num_before[name] += num_refs
             sorted_.ranking.add(_summarize(interval, sets, task.order))
