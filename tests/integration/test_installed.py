@@ -18,7 +18,7 @@ import json, pickle, sys
 import configs.train, pipelines.nightly, transforms  # the user's own
 import imagebeam
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import label_rule
+from imagebeam.transforms.sources import label_rule
 
 assert (configs.train.OWNER, pipelines.nightly.OWNER, transforms.OWNER) == ("user", "user", "user")
 assert imagebeam.__file__.startswith(sys.argv[1]), imagebeam.__file__
