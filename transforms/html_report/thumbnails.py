@@ -142,7 +142,8 @@ def _decode(data: bytes) -> PIL.Image.Image:
         raise ValueError(f"{found or 'its format'} is not decoded here")
     picture = pillow_decoder.pillow().open(io.BytesIO(data), formats=(pillow_decoder.DECODED_FORMATS[found],))
     if found == image_formats.JPEG:
-        picture.draft(None, (2 * SIDE_PX, 2 * SIDE_PX))
+        longer = max(picture.size)
+        picture.draft(None, (2 * SIDE_PX * picture.width // longer or 1, 2 * SIDE_PX * picture.height // longer or 1))
     if picture.width * picture.height > _MAX_DECODED_PX:
         raise ValueError(f"{picture.width * picture.height:,} pixels, too many for a thumbnail")
     picture.load()
