@@ -83,7 +83,7 @@ TRUSTED_GRAPH = ("--no_pipeline_type_check",)
 # numpy, which Beam imports, starts a thread for each core when it is imported. This process multiplies no matrices.
 _NUMPY_THREADS = "OPENBLAS_NUM_THREADS"
 
-_GC_THRESHOLD = 50_000  # new objects before garbage is collected, instead of 700: a tenth of the time for MNIST
+_GC_THRESHOLD = 300_000  # new objects before garbage is collected, instead of 700: a tenth of the time for MNIST
 
 _RUNNER = "apache_beam.runners.portability.fn_api_runner"
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner", "bundlebaseddirectrunner")
