@@ -77,7 +77,7 @@ def _annotated(more: Mapping[str, object] | None = None, **fields: object) -> st
 _OBJECT = {"category_id": 3, "bbox": [1, 1, 5, 5], "area": 25, "iscrowd": 0}
 _POINTS = _annotated({"keypoints": ["nose"], "skeleton": []}, **_OBJECT, keypoints=[2, 2, 2], num_keypoints=1)
 _SEGMENT = {"id": 7, "category_id": 3, "iscrowd": 0, "bbox": [0, 0, 5, 5], "area": 25}
-_PANOPTIC = json.dumps(
+PANOPTIC = json.dumps(
     json.loads(coco_json())
     | {"annotations": [{"image_id": n, "file_name": f"{n}.png", "segments_info": [_SEGMENT]} for n in range(4)]}
 )
@@ -304,7 +304,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         8,
         images(*(f"{split}2017/#.jpg" for split in _SPLITS))
         | images(*(f"annotations/panoptic_{split}2017/#.png" for split in _SPLITS))
-        | {f"annotations/panoptic_{split}2017.json": _PANOPTIC for split in _SPLITS},
+        | {f"annotations/panoptic_{split}2017.json": PANOPTIC for split in _SPLITS},
     ),
     "lvis": (
         "lvis",

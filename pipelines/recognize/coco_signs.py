@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam.pipelines.recognize.survey import (
+    HEAD_BYTES,
     Change,
     Finding,
     Folder,
@@ -31,7 +32,7 @@ _KINDS = (
     _Kind("coco_captions", re.compile(r"(?i).*captions?.*\.json"), "JSON of captions"),
     _Kind("coco_panoptic", re.compile(r"(?i).*panoptic.*\.json"), "JSON of panoptic masks"),
 )
-_OTHER_KINDS = re.compile(r"(?i)caption|keypoint|panoptic|stuff|image_info|_annotations.coco|^lvis_")
+_OTHER_KINDS = re.compile(r"(?i)caption|keypoint|panoptic|stuff|images?_info|_annotations.coco|^lvis_")
 _LVIS = re.compile(r"(?i)lvis_.*\.json")
 
 
@@ -44,13 +45,13 @@ class _Place(NamedTuple):
 
 def find_coco(survey: Survey, at: str) -> Iterator[Finding]:
     """Finds JSON with images, annotations and categories, and the folder of the images of each."""
-    places = _find_places(survey, at, lambda name: _OTHER_KINDS.search(name) is None, prefers="instances")
+    places = _find_places(survey, at, "coco", prefers="instances")
     if places:
         often = (Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN"),)
         yield Finding("coco", Strength.CERTAIN, f"JSON of COCO: {_show(places)}", _settings_of(places), (), often)
     strength = Strength.POSSIBLE if places else Strength.CERTAIN  # one of several things to learn from the same images
     for kind in _KINDS:
-        places = _find_places(survey, at, lambda name, kind=kind: kind.names.fullmatch(name) is not None)  # type: ignore[misc]
+        places = _find_places(survey, at, kind.preset)
         if not places:
             continue
         settings = _settings_of(places)
@@ -105,26 +106,25 @@ def _holders(survey: Survey, at: str) -> list[Folder]:
     return [root, *(survey.look(root.below(name)) for name in root.folders if _names_annotations(name))]
 
 
-def _find_places(
-    survey: Survey, at: str, is_meant: Callable[[str], bool], prefers: str | None = None
-) -> dict[str, _Place]:
-    """Returns the files of a kind by split: those whose first image is found.
+def _find_places(survey: Survey, at: str, preset: str, prefers: str | None = None) -> dict[str, _Place]:
+    """Returns the files that a preset reads, by split: those whose first image is found.
 
     Args:
         survey: of the folder.
         at: the data set in it.
-        is_meant: says by the name whether a file is of the kind.
+        preset: of one kind of file.
         prefers: part of the name of the file that is taken if there are several for a split.
     """
     root = survey.look(at)
     places: dict[str, _Place] = {}
     for holder in _holders(survey, at):
-        for name in filter(is_meant, holder.ending(".json")):
+        for name in holder.ending(".json"):
             split = split_meant(name) or "train"
             if split in places and (prefers is None or prefers not in name):
                 continue
-            shape = shape_of_json(survey.head(holder.below(name)))
-            if not _is_coco(shape):
+            head = survey.head(holder.below(name))
+            shape = shape_of_json(head)
+            if not _is_coco(shape, is_whole=len(head) < HEAD_BYTES) or _preset_of(name, shape) != preset:
                 continue
             folder = _folder_of_names(survey, at, root, shape["images"]["file_name"], name)
             if folder is not None:
@@ -186,9 +186,24 @@ _BUFFER_BYTES = 1_024  # that ijson parses at once: it takes quadratic time for 
 _MAX_PREFIX = 1_000  # characters of the names of the lists and objects around a value
 
 
-def _is_coco(shape: Mapping[str, Mapping[str, Any]]) -> bool:
+def _is_coco(shape: Mapping[str, Mapping[str, Any]], is_whole: bool) -> bool:
     has_images = "file_name" in shape.get("images", {})
-    return has_images and ("id" in shape["images"] or "annotations" in shape)
+    return has_images and ("annotations" in shape or (not is_whole and "id" in shape["images"]))
+
+
+def _preset_of(name: str, shape: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the preset that reads a file: by its first annotation, and where that tells nothing by its name."""
+    first = shape.get("annotations", {})
+    if "segments_info" in first:
+        return "coco_panoptic"
+    if "caption" in first:
+        return "coco_captions"
+    kinds = [kind.preset for kind in _KINDS if kind.names.fullmatch(name)]
+    if "coco_keypoints" in kinds:
+        return "coco_keypoints"
+    if first or not _OTHER_KINDS.search(name):  # objects
+        return "coco"
+    return kinds[0] if kinds else ""
 
 
 def _folder_of_names(survey: Survey, at: str, root: Folder, name: Any, file: str) -> str | None:

@@ -28,10 +28,16 @@ def resize(picture: PIL.Image.Image, size: tuple[int, int], filter: str) -> PIL.
         size: width and height in pixels.
         filter: a key of FILTERS; all are antialiased.
     """
-    scaled = _resize_in_c(picture, size, filter) if picture.mode == "RGB" and _has_same_pixels() else None
+    is_for_c = picture.mode == "RGB" and not _scales_height_first(picture.size, size) and _has_same_pixels()
+    scaled = _resize_in_c(picture, size, filter) if is_for_c else None
     return (
         picture.resize(size, getattr(pillow_decoder.pillow().Resampling, FILTERS[filter])) if scaled is None else scaled
     )
+
+
+def _scales_height_first(size: tuple[int, int], target: tuple[int, int]) -> bool:
+    """Returns whether Pillow scales the height first, as it does for very tall pictures; C begins with the width."""
+    return size[1] > 100 * size[0] and target[1] < size[1]
 
 
 def _resize_in_c(picture: PIL.Image.Image, size: tuple[int, int], filter: str) -> PIL.Image.Image | None:
@@ -44,7 +50,7 @@ def _resize_in_c(picture: PIL.Image.Image, size: tuple[int, int], filter: str) -
 
 
 def resize_bytes(data: bytes, shape: tuple[int, int, int], size: tuple[int, int], filter: str) -> bytes | None:
-    """Returns bare pixels scaled like `resize`, without the time that Pillow takes for small pictures; None without C.
+    """Returns bare pixels scaled like `resize`, without the time that Pillow takes for small pictures; None if C cannot.
 
     Args:
         data: rows of pixels, one byte for each channel.
@@ -53,7 +59,7 @@ def resize_bytes(data: bytes, shape: tuple[int, int, int], size: tuple[int, int]
         filter: a key of FILTERS.
     """
     height, width, channels = shape
-    if channels not in _WITHOUT_ALPHA or not _has_same_pixels():
+    if channels not in _WITHOUT_ALPHA or _scales_height_first((width, height), size) or not _has_same_pixels():
         return None
     return _resize.resize_bytes(data, channels, (width, height), size, FILTER_NUMBERS[filter])
 

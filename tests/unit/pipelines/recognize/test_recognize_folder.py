@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pathlib
 import random
 import re
@@ -261,7 +262,7 @@ def test_file_given_as_a_folder_names_its_preset(
             id="zip-of-boxes",
         ),
         pytest.param(
-            images("train2017/#.jpg") | {"annotations/panoptic_train2017.json": folder_shapes.coco_json()},
+            images("train2017/#.jpg") | {"annotations/panoptic_train2017.json": folder_shapes.PANOPTIC},
             "coco_panoptic",
             "unpack annotations/panoptic_train2017.zip first: the folder annotations/panoptic_train2017 must hold "
             "the PNG files",
@@ -293,6 +294,24 @@ def test_what_must_be_done_first_is_in_a_note(
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
     assert found.sure is None
     assert [(each.preset, each.notes) for each in found.candidates if each.preset == preset] == [(preset, (note,))]
+
+
+def test_json_of_coco_is_known_by_its_annotations_and_not_by_its_name(tmp_path: pathlib.Path) -> None:
+    bare = json.loads(folder_shapes.coco_json())
+    del bare["annotations"]
+    tree = (
+        images("train/#.jpg")
+        | images("segments/#.png")
+        | {
+            "images_train.json": json.dumps(bare),
+            "panoptic_coco_detection_format.json": folder_shapes.coco_json(),
+            "segments.json": folder_shapes.PANOPTIC,
+        }
+    )
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    named = {each.preset: each.settings.get("source.coco.annotations") for each in found.candidates}
+    assert named["coco"] == {"train": "panoptic_coco_detection_format.json"}
+    assert named["coco_panoptic"] == {"train": "segments.json"}
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,17 @@ def test_bare_pixels_of_a_larger_picture_are_those_of_pillow() -> None:
         assert found == (by_pillow(picture, (99, 401), "lanczos").tobytes() if ON_THIS_PROCESSOR else None)
 
 
+@pytest.mark.parametrize("height", [200, 201, 300])
+@pytest.mark.parametrize("to", [(2, 150), (16, 16), (1, 1), (5, 400)])
+def test_very_tall_pictures_are_those_of_pillow_which_scales_their_height_first(
+    height: int, to: tuple[int, int]
+) -> None:
+    picture = NOISE.convert("RGB").resize((2, height))
+    expected = by_pillow(picture, to, "bilinear").tobytes()
+    assert resample.resize(picture, to, "bilinear").tobytes() == expected
+    assert resample.resize_bytes(picture.tobytes(), (height, 2, 3), to, "bilinear") in (None, expected)
+
+
 @pytest.mark.parametrize("channels", [2, 4])
 def test_bare_pixels_with_alpha_are_left_to_pillow(channels: int) -> None:
     assert resample.resize_bytes(bytes(4 * channels), (2, 2, channels), (1, 1), "area") is None
