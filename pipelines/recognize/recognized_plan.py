@@ -59,7 +59,9 @@ def describe(found: recognize_folder.Recognition, chosen: Finding) -> list[tuple
     rows += [("settings", each) for each in recognize_folder.overrides_of(chosen)]
     rows += [("note", each) for each in (*chosen.notes, *found.remarks)]
     others = [each for each in found.candidates if each is not chosen]
-    rows += [("also possible", f"{each.preset}: {each.evidence}") for each in others]
+    for each in others:
+        where = f" in {found.address(each)}" if each.input != chosen.input else ""
+        rows.append(("also possible", f"{each.preset}{where}: {each.evidence}"))
     return rows
 
 

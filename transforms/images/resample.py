@@ -50,7 +50,7 @@ def _resize_in_c(picture: PIL.Image.Image, size: tuple[int, int], filter: str) -
 
 
 def resize_bytes(data: bytes, shape: tuple[int, int, int], size: tuple[int, int], filter: str) -> bytes | None:
-    """Returns bare pixels scaled like `resize`, which saves the time that Pillow takes for small ones; None if C cannot.
+    """Returns bare pixels scaled like `resize`, without the time that Pillow takes for small ones; None if C cannot.
 
     Args:
         data: rows of pixels, one byte for each channel.
