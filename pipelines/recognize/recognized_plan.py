@@ -52,6 +52,9 @@ def choose(known: argparse.Namespace) -> Choice:
     return Choice(tuple(describe(found, chosen)), tuple(commands))
 
 
+_UNKNOWN = "no preset recognizes this folder: each folder directly in it is taken as a class"
+
+
 def describe(found: recognize_folder.Recognition, chosen: Finding) -> list[tuple[str, str]]:
     """Returns rows on a candidate: the preset and why, what was guessed, and which others are possible."""
     where = f" in {found.address(chosen)}" if chosen.input else ""
@@ -73,6 +76,8 @@ def _list(found: recognize_folder.Recognition) -> Choice:
         rows += [("  note", note) for note in each.notes]
         rows.append(("  options", recognize_folder.options_of(found, each)))
     rows += [("note", each) for each in found.remarks]
+    if not found.candidates:
+        rows.append(("note", _UNKNOWN))
     if not found.candidates or found.candidates[0].strength is Strength.POSSIBLE:
         return Choice(tuple(rows))
     number = plural.count(len(found.strongest), "preset")

@@ -583,6 +583,13 @@ def test_plan_lists_presets_that_fit_alike(tmp_path: pathlib.Path) -> None:
     assert f"2 presets fit '{tmp_path}', and none of them better than the others: give the options" in done.stderr
 
 
+def test_plan_says_that_no_preset_recognizes_a_folder(tmp_path: pathlib.Path) -> None:
+    folder_shapes.write(tmp_path, images("scans/deep/#.png"))
+    done = command_line.succeed("plan", "--input", tmp_path, here=True)
+    assert "no preset recognizes this folder: each folder directly in it is taken as a class" in done.stdout
+    assert "1 class: scans" in done.stdout
+
+
 def test_plan_with_settings_of_its_own_is_left_alone(tmp_path: pathlib.Path) -> None:
     root = folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks"][2])
     done = command_line.succeed("plan", "--input", root, "--set", "label.by=none", here=True)
