@@ -17,6 +17,7 @@ from imagebeam.pipelines.recognize.survey import (
     and_list,
     extension_of,
     likely_first,
+    name_some,
     split_meant,
 )
 
@@ -214,13 +215,15 @@ def notes_on_masks(survey: Survey) -> list[str]:
     remedy = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
     if not is_lossy:
         remedy = "for masks, one for each image, take the preset segmentation with source.masks.image and .mask"
-    return [f"{and_list(masks)} would be a class by its name, but may hold masks of the images beside it; {remedy}"]
+    shown = name_some(masks) if len(masks) > 3 else and_list(masks)
+    return [f"{shown} would be a class by its name, but may hold masks of the images beside it; {remedy}"]
 
 
 def masks_in(survey: Survey, folder: Folder) -> list[str]:
     """Returns the folders in a folder that are named like masks, and whose files are named like the images beside them.
 
-    A file is named like an image if its name begins with that of the image: 7_square_0.png for 7.jpg.
+    A file is named like an image if its name begins with that of the image: 7_square_0.png for 7.jpg. Files beside a
+    folder `images` may have any names, as in the Data Science Bowl of 2018, where each image has a folder of masks.
     """
     found = []
     for name in filter(_MASKS_ALONE.fullmatch, folder.folders):
@@ -228,7 +231,8 @@ def masks_in(survey: Survey, folder: Folder) -> list[str]:
         beside = [survey.look(folder.below(each)) for each in folder.folders if not _MASKS_ALONE.fullmatch(each)]
         stems = {stem for each in beside[:_MAX_FOLDERS] for stem in each.stems}
         names = sorted(masks.stems)[:_NUM_STEMS] if masks is not None else []
-        if names and sum(_begins_with_one(each, stems) for each in names) >= _SHARE * len(names):
+        is_beside_images = any(each.lower() in ("images", "image") for each in folder.folders)
+        if names and (is_beside_images or sum(_begins_with_one(each, stems) for each in names) >= _SHARE * len(names)):
             found.append(name)
     return found
 

@@ -21,13 +21,19 @@ from tests.folder_shapes import images
             id="two-splits",
         ),
         pytest.param(images("set/shapes/#.jpg", "set/labels/#_0.png", "set/labels/#_1.png"), id="no-split"),
+        pytest.param(
+            images("id1/images/x.png", "id2/images/y.png", "id1/masks/abc#.png", "id2/masks/def#.png"),
+            id="folder-of-masks-for-each-image",
+        ),
     ],
 )
 def test_folder_of_masks_below_another_one_is_no_class_without_a_note(
     tmp_path: pathlib.Path, tree: folder_shapes.Tree
 ) -> None:
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
-    masks = " and ".join(sorted({name.rpartition("/")[0] for name in tree if "shapes" not in name}))
+    masks = " and ".join(
+        sorted({name.rpartition("/")[0] for name in tree if "shapes" not in name and "images" not in name})
+    )
     assert found.sure is None
     assert found.remarks[0].startswith(f"{masks} would be a class by its name, but may hold masks of the images beside")
 
