@@ -319,8 +319,11 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
             rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
     if dark := counted["dark"]:
         files = [f"{key} ({highest:,})" for key, highest in sorted(counted["dark_files"].items())[:_MAX_NAMED]]
-        what = f"{plural.count(dark.total(), 'gray image')} of 16 bits with small numbers ({_most_common(dark)})"
-        remedy = "nearly black with 8 bits; set image.white_level to their largest number"
+        # of PNGs whose bytes are kept, only a few are looked into
+        at_least = "at least " if any(name.startswith("png") for name in dark) else ""
+        count = f"{at_least}{plural.count(dark.total(), 'gray image')}"
+        what = f"{count} of 16 bits with small numbers ({_most_common(dark)})"
+        remedy = "nearly black with 8 bits; set image.white_level to their largest number, 255 at least"
         rows.append(("dark", f"{what}, such as {', '.join(files)}: {remedy}"))
     if turns := counted["orientations"].total():
         what = f"{plural.count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"

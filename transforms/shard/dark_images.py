@@ -10,6 +10,7 @@ COUNTS, FILES = "dark", "dark_files"  # in statistics.json
 NUM_FILES = 3  # that are named, of a shard
 _NUM_DECODED = 4  # of a shard: PNGs whose bytes are kept are decoded only here
 _MAX_DECODED_PIXELS = 1 << 24
+_LOWEST_WHITE = 255  # of image.white_level
 _MARGIN = 4  # an image is dark if its largest number is at most a quarter of the one that becomes white
 
 
@@ -30,7 +31,7 @@ class DarkImages:
             white_level: the number that becomes white.
         """
         highest = image.highest if image.highest is not None else self._highest_kept(image)
-        if highest is None or not 0 < highest * _MARGIN <= white_level:
+        if highest is None or white_level == _LOWEST_WHITE or not 0 < highest * _MARGIN <= white_level:
             return
         bits = highest.bit_length()
         self._counts[f"{image.source_format or image.format} up to {bits} bits"] += 1
