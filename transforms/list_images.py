@@ -111,7 +111,11 @@ class _ListInProcessFn(beam.DoFn):
     def process(self, _: bytes) -> Iterator[image_source.Listing]:
         pool = writer_processes.find(self._writers)
         assert pool is not None
-        yield from pool.take(image_source.list_whole, self._source).result()
+        try:
+            listings = pool.take(image_source.list_whole, self._source).result()
+        except writer_processes.WriterDiedError:
+            listings = pool.submit(image_source.list_whole, self._source, writer_processes.try_again).result()
+        yield from listings
 
 
 class _OpenListingFn(beam.DoFn):

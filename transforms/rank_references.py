@@ -127,7 +127,8 @@ class _SortFn(_MergeSummariesFn):
         self._waiting.append((interval, blocks))
         self._num_waiting += sum(num_rows for num_rows, _ in blocks)
         if self._num_waiting >= _MAX_SENT:
-            self._futures.append(pool.submit(sort_intervals.sort_intervals, self._task(self._waiting)))
+            task = self._task(self._waiting)
+            self._futures.append(pool.submit(sort_intervals.sort_intervals, task, writer_processes.try_again))
             self._waiting, self._num_waiting = [], 0
         while len(self._futures) > _MAX_TASKS:
             yield from self._take(self._futures.popleft().result())

@@ -78,6 +78,14 @@ class WriterDiedError(WriterError):
         self.image, self.is_slow = image, is_slow
 
 
+_MAX_TRIES = 3  # of a task that is no shard
+
+
+def try_again(argument: Any, deaths: Sequence[WriterDiedError]) -> Any:
+    """Mends a task that holds nothing that could kill a process: returns it again, or None after a few deaths."""
+    return argument if len(deaths) < _MAX_TRIES else None
+
+
 Mend: TypeAlias = Callable[[Any, Sequence[WriterDiedError]], Any]  # (task, deaths so far) -> task to try next, or None
 
 
