@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.resources
 import posixpath
 import re
@@ -188,14 +189,13 @@ class _Writer:
         """Returns whether the config with a change is one, and another one."""
         if change.key == "split.seed" and (self._fields.get("split") or {}).get("by") != "hash":
             return False
-        fields: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(self._fields)))
-        before = yaml.safe_dump(fields)
+        fields = copy.deepcopy(dict(self._fields))
         config_lib.apply_override(fields, f"{change.key}={recognize_folder.as_yaml(change.value)}")
         try:
             config_lib.parse_config(fields, "init")
         except errors.ConfigError:
             return False
-        return yaml.safe_dump(fields) != before
+        return fields != self._fields
 
     def _section(self, model: Any, name: str, fields: Mapping[str, Any], above: str, indent: str) -> Iterator[str]:
         """Yields the lines of a key, and of all keys below it."""

@@ -102,6 +102,7 @@ PRELOADED = {  # what each kind of server imports, where it is installed
         "imagebeam.pipelines.bench_reader",
         "imagebeam.reader.dataset_source",
         "imagebeam.reader.shard_cache.cached_source",
+        "tensorflow_transform.beam",
     ),
 }
 FORKED = ("remote", "tensorflow")  # each imports more; "local" imports less of Beam than the tests do

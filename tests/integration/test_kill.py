@@ -91,9 +91,12 @@ def wait_for_files(process: forked_commands.Process, output: pathlib.Path, longe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
-    "wait", [pytest.param(wait_a_while, id="after-a-while"), pytest.param(wait_for_files, id="after-some-files")]
+    ("wait", "seed"),
+    [
+        *(pytest.param(wait_a_while, seed, id=f"after-a-while-{seed}") for seed in range(2)),
+        *(pytest.param(wait_for_files, seed, id=f"after-some-files-{seed}") for seed in range(3)),
+    ],
 )
 def test_runs_killed_twice_end_with_the_shards_of_an_uninterrupted_one(
     uninterrupted: Uninterrupted, tmp_path: pathlib.Path, wait: Callable[..., None], seed: int

@@ -29,7 +29,7 @@ def environment() -> Iterator[dict[str, str]]:
 def test_shards_are_those_of_a_local_run(environment: dict[str, str], tmp_path: pathlib.Path) -> None:
     import boto3
 
-    image_sets.write_folder(tmp_path / "in", per_label=40)
+    image_sets.write_folder(tmp_path / "in", per_label=10)
     (tmp_path / "in" / "cat" / "0.jpg").rename(tmp_path / "in" / "cat" / "a b#%20?.jpg")
     datasets.make(tmp_path / "in", tmp_path / "expected", output={"num_shards": 3})
     s3 = boto3.client(

@@ -39,11 +39,13 @@ class FaultyProxy:
         lost: the connection is reset when the server has done what it was asked.
         slow: the response comes SLOW_SEC later.
         cut: the connection is closed after half of the response's body. A response without one passes whole.
-        expired: the request's bearer token is void from now on, for all requests: 401. /token on the proxy itself gives
-            a new one to whoever asks, as an authorization server does (RFC 6749, 5.1).
 
     The seed decides on the kinds in the order in which the requests come, so for a client that sends one at a time.
     Where the server cannot be reached, or breaks off by itself, the client's connection is reset, and not counted.
+
+    With `token_requests`, a bearer token is void once it was used so often: all further requests with it get 401,
+    counted as "expired". /token on the proxy itself gives a new one to whoever asks, as an authorization server does
+    (RFC 6749, 5.1).
 
     Addresses of the server in a Location or a JSON body lead through the proxy too.
 
@@ -53,6 +55,8 @@ class FaultyProxy:
         fraction: of the requests that get one; may be changed while the proxy runs.
         kinds: of faults, equally likely.
         latency_sec: added to each request.
+        token_requests: how many requests a token is good for; 0 for any number. Give more than a client sends at once:
+            otherwise those of other threads use up a new token before the thread that asked for it, which gives up.
         rewrite_hosts: whether addresses of other ports of this machine, such as those of WebHDFS's DataNodes, lead
             through the proxy too: as url/@port/path.
 
@@ -67,9 +71,10 @@ class FaultyProxy:
         fraction: float = 0.05,
         kinds: Sequence[str] = KINDS,
         latency_sec: float = 0.0,
+        token_requests: int = 0,
         rewrite_hosts: bool = False,
     ):
-        assert set(kinds) <= {*KINDS, EXPIRED}, kinds
+        assert set(kinds) <= set(KINDS), kinds
         port = urllib.parse.urlsplit(upstream_url).port
         assert port is not None, upstream_url
         self.upstream_port, self.latency_sec = port, latency_sec
@@ -78,7 +83,8 @@ class FaultyProxy:
         self._lock = threading.Lock()
         self._counts: collections.Counter[str] = collections.Counter()
         self._other_ports: set[int] = set()
-        self._void_tokens: set[str] = set()
+        self._token_requests = token_requests
+        self._uses: collections.Counter[str] = collections.Counter()  # of each token
         self._server = _Server(self)
         self.port: int = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -106,10 +112,10 @@ class FaultyProxy:
         """Returns the fault of the next request, which has this header, or None."""
         with self._lock:
             self._counts["requests"] += 1
-            fault = self._random.choice(self._kinds) if self._random.random() < self.fraction else None
-            if fault == EXPIRED:
-                self._void_tokens.add(authorization)
-            return EXPIRED if authorization in self._void_tokens else fault
+            self._uses[authorization] += 1
+            if 0 < self._token_requests < self._uses[authorization]:
+                return EXPIRED
+            return self._random.choice(self._kinds) if self._random.random() < self.fraction else None
 
     def route(self, path: str) -> tuple[int, str]:
         """Returns the port and the path of the server for a path of the proxy."""

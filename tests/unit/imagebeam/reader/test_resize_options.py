@@ -193,7 +193,7 @@ def test_batch_does_not_depend_on_threads(photos: imagebeam.ImageDataset, thread
     strategies.floats(0.05, 1),
     strategies.sampled_from(["bilinear", "bicubic"]),
 )
-@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.settings(max_examples=100, deadline=None)
 def test_resized_frame_is_inside_its_part_and_the_part_inside_the_image(
     height: int, width: int, size: tuple[int, int], fraction: float, interpolation: str
 ) -> None:

@@ -149,10 +149,15 @@ STATES = (
 )
 
 
-@pytest.mark.parametrize("output", ["local", "memory"], indirect=True)
+CASES = (  # the storage, the next run, and whether there are foreign shards, which stop any run
+    *(("local", run, False) for run in ("same", "other-config", "other-shard-count")),
+    *(("memory", run, False) for run in ("same", "other-shard-count")),
+    *(("local", "other-shard-count", True), ("memory", "same", True)),
+)
+
+
+@pytest.mark.parametrize(("output", "run", "foreign"), CASES, indirect=["output"])
 @pytest.mark.parametrize("overwrite", [False, True], ids=["plain", "overwrite"])
-@pytest.mark.parametrize("foreign", [False, True], ids=["alone", "with-foreign-shards"])
-@pytest.mark.parametrize("run", ["same", "other-config", "other-shard-count"])
 @pytest.mark.parametrize("state", STATES)
 def test_run_leaves_the_shards_of_its_catalog_alone_or_refuses_and_changes_nothing(
     state: str, run: str, foreign: bool, overwrite: bool, output: str, refs: list[ImageRef]

@@ -27,8 +27,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def read_at(path: pathlib.Path, place: parquet_pages.Place) -> bytes:
-    data = path.read_bytes()[place.offset : place.offset + place.length]
+def read_at(content: bytes, place: parquet_pages.Place) -> bytes:
+    data = content[place.offset : place.offset + place.length]
     if place.blocks is None:
         return data
     plain = snappy_blocks.decode_blocks(data, place.blocks.num_bytes)
@@ -51,6 +51,7 @@ def locate(path: pathlib.Path, column: int = 0) -> list[parquet_pages.Place | No
     return found
 
 
+@functools.cache  # nobody changes the list
 def some_values(count: int) -> list[bytes | None]:
     rng = random.Random(count)
     known = [rng.randbytes(300) * 2 for _ in range(4)]
@@ -73,8 +74,8 @@ def test_each_value_is_found_where_pyarrow_reads_it(kind: str, options: dict[str
     schema = pa.schema([pa.field("image", type_, nullable=kind != "required")])
     path = tmp_path / "x.parquet"
     pyarrow.parquet.write_table(pa.Table.from_arrays([pa.array(rows, type_)], schema=schema), path, **options)
-    found = locate(path)
-    assert [place and read_at(path, place) for place in found] == values
+    found, content = locate(path), path.read_bytes()
+    assert [place and read_at(content, place) for place in found] == values
     for value, place in zip(values, found):
         assert (place and place.size) == (None if value is None else len(value))
         if place and place.blocks:  # far less than the page of 40 to 150 values
