@@ -12,6 +12,7 @@ from apache_beam.testing.util import assert_that
 from imagebeam.transforms import elements, list_images, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import files, image_source, manifest
+from tests import kept_writers
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_workers_list_what_one_process_lists(folder: pathlib.Path, monkeypatch: 
 
 def test_listing_of_a_writer_process_that_died_is_made_again(folder: pathlib.Path) -> None:
     source = files.FilesSource(str(folder))
-    with writer_processes.start(1) as pool:
+    with kept_writers.fresh(), writer_processes.start(1) as pool:
         pool._processes[0].kill()
         pool.begin(image_source.list_whole, source)
         found = list(list_images._ListInProcessFn(source, pool.token).process(b""))

@@ -17,6 +17,7 @@ from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.interval_summaries import PartialRanking, merge_rankings
 from imagebeam.transforms.reference_order import HashOrder, ListedOrder, Order
 from imagebeam.transforms.shard import writer_processes
+from tests import kept_writers
 from tests.unit.transforms.small_batches import Ranked, SetAndRef, in_keyed_batches, rank_plainly
 
 BY_HASH = HashOrder(0, b"imagebeam.order")
@@ -206,6 +207,16 @@ def sort_in_bundle(
     return sorted([*runs, *(run.value for run in last_runs)]), ranking.value.value.result()
 
 
+def in_intervals(order: Order, refs: Sequence[SetAndRef]) -> list[sort_intervals.PackedInterval]:
+    spread = rank_references._SpreadFn(order, elements.MAX_PLAIN_BYTES)
+    spread.start_bundle()
+    boundaries, blocks = [(row, b"") for row in range(0, 250, 10)], []
+    for keyed in in_keyed_batches(refs):
+        blocks += spread.process(keyed, boundaries)
+    blocks += [each.value for each in spread.finish_bundle()]
+    return [(interval, [rows]) for interval, rows in blocks]
+
+
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
 def test_references_that_writer_processes_sort_are_ranked_as_without_them(
     monkeypatch: pytest.MonkeyPatch, order: Order
@@ -215,16 +226,15 @@ def test_references_that_writer_processes_sort_are_ranked_as_without_them(
     with writer_processes.start(2) as pool:
         submit = unittest.mock.Mock(wraps=pool.submit)
         monkeypatch.setattr(pool, "submit", submit)
-        for process in pool._processes:
-            process.kill()  # a task that finds its process dead is tried again in a new one
         for num_refs in (0, 1, 30, 500):
-            spread = rank_references._SpreadFn(order, elements.MAX_PLAIN_BYTES)
-            spread.start_bundle()
-            boundaries = [(row, b"") for row in range(0, 250, 10)]
-            blocks = [
-                block for keyed in in_keyed_batches(keyed_refs(num_refs)) for block in spread.process(keyed, boundaries)
-            ]
-            blocks += [each.value for each in spread.finish_bundle()]
-            intervals = [(interval, [rows]) for interval, rows in blocks]
+            intervals = in_intervals(order, keyed_refs(num_refs))
             assert sort_in_bundle(order, intervals, pool.token) == sort_in_bundle(order, intervals, None)
     assert submit.call_count >= 500 // 60
+
+
+def test_references_whose_process_dies_are_sorted_in_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_references, "_MAX_SENT", 40)
+    intervals = in_intervals(BY_HASH, keyed_refs(100))
+    with kept_writers.fresh(), writer_processes.start(1) as pool:
+        pool._processes[0].kill()
+        assert sort_in_bundle(BY_HASH, intervals, pool.token) == sort_in_bundle(BY_HASH, intervals, None)
