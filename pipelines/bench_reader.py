@@ -178,12 +178,16 @@ def run_bench(
     """
     asked: dict[str, Any] = {"image_size": image_size, "crop": "random", "dtype": dtype, "threads": threads}
     whole = dataset.as_tf(split, batch_size, **asked)  # first, because it checks all arguments
+    import tensorflow as tf
+
     from imagebeam.reader import tf_pipeline
 
     options = imagebeam.ReadOptions(batch_size=batch_size, **asked)
     plan = dataset.records(split, options)
     is_native = tf_pipeline.decodes_natively(plan, options)
-    stages = _native_stages(plan, options) if is_native else _tensorflow_stages(plan, options)
+    # As in the reader: AutoGraph would translate all functions of the stages, which takes 1.5 s and changes nothing.
+    make = tf.autograph.experimental.do_not_convert(_native_stages if is_native else _tensorflow_stages)
+    stages: dict[str, _Stage] = make(plan, options)
     together = _measure(_Stage(whole, batch_size, warm_up=2), seconds)  # raises for an image that cannot be decoded
     return BenchResult(
         dataset=dataset.directory,
