@@ -24,7 +24,7 @@ assert (configs.train.OWNER, pipelines.nightly.OWNER, transforms.OWNER) == ("use
 assert imagebeam.__file__.startswith(sys.argv[1]), imagebeam.__file__
 assert "flowers" in config_lib.preset_names()
 rule = label_rule.LabelRule("directory")
-assert pickle.loads(pickle.dumps(rule)) == rule and type(rule).__module__ == "imagebeam.transforms.label_rule"
+assert pickle.loads(pickle.dumps(rule)) == rule and type(rule).__module__ == "imagebeam.transforms.sources.label_rule"
 
 if __name__ == "__main__":
     sections = {"source": {"uri": "images"}, "output": {"uri": "out", "num_shards": 2}}
