@@ -448,8 +448,7 @@ class CommitDataset(beam.PTransform):
             changes["duplicates"] = beam.pvalue.AsList(self.duplicates)
         if self.reject_states is not None:
             changes["reject_states"] = beam.pvalue.AsIter(self.reject_states)
-        pool = writer_processes.current()
-        committer = dataclasses.replace(self.committer, writers=None if pool is None else pool.token)
+        committer = dataclasses.replace(self.committer, writers=writer_processes.current_token())
         return (
             written.pipeline
             | "StartCommit" >> beam.Impulse()

@@ -125,13 +125,12 @@ class DropDuplicates(beam.PTransform):
         if hasher is None:
             return DistinctImages(refs, self.rejects)
         reader = hash_images.ImageReader(self.policy, self.read_ahead, hasher)
-        pool = writer_processes.current()
         spread = refs | "SpreadByKey" >> beam.ParDo(_SpreadFn()).with_output_types(spread_rows.PackedRows)
         duplicates = (
             spread
             | "GroupToRead" >> beam.GroupByKey()  # (interval, [packed references])
             | "HashImages"
-            >> beam.ParDo(_HashImagesFn(reader, None if pool is None else pool.token)).with_output_types(bytes)
+            >> beam.ParDo(_HashImagesFn(reader, writer_processes.current_token())).with_output_types(bytes)
             | "Balance" >> beam.Reshuffle()  # packed rows of HashedImage
             | "FindDuplicates" >> find_duplicates.FindDuplicates(dropping)  # Duplicate
         )

@@ -156,9 +156,9 @@ class ListImages(beam.PTransform):
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:
         start = pbegin | "Start" >> beam.Impulse()
-        pool = writer_processes.current()
-        if pool is not None:
-            fn = _ListInProcessFn(self.source, pool.token)
+        token = writer_processes.current_token()
+        if token is not None:
+            fn = _ListInProcessFn(self.source, token)
             listings = start | "ListInProcess" >> beam.ParDo(fn).with_output_types(Any)
         elif isinstance(self.source, image_source.RowSource):
             listings = (

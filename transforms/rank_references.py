@@ -73,7 +73,7 @@ class GroupInIntervals(beam.PTransform):
 
     def expand(self, refs: beam.PCollection[KeyedRefs]) -> beam.PCollection[tuple[int, Iterable[PackedRows]]]:
         side_inputs = {} if self.boundaries is None else {"boundaries": beam.pvalue.AsSingleton(self.boundaries)}
-        spread = beam.ParDo(_SpreadFn(self.order, _max_plain_bytes(_token())), **side_inputs)
+        spread = beam.ParDo(_SpreadFn(self.order, _max_plain_bytes(writer_processes.current_token())), **side_inputs)
         spread = spread.with_output_types(tuple[int, PackedRows])
         return refs | "Spread" >> spread | "Group" >> beam.GroupByKey()
 
@@ -81,12 +81,6 @@ class GroupInIntervals(beam.PTransform):
 def _max_plain_bytes(writers: str | None) -> int:
     """Returns up to which size blocks stay uncompressed: with writer processes, they stay on this machine."""
     return elements.MAX_PLAIN_BYTES if writers is None else elements.MAX_PLAIN_BYTES_IN_PROCESS
-
-
-def _token() -> str | None:
-    """Returns the token of the writer processes of this launcher, if there are some."""
-    pool = writer_processes.current()
-    return None if pool is None else pool.token
 
 
 class _MergeSummariesFn(beam.DoFn):
@@ -202,9 +196,9 @@ class RankReferences(beam.PTransform):
                 | "Boundaries" >> beam.Map(self.order.boundaries)
             )
         intervals = refs | "GroupInIntervals" >> GroupInIntervals(self.order, boundaries)  # (interval, [PackedRows])
-        sorted_ = intervals | "SortIntervals" >> beam.ParDo(_SortFn(self.order, _token())).with_output_types(
-            SortedRun, rankings=PartialRanking
-        ).with_outputs("rankings", main="runs")
+        sorted_ = intervals | "SortIntervals" >> beam.ParDo(
+            _SortFn(self.order, writer_processes.current_token())
+        ).with_output_types(SortedRun, rankings=PartialRanking).with_outputs("rankings", main="runs")
         rankings = sorted_.rankings
         if isinstance(self.order, ListedOrder):  # its intervals do not bring the rows of one key together
             duplicates = (

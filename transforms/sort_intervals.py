@@ -132,7 +132,7 @@ class SortedIntervals(NamedTuple):
 
 
 def sort_intervals(task: SortTask) -> SortedIntervals:
-    """Sorts intervals."""
+    """Returns the sorted runs of each set in the intervals of a task, and the summaries of these intervals."""
     sorted_ = SortedIntervals([], PartialRanking())
     for interval, packed in task.intervals:
         num_before: collections.Counter[str] = collections.Counter()

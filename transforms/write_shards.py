@@ -84,7 +84,6 @@ class WriteShards(beam.PTransform):
         super().__init__()
 
     def expand(self, shards: beam.PCollection[place_in_shards.PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
-        pool = writer_processes.current()
         return shards | "Write" >> beam.ParDo(
-            _WriteShardFn(self.settings, None if pool is None else pool.token), plan=beam.pvalue.AsSingleton(self.plan)
+            _WriteShardFn(self.settings, writer_processes.current_token()), plan=beam.pvalue.AsSingleton(self.plan)
         ).with_output_types(elements.WrittenShard)

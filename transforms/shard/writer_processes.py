@@ -308,6 +308,12 @@ def current() -> WriterProcesses | None:
     return find(_current.get())
 
 
+def current_token() -> str | None:
+    """Returns the token of `current`, for the steps of the pipeline; None if it is None."""
+    pool = current()
+    return None if pool is None else pool.token
+
+
 def find(token: str | None) -> WriterProcesses | None:
     """Returns the writer processes with this token; None without a token or if another process started them."""
     return None if token is None else _started.get(token)

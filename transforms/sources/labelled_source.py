@@ -30,24 +30,19 @@ class LabelledSource:
         return hash(self.source)
 
     def list_all(self) -> Iterator[image_source.Listing]:
-        num_refs = 0
-        for listing in self.source.list_all():
-            listing = self._apply(self.rules.apply(listing))
-            num_refs += listing.num_refs
-            max_plain_bytes = sys.maxsize if num_refs <= _MAX_PLAIN_REFS else elements.MAX_PLAIN_BYTES
-            refs = elements.unpack_refs(listing.packed_refs)
-            yield listing._replace(packed_refs=elements.pack_refs(refs, max_plain_bytes))
-
-    def _apply(self, listing: image_source.Listing) -> image_source.Listing:
         lists = self.label.names.lists
-        surveyor = labels_by_index.ListSurveyor(lists) if lists else None
-        refs, rejects = label_rule.label_all(self.label, elements.unpack_refs(listing.packed_refs), surveyor)
-        if self.split is not None:
-            refs, without_split = split_rule.assign_all(self.split, refs)
-            rejects += without_split
-        return listing._replace(
-            packed_refs=elements.UnpackedRefs(refs),
-            num_refs=len(refs),
-            rejects=(*listing.rejects, *rejects),
-            lists=labels_by_index.NO_LISTS if surveyor is None else surveyor.survey,
-        )
+        num_refs = 0
+        for listing in map(self.rules.apply, self.source.list_all()):
+            surveyor = labels_by_index.ListSurveyor(lists) if lists else None
+            refs, rejects = label_rule.label_all(self.label, elements.unpack_refs(listing.packed_refs), surveyor)
+            if self.split is not None:
+                refs, without_split = split_rule.assign_all(self.split, refs)
+                rejects += without_split
+            num_refs += len(refs)
+            max_plain_bytes = sys.maxsize if num_refs <= _MAX_PLAIN_REFS else elements.MAX_PLAIN_BYTES
+            yield listing._replace(
+                packed_refs=elements.pack_refs(refs, max_plain_bytes),
+                num_refs=len(refs),
+                rejects=(*listing.rejects, *rejects),
+                lists=labels_by_index.NO_LISTS if surveyor is None else surveyor.survey,
+            )
