@@ -17,6 +17,8 @@ from imagebeam.transforms.classes import labels_by_index
 from imagebeam.transforms.sources import image_source, label_rule, listing_rules, split_rule
 
 _MAX_PLAIN_REFS = 100_000  # that are not compressed: 15 MB, a tenth of a second
+_MAX_WHOLE_BYTES = 24 << 20  # of packed references that are ranked here: with many boxes, or long captions, fewer
+_SAMPLE_REFS = 100  # of a listing, by which its bytes are estimated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +37,8 @@ class LabelledSource:
     def list_all(self) -> Iterator[image_source.Listing]:
         listings = self._label_all()
         if self.order is not None:
-            first = _take_first(listings)
-            if sum(listing.num_refs for listing in first) <= sort_intervals.MAX_WHOLE:
+            first, are_all = _take_first(listings)
+            if are_all:
                 yield from _rank(first, self.order)
                 return
             listings = itertools.chain(first, listings)
@@ -59,15 +61,17 @@ class LabelledSource:
             )
 
 
-def _take_first(listings: Iterator[image_source.Listing]) -> list[image_source.Listing]:
-    """Takes listings until they are all, or hold too many references to be sorted at once."""
-    taken, num_refs = [], 0
+def _take_first(listings: Iterator[image_source.Listing]) -> tuple[list[image_source.Listing], bool]:
+    """Takes listings until their references are too many to be sorted at once; returns whether these are all."""
+    taken, num_refs, num_bytes = [], 0, 0.0
     for listing in listings:
         taken.append(listing)
         num_refs += listing.num_refs
-        if num_refs > sort_intervals.MAX_WHOLE:
-            break
-    return taken
+        sample = elements.unpack_refs(listing.packed_refs)[:: -(-listing.num_refs // _SAMPLE_REFS) or 1]
+        num_bytes += len(elements.pack_refs(sample, sys.maxsize)) * listing.num_refs / (len(sample) or 1)
+        if num_refs > sort_intervals.MAX_WHOLE or num_bytes > _MAX_WHOLE_BYTES:
+            return taken, False
+    return taken, True
 
 
 def _rank(listings: Sequence[image_source.Listing], order: reference_order.HashOrder) -> Iterator[image_source.Listing]:

@@ -169,6 +169,19 @@ def test_ranks_of_a_writer_process_are_those_that_the_steps_of_the_pipeline_find
     assert early[2] == len(KEYS) + 1 and len(early[1]) >= 2
 
 
+@pytest.mark.parametrize(("num_bytes", "is_ranked"), [(1 << 10, True), (5 << 20, False)])
+def test_references_with_large_columns_are_not_all_kept_as_objects(num_bytes: int, is_ranked: bool) -> None:
+    class Captioned:
+        def list_all(self) -> Iterator[image_source.Listing]:
+            refs = [ImageRef(key, f"/data/{key}", columns=(key * (num_bytes // len(key)),)) for key in KEYS]
+            for ref in refs:
+                yield image_source.Listing(elements.UnpackedRefs([ref]), 1, (), {}, ())
+
+    listings = list(LabelledSource(Captioned(), NO_RULES, LABELS["none"], SPLITS["none"], ORDER).list_all())
+    assert any(listing.ranked is not None for listing in listings) == is_ranked
+    assert sum(listing.num_refs for listing in listings) == len(KEYS)
+
+
 def test_source_without_an_image_is_ranked_too() -> None:
     labelled = LabelledSource(Listed(()), NO_RULES, LABELS["none"], SPLITS["none"], ORDER)
     ranking, by_rank, num_listed = rank_in_steps(labelled, NO_RULES, LABELLED, ASSIGNED)
