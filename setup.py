@@ -127,8 +127,13 @@ RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
 
 WRITER = setuptools.Extension(  # the converter's inner loops; Python code does the same
     "imagebeam._writer",
-    ["imagebeam/_writer.c", "imagebeam/jpeg_structure.c"],
-    depends=["imagebeam/jpeg_structure.h"],
+    [
+        "imagebeam/_writer.c",
+        "imagebeam/jpeg_structure.c",
+        "imagebeam/put_parts.c",
+        "imagebeam/record_frames.c",
+    ],
+    depends=["imagebeam/jpeg_structure.h", "imagebeam/record_frames.h", "imagebeam/writer_methods.h"],
     extra_compile_args=["-O3"],
     optional=True,
 )
