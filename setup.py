@@ -127,9 +127,10 @@ RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
 
 WRITER = setuptools.Extension(  # the converter's inner loops; Python code does the same
     "imagebeam._writer",
-    ["imagebeam/_writer.c", "imagebeam/jpeg_structure.c"],
-    depends=["imagebeam/jpeg_structure.h"],
-    extra_compile_args=["-O3"],
+    ["imagebeam/_writer.c", "imagebeam/crc32c.c", "imagebeam/jpeg_structure.c"],
+    depends=["imagebeam/crc32c.h", "imagebeam/jpeg_structure.h"],
+    extra_compile_args=["-O3", "-pthread"],
+    extra_link_args=["-pthread"],
     optional=True,
 )
 

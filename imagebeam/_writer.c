@@ -15,12 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "crc32c.h"
 #include "jpeg_structure.h"
-
-#if defined(__x86_64__) && defined(__GNUC__)  // Clang defines __GNUC__ too
-#include <immintrin.h>
-#define HAS_X86_CODE
-#endif
 
 // --- files ----------------------------------------------------------------------------------------------------------
 
@@ -239,68 +235,6 @@ static PyObject *encode_prefix(PyObject *module, PyObject *const *arguments, Py_
 
 // --- records --------------------------------------------------------------------------------------------------------
 
-// crc32c, reflected, without the inversion before and after. Source: RFC 3720, appendix B.4; the three streams and the
-// matrices of zeros as in Mark Adler's crc32c.c, https://stackoverflow.com/a/17646775.
-#ifdef HAS_X86_CODE
-#define SSE42 __attribute__((target("sse4.2")))
-
-enum { POLYNOMIAL = 0x82F63B78, NUM_POWERS = 48, LONG_LOG = 13, MIDDLE_LOG = 10, SHORT_LOG = 7 };
-
-// What 2**power bytes of zeros make of each bit of a checksum.
-static uint32_t zeros[NUM_POWERS][32];
-
-static uint32_t multiply(const uint32_t *matrix, uint32_t bits) {
-  uint32_t product = 0;
-  for (int i = 0; i < 32; i++) product ^= matrix[i] & (0u - (bits >> i & 1));
-  return product;
-}
-
-static void make_zeros(void) {
-  uint32_t power[32], square[32];
-  power[0] = POLYNOMIAL;  // one bit of zeros
-  for (int i = 1; i < 32; i++) power[i] = 1u << (i - 1);
-  for (int doubling = 0; doubling < 3 + NUM_POWERS; doubling++) {
-    if (doubling >= 3) memcpy(zeros[doubling - 3], power, sizeof power);
-    for (int i = 0; i < 32; i++) square[i] = multiply(power, power[i]);
-    memcpy(power, square, sizeof power);
-  }
-}
-
-// The checksum of A followed by B, from the checksums of both.
-static uint32_t join(uint32_t of_a, uint32_t of_b, uint64_t length_of_b) {
-  for (int power = 0; length_of_b; power++, length_of_b >>= 1)
-    if (length_of_b & 1) of_a = multiply(zeros[power], of_a);
-  return of_a ^ of_b;
-}
-
-// Three streams at once, since the instruction takes three cycles and a new one can begin in each.
-SSE42 static uint64_t extend_thrice(uint64_t crc, const uint8_t *at, int log_length) {
-  size_t length = (size_t)1 << log_length;
-  uint64_t second = 0, third = 0, word;
-  for (const uint8_t *end = at + length; at < end; at += 8) {
-    memcpy(&word, at, 8);
-    crc = _mm_crc32_u64(crc, word);
-    memcpy(&word, at + length, 8);
-    second = _mm_crc32_u64(second, word);
-    memcpy(&word, at + 2 * length, 8);
-    third = _mm_crc32_u64(third, word);
-  }
-  return multiply(zeros[log_length], multiply(zeros[log_length], (uint32_t)crc) ^ (uint32_t)second) ^ third;
-}
-
-SSE42 static uint32_t extend(uint32_t crc32c, const uint8_t *at, size_t length) {
-  uint64_t crc = ~crc32c, word;
-  for (int log = LONG_LOG; log >= SHORT_LOG; log -= LONG_LOG - MIDDLE_LOG)
-    for (size_t block = (size_t)3 << log; length >= block; at += block, length -= block)
-      crc = extend_thrice(crc, at, log);
-  for (; length >= 8; at += 8, length -= 8) {
-    memcpy(&word, at, 8);
-    crc = _mm_crc32_u64(crc, word);
-  }
-  while (length--) crc = _mm_crc32_u8((uint32_t)crc, *at++);
-  return ~(uint32_t)crc;
-}
-
 PyDoc_STRVAR(extend_crc_doc,
              "extend_crc(crc32c: int, data) -> int\n\n"
              "Returns the crc32c of the bytes before, whose crc32c is given, and of a contiguous buffer; other\n"
@@ -311,14 +245,14 @@ static PyObject *extend_crc(PyObject *module, PyObject *arguments) {
   Py_buffer data;
   if (!PyArg_ParseTuple(arguments, "Iy*:extend_crc", &crc, &data)) return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  crc = extend(crc, data.buf, data.len);
+  crc = extend_crc32c(crc, data.buf, (size_t)data.len);
   Py_END_ALLOW_THREADS;
   PyBuffer_Release(&data);
   return PyLong_FromUnsignedLong(crc);
 }
 
 static uint8_t *put_masked(uint8_t *at, uint32_t crc) {
-  uint32_t masked = (crc >> 15 | crc << 17) + 0xA282EAD8;
+  uint32_t masked = mask_crc32c(crc);
   memcpy(at, &masked, 4);
   return at + 4;
 }
@@ -332,14 +266,14 @@ static uint32_t put_framed(uint8_t *start, const uint8_t *prefix, uint64_t prefi
   uint64_t length = prefix_size + payload_size;
   uint8_t *at = start + HEADER_BYTES;
   memcpy(start, &length, 8);
-  put_masked(start + 8, extend(0, start, 8));
-  crc = extend(crc, start, HEADER_BYTES);
-  uint32_t of_record = extend(0, prefix, prefix_size);
+  put_masked(start + 8, extend_crc32c(0, start, 8));
+  crc = extend_crc32c(crc, start, HEADER_BYTES);
+  uint32_t of_record = extend_crc32c(0, prefix, prefix_size);
   if (prefix != at) memcpy(at, prefix, prefix_size);
-  of_record = extend(of_record, payload, payload_size);
+  of_record = extend_crc32c(of_record, payload, payload_size);
   memcpy(at + prefix_size, payload, payload_size);
   put_masked(at + length, of_record);
-  return extend(join(crc, of_record, length), at + length, 4);
+  return extend_crc32c(join_crc32c(crc, of_record, length), at + length, 4);
 }
 
 PyDoc_STRVAR(put_record_doc,
@@ -470,7 +404,6 @@ static PyMethodDef checksum_methods[] = {
     {"put_jpeg", (PyCFunction)(void (*)(void))put_jpeg, METH_FASTCALL, put_jpeg_doc},
     {NULL, NULL, 0, NULL},
 };
-#endif
 
 static PyMethodDef methods[] = {
     {"read_file", (PyCFunction)(void (*)(void))read_file, METH_FASTCALL, read_file_doc},
@@ -488,11 +421,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__writer(void) {
   PyObject *module = PyModule_Create(&definition);
   choose_next_marker();
-#ifdef HAS_X86_CODE
-  make_zeros();
   // A processor without the instruction has none of these functions: google-crc32c knows further ways.
-  if (module && __builtin_cpu_supports("sse4.2") && (make_objects() || PyModule_AddFunctions(module, checksum_methods)))
+  if (module && has_fast_crc32c() && (make_objects() || PyModule_AddFunctions(module, checksum_methods)))
     Py_CLEAR(module);
-#endif
   return module;
 }
