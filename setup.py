@@ -129,12 +129,19 @@ WRITER = setuptools.Extension(  # the converter's inner loops; Python code does 
     "imagebeam._writer",
     [
         "imagebeam/_writer.c",
+        "imagebeam/crc32c.c",
         "imagebeam/jpeg_structure.c",
         "imagebeam/put_parts.c",
         "imagebeam/record_frames.c",
     ],
-    depends=["imagebeam/jpeg_structure.h", "imagebeam/record_frames.h", "imagebeam/writer_methods.h"],
-    extra_compile_args=["-O3"],
+    depends=[
+        "imagebeam/crc32c.h",
+        "imagebeam/jpeg_structure.h",
+        "imagebeam/record_frames.h",
+        "imagebeam/writer_methods.h",
+    ],
+    extra_compile_args=["-O3", "-pthread"],
+    extra_link_args=["-pthread"],
     optional=True,
 )
 

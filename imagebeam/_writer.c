@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "crc32c.h"
 #include "jpeg_structure.h"
 #include "record_frames.h"
 #include "writer_methods.h"
@@ -236,7 +237,6 @@ static PyObject *encode_prefix(PyObject *module, PyObject *const *arguments, Py_
 
 // --- records --------------------------------------------------------------------------------------------------------
 
-#ifdef HAS_FRAMES
 PyDoc_STRVAR(extend_crc_doc,
              "extend_crc(crc32c: int, data) -> int\n\n"
              "Returns the crc32c of the bytes before, whose crc32c is given, and of a contiguous buffer; other\n"
@@ -247,7 +247,7 @@ static PyObject *extend_crc(PyObject *module, PyObject *arguments) {
   Py_buffer data;
   if (!PyArg_ParseTuple(arguments, "Iy*:extend_crc", &crc, &data)) return NULL;
   Py_BEGIN_ALLOW_THREADS;
-  crc = extend_crc32c(crc, data.buf, data.len);
+  crc = extend_crc32c(crc, data.buf, (size_t)data.len);
   Py_END_ALLOW_THREADS;
   PyBuffer_Release(&data);
   return PyLong_FromUnsignedLong(crc);
@@ -382,7 +382,6 @@ static PyMethodDef checksum_methods[] = {
     {"put_parts", (PyCFunction)(void (*)(void))put_parts, METH_FASTCALL, put_parts_doc},
     {NULL, NULL, 0, NULL},
 };
-#endif
 
 static PyMethodDef methods[] = {
     {"read_file", (PyCFunction)(void (*)(void))read_file, METH_FASTCALL, read_file_doc},
@@ -400,10 +399,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__writer(void) {
   PyObject *module = PyModule_Create(&definition);
   choose_next_marker();
-#ifdef HAS_FRAMES
   // A processor without the instruction has none of these functions: google-crc32c knows further ways.
-  if (module && prepare_frames() && (make_objects() || PyModule_AddFunctions(module, checksum_methods)))
+  if (module && has_fast_crc32c() && (make_objects() || PyModule_AddFunctions(module, checksum_methods)))
     Py_CLEAR(module);
-#endif
   return module;
 }

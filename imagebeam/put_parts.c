@@ -11,19 +11,18 @@
 #include "record_frames.h"
 #include "writer_methods.h"
 
-#ifdef HAS_FRAMES
 const char put_parts_doc[] =
-             "put_parts(parts: list[tuple[int, int, int, bytes]], length: int, buffer, position: int, crc32c: int,\n"
-             "          slow_ns: int) -> tuple[int, int, int, bool]\n\n"
-             "Puts TFRecords into a buffer, each of the bytes of a prefix and of a part of an open file. Other Python\n"
-             "threads go on meanwhile.\n\n"
-             "Args:\n    parts: descriptor of the file, its version (see `read_part`), byte offset in it, and the prefix.\n"
-             "    length: of each part in bytes.\n"
-             "    slow_ns: a read that takes longer and waits for something other than a processor is the last one.\n\n"
-             "Returns:\n    How many of the first parts were put, 256 at most: fewer if the next one cannot be read, ends\n"
-             "    early or finds no room in the buffer, and none if one of the files is of another version, before or\n"
-             "    after it is read; the size of their TFRecords in bytes; the crc32c of the bytes before and of these\n"
-             "    TFRecords; whether the last read was slow.";
+    "put_parts(parts: list[tuple[int, int, int, bytes]], length: int, buffer, position: int, crc32c: int,\n"
+    "          slow_ns: int) -> tuple[int, int, int, bool]\n\n"
+    "Puts TFRecords into a buffer, each of the bytes of a prefix and of a part of an open file. Other Python\n"
+    "threads go on meanwhile.\n\n"
+    "Args:\n    parts: descriptor of the file, its version (see `read_part`), byte offset in it, and the prefix.\n"
+    "    length: of each part in bytes.\n"
+    "    slow_ns: a read that takes longer and waits for something other than a processor is the last one.\n\n"
+    "Returns:\n    How many of the first parts were put, 256 at most: fewer if the next one cannot be read, ends\n"
+    "    early or finds no room in the buffer, and none if one of the files is of another version, before or\n"
+    "    after it is read; the size of their TFRecords in bytes; the crc32c of the bytes before and of these\n"
+    "    TFRecords; whether the last read was slow.";
 
 enum { MAX_PARTS = 256 };
 
@@ -112,4 +111,3 @@ PyObject *put_parts(PyObject *module, PyObject *const *arguments, Py_ssize_t cou
   PyBuffer_Release(&buffer);
   return Py_BuildValue("(nnIO)", num_put, (Py_ssize_t)(at - start), crc, is_slow ? Py_True : Py_False);
 }
-#endif

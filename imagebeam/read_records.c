@@ -174,7 +174,7 @@ static PyObject *read_record(PyObject *module, PyObject *arguments) {
   if (preadv(descriptor, parts, 2, (off_t)start) == (ssize_t)(size + sizeof footer)) {
     uint32_t stored = (uint32_t)footer[0] | (uint32_t)footer[1] << 8 | (uint32_t)footer[2] << 16 |
                       (uint32_t)footer[3] << 24;
-    is_right = masked_crc32c(parts[0].iov_base, size) == stored;
+    is_right = mask_crc32c(extend_crc32c(0, parts[0].iov_base, size)) == stored;
   }
   Py_END_ALLOW_THREADS;
   if (is_right) return content;

@@ -3,8 +3,8 @@
 To import Beam takes 1 to 4 s and TensorFlow another 5 s, more than most commands of the tests. A fork has its own
 process id, standard streams, environment, working folder, signals and exit code. As in the process of the tests, its
 Beam repeats less (`quick_beam`) and no write waits for the disk (`quick_disk`); besides, it waits less between two
-attempts (`quick_waits`). At its end it does not take its modules apart, which is 0.06 s for each: see `start`.
-It does not test what happens while Python starts and imports: for that, start a Python (`command_line.run_fresh`).
+attempts (`quick_waits`). Like a command, it ends without taking its modules apart, which takes 0.06 s. It does not test
+what happens while Python starts and imports: for that, start a Python (`command_line.run_fresh`).
 
 A server is started where a test first needs it, and ends with the process of the tests. A worker of a whole run imports
 the same for its own tests, so there the servers with much to import are forks of it: see `fork_servers`.
@@ -169,7 +169,6 @@ def start(
     environment: Mapping[str, str],
     cwd: str | os.PathLike[str] = _ROOT,
     streams: Sequence[int | None] | None = None,
-    ends_whole: bool = False,
 ) -> Process:
     """Starts a process.
 
@@ -180,14 +179,11 @@ def start(
         cwd: the working folder.
         streams: descriptors of standard input, output and error, None for a closed one. By default the null device
             and two temporary files.
-        ends_whole: whether a program that exits takes all modules apart, as a Python does last, after its threads have
-            ended, its exit handlers have run and its streams are flushed. A command never does, nor do FORKED servers.
     """
-    assert not (ends_whole and kind in FORKED), kind
     stdout, stderr = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115  # closed with the Process
     with open(os.devnull, "rb") as nothing:
         given = [nothing.fileno(), stdout.fileno(), stderr.fileno()] if streams is None else list(streams)
-        request = {"run": run, "environment": dict(environment), "cwd": str(cwd), "ends_whole": ends_whole}
+        request = {"run": run, "environment": dict(environment), "cwd": str(cwd)}
         request["streams"] = [number for number, each in enumerate(given) if each is not None]
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.connect(_address(kind))
@@ -450,16 +446,15 @@ def _run_from_depth(asked: Mapping[str, Any]) -> NoReturn:
 
 
 def _run_to_end(asked: Mapping[str, Any]) -> None:
-    """Runs what a fork was asked for. Returns or raises where Python is to say something yet, or to end whole."""
+    """Runs what a fork was asked for and ends the process. Returns or raises where Python has something to say."""
     try:
         _run(asked["run"])
     except SystemExit as e:
-        if not asked["ends_whole"] and (e.code is None or isinstance(e.code, int)):
+        if e.code is None or isinstance(e.code, int):
             quick_exit.end((e.code or 0) & 0xFF)
         raise
     else:
-        if not asked["ends_whole"]:
-            quick_exit.end(0)
+        quick_exit.end(0)
     finally:
         _PATCHES.close()  # before Python takes apart the modules that they restore
 

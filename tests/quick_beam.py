@@ -62,7 +62,6 @@ def patched() -> Iterator[None]:
             patch.setattr(options, "_visible_option_list", _list_options)
             patch.setattr(options, "__getattr__", _look_up_options(options))
         if hasattr(parser, "_get_formatter"):
-            patch.setattr(parser, "add_argument", _keep_formatter(parser))
             patch.setattr(options, "__init__", _keep_parsers(options, parser))
             patch.setattr(options, "get_all_options", _keep_parser_of_all(options, parser))
         if hasattr(conversion, "convert_to_beam_type"):
@@ -250,21 +249,6 @@ def _keep_empty(pickler: Any) -> Any:
 def _list_options(options: Any) -> list[str]:
     """Beam looks through all attributes of a namespace at each access to one of its 4,000 options."""
     return sorted(name for name in vars(options._visible_options) if name[0] != "_")
-
-
-def _keep_formatter(parser_class: Any) -> Any:
-    """argparse makes a formatter of help for each option, which asks for the size of the terminal."""
-    add = parser_class.add_argument
-    formatter = argparse.HelpFormatter("")
-
-    def add_argument(self: Any, *names: Any, **settings: Any) -> Any:
-        self._get_formatter = lambda: formatter
-        try:
-            return add(self, *names, **settings)
-        finally:
-            vars(self).pop("_get_formatter", None)  # absent after a patch inside of another
-
-    return add_argument
 
 
 def _keep_parsers(options: Any, parser_class: Any) -> Any:

@@ -292,12 +292,15 @@ def num_calls(is_local: bool, threads: int) -> int:
 def tf_options(options: options_lib.ReadOptions, threads: int) -> tf.data.Options:
     """Returns the tf.data options: a private thread pool, no parallelism inside operations, no automatic sharding.
 
-    A picture is too small to be worth several threads, and processes have got their own shares already.
+    A picture is too small to be worth several threads, and processes have got their own shares already. Nothing here is
+    left to autotuning, whose thread may miss that an iterator ends (TensorFlow 2.21 wakes it up before it says why): to
+    free the iterator then takes as long as it has lived, up to a minute.
     """
     given = tf.data.Options()
     given.deterministic = options.deterministic
     given.threading.private_threadpool_size = threads
     given.threading.max_intra_op_parallelism = 1
+    given.autotune.enabled = False
     given.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return given
 

@@ -56,7 +56,7 @@ def install(replace: Replace = setattr) -> None:
     if _is_beams(options, "get_all_options"):
         replace(options, "get_all_options", _skip_warnings(options))
     if parser is not None and "_get_formatter" not in vars(parser):
-        replace(parser, "_get_formatter", _make_formatter)
+        replace(parser, "_get_formatter", lambda self: make_formatter(self.prog))
     if _is_beams(interactive, "is_in_ipython"):
         replace(interactive, "is_in_ipython", lambda: False)  # asked for each step: looks for a package that is missing
     if _is_beams(statecache, "get_deep_size"):
@@ -87,6 +87,14 @@ def leave_pickles_uncompressed(replace: Replace = setattr) -> None:
         return bz2.decompress(data) if data.startswith(b"BZh") else data  # no pickle begins like that
 
     replace(pickler, "bz2", types.SimpleNamespace(compress=compress, decompress=decompress))
+
+
+def make_formatter(prog: str) -> argparse.HelpFormatter:
+    """Returns what writes the help of Beam's options, which nobody sees.
+
+    argparse makes one for each option that is added, and by default asks the terminal each time how wide it is.
+    """
+    return argparse.HelpFormatter(prog, width=_ANY_WIDTH)
 
 
 def _is_beams(owner: Any, name: str) -> bool:
@@ -169,11 +177,6 @@ def _skip_warnings(options: Any) -> Any:
         return {} if display_warnings else find(self, *arguments, **keywords)
 
     return get_all_options
-
-
-def _make_formatter(parser: argparse.ArgumentParser) -> argparse.HelpFormatter:
-    """For each option that is added, argparse asks how wide the terminal is, to write a help that nobody sees."""
-    return argparse.HelpFormatter(parser.prog, width=_ANY_WIDTH)
 
 
 def _keep_views(options: Any) -> Any:

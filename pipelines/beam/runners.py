@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.pipelines.beam import job_servers, late_modules, prism
+from imagebeam.pipelines.beam import beam_shortcuts, job_servers, late_modules, prism
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -313,8 +313,8 @@ def refuse_own_flags(beam_arguments: Sequence[str]) -> None:
 @functools.lru_cache(1)
 def _parser_of(groups: tuple[type, ...]) -> argparse.ArgumentParser:
     """Returns a parser of Beam's options, 350 of them: to make it takes longer than to read the arguments."""
-    formatter = functools.partial(argparse.HelpFormatter, width=100)  # or it asks for each option how wide a line is
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, formatter_class=formatter)
+    make_formatter = beam_shortcuts.make_formatter
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, formatter_class=make_formatter)
     for group in groups:
         if hasattr(group, "_add_argparse_args"):
             with contextlib.suppress(argparse.ArgumentError):

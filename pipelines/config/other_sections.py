@@ -9,7 +9,7 @@ import pydantic
 
 from imagebeam import shard_names
 from imagebeam.pipelines.config.field_types import KINDS, STRICT, Bytes, Count, CountBySplit, Fraction, NotBool
-from imagebeam.transforms.sources import table_rows
+from imagebeam.transforms import parse_numbers
 
 
 class LabelConfig(pydantic.BaseModel):
@@ -236,7 +236,7 @@ class ColumnConfig(pydantic.BaseModel):
             raise ValueError("columns: missing: default and default go together")
         if self.default is not None and self.type != "string":
             try:
-                table_rows.parse_number(self.kind, str(self.default))
+                parse_numbers.parse_number(self.kind, str(self.default))
             except ValueError as e:
                 raise ValueError(f"columns: default of type: {self.type}: {e}") from e
         if self.transform == "vocabulary" and self.type != "string":

@@ -10,7 +10,7 @@ from imagebeam import errors, features, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import source_section
 from imagebeam.pipelines.inputs import source_places
-from imagebeam.transforms import elements
+from imagebeam.transforms import elements, parse_numbers
 from imagebeam.transforms.sources import (
     files,
     joined_rows,
@@ -137,7 +137,7 @@ def _name_only_column(table: manifest.ManifestSource) -> manifest.ManifestSource
 
 def _is_number(text: str) -> bool:
     try:
-        table_rows.parse_number(features.FLOAT, text)
+        parse_numbers.parse_number(features.FLOAT, text)
     except ValueError:
         return False
     return True

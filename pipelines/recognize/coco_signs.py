@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam.pipelines.recognize.survey import (
@@ -43,15 +43,25 @@ class _Place(NamedTuple):
     images: str
 
 
+class _File(NamedTuple):
+    """JSON with COCO's list of images."""
+
+    holder: Folder
+    name: str
+    preset: str  # that reads it; "" if none does
+    first_image: Any  # the `file_name` in it, which may be no text
+
+
 def find_coco(survey: Survey, at: str) -> Iterator[Finding]:
     """Finds JSON with images, annotations and categories, and the folder of the images of each."""
-    places = _find_places(survey, at, "coco", prefers="instances")
+    files = _files_in(survey, at)
+    places = _find_places(survey, at, files, "coco", prefers="instances")
     if places:
         often = (Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN"),)
         yield Finding("coco", Strength.CERTAIN, f"JSON of COCO: {_show(places)}", _settings_of(places), (), often)
     strength = Strength.POSSIBLE if places else Strength.CERTAIN  # one of several things to learn from the same images
     for kind in _KINDS:
-        places = _find_places(survey, at, kind.preset)
+        places = _find_places(survey, at, files, kind.preset)
         if not places:
             continue
         settings = _settings_of(places)
@@ -106,29 +116,38 @@ def _holders(survey: Survey, at: str) -> list[Folder]:
     return [root, *(survey.look(root.below(name)) for name in root.folders if _names_annotations(name))]
 
 
-def _find_places(survey: Survey, at: str, preset: str, prefers: str | None = None) -> dict[str, _Place]:
+def _files_in(survey: Survey, at: str) -> list[_File]:
+    found = []
+    for holder in _holders(survey, at):
+        for name in holder.ending(".json"):
+            head = survey.head(holder.below(name))
+            shape = shape_of_json(head)
+            if _is_coco(shape, is_whole=len(head) < HEAD_BYTES):
+                found.append(_File(holder, name, _preset_of(name, shape), shape["images"]["file_name"]))
+    return found
+
+
+def _find_places(
+    survey: Survey, at: str, files: Sequence[_File], preset: str, prefers: str | None = None
+) -> dict[str, _Place]:
     """Returns the files that a preset reads, by split: those whose first image is found.
 
     Args:
         survey: of the folder.
         at: the data set in it.
-        preset: of one kind of file.
+        files: of the data set.
+        preset: that reads one kind of file.
         prefers: part of the name of the file that is taken if there are several for a split.
     """
     root = survey.look(at)
     places: dict[str, _Place] = {}
-    for holder in _holders(survey, at):
-        for name in holder.ending(".json"):
-            split = split_meant(name) or "train"
-            if split in places and (prefers is None or prefers not in name):
-                continue
-            head = survey.head(holder.below(name))
-            shape = shape_of_json(head)
-            if not _is_coco(shape, is_whole=len(head) < HEAD_BYTES) or _preset_of(name, shape) != preset:
-                continue
-            folder = _folder_of_names(survey, at, root, shape["images"]["file_name"], name)
-            if folder is not None:
-                places[split] = _Place(_below(holder.below(name), at), folder)
+    for holder, name, _, first_image in (each for each in files if each.preset == preset):
+        split = split_meant(name) or "train"
+        if split in places and (prefers is None or prefers not in name):
+            continue
+        folder = _folder_of_names(survey, at, root, first_image, name)
+        if folder is not None:
+            places[split] = _Place(_below(holder.below(name), at), folder)
     return places
 
 

@@ -225,13 +225,16 @@ def masks_in(survey: Survey, folder: Folder) -> list[str]:
     A file is named like an image if its name begins with that of the image: 7_square_0.png for 7.jpg. Files beside a
     folder `images` may have any names, as in the Data Science Bowl of 2018, where each image has a folder of masks.
     """
+    named = [name for name in folder.folders if _MASKS_ALONE.fullmatch(name)]
+    if not named:
+        return []
+    others = [name for name in folder.folders if not _MASKS_ALONE.fullmatch(name)]
+    stems = {stem for name in others[:_MAX_FOLDERS] for stem in survey.look(folder.below(name)).stems}
+    is_beside_images = any(name.lower() in ("images", "image") for name in others)
     found = []
-    for name in filter(_MASKS_ALONE.fullmatch, folder.folders):
+    for name in named:
         masks = survey.with_images(folder.below(name))
-        beside = [survey.look(folder.below(each)) for each in folder.folders if not _MASKS_ALONE.fullmatch(each)]
-        stems = {stem for each in beside[:_MAX_FOLDERS] for stem in each.stems}
         names = sorted(masks.stems)[:_NUM_STEMS] if masks is not None else []
-        is_beside_images = any(each.lower() in ("images", "image") for each in folder.folders)
         if names and (is_beside_images or sum(_begins_with_one(each, stems) for each in names) >= _SHARE * len(names)):
             found.append(name)
     return found

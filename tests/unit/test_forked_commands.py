@@ -61,7 +61,6 @@ THREAD = "import os, threading, time\nthreading.Thread(target=lambda: (time.slee
 CLASS = "class Late:\n  def __del__(self): import os; os._exit(4)\nlate = Late()"
 
 
-@pytest.mark.parametrize("ends_whole", [False, True])
 @pytest.mark.parametrize(
     ("code", "exit_code", "complaint"),
     [
@@ -77,18 +76,15 @@ CLASS = "class Late:\n  def __del__(self): import os; os._exit(4)\nlate = Late()
         pytest.param("import os; os.close(1); print()", 120, "Bad file descriptor", id="stream-that-cannot-be-flushed"),
     ],
 )
-def test_exit_code_and_complaint_are_those_of_the_program(
-    code: str, exit_code: int, complaint: str, ends_whole: bool
-) -> None:
-    process = start(code, ends_whole=ends_whole)
+def test_exit_code_and_complaint_are_those_of_the_program(code: str, exit_code: int, complaint: str) -> None:
+    process = start(code)
     _, stderr = process.communicate(timeout=patience.HANG_SEC)
     assert (process.returncode, process.poll()) == (exit_code, exit_code)
     assert complaint in stderr
 
 
-@pytest.mark.parametrize(("ends_whole", "exit_code"), [(False, 0), (True, 4)])
-def test_objects_of_modules_are_freed_at_a_whole_end(ends_whole: bool, exit_code: int) -> None:
-    assert start(CLASS, ends_whole=ends_whole).wait(timeout=patience.HANG_SEC) == exit_code
+def test_objects_of_modules_are_not_freed_at_the_end() -> None:
+    assert start(CLASS).wait(timeout=patience.HANG_SEC) == 0
 
 
 def test_process_runs_until_it_is_killed_beside_another() -> None:

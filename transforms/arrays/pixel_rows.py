@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from imagebeam.transforms import parse_numbers
 from imagebeam.transforms.arrays import found_array, layouts
 
 PIXELS = "pixels"  # column with all pixels, and the part of the file that they are
@@ -74,9 +75,9 @@ def look_into(uri: str, version: int) -> PixelTable | None:
         count = len(second[place].split())
         names = tuple(first[index].strip() for index in others)
         return PixelTable(names, others, place, len(first), count, True, True) if count else None
-    has_header = not all(map(_is_number, first))
+    has_header = not all(map(parse_numbers.is_number, first))
     row = second if has_header else first
-    if len(row) != len(first) or not all(map(_is_number, row)):
+    if len(row) != len(first) or not all(map(parse_numbers.is_number, row)):
         return None
     if has_header:
         given = [index for index, name in enumerate(header) if not _names_pixel(name)]
@@ -170,15 +171,6 @@ def _split(line: bytes) -> list[str]:
     if '"' not in text:
         return text.split(",")
     return next(csv.reader([text]), []) if len(text) < csv.field_size_limit() else text.replace('"', "").split(",")
-
-
-def _is_number(text: str) -> bool:
-    """Returns whether a cell is a number in any notation, also `nan`: one that is none belongs to a header."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _are_digits(text: str) -> bool:

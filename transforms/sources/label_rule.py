@@ -7,9 +7,8 @@ import functools
 import re
 from collections.abc import Iterable
 
-from imagebeam.transforms import elements, pickled_fields
+from imagebeam.transforms import elements, parse_numbers, pickled_fields
 from imagebeam.transforms.classes import class_names, label_names, labels_by_index
-from imagebeam.transforms.sources import table_rows
 
 
 class LabelError(ValueError):
@@ -21,7 +20,7 @@ class LabelError(ValueError):
         self.detail = detail
 
 
-_parse_number = functools.lru_cache(maxsize=4096)(table_rows.parse_number)  # classes repeat: a sixth of the time
+_parse_number = functools.lru_cache(maxsize=4096)(parse_numbers.parse_number)  # classes repeat: a sixth of the time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +58,7 @@ class LabelRule(pickled_fields.PickledFields):
             try:
                 return ref.with_label(_parse_number(str(self.kind), label), group)
             except ValueError as e:
-                advice = "" if table_rows.is_number(label) else "; for class names set label.type: class"
+                advice = "" if parse_numbers.is_number(label) else "; for class names set label.type: class"
                 raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}{advice}") from e
         if self.by == "column":
             label = class_names.spell(label)

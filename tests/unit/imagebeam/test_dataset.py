@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import os
@@ -10,6 +11,7 @@ import pathlib
 import random
 import re
 import shutil
+import threading
 import traceback
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +24,7 @@ import imagebeam
 from imagebeam import errors, example, features, records
 from imagebeam.reader import batch_reader, shared_graphs, tf_pipeline
 from imagebeam.reader import options as options_lib
-from tests import datasets, pictures
+from tests import datasets, patience, pictures
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -417,6 +419,22 @@ def test_decoder_is_the_requested_one_or_one_that_can_read_the_split(
 def test_many_threads_get_more_batches_at_once(threads: int, calls: int) -> None:
     assert tf_pipeline.num_calls(True, threads) == calls
     assert tf_pipeline.num_calls(False, threads) == 8
+
+
+def test_tf_data_tunes_nothing_and_further_stages_still_run_in_parallel(opened: imagebeam.ImageDataset) -> None:
+    dataset = opened.as_tf("train", 2, image_size=16, num_epochs=1, threads=2)
+    assert dataset.options().autotune.enabled is False
+    first_two, numbers = threading.Barrier(2), itertools.count()
+
+    def meet(label: np.ndarray) -> np.ndarray:
+        if next(numbers) < 2:
+            first_two.wait(patience.HANG_SEC)  # for ever if one call waits for the end of the other
+        return label
+
+    labels = dataset.map(
+        lambda batch: tf.numpy_function(meet, [batch["label"]], tf.int32), num_parallel_calls=tf.data.AUTOTUNE
+    )
+    assert len(list(labels.prefetch(tf.data.AUTOTUNE))) == len(list(dataset)) > 1
 
 
 @any_decoder

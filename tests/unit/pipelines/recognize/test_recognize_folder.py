@@ -9,6 +9,7 @@ import random
 import re
 import sys
 import zipfile
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from imagebeam import errors, storage
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import recognize_folder
+from imagebeam.pipelines.recognize import coco_signs, recognize_folder
 from imagebeam.pipelines.recognize.survey import Bounds, Folder, Survey, split_meant
 from imagebeam.transforms.sources import image_source
 from tests import command_line, folder_shapes
@@ -312,6 +313,16 @@ def test_json_of_coco_is_known_by_its_annotations_and_not_by_its_name(tmp_path: 
     named = {each.preset: each.settings.get("source.coco.annotations") for each in found.candidates}
     assert named["coco"] == {"train": "panoptic_coco_detection_format.json"}
     assert named["coco_panoptic"] == {"train": "segments.json"}
+
+
+def test_each_json_file_is_parsed_once_for_all_kinds_of_coco(tmp_path: pathlib.Path) -> None:
+    _, _, tree = folder_shapes.SHAPES["captions-of-coco"]
+    tree = tree | {f"annotations/more_{n}.json": folder_shapes.coco_json() for n in range(3)}
+    survey = Survey(str(folder_shapes.write(tmp_path, tree)))
+    with mock.patch.object(coco_signs, "shape_of_json", wraps=coco_signs.shape_of_json) as parse:
+        found = list(coco_signs.find_coco(survey, ""))
+    assert {each.preset for each in found} == {"coco", "coco_captions"}
+    assert parse.call_count == sum(name.endswith(".json") for name in tree)
 
 
 @pytest.mark.parametrize(
