@@ -17,10 +17,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, missing_packages
-from imagebeam.pipelines import command_parser, dataset_commands, option_variables, quick_exit
+from imagebeam import errors, missing_packages, shell_words
+from imagebeam.pipelines import (
+    command_parser,
+    dataset_commands,
+    early_interrupt,
+    lost_interrupt,
+    option_variables,
+    quick_exit,
+)
 from imagebeam.pipelines.beam import late_modules
-from imagebeam.pipelines.messages import command_messages, json_log, run_journal, run_outputs, shell_words, terminal
+from imagebeam.pipelines.messages import command_messages, json_log, run_journal, run_outputs, terminal
 
 if TYPE_CHECKING:
     from imagebeam.pipelines import call_arguments, prepare_aside
@@ -121,6 +128,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with _stopped_by_signals() as stopped_by:
         try:
+            early_interrupt.release()
             outputs.open()
             exit_code = known.run(known, beam_arguments)
             is_committed = known.run is _convert and not known.no_wait
@@ -170,7 +178,8 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
 def _import_quickly(name: str) -> None:
     """Imports a module, but not what would find plugins of pydantic, which takes 15 ms to import."""
     if name not in sys.modules:
-        with late_modules.quick_imports(), late_modules.imported_late(("importlib.metadata",)):
+        late = late_modules.imported_late(("importlib.metadata",))
+        with lost_interrupt.found(), late_modules.quick_imports(), late:
             importlib.import_module(name)
 
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, plural, records, snapshots, storage
+from imagebeam import errors, plural, records, shell_words, snapshots, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines import call_arguments, index_job, verify_dataset
-from imagebeam.pipelines.messages import progress, shell_words
+from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.indexing import choose_features, find_shards, make_catalog, scan_shard

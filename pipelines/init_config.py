@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pydantic
 import yaml
 
-from imagebeam import errors, storage
+from imagebeam import errors, shell_words, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import schema
-from imagebeam.pipelines.messages import shell_words, terminal
+from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.pipelines.recognize.survey import Change, Finding, Strength
 

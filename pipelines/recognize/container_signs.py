@@ -9,8 +9,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from imagebeam import errors, example, missing_packages, records, storage
-from imagebeam.pipelines.messages import shell_words
+from imagebeam import errors, example, missing_packages, records, shell_words, storage
 from imagebeam.pipelines.recognize.survey import FileSurvey, Finding, Folder, Strength, Survey, name_some
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.packed import gzip_content

@@ -7,9 +7,8 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from imagebeam import plural
+from imagebeam import plural, shell_words
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.messages import shell_words
 from imagebeam.pipelines.recognize.survey import Finding, Survey
 
 # p012_slice03.png, video7_frame0010.jpg, scan4-tile-2.png: the subject, and what precedes the number of its image.

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
-from imagebeam import errors, plural, storage
+from imagebeam import errors, plural, shell_words, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import split_folders
-from imagebeam.pipelines.messages import shell_words
 from imagebeam.pipelines.recognize import (
     annotation_signs,
     archive_survey,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-from imagebeam import errors, plural
-from imagebeam.pipelines.messages import shell_words
+from imagebeam import errors, plural, shell_words
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.pipelines.recognize.survey import Finding, Strength
 from imagebeam.transforms.sources import files

@@ -9,7 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from imagebeam.pipelines.messages import shell_words
+from imagebeam import shell_words
 
 
 @pytest.mark.parametrize(
