@@ -180,5 +180,5 @@ setuptools.setup(
         "ijson>=3.2",  # COCO's annotations, streamed
     ],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["imagebeam = imagebeam.pipelines.cli:run"]},
+    entry_points={"console_scripts": ["imagebeam = imagebeam.pipelines.entry_point:run"]},
 )

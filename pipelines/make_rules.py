@@ -15,6 +15,7 @@ from imagebeam import errors, features, storage
 from imagebeam.pipelines import column_settings, image_rules, job_rules, open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import opened_source
+from imagebeam.pipelines.recognize import seen_masks
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.images import (
     class_masks,
@@ -128,6 +129,7 @@ def make_rules(
         hints=(
             *opened_source.notes_on_labels(config, source),
             *opened_source.notes_on_files(source),
+            *seen_masks.notes_on_numbers(config),
             *_notes_on_frames(config),
             *_notes_on_further(config),
         ),
