@@ -184,12 +184,11 @@ class ShardWriter:
         layout = kept_jpegs.find_layout(self.recipe, self.policy) if is_usual else None
         take = None if layout is None else kept_jpegs.KeptJpegs(writer, self.recipe, layout).take
         shape = kept_pixels.find_shape(writer, self.recipe, self.policy) if is_usual else None
-        parts: Iterable[tuple[int, Iterable[elements.ImageRef]]] = [(0, task.refs())]
+        left: Iterable[tuple[int, Iterable[elements.ImageRef]]] = [(0, task.refs())]  # number of the first, references
         if shape is not None:
-            pixels = kept_pixels.KeptPixels(writer, self.recipe, shape, counts, states)
-            parts = pixels.write(task.columns())
+            left = kept_pixels.KeptPixels(writer, self.recipe, shape, counts, states).write(task.columns())
         skipped, further = dict(task.skipped), 0
-        for first, refs in parts:
+        for first, refs in left:
             images = read_images.read_or_take(refs, self.policy, self.read_ahead, skipped, self.hasher, take, first)
             for ref, image in images:
                 if isinstance(image, elements.Measures):

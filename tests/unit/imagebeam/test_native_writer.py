@@ -20,6 +20,7 @@ from hypothesis import strategies
 from imagebeam import example_encoder, features, records
 from imagebeam.features import Feature
 from imagebeam.transforms.images import jpeg_structure
+from imagebeam.transforms.shard import read_ahead
 from tests.encoded_images import JPEG
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
@@ -300,6 +301,22 @@ def test_parts_of_file_that_changes_meanwhile_are_not_put(tmp_path: pathlib.Path
         is_changed = os.fstat(file.fileno()).st_mtime_ns != 10**9  # by a write into memory, not on every file system
     assert found[0] == (0 if is_changed else 1)
     assert not is_changed or found == (0, 0, 9, False)
+
+
+@has_checksums
+def test_parts_end_after_a_read_that_waited(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "parts"
+    path.write_bytes(bytes(1 << 20))
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+        if hasattr(os, "posix_fadvise"):  # so that reads wait, where the file is on a disk
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        parts, buffer = [(file.fileno(), 0, number << 12, b"") for number in range(256)], bytearray(1 << 20)
+        before = read_ahead._count_waits()
+        count, _, _, is_slow = _writer.put_parts(parts, 8, buffer, 0, 0, -1)
+        has_waited = read_ahead._count_waits() > before
+    assert has_waited or not is_slow
+    assert is_slow or count == 256
 
 
 @has_checksums

@@ -238,6 +238,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "inside": {"inside": (0, SIZE)},
     "expected": {"expected": SHAPE[:2]},
     "content": {"content": bytes(8)},
+    "blocks": {"blocks": elements.SnappyBlocks(100, 0)},
+    "frame": {"frame": 1},
     "mask": {"mask": elements.Mask("mask.png")},
     "further": {"further": (elements.FurtherImage("after.png"),)},
     "length": {"length": SIZE - 1},
