@@ -26,11 +26,11 @@ def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
     root = files.split_glob(storage.normalize(config.source.uri))[0]
     survey = Survey(root, _BOUNDS, exclude=storage.normalize(config.output.uri or ""))
     found = [path for path in _first_masks(survey, masks.rule) if survey.head(path, _MAX_MASK_BYTES)]
-    if not found or not all(black_and_white.is_black_and_white(survey.head(path)) for path in found):
+    if not found or not black_and_white.are_black_and_white(map(survey.head, found)):
         return ()
     return (
-        f"{found[0]} has only the numbers 0 and 255, and these are the classes that are stored; for the classes 0 and "
-        f'1 add --set "source.masks.colors={black_and_white.COLORS_TEXT}"',
+        f"{found[0]} and other masks have only the numbers 0 and 255, and these are the classes that are stored; for "
+        f'the classes 0 and 1 add --set "source.masks.colors={black_and_white.COLORS_TEXT}"',
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_chunks
@@ -19,25 +20,31 @@ _BMP_DEPTH = 28  # byte offset
 _TIFF_DEPTH = 258  # tag
 
 
-def is_black_and_white(mask: bytes) -> bool:
-    """Returns whether a mask is gray with 8 bits, and has pixels of 0 and of 255 and of no other number.
+def are_black_and_white(masks: Iterable[bytes]) -> bool:
+    """Returns whether masks are gray with 8 bits, and have pixels of 0 and of 255 and of no other number."""
+    found = [numbers_in(mask) for mask in masks]
+    return all(found) and set().union(*found) == {BLACK, WHITE}
 
-    False for a file that is broken or larger than 16 million pixels, or neither PNG, BMP nor TIFF.
+
+def numbers_in(mask: bytes) -> set[int]:
+    """Returns the numbers of the pixels of a gray mask of 8 bits.
+
+    Empty for a mask with a palette or colors, for a file that is broken or larger than 16 million pixels, and for one
+    that is neither PNG, BMP nor TIFF.
     """
     format = image_formats.sniff_format(mask)
     if format not in ("png", "bmp", "tiff"):
-        return False
+        return set()
     try:
         picture = pillow_decoder.open_lazily(mask, format)
         if picture.mode != "L" or picture.width * picture.height > _MAX_PIXELS:
-            return False
+            return set()
         if _bits_of(mask, format, picture) != 8:
-            return False
+            return set()
         pillow_decoder.load(picture)
     except checked_image.BadImageError:
-        return False
-    numbers = picture.histogram()
-    return bool(numbers[BLACK] and numbers[WHITE]) and not any(numbers[BLACK + 1 : WHITE])
+        return set()
+    return {number for number, count in enumerate(picture.histogram()) if count}
 
 
 def _bits_of(mask: bytes, format: str, picture: PIL.Image.Image) -> int:

@@ -18,8 +18,8 @@ from tests.folder_shapes import images
 _SETTINGS = [r"source.masks.image=images/(.*)\.jpg", r"source.masks.mask=masks/\1.png", "split={by: none}"]
 _COLORS = {"background": [0, 0, 0], "foreground": [255, 255, 255]}
 _NOTE = (
-    "masks/0.png has only the numbers 0 and 255, and these are the classes that are stored; for the classes 0 and 1 "
-    'add --set "source.masks.colors={background: [0, 0, 0], foreground: [255, 255, 255]}"'
+    "masks/0.png and other masks have only the numbers 0 and 255, and these are the classes that are stored; for the "
+    'classes 0 and 1 add --set "source.masks.colors={background: [0, 0, 0], foreground: [255, 255, 255]}"'
 )
 
 
@@ -66,3 +66,20 @@ def test_recognized_masks_in_black_and_white_become_0_and_1(
     assert found.sure is not None
     assert found.sure.settings.get("source.masks.colors") == colors
     assert bool(found.sure.notes) == (colors is not None)
+
+
+@pytest.mark.parametrize("folder", ["", "a/imgs/"])
+@pytest.mark.parametrize(("highest", "is_mask"), [(1, True), (255, True), (100, False)])
+def test_png_beside_a_jpeg_of_its_name_is_its_mask_if_it_has_few_numbers(
+    tmp_path: pathlib.Path, folder: str, highest: int, is_mask: bool
+) -> None:
+    numbers = np.arange(48 * 32) % (highest + 1) if not is_mask else np.arange(48 * 32) % 2 * highest
+    file = io.BytesIO()
+    PIL.Image.fromarray(numbers.reshape(48, 32).astype(np.uint8), "L").save(file, "PNG")
+    tree = images(f"{folder}#.jpg") | {f"{folder}{n}.png": file.getvalue() for n in range(4)}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, {**tree, "b/imgs/readme.txt": "x"})))
+    assert (found.sure is not None and found.sure.preset == "segmentation") == is_mask
+    if found.sure is not None and is_mask:
+        name = r"(?P<name>.+/[^/]+)\.jpg" if folder else r"(?P<name>.*)\.jpg"
+        assert found.sure.settings["source.masks.image"] == name
+        assert found.sure.settings["source.masks.mask"] == r"\g<name>.png"

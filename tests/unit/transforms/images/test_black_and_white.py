@@ -22,7 +22,8 @@ def encode(numbers: list[int], format: str = "PNG", mode: str = "L", **options: 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF"])
 def test_mask_of_0_and_255_is_black_and_white(format: str) -> None:
-    assert black_and_white.is_black_and_white(encode([0, 255, 255], format))
+    assert black_and_white.are_black_and_white([encode([0, 255, 255], format)])
+    assert black_and_white.are_black_and_white([encode([0, 0], format), encode([255, 0], format)])
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,8 @@ def test_mask_of_0_and_255_is_black_and_white(format: str) -> None:
     ],
 )
 def test_other_mask_is_not(mask: bytes) -> None:
-    assert not black_and_white.is_black_and_white(mask)
+    assert not black_and_white.are_black_and_white([mask])
+    assert not black_and_white.are_black_and_white([mask, mask])
 
 
 def test_colors_in_yaml_are_the_colors() -> None:
