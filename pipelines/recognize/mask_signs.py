@@ -42,7 +42,6 @@ _CAR = re.compile(r"[^/_]+_\d+\.jpg")
 _CAR_MASK = "_mask.gif"
 _DIGIT = re.compile(r"\d")
 _NUM_READ = 3  # masks
-_MAX_CLASSES = 64  # different numbers of a gray mask; a gray picture has more
 
 
 def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
@@ -247,4 +246,4 @@ def _match_other_format(survey: Survey, folder: Folder, at: str) -> Finding | No
 def _holds_classes(head: bytes) -> bool:
     """Returns whether a PNG has a palette, or gray pixels of a few different numbers."""
     has_palette = head.startswith(b"\x89PNG\r\n\x1a\n") and head[25:26] == b"\3"
-    return has_palette or 0 < len(black_and_white.numbers_in(head)) <= _MAX_CLASSES
+    return has_palette or 0 < len(black_and_white.count_numbers(head)) <= black_and_white.MAX_CLASSES

@@ -50,6 +50,17 @@ def test_masks_in_black_and_white_are_noted_with_the_remedy(
     assert make_rules.make_rules(config, run_id="run", overwrite=False).settings.hints == notes
 
 
+def test_smoothed_masks_are_noted(tmp_path: pathlib.Path) -> None:
+    root = write(tmp_path / "in", 255)
+    numbers = np.array([0] * 700 + [255] * 700 + [*range(20, 156)], np.uint8).reshape(48, 32)
+    PIL.Image.fromarray(numbers, "L").save(root / "masks" / "0.png")
+    (note,) = make_rules.make_rules(make_config(root)).settings.hints
+    assert note == (
+        "masks/0.png has 138 different numbers, most of its pixels are nearly black or white, and each number is a "
+        "class that is stored: if a resize or JPEG has smoothed it, store masks of exact numbers first"
+    )
+
+
 def test_remedy_of_the_note_stores_0_and_1(tmp_path: pathlib.Path) -> None:
     option = _NOTE.partition('"')[2].rstrip('"')
     policy = open_source.mask_policy(make_config(tmp_path, option))

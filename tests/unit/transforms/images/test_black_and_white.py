@@ -50,3 +50,19 @@ def test_other_mask_is_not(mask: bytes) -> None:
 
 def test_colors_in_yaml_are_the_colors() -> None:
     assert yaml.safe_load(black_and_white.COLORS_TEXT) == black_and_white.COLORS
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_smoothed"),
+    [
+        pytest.param([0] * 400 + [255] * 400 + [*range(20, 120)], True, id="edges"),
+        pytest.param([*range(16)] * 30 + [*range(240, 256)] * 30 + [*range(80, 120)], True, id="noise"),
+        pytest.param([*range(34)] * 30 + [255] * 400, False, id="34-classes-and-edges-ignored"),
+        pytest.param([*range(256)] * 3, False, id="picture"),
+        pytest.param([0] * 900 + [*range(1, 182)], False, id="many-classes"),
+        pytest.param([*range(0, 182, 6)] * 30 + [255] * 90, False, id="many-classes-and-edges-ignored"),
+        pytest.param([0, 255], False, id="exact"),
+    ],
+)
+def test_mask_with_grays_between_black_and_white_was_smoothed(numbers: list[int], is_smoothed: bool) -> None:
+    assert black_and_white.is_smoothed(encode(numbers)) == is_smoothed
