@@ -30,7 +30,7 @@ MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
 LOSSY_MASKS = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
 _MAX_FOLDERS = 30  # that are compared
 _NUM_STEMS = 200  # images whose masks are looked for
-_SHARE = 0.8  # of images that must have a mask
+SHARE = 0.8  # of images that must have a mask
 _HOLE = "\0"  # for the name of the split in a path, or of an image in that of its mask
 _DIGIT_BESIDE = re.compile(rf"\d{_HOLE}|{_HOLE}\d")
 
@@ -153,7 +153,7 @@ def find_affixes(names: Sequence[str], known: Set[str], refused: re.Pattern[str]
     for other in [each for each in in_order if first in each][:5]:
         before, _, after = other.partition(first)
         number = sum(f"{before}{name}{after}" in known for name in names)
-        if number >= _SHARE * len(names) and not refused.search(f"{before}{_HOLE}{after}"):
+        if number >= SHARE * len(names) and not refused.search(f"{before}{_HOLE}{after}"):
             return before, after
     return None
 
@@ -236,7 +236,7 @@ def masks_in(survey: Survey, folder: Folder) -> list[str]:
     for name in named:
         masks = survey.with_images(folder.below(name))
         names = sorted(masks.stems)[:_NUM_STEMS] if masks is not None else []
-        if names and (is_beside_images or sum(_begins_with_one(each, stems) for each in names) >= _SHARE * len(names)):
+        if names and (is_beside_images or sum(_begins_with_one(each, stems) for each in names) >= SHARE * len(names)):
             found.append(name)
     return found
 

@@ -41,6 +41,7 @@ _VOID = re.compile(rb"(?i)\bvoid\b")
 _CAR = re.compile(r"[^/_]+_\d+\.jpg")
 _CAR_MASK = "_mask.gif"
 _DIGIT = re.compile(r"\d")
+_NUM_READ = 3  # masks
 
 
 def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
@@ -68,10 +69,10 @@ def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
             "{road: [128, 64, 128]}, or the file that lists them"
         )
         yield dataclasses.replace(finding, notes=(*finding.notes, note))
-    elif masks and all(map(black_and_white.is_black_and_white, heads)):
+    elif masks and black_and_white.are_black_and_white(heads):
         note = (
-            f"{masks[0]} has only the numbers 0 and 255, which become the classes 0 and 1 by source.masks.colors; "
-            "without it they are the classes 0 and 255"
+            f"{masks[0]} and other masks have only the numbers 0 and 255, which become the classes 0 and 1 by "
+            "source.masks.colors; without it they are the classes 0 and 255"
         )
         settings = {**finding.settings, "source.masks.colors": black_and_white.COLORS}
         yield dataclasses.replace(finding, notes=(*finding.notes, note), settings=settings)
@@ -102,8 +103,12 @@ def _pairs(survey: Survey, at: str) -> Iterator[Finding]:
                 if found is not None:
                     yield found
     yield from example_folders.find_pairs(survey, at)
-    for folder in [root, *survey.some(root, root.folders)]:
+    below = [survey.with_images(each.path) or each for each in survey.some(root, root.folders)]
+    for folder in [root, *below]:
         if (beside := _match_beside(folder, at)) is not None:
+            yield beside
+    for folder in [root, *below]:
+        if (beside := _match_other_format(survey, folder, at)) is not None:
             yield beside
 
 
@@ -218,3 +223,27 @@ def _match_beside(folder: Folder, at: str) -> Finding | None:
         f"{folder.count_having(number, 'image')} a file with {suffix}{extension} at the end of its name beside them"
     )
     return _of_masks(pattern, rf"\g<name>{suffix}{extension}", (), evidence, extension.lower(), "mask")
+
+
+def _match_other_format(survey: Survey, folder: Folder, at: str) -> Finding | None:
+    """Returns the finding for x.png beside x.jpg, if the PNG files hold a few numbers; None if they are pictures."""
+    images = [name for name in folder.ending(".jpg", ".jpeg")]
+    paired = [name for name in images if f"{posixpath.splitext(name)[0]}.png" in folder.files]
+    if len(paired) < 2 or len(paired) < mask_pairs.SHARE * len(images):
+        return None
+    masks = [f"{posixpath.splitext(name)[0]}.png" for name in paired[:: -(-len(paired) // _NUM_READ)]]
+    if not all(map(_holds_classes, map(survey.head, map(folder.below, masks)))):
+        return None
+    place = prefix_of(folder, at)
+    name = "(?P<name>.+/[^/]+)" if place else "(?P<name>.*)"  # images beside the folders belong to a README
+    evidence = (
+        f"{folder.count_having(len(paired), 'image')} a .png file of the same name beside them"
+        f"{f' in {place[:-1]}' if place else ''}, which holds the numbers of classes"
+    )
+    return _of_masks(rf"{name}\.{extensions_of(paired)}", r"\g<name>.png", (), evidence, ".png", "mask")
+
+
+def _holds_classes(head: bytes) -> bool:
+    """Returns whether a PNG has a palette, or gray pixels of a few different numbers."""
+    has_palette = head.startswith(b"\x89PNG\r\n\x1a\n") and head[25:26] == b"\3"
+    return has_palette or 0 < len(black_and_white.count_numbers(head)) <= black_and_white.MAX_CLASSES

@@ -16,7 +16,7 @@ _BOUNDS = Bounds(folders=12, entries=1_000, all_entries=4_000, heads=_NUM_READ)
 
 
 def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
-    """Returns a note if masks, judged by a few, are drawn in black and white, and their numbers become classes.
+    """Returns a note if masks, judged by a few, are drawn in black and white, exactly or smoothed.
 
     At most 12 folders are listed, and the beginnings of 3 masks are read.
     """
@@ -26,11 +26,17 @@ def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
     root = files.split_glob(storage.normalize(config.source.uri))[0]
     survey = Survey(root, _BOUNDS, exclude=storage.normalize(config.output.uri or ""))
     found = [path for path in _first_masks(survey, masks.rule) if survey.head(path, _MAX_MASK_BYTES)]
-    if not found or not all(black_and_white.is_black_and_white(survey.head(path)) for path in found):
+    if (smoothed := next((path for path in found if black_and_white.is_smoothed(survey.head(path))), None)) is not None:
+        number = len(black_and_white.count_numbers(survey.head(smoothed)))
+        return (
+            f"{smoothed} has {number} different numbers, most of its pixels are nearly black or white, and each number "
+            "is a class that is stored: if a resize or JPEG has smoothed it, store masks of exact numbers first",
+        )
+    if not found or not black_and_white.are_black_and_white(map(survey.head, found)):
         return ()
     return (
-        f"{found[0]} has only the numbers 0 and 255, and these are the classes that are stored; for the classes 0 and "
-        f'1 add --set "source.masks.colors={black_and_white.COLORS_TEXT}"',
+        f"{found[0]} and other masks have only the numbers 0 and 255, and these are the classes that are stored; for "
+        f'the classes 0 and 1 add --set "source.masks.colors={black_and_white.COLORS_TEXT}"',
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_chunks
@@ -13,31 +14,53 @@ if TYPE_CHECKING:
 BLACK, WHITE = 0, 255
 COLORS = {"background": [BLACK] * 3, "foreground": [WHITE] * 3}  # what source.masks.colors must be for such masks
 COLORS_TEXT = "{background: [0, 0, 0], foreground: [255, 255, 255]}"  # the same in YAML
+MAX_CLASSES = 64  # different numbers of a gray mask, at most; a gray picture has more
+_DARK, _LIGHT = range(32), range(224, 256)  # nearly black, nearly white
+_MIN_GRAYS = 16  # different numbers between them
+_SHARE = 0.8  # of the pixels
 _MAX_PIXELS = 1 << 24
 _PNG_DEPTH = png_chunks.HEADER_START + png_chunks.DEPTH_BYTE
 _BMP_DEPTH = 28  # byte offset
 _TIFF_DEPTH = 258  # tag
 
 
-def is_black_and_white(mask: bytes) -> bool:
-    """Returns whether a mask is gray with 8 bits, and has pixels of 0 and of 255 and of no other number.
+def are_black_and_white(masks: Iterable[bytes]) -> bool:
+    """Returns whether masks are gray with 8 bits, and have pixels of 0 and of 255 and of no other number."""
+    found = [count_numbers(mask) for mask in masks]
+    return all(found) and set().union(*found) == {BLACK, WHITE}
 
-    False for a file that is broken or larger than 16 million pixels, or neither PNG, BMP nor TIFF.
+
+def is_smoothed(mask: bytes) -> bool:
+    """Returns whether a gray mask of 8 bits is of black and white with all kinds of gray between them.
+
+    Such are masks that were compressed with loss or resized: most pixels are nearly black or nearly white, and the
+    others have many different numbers.
+    """
+    counts = count_numbers(mask)
+    dark, light = (sum(counts.get(number, 0) for number in numbers) for numbers in (_DARK, _LIGHT))
+    num_grays = sum(_DARK.stop <= number < _LIGHT.start for number in counts)
+    return num_grays >= _MIN_GRAYS and min(dark, light) > 0 and dark + light >= _SHARE * sum(counts.values())
+
+
+def count_numbers(mask: bytes) -> dict[int, int]:
+    """Returns the numbers of the pixels of a gray mask of 8 bits, each with how many pixels have it.
+
+    Empty for a mask with a palette or colors, for a file that is broken or larger than 16 million pixels, and for one
+    that is neither PNG, BMP nor TIFF.
     """
     format = image_formats.sniff_format(mask)
     if format not in ("png", "bmp", "tiff"):
-        return False
+        return {}
     try:
         picture = pillow_decoder.open_lazily(mask, format)
         if picture.mode != "L" or picture.width * picture.height > _MAX_PIXELS:
-            return False
+            return {}
         if _bits_of(mask, format, picture) != 8:
-            return False
+            return {}
         pillow_decoder.load(picture)
     except checked_image.BadImageError:
-        return False
-    numbers = picture.histogram()
-    return bool(numbers[BLACK] and numbers[WHITE]) and not any(numbers[BLACK + 1 : WHITE])
+        return {}
+    return {number: count for number, count in enumerate(picture.histogram()) if count}
 
 
 def _bits_of(mask: bytes, format: str, picture: PIL.Image.Image) -> int:

@@ -18,8 +18,8 @@ from tests.folder_shapes import images
 _SETTINGS = [r"source.masks.image=images/(.*)\.jpg", r"source.masks.mask=masks/\1.png", "split={by: none}"]
 _COLORS = {"background": [0, 0, 0], "foreground": [255, 255, 255]}
 _NOTE = (
-    "masks/0.png has only the numbers 0 and 255, and these are the classes that are stored; for the classes 0 and 1 "
-    'add --set "source.masks.colors={background: [0, 0, 0], foreground: [255, 255, 255]}"'
+    "masks/0.png and other masks have only the numbers 0 and 255, and these are the classes that are stored; for the "
+    'classes 0 and 1 add --set "source.masks.colors={background: [0, 0, 0], foreground: [255, 255, 255]}"'
 )
 
 
@@ -50,6 +50,17 @@ def test_masks_in_black_and_white_are_noted_with_the_remedy(
     assert make_rules.make_rules(config, run_id="run", overwrite=False).settings.hints == notes
 
 
+def test_smoothed_masks_are_noted(tmp_path: pathlib.Path) -> None:
+    root = write(tmp_path / "in", 255)
+    numbers = np.array([0] * 700 + [255] * 700 + [*range(20, 156)], np.uint8).reshape(48, 32)
+    PIL.Image.fromarray(numbers, "L").save(root / "masks" / "0.png")
+    (note,) = make_rules.make_rules(make_config(root)).settings.hints
+    assert note == (
+        "masks/0.png has 138 different numbers, most of its pixels are nearly black or white, and each number is a "
+        "class that is stored: if a resize or JPEG has smoothed it, store masks of exact numbers first"
+    )
+
+
 def test_remedy_of_the_note_stores_0_and_1(tmp_path: pathlib.Path) -> None:
     option = _NOTE.partition('"')[2].rstrip('"')
     policy = open_source.mask_policy(make_config(tmp_path, option))
@@ -66,3 +77,20 @@ def test_recognized_masks_in_black_and_white_become_0_and_1(
     assert found.sure is not None
     assert found.sure.settings.get("source.masks.colors") == colors
     assert bool(found.sure.notes) == (colors is not None)
+
+
+@pytest.mark.parametrize("folder", ["", "a/imgs/"])
+@pytest.mark.parametrize(("highest", "is_mask"), [(1, True), (255, True), (100, False)])
+def test_png_beside_a_jpeg_of_its_name_is_its_mask_if_it_has_few_numbers(
+    tmp_path: pathlib.Path, folder: str, highest: int, is_mask: bool
+) -> None:
+    numbers = np.arange(48 * 32) % (highest + 1) if not is_mask else np.arange(48 * 32) % 2 * highest
+    file = io.BytesIO()
+    PIL.Image.fromarray(numbers.reshape(48, 32).astype(np.uint8), "L").save(file, "PNG")
+    tree = images(f"{folder}#.jpg") | {f"{folder}{n}.png": file.getvalue() for n in range(4)}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, {**tree, "b/imgs/readme.txt": "x"})))
+    assert (found.sure is not None and found.sure.preset == "segmentation") == is_mask
+    if found.sure is not None and is_mask:
+        name = r"(?P<name>.+/[^/]+)\.jpg" if folder else r"(?P<name>.*)\.jpg"
+        assert found.sure.settings["source.masks.image"] == name
+        assert found.sure.settings["source.masks.mask"] == r"\g<name>.png"

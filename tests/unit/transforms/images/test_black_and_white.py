@@ -22,7 +22,8 @@ def encode(numbers: list[int], format: str = "PNG", mode: str = "L", **options: 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF"])
 def test_mask_of_0_and_255_is_black_and_white(format: str) -> None:
-    assert black_and_white.is_black_and_white(encode([0, 255, 255], format))
+    assert black_and_white.are_black_and_white([encode([0, 255, 255], format)])
+    assert black_and_white.are_black_and_white([encode([0, 0], format), encode([255, 0], format)])
 
 
 @pytest.mark.parametrize(
@@ -43,8 +44,25 @@ def test_mask_of_0_and_255_is_black_and_white(format: str) -> None:
     ],
 )
 def test_other_mask_is_not(mask: bytes) -> None:
-    assert not black_and_white.is_black_and_white(mask)
+    assert not black_and_white.are_black_and_white([mask])
+    assert not black_and_white.are_black_and_white([mask, mask])
 
 
 def test_colors_in_yaml_are_the_colors() -> None:
     assert yaml.safe_load(black_and_white.COLORS_TEXT) == black_and_white.COLORS
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_smoothed"),
+    [
+        pytest.param([0] * 400 + [255] * 400 + [*range(20, 120)], True, id="edges"),
+        pytest.param([*range(16)] * 30 + [*range(240, 256)] * 30 + [*range(80, 120)], True, id="noise"),
+        pytest.param([*range(34)] * 30 + [255] * 400, False, id="34-classes-and-edges-ignored"),
+        pytest.param([*range(256)] * 3, False, id="picture"),
+        pytest.param([0] * 900 + [*range(1, 182)], False, id="many-classes"),
+        pytest.param([*range(0, 182, 6)] * 30 + [255] * 90, False, id="many-classes-and-edges-ignored"),
+        pytest.param([0, 255], False, id="exact"),
+    ],
+)
+def test_mask_with_grays_between_black_and_white_was_smoothed(numbers: list[int], is_smoothed: bool) -> None:
+    assert black_and_white.is_smoothed(encode(numbers)) == is_smoothed
