@@ -127,8 +127,19 @@ RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
 
 WRITER = setuptools.Extension(  # the converter's inner loops; Python code does the same
     "imagebeam._writer",
-    ["imagebeam/_writer.c", "imagebeam/crc32c.c", "imagebeam/jpeg_structure.c"],
-    depends=["imagebeam/crc32c.h", "imagebeam/jpeg_structure.h"],
+    [
+        "imagebeam/_writer.c",
+        "imagebeam/crc32c.c",
+        "imagebeam/jpeg_structure.c",
+        "imagebeam/put_parts.c",
+        "imagebeam/record_frames.c",
+    ],
+    depends=[
+        "imagebeam/crc32c.h",
+        "imagebeam/jpeg_structure.h",
+        "imagebeam/record_frames.h",
+        "imagebeam/writer_methods.h",
+    ],
     extra_compile_args=["-O3", "-pthread"],
     extra_link_args=["-pthread"],
     optional=True,
@@ -169,5 +180,5 @@ setuptools.setup(
         "ijson>=3.2",  # COCO's annotations, streamed
     ],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["imagebeam = imagebeam.pipelines.cli:run"]},
+    entry_points={"console_scripts": ["imagebeam = imagebeam.pipelines.entry_point:run"]},
 )

@@ -1,6 +1,6 @@
 """Runs the command line: `python -m imagebeam` is `imagebeam`."""
 
-from imagebeam.pipelines import cli
+from imagebeam.pipelines import entry_point
 
 if __name__ == "__main__":
-    cli.run()
+    entry_point.run()

@@ -17,6 +17,8 @@
 
 #include "crc32c.h"
 #include "jpeg_structure.h"
+#include "record_frames.h"
+#include "writer_methods.h"
 
 // --- files ----------------------------------------------------------------------------------------------------------
 
@@ -26,7 +28,7 @@ PyDoc_STRVAR(read_file_doc,
              "is no plain file, has another size, or was changed at another time than `version`, in ns since the\n"
              "epoch (0 allows any).");
 
-static int64_t change_time(const struct stat *status) {
+int64_t change_time(const struct stat *status) {
 #ifdef __APPLE__
   return status->st_mtimespec.tv_sec * INT64_C(1000000000) + status->st_mtimespec.tv_nsec;
 #else
@@ -251,31 +253,6 @@ static PyObject *extend_crc(PyObject *module, PyObject *arguments) {
   return PyLong_FromUnsignedLong(crc);
 }
 
-static uint8_t *put_masked(uint8_t *at, uint32_t crc) {
-  uint32_t masked = mask_crc32c(crc);
-  memcpy(at, &masked, 4);
-  return at + 4;
-}
-
-enum { FRAME_BYTES = 16, HEADER_BYTES = 12 };
-
-// Puts a record at `start`. Its prefix may be there already. The checksums are those of the bytes before they are copied;
-// returns that of the bytes before, which is given, and of the record.
-static uint32_t put_framed(uint8_t *start, const uint8_t *prefix, uint64_t prefix_size, const uint8_t *payload,
-                           uint64_t payload_size, uint32_t crc) {
-  uint64_t length = prefix_size + payload_size;
-  uint8_t *at = start + HEADER_BYTES;
-  memcpy(start, &length, 8);
-  put_masked(start + 8, extend_crc32c(0, start, 8));
-  crc = extend_crc32c(crc, start, HEADER_BYTES);
-  uint32_t of_record = extend_crc32c(0, prefix, prefix_size);
-  if (prefix != at) memcpy(at, prefix, prefix_size);
-  of_record = extend_crc32c(of_record, payload, payload_size);
-  memcpy(at + prefix_size, payload, payload_size);
-  put_masked(at + length, of_record);
-  return extend_crc32c(join_crc32c(crc, of_record, length), at + length, 4);
-}
-
 PyDoc_STRVAR(put_record_doc,
              "put_record(buffer, position: int, prefix: bytes, payload: bytes, crc32c: int) -> int\n\n"
              "Puts a TFRecord of the bytes of `prefix` and `payload`, with its frame of 16 bytes, into a buffer.\n\n"
@@ -340,7 +317,7 @@ static int describe(PyObject *values, const Jpeg *jpeg) {
          PyDict_SetItem(values, described[COLORSPACE], colorspaces[jpeg->num_components]);
 }
 
-static int64_t now_ns(void) {
+int64_t now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
@@ -402,6 +379,7 @@ static PyMethodDef checksum_methods[] = {
     {"extend_crc", extend_crc, METH_VARARGS, extend_crc_doc},
     {"put_record", put_record, METH_VARARGS, put_record_doc},
     {"put_jpeg", (PyCFunction)(void (*)(void))put_jpeg, METH_FASTCALL, put_jpeg_doc},
+    {"put_parts", (PyCFunction)(void (*)(void))put_parts, METH_FASTCALL, put_parts_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -25,3 +25,12 @@ def put_jpeg(
     values: dict[str, Any],
     /,
 ) -> tuple[int, bytes | None, int, int, int, int, int] | None: ...
+def put_parts(
+    parts: list[tuple[int, int, int, bytes]],
+    length: int,
+    buffer: Any,
+    position: int,
+    crc32c: int,
+    slow_ns: int,
+    /,
+) -> tuple[int, int, int, bool]: ...

@@ -7,7 +7,6 @@ import contextlib
 import difflib
 import importlib
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -18,8 +17,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, missing_packages
-from imagebeam.pipelines import command_parser, dataset_commands, option_variables, quick_exit
+from imagebeam import errors, missing_packages, shell_words
+from imagebeam.pipelines import (
+    command_parser,
+    dataset_commands,
+    early_interrupt,
+    lost_interrupt,
+    option_variables,
+    quick_exit,
+)
 from imagebeam.pipelines.beam import late_modules
 from imagebeam.pipelines.messages import command_messages, json_log, run_journal, run_outputs, terminal
 
@@ -122,6 +128,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with _stopped_by_signals() as stopped_by:
         try:
+            early_interrupt.release()
             outputs.open()
             exit_code = known.run(known, beam_arguments)
             is_committed = known.run is _convert and not known.no_wait
@@ -171,7 +178,8 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
 def _import_quickly(name: str) -> None:
     """Imports a module, but not what would find plugins of pydantic, which takes 15 ms to import."""
     if name not in sys.modules:
-        with late_modules.quick_imports(), late_modules.imported_late(("importlib.metadata",)):
+        late = late_modules.imported_late(("importlib.metadata",))
+        with lost_interrupt.found(), late_modules.quick_imports(), late:
             importlib.import_module(name)
 
 
@@ -279,7 +287,7 @@ def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -
         command_messages.say(result.message)
     seconds = None if result.is_attached else time.monotonic() - start  # nobody here saw when the job began
     progress.print_table([*progress.summary_rows(result.catalog, output, seconds), *report_rows.rows(result.report)])
-    command_messages.say(f"next: imagebeam verify {shlex.quote(output)}")
+    command_messages.say(f"next: imagebeam verify {shell_words.quote(output)}")
 
 
 def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_journal.State:
@@ -314,7 +322,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             ("output", output),
         ]
     )
-    command_messages.say(f"next: imagebeam status {shlex.quote(output)}")
+    command_messages.say(f"next: imagebeam status {shell_words.quote(output)}")
     return 0
 
 
@@ -371,7 +379,7 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
         return 0
     progress.print_table(index_dataset.result_rows(result, known.directory))
     command = "index" if result.state == "planned" else "verify"
-    command_messages.say(f"next: imagebeam {command} {shlex.quote(known.directory)}")
+    command_messages.say(f"next: imagebeam {command} {shell_words.quote(known.directory)}")
     return 0
 
 
@@ -418,7 +426,7 @@ def _init(known: argparse.Namespace, _: list[str]) -> int:
 
     words = ["imagebeam", "init", known.directory]
     words += ["--config", known.config] * (known.config is not None)
-    written = init_config.make(known.directory, known.config, shlex.join(words))
+    written = init_config.make(known.directory, known.config, shell_words.join(words))
     init_config.write(written, known.output, known.force)
     progress.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
     first, *others = init_config.next_commands(known.output)
@@ -443,7 +451,7 @@ def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-
     words += ["--workers", str(known.workers)] * (known.workers is not None)
     words += ["--overwrite"] * known.overwrite + ["--update"] * known.update
     words += ["--retry-rejects"] * known.retry_rejects
-    return shlex.join([*words, *beam_arguments])
+    return shell_words.join([*words, *beam_arguments])
 
 
 def _schema(_: argparse.Namespace, __: list[str]) -> int:

@@ -62,7 +62,9 @@ def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = Fals
     compared = assigned.images | "Compare" >> compare  # ImageRef of new images, Reject; what has changed
     drop = drop_duplicates.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
     distinct = compared.images | "DropDuplicates" >> drop  # ImageRef of the images that stay, Reject, Duplicate
-    ranked = distinct.images | "Rank" >> rank_references.RankInSplits(job.order)  # SortedRun; PartialRanking
+    ranked = distinct.images | "Rank" >> rank_references.RankInSplits(
+        job.order, listed.ranked
+    )  # SortedRun; PartialRanking
     tallies = [each.tallies for each in (listed, labelled) if each.tallies is not None]  # Tally
     plan_of = plan_dataset.PlanDataset(settings, tallies, distinct.rejects, job.table, compared.comparison, job.advisor)
     plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking

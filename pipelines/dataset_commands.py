@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import os
-import sys
 import time
 
 import imagebeam
@@ -89,10 +88,11 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
     records = plural.count(counts.written, "record")
     snapshot = find_snapshot.name_of(result.catalog)
     which = f", snapshot {snapshot}" if snapshot else ""
-    command_messages.say(
+    shown = (
         f"{known.directory}{which}: {records} in {plural.count(result.num_shards, 'shard')} "
         f"{'matches' if counts.written == 1 else 'match'} the catalog{decoded} ({time.monotonic() - start:.1f} s)"
     )
+    command_messages.say_in_lines(shown, indent=2)
     return 0
 
 
@@ -165,7 +165,7 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)
     _import_tensorflow(known.verbose)
-    print(f"measuring 6 x {known.seconds:g} s; other running programs lower the result", file=sys.stderr)
+    command_messages.tell(f"measuring 6 x {known.seconds:g} s; other running programs lower the result")
     result = bench_reader.run_bench(
         dataset,
         split,
@@ -179,7 +179,7 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
         print(json.dumps(result.to_json(), indent=1))
         return 0
     progress.print_table(bench_reader.bench_rows(result))
-    command_messages.say(bench_reader.summarize(result))
+    command_messages.say_in_lines(bench_reader.summarize(result), indent=2)
     return 0
 
 

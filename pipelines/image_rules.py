@@ -8,12 +8,17 @@ from __future__ import annotations
 from imagebeam.pipelines import job_rules, open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import label_files, opened_source
+from imagebeam.transforms import reference_order
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.sources import label_rule, split_rule
 
 
-def open_rules(config: config_lib.Config) -> job_rules.ImageRules:
+def open_rules(config: config_lib.Config, is_update: bool = False) -> job_rules.ImageRules:
     """Returns the source of a config and its rules.
+
+    Args:
+        config: of the job.
+        is_update: whether images are left out that the snapshot before has.
 
     Raises:
         ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says,
@@ -50,4 +55,12 @@ def open_rules(config: config_lib.Config) -> job_rules.ImageRules:
         rename=tuple(config.split.rename.items()),
         declared=config.split.declared,
     )
-    return job_rules.ImageRules(source, open_source.listing_rules_of(config), names, label, split)
+    return job_rules.ImageRules(
+        source,
+        open_source.listing_rules_of(config),
+        names,
+        label,
+        split,
+        order=reference_order.order_of(config.output.shuffle, config.split.seed),
+        is_complete=not is_update and not config.duplicates.settings().only("drop").is_on,
+    )

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, plural, records, snapshots, storage
+from imagebeam import errors, plural, records, shell_words, snapshots, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines import call_arguments, index_job, verify_dataset
 from imagebeam.pipelines.messages import progress
@@ -180,7 +179,9 @@ def _choose_keys(folder: str, found: find_shards.FoundShards, options: make_cata
             sample += first
     if not sample:
         raise errors.ConfigError(f"the TFRecord files of {folder} hold no record that can be read")
-    convert = shlex.join(["imagebeam", "convert", "--config", "tfrecord", "--input", folder, "--output", "OUTPUT"])
+    convert = shell_words.join(
+        ["imagebeam", "convert", "--config", "tfrecord", "--input", folder, "--output", "OUTPUT"]
+    )
     return choose_features.choose_keys(sample, options.image, options.label, where, convert)
 
 

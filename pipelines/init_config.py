@@ -6,14 +6,13 @@ import copy
 import importlib.resources
 import posixpath
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pydantic
 import yaml
 
-from imagebeam import errors, storage
+from imagebeam import errors, shell_words, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import schema
 from imagebeam.pipelines.messages import terminal
@@ -302,4 +301,4 @@ def _comments_in(preset: str) -> Iterator[tuple[str, str]]:
 
 def next_commands(file: str) -> list[str]:
     """Returns the commands that go on with a config."""
-    return [shlex.join(["imagebeam", each, "--config", file]) for each in ("plan", "convert")]
+    return [shell_words.join(["imagebeam", each, "--config", file]) for each in ("plan", "convert")]

@@ -20,15 +20,18 @@ class ImageRules(NamedTuple):
     names: label_names.LabelNames
     label: label_rule.LabelRule  # with the same names
     split: split_rule.SplitRule
+    order: reference_order.Order
+    is_complete: bool  # whether all that is listed is written: no step leaves out images before they are read
 
     @property
     def labelled(self) -> labelled_source.LabelledSource:
-        """The source whose listing has labels, and splits that need no other image."""
+        """The source whose listing has labels, splits that need no other image, and ranks that no step can change."""
         names = label_names.LabelNames(self.names.vocabulary, lists=self.names.lists)  # texts can be long
         label = dataclasses.replace(self.label, names=names)
-        return labelled_source.LabelledSource(
-            self.source, self.listing, label, None if self.split.stratify else self.split
-        )
+        split = None if self.split.stratify else self.split
+        order = self.order if isinstance(self.order, reference_order.HashOrder) else None
+        order = order if split is not None and self.is_complete else None
+        return labelled_source.LabelledSource(self.source, self.listing, label, split, order)
 
 
 class JobRules(NamedTuple):
@@ -39,7 +42,6 @@ class JobRules(NamedTuple):
     name: str  # of the dataset
     config: Mapping[str, Any]  # as JSON, for the catalog
     images: ImageRules
-    order: reference_order.Order
     writer: str  # stream or beam
     table: Any  # the source, if its references are rows of a table, else None
     transforms: tuple[transformed_column.ColumnTransform, ...]

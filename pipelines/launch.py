@@ -50,7 +50,11 @@ class EarlyStart(NamedTuple):
 
 @contextlib.contextmanager
 def start_early(
-    config: config_lib.Config, beam_arguments: list[str], workers: int, own_process: bool = False
+    config: config_lib.Config,
+    beam_arguments: list[str],
+    workers: int,
+    own_process: bool = False,
+    is_update: bool = False,
 ) -> Iterator[EarlyStart]:
     """Starts the writer processes of a local job, and the listing in one of them; stops them at the end.
 
@@ -59,6 +63,7 @@ def start_early(
         beam_arguments: options for Beam.
         workers: number of writer processes.
         own_process: whether this process does nothing else, so that it may be copied.
+        is_update: whether images are left out that the snapshot before has.
     """
     if not runners.is_local(beam_arguments):
         yield EarlyStart()
@@ -67,7 +72,7 @@ def start_early(
 
     with writer_processes.start(workers, forks=own_process) as pool:
         try:
-            rules = image_rules.open_rules(config)
+            rules = image_rules.open_rules(config, is_update)
             pool.begin(image_source.list_whole, rules.labelled)
             if own_process and config.output.report:
                 stage_report.prepare_in(pool)

@@ -75,7 +75,7 @@ def of_rules(rules: job_rules.JobRules, is_listed_with_labels: bool = False) -> 
         label=dataclasses.replace(images.label, names=names),
         split=images.split,
         advisor=listing_rules.Advisor(images.source, images.listing),
-        order=rules.order,
+        order=images.order,
         writer=write_shards.WriteShards if rules.writer == "stream" else write_shards_with_beam.WriteShardsWithBeam,
         committer=commit_dataset.Committer(settings, rules.name, rules.config),
         table=rules.table,

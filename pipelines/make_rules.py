@@ -15,7 +15,8 @@ from imagebeam import errors, features, storage
 from imagebeam.pipelines import column_settings, image_rules, job_rules, open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import opened_source
-from imagebeam.transforms import dataset_settings, reference_order
+from imagebeam.pipelines.recognize import seen_masks
+from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.images import (
     class_masks,
     jpeg_entry_points,
@@ -59,7 +60,7 @@ def make_rules(
         ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says,
             or a package is missing.
     """
-    images = images or image_rules.open_rules(config)
+    images = images or image_rules.open_rules(config, is_update=snapshot is not None)
     source = images.source
     dataset = storage.normalize(str(config.output.uri))
     output = dataset if snapshot is None else snapshot.folder
@@ -128,6 +129,7 @@ def make_rules(
         hints=(
             *opened_source.notes_on_labels(config, source),
             *opened_source.notes_on_files(source),
+            *seen_masks.notes_on_numbers(config),
             *_notes_on_frames(config),
             *_notes_on_further(config),
         ),
@@ -140,7 +142,6 @@ def make_rules(
         name=config.output.name or config_lib.default_name(dataset),
         config=config.model_dump(mode="json"),
         images=images,
-        order=reference_order.order_of(config.output.shuffle, config.split.seed),
         writer=config.output.writer,
         table=opened_source.as_table(source),
         transforms=column_settings.make_transforms(config, settings.columns),

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from imagebeam.pipelines.messages import terminal
+
 PREFIX = "IMAGEBEAM_"
 HELP = f"""\
 Each option can also be set by an environment variable: --summary-json by
@@ -65,7 +67,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Prints the usage and the message, as argparse does, and raises UsageError."""
         self.print_usage(sys.stderr)
-        print(f"{self.prog}: error: {message}", file=sys.stderr)
+        print(terminal.wrap(f"{self.prog}: error: {message}", sys.stderr, 2), file=sys.stderr)
         raise UsageError(message)
 
     def _convert(self, action: argparse.Action, text: str) -> Any:

@@ -82,7 +82,8 @@ def _prepare_here(
 
     checked = prepare_run.check(request)
     config, workers = checked.config, checked.workers
-    early = stack.enter_context(launch.start_early(config, request.arguments, workers, request.own_process))
+    is_update = checked.snapshot is not None
+    early = stack.enter_context(launch.start_early(config, request.arguments, workers, request.own_process, is_update))
     options = launch.import_beam("convert", launch.Needs.of(config), request.arguments, workers, request.own_process)
     if early.error is not None:
         raise early.error

@@ -379,6 +379,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         ),
     ),
     "masks-with-a-suffix": ("segmentation", 4, images("train/#a.jpg", "train_masks/#a_mask.gif")),
+    "masks-in-a-folder-for-each-example": ("segmentation", 4, images("p#/image.jpg", "p#/mask.png")),
     "masks-beside-images": ("segmentation", 4, images("benign (#).png", "benign (#)_mask.png")),
     "a-table-of-images-in-several-folders": (
         "kaggle",

@@ -86,9 +86,7 @@ class ImageRef(NamedTuple):
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the image's classes."""
-        if isinstance(self.label, str):
-            return (self.label,)
-        return self.label if isinstance(self.label, tuple) else ()
+        return classes_of(self.label)
 
     def with_split(self, split: str) -> ImageRef:
         """Returns this reference with a split."""
@@ -120,13 +118,17 @@ def sum_bytes(sizes: Iterable[int], others: Iterable[Mask | FurtherImage | None]
     return sum(size for size in sizes if size > 0) + sum(other.size for other in others if other and other.size > 0)
 
 
+def classes_of(label: Label) -> tuple[str, ...]:
+    """Returns the names of the classes of an image with this label."""
+    if isinstance(label, str):
+        return (label,)
+    return label if isinstance(label, tuple) else ()
+
+
 def all_classes(labels: Iterable[Label]) -> Iterator[str]:
     """Yields the names of the classes among the labels of images, each at least once."""
     for label in set(labels):
-        if isinstance(label, str):
-            yield label
-        elif isinstance(label, tuple):
-            yield from label
+        yield from classes_of(label)
 
 
 class Reason(str, enum.Enum):
@@ -297,6 +299,11 @@ def unpack_refs(packed: bytes | UnpackedRefs) -> list[ImageRef]:
     return list(map(new_ref, unpack_rows(packed))) if packed else []
 
 
+def unpack_columns(packed: bytes | UnpackedRefs) -> RefColumns:
+    """Returns the columns of the references, at least one, that `pack_refs` packed."""
+    return columns_of(packed.refs) if isinstance(packed, UnpackedRefs) else new_ref(_load_columns(packed))
+
+
 def pack_rows(rows: Sequence[tuple[Any, ...]], max_plain_bytes: int = MAX_PLAIN_BYTES) -> bytes:
     """Packs rows of equal length."""
     return pack_columns(zip(*rows), max_plain_bytes)
@@ -318,4 +325,11 @@ def pack_columns(columns: Iterable[tuple[Any, ...]], max_plain_bytes: int = MAX_
 
 def unpack_rows(packed: bytes) -> Iterator[tuple[Any, ...]]:
     """Returns the rows that `pack_rows` or `pack_columns` packed."""
-    return zip(*pickle.loads(packed if packed.startswith(pickle.PROTO) else zlib.decompress(packed)))
+    return zip(*_load_columns(packed))
+
+
+def _load_columns(packed: bytes) -> list[tuple[Any, ...]]:
+    columns: list[tuple[Any, ...]] = pickle.loads(
+        packed if packed.startswith(pickle.PROTO) else zlib.decompress(packed)
+    )
+    return columns

@@ -24,7 +24,6 @@ class IntervalSummary(NamedTuple):
     digest: int  # of all references in the interval
     duplicates: tuple[summaries.RepeatedKey, ...]  # the first of them
     num_duplicates: int  # all of them
-    checksums: recorded_inputs.ImageChecksums = recorded_inputs.NO_IMAGES
 
 
 @dataclasses.dataclass
@@ -47,7 +46,6 @@ class PartialRanking:
         for name, count in summary.counts.items():
             self.counts.setdefault(name, collections.Counter())[summary.interval] += count
         self._add_sums(summary)
-        self.checksums.append(summary.checksums)
 
     def merge(self, other: "PartialRanking") -> None:
         """Adds the summaries of other intervals."""

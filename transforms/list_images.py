@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import counters, elements, ref_batches, summaries
+from imagebeam.transforms import counters, elements, rank_references, ref_batches, summaries
+from imagebeam.transforms.interval_summaries import PartialRanking
 from imagebeam.transforms.shard import writer_processes
-from imagebeam.transforms.sources import files, image_source, listing_rules
+from imagebeam.transforms.sort_intervals import SortedRun
+from imagebeam.transforms.sources import files, image_source, labelled_source, listing_rules
 
 
 class ListedImages(NamedTuple):
@@ -20,6 +22,7 @@ class ListedImages(NamedTuple):
     images: beam.PCollection[ref_batches.RefBatch]
     rejects: beam.PCollection[elements.Reject]
     tallies: beam.PCollection[summaries.Tally]
+    ranked: "rank_references.RankedReferences | None" = None  # of images that are not among `images`
 
 
 def _key_by_content(element: Any) -> tuple[int, Any]:
@@ -119,7 +122,7 @@ class _ListInProcessFn(beam.DoFn):
 
 
 class _OpenListingFn(beam.DoFn):
-    """A listing -> its references, rejects and tally, after the rules for every image."""
+    """A listing -> references, rejects and tally after the rules for every image; runs and rankings if it is ranked."""
 
     def __init__(self, rules: listing_rules.ListingRules):
         self._rules = rules
@@ -134,6 +137,10 @@ class _OpenListingFn(beam.DoFn):
         counters.count(counters.LISTED, listed)
         tally = summaries.Tally(listed, element.passed_over, element.problems, element.lists, element.features)
         yield beam.pvalue.TaggedOutput("tallies", tally)
+        if element.ranked is not None:
+            for run in element.ranked.runs:
+                yield beam.pvalue.TaggedOutput("runs", run)
+            yield beam.pvalue.TaggedOutput("rankings", element.ranked.ranking)
 
 
 @dataclasses.dataclass
@@ -144,7 +151,8 @@ class ListImages(beam.PTransform):
     split/label/image. Deeper folders are listed by the worker that has their parent folder. Where a storage can list a
     range of names, a large folder is cut into ranges, which are spread like folders. The rows of a table are read by
     one worker, and spread before their images are looked up. If the launcher started
-    writer processes, one of them lists everything, because it can start while the launcher imports Beam.
+    writer processes, one of them lists everything, because it can start while the launcher imports Beam. It may rank
+    the images too: see LabelledSource.
     """
 
     source: image_source.ImageSource
@@ -183,7 +191,11 @@ class ListImages(beam.PTransform):
                 | "SpreadSubfolders" >> _Spread()  # Directory | Listing
                 | "ListBelow" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=True)).with_output_types(Any)
             )
+        outputs: dict[str, Any] = {"rejects": elements.Reject, "tallies": summaries.Tally}
+        if may_be_ranked := isinstance(self.source, labelled_source.LabelledSource) and self.source.order is not None:
+            outputs |= {"runs": SortedRun, "rankings": PartialRanking}
         opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn(self.rules)).with_output_types(
-            ref_batches.RefBatch, rejects=elements.Reject, tallies=summaries.Tally
-        ).with_outputs("rejects", "tallies", main="images")
-        return ListedImages(ref_batches.typed(opened.images), opened.rejects, opened.tallies)
+            ref_batches.RefBatch, **outputs
+        ).with_outputs(*outputs, main="images")
+        ranked = rank_references.RankedReferences(opened.runs, opened.rankings) if may_be_ranked else None
+        return ListedImages(ref_batches.typed(opened.images), opened.rejects, opened.tallies, ranked)

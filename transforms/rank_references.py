@@ -223,6 +223,7 @@ class RankInSplits(beam.PTransform):
     """Ranks every reference inside its split."""
 
     order: Order
+    ranked: RankedReferences | None = None  # references that have their ranks already: then these are all of a dataset
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -230,4 +231,10 @@ class RankInSplits(beam.PTransform):
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> RankedReferences:
         keyed = key_by(refs, "KeyBySplit", _split_of)  # (split, RefBatch)
-        return keyed | "RankReferences" >> RankReferences(self.order)
+        found = keyed | "RankReferences" >> RankReferences(self.order)
+        if self.ranked is None:
+            return found
+        return RankedReferences(
+            (found.runs, self.ranked.runs) | "AllRuns" >> beam.Flatten(),
+            (found.rankings, self.ranked.rankings) | "AllRankings" >> beam.Flatten(),
+        )

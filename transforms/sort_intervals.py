@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import hashlib
 import itertools
 import operator
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,8 +18,11 @@ from imagebeam.transforms.reference_order import HashOrder, ListedOrder, Order
 
 PackedRows: TypeAlias = tuple[int, bytes]  # number of rows, packed rows of set, order value and reference
 PackedInterval: TypeAlias = tuple[int, Sequence[PackedRows]]
-# Set, interval, place in it, number of references, packed references.
+# Set, interval and place in it of the first reference, number of references, packed references.
 SortedRun: TypeAlias = tuple[str, int, int, int, bytes]
+
+MAX_WHOLE = 100_000  # references that one process sorts at once: 60 MB as objects, 15 MB packed
+_RUN_REFS = 256  # of them in a run: one that crosses the end of a shard is unpacked by the launcher
 
 # A row is the name of the set, the order value, and the fields of the reference, of which key and uri are the first.
 _REF = 2
@@ -75,29 +80,43 @@ def _digest(sets: Mapping[str, elements.RefColumns], order: Order) -> int:
     digest = hashlib.blake2b(digest_size=DIGEST_BITS // 8)
     keep_position = isinstance(order, ListedOrder)
     for name, every in sets.items():
-        file_names = [uri.rpartition("/")[2] for uri in every.uri]
         masks = list(every.mask)
         if any(masks):
             masks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.version) for mask in masks]
-        facts: tuple[Any, ...] = (
-            name,
-            every.key,
-            file_names,
-            every.size,
-            every.version,
-            every.offset,
-            every.length,
-            every.position if keep_position else (),
-            [every.label, every.split, every.group, every.columns],
-            masks,
-            every.expected,
-        )
+        facts = [
+            repr(name),
+            _repr(every.key),
+            _repr(_file_names(every.uri)),
+            _repr(every.size),
+            _repr(every.version),
+            _repr(every.offset),
+            _repr(every.length),
+            _repr(every.position if keep_position else ()),
+            f"[{', '.join(map(_repr, (every.label, every.split, every.group, every.columns)))}]",
+            _repr(masks),
+            _repr(every.expected),
+        ]
         if any(every.blocks):
-            facts += (every.blocks,)
+            facts.append(repr(every.blocks))
         if any(every.further):
-            facts += ([[image.facts for image in further] for further in every.further],)
-        digest.update(repr(facts).encode("utf-8", "backslashreplace"))
+            facts.append(repr([[image.facts for image in further] for further in every.further]))
+        digest.update(f"({', '.join(facts)})".encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
+
+
+def _file_names(uris: Sequence[str]) -> list[str]:
+    if _is_constant(uris):
+        return [uris[0].rpartition("/")[2]] * len(uris)
+    return [uri.rpartition("/")[2] for uri in uris]
+
+
+def _repr(column: Sequence[Any]) -> str:
+    """Returns `repr(column)` of a tuple or a list, sooner if all values are the same."""
+    num = len(column)
+    if num < 2 or not _is_constant(column):
+        return repr(column)
+    values = f"{column[0]!r}, " * (num - 1) + repr(column[0])
+    return f"[{values}]" if isinstance(column, list) else f"({values})"
 
 
 def find_duplicates(sets: Mapping[str, elements.RefColumns]) -> list[summaries.RepeatedKey]:
@@ -133,28 +152,97 @@ class SortedIntervals(NamedTuple):
 
 def sort_intervals(task: SortTask) -> SortedIntervals:
     """Returns the sorted runs of each set in the intervals of a task, and the summaries of these intervals."""
-    sorted_ = SortedIntervals([], PartialRanking())
+    runs, summarizer = [], _Summarizer(task.order)
     for interval, packed in task.intervals:
         num_before: collections.Counter[str] = collections.Counter()
         for sets in open_interval(packed, task.order):
             for name, refs in sets.items():
                 num_refs = len(refs.key)
                 packed_refs = elements.pack_columns(refs)  # compressed: it stays in memory until it is written
-                sorted_.runs.append((name, interval, num_before[name], num_refs, packed_refs))
+                runs.append((name, interval, num_before[name], num_refs, packed_refs))
                 num_before[name] += num_refs
-            sorted_.ranking.add(_summarize(interval, sets, task.order))
-    return sorted_
+            summarizer.add(interval, sets)
+    return SortedIntervals(runs, summarizer.ranking())
 
 
-def _summarize(interval: int, sets: Mapping[str, elements.RefColumns], order: Order) -> IntervalSummary:
-    duplicates = find_duplicates(sets) if isinstance(order, HashOrder) else []
-    return IntervalSummary(
-        interval,
-        {name: len(refs.key) for name, refs in sets.items()},
-        {name: _count_bytes(refs) for name, refs in sets.items()},
-        {name: frozenset(elements.all_classes(refs.label)) for name, refs in sets.items()},
-        _digest(sets, order),
-        tuple(duplicates[:MAX_DUPLICATES]),
-        len(duplicates),
-        recorded_inputs.checksum_images(list(sets.values()), isinstance(order, ListedOrder)),
+def sort_whole(refs: Iterable[elements.ImageRef], order: HashOrder) -> SortedIntervals:
+    """Sorts all references of a dataset in their splits, at once. Their ranks are those that `sort_intervals` finds.
+
+    Takes a third of the time: nothing is packed to be spread over intervals. A run may go on into the next intervals.
+
+    Args:
+        refs: at most MAX_WHOLE.
+        order: in which they are to be.
+    """
+    splits: dict[str, list[elements.ImageRef]] = collections.defaultdict(list)
+    for ref in refs:
+        splits[ref.split].append(ref)
+    runs: list[SortedRun] = []
+    sets: dict[int, dict[str, elements.RefColumns]] = collections.defaultdict(dict)  # by interval, splits in order
+    for split, refs_of_split in sorted(splits.items()):
+        sorted_, intervals = _sort_columns(refs_of_split, order)
+        for start in range(0, len(intervals), _RUN_REFS):
+            run = _slice(sorted_, start, start + _RUN_REFS)
+            place = start - bisect.bisect_left(intervals, intervals[start])
+            runs.append((split, intervals[start], place, len(run.key), elements.pack_columns(run, sys.maxsize)))
+        end = 0
+        for interval, num_refs in collections.Counter(intervals).items():
+            end += num_refs
+            sets[interval][split] = _slice(sorted_, end - num_refs, end)
+    summarizer = _Summarizer(order)
+    for interval, sets_of_interval in sets.items():
+        summarizer.add(interval, sets_of_interval)
+    return SortedIntervals(runs, summarizer.ranking())
+
+
+def _sort_columns(refs: Sequence[elements.ImageRef], order: HashOrder) -> tuple[elements.RefColumns, list[int]]:
+    """Returns the references in order, by columns, and the interval of each."""
+    columns, values = elements.columns_of(refs), order.values(refs)
+    places = sorted(range(len(values)), key=values.__getitem__)
+    if len(set(values)) < len(values):  # equal keys
+        places.sort(key=[*zip(values, columns.key, columns.uri)].__getitem__)
+    ordered = elements.new_ref(
+        column if _is_constant(column) else tuple([column[place] for place in places]) for column in columns
     )
+    return ordered, order.intervals([values[place] for place in places], ())
+
+
+def _is_constant(column: Sequence[Any]) -> bool:
+    """Returns whether all values of a column are known to be the same, as those of most columns are."""
+    first = column[0]
+    is_plain = first is None or first == () or type(first) in (str, int)
+    # 1, 1.0 and True are equal, and not the same
+    return is_plain and first == column[-1] and column.count(first) == len(column) and len({*map(type, column)}) == 1
+
+
+def _slice(columns: elements.RefColumns, start: int, end: int) -> elements.RefColumns:
+    return elements.new_ref(column[start:end] for column in columns)
+
+
+class _Summarizer:
+    """Summarizes intervals."""
+
+    def __init__(self, order: Order):
+        self._order = order
+        self._ranking = PartialRanking()
+        self._checksums = recorded_inputs.ChecksumBuilder(keep_position=isinstance(order, ListedOrder))
+
+    def add(self, interval: int, sets: Mapping[str, elements.RefColumns]) -> None:
+        """Adds an interval, or a part of it: its references by set, in the order of the sets' names."""
+        duplicates = find_duplicates(sets) if isinstance(self._order, HashOrder) else []
+        summary = IntervalSummary(
+            interval,
+            {name: len(refs.key) for name, refs in sets.items()},
+            {name: _count_bytes(refs) for name, refs in sets.items()},
+            {name: frozenset(elements.all_classes(refs.label)) for name, refs in sets.items()},
+            _digest(sets, self._order),
+            tuple(duplicates[:MAX_DUPLICATES]),
+            len(duplicates),
+        )
+        self._ranking.add(summary)
+        self._checksums.add(sets.values())
+
+    def ranking(self) -> PartialRanking:
+        """Returns the ranking of what was added."""
+        self._ranking.checksums.append(self._checksums.build())
+        return self._ranking

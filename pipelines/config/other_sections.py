@@ -134,7 +134,7 @@ class SplitConfig(pydantic.BaseModel):
     the total to within one group per label."""
     group: str | None = None
     """For `by: hash`: a column of the manifest, or a group of `label.pattern` or `source.pattern`. Images with the
-    same value go to the same split."""
+    same value, such as slices of one patient or frames of one video, go to the same split."""
     seed: Annotated[int, pydantic.Field(ge=-(2**63), lt=2**63), NotBool] = 0
     """Salt of every hash: for the split and for the order of records."""
     rename: dict[str, str] = {}

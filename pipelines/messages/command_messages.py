@@ -11,6 +11,7 @@ from typing import TextIO
 
 from imagebeam.pipelines.messages import json_log, terminal
 
+_INDENT = 2  # of the further lines of a message
 NOBODY_READS = 128 + signal.SIGPIPE  # exit code of a command whose reader has gone
 
 
@@ -29,7 +30,7 @@ def quieten(verbose: bool) -> None:
 def tell_failure(text: str) -> None:
     """Prints why the command ends. As JSON, the line of the summary says it, so that an error is one line."""
     if json_log.current() is None:
-        say(f"imagebeam: {text}", sys.stderr)
+        _say_in_lines(f"imagebeam: {text}", sys.stderr, _INDENT)
 
 
 def complain(text: str) -> None:
@@ -37,7 +38,7 @@ def complain(text: str) -> None:
     if (log := json_log.current()) is not None:
         log.log(text, "ERROR")
     else:
-        say(f"imagebeam: {text}", sys.stderr)
+        _say_in_lines(f"imagebeam: {text}", sys.stderr, _INDENT)
 
 
 def warn(text: str) -> None:
@@ -45,7 +46,7 @@ def warn(text: str) -> None:
     if (log := json_log.current()) is not None:
         log.log(text, "WARNING")
     else:
-        say(f"imagebeam: {text}", sys.stderr)
+        _say_in_lines(f"imagebeam: {text}", sys.stderr, _INDENT)
 
 
 def tell(text: str) -> None:
@@ -53,12 +54,16 @@ def tell(text: str) -> None:
     if (log := json_log.current()) is not None:
         log.log(text)
     else:
-        say(text, sys.stderr)
+        _say_in_lines(text, sys.stderr, _INDENT)
 
 
 def say_in_lines(text: str, indent: int) -> None:
     """Prints one line; on a terminal it is broken between words, with its further lines indented."""
-    print(terminal.wrap(terminal.printable(text), sys.stdout, indent))
+    _say_in_lines(text, sys.stdout, indent)
+
+
+def _say_in_lines(text: str, stream: TextIO, indent: int) -> None:
+    print(terminal.wrap(terminal.printable(text), stream, indent), file=stream)
 
 
 def say(text: str, stream: TextIO | None = None) -> None:

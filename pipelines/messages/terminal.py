@@ -39,18 +39,19 @@ def columns_of(stream: TextIO) -> int | None:
 def wrap(text: str, stream: TextIO, indent: int) -> str:
     """Returns a text broken between words to fit a terminal, its further lines indented; as it is for other streams.
 
+    What a user may copy, such as an option or a quoted path, is not broken, and may be longer than a line.
+
     Args:
-        text: that begins at the column `indent`, or before it. Words that are longer than a line are not broken.
+        text: that begins at the column `indent`, or before it.
         stream: that it is written to.
         indent: of the further lines.
     """
     columns = columns_of(stream)
     if columns is None or indent + len(text) <= columns or columns - indent < _MIN_WIDTH:
         return text
-    import textwrap  # takes 1 ms, and is rarely needed
+    from imagebeam.pipelines.messages import broken_lines  # its patterns take 1 ms, and are rarely needed
 
-    lines = textwrap.wrap(text, columns - indent, break_long_words=False, break_on_hyphens=False)
-    return ("\n" + " " * indent).join(lines)
+    return ("\n" + " " * indent).join(broken_lines.break_lines(text, columns - indent))
 
 
 class _Output(io.FileIO):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import re
-import shlex
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from imagebeam import errors, example, missing_packages, records, storage
+from imagebeam import errors, example, missing_packages, records, shell_words, storage
 from imagebeam.pipelines.recognize.survey import FileSurvey, Finding, Folder, Strength, Survey, name_some
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.packed import gzip_content
@@ -119,9 +118,8 @@ def find_tfrecords(survey: Survey, at: str) -> Iterator[Finding]:
         evidence = folder.count(len(names), "TFRecord file") + f" ({name_some(names, 2)})"
         settings: dict[str, Any] = {}
         where = survey.uri(folder.path)
-        notes = (
-            f"to read these files where they are, without writing others: {shlex.join(['imagebeam', 'index', where])}",
-        )
+        command = shell_words.join(["imagebeam", "index", where])
+        notes = (f"to read these files where they are, without writing others: {command}",)
         image = next((key for key in _IMAGE_KEYS if key in keys), None)
         label = next((key for key in _LABEL_KEYS if key in keys), None)
         if keys:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imagebeam import plural
-from imagebeam.pipelines.recognize import mask_pairs
+from imagebeam.pipelines.recognize import example_folders, mask_pairs
 from imagebeam.pipelines.recognize.survey import (
     HASH_SPLIT,
     Change,
@@ -132,8 +132,13 @@ def find_classes(survey: Survey, at: str) -> Iterator[Finding]:
             "the images are in further folders, and the first folder is the class; for the folder of the image as the "
             "class set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
         )
+    if (shared := example_folders.shared_names(survey, root)) and not example_folders.hold_masks(shared):
+        notes.append(
+            f"each folder holds {and_list(shared)}: if it is one example and no class, write a table with a row for "
+            "each folder (docs/recipes/tables.md, Several images in one example)"
+        )
     looked = min(6, len(root.folders))
-    is_certain = len(held) >= looked - 1 and not any(map(_PARTS.fullmatch, root.folders))
+    is_certain = not shared and len(held) >= looked - 1 and not any(map(_PARTS.fullmatch, root.folders))
     strength = Strength.CERTAIN if is_certain else Strength.POSSIBLE
     yield Finding("image_folder", strength, evidence, settings, tuple(notes), (_STRATIFY,), is_layout=True)
 

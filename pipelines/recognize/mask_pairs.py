@@ -24,9 +24,10 @@ from imagebeam.pipelines.recognize.survey import (
 _SPLIT = re.compile(
     r"(?i)(?<![a-z])(training|train|validation|valid|val|dev|testing|test|evaluation|eval)(?![a-z])",
 )
-_MASKS = re.compile(r"(?i).*(mask|annot|label|segment|(?<![a-z])(seg|gt)(?![a-z])|ground[_ ]?truth|trimap|matte).*")
+MASKS = re.compile(r"(?i).*(mask|annot|label|segment|(?<![a-z])(seg|gt)(?![a-z])|ground[_ ]?truth|trimap|matte).*")
 _IMAGES = re.compile(r"(?i)(?<![a-z])(images?|imgs?|jpegimages|originals?)(?![a-z])")
 MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
+LOSSY_MASKS = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
 _MAX_FOLDERS = 30  # that are compared
 _NUM_STEMS = 200  # images whose masks are looked for
 _SHARE = 0.8  # of images that must have a mask
@@ -75,7 +76,7 @@ def find_pairs(survey: Survey, at: str) -> Iterator[Finding]:
 
 def _holds_masks(path: str) -> bool:
     """Returns whether masks are expected in a folder of this name; COCO's panoptic PNGs have a JSON file and a sign."""
-    return _MASKS.fullmatch(path) is not None and "panoptic" not in path
+    return MASKS.fullmatch(path) is not None and "panoptic" not in path
 
 
 def _rank(group: Sequence[_Pair]) -> tuple[bool, int, bool]:
@@ -94,7 +95,7 @@ def _fill(path: str, token: str) -> str:
 def _pairs_in(survey: Survey, at: str) -> list[_Pair]:
     root = survey.look(at)
     near = [survey.look(root.below(name)) for name in root.folders[:_MAX_FOLDERS]]
-    if not any(_MASKS.fullmatch(name) for each in (root, *near) for name in each.folders):
+    if not any(MASKS.fullmatch(name) for each in (root, *near) for name in each.folders):
         return []
     inner = [survey.look(each.below(name)) for each in near for name in each.folders[:_MAX_FOLDERS]]
     folders = [each for each in (*near, *inner) if each.files][:_MAX_FOLDERS]
@@ -102,7 +103,7 @@ def _pairs_in(survey: Survey, at: str) -> list[_Pair]:
     for images in folders:
         path = images.path.removeprefix(f"{at}/") if at else images.path
         tokens = {match[0] for match in _SPLIT.finditer(path)}
-        if not images.images or _MASKS.fullmatch(path) or len(tokens) > 1:
+        if not images.images or MASKS.fullmatch(path) or len(tokens) > 1:
             continue
         token = next(iter(tokens), "")
         for masks in folders:
@@ -212,7 +213,7 @@ def notes_on_masks(survey: Survey) -> list[str]:
         return []
     first = survey.with_images(root.below(masks[0]))
     is_lossy = first is not None and first.images[0].lower().endswith((".jpg", ".jpeg"))
-    remedy = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
+    remedy = LOSSY_MASKS
     if not is_lossy:
         remedy = "for masks, one for each image, take the preset segmentation with source.masks.image and .mask"
     shown = name_some(masks) if len(masks) > 3 else and_list(masks)

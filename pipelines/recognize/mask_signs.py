@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from imagebeam.pipelines.recognize import mask_pairs
+from imagebeam.pipelines.recognize import example_folders, mask_pairs, seen_masks
 from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, extensions_of
 from imagebeam.pipelines.recognize.survey import (
     HASH_SPLIT,
@@ -23,6 +23,8 @@ from imagebeam.pipelines.recognize.survey import (
     split_places,
     splits_in,
 )
+from imagebeam.transforms.images import black_and_white
+from imagebeam.transforms.sources import mask_files
 
 _MASKS = re.compile(
     r"(?i).*(mask|annot|label|segment|(?<![a-z])seg(?![a-z])|(?<![a-z])gt|ground_?truth|trimap|matte).*"
@@ -43,8 +45,7 @@ _DIGIT = re.compile(r"\d")
 
 def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
     """Finds masks with the names of the images, in other folders or beside them."""
-    single, mask = next(_pairs(survey, at), (None, ""))
-    finding = next(mask_pairs.find_pairs(survey, at), single)
+    finding = next(mask_pairs.find_pairs(survey, at), None) or next(_pairs(survey, at), None)
     if finding is None:
         return
     file = next(_color_files(survey, at), None)
@@ -57,12 +58,23 @@ def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
         }
         evidence = f"{finding.evidence}; {posixpath.basename(file)} has the colors of the classes"
         yield dataclasses.replace(finding, preset="camvid", settings=settings, evidence=evidence)
-    elif mask and is_colored(survey.head(mask)):
+        return
+    image, mask = (finding.settings.get(f"source.masks.{key}") for key in ("image", "mask"))
+    masks = seen_masks.find_some(survey, mask_files.MaskRule(image, mask), at) if image and mask else []
+    heads = [survey.head(mask) for mask in masks]
+    if masks and is_colored(heads[0]):
         note = (
-            f"{mask} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
+            f"{masks[0]} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
             "{road: [128, 64, 128]}, or the file that lists them"
         )
         yield dataclasses.replace(finding, notes=(*finding.notes, note))
+    elif masks and all(map(black_and_white.is_black_and_white, heads)):
+        note = (
+            f"{masks[0]} has only the numbers 0 and 255, which become the classes 0 and 1 by source.masks.colors; "
+            "without it they are the classes 0 and 255"
+        )
+        settings = {**finding.settings, "source.masks.colors": black_and_white.COLORS}
+        yield dataclasses.replace(finding, notes=(*finding.notes, note), settings=settings)
     else:
         yield finding
 
@@ -78,8 +90,7 @@ def _color_files(survey: Survey, at: str) -> Iterator[str]:
         yield from (folder.below(name) for name in folder.files if _COLOR_FILE.fullmatch(name))
 
 
-def _pairs(survey: Survey, at: str) -> Iterator[tuple[Finding, str]]:
-    """Yields findings, each with the path of one of its masks."""
+def _pairs(survey: Survey, at: str) -> Iterator[Finding]:
     root = survey.look(at)
     yield from _match_parallel(survey, root, at)
     for folder in split_places(survey, at):
@@ -90,12 +101,13 @@ def _pairs(survey: Survey, at: str) -> Iterator[tuple[Finding, str]]:
                 found = _match(survey, folder, image, mask, at)
                 if found is not None:
                     yield found
+    yield from example_folders.find_pairs(survey, at)
     for folder in [root, *survey.some(root, root.folders)]:
         if (beside := _match_beside(folder, at)) is not None:
             yield beside
 
 
-def _match_parallel(survey: Survey, root: Folder, at: str) -> Iterator[tuple[Finding, str]]:
+def _match_parallel(survey: Survey, root: Folder, at: str) -> Iterator[Finding]:
     """Yields the finding for train and train_masks, or for several splits, each beside its folder of masks."""
     splits = [name for name in splits_in(root.folders) if not _MASKS.fullmatch(name)]
     if "train" not in splits:
@@ -113,21 +125,20 @@ def _match_parallel(survey: Survey, root: Folder, at: str) -> Iterator[tuple[Fin
         if ending.lower() not in MASK_FORMATS:
             continue
         evidence = f"{number:,} of {images.count(len(images.images), 'image')} in train have a {ending} file in {train}"
-        mask = masks.below(next(name for name in masks.files if name.endswith(ending)))
         if not before and f"{after}{ending}" == _CAR_MASK and all(map(_CAR.fullmatch, images.images)):
-            yield Finding("carvana", Strength.CERTAIN, evidence, {"source.masks.mask": rf"{train}/\1{_CAR_MASK}"}), mask
+            yield Finding("carvana", Strength.CERTAIN, evidence, {"source.masks.mask": rf"{train}/\1{_CAR_MASK}"})
         elif len(held) > 1:
             pattern = rf"(?P<split>{'|'.join(map(re.escape, held))})/(?P<name>.*)\.{extensions_of(images.images)}"
             path = rf"\g<split>{suffix}/{before}\g<name>{after}{ending}"
-            yield _of_masks(pattern, path, held, evidence, ending.lower(), train), mask
+            yield _of_masks(pattern, path, held, evidence, ending.lower(), train)
 
 
 def _likeness(image: str, mask: str) -> tuple[bool, bool, str]:
     return not mask.lower().startswith(image.lower()), image.lower() not in ("images", "image", "jpegimages"), image
 
 
-def _match(survey: Survey, folder: Folder, image: str, mask: str, at: str) -> tuple[Finding, str] | None:
-    """Returns the finding for a folder of images and one of masks, and one mask; None if their names do not fit."""
+def _match(survey: Survey, folder: Folder, image: str, mask: str, at: str) -> Finding | None:
+    """Returns the finding for a folder of images and one of masks; None if their names do not fit."""
     images, masks = survey.look(folder.below(image)), survey.look(folder.below(mask))
     prefix = prefix_of(folder, at)
     names = [prefix.rstrip("/")] if prefix else []
@@ -154,8 +165,7 @@ def _match(survey: Survey, folder: Folder, image: str, mask: str, at: str) -> tu
         f"{number:,} of {images.count(len(images.images), 'image')} in "
         f"{prefix_of(images, at)[:-1]} have a {extension} file of the same name in {prefix_of(masks, at)[:-1]}"
     )
-    one = masks.below(next(name for name in masks.files if name.endswith(spelt)))
-    return _of_masks(pattern, path, names, evidence, extension, mask), one
+    return _of_masks(pattern, path, names, evidence, extension, mask)
 
 
 def _of_masks(pattern: str, path: str, folders: Sequence[str], evidence: str, extension: str, mask: str) -> Finding:
@@ -189,8 +199,8 @@ def _form_of(images: Folder, masks: Folder) -> tuple[str, str, int] | None:
 _MASK_SUFFIX = re.compile(r"(?P<name>.+)(?P<suffix>[_\-.](mask|seg|segmentation|label|labels|gt|L))", re.IGNORECASE)
 
 
-def _match_beside(folder: Folder, at: str) -> tuple[Finding, str] | None:
-    """Returns the finding for x_mask.png beside x.png, and one mask; None if there are none."""
+def _match_beside(folder: Folder, at: str) -> Finding | None:
+    """Returns the finding for x_mask.png beside x.png; None if there are none."""
     suffixes: collections.Counter[tuple[str, str]] = collections.Counter()
     for name in folder.images:
         stem, extension = posixpath.splitext(name)
@@ -203,10 +213,8 @@ def _match_beside(folder: Folder, at: str) -> tuple[Finding, str] | None:
     if number < 0.4 * len(folder.images):
         return None
     images = [name for name in folder.images if not posixpath.splitext(name)[0].endswith(suffix)]
-    mask = next(name for name in folder.images if name.endswith(f"{suffix}{extension}"))
     pattern = rf"(?P<name>.*)(?<!{re.escape(suffix)})\.{extensions_of(images)}"
     evidence = (
         f"{folder.count_having(number, 'image')} a file with {suffix}{extension} at the end of its name beside them"
     )
-    found = _of_masks(pattern, rf"\g<name>{suffix}{extension}", (), evidence, extension.lower(), "mask")
-    return found, folder.below(mask)
+    return _of_masks(pattern, rf"\g<name>{suffix}{extension}", (), evidence, extension.lower(), "mask")

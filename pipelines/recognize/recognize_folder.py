@@ -5,13 +5,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import posixpath
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
-from imagebeam import errors, plural, storage
+from imagebeam import errors, plural, shell_words, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import split_folders
 from imagebeam.pipelines.recognize import (
@@ -20,6 +19,7 @@ from imagebeam.pipelines.recognize import (
     array_signs,
     coco_signs,
     container_signs,
+    group_signs,
     layout_signs,
     mask_pairs,
     mask_signs,
@@ -134,7 +134,10 @@ def recognize(uri: str, output: str = "") -> Recognition:
     remarks = list(_remarks(survey, bool(found)))
     if all(each.is_layout for each in found):
         remarks += [*mask_pairs.notes_on_masks(survey), *table_places.notes_on_tables(survey)]
-    return Recognition(uri, tuple(_in_order(found)[:_MAX_SHOWN]), tuple(remarks), _describe(root))
+    candidates = _in_order(found)[:_MAX_SHOWN]
+    if candidates and not archives:
+        candidates[0] = _with_note_on_groups(survey, candidates[0])
+    return Recognition(uri, tuple(candidates), tuple(remarks), _describe(root))
 
 
 def _recognize_file(uri: str) -> Recognition:
@@ -208,6 +211,12 @@ def _find_in_archives(survey: Survey, names: Sequence[str]) -> list[Finding]:
             each = dataclasses.replace(each, settings={"source.by": "zip", **each.settings})
         found.append(dataclasses.replace(each, evidence=evidence))
     return found
+
+
+def _with_note_on_groups(survey: Survey, finding: Finding) -> Finding:
+    config = config_lib.load_config(finding.preset, overrides_of(finding))
+    note = group_signs.note_on_groups(survey, finding, config)
+    return dataclasses.replace(finding, notes=(*finding.notes, note)) if note else finding
 
 
 def _reads_archives(finding: Finding) -> bool:
@@ -311,7 +320,7 @@ def words_of(recognition: Recognition, finding: Finding) -> list[str]:
 
 def options_of(recognition: Recognition, finding: Finding) -> str:
     """Returns the same as one text: `--config yolo --input data`."""
-    return shlex.join(words_of(recognition, finding))
+    return shell_words.join(words_of(recognition, finding))
 
 
 def explain(recognition: Recognition, config: config_lib.Config) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from typing import NamedTuple
 
-from imagebeam import errors, plural
+from imagebeam import errors, plural, shell_words
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.pipelines.recognize.survey import Finding, Strength
 from imagebeam.transforms.sources import files
@@ -46,9 +45,9 @@ def choose(known: argparse.Namespace) -> Choice:
     words = ["imagebeam", "convert", *recognize_folder.words_of(found, chosen)]
     for each in own:
         words += ["--set", each]
-    commands = [shlex.join([*words, "--output", known.output or "OUTPUT"])]
+    commands = [shell_words.join([*words, "--output", known.output or "OUTPUT"])]
     if chosen.settings:
-        commands.append(f"{shlex.join(['imagebeam', 'init', found.given])} writes these settings as a config")
+        commands.append(f"{shell_words.join(['imagebeam', 'init', found.given])} writes these settings as a config")
     return Choice(tuple(describe(found, chosen)), tuple(commands))
 
 
@@ -86,5 +85,5 @@ def _list(found: recognize_folder.Recognition) -> Choice:
         fit = f"{found.strongest[0].preset} fits {found.given!r}, but not beyond doubt: see the note, give its options"
     return Choice(
         tuple(rows),
-        error=f"{fit}, or write a config with {shlex.join(['imagebeam', 'init', found.given])}",
+        error=f"{fit}, or write a config with {shell_words.join(['imagebeam', 'init', found.given])}",
     )

@@ -134,6 +134,10 @@ class Survey:
         """Number of folders that were listed."""
         return len(self._folders)
 
+    def seen(self) -> list[Folder]:
+        """Returns the folders that were listed, in that order."""
+        return [*self._folders.values()]
+
     def uri(self, path: str) -> str:
         """Returns the address of a path below the root."""
         return storage.join(self.root, path) if path else self.root

@@ -51,6 +51,11 @@ def find_marker(data: bytes, position: int) -> int:
     return -1 if match is None else match.start()
 
 
+def segment_end(data: bytes, marker: int) -> int:
+    """Returns where the segment of a marker ends. Decoders take a length below 2, which includes itself, for 2."""
+    return marker + 2 + max(2, int.from_bytes(data[marker + 2 : marker + 4], "big"))
+
+
 def _check_in_c(data: bytes) -> tuple[int, int, int, int, int] | None:
     """Returns None: the C extension was not built."""
     return None

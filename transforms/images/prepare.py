@@ -200,6 +200,16 @@ class ImagePolicy:
         looks_further = self._checks_headers or self.sum_pixels or self.objects is not None or self.frames == EACH
         return self._wants_any_pixels and takes_bytes and self.check == "structure" and not looks_further
 
+    @property
+    def kept_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of bare pixels that are stored unseen; None if there is more to do."""
+        if self.raw_shape is None or self.is_raw or self.is_base64:
+            return None
+        height, width, _ = self.raw_shape
+        is_unscaled = self._scales_alone and self.scaling.scaled(width, height) == (width, height)
+        looks_further = self._checks_headers or self.sum_pixels or self.objects is not None or self.frames == EACH
+        return self.raw_shape if (self.encode == KEEP or is_unscaled) and not looks_further else None
+
     # These two are asked for every image.
     @functools.cached_property
     def _checks_headers(self) -> bool:

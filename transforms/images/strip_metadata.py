@@ -5,7 +5,7 @@ from __future__ import annotations
 from imagebeam.transforms.images import image_formats, jpeg_structure, png_chunks
 from imagebeam.transforms.images.checked_image import Image
 
-_SOS, _EOI = 0xDA, 0xD9
+_EOI = 0xD9
 # What decides the colors stays: JFIF (APP0), the color profile (APP2, which also holds other things), Adobe (APP14).
 _APP0, _APP2, _APP14, _LAST_APP, _COMMENT = 0xE0, 0xE2, 0xEE, 0xEF, 0xFE
 _PROFILE = b"ICC_PROFILE\0"
@@ -24,19 +24,20 @@ def strip(image: Image) -> Image:
 
 def _strip_jpeg(data: bytes) -> bytes:
     kept = [data[:2]]
-    position = 2
+    position, is_note = 2, False
     while True:
         marker = jpeg_structure.find_marker(data, position)
+        between = data[position:marker]  # the pixels of a scan, fill bytes, or more of a note than its length says
+        if not is_note or not between.strip(b"\xff"):
+            kept.append(between)
         code = data[marker + 1]
         if code == _EOI:
-            kept.append(data[position : marker + 2])
+            kept.append(data[marker : marker + 2])
             return b"".join(kept)
-        end = marker + 2 + int.from_bytes(data[marker + 2 : marker + 4], "big")
-        if code == _SOS or not _is_note(code, data[marker + 4 : marker + 4 + len(_PROFILE)]):
-            kept.append(data[position:end])  # also what lies between: the pixels of a scan, fill bytes
-        else:
-            kept.append(data[position:marker])
-        position = end
+        position = jpeg_structure.segment_end(data, marker)
+        is_note = _is_note(code, data[marker + 4 : marker + 4 + len(_PROFILE)])
+        if not is_note:
+            kept.append(data[marker:position])
 
 
 def _is_note(code: int, head: bytes) -> bool:

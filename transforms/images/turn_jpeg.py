@@ -113,7 +113,7 @@ def _read_segments(data: bytes) -> list[_Segment]:
     position = len(_SOI)
     while not segments or segments[-1].code != _SOS:
         marker = jpeg_structure.find_marker(data, position)
-        position = marker + 2 + int.from_bytes(data[marker + 2 : marker + 4], "big")
+        position = jpeg_structure.segment_end(data, marker)
         segments.append(_Segment(data[marker + 1], marker + 4, position))
     return segments
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import plural, storage
@@ -46,32 +46,42 @@ class ImageChecksums(NamedTuple):
 NO_IMAGES = ImageChecksums(_ALL, ())
 
 
-def checksum_images(refs: Sequence[elements.RefColumns], keep_position: bool) -> ImageChecksums:
-    """Returns the checksums of one part of a dataset.
+class ChecksumBuilder:
+    """Checksums the images of some parts of a dataset: as if each part was checksummed alone, and all were merged."""
 
-    Args:
-        refs: the part, in one or more sets.
-        keep_position: whether the row in the source counts, as it does where the row decides the order.
-    """
-    crc32 = zlib.crc32  # runs once per image: 0.5 us
-    places = [[crc32(key) * _SPREAD & _ALL - 1 for key in hashing.encode_keys(columns.key)] for columns in refs]
-    every_place = sorted(itertools.chain.from_iterable(places))
-    limit = every_place[_MAX_IMAGES_OF_PART] if len(every_place) > _MAX_IMAGES_OF_PART else _ALL
-    chosen = [
-        (place, elements.new_ref(column[index] for column in columns))
-        for places_of_set, columns in zip(places, refs)
-        for index, place in enumerate(places_of_set)
-        if place < limit
-    ]
-    entries = []
-    for place, ref in chosen:
+    def __init__(self, keep_position: bool):
+        self._keep_position = keep_position  # whether the row in the source counts: where the row decides the order
+        self._limit = _ALL
+        self._chosen: list[tuple[int, elements.ImageRef]] = []  # place, reference
+
+    def add(self, refs: Iterable[elements.RefColumns]) -> None:
+        """Adds a part, in one or more sets."""
+        crc32 = zlib.crc32  # runs once per image: 0.5 us
+        refs = list(refs)
+        places = [[crc32(key) * _SPREAD & _ALL - 1 for key in hashing.encode_keys(columns.key)] for columns in refs]
+        every_place = sorted(itertools.chain.from_iterable(places))
+        if len(every_place) > _MAX_IMAGES_OF_PART:
+            self._limit = min(self._limit, every_place[_MAX_IMAGES_OF_PART])
+        self._chosen += (
+            (place, elements.new_ref(column[index] for column in columns))
+            for places_of_set, columns in zip(places, refs)
+            for index, place in enumerate(places_of_set)
+            if place < self._limit
+        )
+
+    def build(self) -> ImageChecksums:
+        """Returns the checksums of the images that were added."""
+        entries = [self._entry(place, ref) for place, ref in self._chosen if place < self._limit]
+        return ImageChecksums(self._limit, tuple(sorted(entries)))
+
+    def _entry(self, place: int, ref: elements.ImageRef) -> bytes:
         mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, ref.mask.version)
         file: tuple[Any, ...] = (ref.uri.rpartition("/")[2], ref.size, ref.version, ref.offset, ref.length, mask)
         if ref.further:
             file += tuple(image.facts for image in ref.further)
-        row = (ref.split, ref.label, ref.group, ref.columns, ref.expected, ref.position if keep_position else 0)
-        entries.append(_ENTRY.pack(place, _checksum(ref.key), _checksum(file), _checksum(row)))
-    return ImageChecksums(limit, tuple(sorted(entries)))
+        position = ref.position if self._keep_position else 0
+        row = (ref.split, ref.label, ref.group, ref.columns, ref.expected, position)
+        return _ENTRY.pack(place, _checksum(ref.key), _checksum(file), _checksum(row))
 
 
 def _truncate(limit: int, entries: list[bytes], most: int) -> ImageChecksums:

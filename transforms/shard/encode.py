@@ -62,10 +62,17 @@ class ExampleRecipe:
         return not (self.columns or self.further or self.kept or self._has_entry_points or self._draws_masks)
 
     @functools.cached_property
-    def layout_of_jpegs(self) -> example_encoder.Layout | None:
-        """How to encode a JPEG whose bytes are kept; None if the example needs more of it than its size and colors."""
+    def layout(self) -> example_encoder.Layout | None:
+        """How to encode an image whose bytes are kept; None if more of it is needed than its size and colors."""
         needs_more = self.further or self.kept or self._object_places or self._has_entry_points or self._draws_masks
         return None if needs_more else self._encoder.layout
+
+    @functools.cached_property
+    def is_of_label(self) -> bool:
+        """Whether the examples of images of one label and size differ in nothing but the images' bytes."""
+        # 0.0 and -0.0 are equal, and differ in an Example
+        has_float = any(feature.kind == features.FLOAT for feature in self.features)
+        return self.layout is not None and not (self._has_names or self.columns or has_float)
 
     @functools.cached_property
     def _has_names(self) -> bool:

@@ -16,7 +16,7 @@ _MAX_LEFT = 50  # images in a row that are not usual, or values that no other im
 
 def find_layout(recipe: encode.ExampleRecipe, policy: prepare.ImagePolicy) -> example_encoder.Layout | None:
     """Returns how to encode JPEGs whose bytes are kept; None if the config wants them otherwise."""
-    return recipe.layout_of_jpegs if policy.keeps_any_jpeg else None
+    return recipe.layout if policy.keeps_any_jpeg else None
 
 
 class KeptJpegs:

@@ -12,7 +12,7 @@ import os
 import resource
 import stat
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from concurrent import futures
 from typing import NamedTuple, TypeAlias, cast
 
@@ -151,7 +151,7 @@ def _fetch_ranges(
     kernel = _Kernel()
     with contextlib.ExitStack() as stack:
         threads: futures.ThreadPoolExecutor | None = None
-        shared = stack.enter_context(_SharedFiles())
+        shared = stack.enter_context(SharedFiles())
         try:
             for ref in refs:
                 if not ahead and (data := _read_now(ref, kernel, shared, take)) is not None:
@@ -186,7 +186,7 @@ def _bytes_of(ref: elements.ImageRef) -> int:
 
 
 def _read_now(
-    ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles, take: Take | None
+    ref: elements.ImageRef, kernel: _Kernel, shared: SharedFiles, take: Take | None
 ) -> elements.Measures | bytes | None:
     """Returns the bytes of a local image as it was listed, while reads are fast; else None, and others read it."""
     size = ref.size
@@ -208,6 +208,11 @@ def _read_now(
         data = _read_file(ref.uri, size, ref.version)
     kernel.note_read(time.perf_counter() - start, size)
     return data
+
+
+def slow_sec(num_bytes: int) -> float:
+    """Returns the longest time in seconds that a read from the page cache takes."""
+    return _SLOW_SEC + _SLOW_SEC_PER_BYTE * num_bytes
 
 
 class _Kernel:
@@ -236,7 +241,7 @@ class _Kernel:
                 os.posix_fadvise(descriptor, ref.offset, max(ref.length, 0), os.POSIX_FADV_WILLNEED)
 
     def note_read(self, seconds: float, num_bytes: int) -> None:
-        if seconds <= _SLOW_SEC + _SLOW_SEC_PER_BYTE * num_bytes:
+        if seconds <= slow_sec(num_bytes):
             self._num_waits = -1
             return
         before, self._num_waits = self._num_waits, _count_waits()
@@ -257,7 +262,7 @@ def _find_too_large(ref: elements.ImageRef) -> ReadError | None:
     return ReadError(elements.Reason.TOO_LARGE, detail)
 
 
-class _SharedFiles:
+class SharedFiles:
     """Local files that hold many images each. They stay open between images; the least recently used one is closed."""
 
     def __init__(self) -> None:
@@ -273,11 +278,15 @@ class _SharedFiles:
                 os.close(self._descriptors.popitem(last=False)[1])
         return self._descriptors[uri]
 
+    def open_all(self, uris: Collection[str]) -> dict[str, int] | None:
+        """Returns the descriptors of different files, valid until the next call; None if they are too many."""
+        return None if len(uris) > _MAX_SHARED else {uri: self.open(uri) for uri in uris}
+
     def find(self, uri: str) -> int | None:
         """Returns the descriptor of a file that is open; None of any other. It is valid until the next `open`."""
         return self.open(uri) if uri in self._descriptors else None
 
-    def __enter__(self) -> _SharedFiles:
+    def __enter__(self) -> SharedFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -289,7 +298,7 @@ def _open(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe must not block
 
 
-def _open_ahead(ref: elements.ImageRef, kernel: _Kernel, shared: _SharedFiles) -> int | ReadError | None:
+def _open_ahead(ref: elements.ImageRef, kernel: _Kernel, shared: SharedFiles) -> int | ReadError | None:
     if too_large := _find_too_large(ref):
         return too_large
     try:
@@ -327,7 +336,7 @@ def _unpack_blocks(ref: elements.ImageRef, data: bytes, blocks: elements.SnappyB
         return ReadError(elements.Reason.CORRUPT, "the compressed page that holds it is damaged; fetch the file again")
 
 
-def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: _SharedFiles) -> Fetched:
+def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: SharedFiles) -> Fetched:
     if isinstance(opened, ReadError):
         return ref, opened
     if isinstance(opened, futures.Future):

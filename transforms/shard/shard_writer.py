@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog, records, shard_names, storage, verify_shards
@@ -19,6 +19,7 @@ from imagebeam.transforms.shard import (
     encode,
     image_hashes,
     kept_jpegs,
+    kept_pixels,
     read_images,
     shard_file,
     statistics,
@@ -47,6 +48,10 @@ class ShardTask(NamedTuple):
         """Yields the references in the order of their ranks."""
         for _, packed in sorted(self.runs):
             yield from elements.unpack_refs(packed)
+
+    def columns(self) -> Iterator[elements.RefColumns]:
+        """Yields the references in the same order, the columns of some at a time."""
+        return (elements.unpack_columns(packed) for _, packed in sorted(self.runs) if packed)
 
     def without(self, image: int, reason: elements.Reason) -> ShardTask:
         """Returns this task with an image that is rejected unread; `image` is its number, counted from 0."""
@@ -174,34 +179,38 @@ class ShardWriter:
         hashes: list[image_hashes.HashedImage] | None,
     ) -> int:
         """Writes the images; returns how many there are in addition to the references."""
-        further = 0
-        layout = kept_jpegs.find_layout(self.recipe, self.policy)
         # A process that died may have died of an image: the next one tells of each before it looks at it.
-        is_usual = layout is not None and self.hasher is None and not task.skipped and not writer_processes.notes_each()
-        take = kept_jpegs.KeptJpegs(writer, self.recipe, layout).take if layout is not None and is_usual else None
-        skipped = dict(task.skipped)
-        images = read_images.read_or_take(task.refs(), self.policy, self.read_ahead, skipped, self.hasher, take)
-        for ref, image in images:
-            if isinstance(image, elements.Measures):
-                counts.add(ref.classes, image)
+        is_usual = self.hasher is None and not task.skipped and not writer_processes.notes_each()
+        layout = kept_jpegs.find_layout(self.recipe, self.policy) if is_usual else None
+        take = None if layout is None else kept_jpegs.KeptJpegs(writer, self.recipe, layout).take
+        shape = kept_pixels.find_shape(writer, self.recipe, self.policy) if is_usual else None
+        left: Iterable[tuple[int, Iterable[elements.ImageRef]]] = [(0, task.refs())]  # number of the first, references
+        if shape is not None:
+            left = kept_pixels.KeptPixels(writer, self.recipe, shape, counts, states).write(task.columns())
+        skipped, further = dict(task.skipped), 0
+        for first, refs in left:
+            images = read_images.read_or_take(refs, self.policy, self.read_ahead, skipped, self.hasher, take, first)
+            for ref, image in images:
+                if isinstance(image, elements.Measures):
+                    counts.add(ref.classes, image)
+                    if states is not None:
+                        states.add(ref, image)
+                    continue
+                further += ref.frame > 0
+                if isinstance(image, elements.Reject):
+                    rejects.append(image)
+                    if states is not None:
+                        states.add_reject(ref, image)
+                    continue
+                writer.write(*self.recipe.encode(ref, image))
+                measures = statistics.measure(ref.uri, image, self.recipe.count_objects(ref, image))
+                counts.add(ref.classes, measures)
+                counts.add_dropped(image.dropped_objects)
+                counts.dark.add(ref.key, image, self.policy.white_level)
                 if states is not None:
-                    states.add(ref, image)
-                continue
-            further += ref.frame > 0
-            if isinstance(image, elements.Reject):
-                rejects.append(image)
-                if states is not None:
-                    states.add_reject(ref, image)
-                continue
-            writer.write(*self.recipe.encode(ref, image))
-            measures = statistics.measure(ref.uri, image, self.recipe.count_objects(ref, image))
-            counts.add(ref.classes, measures)
-            counts.add_dropped(image.dropped_objects)
-            counts.dark.add(ref.key, image, self.policy.white_level)
-            if states is not None:
-                states.add(ref, measures)
-            if hashes is not None:
-                hashes.append(image_hashes.hashed(ref, image))
+                    states.add(ref, measures)
+                if hashes is not None:
+                    hashes.append(image_hashes.hashed(ref, image))
         return further
 
 

@@ -72,6 +72,8 @@ class StatisticsBuilder:
     def __init__(self) -> None:
         self._images: list[elements.Measures] = []  # not counted yet
         self._classes: list[Iterable[str]] = []  # of these images
+        # Labels of images that are measured alike; not counted yet.
+        self._alike: dict[elements.Measures, collections.Counter[elements.Label]] = {}
         self._kinds: collections.Counter[tuple[str, str, int]] = collections.Counter()
         self._labels: collections.Counter[str] = collections.Counter()
         self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
@@ -88,6 +90,10 @@ class StatisticsBuilder:
         self._classes.append(classes)
         if len(self._images) == _MAX_IMAGES:
             self._count()
+
+    def add_alike(self, labels: Iterable[elements.Label], image: elements.Measures) -> None:
+        """Counts images that are measured alike, one for each label; `image` has format, colors and size alone."""
+        self._alike.setdefault(image, collections.Counter()).update(labels)
 
     def add_dropped(self, objects: Mapping[str, int]) -> None:
         """Counts objects of an image that are left out of its record, by kind."""
@@ -106,6 +112,7 @@ class StatisticsBuilder:
         dark_images.DarkImages.counts; "objects", by the id and name of their class.
         """
         self._count()
+        self._count_alike()
         formats: collections.Counter[str] = collections.Counter()
         colorspaces: collections.Counter[str] = collections.Counter()
         orientations: collections.Counter[str] = collections.Counter()
@@ -132,11 +139,9 @@ class StatisticsBuilder:
         for name, changes in self._changes.items():
             changes.update(filter(None, columns[name]))
         for (height, width), count in collections.Counter(zip(columns["height"], columns["width"])).items():
-            self._bins["shorter_side"][_SIDE_BINS[min(height, width).bit_length() - 1]] += count
-            self._bins["aspect_ratio"][_ASPECT_BINS[bisect.bisect(_ASPECT_RATIOS, width / height)]] += count
+            self._count_size(height, width, count)
         for name, column in zip(_RANGES, (columns["height"], columns["width"], columns["num_bytes"])):
-            newest = {"min": min(column), "max": max(column), "sum": sum(column)}
-            self._ranges[name] = _merge_ranges([self._ranges[name], newest])
+            self._add_range(name, min(column), max(column), sum(column))
         for objects in columns["objects"]:
             if objects is not None:
                 self._objects = collections.Counter() if self._objects is None else self._objects
@@ -145,6 +150,24 @@ class StatisticsBuilder:
         self._pixels = _merge_pixels([self._pixels, *sums])
         self._images.clear()
         self._classes.clear()
+
+    def _count_alike(self) -> None:
+        for image, labels in self._alike.items():
+            for label, count in labels.items():
+                self._labels.update(dict.fromkeys(elements.classes_of(label), count))
+            count = labels.total()
+            self._kinds[image.format, image.colorspace, image.orientation] += count
+            self._count_size(image.height, image.width, count)
+            for name, value in zip(_RANGES, (image.height, image.width, image.num_bytes)):
+                self._add_range(name, value, value, value * count)
+        self._alike.clear()
+
+    def _add_range(self, name: str, least: int, most: int, total: int) -> None:
+        self._ranges[name] = _merge_ranges([self._ranges[name], {"min": least, "max": most, "sum": total}])
+
+    def _count_size(self, height: int, width: int, count: int) -> None:
+        self._bins["shorter_side"][_SIDE_BINS[min(height, width).bit_length() - 1]] += count
+        self._bins["aspect_ratio"][_ASPECT_BINS[bisect.bisect(_ASPECT_RATIOS, width / height)]] += count
 
 
 class StatisticsMerger:

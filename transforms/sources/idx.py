@@ -71,14 +71,13 @@ class IdxSource:
         labels = bytes(images.shape[0]) if split.labels is None else _read_array(split.labels)
         # once per label, at most 256 times
         filled = {label: self._fill(unlabelled, split, label) for label in set(labels)}
-        start = images.start
+        uri, version, start, new_ref = images.uri, images.version, images.start, elements.new_ref
         for position, label in enumerate(labels):
             key, known = f"{split.name}/{position:05d}", filled[label]
             if isinstance(known, table_rows.BadRowError):
-                yield elements.Reject(key, images.uri, "list", known.reason, known.detail)
+                yield elements.Reject(key, uri, "list", known.reason, known.detail)
             else:
-                offset = start + position * size
-                yield elements.ImageRef(key, images.uri, size, images.version, offset, size, position, *known)
+                yield new_ref((key, uri, size, version, start + position * size, size, position, *known))
 
     def _fill(self, ref: elements.ImageRef, split: IdxSplit, label: int) -> tuple[Any, ...] | table_rows.BadRowError:
         try:

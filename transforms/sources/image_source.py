@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms import elements, kept_features, sort_intervals
 from imagebeam.transforms.classes import labels_by_index
 
 MAX_REFS = 10_000  # in one listing; packed they take some 0.4 MB, so a worker never holds much more than it works on
@@ -15,13 +17,14 @@ MAX_REFS = 10_000  # in one listing; packed they take some 0.4 MB, so a worker n
 class Listing(NamedTuple):
     """Part of the images of a source, and what else was found there."""
 
-    packed_refs: bytes | elements.UnpackedRefs
+    packed_refs: bytes | elements.UnpackedRefs  # b"" if they are ranked
     num_refs: int
     rejects: tuple[elements.Reject, ...]
     passed_over: Mapping[str, int]  # number of files by kind that do not count as listed
     problems: tuple[str, ...]  # error texts; any of them fails the whole run
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images
     lists: labels_by_index.ListSurvey = labels_by_index.NO_LISTS  # how the images fit label.lists, if they are labelled
+    ranked: sort_intervals.SortedIntervals | None = None  # the references of all listings, if they are ranked already
 
     def packed(self) -> Listing:
         """Returns this listing with its references as bytes."""
@@ -56,9 +59,17 @@ class RowSource(ImageSource, Protocol):
         """Returns the images of the rows."""
 
 
+_GC_THRESHOLD = 300_000  # new objects before garbage is collected: references are in no cycle, and stay
+
+
 def list_whole(source: ImageSource) -> list[Listing]:
-    """Lists a source completely in the calling process."""
-    return list(source.list_all())
+    """Lists a source completely in the calling process, which should do nothing else meanwhile."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(_GC_THRESHOLD, *thresholds[1:])
+    try:
+        return list(source.list_all())
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 @runtime_checkable
@@ -80,10 +91,8 @@ def list_parts(
     found = ListingBuilder()
     for images, what in parts:
         try:
-            for image in images:
-                found.add(image)
-                if found.is_full:
-                    yield found.take()
+            while found.fill(images):
+                yield found.take()
         except OSError as e:
             found.problems.append(f"{what} cannot be read ({e.strerror or e}); run the command again")
     yield found.take()
@@ -105,6 +114,18 @@ class ListingBuilder:
             self.rejects.append(found)
         else:
             self.refs.append(found)
+
+    def fill(self, images: Iterator[elements.ImageRef | elements.Reject]) -> bool:
+        """Adds images and rejects until this is full, or they end; those before an error too. Returns `is_full`."""
+        some: list[elements.ImageRef | elements.Reject] = []
+        try:
+            some.extend(itertools.islice(images, MAX_REFS - len(self.refs) - len(self.rejects)))
+        finally:
+            refs = [each for each in some if not isinstance(each, elements.Reject)]
+            self.refs += refs
+            if len(refs) < len(some):
+                self.rejects += (each for each in some if isinstance(each, elements.Reject))
+        return self.is_full
 
     @property
     def is_full(self) -> bool:

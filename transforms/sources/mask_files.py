@@ -52,6 +52,11 @@ class MaskRule:
         """Returns whether `path` has the form of a mask's path."""
         return self._mask.fullmatch(path) is not None
 
+    def mask_of(self, path: str) -> str | None:
+        """Returns the path of the mask of an image, which may not exist; None if `path` is no image's."""
+        match = self._image.fullmatch(path)
+        return None if match is None else match.expand(self.mask)
+
     def add_masks(
         self, root: str, refs: Sequence[elements.ImageRef]
     ) -> Iterator[elements.ImageRef | elements.Reject | None]:

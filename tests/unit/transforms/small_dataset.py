@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from imagebeam import features
 from imagebeam.transforms import dataset_settings, elements, summaries
@@ -76,6 +77,24 @@ def write_shards(
     """Stages the shards of the plan."""
     writer = settings.writer_of(plan)
     return [writer.write(task) for task in make_tasks(plan, splits)]
+
+
+def write_shard(
+    folder: pathlib.Path,
+    refs: Sequence[ImageRef],
+    run_size: int | None = None,
+    skipped: tuple[tuple[int, elements.Reason], ...] = (),
+    **fields: Any,
+) -> tuple[WrittenShard, dict[str, bytes]]:
+    """Returns one shard of references, in runs of a size, and all files of its staging folder.
+
+    `fields` are those of the ShardWriter besides its folders.
+    """
+    size = run_size or len(refs)
+    runs = tuple((start, elements.pack_refs(refs[start : start + size])) for start in range(0, len(refs), size))
+    writer = shard_writer.ShardWriter(str(folder), str(folder / "out"), **fields)
+    written = writer.write(shard_writer.ShardTask("train", 0, 1, runs, skipped))
+    return written, read_files(folder)
 
 
 def write_transform(folder: pathlib.Path) -> None:

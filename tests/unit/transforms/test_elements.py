@@ -34,6 +34,12 @@ def test_unpack_refs_is_the_inverse_of_pack_refs(batch: list[ImageRef], times: i
     assert elements.unpack_refs(elements.pack_refs(batch * times)) == batch * times
 
 
+@given(st.lists(refs, min_size=1, max_size=5), st.sampled_from([1, 100]))
+def test_unpack_columns_returns_the_columns_of_packed_references(batch: list[ImageRef], times: int) -> None:
+    for packed in (elements.pack_refs(batch * times), elements.UnpackedRefs(batch * times)):
+        assert list(elements.rows_of(elements.unpack_columns(packed))) == batch * times
+
+
 @pytest.mark.parametrize(("count", "is_compressed"), [(1, False), (10, False), (100, True)])
 def test_pack_refs_compresses_many_references_alone(count: int, is_compressed: bool) -> None:
     batch = [ImageRef(f"cat/{i:06d}.jpg", f"/data/pets/cat/{i:06d}.jpg", 100_000 + i, i) for i in range(count)]

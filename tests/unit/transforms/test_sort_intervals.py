@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from imagebeam.transforms import elements, reference_order, sort_intervals
 from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask
+from imagebeam.transforms.interval_summaries import merge_rankings
 from imagebeam.transforms.reference_order import HashOrder, ListedOrder, Order
 from tests.unit.transforms.small_batches import SetAndRef, rank_plainly
 
@@ -36,6 +39,72 @@ def test_parts_of_an_interval_are_small_and_follow_each_other_however_rows_are_p
     assert len(parts) <= max(1, -(-len(refs) // max_part_refs))
     if len(refs) > 5 * max_part_refs:
         assert len(parts) > 1
+
+
+splits = st.sampled_from(["train", "test", "caf\udce9"])
+labels = st.sampled_from(["cat", "dog", 3, 1.5, None, ("cat", "dog")])
+masks = st.sampled_from([None, None, None, Mask("/masks/1.png", 10, 5)])
+few_refs = st.builds(
+    lambda name, **fields: ref(f"{name}.jpg", **fields),
+    st.integers(0, 50).map(str) | st.just("\udcff"),
+    split=splits,
+    label=labels,
+    position=st.integers(0, 3),
+    mask=masks,
+    group=st.sampled_from(["", "a"]),
+    version=st.integers(0, 1),
+)
+
+
+def sort_spread(refs: Sequence[ImageRef]) -> sort_intervals.SortedIntervals:
+    """Sorts references as the steps of the pipeline do, an interval at a time, in blocks of one row."""
+    intervals: dict[int, list[sort_intervals.PackedRows]] = {}
+    for each, value in zip(refs, BY_HASH.values(refs)):
+        block = (1, elements.pack_rows([(each.split, value, *each)]))
+        intervals.setdefault(BY_HASH.intervals([value], ())[0], []).append(block)
+    return sort_intervals.sort_intervals(sort_intervals.SortTask(list(intervals.items()), BY_HASH))
+
+
+def ranked(sorted_: sort_intervals.SortedIntervals) -> dict[tuple[str, int], ImageRef]:
+    """References by split and rank; every rank is taken once."""
+    ranking, found = merge_rankings([sorted_.ranking]), {}
+    for split, interval, place, num_refs, packed in sorted_.runs:
+        refs = elements.unpack_refs(packed)
+        assert len(refs) == num_refs
+        for rank, each in enumerate(refs, ranking.start(split, interval) + place):
+            assert (split, rank) not in found
+            found[split, rank] = each
+    return found
+
+
+@given(st.lists(few_refs, max_size=150), st.integers(1, 20), st.sampled_from([2, 1024]))
+def test_whole_dataset_is_ranked_and_summarized_as_its_intervals_are(
+    refs: list[ImageRef], run_refs: int, num_intervals: int
+) -> None:
+    refs = [each._replace(label=str(each.label)) if each.split == "test" else each for each in refs]
+    refs = sorted(refs, key=lambda each: (each.key, each.uri))  # of equal keys and addresses, the first listed is first
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference_order, "NUM_INTERVALS", num_intervals)
+        patch.setattr(sort_intervals, "_RUN_REFS", run_refs)
+        whole, spread = sort_intervals.sort_whole(refs, BY_HASH), sort_spread(refs)
+        assert merge_rankings([whole.ranking]) == merge_rankings([spread.ranking])
+        found = ranked(whole)
+        assert found == ranked(spread)
+    assert len(found) == len(refs)
+
+
+values = st.sampled_from([0, 1, 784, -1, None, "", "cat", "it's", b"x", (), (1.0,), 1.0, -0.0, ("a", None)])
+
+
+@given(st.lists(values, max_size=5) | st.builds(lambda value, num: [value] * num, values, st.integers(0, 5)))
+def test_text_of_a_column_is_its_repr(column: list[Any]) -> None:
+    for each in (column, tuple(column)):
+        assert sort_intervals._repr(each) == repr(each)
+
+
+@pytest.mark.parametrize("column", list(itertools.permutations([1, 1.0, True])))
+def test_values_that_are_equal_are_not_taken_for_the_same(column: tuple[Any, ...]) -> None:
+    assert sort_intervals._repr(column) == repr(column)
 
 
 PETS = [ref("cat/1.jpg", 0, label="cat"), ref("cat/2.jpg", 1, label="cat"), ref("dog/1.jpg", 2, label="dog")]

@@ -9,14 +9,15 @@ import pathlib
 import pty
 import re
 import struct
+import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from imagebeam import catalog, plural, storage
-from imagebeam.pipelines.messages import progress
+from imagebeam.pipelines.messages import command_messages, progress
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_paths
 from imagebeam.transforms.plan import run_report
@@ -278,6 +279,18 @@ def test_table_on_a_terminal_breaks_long_values_between_words(terminal: tuple[in
     fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
     progress.print_table([("note", words)], stream)  # too narrow to be read in lines
     assert read_what_there_is(screen) == f"note  {words}\r\n"
+
+
+@pytest.mark.parametrize("say", [command_messages.complain, command_messages.tell_failure, command_messages.warn])
+def test_errors_on_a_terminal_are_broken_between_words(
+    terminal: tuple[int, io.TextIOWrapper], monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None]
+) -> None:
+    screen, stream = terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    say("'/data/one file.png' is no image: add --set image.check=none, or remove it")
+    assert read_what_there_is(screen).replace("\r\n", "\n") == (
+        "imagebeam:\n  '/data/one file.png' is no\n  image: add\n  --set image.check=none, or\n  remove it\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
+import random
 from typing import Any
 
 import numpy as np
 import PIL.Image
 import PIL.PngImagePlugin
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import ImageCms
 
-from imagebeam.transforms.images import strip_metadata, structure
+from imagebeam.transforms.images import checked_image, strip_metadata, structure
 from imagebeam.transforms.images.prepare import ImagePolicy
 from tests import encoded_images, pictures
 
@@ -59,3 +60,25 @@ def test_any_checked_image_stays_whole(data: bytes) -> None:
     image = structure.check_image(data)
     stripped = strip_metadata.strip(image)
     assert structure.check_image(stripped.data)._replace(orientation=1) == stripped._replace(orientation=1)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_broken_jpeg_that_passes_the_check_passes_it_again_without_notes(seed: int) -> None:
+    rng = random.Random(seed)
+    try:
+        image = structure.check_image(pictures.damage(noted("JPEG", quality=90), rng))
+    except checked_image.BadImageError:
+        return
+    assert structure.check_image(strip_metadata.strip(image).data)[1:4] == image[1:4]
+
+
+@pytest.mark.parametrize("after", [b"", b"\xff", b"stray"])
+@pytest.mark.parametrize("length", [0, 1, 2])
+@pytest.mark.parametrize("code", [0xE5, 0xFE], ids="{:02X}".format)
+def test_notes_whose_length_is_too_small_go_with_what_it_leaves_out(code: int, length: int, after: bytes) -> None:
+    plain = strip_metadata.strip(structure.check_image(noted("JPEG"))).data
+    note = bytes((0xFF, code, 0, length)) + after
+    at = plain.index(b"\xff\xdb")  # before the tables, where nothing else may be
+    stripped = strip_metadata.strip(structure.check_image(plain[:at] + note + plain[at:])).data
+    assert stripped == plain[:at] + after.strip(b"stray") + plain[at:]

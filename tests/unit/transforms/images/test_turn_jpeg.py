@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -203,6 +204,20 @@ def test_broken_jpegs_are_turned_or_rejected(seed: int) -> None:
         return
     found = structure.check_image(turned.data)
     assert (found.height, found.width, found.orientation) == (turned.height, turned.width, 1)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+@pytest.mark.parametrize("code", [0xE0, 0xE5, 0xEE, 0xFE], ids="{:02X}".format)
+@pytest.mark.parametrize("turn", [turn_jpeg.turn_without_loss, turn_jpeg.encode_turned])
+def test_metadata_of_an_impossible_length_stay_apart_from_what_follows(
+    turn: Callable[[checked_image.Image], bytes | None], code: int, length: int
+) -> None:
+    source = turned_photo("444", WHOLE_BLOCKS, 6).data
+    turned = turn(structure.check_image(source[:2] + bytes((0xFF, code, 0, length)) + source[2:]))
+    expected = turn(structure.check_image(source))
+    assert turned is not None and expected is not None
+    assert structure.check_image(turned)[1:] == structure.check_image(expected)[1:]
+    assert np.array_equal(np.asarray(decode(turned)), np.asarray(decode(expected)))
 
 
 def test_jpeg_that_pillow_cannot_encode_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,11 @@ def make_refs(keys: list[int] | range, **fields: Any) -> list[ImageRef]:
     return [ImageRef(f"cat/{key:07d}.jpg", f"/data/cat/{key:07d}.jpg", 100, 7, **fields) for key in keys]
 
 
-def checksum_part(refs: list[ImageRef]) -> recorded_inputs.ImageChecksums:
-    sets = [elements.columns_of(refs)] if refs else []
-    return recorded_inputs.checksum_images(sets, keep_position=False)
+def checksum_parts(*parts: list[ImageRef]) -> recorded_inputs.ImageChecksums:
+    builder = recorded_inputs.ChecksumBuilder(keep_position=False)
+    for refs in parts:
+        builder.add([elements.columns_of(refs)] if refs else [])
+    return builder.build()
 
 
 def checksum(refs: list[ImageRef], parts: int = 64, seed: int = 0) -> recorded_inputs.ImageChecksums:
@@ -30,14 +32,21 @@ def checksum(refs: list[ImageRef], parts: int = 64, seed: int = 0) -> recorded_i
         rng.choice(random_parts).append(ref)
     merged = recorded_inputs.NO_IMAGES
     for part in random_parts:
-        merged = merged.merge([checksum_part(part)])
+        merged = merged.merge([checksum_parts(part)])
     return merged
 
 
 def checksum_in_eights(refs: list[ImageRef]) -> recorded_inputs.ImageChecksums:
     """Returns the checksums of references in parts so small that all of them count."""
     parts = (refs[start : start + 8] for start in range(0, len(refs), 8))
-    return recorded_inputs.NO_IMAGES.merge(map(checksum_part, parts))
+    return recorded_inputs.NO_IMAGES.merge(map(checksum_parts, parts))
+
+
+@given(st.lists(st.lists(st.integers(0, 10**6), max_size=40, unique=True), max_size=80))
+def test_parts_together_have_the_checksums_of_each_part_merged(parts: list[list[int]]) -> None:
+    refs = [make_refs(keys) for keys in parts]
+    together = recorded_inputs.NO_IMAGES.merge([checksum_parts(*refs)])
+    assert together == recorded_inputs.NO_IMAGES.merge(map(checksum_parts, refs))
 
 
 def describe(refs: list[ImageRef], config: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -157,7 +166,7 @@ def test_few_of_many_images_are_told_as_such() -> None:
     refs = make_refs(range(40_000))
     whole = checksum(refs)
     places = {entry[:8] for entry in whole.entries}
-    other = next(ref for ref in refs if checksum_part([ref]).entries[0][:8] not in places)
+    other = next(ref for ref in refs if checksum_parts([ref]).entries[0][:8] not in places)
     now = describe([*(ref for ref in refs if ref is not other), other._replace(size=9)])
     expected = "a few of 40,000 images, none of them among the 1,024 or so compared"
     assert recorded_inputs.compare_inputs(describe(refs), now) == expected

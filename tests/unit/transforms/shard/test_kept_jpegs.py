@@ -21,7 +21,6 @@ from imagebeam.transforms.shard import (
     kept_jpegs,
     read_ahead,
     shard_file,
-    shard_writer,
     writer_processes,
 )
 from tests import encoded_images, pictures
@@ -102,11 +101,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def write(
     folder: pathlib.Path, refs: list[ImageRef], skipped: tuple[tuple[int, Reason], ...] = (), **fields: Any
 ) -> tuple[WrittenShard, dict[str, bytes]]:
-    writer = shard_writer.ShardWriter(
-        str(folder), str(folder / "out"), **{"recipe": dataclasses.replace(RECIPE), **fields}
-    )
-    written = writer.write(shard_writer.ShardTask("train", 0, 1, ((0, elements.pack_refs(refs)),), skipped))
-    return written, small_dataset.read_files(folder)
+    return small_dataset.write_shard(folder, refs, skipped=skipped, **{"recipe": dataclasses.replace(RECIPE), **fields})
 
 
 @pytest.mark.parametrize("keeps_state", [False, True], ids=["no-state", "state"])

@@ -50,6 +50,24 @@ def test_builder_is_full_of_references_and_rejects_together(monkeypatch: pytest.
     assert not builder.is_full
 
 
+def test_parts_are_listed_in_order_up_to_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_source, "MAX_REFS", 3)
+
+    def fail() -> Iterator[elements.ImageRef | Reject]:
+        yield REF._replace(key="last")
+        raise OSError(5, "Input/output error")
+
+    refs = [REF._replace(key=str(number)) for number in range(5)]
+    found = list(image_source.list_parts([(iter([*refs[:2], REJECT, *refs[2:]]), "a"), (fail(), "b"), (iter(()), "c")]))
+    assert [elements.unpack_refs(each.packed_refs) for each in found] == [
+        refs[:2], refs[2:], [REF._replace(key="last")],
+    ]  # fmt: skip
+    assert [len(each.rejects) for each in found] == [1, 0, 0]
+    assert [each.problems for each in found] == [
+        (), (), ("b cannot be read (Input/output error); run the command again",),
+    ]  # fmt: skip
+
+
 def test_list_whole_returns_every_listing_of_the_source() -> None:
     class TwoListings:
         def list_all(self) -> Iterator[image_source.Listing]:

@@ -14,9 +14,19 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import assign_splits, elements, label_images, list_images
+from imagebeam.transforms import (
+    assign_splits,
+    elements,
+    label_images,
+    list_images,
+    rank_references,
+    sort_intervals,
+    summaries,
+)
 from imagebeam.transforms.classes.label_names import LabelNames
 from imagebeam.transforms.elements import ImageRef
+from imagebeam.transforms.interval_summaries import merge_rankings
+from imagebeam.transforms.reference_order import HashOrder
 from imagebeam.transforms.sources import image_source, path_pattern, split_lists, table_rows
 from imagebeam.transforms.sources.label_rule import LABELLED, LabelRule
 from imagebeam.transforms.sources.labelled_source import LabelledSource
@@ -24,6 +34,7 @@ from imagebeam.transforms.sources.listing_rules import NO_RULES, ListingRules
 from imagebeam.transforms.sources.split_rule import ASSIGNED, SplitRule
 
 KEYS = ["train/cat/1.jpg", "train/dog/2.jpg", "test/cow/3.jpg", "test/4.jpg", "5.jpg", "tr\udcffin/cat/6.jpg"]
+ORDER = HashOrder(0, b"imagebeam.order")
 LISTS = (("test", ("ant", "bee", "cow", "dog")),)
 
 LABELS = {
@@ -117,6 +128,64 @@ def test_images_whose_split_depends_on_all_of_them_are_labelled_alone() -> None:
     source, label = Listed(tuple(KEYS[:3])), LABELS["directory"]
     early = list_in_steps(LabelledSource(source, NO_RULES, label, None), NO_RULES, LABELLED, stratified)
     assert early == list_in_steps(source, NO_RULES, label, stratified)
+
+
+def rank_in_steps(
+    source: image_source.ImageSource, rules: ListingRules, label: LabelRule, split: SplitRule
+) -> tuple[summaries.Ranking, dict[tuple[str, int], ImageRef], int]:
+    """Returns the ranking, the references by split and rank, and how many images were listed."""
+    _found.clear()
+    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
+        listed = pipeline | list_images.ListImages(source, rules)
+        labelled = listed.images | label_images.LabelImages(label)
+        assigned = labelled.images | assign_splits.AssignSplits(split)
+        ranked = assigned.images | rank_references.RankInSplits(ORDER, listed.ranked)
+        assert_that(ranked.runs, functools.partial(_keep, "runs"), label="Runs")
+        assert_that(ranked.rankings, functools.partial(_keep, "rankings"), label="Rankings")
+        assert_that(listed.tallies, functools.partial(_keep, "tallies"), label="Tallies")
+    ranking = merge_rankings(_found["rankings"])
+    by_rank = {}
+    for run in _found["runs"]:
+        for rank, ref in enumerate(elements.unpack_refs(run[-1]), rank_references.first_rank(run, ranking)):
+            assert (run[0], rank) not in by_rank
+            by_rank[run[0], rank] = ref
+    return ranking, by_rank, sum(tally.listed for tally in _found["tallies"])
+
+
+@pytest.mark.parametrize("max_whole", [pytest.param(100, id="ranked-by-the-source"), pytest.param(1, id="too-many")])
+@pytest.mark.parametrize(
+    ("label", "split"), [("directory", "directory"), ("lists", "renamed"), ("none", "hash"), ("none", "none")]
+)
+def test_ranks_of_a_writer_process_are_those_that_the_steps_of_the_pipeline_find(
+    monkeypatch: pytest.MonkeyPatch, max_whole: int, label: str, split: str
+) -> None:
+    monkeypatch.setattr(sort_intervals, "MAX_WHOLE", max_whole)
+    monkeypatch.setattr(sort_intervals, "_RUN_REFS", 2)
+    source, given = Listed(tuple(KEYS)), (NO_RULES, LABELS[label], SPLITS[split])
+    labelled = LabelledSource(source, *given, ORDER)
+    assert any(listing.ranked is not None for listing in labelled.list_all()) == (max_whole == 100)
+    early = rank_in_steps(labelled, NO_RULES, LABELLED, ASSIGNED)
+    assert early == rank_in_steps(source, *given)
+    assert early[2] == len(KEYS) + 1 and len(early[1]) >= 2
+
+
+@pytest.mark.parametrize(("num_bytes", "is_ranked"), [(1 << 10, True), (5 << 20, False)])
+def test_references_with_large_columns_are_not_all_kept_as_objects(num_bytes: int, is_ranked: bool) -> None:
+    class Captioned:
+        def list_all(self) -> Iterator[image_source.Listing]:
+            refs = [ImageRef(key, f"/data/{key}", columns=(key * (num_bytes // len(key)),)) for key in KEYS]
+            for ref in refs:
+                yield image_source.Listing(elements.UnpackedRefs([ref]), 1, (), {}, ())
+
+    listings = list(LabelledSource(Captioned(), NO_RULES, LABELS["none"], SPLITS["none"], ORDER).list_all())
+    assert any(listing.ranked is not None for listing in listings) == is_ranked
+    assert sum(listing.num_refs for listing in listings) == len(KEYS)
+
+
+def test_source_without_an_image_is_ranked_too() -> None:
+    labelled = LabelledSource(Listed(()), NO_RULES, LABELS["none"], SPLITS["none"], ORDER)
+    ranking, by_rank, num_listed = rank_in_steps(labelled, NO_RULES, LABELLED, ASSIGNED)
+    assert (ranking.starts, by_rank, num_listed) == ({}, {}, 1)  # the reject
 
 
 @given(st.sampled_from(sorted(RULES)), st.sampled_from(sorted(LABELS)), st.sampled_from(sorted(SPLITS)))

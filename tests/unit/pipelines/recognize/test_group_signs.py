@@ -1,0 +1,94 @@
+"""Images of one subject, by their names."""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+
+import pytest
+
+from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.recognize import recognize_folder
+from imagebeam.transforms import elements
+from imagebeam.transforms.sources import image_source
+from tests import folder_shapes
+from tests.folder_shapes import images
+
+_SPLIT = "--set 'split={by: hash, fractions: {train: 0.9, validation: 0.1}, group: subject}'"
+
+_NAMES = "names of images such as "
+
+
+def notes_of(root: pathlib.Path, tree: folder_shapes.Tree) -> list[str]:
+    found = recognize_folder.recognize(str(folder_shapes.write(root, tree)))
+    return [note for note in found.candidates[0].notes if " subject" in note]
+
+
+@pytest.mark.parametrize(
+    ("tree", "note", "groups"),
+    [
+        pytest.param(
+            images("a/p012_slice0#.png", "a/p013_slice1#.png", "b/p014_slice#.png") | images("b/other.png"),
+            _NAMES + "a/p012_slice00.png state 3 subjects; to keep all images of a subject in one "
+            r"split add --set 'source.pattern=(?:.*/)?(?P<subject>[^/]+?)(?:_slice\d+)?\.\w+' " + _SPLIT,
+            {"p012", "p013", "p014", "other"},
+            id="slices",
+        ),
+        pytest.param(
+            images("images/v7-frame-#.jpg", "images/v8-frame-#.jpg", "masks/v7-frame-#.png", "masks/v8-frame-#.png"),
+            _NAMES + "images/v7-frame-0.jpg state 2 subjects; to keep all images of a subject in one "
+            r"split add --set 'source.pattern=(?:.*/)?(?P<subject>[^/]+?)(?:\-frame\-\d+)?\.\w+' " + _SPLIT,
+            {"v7", "v8"},
+            id="frames-with-masks",
+        ),
+        pytest.param(
+            images("run/v1/frame#.jpg", "jump/v2/frame#.jpg"),
+            _NAMES + "jump/v2/frame0.jpg state 2 subjects; to keep all images of a subject in one split "
+            f"add --set 'source.pattern=(?P<subject>.*)/[^/]+' {_SPLIT}",
+            {"run/v1", "jump/v2"},
+            id="folders-of-frames-in-classes",
+        ),
+        pytest.param(
+            images("v1/frame#.jpg", "v2/frame#.jpg"),
+            _NAMES + "v1/frame0.jpg state 2 subjects; to keep all images of a folder (if it is one video "
+            f"or scan, and no class) in one split add --set 'source.pattern=(?P<subject>.*)/[^/]+' {_SPLIT} "
+            "--set 'label={by: none}'",
+            {"v1", "v2"},
+            id="folders-of-frames",
+        ),
+    ],
+)
+def test_names_of_slices_and_frames_have_a_note_with_options_that_group_them(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str, groups: set[str]
+) -> None:
+    assert notes_of(tmp_path, tree) == [note]
+    found = recognize_folder.recognize(str(tmp_path))
+    first = found.candidates[0]
+    options = [each for each in shlex.split(note[note.index("--set") :]) if each != "--set"]
+    overrides = [
+        *recognize_folder.overrides_of(first),
+        *options,
+        f"source.uri={tmp_path}",
+        f"output.uri={tmp_path}-out",
+    ]
+    config = config_lib.load_config(first.preset, overrides)
+    rules = open_source.listing_rules_of(config)
+    listed = [rules.apply(each) for each in image_source.list_whole(open_source.make_source(config))]
+    refs = [ref for each in listed for ref in elements.unpack_refs(each.packed_refs)]
+    assert [reject for each in listed for reject in each.rejects] == []
+    assert {ref.group for ref in refs} == groups
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        pytest.param(images("cat/cat_#.jpg", "dog/dog_#.jpg"), id="numbers-alone"),
+        pytest.param(images("a/p1_slice1.png", "b/p2_slice1.png", "b/p3_slice1.png", numbers=[0]), id="one-each"),
+        pytest.param(images("a/p1_slice#.png", "b/p1_slice#.png"), id="one-subject"),
+        pytest.param(images("a/p1_slice#.png", "b/p2_slice#.png", "b/x#.png"), id="other-names"),
+        pytest.param(images("train/a/p1_slice#.png", "val/b/p2_slice#.png"), id="splits-of-the-input"),
+    ],
+)
+def test_other_names_have_none(tmp_path: pathlib.Path, tree: folder_shapes.Tree) -> None:
+    assert notes_of(tmp_path, tree) == []

@@ -1,0 +1,68 @@
+"""What a few masks say of all: black and white, or classes."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from imagebeam.pipelines import make_rules, open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.recognize import recognize_folder
+from tests import folder_shapes
+from tests.folder_shapes import images
+
+_SETTINGS = [r"source.masks.image=images/(.*)\.jpg", r"source.masks.mask=masks/\1.png", "split={by: none}"]
+_COLORS = {"background": [0, 0, 0], "foreground": [255, 255, 255]}
+_NOTE = (
+    "masks/0.png has only the numbers 0 and 255, and these are the classes that are stored; for the classes 0 and 1 "
+    'add --set "source.masks.colors={background: [0, 0, 0], foreground: [255, 255, 255]}"'
+)
+
+
+def write(root: pathlib.Path, highest: int) -> pathlib.Path:
+    """Writes four images with masks of the numbers 0 and `highest`."""
+    file = io.BytesIO()
+    PIL.Image.fromarray(np.repeat([[0, highest]], 32, 1).astype(np.uint8).repeat(48, 0), "L").save(file, "PNG")
+    return folder_shapes.write(root, images("images/#.jpg") | {f"masks/{n}.png": file.getvalue() for n in range(4)})
+
+
+def make_config(root: pathlib.Path, *more: str) -> config_lib.Config:
+    return config_lib.load_config("segmentation", [f"source.uri={root}", f"output.uri={root}-out", *_SETTINGS, *more])
+
+
+@pytest.mark.parametrize(
+    ("highest", "more", "notes"),
+    [
+        pytest.param(255, (), (_NOTE,), id="black-and-white"),
+        pytest.param(1, (), (), id="classes"),
+        pytest.param(255, ("source.masks.colors={b: [0, 0, 0], w: [255, 255, 255]}",), (), id="with-colors"),
+        pytest.param(255, (r"source.masks.mask=none/\1.png",), (), id="without-masks"),
+    ],
+)
+def test_masks_in_black_and_white_are_noted_with_the_remedy(
+    tmp_path: pathlib.Path, highest: int, more: tuple[str, ...], notes: tuple[str, ...]
+) -> None:
+    config = make_config(write(tmp_path / "in", highest), *more)
+    assert make_rules.make_rules(config, run_id="run", overwrite=False).settings.hints == notes
+
+
+def test_remedy_of_the_note_stores_0_and_1(tmp_path: pathlib.Path) -> None:
+    option = _NOTE.partition('"')[2].rstrip('"')
+    policy = open_source.mask_policy(make_config(tmp_path, option))
+    assert policy.colors is not None
+    grays = np.repeat(np.arange(256)[:, None], 3, 1)
+    assert policy.colors.classes_of_indices(np.array([[0, 255]]), grays).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize(("highest", "colors"), [(255, _COLORS), (1, None)])
+def test_recognized_masks_in_black_and_white_become_0_and_1(
+    tmp_path: pathlib.Path, highest: int, colors: object
+) -> None:
+    found = recognize_folder.recognize(str(write(tmp_path, highest)))
+    assert found.sure is not None
+    assert found.sure.settings.get("source.masks.colors") == colors
+    assert bool(found.sure.notes) == (colors is not None)

@@ -1,0 +1,50 @@
+"""Masks that are drawn in black and white."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import PIL.Image
+import pytest
+import yaml
+
+from imagebeam.transforms.images import black_and_white
+
+
+def encode(numbers: list[int], format: str = "PNG", mode: str = "L", **options: object) -> bytes:
+    """Returns a picture of one row."""
+    picture = PIL.Image.fromarray(np.array([numbers], np.uint8), "L").convert(mode)
+    file = io.BytesIO()
+    picture.save(file, format, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF"])
+def test_mask_of_0_and_255_is_black_and_white(format: str) -> None:
+    assert black_and_white.is_black_and_white(encode([0, 255, 255], format))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pytest.param(encode([0, 1, 255]), id="with-a-class"),
+        pytest.param(encode([0, 0]), id="all-black"),
+        pytest.param(encode([255, 255]), id="all-white"),
+        pytest.param(encode([0, 255], mode="1"), id="one-bit"),
+        pytest.param(encode([0, 255], mode="RGB"), id="colors"),
+        pytest.param(encode([0, 255], mode="P"), id="palette"),
+        pytest.param(encode([0, 255], "TIFF", mode="1"), id="tiff-of-one-bit"),
+        pytest.param(encode([0, 255], "BMP", mode="1"), id="bmp-of-one-bit"),
+        pytest.param(encode([0, 255], "JPEG"), id="jpeg"),
+        pytest.param(encode([0, 255])[:43], id="cut-short"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"BM", id="signature-alone"),
+    ],
+)
+def test_other_mask_is_not(mask: bytes) -> None:
+    assert not black_and_white.is_black_and_white(mask)
+
+
+def test_colors_in_yaml_are_the_colors() -> None:
+    assert yaml.safe_load(black_and_white.COLORS_TEXT) == black_and_white.COLORS
