@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from imagebeam.pipelines import job_rules, prepare_aside
+    from imagebeam.pipelines import job_rules, make_job, prepare_aside
     from imagebeam.transforms.shard import writer_processes
 
 AddSteps: TypeAlias = Callable[..., None]  # called with a pipeline and `job`
@@ -155,5 +155,5 @@ def on_dataflow(request: Request, add_steps: AddSteps) -> Iterator[Started]:
         yield Started(job.settings, build, run, is_attached=lock.running is not None)
 
 
-def _while_building(request: Request, job) -> list[contextlib.AbstractContextManager[None]]:  # type: ignore[no-untyped-def]
+def _while_building(request: Request, job: make_job.Job) -> list[contextlib.AbstractContextManager[None]]:
     return [request.while_building] if request.while_building is not None and job.transforms else []

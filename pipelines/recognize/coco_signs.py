@@ -182,17 +182,18 @@ def shape_of_json(head: bytes) -> dict[str, dict[str, Any]]:
     try:
         for prefix, event, value in ijson.parse(io.BytesIO(text), buf_size=_BUFFER_BYTES, use_float=True):
             parts = prefix.split(".") if prefix else []
-            if event == "map_key" and not prefix:
+            if parts[:1] == ["item"]:  # ijson's name of each entry of a list
+                parts.insert(0, "")
+            if event == "map_key" and not parts:
                 found.setdefault(value, {})
-            elif event == "start_array" and not prefix:
+            elif event == "start_array" and not parts:
                 found.setdefault("", {})
-            elif event == "map_key" and parts[-1] == "item" and len(parts) <= 2 and parts.count("item") == 1:
-                found.setdefault(parts[0] if len(parts) == 2 else "", {}).setdefault(value, None)
-            elif event in ("string", "number", "start_array") and parts.count("item") == 1 and len(parts) <= 3:
-                *above, _item, key = ["", *parts][-3:] if len(parts) == 2 or len(parts) == 3 else ["", "", ""]
-                holder = found.get(above[-1] if len(parts) == 3 else "", {})
-                if key in holder and holder[key] is None:
-                    holder[key] = value if event != "start_array" else ()
+            elif event == "map_key" and len(parts) == 2 and parts[1] == "item":
+                found.setdefault(parts[0], {}).setdefault(value, None)
+            elif event in ("string", "number", "start_array") and len(parts) == 3 and parts[1] == "item" != parts[2]:
+                first = found.get(parts[0], {})
+                if parts[2] in first and first[parts[2]] is None:
+                    first[parts[2]] = value if event != "start_array" else ()
             if len(found) > _MAX_KEYS or len(prefix) > _MAX_PREFIX:
                 return {}
     except (ijson.JSONError, ValueError, RecursionError):  # the head ends within the file
