@@ -288,8 +288,9 @@ class MasksConfig(pydantic.BaseModel):
     """What to do with an image without a mask: reject it, or pass it over (if only some images have masks)."""
     colors: dict[str, tuple[_Level, _Level, _Level]] | str | None = None
     """For masks whose classes are drawn in colors: red, green and blue of each class, such as `road: [128, 64, 128]`,
-    numbered from 0 in this order; or a file below `source.uri` with a line `name,r,g,b` or `r g b name` for each. By
-    default the number of a pixel in the file, for a palette its index, is the class."""
+    numbered from 0 in this order; or a file below `source.uri` with a line `name,r,g,b` or `r g b name` for each. A
+    gray mask of 0 and 255 has the colors `{background: [0, 0, 0], foreground: [255, 255, 255]}`. By default the number
+    of a pixel in the file, for a palette its index, is the class."""
     ignore: tuple[str, ...] = ()
     """Names in `colors` that are no classes: their pixels become 255."""
     bits: Annotated[Literal[8, 16], NotBool] = 8

@@ -26,13 +26,13 @@ def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
     root = files.split_glob(storage.normalize(config.source.uri))[0]
     survey = Survey(root, _BOUNDS, exclude=storage.normalize(config.output.uri or ""))
     found = [path for path in _first_masks(survey, masks.rule) if survey.head(path, _MAX_MASK_BYTES)]
-    if (smoothed := next((path for path in found if black_and_white.is_smoothed(survey.head(path))), None)) is not None:
-        number = len(black_and_white.count_numbers(survey.head(smoothed)))
+    heads = [survey.head(path) for path in found]
+    if black_and_white.are_smoothed(heads):
         return (
-            f"{smoothed} has {number} different numbers, most of its pixels are nearly black or white, and each number "
-            "is a class that is stored: if a resize or JPEG has smoothed it, store masks of exact numbers first",
+            f"most pixels of {found[0]} and other masks are nearly black or white, the others have many numbers, and "
+            "each number is a class that is stored: if JPEG or a resize has smoothed them, store exact numbers first",
         )
-    if not found or not black_and_white.are_black_and_white(map(survey.head, found)):
+    if not found or not black_and_white.are_black_and_white(heads):
         return ()
     return (
         f"{found[0]} and other masks have only the numbers 0 and 255, and these are the classes that are stored; for "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ COLORS_TEXT = "{background: [0, 0, 0], foreground: [255, 255, 255]}"  # the same
 MAX_CLASSES = 64  # different numbers of a gray mask, at most; a gray picture has more
 _DARK, _LIGHT = range(32), range(224, 256)  # nearly black, nearly white
 _MIN_GRAYS = 16  # different numbers between them
-_SHARE = 0.8  # of the pixels
+_SHARE = 0.9  # of the pixels
 _MAX_PIXELS = 1 << 24
 _PNG_DEPTH = png_chunks.HEADER_START + png_chunks.DEPTH_BYTE
 _BMP_DEPTH = 28  # byte offset
@@ -30,16 +31,18 @@ def are_black_and_white(masks: Iterable[bytes]) -> bool:
     return all(found) and set().union(*found) == {BLACK, WHITE}
 
 
-def is_smoothed(mask: bytes) -> bool:
-    """Returns whether a gray mask of 8 bits is of black and white with all kinds of gray between them.
+def are_smoothed(masks: Iterable[bytes]) -> bool:
+    """Returns whether gray masks of 8 bits are together of black and white with all kinds of gray between them.
 
     Such are masks that were compressed with loss or resized: most pixels are nearly black or nearly white, and the
     others have many different numbers.
     """
-    counts = count_numbers(mask)
-    dark, light = (sum(counts.get(number, 0) for number in numbers) for numbers in (_DARK, _LIGHT))
+    counts: collections.Counter[int] = collections.Counter()
+    for mask in masks:
+        counts.update(count_numbers(mask))
+    dark, light = (sum(counts[number] for number in numbers) for numbers in (_DARK, _LIGHT))
     num_grays = sum(_DARK.stop <= number < _LIGHT.start for number in counts)
-    return num_grays >= _MIN_GRAYS and min(dark, light) > 0 and dark + light >= _SHARE * sum(counts.values())
+    return num_grays >= _MIN_GRAYS and min(dark, light) > 0 and dark + light >= _SHARE * counts.total()
 
 
 def count_numbers(mask: bytes) -> dict[int, int]:

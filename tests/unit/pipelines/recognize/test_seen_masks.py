@@ -56,8 +56,8 @@ def test_smoothed_masks_are_noted(tmp_path: pathlib.Path) -> None:
     PIL.Image.fromarray(numbers, "L").save(root / "masks" / "0.png")
     (note,) = make_rules.make_rules(make_config(root)).settings.hints
     assert note == (
-        "masks/0.png has 138 different numbers, most of its pixels are nearly black or white, and each number is a "
-        "class that is stored: if a resize or JPEG has smoothed it, store masks of exact numbers first"
+        "most pixels of masks/0.png and other masks are nearly black or white, the others have many numbers, and each "
+        "number is a class that is stored: if JPEG or a resize has smoothed them, store exact numbers first"
     )
 
 

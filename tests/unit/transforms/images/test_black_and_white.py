@@ -55,7 +55,7 @@ def test_colors_in_yaml_are_the_colors() -> None:
 @pytest.mark.parametrize(
     ("numbers", "is_smoothed"),
     [
-        pytest.param([0] * 400 + [255] * 400 + [*range(20, 120)], True, id="edges"),
+        pytest.param([0] * 500 + [255] * 500 + [*range(20, 120)], True, id="edges"),
         pytest.param([*range(16)] * 30 + [*range(240, 256)] * 30 + [*range(80, 120)], True, id="noise"),
         pytest.param([*range(34)] * 30 + [255] * 400, False, id="34-classes-and-edges-ignored"),
         pytest.param([*range(256)] * 3, False, id="picture"),
@@ -65,4 +65,6 @@ def test_colors_in_yaml_are_the_colors() -> None:
     ],
 )
 def test_mask_with_grays_between_black_and_white_was_smoothed(numbers: list[int], is_smoothed: bool) -> None:
-    assert black_and_white.is_smoothed(encode(numbers)) == is_smoothed
+    assert black_and_white.are_smoothed([encode(numbers)]) == is_smoothed
+    halves = [encode(numbers[n::2]) for n in range(2)]
+    assert black_and_white.are_smoothed(halves) == is_smoothed
