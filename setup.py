@@ -97,7 +97,7 @@ DECODER = setuptools.Extension(  # the reader's; TensorFlow decodes instead
         "imagebeam/png_decoder.h",
     ],
     libraries=["jpeg", "m"],
-    extra_compile_args=["-O3", "-pthread"],
+    extra_compile_args=["-O3", "-fno-math-errno", "-pthread"],  # lrint as one instruction
     extra_link_args=["-pthread"],
     optional=True,
 )

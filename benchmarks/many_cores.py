@@ -86,18 +86,13 @@ def _timed_reads() -> Iterator[list[float]]:
     """Collects the times of reads without Python's lock: the kernel's copy and the checksum."""
     spent: list[float] = []
 
-    def read_record(*arguments: int) -> bytes | None:
-        content: bytes | None = None
-
-        def read() -> None:
-            nonlocal content
-            content = _native.read_record(*arguments)
-
-        spent.append(thread_us(read))
-        return content
+    def read_records(*arguments: Any) -> list[bytes | None]:
+        contents: list[bytes | None] = []
+        spent.append(thread_us(lambda: contents.extend(_native.read_records(*arguments))))
+        return contents
 
     own = open_files._native
-    open_files._native = types.SimpleNamespace(read_record=read_record)  # type: ignore[assignment]
+    open_files._native = types.SimpleNamespace(read_records=read_records)  # type: ignore[assignment]
     try:
         yield spent
     finally:

@@ -12,9 +12,10 @@
 #endif
 
 static int position_at(double position, int limit, double *fraction) {
-  double clamped = fmin(fmax(position, 0), limit - 1);
-  *fraction = clamped - floor(clamped);
-  return (int)clamped;
+  double clamped = position < 0 ? 0 : position > limit - 1 ? limit - 1 : position;
+  int whole = (int)clamped;
+  *fraction = clamped - whole;
+  return whole;
 }
 
 static void resize_pixels(const int16_t *blended, int from, int width, const int *columns, const int16_t *weights,
@@ -74,16 +75,29 @@ ResizeRow *best_resize_row(void) {
   return resize_row;
 }
 
+// Copies an image that has the wanted size already, to what resizing would make of it.
+static void copy_pixels(const Bilinear *to, const uint8_t *pixels, size_t stride, int flip, uint8_t *out) {
+  for (int y = 0; y < to->height; y++, pixels += stride, out += (size_t)3 * to->width) {
+    if (!flip) memcpy(out, pixels, (size_t)3 * to->width);
+    for (int x = 0; flip && x < to->width; x++) memcpy(out + 3 * x, pixels + 3 * (to->width - 1 - x), 3);
+  }
+}
+
 // Resizes with half-pixel centers and rounds. Weights have steps of 1/128 vertically, 1/32767 horizontally.
 void resize_bilinear(const Bilinear *to, const uint8_t *pixels, size_t stride, int width, int height, int flip,
                      uint8_t *out) {
   double fraction;
+  if (width == to->width && height == to->height) {
+    copy_pixels(to, pixels, stride, flip, out);
+    return;
+  }
   for (int x = 0; x < to->width; x++) {
     int column = position_at((x + 0.5) * width / to->width - 0.5, width, &fraction);
     int place = flip ? to->width - 1 - x : x;
     to->columns[place] = 3 * column;
     to->columns[to->width + place] = 3 * (column + 1 < width ? column + 1 : column);
-    for (int c = 0; c < 4; c++) to->weights[4 * place + c] = (int16_t)lrint(fraction * 32767);
+    int16_t weight = (int16_t)lrint(fraction * 32767);
+    for (int c = 0; c < 4; c++) to->weights[4 * place + c] = weight;
   }
   for (int y = 0; y < to->height; y++) {
     int row = position_at((y + 0.5) * height / to->height - 0.5, height, &fraction);

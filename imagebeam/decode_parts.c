@@ -4,7 +4,8 @@
 // entropy-decoded, the rows below are not read, and libjpeg scales down if the part is at least twice the wanted size.
 // With entry points (entry_points.c), columns and rows outside are not entropy-decoded either.
 // The part is then resized and written, mirrored if asked for, to its place in the batch: from the four nearest pixels
-// (bilinear.c), or with a filter (resample.c).
+// (bilinear.c), or with a filter (resample.c). Levels become other numbers, such as floats, while the image is in the
+// processor's cache: a pass over the finished batch would read and write all of it again.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -53,6 +54,8 @@ typedef struct {
   int height, width;  // of the images in the batch
   ResizeRow *resize_row;
   uint8_t *out;
+  size_t value_bytes;  // of a value of a pixel in `out`
+  const uint8_t *values;  // [3, 256], what each level of each channel becomes; NULL: levels stay as they are
   char (*failures)[JMSG_LENGTH_MAX];  // empty for an image that was decoded
   atomic_size_t next;
 } Batch;
@@ -66,6 +69,7 @@ typedef struct {
   CutJpeg cut;
   uint8_t *pixels;  // the decoded part
   size_t num_pixel_bytes;
+  uint8_t *resized;  // the image, if its levels become other values
   Bilinear bilinear;
   size_t num_blended;
   Scratch scratch;
@@ -159,11 +163,9 @@ static void check_part(Worker *worker, const Batch *batch, Part part, const Fram
     fail(worker, "the frame is not inside of the part");
 }
 
-// Resizes the decoded part and writes it to its place in the batch.
-static void write_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
-                       Part part, Part reduced, int reduction) {
+static void resize_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
+                        Part part, Part reduced, int reduction, uint8_t *out) {
   int flip = batch->flips && batch->flips[index];
-  uint8_t *out = batch->out + (size_t)index * batch->height * batch->width * 3;
   if (batch->frames) {
     resize_with_filter(worker, batch, pixels, stride, part, reduced, reduction, &batch->frames[index], flip, out);
     return;
@@ -174,6 +176,36 @@ static void write_part(Worker *worker, const Batch *batch, Py_ssize_t index, con
     worker->num_blended = num_values;
   }
   resize_bilinear(&worker->bilinear, pixels, stride, reduced.width, reduced.height, flip, out);
+}
+
+// `type` has the size of a value.
+#define WRITE_VALUES(type)                                          \
+  do {                                                              \
+    const type *red = (const type *)batch->values;                  \
+    type *to = (type *)out;                                         \
+    for (size_t i = 0; i < num_levels; i += 3) {                    \
+      to[i] = red[levels[i]];                                       \
+      to[i + 1] = red[256 + levels[i + 1]];                         \
+      to[i + 2] = red[512 + levels[i + 2]];                         \
+    }                                                               \
+  } while (0)
+
+// Resizes the decoded part and writes it to its place in the batch.
+static void write_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
+                       Part part, Part reduced, int reduction) {
+  size_t num_levels = (size_t)batch->height * batch->width * 3;
+  uint8_t *out = batch->out + (size_t)index * num_levels * batch->value_bytes;
+  if (!batch->values) {
+    resize_part(worker, batch, index, pixels, stride, part, reduced, reduction, out);
+    return;
+  }
+  if (!worker->resized) worker->resized = grow(worker, NULL, num_levels);
+  const uint8_t *levels = worker->resized;
+  resize_part(worker, batch, index, pixels, stride, part, reduced, reduction, worker->resized);
+  if (batch->value_bytes == sizeof(uint32_t))
+    WRITE_VALUES(uint32_t);
+  else
+    WRITE_VALUES(uint16_t);
 }
 
 // Each image gets a decompressor of its own, which takes 1 us to make: libjpeg keeps quantization and Huffman tables
@@ -288,6 +320,7 @@ static void *decode_next(void *argument) {
   }
   free(worker.cut.data);
   free(worker.pixels);
+  free(worker.resized);
   free(worker.bilinear.blended);
   free(worker.bilinear.columns);
   free(worker.bilinear.weights);
@@ -320,12 +353,12 @@ static PyObject *failures_of(const Batch *batch) {
 
 PyDoc_STRVAR(decode_doc,
              "decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,\n"
-             "    accurate_dct=False) -> list[tuple[int, str]]\n\n"
+             "    accurate_dct=False, values=None) -> list[tuple[int, str]]\n\n"
              "Decodes a part of each image, resized, into a batch; other Python threads go on meanwhile.\n\n"
              "Args:\n    images: a list of bytes or memoryviews: JPEGs, and PNGs if DECODES_PNG is 1.\n"
              "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
              "    flips: uint8 or bool [n], contiguous: whether to mirror the image.\n"
-             "    out: uint8 [n, height, width, 3], contiguous; RGB is written to it.\n"
+             "    out: uint8 [n, height, width, 3], contiguous; RGB is written to it. Of the type of `values`, if given.\n"
              "    threads: at least 1.\n"
              "    points: a list of bytes or memoryviews: the entry points of each image, empty where it has none.\n"
              "    frames: float64 [n, 4], contiguous: top, row step, left, column step. Row y of an image is the part's\n"
@@ -333,26 +366,29 @@ PyDoc_STRVAR(decode_doc,
              "        None resizes the whole part bilinearly, from the four nearest pixels.\n"
              "    filter: with frames: 1 bilinear, 2 bicubic.\n"
              "    antialias: with frames: whether the filter is as wide as a pixel of a reduced image.\n"
-             "    accurate_dct: whether blocks are decoded by libjpeg's accurate method; else by its fast one.\n\n"
+             "    accurate_dct: whether blocks are decoded by libjpeg's accurate method; else by its fast one.\n"
+             "    values: [3, 256], contiguous, of a type of 2 or 4 bytes: what each level of each channel becomes.\n\n"
              "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
 
 static PyObject *decode(PyObject *module, PyObject *arguments) {
   PyObject *images, *points = NULL, *failures = NULL;
-  Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0};
+  Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0}, values = {0};
   Batch batch = {.filter = FILTER_BILINEAR};
   Py_ssize_t num_points = 0;
   int num_threads, is_accurate = 0;
-  PyObject *parts_object, *flips_object, *out_object, *frames_object = Py_None;
-  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!Oipp:decode", &PyList_Type, &images, &parts_object, &flips_object,
+  PyObject *parts_object, *flips_object, *out_object, *frames_object = Py_None, *values_object = Py_None;
+  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!OippO:decode", &PyList_Type, &images, &parts_object, &flips_object,
                         &out_object, &num_threads, &PyList_Type, &points, &frames_object, &batch.filter,
-                        &batch.is_antialiased, &is_accurate))
+                        &batch.is_antialiased, &is_accurate, &values_object))
     return NULL;
   Py_ssize_t count = PyList_GET_SIZE(images);
   if (PyObject_GetBuffer(parts_object, &parts, PyBUF_ND) || PyObject_GetBuffer(flips_object, &flips, PyBUF_ND) ||
       PyObject_GetBuffer(out_object, &out, PyBUF_ND | PyBUF_WRITABLE) ||
-      (frames_object != Py_None && PyObject_GetBuffer(frames_object, &frames, PyBUF_ND)))
+      (frames_object != Py_None && PyObject_GetBuffer(frames_object, &frames, PyBUF_ND)) ||
+      (values_object != Py_None && PyObject_GetBuffer(values_object, &values, PyBUF_ND)))
     goto done;
-  int is_fitting = out.ndim == 4 && out.itemsize == 1 && out.shape[0] == count && out.shape[3] == 3 &&
+  int is_known = values.obj ? out.itemsize == 2 || out.itemsize == 4 : out.itemsize == 1;
+  int is_fitting = out.ndim == 4 && is_known && out.shape[0] == count && out.shape[3] == 3 &&
                    out.shape[1] > 0 && out.shape[2] > 0 && out.shape[1] < 1 << 15 && out.shape[2] < 1 << 15 &&
                    parts.len == count * (Py_ssize_t)sizeof(Part) && parts.itemsize == 4 && flips.len == count &&
                    (!points || PyList_GET_SIZE(points) == count);
@@ -362,6 +398,10 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
   }
   if (frames.obj && (frames.len != count * (Py_ssize_t)sizeof(Frame) || frames.itemsize != 8)) {
     PyErr_SetString(PyExc_ValueError, "images and frames do not fit each other");
+    goto done;
+  }
+  if (values.obj && (values.len != 3 * 256 * out.itemsize || values.itemsize != out.itemsize)) {
+    PyErr_SetString(PyExc_ValueError, "out and values do not fit each other");
     goto done;
   }
   if (batch.filter != FILTER_BILINEAR && batch.filter != FILTER_BICUBIC) {
@@ -387,6 +427,8 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
   batch.dct_method = is_accurate ? JDCT_ISLOW : JDCT_IFAST;  // TensorFlow's default is the fast one
   batch.flips = flips.buf;
   batch.out = out.buf;
+  batch.value_bytes = (size_t)out.itemsize;
+  batch.values = values.buf;
   batch.height = (int)out.shape[1];
   batch.width = (int)out.shape[2];
   batch.resize_row = best_resize_row();
@@ -405,6 +447,7 @@ done:
   PyBuffer_Release(&flips);
   PyBuffer_Release(&out);
   PyBuffer_Release(&frames);
+  PyBuffer_Release(&values);
   return failures;
 }
 

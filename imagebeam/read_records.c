@@ -62,128 +62,241 @@ static int find_field(Span message, int wanted, Span *found) {
   return state < 0 ? -1 : is_found;
 }
 
-static PyObject *number_of(int kind, int type, Span *values) {
+// The values of one feature in all records.
+typedef struct {
+  PyObject *key;
+  int kind;
+  Py_buffer values;  // int64 [n], float32 [n], or int64 [n, 2]: where bytes begin and end in their record
+} Column;
+
+typedef enum { MISSING, FOUND, BROKEN, OTHER_KIND, NOT_SINGLE } State;
+
+static int take_number(int kind, int type, Span *values, const Column *column, Py_ssize_t row) {
   if (kind == INT64_LIST) {
     uint64_t value;
-    return take_varint(values, &value) ? PyLong_FromLongLong((int64_t)value) : NULL;
+    if (!take_varint(values, &value)) return 0;
+    ((int64_t *)column->values.buf)[row] = (int64_t)value;
+    return 1;
   }
-  float value;
-  if ((type != DELIMITED && type != FIXED32) || values->end - values->at < 4) return NULL;
-  memcpy(&value, values->at, sizeof value);
-  values->at += sizeof value;
-  return PyFloat_FromDouble(value);
+  if ((type != DELIMITED && type != FIXED32) || values->end - values->at < 4) return 0;
+  memcpy((float *)column->values.buf + row, values->at, sizeof(float));
+  values->at += sizeof(float);
+  return 1;
 }
 
-// Returns the single value of a tf.train.Feature: an int, a float, or a slice of the record; None if it has no value.
-// Returns NULL, with or without an exception set, if it has several values or is broken.
-static PyObject *value_of(Span feature, const uint8_t *record) {
-  int kind, type, number, state;
+// Writes the single value of a tf.train.Feature to a column.
+static State take_value(Span feature, const uint8_t *record, const Column *column, Py_ssize_t row) {
+  int kind, type, number, state, is_found = 0;
   Span list, value;
-  PyObject *found = NULL;
-  if ((state = take_field(&feature, &kind, &type, &list)) < 1) return state < 0 ? NULL : Py_NewRef(Py_None);
-  if (type != DELIMITED || feature.at != feature.end) return NULL;
+  if ((state = take_field(&feature, &kind, &type, &list)) < 1) return state < 0 ? NOT_SINGLE : MISSING;
+  if (type != DELIMITED || feature.at != feature.end) return NOT_SINGLE;
   while ((state = take_field(&list, &number, &type, &value)) == 1) {
-    if (number != 1 || found) break;
+    if (number != 1 || is_found) return NOT_SINGLE;
+    if (kind != BYTES_LIST && value.at == value.end) continue;
+    if (kind != column->kind) return OTHER_KIND;
+    is_found = 1;
     if (kind == BYTES_LIST) {
-      PyObject *start = PyLong_FromSsize_t(value.at - record), *stop = PyLong_FromSsize_t(value.end - record);
-      if (start && stop) found = PySlice_New(start, stop, NULL);
-      Py_XDECREF(start);
-      Py_XDECREF(stop);
-    } else if (value.at < value.end) {
-      found = number_of(kind, type, &value);
-      if (found && value.at < value.end) break;  // several, packed
-    } else {
-      continue;
+      int64_t *span = (int64_t *)column->values.buf + 2 * row;
+      span[0] = value.at - record;
+      span[1] = value.end - record;
+    } else if (!take_number(kind, type, &value, column, row) || value.at < value.end) {  // none, or several, packed
+      return NOT_SINGLE;
     }
-    if (!found) return NULL;
   }
-  if (state == 0) return found ? found : Py_NewRef(Py_None);
-  Py_XDECREF(found);
-  return NULL;
+  return state < 0 ? NOT_SINGLE : is_found ? FOUND : MISSING;
 }
 
-static int fill_features(Span example, const uint8_t *record, PyObject *keys, PyObject *values) {
+// Writes the values of a record's features to the columns, and to `found` whether it has them. Returns BROKEN, or why the
+// value of one column, whose number is written to `wrong`, cannot be used; else FOUND.
+static State take_record(Span record, const Column *columns, Py_ssize_t num_columns, Py_ssize_t row, uint8_t *found,
+                         Py_ssize_t *wrong) {
   Span features, entry, name = {NULL, NULL}, feature = {NULL, NULL};
-  int number, type, state;
-  int is_found = find_field(example, 1, &features);
-  if (is_found < 1) return is_found;
+  int number, type, state, has_features = find_field(record, 1, &features);
+  if (has_features < 1) return has_features < 0 ? BROKEN : FOUND;
   while ((state = take_field(&features, &number, &type, &entry)) == 1) {
     if (number != 1 || type != DELIMITED) continue;
     int has_name = find_field(entry, 1, &name), has_feature = find_field(entry, 2, &feature);
-    if (has_name < 0 || has_feature < 0) return -1;
+    if (has_name < 0 || has_feature < 0) return BROKEN;
     if (!has_name || !has_feature) continue;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
-      PyObject *key = PyTuple_GET_ITEM(keys, i);
+    for (Py_ssize_t i = 0; i < num_columns; i++) {
+      PyObject *key = columns[i].key;
       if (PyBytes_GET_SIZE(key) != name.end - name.at || memcmp(PyBytes_AS_STRING(key), name.at, name.end - name.at))
         continue;
-      PyObject *value = value_of(feature, record);
-      if (!value) {
-        if (!PyErr_Occurred())
-          PyErr_Format(PyExc_ValueError, "feature '%s' has no single value", PyBytes_AS_STRING(key));
-        return -1;
+      State value = take_value(feature, record.at, &columns[i], row);
+      if (value > FOUND) {
+        *wrong = i;
+        return value;
       }
-      PyTuple_SetItem(values, i, value);
+      found[i] = value == FOUND;  // the last one counts if a record has it twice
     }
   }
-  return state;
+  return state < 0 ? BROKEN : FOUND;
+}
+
+static const char *const kinds[] = {[BYTES_LIST] = "bytes", [FLOAT_LIST] = "float", [INT64_LIST] = "int64"};
+
+static PyObject *failure_of(Py_ssize_t row, State state, const Column *column) {
+  if (state == BROKEN) return Py_BuildValue("(ns)", row, "not a tf.train.Example");
+  const char *key = PyBytes_AS_STRING(column->key);
+  PyObject *text = state == OTHER_KIND
+                       ? PyUnicode_FromFormat("feature '%s' is not stored as %s", key, kinds[column->kind])
+                       : PyUnicode_FromFormat("feature '%s' has no single value", key);
+  return text ? Py_BuildValue("(nN)", row, text) : NULL;
+}
+
+static int open_column(PyObject *key, PyObject *values, Py_ssize_t count, Column *column) {
+  if (!PyBytes_Check(key)) {
+    PyErr_SetString(PyExc_TypeError, "keys are bytes");
+    return 0;
+  }
+  if (PyObject_GetBuffer(values, &column->values, PyBUF_ND | PyBUF_WRITABLE)) return 0;
+  const Py_buffer *to = &column->values;
+  column->key = key;
+  column->kind = to->ndim == 2 ? BYTES_LIST : to->itemsize == 4 ? FLOAT_LIST : INT64_LIST;
+  Py_ssize_t size = to->ndim == 2 ? 2 * (Py_ssize_t)sizeof(int64_t) : to->itemsize;
+  if (to->len == count * size && (size == 4 || size == 8 || (size == 16 && to->itemsize == 8))) return 1;
+  PyErr_SetString(PyExc_ValueError, "records, columns and found do not fit each other");
+  return 0;
 }
 
 PyDoc_STRVAR(find_features_doc,
-             "find_features(record: bytes, keys: tuple[bytes, ...]) -> tuple\n\n"
-             "Returns the single values of features of a serialized tf.train.Example: an int, a float, for bytes\n"
-             "their slice of the record, and None for a missing feature.\n\n"
-             "Raises:\n    ValueError: if the record is not an Example, or one of these features has several values.");
+             "find_features(records, keys, columns, found) -> list[tuple[int, str]]\n\n"
+             "Finds the single values of features in serialized tf.train.Examples; other Python threads go on\n"
+             "meanwhile.\n\n"
+             "Args:\n    records: a list of bytes.\n    keys: a tuple of bytes.\n"
+             "    columns: a tuple with an array for each key, which gets its values: int64 [n], float32 [n], or for bytes\n"
+             "        int64 [n, 2]: where they begin and end in the record. A missing value is not written.\n"
+             "    found: bool [n, keys], which record has which feature; is written.\n\n"
+             "Returns:\n    Records that are no Examples, or in which one of these features has several values or is of\n"
+             "    another kind, by index, and why; their values mean nothing.");
 
 static PyObject *find_features(PyObject *module, PyObject *arguments) {
-  PyObject *record, *keys;
-  if (!PyArg_ParseTuple(arguments, "SO!:find_features", &record, &PyTuple_Type, &keys)) return NULL;
-  Py_ssize_t count = PyTuple_GET_SIZE(keys);
-  for (Py_ssize_t i = 0; i < count; i++)
-    if (!PyBytes_Check(PyTuple_GET_ITEM(keys, i))) return PyErr_Format(PyExc_TypeError, "keys are bytes");
-  PyObject *values = PyTuple_New(count);
-  if (!values) return NULL;
-  for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(values, i, Py_NewRef(Py_None));
-  const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(record);
-  if (fill_features((Span){start, start + PyBytes_GET_SIZE(record)}, start, keys, values) < 0) {
-    Py_DECREF(values);
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "not a tf.train.Example");
+  PyObject *list, *keys, *arrays, *found_object, *failures = NULL;
+  Py_buffer found = {0};
+  if (!PyArg_ParseTuple(arguments, "O!O!O!O:find_features", &PyList_Type, &list, &PyTuple_Type, &keys, &PyTuple_Type,
+                        &arrays, &found_object))
     return NULL;
+  Py_ssize_t count = PyList_GET_SIZE(list), num_columns = PyTuple_GET_SIZE(keys), num_open = 0;
+  Column *columns = PyMem_Calloc(num_columns + 1, sizeof *columns);
+  Span *records = PyMem_Calloc(count + 1, sizeof *records);
+  State *states = PyMem_Calloc(count + 1, sizeof *states);
+  Py_ssize_t *wrong = PyMem_Calloc(count + 1, sizeof *wrong);
+  if (!columns || !records || !states || !wrong) {
+    PyErr_NoMemory();
+    goto done;
   }
-  return values;
+  if (PyObject_GetBuffer(found_object, &found, PyBUF_ND | PyBUF_WRITABLE)) goto done;
+  if (found.len != count * num_columns || PyTuple_GET_SIZE(arrays) != num_columns) {
+    PyErr_SetString(PyExc_ValueError, "records, columns and found do not fit each other");
+    goto done;
+  }
+  for (; num_open < num_columns; num_open++)
+    if (!open_column(PyTuple_GET_ITEM(keys, num_open), PyTuple_GET_ITEM(arrays, num_open), count, &columns[num_open])) {
+      num_open++;
+      goto done;
+    }
+  for (Py_ssize_t i = 0; i < count; i++) {
+    PyObject *record = PyList_GET_ITEM(list, i);
+    if (!PyBytes_Check(record)) {
+      PyErr_SetString(PyExc_TypeError, "records are bytes");
+      goto done;
+    }
+    const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(record);
+    records[i] = (Span){start, start + PyBytes_GET_SIZE(record)};
+  }
+  uint8_t *marks = found.buf;
+  Py_BEGIN_ALLOW_THREADS;
+  memset(marks, 0, found.len);
+  for (Py_ssize_t i = 0; i < count; i++)
+    states[i] = take_record(records[i], columns, num_columns, i, marks + i * num_columns, &wrong[i]);
+  Py_END_ALLOW_THREADS;
+  failures = PyList_New(0);
+  for (Py_ssize_t i = 0; failures && i < count; i++) {
+    if (states[i] == FOUND) continue;
+    PyObject *failure = failure_of(i, states[i], &columns[wrong[i]]);
+    if (!failure || PyList_Append(failures, failure)) Py_CLEAR(failures);
+    Py_XDECREF(failure);
+  }
+
+done:
+  for (Py_ssize_t i = 0; i < num_open; i++) PyBuffer_Release(&columns[i].values);
+  PyBuffer_Release(&found);
+  PyMem_Free(columns);
+  PyMem_Free(records);
+  PyMem_Free(states);
+  PyMem_Free(wrong);
+  return failures;
 }
 
 // --- records --------------------------------------------------------------------------------------------------------
 
-PyDoc_STRVAR(read_record_doc,
-             "read_record(descriptor: int, start: int, stop: int) -> bytes | None\n\n"
-             "Returns bytes `start` to `stop` of a file: the content of a record, if the masked CRC32C behind it is\n"
-             "right. None if it is not, if they cannot be read, or if the processor has no instruction for CRC32C.\n"
-             "Other Python threads go on meanwhile.");
-
-static PyObject *read_record(PyObject *module, PyObject *arguments) {
-  int descriptor, is_right = 0;
-  long long start, stop;
-  if (!PyArg_ParseTuple(arguments, "iLL:read_record", &descriptor, &start, &stop)) return NULL;
-  if (start < 0 || stop < start || !has_fast_crc32c()) Py_RETURN_NONE;
-  PyObject *content = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(stop - start));
-  if (!content) return NULL;
+static int read_one(int descriptor, int64_t start, uint8_t *content, size_t size) {
   uint8_t footer[4];
-  size_t size = (size_t)(stop - start);
-  struct iovec parts[] = {{PyBytes_AS_STRING(content), size}, {footer, sizeof footer}};
+  struct iovec parts[] = {{content, size}, {footer, sizeof footer}};
+  if (preadv(descriptor, parts, 2, (off_t)start) != (ssize_t)(size + sizeof footer)) return 0;
+  uint32_t stored =
+      (uint32_t)footer[0] | (uint32_t)footer[1] << 8 | (uint32_t)footer[2] << 16 | (uint32_t)footer[3] << 24;
+  return mask_crc32c(extend_crc32c(0, content, size)) == stored;
+}
+
+PyDoc_STRVAR(read_records_doc,
+             "read_records(descriptor, starts, stops) -> list[bytes | None]\n\n"
+             "Reads records of an open file, each the bytes from a start to a stop, if the masked CRC32C behind it is\n"
+             "right; other Python threads go on meanwhile.\n\n"
+             "Args:\n    descriptor: int.\n    starts, stops: int64 [n], contiguous.\n\n"
+             "Returns:\n    The content of each record. None if its checksum is not right, if it cannot be read, or if the\n"
+             "    processor has no instruction for CRC32C.");
+
+static PyObject *read_records(PyObject *module, PyObject *arguments) {
+  int descriptor;
+  PyObject *starts_object, *stops_object, *contents = NULL;
+  Py_buffer starts_buffer = {0}, stops_buffer = {0};
+  if (!PyArg_ParseTuple(arguments, "iOO:read_records", &descriptor, &starts_object, &stops_object)) return NULL;
+  if (PyObject_GetBuffer(starts_object, &starts_buffer, PyBUF_ND) ||
+      PyObject_GetBuffer(stops_object, &stops_buffer, PyBUF_ND))
+    goto done;
+  if (starts_buffer.itemsize != sizeof(int64_t) || stops_buffer.itemsize != sizeof(int64_t) ||
+      starts_buffer.len != stops_buffer.len) {
+    PyErr_SetString(PyExc_ValueError, "starts and stops do not fit each other");
+    goto done;
+  }
+  Py_ssize_t count = starts_buffer.len / (Py_ssize_t)sizeof(int64_t);
+  const int64_t *starts = starts_buffer.buf, *stops = stops_buffer.buf;
+  contents = PyList_New(count);
+  for (Py_ssize_t i = 0; contents && i < count; i++) {
+    int is_possible = starts[i] >= 0 && stops[i] >= starts[i] && has_fast_crc32c();
+    PyObject *content = is_possible ? PyBytes_FromStringAndSize(NULL, stops[i] - starts[i]) : Py_NewRef(Py_None);
+    if (content)
+      PyList_SET_ITEM(contents, i, content);
+    else
+      Py_CLEAR(contents);
+  }
+  uint8_t *is_right = contents ? PyMem_Calloc(count + 1, 1) : NULL;
+  if (!is_right) {
+    Py_CLEAR(contents);
+    PyErr_NoMemory();
+    goto done;
+  }
   Py_BEGIN_ALLOW_THREADS;
-  if (preadv(descriptor, parts, 2, (off_t)start) == (ssize_t)(size + sizeof footer)) {
-    uint32_t stored = (uint32_t)footer[0] | (uint32_t)footer[1] << 8 | (uint32_t)footer[2] << 16 |
-                      (uint32_t)footer[3] << 24;
-    is_right = mask_crc32c(extend_crc32c(0, parts[0].iov_base, size)) == stored;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    PyObject *content = PyList_GET_ITEM(contents, i);
+    if (content != Py_None)
+      is_right[i] = (uint8_t)read_one(descriptor, starts[i], (uint8_t *)PyBytes_AS_STRING(content),
+                                      (size_t)PyBytes_GET_SIZE(content));
   }
   Py_END_ALLOW_THREADS;
-  if (is_right) return content;
-  Py_DECREF(content);
-  Py_RETURN_NONE;
+  for (Py_ssize_t i = 0; i < count; i++)
+    if (!is_right[i]) PyList_SetItem(contents, i, Py_NewRef(Py_None));
+  PyMem_Free(is_right);
+
+done:
+  PyBuffer_Release(&starts_buffer);
+  PyBuffer_Release(&stops_buffer);
+  return contents;
 }
 
 PyMethodDef record_methods[] = {
     {"find_features", find_features, METH_VARARGS, find_features_doc},
-    {"read_record", read_record, METH_VARARGS, read_record_doc},
+    {"read_records", read_records, METH_VARARGS, read_records_doc},
     {NULL, NULL, 0, NULL},
 };

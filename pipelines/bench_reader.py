@@ -220,23 +220,23 @@ def _native_stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -
 
     assert options.batch_size is not None
     size = options.batch_size
-    reader = batch_reader.BatchReader(plan, options, tf_pipeline.num_threads(options))
-    cast = tf_decode.make_caster(options, None)
+    values = tf_decode.make_values(options, None)
+    reader = batch_reader.BatchReader(plan, options, tf_pipeline.num_threads(options), values)
     num_chunks = max(1, min(_POOL_PICTURES // size, _POOL_CHUNKS))
     chunks = [reader.records.read(number * size, (number + 1) * size) for number in range(num_chunks)]
     parsed = [reader.parse(chunk) for chunk in chunks]
     batches = [reader.decode(each)[0] for each in parsed]
     images = tf.data.Dataset.from_tensors(tf.constant(batches[0])).repeat()
 
-    def run(step: Callable[[int], np.ndarray]) -> tf.data.Dataset:
-        """Returns a dataset that calls `step` with ascending numbers."""
+    def run(step: Callable[[int], np.ndarray], dtype: tf.DType = tf.uint8) -> tf.data.Dataset:
+        """Returns a dataset of what `step` returns, called with ascending numbers."""
 
         def call(number: np.ndarray) -> np.ndarray:
             with python_calls.calls:
                 return step(int(number))
 
         numbers = tf.data.Dataset.range(1 << 62)
-        return numbers.map(lambda number: tf.numpy_function(call, [number], tf.uint8, False), num_parallel_calls=2)
+        return numbers.map(lambda number: tf.numpy_function(call, [number], dtype, False), num_parallel_calls=2)
 
     def fetch(number: int) -> np.ndarray:
         return np.array([len(reader.records.read(number * size, (number + 1) * size).contents) % 256], np.uint8)
@@ -245,7 +245,7 @@ def _native_stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -
         return np.array([len(reader.parse(chunks[number % num_chunks]).kept) % 256], np.uint8)
 
     def decode(number: int) -> np.ndarray:
-        return reader.decode(parsed[number % num_chunks])[0][:, 0, 0, 0]
+        return np.array([len(reader.decode(parsed[number % num_chunks])[0]) % 256], np.uint8)
 
     def hand_over(number: int) -> np.ndarray:
         return batches[number % num_chunks]
@@ -253,9 +253,9 @@ def _native_stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -
     stages = {
         "read": run(fetch),
         "parse": run(parse),
-        "decode": run(decode),  # includes the flip and the place in the batch
-        "augment": images.map(cast),
-        "batch": run(hand_over),
+        "decode": run(decode),  # includes the flip, the cast and the place in the batch
+        "augment": images,  # so nothing is left to do here
+        "batch": run(hand_over, tf.as_dtype(options.dtype)),
     }
     tf_options = tf_pipeline.tf_options(options, tf_pipeline.num_threads(options))
     return {name: _Stage(each.with_options(tf_options), size, warm_up=1) for name, each in stages.items()}

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +26,7 @@ _NUM_SPARES = 8  # examples read at once to find one that replaces another
 _FILTERS = {"bilinear": 1, "bicubic": 2}  # by the numbers of `_native.decode`
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _HEIGHT, _WIDTH = "image/height", "image/width"
+_NUM_NEEDED = 3  # of the features: the image, its height and its width
 
 
 def library() -> str | None:
@@ -67,11 +67,27 @@ class Parsed(NamedTuple):
 class BatchReader:
     """Reads, parses and decodes a batch in one call. Thread-safe."""
 
-    def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, threads: int):
-        """Takes the plan and options of the reader, and the number of threads that decode the images of one batch."""
+    def __init__(
+        self,
+        plan: read_plan.ReadPlan,
+        options: options_lib.ReadOptions,
+        threads: int,
+        values: np.ndarray | None = None,
+    ):
+        """Opens nothing yet.
+
+        Args:
+            plan: plan of the reader.
+            options: options of the reader.
+            threads: number of threads that decode the images of one batch.
+            values: [3, 256], what each level of each channel becomes, of the type of the images; None: uint8 as it is.
+        """
         self.records = record_reader.RecordReader(plan, options)
         self._options = options
         self._threads = threads
+        self._dtype = np.dtype(np.uint8) if values is None else values.dtype
+        # By the number of their bytes: NumPy passes no bfloat16 on to C.
+        self._values = None if values is None else values.view(f"u{values.itemsize}")
         self._buffers = _Buffers()
         self._first_label = 0 if plan.label is None else options.label_base - plan.label_base
         self._columns = plan.columns
@@ -80,8 +96,9 @@ class BatchReader:
         stored = [plan.by_source[name] for name in (features.ENCODED, _HEIGHT, _WIDTH)]
         points = plan.by_source.get(features.ENTRY_POINTS)
         self._has_points = points is not None
-        self._keys = tuple(feature.key.encode() for feature in (*stored, *self._columns))
-        self._all_keys = self._keys if points is None else (*self._keys, points.key.encode())
+        wanted = [*stored, *self._columns, *([] if points is None else [points])]
+        self._keys = tuple(feature.key.encode() for feature in wanted)
+        self._kinds = [feature.kind for feature in wanted]
 
     def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
         """Returns the examples at positions `first` to `end`.
@@ -90,7 +107,7 @@ class BatchReader:
         be full, the next example that can be read takes its place.
 
         Returns:
-            uint8 [n, height, width, 3], RGB; int64 [n], positions; the label if there is one; the extra features; if
+            images [n, height, width, 3], RGB; int64 [n], positions; the label if there is one; the extra features; if
             there are lists, bytes [n].
 
         Raises:
@@ -141,64 +158,103 @@ class BatchReader:
 
     def parse(self, chunk: record_reader.Chunk) -> Parsed:
         """Returns the features of the examples in a chunk, and which part of each image the batch takes."""
-        kept, rows, packed, troubles = [], [], [], {}
+        kept, contents, troubles = [], [], {}
         for index, content in enumerate(chunk.contents):
-            try:
-                if isinstance(content, record_bytes.Trouble):
-                    troubles[index] = content
-                else:
-                    row = self._parse_record(content)
-                    if self._has_lists:
-                        packed.append(self.records.pack_lists(content))
-                    rows.append(row)
-                    kept.append(index)
-            except ValueError as e:
-                troubles[index] = self.records.trouble(int(chunk.records[index]), str(e))
-        images, points, heights, widths, *others = zip(*rows) if rows else ((),) * (1 + len(self._keys))
-        columns = [_column(feature, values) for feature, values in zip(self._columns, others)]
+            if isinstance(content, record_bytes.Trouble):
+                troubles[index] = content
+            else:
+                kept.append(index)
+                contents.append(content)
+        values, failures = self._find_features(contents)
+        packed: list[bytes] = []
+        if self._has_lists:
+            packed, more = self._pack_lists(contents)
+            failures = {**more, **failures}
+        if failures:
+            for row, failure in failures.items():
+                troubles[kept[row]] = self.records.trouble(int(chunk.records[kept[row]]), failure)
+            rows = [row for row in range(len(kept)) if row not in failures]
+            kept, contents = [kept[row] for row in rows], [contents[row] for row in rows]
+            values = [each[rows] for each in values]
+            packed = [packed[row] for row in rows] if packed else []
+        spans, heights, widths, *others = values
+        images = _slices(contents, spans)
+        points = [memoryview(b"")] * len(images)
+        if self._has_points:
+            points = _slices(contents, others.pop())
+        columns = [_column(feature, contents, value) for feature, value in zip(self._columns, others)]
         if self._has_label and columns[0].dtype == np.int64:
             columns[0] = (columns[0] + self._first_label).astype(np.int32)
         if self._has_lists:
             columns.append(np.array(packed, object))
-        uniforms, sides = chunk.uniforms[kept], (np.array(heights, int), np.array(widths, int))
+        uniforms, sides = chunk.uniforms[kept], (heights, widths)
         parts = crops.windows(*sides, uniforms, self._options)
         frames = crops.frames(*sides, parts, self._options) if self._options.filters else None
         flips = (uniforms[:, -1] < 0.5) & self._options.flips
-        return Parsed(kept, list(images), list(points), parts, frames, flips, columns, troubles)
+        return Parsed(kept, images, points, parts, frames, flips, columns, troubles)
 
     def decode(self, parsed: Parsed) -> tuple[np.ndarray, list[tuple[int, str]]]:
-        """Returns the images, uint8 [k, height, width, 3], and the row and error of each one that cannot be decoded."""
-        images = self._buffers.make((len(parsed.images), *self._options.size, 3))
+        """Returns the images, [k, height, width, 3], and the row and error of each one that cannot be decoded."""
+        images = self._buffers.make((len(parsed.images), *self._options.size, 3), self._dtype)
         failures = _native.decode(
             parsed.images,
             parsed.parts,
             parsed.flips,
-            images,
+            images.view(f"u{self._dtype.itemsize}"),
             self._threads,
             parsed.points,
             parsed.frames,
             _FILTERS[self._options.interpolation],
             self._options.antialias,
             self._options.dct == "accurate",
+            self._values,
         )
         return images, failures
 
-    def _parse_record(self, content: bytes) -> tuple[Any, ...]:
-        """Returns the image's bytes, its entry points, its height and width, and the other features."""
-        encoded, *values = _native.find_features(content, self._all_keys)
-        points = values.pop() if self._has_points else None
-        if encoded is None or None in values[:2]:
-            missing = self._keys[[encoded, *values].index(None)].decode()
-            raise ValueError(f"feature {missing!r} is missing")
-        others = [content[value] if isinstance(value, slice) else value for value in values]
-        view = memoryview(content)
-        return (view[encoded], view[points if isinstance(points, slice) else slice(0)], *others)
+    def _find_features(self, contents: list[bytes]) -> tuple[list[np.ndarray], dict[int, str]]:
+        """Returns the values of `_keys` in each record, and by its row why one cannot be used.
+
+        Returns:
+            For each key int64 [n], float32 [n], or for bytes int64 [n, 2]: where they begin and end in their record.
+            Zeros for what a record lacks. The failures.
+        """
+        found = np.zeros((len(contents), len(self._keys)), np.bool_)
+        values = []
+        for kind in self._kinds:
+            is_bytes = kind == features.BYTES
+            shape, dtype = (
+                ((len(contents), 2), "int64") if is_bytes else ((len(contents),), features.NUMPY_DTYPES[kind])
+            )
+            values.append(np.zeros(shape, dtype))
+        failures = dict(_native.find_features(contents, self._keys, tuple(values), found))
+        needed = found[:, :_NUM_NEEDED]
+        for row in np.flatnonzero(~needed.all(axis=1)).tolist():
+            missing = self._keys[int(np.argmin(needed[row]))].decode()
+            failures.setdefault(row, f"feature {missing!r} is missing")
+        return values, failures
+
+    def _pack_lists(self, contents: list[bytes]) -> tuple[list[bytes], dict[int, str]]:
+        """Returns the packed lists of each record, and by its row why it cannot be read."""
+        packed, failures = [], {}
+        for row, content in enumerate(contents):
+            try:
+                packed.append(self.records.pack_lists(content))
+            except ValueError as e:
+                packed.append(b"")
+                failures[row] = str(e)
+        return packed, failures
 
 
-def _column(feature: features.Feature, values: Sequence[Any]) -> np.ndarray:
-    empty = features.EMPTY_VALUES[feature.kind]
-    column: np.ndarray = np.empty(len(values), features.NUMPY_DTYPES[feature.kind])
-    column[:] = [empty if value is None else value for value in values]
+def _slices(contents: list[bytes], spans: np.ndarray) -> list[memoryview]:
+    return [memoryview(content)[start:stop] for content, (start, stop) in zip(contents, spans.tolist())]
+
+
+def _column(feature: features.Feature, contents: list[bytes], values: np.ndarray) -> np.ndarray:
+    """Returns the values of a feature: numbers as they are, bytes out of their spans in the records."""
+    if feature.kind != features.BYTES:
+        return values
+    column: np.ndarray = np.empty(len(contents), object)
+    column[:] = [content[start:stop] for content, (start, stop) in zip(contents, values.tolist())]
     return column
 
 
@@ -208,15 +264,15 @@ class _Buffers:
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []  # appended to and popped from by any thread
 
-    def make(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns a uint8 array that nobody else holds. No view of it may outlive the array itself."""
-        size = math.prod(shape)
+    def make(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Returns an array that nobody else holds. No view of it may outlive the array itself."""
+        size = math.prod(shape) * dtype.itemsize
         memory = None
         with contextlib.suppress(IndexError):
             memory = self._free.pop()
         if memory is None or memory.nbytes < size + _ALIGNMENT:
             memory = np.empty(size + _ALIGNMENT, np.uint8)
         start = -memory.ctypes.data % _ALIGNMENT
-        made = memory[start : start + size].reshape(shape)
+        made = memory[start : start + size].view(dtype).reshape(shape)
         weakref.finalize(made, self._free.append, memory).atexit = False
         return made

@@ -35,8 +35,11 @@ class ShardBytes(Protocol):
     def read(self, shard: int, start: int, stop: int) -> bytes:
         """Returns bytes `start` to `stop` of a shard, fewer if it ends early."""
 
-    def read_record(self, shard: int, start: int, stop: int) -> bytes | None:
-        """Returns the content of a record at these bytes, or None to have it read and checked with `read`."""
+    def read_records(self, shard: int, starts: np.ndarray, stops: np.ndarray) -> list[bytes | None]:
+        """Returns the contents of records of a shard, at bytes `starts` to `stops`, int64 [n] each.
+
+        None in place of a content has it read and checked with `read`.
+        """
 
     def announce(self, shard: int, start: int, stop: int) -> None:
         """Says that these bytes will be read soon."""
@@ -94,8 +97,8 @@ class LocalShardBytes:
     def read(self, shard: int, start: int, stop: int) -> bytes:
         return self._file(shard).read(start, stop)
 
-    def read_record(self, shard: int, start: int, stop: int) -> bytes | None:
-        return self._file(shard).read_record(start, stop)
+    def read_records(self, shard: int, starts: np.ndarray, stops: np.ndarray) -> list[bytes | None]:
+        return self._file(shard).read_records(starts, stops)
 
     def announce(self, shard: int, start: int, stop: int) -> None:
         """Asks the kernel to read ahead."""
@@ -170,8 +173,8 @@ class BlockShardBytes:
         data = self._block(shard, block, first, int(ends[block]))
         return data[start - first : stop - first]
 
-    def read_record(self, shard: int, start: int, stop: int) -> bytes | None:
-        return None
+    def read_records(self, shard: int, starts: np.ndarray, stops: np.ndarray) -> list[bytes | None]:
+        return [None] * len(starts)
 
     def announce(self, shard: int, start: int, stop: int) -> None:
         """Does nothing: several calls read at the same time anyway."""
@@ -271,20 +274,44 @@ class RecordFetcher:
         if self._announces:
             for shard in np.unique(shards).tolist():
                 self._shard_bytes.announce(shard, 0, self._shards[shard].bytes)
-        for shard, record in zip(shards.tolist(), wanted.tolist()):
-            index = record - int(self._ends[shard]) + self._shards[shard].records
-            offset, end = self._offsets.of(shard, index)
-            try:
-                yield self._read(shard, offset, end)
-            except (OSError, ValueError, EOFError) as e:
-                yield self.trouble(record, f"{e.strerror or e}" if isinstance(e, OSError) else str(e))
+        if len(wanted) == 1:  # to group them would take longer than to read it
+            yield self._fetch_one(int(wanted[0]), int(shards[0]))
+            return
+        places = np.argsort(shards, kind="stable")
+        runs = np.split(places, np.flatnonzero(np.diff(shards[places])) + 1) if len(places) else []
+        unread = {int(shards[run[0]]): run for run in runs}
+        read: dict[int, bytes | None] = {}  # by place in `wanted`
+        for place, (shard, record) in enumerate(zip(shards.tolist(), wanted.tolist())):
+            if shard in unread:  # all of a shard at once: a call for each record would take longer than a small one
+                run = unread.pop(shard)
+                read.update(zip(run.tolist(), self._read_all(shard, wanted[run])))
+            content = read.pop(place)
+            yield self._fetch_one(record, shard) if content is None else content
+
+    def _fetch_one(self, record: int, shard: int) -> bytes | Trouble:
+        index = record - int(self._ends[shard]) + self._shards[shard].records
+        offset, end = self._offsets.of(shard, index)
+        start, stop = offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
+        try:
+            [content] = self._shard_bytes.read_records(shard, np.array([start]), np.array([stop]))
+            # Whatever is wrong is found again by `_read`, and named.
+            return self._read(shard, offset, end) if content is None else content
+        except (OSError, ValueError, EOFError) as e:
+            return self.trouble(record, f"{e.strerror or e}" if isinstance(e, OSError) else str(e))
+
+    def _read_all(self, shard: int, wanted: np.ndarray) -> list[bytes | None]:
+        """Returns the contents of records of one shard; None for each that is not found right."""
+        offsets = self._offsets.shard(shard)
+        indexes = wanted - int(self._ends[shard]) + self._shards[shard].records
+        starts = offsets[indexes].astype(np.int64) + records.HEADER_BYTES
+        stops = offsets[indexes + 1].astype(np.int64) - records.FOOTER_BYTES
+        try:
+            return self._shard_bytes.read_records(shard, starts, stops)
+        except OSError:
+            return [None] * len(wanted)
 
     def _read(self, shard: int, offset: int, end: int) -> bytes:
         start, stop = offset + records.HEADER_BYTES, end - records.FOOTER_BYTES
-        content = self._shard_bytes.read_record(shard, start, stop)
-        if content is not None:
-            return content
-        # Whatever is wrong is found again here, and named.
         data = self._shard_bytes.read(shard, start, stop)
         footer = self._shard_bytes.read(shard, stop, end)
         if len(data) < stop - start or len(footer) < records.FOOTER_BYTES:

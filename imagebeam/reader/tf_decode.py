@@ -253,3 +253,14 @@ def make_caster(
         return tf.cast((tf.cast(images, tf.float32) - mean) / std, options.dtype)
 
     return cast
+
+
+def make_values(options: options_lib.ReadOptions, mean_and_std: options_lib.MeanAndStd | None) -> np.ndarray | None:
+    """Returns what `make_caster` makes of each level of each channel: [3, 256] of `options.dtype`; None for uint8."""
+    if options.dtype == "uint8":
+        return None
+    levels = np.tile(np.arange(256, dtype=np.float32), (3, 1))
+    if mean_and_std is not None:
+        mean, std = (np.array(each, np.float32).reshape(-1, 1) for each in mean_and_std)
+        levels = (levels - mean) / std
+    return levels.astype(tf.dtypes.as_dtype(options.dtype).as_numpy_dtype)

@@ -71,14 +71,17 @@ def build(
         reduction=tf_decode.greatest_reduction(plan.longest_side, options),
         keep_empty=keep_empty,
     )
-    calls = _Calls(plan, options, threads, is_native)
+    values = pipeline.values if is_native else None
+    calls = _Calls(plan, options, threads, is_native, values)
     numbers = (schedule.begin, schedule.end or 0, calls.spare, schedule.num_batches or 0, plan.chunk_records)
     dataset = shared_graphs.make_dataset(pipeline, calls, numbers)
     # The number of batches, declared behind the steps that TensorFlow cannot count, for Keras.
     dataset = _with_cardinality(dataset, plan, options, keep_empty)
     # Prefetch last, finished batches: two even out a batch that takes longer than the others. More of them help no
     # further and take memory, 150 MB for each batch of 1,024 images of 224 px as uint8, also in a tf.train.Checkpoint.
-    dataset = dataset.prefetch(2)
+    # One of what the decoder in C cast: the batches of its own calls are finished ones too, of twice to four times the
+    # bytes of uint8.
+    dataset = dataset.prefetch(2 if values is None else 1)
     # Options hold for the whole pipeline wherever they are set; at the end they also hold for the prefetch.
     return dataset.with_options(tf_options(options, threads))
 
@@ -92,10 +95,18 @@ class _Calls:
         spare: number of positions after the last one where replacements of skipped examples are looked for.
     """
 
-    def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, threads: int, is_native: bool):
+    def __init__(
+        self,
+        plan: read_plan.ReadPlan,
+        options: options_lib.ReadOptions,
+        threads: int,
+        is_native: bool,
+        values: np.ndarray | None,
+    ):
         self.report_lost, self.spare = None, 0
         if is_native:
-            self.read: Callable[..., tuple[np.ndarray, ...]] = batch_reader.BatchReader(plan, options, threads).read
+            reads_batches = batch_reader.BatchReader(plan, options, threads, values)
+            self.read: Callable[..., tuple[np.ndarray, ...]] = reads_batches.read
         else:
             reader = tf_parse.ChunkReader(plan, options)
             self.read, self.report_lost, self.spare = reader.read, reader.report_lost, reader.spare
@@ -133,6 +144,11 @@ class _Pipeline:
     reduction: int
     keep_empty: bool
 
+    @property
+    def values(self) -> np.ndarray | None:
+        """What the decoder in C makes of each level of each channel: [3, 256]; None: uint8 as it is."""
+        return tf_decode.make_values(self.options, self.mean_and_std)
+
     # Nothing here is Python whose branches depend on tensors. AutoGraph would translate the source of each function
     # that is mapped all the same: 1.3 s of processor time for the first dataset with TensorFlow's decoders.
     @tf.autograph.experimental.do_not_convert
@@ -166,6 +182,10 @@ class _Pipeline:
             dataset = dataset.flat_map(lambda first: self._even_out(read(first, first + end), num_batches))
         else:
             dataset = self._even_out(read(begin, end if self.ends else None), num_batches)
+        if self.is_native:  # its pixels are cast already, and nothing that is left takes time
+            values = self.values
+            blank = None if values is None else tf.constant(values[:, 0])
+            return dataset.map(lambda batch: _finish(batch, self.layout, options, lambda image: image, blank))
         # Cast whole batches, after batching: batching copies pixels, and uint8 has a quarter of the bytes of float32;
         # one operation for a batch costs less than one for each image. One parallel call: the cast runs in the pool, a
         # batch ahead of the training loop; more calls would hold more batches in memory.
@@ -180,7 +200,7 @@ class _Pipeline:
         layout, options = self.layout, self.options
         size = options.batch_size or _EXAMPLES_AT_ONCE
         specs = {
-            "image": tf.TensorSpec([None, *options.size, 3], tf.uint8),
+            "image": tf.TensorSpec([None, *options.size, 3], options.dtype),
             "position": tf.TensorSpec([None], tf.int64),
         }
         for name, feature in zip(layout.column_names, layout.columns, strict=True):
@@ -324,24 +344,39 @@ def _decode(decode: Callable[[Batch], tf.Tensor], example: Batch) -> Batch:
     return {"image": decode(example)} | kept
 
 
-def _pad(batch: Batch, size: int) -> Batch:
+def _pad(batch: Batch, size: int, blank: tf.Tensor | None) -> Batch:
+    """Returns a batch of `size` examples and its mask; `blank`, [3], is a pixel of the images that fill it up."""
     count = tf.shape(batch["position"])[0]
     padded = {
         name: tf.pad(each, [[0, size - count]] + [[0, 0]] * (len(each.shape) - 1), constant_values=_zero(each.dtype))
         for name, each in batch.items()
+        if name != "image"
     }
-    return padded | {"mask": tf.range(size) < count}
+    image = batch["image"]
+
+    def fill_up() -> tf.Tensor:
+        shape = [size - count, *image.shape[1:]]
+        return tf.concat([image, tf.zeros(shape, image.dtype) if blank is None else tf.broadcast_to(blank, shape)], 0)
+
+    # A full batch, as all are but the last, is not copied.
+    return padded | {"image": tf.cond(count < size, fill_up, lambda: image), "mask": tf.range(size) < count}
 
 
 def _zero(dtype: tf.DType) -> Any:
     return "" if dtype == tf.string else tf.zeros([], dtype)
 
 
-def _finish(batch: Batch, plan: read_plan.Layout, options: options_lib.ReadOptions, cast: Any) -> Any:
+def _finish(
+    batch: Batch,
+    plan: read_plan.Layout,
+    options: options_lib.ReadOptions,
+    cast: Callable[[tf.Tensor], tf.Tensor],
+    blank: tf.Tensor | None = None,
+) -> Any:
     """Returns the batch as the user gets it: of its size, pixels cast, lists unpacked, names or (image, label)."""
     size = options.batch_size
     if size is not None and options.pad:
-        batch = _pad(batch, size)
+        batch = _pad(batch, size, blank)
     if size is not None and (options.pad or options.drops_remainder):
         batch = {name: tf.ensure_shape(each, [size, *each.shape[1:]]) for name, each in batch.items()}
     image = cast(batch["image"])

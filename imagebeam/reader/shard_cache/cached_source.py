@@ -32,13 +32,16 @@ import posixpath
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from imagebeam import after_fork, errors, storage
 from imagebeam import catalog as catalog_lib
 from imagebeam.reader import dataset_source, record_bytes
 from imagebeam.reader.shard_cache import cache_room, cached_shards
 from imagebeam.storage import remote
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _NUM_DOWNLOADS = 4  # at once
 _OPEN_BUDGET_SEC = 5.0  # with all retries, for the first look at an address, which is more likely wrong than down
@@ -192,8 +195,8 @@ class _CachedPlace(after_fork.RebuiltAfterFork):
         """
         return self._file(shard).read(start, stop)
 
-    def read_record(self, shard: int, start: int, stop: int) -> bytes | None:
-        return self._file(shard).read_record(start, stop)
+    def read_records(self, shard: int, starts: np.ndarray, stops: np.ndarray) -> list[bytes | None]:
+        return self._file(shard).read_records(starts, stops)
 
     def _file(self, shard: int) -> cached_shards.OpenShard:
         return self._kept.find_open(self._shards[shard]) or self._open(shard)

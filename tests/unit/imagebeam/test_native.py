@@ -50,9 +50,34 @@ def feature(kind: int, *values: bytes) -> bytes:
     return field(1, field(1, entry))
 
 
-def find(content: bytes, *keys: str) -> list[Any]:
-    found = _native.find_features(content, tuple(key.encode() for key in keys))
-    return [content[value] if isinstance(value, slice) else value for value in found]
+NUMPY_DTYPES = {int: "int64", float: "float32"}
+KINDS = {int: "int64", float: "float", bytes: "bytes"}
+
+
+def find_all(contents: list[bytes], kinds: dict[str, type]) -> tuple[list[list[Any]], dict[int, str]]:
+    """Returns the values in each record, None for a missing one, and by its index why a record cannot be used."""
+    columns = tuple(
+        np.full((len(contents), 2), 77, np.int64) if kind is bytes else np.full(len(contents), 77, NUMPY_DTYPES[kind])
+        for kind in kinds.values()
+    )
+    found = np.ones((len(contents), len(kinds)), np.bool_)
+    keys = tuple(key.encode() for key in kinds)
+    failures = dict(_native.find_features(contents, keys, columns, found))
+    rows = []
+    for index, content in enumerate(contents):
+        cells = [column[index].tolist() for column in columns]
+        values = [content[slice(*cell)] if isinstance(cell, list) else cell for cell in cells]
+        rows.append([value if has else None for value, has in zip(values, found[index])])
+        spans = [cell for cell, has in zip(cells, found[index]) if has and isinstance(cell, list)]
+        assert index in failures or all(0 <= start <= stop <= len(content) for start, stop in spans)
+    return rows, failures
+
+
+def find(content: bytes, **kinds: type) -> list[Any]:
+    [values], failures = find_all([content], kinds)
+    if failures:
+        raise ValueError(failures[0])
+    return values
 
 
 def decode(
@@ -79,10 +104,23 @@ def failure_of(encoded: bytes, part: tuple[int, int, int, int] = (0, 0, 8, 8)) -
 
 def test_features_are_found_as_the_parser_in_python_finds_them() -> None:
     content = record()
-    parsed = example.parse_example(content)
-    assert find(content, *parsed) == [values[0] for values in parsed.values()]
-    assert find(content, "weight", "nothing", "weight") == [0.25, None, 0.25]
-    assert find(b"", "weight") == [None]
+    parsed = {key: values[0] for key, values in example.parse_example(content).items()}
+    assert find(content, **{key: type(value) for key, value in parsed.items()}) == list(parsed.values())
+    assert find(content, weight=float, nothing=int, none=bytes) == [0.25, None, None]
+    assert find(b"", weight=float) == [None]
+
+
+def test_features_of_many_records_are_found_as_of_each_alone() -> None:
+    whole = [record(), b"", feature(2, b"\x0a\x04\x00\x00\x80\x3f")]
+    contents = [*whole, b"<html>", record() * 2, feature(3, b"\x08\x05")]
+    kinds: dict[str, type] = {"image/encoded": bytes, "x": float, "weight": float}
+    rows, failures = find_all(contents, kinds)
+    for index, content in enumerate(contents):
+        [alone], failed = find_all([content], kinds)
+        assert failures.get(index) == failed.get(0)
+        assert index in failures or rows[index] == alone
+    assert failures == {3: "not a tf.train.Example", 5: "feature 'x' is not stored as float"}
+    assert find_all([], kinds) == ([], {})
 
 
 @pytest.mark.parametrize(
@@ -98,7 +136,12 @@ def test_features_are_found_as_the_parser_in_python_finds_them() -> None:
     ],
 )
 def test_every_way_to_write_a_value_is_read(content: bytes, value: Any) -> None:
-    assert find(content, "x") == [value]
+    for kind in (int, float, bytes):
+        if value is None or isinstance(value, kind):
+            assert find(content, x=kind) == [value]
+        else:
+            with pytest.raises(ValueError, match=f"feature 'x' is not stored as {KINDS[kind]}"):
+                find(content, x=kind)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +150,15 @@ def test_every_way_to_write_a_value_is_read(content: bytes, value: Any) -> None:
     ids=["packed", "unpacked", "bytes"],
 )
 def test_several_values_are_refused(content: bytes) -> None:
+    kind = bytes if b"a" in content else int
     with pytest.raises(ValueError, match="feature 'x' has no single value"):
-        find(content, "x")
+        find(content, x=kind)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xff\xff", record()[:-3], b"<html>"], ids=["noise", "cut", "html"])
 def test_record_that_is_not_an_example_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"not a tf\.train\.Example|no single value"):
-        find(content, "image/encoded")
+        find(content, **{"image/encoded": bytes})
 
 
 @hypothesis.given(strategies.data())
@@ -123,13 +167,33 @@ def test_broken_records_are_refused_or_read_within_their_bounds(data: strategies
     content = bytearray(record())
     for _ in range(data.draw(strategies.integers(1, 4))):
         content[data.draw(strategies.integers(0, len(content) - 1))] = data.draw(strategies.integers(0, 255))
-    try:
-        found = _native.find_features(bytes(content), tuple(each.key.encode() for each in FEATURES))
-    except ValueError:
-        return
-    for value in found:
-        if isinstance(value, slice):
-            assert 0 <= value.start <= value.stop <= len(content)
+    kinds = {each.key: {"int64": int, "float": float, "bytes": bytes}[each.kind] for each in FEATURES}
+    find_all([bytes(content)], kinds)  # checks the bounds
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ((np.zeros(2, np.int64),), np.zeros((1, 1), np.bool_)),
+        ((np.zeros(1, np.int64),), np.zeros((1, 2), np.bool_)),
+        ((np.zeros(1, np.int16),), np.zeros((1, 1), np.bool_)),
+        ((np.zeros((1, 3), np.int64),), np.zeros((1, 1), np.bool_)),
+        ((np.zeros((1, 2), np.int32),), np.zeros((1, 1), np.bool_)),
+        ((), np.zeros((1, 1), np.bool_)),
+    ],
+    ids=["rows", "keys", "type", "shape", "spans", "none"],
+)
+def test_columns_that_do_not_fit_the_records_are_refused(columns: tuple[np.ndarray, ...], found: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="records, columns and found do not fit each other"):
+        _native.find_features([b""], (b"x",), columns, found)
+
+
+def test_keys_and_records_are_bytes() -> None:
+    column, found = (np.zeros(1, np.int64),), np.zeros((1, 1), np.bool_)
+    with pytest.raises(TypeError, match="keys are bytes"):
+        _native.find_features([b""], ("x",), column, found)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="records are bytes"):
+        _native.find_features([None], (b"x",), column, found)  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 3071, 3072, 3073, 6144, 10_001])
@@ -139,17 +203,25 @@ def test_record_is_read_if_its_checksum_is_right(size: int, tmp_path: pathlib.Pa
     checksum = records.mask_crc(records.extend_crc(0, content)).to_bytes(4, "little")
     path.write_bytes(records.frame_header(size) + content + checksum)
     start, stop = records.HEADER_BYTES, records.HEADER_BYTES + size
+    spans = [(start, stop), (start, stop + 1), (start - 1, stop), (-1, stop), (stop, start - 1), (start, 1 << 20)]
+    starts, stops = (np.array(each, np.int64) for each in zip(*spans, (start, stop)))
     with path.open("r+b", buffering=0) as file:
-        if _native.read_record(file.fileno(), start, stop) is None:
+        found = _native.read_records(file.fileno(), starts, stops)
+        if found[0] is None:
             assert "sse4_2" not in pathlib.Path("/proc/cpuinfo").read_text()
             return
-        assert _native.read_record(file.fileno(), start, stop) == content
-        for wrong in ((start, stop + 1), (start - 1, stop), (-1, stop), (stop, start - 1), (start, 1 << 20)):
-            assert _native.read_record(file.fileno(), *wrong) is None
+        assert found == [content, None, None, None, None, None, content]
+        assert _native.read_records(file.fileno(), starts[:0], stops[:0]) == []
         file.seek(stop)
         file.write(b"\0\0\0\0")
-        assert _native.read_record(file.fileno(), start, stop) is None
-    assert _native.read_record(-1, start, stop) is None
+        assert _native.read_records(file.fileno(), starts, stops) == [None] * 7
+    assert _native.read_records(-1, starts, stops) == [None] * 7
+
+
+@pytest.mark.parametrize("stops", [np.zeros(1, np.int64), np.zeros(2, np.int32)], ids=["count", "type"])
+def test_bounds_of_records_that_do_not_fit_are_refused(stops: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="starts and stops do not fit each other"):
+        _native.read_records(0, np.zeros(2, np.int64), stops)
 
 
 @pytest.mark.parametrize("size", [(64, 64), (100, 37), (224, 224)])
@@ -301,6 +373,49 @@ def test_broken_images_are_decoded_or_refused_as_in_tensorflow(seed: int) -> Non
         return
     hypothesis.assume(picture.shape == (50, 70, 3))  # else the height or width is damaged
     assert found == picture.tobytes()
+
+
+@pytest.mark.parametrize("filters", [False, True])
+@pytest.mark.parametrize("dtype", ["uint16", "float16", "float32", "int32"])
+def test_levels_become_the_values_of_their_channel(dtype: str, filters: bool) -> None:
+    parts, flips = np.array([[0, 0, 70, 90], [5, 6, 20, 20]], np.int32), np.array([0, 1], bool)
+    frames = np.tile([0.0, 1.0, 0.0, 1.0], (2, 1)) if filters else None
+    out, levels = np.zeros((2, 20, 20, 3), dtype), np.zeros((2, 20, 20, 3), np.uint8)
+    values = np.random.default_rng(0).permutation(3 * 256).reshape(3, 256).astype(dtype)
+    arguments = [encode(photo(90, 70))] * 2, parts, flips
+    more = [b"", b""], frames, 1, False, False
+    assert _native.decode(*arguments, levels, 1, *more) == []
+    assert _native.decode(*arguments, out, 2, *more, values) == []
+    assert (out == values[np.arange(3), levels]).all()
+
+
+@pytest.mark.parametrize(
+    ("out", "values"),
+    [
+        (np.zeros((1, 8, 8, 3), np.uint8), np.zeros((3, 256), np.uint8)),
+        (np.zeros((1, 8, 8, 3), np.float64), np.zeros((3, 256), np.float64)),
+        (np.zeros((1, 8, 8, 3), np.float32), np.zeros((3, 256), np.float16)),
+        (np.zeros((1, 8, 8, 3), np.float32), np.zeros((1, 256), np.float32)),
+    ],
+    ids=["one-byte", "eight-bytes", "another-type", "one-channel"],
+)
+def test_values_that_do_not_fit_the_batch_are_refused(out: np.ndarray, values: np.ndarray) -> None:
+    arguments = [encode(photo(8, 8))], np.array([[0, 0, 8, 8]], np.int32), np.zeros(1, bool)
+    with pytest.raises(ValueError, match="do not fit each other"):
+        _native.decode(*arguments, out, 1, [b""], None, 1, False, False, values)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_image_of_the_wanted_size_is_not_changed(flip: bool) -> None:
+    encoded = encode(photo(70, 50))
+    expected = np.frombuffer(decode_whole([encoded])[0], np.uint8).reshape(50, 70, 3)  # type: ignore[arg-type]
+    assert (decode(encoded, (7, 3, 40, 60), (40, 60), flip) == expected[7:47, 3:63][:, :: -1 if flip else 1]).all()
+    whole = Image.frombytes("RGB", (70, 50), expected.tobytes())
+    stored = io.BytesIO()
+    whole.save(stored, "PNG")
+    if _native.DECODES_PNG:
+        part = decode(stored.getvalue(), (7, 3, 40, 60), (40, 60), flip)
+        assert (part == expected[7:47, 3:63][:, :: -1 if flip else 1]).all()
 
 
 def test_failures_are_returned_by_index_and_the_others_decoded() -> None:

@@ -112,6 +112,20 @@ def test_block_order_reads_every_record_once_an_epoch(
     assert blocks.locate(positions[5:])[0].tolist() == np.concatenate([first, second])[5:].tolist()
 
 
+@pytest.mark.parametrize("in_sequence", [False, True])
+def test_block_order_is_the_same_whether_the_permutation_of_a_window_is_kept_or_not(
+    in_sequence: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for max_kept in (1 << 20, 90, 0):  # records: all windows, the last one alone, none
+        monkeypatch.setattr(order, "_MAX_KEPT", max_kept)
+        blocks = BlockOrder(share((0, 400), (500, 1097)), 5, 10, 10, in_sequence)
+        positions = np.arange(3 * len(blocks.share))
+        found.append(np.hstack([blocks.locate(each)[0] for each in np.split(positions, [1, 64, 70, 700, 1500])]))
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+
+
 def test_block_order_mixes_the_records_of_a_window_and_differs_in_the_next_epoch() -> None:
     blocks = BlockOrder(share((0, 1000)), 0, block_records=10, window_blocks=10)
     first, second = np.split(np.array(read_all(blocks, 2)), 2)
