@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines.beam import beam_shortcuts, job_servers, prism, runners
+from imagebeam.pipelines.beam import beam_shortcuts, hold_signals, job_servers, prism, runners
 from imagebeam.pipelines.messages import progress
-from imagebeam.pipelines.runs import finished_work, hold_signals, output_lock
+from imagebeam.pipelines.runs import finished_work, output_lock
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.reports import stage_report
@@ -257,7 +257,10 @@ def _run_and_wait(pipeline: beam.Pipeline) -> None:
     runs_here = isinstance(pipeline.runner, fn_api_runner.FnApiRunner)  # whose run() returns at the end of the job
     result = None
     try:
-        with contextlib.nullcontext() if runs_here else hold_signals.held_back():
+        with contextlib.ExitStack() as stack:
+            if not runs_here:
+                stack.enter_context(hold_signals.held_back())
+                stack.enter_context(hold_signals.job_servers_ignoring_sigint())
             result = pipeline.run()
         result.wait_until_finish()
     except KeyboardInterrupt:

@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import hashlib
 import operator
-from typing import Protocol
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -153,6 +154,36 @@ class _Epoch:
     key: np.uint64
 
 
+def _permute_all(size: int, key: np.uint64) -> Positions:
+    return permute(np.arange(size), size, key)
+
+
+_Value = TypeVar("_Value")
+
+
+class _Latest(Generic[_Value]):
+    """The latest few values that were made, by key. Threads may share it; a pickled copy is empty.
+
+    functools.lru_cache on a method is one cache for all orders, and those of a mixture would drop each other's values.
+    """
+
+    def __init__(self, num_kept: int):
+        self._num_kept = num_kept
+        self._values: dict[int, _Value] = {}
+
+    def get(self, key: int, make: Callable[[], _Value]) -> _Value:
+        """Returns the value of a key, which is made if it is not kept."""
+        value = self._values.get(key)
+        if value is None:
+            value = make()
+            kept = list(self._values.items())[max(0, len(self._values) + 1 - self._num_kept) :]
+            self._values = {**dict(kept), key: value}  # another thread may look into the one before
+        return value
+
+    def __reduce__(self) -> tuple[type[_Latest[_Value]], tuple[int]]:
+        return _Latest, (self._num_kept,)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class BlockOrder(_OrderOfShare):
     """Blocks of consecutive records in random order; inside a window of blocks the records are in random order too.
@@ -165,6 +196,9 @@ class BlockOrder(_OrderOfShare):
     block_records: int  # records in a block: the length of a read
     window_blocks: int  # number of blocks that are shuffled together
     in_sequence: bool = False  # whether the blocks of a run keep their order: compressed shards are read front to back
+    _epochs: _Latest[_Epoch] = dataclasses.field(default_factory=lambda: _Latest(3), init=False, repr=False)
+    # Of the positions in a window, by its key: the batches of a window take no time then.
+    _permutations: _Latest[np.ndarray] = dataclasses.field(default_factory=lambda: _Latest(2), init=False, repr=False)
 
     @functools.cached_property
     def _blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -176,8 +210,7 @@ class BlockOrder(_OrderOfShare):
         sizes = np.minimum(starts + self.block_records, self.share.stops[runs]) - starts
         return starts, sizes, runs, places
 
-    @functools.lru_cache(maxsize=3)  # noqa: B019  # an order lives as long as its dataset
-    def _epoch(self, epoch: int) -> _Epoch:
+    def _make_epoch(self, epoch: int) -> _Epoch:
         starts, sizes, runs, places = self._blocks
         key = make_key("stream", self.seed, epoch)
         if self.in_sequence:
@@ -195,13 +228,9 @@ class BlockOrder(_OrderOfShare):
         indexes = np.empty_like(inside)
         for epoch in np.unique(epochs):
             is_here = epochs == epoch
-            indexes[is_here] = self._locate_in(self._epoch(int(epoch)), inside[is_here])
+            blocks = self._epochs.get(int(epoch), functools.partial(self._make_epoch, int(epoch)))
+            indexes[is_here] = self._locate_in(blocks, inside[is_here])
         return self.share.records_at(indexes), epochs
-
-    @functools.lru_cache(maxsize=2)  # noqa: B019
-    def _permuted(self, size: int, key: int) -> np.ndarray:
-        """Returns `permute` of all positions in a window, whose batches then take no time: int64 [size]."""
-        return permute(np.arange(size), size, np.uint64(key))
 
     def _locate_in(self, epoch: _Epoch, positions: Positions) -> np.ndarray:
         """Returns the indexes into the selection at positions of an epoch."""
@@ -213,9 +242,11 @@ class BlockOrder(_OrderOfShare):
             size = int(epoch.window_ends[window]) - first
             key = mix(np.array([epoch.key ^ np.uint64(window)]))[0]
             inside = positions[is_here] - first
-            shuffled[is_here] = first + (
-                self._permuted(size, int(key))[inside] if size <= _MAX_KEPT else permute(inside, size, key)
-            )
+            if size <= _MAX_KEPT:
+                make = functools.partial(_permute_all, size, key)
+                shuffled[is_here] = first + self._permutations.get(int(key), make)[inside]
+            else:
+                shuffled[is_here] = first + permute(inside, size, key)
         blocks = np.searchsorted(epoch.ends, shuffled, side="right")
         before = np.where(blocks > 0, epoch.ends[blocks - 1], 0)
         return epoch.starts[blocks] + shuffled - before

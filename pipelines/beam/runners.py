@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.pipelines.beam import beam_shortcuts, job_servers, late_modules, prism
+from imagebeam.pipelines.beam import beam_shortcuts, hold_signals, job_servers, late_modules, prism
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -100,7 +100,8 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
     threads = os.environ.get(_NUMPY_THREADS)
     os.environ.setdefault(_NUMPY_THREADS, "1")
     try:
-        with late_modules.quick_imports():  # 0.1 s
+        # A signal in the middle of the import of an extension in C can end the process with SIGSEGV.
+        with hold_signals.held_back(), late_modules.quick_imports():  # the latter spares 0.1 s
             if not _try_import_in_part():
                 for name in [name for name in sys.modules if f"{name}.".startswith("apache_beam.")]:
                     del sys.modules[name]

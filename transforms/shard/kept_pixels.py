@@ -68,25 +68,27 @@ class KeptPixels:
         done = 0
         with read_ahead.SharedFiles() as files:
             for run in rest:
-                parts = self._find_parts(run, files)
-                if parts is None:
-                    yield done, itertools.chain.from_iterable(map(elements.rows_of, itertools.chain([run], rest)))
-                    return
-                start = 0
-                while start < len(parts):
-                    count, is_slow = self._writer.write_parts(parts[start:], self._length, self._slow_sec)
+                while size := _size(run):
+                    parts = self._find_parts(run, files)
+                    if parts is None:
+                        files.close()
+                        yield done, itertools.chain.from_iterable(map(elements.rows_of, itertools.chain([run], rest)))
+                        return
+                    count, is_slow = self._writer.write_parts(parts, self._length, self._slow_sec)
                     if count:
-                        self._count(_slice(run, start, start + count))
-                    start, done = start + count, done + count
+                        self._count(_slice(run, 0, count))
+                    done += count
                     writer_processes.note_progress(done)
-                    if is_slow:
-                        left = _at_least(_LEFT_WHEN_SLOW, _slice(run, start, len(parts)), rest)
-                        yield done, itertools.chain.from_iterable(map(elements.rows_of, left))
-                        done += sum(map(_size, left))
+                    if count == size and not is_slow:
                         break
-                    if start < len(parts):
-                        yield done, elements.rows_of(_slice(run, start, start + 1))
-                        start, done = start + 1, done + 1
+                    run = _slice(run, count, size)
+                    left = _at_least(_LEFT_WHEN_SLOW, run, rest) if is_slow else [_slice(run, 0, 1)]
+                    files.close()  # the caller may open the same ones, and the system allows a process so many
+                    yield done, itertools.chain.from_iterable(map(elements.rows_of, left))
+                    done += sum(map(_size, left))
+                    if is_slow:
+                        break
+                    run = _slice(run, 1, size - count)
 
     def _find_parts(self, run: elements.RefColumns, files: read_ahead.SharedFiles) -> list[records.FilePart] | None:
         """Returns where to read the images, and what precedes them in their records; None if one is not as usual."""

@@ -286,12 +286,16 @@ class SharedFiles:
         """Returns the descriptor of a file that is open; None of any other. It is valid until the next `open`."""
         return self.open(uri) if uri in self._descriptors else None
 
+    def close(self) -> None:
+        """Closes the files that are open."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
     def __enter__(self) -> SharedFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
+        self.close()
 
 
 def _open(path: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam.transforms import elements
@@ -86,12 +86,12 @@ class ArraysSource:
         images, size = part.images, math.prod(self.image_shape)
         unfilled = elements.ImageRef("", images.address, split=split.name)
         filled: dict[tuple[str | None, ...], tuple[Any, ...] | table_rows.BadRowError] = {}
-        names = [label.cell for label in part.labels]
+        classes = [_Classes(label) for label in part.labels]
         rows = zip(*map(read_texts, part.labels)) if part.labels else [()] * images.num_images
         for index, values in enumerate(rows):
             known = filled.get(values)
             if known is None:
-                known = self._fill(unfilled, dict(zip(names, values)), part.labels)
+                known = self._fill(unfilled, classes, values)
                 if len(filled) < _MAX_FILLED:
                     filled[values] = known
             key = f"{split.name or 'images'}/{position + index:05d}"
@@ -105,34 +105,42 @@ class ArraysSource:
                 )
 
     def _fill(
-        self, ref: elements.ImageRef, values: Mapping[str, str | None], labels: Sequence[LabelArray]
+        self, ref: elements.ImageRef, classes: Sequence[_Classes], values: Sequence[str | None]
     ) -> tuple[Any, ...] | table_rows.BadRowError:
         try:
-            cells = {label.cell: _name(label, values[label.cell]) for label in labels}
+            cells = {each.label.cell: each.name(value) for each, value in zip(classes, values)}
             return self.fields.fill(ref, cells)[_AFTER_POSITION:]
         except table_rows.BadRowError as e:
             return e
 
 
-def _name(label: LabelArray, value: str | None) -> str | None:
-    """Returns the class of a value.
+class _Classes:
+    """The classes of the values of a label array."""
 
-    Raises:
-        BadRowError: if it has none.
-    """
-    if value is not None and value.startswith(_SEVERAL):
-        raise table_rows.BadRowError(
-            elements.Reason.BAD_VALUE, f"{label.array.name!r} has {value.removeprefix(_SEVERAL)} of its values set to 1"
-        )
-    if not label.names or value is None:
-        return value
-    name = dict(label.names).get(value)
-    if name is None:
-        raise table_rows.BadRowError(
-            elements.Reason.UNKNOWN_LABEL,
-            f"{label.array.name!r} is {value}, and the classes are {_as_text(label.names)}",
-        )
-    return name
+    def __init__(self, label: LabelArray):
+        self.label = label
+        self._names = dict(label.names)
+
+    def name(self, value: str | None) -> str | None:
+        """Returns the class of a value.
+
+        Raises:
+            BadRowError: if it has none.
+        """
+        array = self.label.array.name
+        if value is not None and value.startswith(_SEVERAL):
+            raise table_rows.BadRowError(
+                elements.Reason.BAD_VALUE, f"{array!r} has {value.removeprefix(_SEVERAL)} of its values set to 1"
+            )
+        if not self._names or value is None:
+            return value
+        name = self._names.get(value)
+        if name is None:
+            raise table_rows.BadRowError(
+                elements.Reason.UNKNOWN_LABEL,
+                f"{array!r} is {value}, and the classes are {_as_text(self.label.names)}",
+            )
+        return name
 
 
 def _as_text(names: Sequence[tuple[str, str]]) -> str:

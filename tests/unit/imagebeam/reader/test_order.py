@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import pickle
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,25 @@ def test_block_order_is_the_same_whether_the_permutation_of_a_window_is_kept_or_
         found.append(np.hstack([blocks.locate(each)[0] for each in np.split(positions, [1, 64, 70, 700, 1500])]))
     assert (found[0] == found[1]).all()
     assert (found[0] == found[2]).all()
+
+
+def test_orders_that_are_read_in_turn_permute_each_window_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def permute(positions: np.ndarray, size: int, key: np.uint64) -> np.ndarray:
+        sizes.append(len(positions))
+        return real(positions, size, key)
+
+    real = order.permute
+    monkeypatch.setattr(order, "permute", permute)
+    orders = [BlockOrder(share((0, 100)), seed, block_records=10, window_blocks=5) for seed in range(4)]
+    found: list[list[int]] = [[] for _ in orders]
+    for start in range(0, 200, 20):
+        for each, read in zip(orders, found):
+            read += each.locate(np.arange(start, start + 20))[0].tolist()
+    assert sorted(sizes) == [10] * 8 + [50] * 16  # four orders: blocks of two epochs, two windows in each
+    copies = pickle.loads(pickle.dumps(orders))
+    assert [read_all(each, 2) for each in copies] == found
 
 
 def test_block_order_mixes_the_records_of_a_window_and_differs_in_the_next_epoch() -> None:

@@ -313,6 +313,30 @@ def test_calls_that_end_early_or_are_slow_change_nothing(seed: int) -> None:
     assert counts.build()["formats"] == ({"raw": num_taken} if num_taken else {})
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_files_are_closed_while_images_are_left_to_python(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    """Python opens them too, and a process may have as few as 64 open files."""
+
+    class Writer:
+        def write_parts(self, parts: list[records.FilePart], length: int, slow_sec: float) -> tuple[int, bool]:
+            open_now.append(len({file for file, *_ in parts}))
+            return min(20, len(parts)), is_slow
+
+    close, closed, open_now = os.close, list[int](), list[int]()
+    monkeypatch.setattr(os, "close", lambda file: (closed.append(file), close(file)))
+    columns = [elements.columns_of(make_refs(tmp_path / "in", KINDS["class"], num_files=3, num_images=30))]
+    counts = statistics.StatisticsBuilder()
+    pixels = kept_pixels.KeptPixels(Writer(), RECIPE, SHAPE, counts, None)  # type: ignore[arg-type]
+    num_left = 0
+    for _, refs in pixels.write(columns):
+        assert len(closed) == sum(open_now)
+        num_left += len(list(refs))
+    assert num_left and max(open_now) == 3
+    assert counts.build()["formats"] == {"raw": 90 - num_left}
+
+
 def test_slow_read_leaves_some_images_to_python_which_reads_ahead(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

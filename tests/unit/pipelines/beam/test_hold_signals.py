@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagebeam.pipelines.runs import hold_signals
+from imagebeam.pipelines.beam import hold_signals
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -1,4 +1,4 @@
-"""Holds back the signals that end a command while a job is submitted, until there is something to cancel."""
+"""Holds back the signals that end a command: until a submitted job can be cancelled, and while Beam is imported."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ def held_back() -> Iterator[None]:
     """Calls the handlers of SIGINT, SIGTERM and SIGHUP at the end of the context, not in the middle of it.
 
     A second signal of a kind ends the process at once. A signal without a handler in Python does what it always does,
-    and in another thread than the main one this changes nothing: Python calls handlers in the main thread alone.
-
-    A job server that Beam starts takes over SIGINT, to end itself before anybody could cancel its job: here it does
-    not, and the handlers of before are put back.
+    and in another thread than the main one this changes nothing: Python calls handlers in the main thread alone. The
+    handlers of before are put back, whoever has set others.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -34,8 +32,7 @@ def held_back() -> Iterator[None]:
     for each in handlers:
         signal.signal(each, note)
     try:
-        with _job_servers_ignoring_sigint():
-            yield
+        yield
     finally:
         for each, handler in handlers.items():
             signal.signal(each, handler)
@@ -44,8 +41,11 @@ def held_back() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _job_servers_ignoring_sigint() -> Iterator[None]:
-    """Makes job servers that Beam starts pass SIGINT on to the handler of before without ending themselves."""
+def job_servers_ignoring_sigint() -> Iterator[None]:
+    """Makes job servers that Beam starts pass SIGINT on to the handler of before without ending themselves.
+
+    They take it over, to end before anybody could cancel their job.
+    """
     from apache_beam.runners.portability import job_server
 
     kind: Any = job_server.StopOnExitJobServer
