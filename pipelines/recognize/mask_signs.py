@@ -62,16 +62,17 @@ def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
         return
     image, mask = (finding.settings.get(f"source.masks.{key}") for key in ("image", "mask"))
     masks = seen_masks.find_some(survey, mask_files.MaskRule(image, mask), at) if image and mask else []
-    heads = [survey.head(mask) for mask in masks]
-    if masks and is_colored(heads[0]):
+    heads = seen_masks.read_some(survey, masks)
+    first = next(iter(heads), "")
+    if heads and is_colored(heads[first]):
         note = (
-            f"{masks[0]} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
+            f"{first} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
             "{road: [128, 64, 128]}, or the file that lists them"
         )
         yield dataclasses.replace(finding, notes=(*finding.notes, note))
-    elif masks and black_and_white.are_black_and_white(heads):
+    elif heads and black_and_white.are_black_and_white(heads.values()):
         note = (
-            f"{masks[0]} and other masks have only the numbers 0 and 255, which become the classes 0 and 1 by "
+            f"{seen_masks.describe(heads)} have only the numbers 0 and 255, which become the classes 0 and 1 by "
             "source.masks.colors; without it they are the classes 0 and 255"
         )
         settings = {**finding.settings, "source.masks.colors": black_and_white.COLORS}
