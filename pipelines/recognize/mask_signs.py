@@ -70,7 +70,7 @@ def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
             "{road: [128, 64, 128]}, or the file that lists them"
         )
         yield dataclasses.replace(finding, notes=(*finding.notes, note))
-    elif heads and black_and_white.are_black_and_white(heads.values()):
+    elif heads and black_and_white.are_black_and_white([*map(black_and_white.count_numbers, heads.values())]):
         note = (
             f"{seen_masks.describe(heads)} have only the numbers 0 and 255, which become the classes 0 and 1 by "
             "source.masks.colors; without it they are the classes 0 and 255"

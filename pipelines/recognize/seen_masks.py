@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 _NUM_READ, _MIN_READ = 8, 3  # masks: of small files, and of large ones
 _NUM_FOLDERS = 4  # of images, whose masks are read
 _MAX_MASK_BYTES = 1 << 21  # black and white takes few, and a TIFF without compression of 1,024 x 1,024 some more
-_BOUNDS = Bounds(folders=16, entries=1_000, all_entries=4_000, heads=_NUM_READ)
+_BOUNDS = Bounds(folders=16, entries=300, all_entries=1_200, heads=_NUM_READ)
 
 
 def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
@@ -31,12 +31,13 @@ def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
     root = files.split_glob(storage.normalize(config.source.uri))[0]
     survey = Survey(root, _BOUNDS, exclude=storage.normalize(config.output.uri or ""))
     heads = read_some(survey, _first_masks(survey, masks.rule))
-    if black_and_white.are_smoothed(heads.values()):
+    numbers = [black_and_white.count_numbers(head) for head in heads.values()]
+    if black_and_white.are_smoothed(numbers):
         return (
             f"most pixels of {describe(heads)} are nearly black or white, the others have many numbers, and each "
             "number is a class that is stored: if JPEG or a resize has smoothed them, store exact numbers first",
         )
-    if not heads or not black_and_white.are_black_and_white(heads.values()):
+    if not heads or not black_and_white.are_black_and_white(numbers):
         return ()
     return (
         f"{describe(heads)} have only the numbers 0 and 255, and these are the classes that are stored; for "
@@ -70,22 +71,25 @@ def _first_masks(survey: Survey, rule: mask_files.MaskRule) -> list[str]:
 
     A level is looked at with two thirds of the folders that may still be, so that deeper ones are reached, too.
     """
-    level, found = [""], dict[str, list[str]]()
+    level = [""]
+    found: list[list[str]] = []  # paths of images
+    folders_of_masks = set[str]()
     num_left = _BOUNDS.folders
     while level and not found:
         below: list[str] = []
         for path in _spread(level, _NUM_FOLDERS)[: -(-2 * num_left // 3)]:
-            if any(posixpath.dirname(masks[0]) == path for masks in found.values()):  # it holds masks
+            if path in folders_of_masks:
                 continue
             folder = survey.look(path)
             num_left -= 1
             below += map(folder.below, folder.folders)
-            if masks := _masks_of(rule, [folder.below(name) for name in folder.images]):
-                found[path] = masks
+            if images := [each for each in map(folder.below, folder.images) if rule.is_image(each)]:
+                found.append(images)
+                folders_of_masks.add(posixpath.dirname(rule.mask_of(images[0]) or ""))
             if len(found) == _NUM_FOLDERS:
                 break
         level = below
-    return _choose([*found.values()])
+    return [mask for image in _choose(found) if (mask := rule.mask_of(image)) is not None]
 
 
 def find_some(survey: Survey, rule: mask_files.MaskRule, at: str) -> list[str]:
@@ -94,22 +98,18 @@ def find_some(survey: Survey, rule: mask_files.MaskRule, at: str) -> list[str]:
     found = []
     for folder in survey.seen():
         paths = [folder.below(name) for name in folder.images if folder.below(name).startswith(above)]
-        masks = _masks_of(rule, [path.removeprefix(above) for path in paths])
-        if masks := [f"{above}{mask}" for mask in masks if survey.holds(f"{above}{mask}")]:
+        masks = [f"{above}{mask}" for path in paths if (mask := rule.mask_of(path.removeprefix(above))) is not None]
+        if masks := [mask for mask in masks if survey.holds(mask)]:
             found.append(masks)
     return _choose(found)
 
 
-def _masks_of(rule: mask_files.MaskRule, paths: list[str]) -> list[str]:
-    return [mask for path in paths if (mask := rule.mask_of(path)) is not None]
-
-
 def _choose(folders: Sequence[Sequence[str]]) -> list[str]:
-    """Returns up to 8 masks of several folders: first one of each, spread over the folders and over the names."""
+    """Returns up to 8 paths in several folders: first one of each, spread over the folders and over the names."""
     chosen = _spread(folders, _NUM_READ)[:_NUM_READ]
-    each = [_spread(masks, _NUM_READ // len(chosen)) for masks in chosen]
+    each = [_spread(paths, _NUM_READ // len(chosen)) for paths in chosen]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*each))
-    return [mask for mask in in_turn if mask is not None][:_NUM_READ]
+    return [path for path in in_turn if path is not None][:_NUM_READ]
 
 
 def _spread(names: Sequence[_T], number: int) -> list[_T]:
