@@ -15,7 +15,6 @@ from imagebeam.transforms import elements, hashing
 from imagebeam.transforms.output import output_paths
 
 _COLORS = "source.masks.colors"  # key of the config
-_MAX_COLORS = 5  # that a text names
 NO_INPUTS: Mapping[str, Any] = {}  # of a dataset written before inputs were recorded
 
 _ALL = 1 << 32  # the limit that includes every image
@@ -224,7 +223,7 @@ def _compare_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
 
 
 def _by_key(others: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns facts with the colors of masks under their key in the config: the first few, and how many there are."""
+    """Returns facts with the colors of masks under their key in the config."""
     if not others.get(MASKS):
         return others
     version, colors = others[MASKS]
@@ -236,11 +235,11 @@ class _Colors(list[Any]):
     """Colors of classes: of each the name, red, green, blue, and whether it is ignored."""
 
     def __str__(self) -> str:
-        shown = [
+        shown = (
             f"{name}: [{red}, {green}, {blue}]{' (ignored)' if is_ignored else ''}"
-            for name, red, green, blue, is_ignored in self[:_MAX_COLORS]
-        ]
-        return f"{{{', '.join(shown)}}}" + (f" and {len(self) - len(shown):,} more" if len(self) > len(shown) else "")
+            for name, red, green, blue, is_ignored in self
+        )
+        return f"{{{', '.join(shown)}}}"
 
 
 def _flatten(settings: Mapping[str, Any], below: str = "") -> Iterable[tuple[str, Any]]:

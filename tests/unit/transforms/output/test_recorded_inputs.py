@@ -117,11 +117,10 @@ SECOND = {"split": {"seed": 1, "fractions": {"train": 0.8, "test": 0.2}}, "outpu
             id="colors-of-masks",
         ),
         pytest.param(
-            describe([], identity=json.dumps([{}, {"masks": [1, [[f"c{n}", n, n, n, False] for n in range(7)]]}])),
+            describe([], identity=json.dumps([{}, {"masks": [1, [[f"c{n}", n, n, n, False] for n in range(2)]]}])),
             describe([], identity=json.dumps([{}, {"masks": [2, [["c0", 0, 0, 0, False]]]}])),
-            "masks was 1, is 2; source.masks.colors was {c0: [0, 0, 0], c1: [1, 1, 1], c2: [2, 2, 2], c3: [3, 3, 3], "
-            "c4: [4, 4, 4]} and 2 more, is {c0: [0, 0, 0]}",
-            id="many-colors-of-masks",
+            "masks was 1, is 2; source.masks.colors was {c0: [0, 0, 0], c1: [1, 1, 1]}, is {c0: [0, 0, 0]}",
+            id="other-colors-of-masks",
         ),
         pytest.param(
             describe([]),
