@@ -138,3 +138,17 @@ def test_png_beside_a_jpeg_of_its_name_is_its_mask_if_it_has_few_numbers(
         name = r"(?P<name>.+/[^/]+)\.jpg" if folder else r"(?P<name>.*)\.jpg"
         assert found.sure.settings["source.masks.image"] == name
         assert found.sure.settings["source.masks.mask"] == r"\g<name>.png"
+        where = " in a/imgs (the first such folder)" if folder else ""
+        assert found.sure.evidence == (
+            f"4 of 4 images{where} have a .png file of the same name beside them, which holds the numbers of classes"
+        )
+
+
+def test_evidence_of_masks_beside_images_says_of_how_many_and_where(tmp_path: pathlib.Path) -> None:
+    tree = images("p1/#.png", "p2/#.png", "p1/#_mask.png", "p2/#_mask.png", numbers=range(5)) | images(
+        "p1/x#.png", numbers=[1, 2]
+    )
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.candidates[0].evidence == (
+        "5 of 7 images in p1 (the first such folder) have a file with _mask.png at the end of its name beside them"
+    )
