@@ -16,7 +16,7 @@ from imagebeam import errors, shell_words, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import schema
 from imagebeam.pipelines.messages import terminal
-from imagebeam.pipelines.recognize import recognize_folder
+from imagebeam.pipelines.recognize import recognize_folder, seen_masks
 from imagebeam.pipelines.recognize.survey import Change, Finding, Strength
 
 DEFAULT_FILE = "imagebeam.yaml"
@@ -118,7 +118,8 @@ def make(uri: str, preset: str | None = None, command: str = "") -> Written:
     fields = config_lib.read_fields(chosen.preset, recognize_folder.overrides_of(chosen))
     fields["source"] = {"uri": found.address(chosen), **(fields.get("source") or {})}
     fields["output"] = {"uri": _default_output(found.address(chosen)), **(fields.get("output") or {})}
-    config_lib.parse_config(fields, chosen.preset)
+    config = config_lib.parse_config(fields, chosen.preset)
+    found = found._replace(remarks=(*found.remarks, *seen_masks.notes_on_numbers(config)))
     # names of files are in it: a line break would end the comment
     header = "".join(f"# {terminal.printable(line)}\n" for line in _header(found, chosen, command))
     return Written(f"{header}\n{_Writer(chosen, fields).text()}", found, chosen)

@@ -80,12 +80,12 @@ def make_rules(
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     masks = open_source.mask_policy(config)
     if config.source.by == "coco" and config.source.coco.panoptic is not None:
-        facts["masks"] = [class_masks.VERSION, None]
+        facts[recorded_inputs.MASKS] = [class_masks.VERSION, None]
         masks = dataclasses.replace(
             masks, segments=opened_source.given_columns(config, source).index(segment_masks.COLUMN)
         )
     if config.source.masks.rule is not None:
-        facts["masks"] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
+        facts[recorded_inputs.MASKS] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
     settings = dataset_settings.DatasetSettings(
         output=output,
         identity=json.dumps([config.identity(), facts], sort_keys=True),

@@ -14,6 +14,9 @@ from imagebeam.pipelines.recognize.survey import Finding, Survey
 # p012_slice03.png, video7_frame0010.jpg, scan4-tile-2.png: the subject, and what precedes the number of its image.
 _NAMED = re.compile(r"(?i)(?P<subject>.*[^_\-. ])(?P<mark>[_\-. ]+(?:slice|frame|tile|patch|crop)[_\-. ]?)\d+\.\w+")
 _BARE = re.compile(r"(?i)(?:slice|frame|tile|patch|crop)[_\-. ]?\d+\.\w+")  # frame0010.jpg: the folder is the subject
+_NUMBERED = re.compile(r"[_\-. ]*\d+\.\w+")  # TCGA_12/TCGA_12_3.tif, after the name of the folder
+_SYNSET = re.compile(r"n\d{8}")  # n01440764/n01440764_18.JPEG: a class of ImageNet
+_MIN_FOLDERS = 3  # whose images have the name of the folder: two may be classes
 _SHARE = 0.9  # of the images whose names must have one form
 _MIN_EACH = 2  # images of a subject, on average
 _SPLIT = "split={by: hash, fractions: {train: 0.9, validation: 0.1}, group: subject}"
@@ -37,17 +40,25 @@ def note_on_groups(survey: Survey, finding: Finding, config: config_lib.Config) 
     paths = [folder.below(name) for folder in survey.seen() for name in folder.images]
     paths = [path.removeprefix(above) for path in paths if path.startswith(above)]
     paths = [path for path in paths if rule is None or rule.is_image(path)]
-    found = _in_names(paths) or _in_folders(paths)
+    found = _in_names(paths) or _in_folders(paths) or _in_names_of_folders(paths)
     if not found:
         return ""
     number, example, pattern = found
+    subjects = plural.count(number, "subject") if _is_all(survey) else f"{number:,} or more subjects"
     is_class = config.label.by == "directory" and "/" not in posixpath.dirname(example) and pattern == _FOLDER
     options = [f"source.pattern={pattern}", _SPLIT, *(["label={by: none}"] if is_class else [])]
-    subject = "a folder (if it is one video or scan, and no class)" if is_class else "a subject"
+    subject = "a folder (if it is one subject, video or scan, and no class)" if is_class else "a subject"
     return (
-        f"names of images such as {example} state {plural.count(number, 'subject')}; to keep all images of {subject} "
+        f"names of images such as {example} state {subjects}; to keep all images of {subject} "
         "in one split add " + " ".join(f"--set {shell_words.quote(each)}" for each in options)
     )
+
+
+def _is_all(survey: Survey) -> bool:
+    """Returns whether all that is in the input was seen."""
+    seen = survey.seen()
+    paths = {folder.path for folder in seen}
+    return all(each.is_whole and paths.issuperset(map(each.below, each.folders)) for each in seen)
 
 
 _FOLDER = r"(?P<subject>.*)/[^/]+"
@@ -78,3 +89,19 @@ def _in_folders(paths: Sequence[str]) -> tuple[int, str, str] | None:
     if not named or len(named) < _SHARE * len(paths) or len(folders) < 2 or len(named) < _MIN_EACH * len(folders):
         return None
     return len(folders), named[0], _FOLDER
+
+
+def _in_names_of_folders(paths: Sequence[str]) -> tuple[int, str, str] | None:
+    """Returns the same if files have the name of their folder, which has a number, and a number after it."""
+    named = [path for path in paths if _has_name_of_folder(path)]
+    folders = {posixpath.dirname(path) for path in named}
+    is_rare = len(named) < _SHARE * len(paths) or len(named) < _MIN_EACH * len(folders)
+    if len(folders) < _MIN_FOLDERS or is_rare:
+        return None
+    return len(folders), named[0], _FOLDER
+
+
+def _has_name_of_folder(path: str) -> bool:
+    folder, name = path.split("/")[-2:] if "/" in path else ("", path)
+    has_number = any(map(str.isdigit, folder)) and not _SYNSET.fullmatch(folder)
+    return has_number and name.startswith(folder) and _NUMBERED.fullmatch(name.removeprefix(folder)) is not None

@@ -80,7 +80,7 @@ def find_classes_in_splits(survey: Survey, at: str) -> Iterator[Finding]:
         if not is_deeper:
             yield Finding("imagenet", Strength.CERTAIN, evidence, settings, tuple(notes), is_layout=True)
         return
-    has_masks = any(mask_pairs.masks_in(survey, folder) for folder in with_classes.values())
+    has_masks = any(mask_pairs.masks_below(survey, folder) for folder in with_classes.values())
     is_certain = len(classes) > 1 and not all(map(_PARTS.fullmatch, classes)) and not has_masks
     strength = Strength.CERTAIN if is_certain else Strength.POSSIBLE
     yield Finding("imagefolder", strength, evidence, settings, tuple(notes), is_layout=True)

@@ -208,16 +208,27 @@ def notes_on_masks(survey: Survey) -> list[str]:
     if len(masks) == len(root.folders):
         masks = []
     holders = [survey.look(root.below(name)) for name in likely_first(root, _NUM_HOLDERS)]
-    masks += [each.below(name) for each in holders for name in masks_in(survey, each)]
+    masks += [path for each in holders for path in masks_below(survey, each)]
     if not masks:
         return []
     first = survey.with_images(root.below(masks[0]))
     is_lossy = first is not None and first.images[0].lower().endswith((".jpg", ".jpeg"))
     remedy = LOSSY_MASKS
     if not is_lossy:
-        remedy = "for masks, one for each image, take the preset segmentation with source.masks.image and .mask"
+        remedy = (
+            "for masks, one for each image, take the preset segmentation with source.masks.image and .mask (several "
+            "masks of an image must be merged into one first)"
+        )
     shown = name_some(masks) if len(masks) > 3 else and_list(masks)
+    if len(masks) > 1:
+        return [f"{shown} would be read as images, but may hold masks of the images beside them; {remedy}"]
     return [f"{shown} would be a class by its name, but may hold masks of the images beside it; {remedy}"]
+
+
+def masks_below(survey: Survey, folder: Folder) -> list[str]:
+    """Returns the paths of the folders of masks in a folder, and in a few of its folders: see `masks_in`."""
+    places = (folder, *survey.some(folder, folder.folders))
+    return [each.below(name) for each in places for name in masks_in(survey, each)]
 
 
 def masks_in(survey: Survey, folder: Folder) -> list[str]:

@@ -62,16 +62,17 @@ def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
         return
     image, mask = (finding.settings.get(f"source.masks.{key}") for key in ("image", "mask"))
     masks = seen_masks.find_some(survey, mask_files.MaskRule(image, mask), at) if image and mask else []
-    heads = [survey.head(mask) for mask in masks]
-    if masks and is_colored(heads[0]):
+    heads = seen_masks.read_some(survey, masks)
+    first = next(iter(heads), "")
+    if heads and is_colored(heads[first]):
         note = (
-            f"{masks[0]} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
+            f"{first} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
             "{road: [128, 64, 128]}, or the file that lists them"
         )
         yield dataclasses.replace(finding, notes=(*finding.notes, note))
-    elif masks and black_and_white.are_black_and_white(heads):
+    elif heads and black_and_white.are_black_and_white([*map(black_and_white.count_numbers, heads.values())]):
         note = (
-            f"{masks[0]} and other masks have only the numbers 0 and 255, which become the classes 0 and 1 by "
+            f"{seen_masks.describe(heads)} have only the numbers 0 and 255, which become the classes 0 and 1 by "
             "source.masks.colors; without it they are the classes 0 and 255"
         )
         settings = {**finding.settings, "source.masks.colors": black_and_white.COLORS}
@@ -220,9 +221,16 @@ def _match_beside(folder: Folder, at: str) -> Finding | None:
     images = [name for name in folder.images if not posixpath.splitext(name)[0].endswith(suffix)]
     pattern = rf"(?P<name>.*)(?<!{re.escape(suffix)})\.{extensions_of(images)}"
     evidence = (
-        f"{folder.count_having(number, 'image')} a file with {suffix}{extension} at the end of its name beside them"
+        f"{number:,} of {folder.count(len(images), 'image')}{_place_of(folder, at)} have a file with "
+        f"{suffix}{extension} at the end of its name beside them"
     )
     return _of_masks(pattern, rf"\g<name>{suffix}{extension}", (), evidence, extension.lower(), "mask")
+
+
+def _place_of(folder: Folder, at: str) -> str:
+    """Returns a folder in words: ` in MT_Blowhole/Imgs (the first such folder)`; "" for `at` itself."""
+    place = prefix_of(folder, at)[:-1]
+    return f" in {place} (the first such folder)" if place else ""
 
 
 def _match_other_format(survey: Survey, folder: Folder, at: str) -> Finding | None:
@@ -237,8 +245,8 @@ def _match_other_format(survey: Survey, folder: Folder, at: str) -> Finding | No
     place = prefix_of(folder, at)
     name = "(?P<name>.+/[^/]+)" if place else "(?P<name>.*)"  # images beside the folders belong to a README
     evidence = (
-        f"{folder.count_having(len(paired), 'image')} a .png file of the same name beside them"
-        f"{f' in {place[:-1]}' if place else ''}, which holds the numbers of classes"
+        f"{len(paired):,} of {folder.count(len(images), 'image')}{_place_of(folder, at)} have a .png file of the same "
+        "name beside them, which holds the numbers of classes"
     )
     return _of_masks(rf"{name}\.{extensions_of(paired)}", r"\g<name>.png", (), evidence, ".png", "mask")
 

@@ -2,69 +2,118 @@
 
 from __future__ import annotations
 
-import collections
+import itertools
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
-from imagebeam import storage
+from imagebeam import plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize.survey import Bounds, Survey
 from imagebeam.transforms.images import black_and_white
 from imagebeam.transforms.sources import files, mask_files
 
-_NUM_READ = 3  # masks
-_MAX_MASK_BYTES = 1 << 20  # of which black and white takes few
-_BOUNDS = Bounds(folders=12, entries=1_000, all_entries=4_000, heads=_NUM_READ)
+_T = TypeVar("_T")
+_NUM_READ, _MIN_READ = 8, 3  # masks: of small files, and of large ones
+_NUM_FOLDERS = 4  # of images, whose masks are read
+_MAX_MASK_BYTES = 1 << 21  # black and white takes few, and a TIFF without compression of 1,024 x 1,024 some more
+_BOUNDS = Bounds(folders=16, entries=300, all_entries=1_200, heads=_NUM_READ)
 
 
 def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
     """Returns a note if masks, judged by a few, are drawn in black and white, exactly or smoothed.
 
-    At most 12 folders are listed, and the beginnings of 3 masks are read.
+    At most 16 folders are listed, and the beginnings of 8 masks are read.
     """
     masks = config.source.masks
     if masks.rule is None or masks.colors is not None or config.source.by != "files" or config.source.uri is None:
         return ()
     root = files.split_glob(storage.normalize(config.source.uri))[0]
     survey = Survey(root, _BOUNDS, exclude=storage.normalize(config.output.uri or ""))
-    found = [path for path in _first_masks(survey, masks.rule) if survey.head(path, _MAX_MASK_BYTES)]
-    heads = [survey.head(path) for path in found]
-    if black_and_white.are_smoothed(heads):
+    heads = read_some(survey, _first_masks(survey, masks.rule))
+    numbers = [black_and_white.count_numbers(head) for head in heads.values()]
+    if black_and_white.are_smoothed(numbers):
         return (
-            f"most pixels of {found[0]} and other masks are nearly black or white, the others have many numbers, and "
-            "each number is a class that is stored: if JPEG or a resize has smoothed them, store exact numbers first",
+            f"most pixels of {describe(heads)} are nearly black or white, the others have many numbers, and each "
+            "number is a class that is stored: if JPEG or a resize has smoothed them, store exact numbers first",
         )
-    if not found or not black_and_white.are_black_and_white(heads):
+    if not heads or not black_and_white.are_black_and_white(numbers):
         return ()
     return (
-        f"{found[0]} and other masks have only the numbers 0 and 255, and these are the classes that are stored; for "
+        f"{describe(heads)} have only the numbers 0 and 255, and these are the classes that are stored; for "
         f'the classes 0 and 1 add --set "source.masks.colors={black_and_white.COLORS_TEXT}"',
     )
 
 
+def read_some(survey: Survey, paths: Sequence[str]) -> dict[str, bytes]:
+    """Returns the first 2 MiB of masks by their paths, without those that cannot be read.
+
+    After three of them, no more are read once they are 2 MiB together.
+    """
+    heads: dict[str, bytes] = {}
+    for path in paths:
+        if len(heads) >= _MIN_READ and sum(map(len, heads.values())) >= _MAX_MASK_BYTES:
+            break
+        if head := survey.head(path, _MAX_MASK_BYTES):
+            heads[path] = head
+    return heads
+
+
+def describe(heads: Mapping[str, bytes]) -> str:
+    """Returns which masks were looked at: `masks/1.png and 7 other masks (no more were looked at)`."""
+    first, number = next(iter(heads)), len(heads) - 1
+    others = f" and {plural.count(number, 'other mask')}" if number else ""
+    return f"{first}{others} (no more were looked at)"
+
+
 def _first_masks(survey: Survey, rule: mask_files.MaskRule) -> list[str]:
-    """Returns the paths of the masks of the first images that are found; they may not exist."""
-    waiting = collections.deque([""])
-    while waiting:
-        folder = survey.look(waiting.popleft())
-        if found := _masks_of(rule, [folder.below(name) for name in folder.images]):
-            return _some(found)
-        waiting.extend(map(folder.below, folder.folders))
-    return []
+    """Returns the paths of masks for images in a few folders, of the highest level that has some; they may not exist.
+
+    A level is looked at with two thirds of the folders that may still be, so that deeper ones are reached, too.
+    """
+    level = [""]
+    found: list[list[str]] = []  # paths of images
+    folders_of_masks = set[str]()
+    num_left = _BOUNDS.folders
+    while level and not found:
+        below: list[str] = []
+        for path in _spread(level, _NUM_FOLDERS)[: -(-2 * num_left // 3)]:
+            if path in folders_of_masks:
+                continue
+            folder = survey.look(path)
+            num_left -= 1
+            below += map(folder.below, folder.folders)
+            if images := [each for each in map(folder.below, folder.images) if rule.is_image(each)]:
+                found.append(images)
+                folders_of_masks.add(posixpath.dirname(rule.mask_of(images[0]) or ""))
+            if len(found) == _NUM_FOLDERS:
+                break
+        level = below
+    return [mask for image in _choose(found) if (mask := rule.mask_of(image)) is not None]
 
 
 def find_some(survey: Survey, rule: mask_files.MaskRule, at: str) -> list[str]:
     """Returns the paths of a few masks that exist, for the images below the folder `at` that were seen."""
     above = f"{at}/" if at else ""
-    found: list[str] = []
+    found = []
     for folder in survey.seen():
         paths = [folder.below(name) for name in folder.images if folder.below(name).startswith(above)]
-        masks = _masks_of(rule, [path.removeprefix(above) for path in paths])
-        found += [f"{above}{mask}" for mask in masks if survey.holds(f"{above}{mask}")]
-    return _some(found)
+        masks = [f"{above}{mask}" for path in paths if (mask := rule.mask_of(path.removeprefix(above))) is not None]
+        if masks := [mask for mask in masks if survey.holds(mask)]:
+            found.append(masks)
+    return _choose(found)
 
 
-def _masks_of(rule: mask_files.MaskRule, paths: list[str]) -> list[str]:
-    return [mask for path in paths if (mask := rule.mask_of(path)) is not None]
+def _choose(folders: Sequence[Sequence[str]]) -> list[str]:
+    """Returns up to 8 paths in several folders: first one of each, spread over the folders and over the names."""
+    chosen = _spread(folders, _NUM_READ)[:_NUM_READ]
+    each = [_spread(paths, _NUM_READ // len(chosen)) for paths in chosen]
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*each))
+    return [path for path in in_turn if path is not None][:_NUM_READ]
 
 
-def _some(paths: list[str]) -> list[str]:
-    return paths[:: -(-len(paths) // _NUM_READ)] if paths else []
+def _spread(names: Sequence[_T], number: int) -> list[_T]:
+    """Returns all of `names`, at first `number` that are spread over all of them."""
+    number = min(number, len(names))
+    first = [n * len(names) // number for n in range(number)]
+    return [names[n] for n in first] + [name for n, name in enumerate(names) if n not in first]

@@ -1,7 +1,8 @@
 """Looks into an unknown folder within bounds, and holds what signs make of it.
 
-At most 100 folders are listed, 5,000 entries of each and 50,000 in all, and the first 64 KiB of 40 files are read: some
-200 requests for a bucket, usually 10 to 30. What lies beyond is not seen, and counts then say `or more`.
+At most 100 folders are listed, 5,000 entries of each and 50,000 in all, and the first 64 KiB of 40 files are read, of
+masks 2 MiB: some 200 requests for a bucket, usually 10 to 30. What lies beyond is not seen, and counts then say `or
+more`.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Survey:
         self._exclude = exclude
         self._bounds = bounds
         self._folders: dict[str, Folder] = {}
-        self._heads: dict[str, bytes] = {}
+        self._heads: dict[str, tuple[int, bytes]] = {}  # with the number of bytes that were asked for
         self._num_entries = 0
 
     @property
@@ -171,14 +172,16 @@ class Survey:
 
     def head(self, path: str, num_bytes: int = HEAD_BYTES) -> bytes:
         """Returns the first bytes of a file; b"" if it cannot be read, or enough was read."""
-        if path not in self._heads:
-            if len(self._heads) >= self._bounds.heads:
-                return b""
+        asked, head = self._heads.get(path, (0, b""))
+        if not asked and len(self._heads) >= self._bounds.heads:
+            return b""
+        if asked < num_bytes and len(head) == asked:
             try:
-                self._heads[path] = self._read_head(path, num_bytes)
+                head = self._read_head(path, num_bytes)
             except (OSError, errors.ConfigError):
-                self._heads[path] = b""
-        return self._heads[path]
+                head = b""
+            self._heads[path] = num_bytes, head
+        return head[:num_bytes]
 
     def _read_head(self, path: str, num_bytes: int) -> bytes:
         uri = self.uri(path)

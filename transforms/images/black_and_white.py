@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_chunks
@@ -25,21 +25,27 @@ _BMP_DEPTH = 28  # byte offset
 _TIFF_DEPTH = 258  # tag
 
 
-def are_black_and_white(masks: Iterable[bytes]) -> bool:
-    """Returns whether masks are gray with 8 bits, and have pixels of 0 and of 255 and of no other number."""
-    found = [count_numbers(mask) for mask in masks]
-    return all(found) and set().union(*found) == {BLACK, WHITE}
+def are_black_and_white(masks: Sequence[Mapping[int, int]]) -> bool:
+    """Returns whether masks are gray with 8 bits, and have pixels of 0 and of 255 and of no other number.
+
+    Args:
+        masks: of each, the numbers of its pixels: see `count_numbers`.
+    """
+    return all(masks) and set().union(*masks) == {BLACK, WHITE}
 
 
-def are_smoothed(masks: Iterable[bytes]) -> bool:
+def are_smoothed(masks: Sequence[Mapping[int, int]]) -> bool:
     """Returns whether gray masks of 8 bits are together of black and white with all kinds of gray between them.
 
     Such are masks that were compressed with loss or resized: most pixels are nearly black or nearly white, and the
     others have many different numbers.
+
+    Args:
+        masks: of each, the numbers of its pixels: see `count_numbers`.
     """
     counts: collections.Counter[int] = collections.Counter()
     for mask in masks:
-        counts.update(count_numbers(mask))
+        counts.update(mask)
     dark, light = (sum(counts[number] for number in numbers) for numbers in (_DARK, _LIGHT))
     num_grays = sum(_DARK.stop <= number < _LIGHT.start for number in counts)
     return num_grays >= _MIN_GRAYS and min(dark, light) > 0 and dark + light >= _SHARE * counts.total()

@@ -14,6 +14,7 @@ from imagebeam import plural, storage
 from imagebeam.transforms import elements, hashing
 from imagebeam.transforms.output import output_paths
 
+_COLORS = "source.masks.colors"  # key of the config
 NO_INPUTS: Mapping[str, Any] = {}  # of a dataset written before inputs were recorded
 
 _ALL = 1 << 32  # the limit that includes every image
@@ -21,6 +22,7 @@ _ENTRY = struct.Struct(">IIII")  # place in a fixed order; checksums of the key,
 _MAX_IMAGES = 1024  # 16 kB; differences are counted up to this many images, and estimated above
 _MAX_IMAGES_OF_PART = 8  # of one of 1,024 intervals of references: to checksum all images costs as much as to rank them
 _SPREAD = 0x9E3779B1  # odd: spreads checksums of keys that differ in a digit over the whole order
+MASKS = "masks"  # among the facts: how masks are stored, and the colors of their classes or None
 LIBRARIES = "libraries"  # versions of what encodes images, among the facts outside the config
 _MAX_NAMED = 5
 
@@ -184,7 +186,7 @@ def compare_configs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         others = (
             {name: each["others"][name] for name in each["others"] if name != LIBRARIES} for each in (before, now)
         )
-        texts = _compare_settings(before["config"], now["config"]) + _compare_settings(*others)
+        texts = _compare_settings(before["config"], now["config"]) + _compare_settings(*map(_by_key, others))
     except (KeyError, TypeError, AttributeError):  # recorded by another version
         return "another version of imagebeam recorded it"
     if before.get("writer") != now["writer"]:
@@ -195,7 +197,7 @@ def compare_configs(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     config = _compare_settings(before["config"], now["config"])
     texts = config[:_MAX_NAMED] + ([f"{len(config) - _MAX_NAMED:,} more keys"] if len(config) > _MAX_NAMED else [])
-    texts += _compare_settings(before["others"], now["others"])
+    texts += _compare_settings(_by_key(before["others"]), _by_key(now["others"]))
     if before["labels"] != now["labels"]:
         texts.append("label.vocabulary or label.texts holds other classes")
     if before["writer"] != now["writer"]:
@@ -220,6 +222,26 @@ def _compare_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     ]
 
 
+def _by_key(others: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns facts with the colors of masks under their key in the config."""
+    if not others.get(MASKS):
+        return others
+    version, colors = others[MASKS]
+    named = {} if colors is None else {_COLORS: _Colors(colors)}
+    return {**others, MASKS: version, **named}
+
+
+class _Colors(list[Any]):
+    """Colors of classes: of each the name, red, green, blue, and whether it is ignored."""
+
+    def __str__(self) -> str:
+        shown = (
+            f"{name}: [{red}, {green}, {blue}]{' (ignored)' if is_ignored else ''}"
+            for name, red, green, blue, is_ignored in self
+        )
+        return f"{{{', '.join(shown)}}}"
+
+
 def _flatten(settings: Mapping[str, Any], below: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
@@ -229,7 +251,9 @@ def _flatten(settings: Mapping[str, Any], below: str = "") -> Iterable[tuple[str
 
 
 def _describe(settings: Mapping[str, Any], name: str) -> str:
-    return json.dumps(settings[name]) if name in settings else "not set"
+    if name not in settings:
+        return "not set"
+    return str(settings[name]) if name == _COLORS else json.dumps(settings[name])
 
 
 def _describe_counts(counts: Mapping[str, int]) -> str:

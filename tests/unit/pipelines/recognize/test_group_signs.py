@@ -51,11 +51,27 @@ def notes_of(root: pathlib.Path, tree: folder_shapes.Tree) -> list[str]:
         ),
         pytest.param(
             images("v1/frame#.jpg", "v2/frame#.jpg"),
-            _NAMES + "v1/frame0.jpg state 2 subjects; to keep all images of a folder (if it is one video "
-            f"or scan, and no class) in one split add --set 'source.pattern=(?P<subject>.*)/[^/]+' {_SPLIT} "
-            "--set 'label={by: none}'",
+            _NAMES + "v1/frame0.jpg state 2 subjects; to keep all images of a folder (if it is one "
+            f"subject, video or scan, and no class) in one split add --set 'source.pattern=(?P<subject>.*)/[^/]+' "
+            f"{_SPLIT} --set 'label={{by: none}}'",
             {"v1", "v2"},
             id="folders-of-frames",
+        ),
+        pytest.param(
+            images(*(f"TC_{n}_a/TC_{n}_a_#{end}.png" for n in range(3) for end in ("", "_mask")), numbers=range(5)),
+            _NAMES + "TC_0_a/TC_0_a_0.png state 3 subjects; to keep all images of a subject in one split "
+            f"add --set 'source.pattern=(?P<subject>.*)/[^/]+' {_SPLIT}",
+            {"TC_0_a", "TC_1_a", "TC_2_a"},
+            id="folders-of-patients-with-masks",
+        ),
+        pytest.param(
+            images(*(f"patient{n:02}/patient{n:02}-#.jpg" for n in range(120)), numbers=range(2)),
+            _NAMES
+            + "patient00/patient00-0.jpg state 40 or more subjects; to keep all images of a folder (if it is one "
+            f"subject, video or scan, and no class) in one split add --set 'source.pattern=(?P<subject>.*)/[^/]+' "
+            f"{_SPLIT} --set 'label={{by: none}}'",
+            {f"patient{n:02}" for n in range(120)},
+            id="folders-of-patients",
         ),
     ],
 )
@@ -83,7 +99,10 @@ def test_names_of_slices_and_frames_have_a_note_with_options_that_group_them(
 @pytest.mark.parametrize(
     "tree",
     [
-        pytest.param(images("cat/cat_#.jpg", "dog/dog_#.jpg"), id="numbers-alone"),
+        pytest.param(images("cat/cat_#.jpg", "dog/dog_#.jpg", "owl/owl_#.jpg"), id="numbers-alone"),
+        pytest.param(images("v1/v1_#.jpg", "v2/v2_#.jpg"), id="two-folders-with-numbers"),
+        pytest.param(images(*(f"n0000000{n}/n0000000{n}_#.JPEG" for n in range(4))), id="classes-of-imagenet"),
+        pytest.param(images(*(f"p{n}/p{n}_#.jpg" for n in range(4)), numbers=[0]), id="one-each-in-folders"),
         pytest.param(images("a/p1_slice1.png", "b/p2_slice1.png", "b/p3_slice1.png", numbers=[0]), id="one-each"),
         pytest.param(images("a/p1_slice#.png", "b/p1_slice#.png"), id="one-subject"),
         pytest.param(images("a/p1_slice#.png", "b/p2_slice#.png", "b/x#.png"), id="other-names"),

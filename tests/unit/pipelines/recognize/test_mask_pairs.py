@@ -25,6 +25,11 @@ from tests.folder_shapes import images
             images("id1/images/x.png", "id2/images/y.png", "id1/masks/abc#.png", "id2/masks/def#.png"),
             id="folder-of-masks-for-each-image",
         ),
+        pytest.param(
+            images("set_train/i1/images/x.png", "set_train/i2/images/y.png")
+            | images("set_train/i1/masks/abc#.png", "set_train/i2/masks/def#.png"),
+            id="folder-of-masks-for-each-image-of-a-split",
+        ),
     ],
 )
 def test_folder_of_masks_below_another_one_is_no_class_without_a_note(
@@ -35,7 +40,8 @@ def test_folder_of_masks_below_another_one_is_no_class_without_a_note(
         sorted({name.rpartition("/")[0] for name in tree if "shapes" not in name and "images" not in name})
     )
     assert found.sure is None
-    assert found.remarks[0].startswith(f"{masks} would be a class by its name, but may hold masks of the images beside")
+    would_be = "would be read as images" if " and " in masks else "would be a class by its name"
+    assert found.remarks[0].startswith(f"{masks} {would_be}, but may hold masks of the images beside")
 
 
 @pytest.mark.parametrize("name", ["10", "x_1", "label"])

@@ -167,7 +167,8 @@ def test_pairs_of_folders_that_are_not_beyond_doubt_have_a_note(
     [
         pytest.param(
             images("shapes_train2018/#.jpg", "annotations/#_square_0.png", "annotations/#_circle_1.png"),
-            "for masks, one for each image, take the preset segmentation with source.masks.image and .mask",
+            "for masks, one for each image, take the preset segmentation with source.masks.image and .mask (several "
+            "masks of an image must be merged into one first)",
             id="a-mask-for-each-object",
         ),
         pytest.param(

@@ -109,6 +109,20 @@ SECOND = {"split": {"seed": 1, "fractions": {"train": 0.8, "test": 0.2}}, "outpu
             id="library",
         ),
         pytest.param(
+            describe([], identity=json.dumps([{}, {"masks": [2, None]}])),
+            describe(
+                [], identity=json.dumps([{}, {"masks": [2, [["sky", 0, 0, 0, False], ["edge", 255, 0, 9, True]]]}])
+            ),
+            "source.masks.colors was not set, is {sky: [0, 0, 0], edge: [255, 0, 9] (ignored)}",
+            id="colors-of-masks",
+        ),
+        pytest.param(
+            describe([], identity=json.dumps([{}, {"masks": [1, [[f"c{n}", n, n, n, False] for n in range(2)]]}])),
+            describe([], identity=json.dumps([{}, {"masks": [2, [["c0", 0, 0, 0, False]]]}])),
+            "masks was 1, is 2; source.masks.colors was {c0: [0, 0, 0], c1: [1, 1, 1]}, is {c0: [0, 0, 0]}",
+            id="other-colors-of-masks",
+        ),
+        pytest.param(
             describe([]),
             describe([], labels=("cat",)),
             "label.vocabulary or label.texts holds other classes",
