@@ -22,6 +22,7 @@ except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _native = None  # type: ignore[assignment]
 
 _ALIGNMENT = 64  # bytes: TensorFlow uses an array aligned so without a copy, and copies any other
+_MAX_FREE = 4  # buffers that wait for a batch; a reader in motion has one or two
 _NUM_SPARES = 8  # examples read at once to find one that replaces another
 _FILTERS = {"bilinear": 1, "bicubic": 2}  # by the numbers of `_native.decode`
 _PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -227,6 +228,10 @@ class BatchReader:
             )
             values.append(np.zeros(shape, dtype))
         failures = dict(_native.find_features(contents, self._keys, tuple(values), found))
+        for index in np.flatnonzero(~found.all(axis=0)).tolist():
+            values[index][~found[:, index]] = (
+                0  # of a key that is there twice, the last one empty, the first was written
+            )
         needed = found[:, :_NUM_NEEDED]
         for row in np.flatnonzero(~needed.all(axis=1)).tolist():
             missing = self._keys[int(np.argmin(needed[row]))].decode()
@@ -274,5 +279,9 @@ class _Buffers:
             memory = np.empty(size + _ALIGNMENT, np.uint8)
         start = -memory.ctypes.data % _ALIGNMENT
         made = memory[start : start + size].view(dtype).reshape(shape)
-        weakref.finalize(made, self._free.append, memory).atexit = False
+        weakref.finalize(made, self._take_back, memory).atexit = False
         return made
+
+    def _take_back(self, memory: np.ndarray) -> None:
+        if len(self._free) < _MAX_FREE:  # of more batches that a user held, the memory goes
+            self._free.append(memory)

@@ -262,5 +262,7 @@ def make_values(options: options_lib.ReadOptions, mean_and_std: options_lib.Mean
     levels = np.tile(np.arange(256, dtype=np.float32), (3, 1))
     if mean_and_std is not None:
         mean, std = (np.array(each, np.float32).reshape(-1, 1) for each in mean_and_std)
-        levels = (levels - mean) / std
-    return levels.astype(tf.dtypes.as_dtype(options.dtype).as_numpy_dtype)
+        with np.errstate(all="ignore"):  # as TensorFlow does
+            levels = (levels - mean) / std
+    with np.errstate(all="ignore"):
+        return levels.astype(tf.dtypes.as_dtype(options.dtype).as_numpy_dtype)

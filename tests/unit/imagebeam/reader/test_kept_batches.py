@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import pathlib
+import types
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import imagebeam
 from imagebeam.reader import batch_reader
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.usefixtures("unchanged_graphs")
 
 SIZE = 16
@@ -77,6 +78,25 @@ def test_memory_of_a_batch_is_used_again_when_nothing_refers_to_it() -> None:
     assert larger.ctypes.data not in addresses
     del larger
     assert buffers.make((1, 8, 8, 3), np.dtype(np.uint8)).dtype == np.uint8
+    many = [buffers.make(shape, dtype) for _ in range(20)]
+    del many
+    assert len(buffers._free) == batch_reader._MAX_FREE
+
+
+@pytest.mark.parametrize("kind", ["int64", "float", "bytes"])
+def test_key_that_a_record_has_twice_the_last_one_empty_has_no_value(kind: str) -> None:
+    example = tf.train.Example
+    if kind == "int64":
+        full, empty = ({"int64_list": {"value": each}} for each in ([5], []))
+    elif kind == "float":
+        full, empty = ({"float_list": {"value": each}} for each in ([5.5], []))
+    else:
+        full, empty = ({"bytes_list": {"value": each}} for each in ([b"five"], []))
+    parts = [example(features={"feature": {"x": each}}).SerializeToString() for each in (full, empty)]
+    reader = types.SimpleNamespace(_keys=(b"x",), _kinds=(kind,))
+    [values], failures = batch_reader.BatchReader._find_features(reader, [parts[0], b"".join(parts)])  # type: ignore[arg-type]
+    assert np.count_nonzero(values[0]) and not np.count_nonzero(values[1])
+    assert failures == {1: "feature 'x' is missing"}
 
 
 @pytest.mark.parametrize("normalize", [None, "imagenet", (100.0, 50.0), ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))])

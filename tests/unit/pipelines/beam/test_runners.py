@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
+import signal
 import socket
+import sys
 
 import pytest
 from apache_beam.internal import cloudpickle_pickler
@@ -160,6 +163,26 @@ def test_what_a_light_import_leaves_out_works_when_it_is_used() -> None:
     completed = command_line.run_python(USE_OF_WHAT_WAS_LEFT_OUT)
     assert completed.stdout.splitlines()[:3] == ["[] 1", "[1.0, 1.0] 1", "ndarray 3"], completed.stderr
     assert "DirectRunner object" in completed.stdout
+
+
+def test_signal_waits_until_beam_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def import_it() -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        done.append("import")
+        return True
+
+    monkeypatch.delitem(sys.modules, "apache_beam")
+    monkeypatch.setattr(runners, "_try_import_in_part", import_it)
+    monkeypatch.setattr(runners.gc, "set_threshold", lambda _: None)
+    monkeypatch.setattr(runners.late_modules, "quick_imports", contextlib.nullcontext)
+    before = signal.signal(signal.SIGTERM, lambda number, _: done.append("signal"))
+    try:
+        runners.import_beam_lightly([], [])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done == ["import", "signal"]
 
 
 IMPORT_OF_ANOTHER_BEAM = """
