@@ -42,6 +42,7 @@ _TURNS = {  # what EXIF orientations ask for
     "8": "turned by 90 degrees counterclockwise",
 }
 _OF_SOME = frozenset(("orientations", "turned", "reencoded", "misnamed", "dark"))  # counts of a part of the images
+_OF_OBJECTS = frozenset(("objects", "dropped_objects"))  # counts of objects
 
 
 def overview(facts: facts_lib.Facts) -> Html:
@@ -167,17 +168,21 @@ def _changes_table(facts: facts_lib.Facts, name: str, counts: Mapping[str, int])
     if name in ("orientations", "turned"):
         counts = {_TURNS.get(code, code): count for code, count in counts.items()}
     title = _TITLES.get(name, name.replace("_", " "))
-    return _count_table(title, counts, num_images=sum(facts.total("formats").values()) if name in _OF_SOME else 0)
+    num_images = sum(facts.total("formats").values()) if name in _OF_SOME else 0
+    return _count_table(title, counts, num_images=num_images, of="objects" if name in _OF_OBJECTS else "images")
 
 
-def _count_table(title: str, counts: Mapping[str, int], in_order: bool = False, num_images: int = 0) -> Html:
+def _count_table(
+    title: str, counts: Mapping[str, int], in_order: bool = False, num_images: int = 0, of: str = "images"
+) -> Html:
     """Returns a table with a bar for each count, the largest first unless the order is given.
 
     Args:
         title: of the table.
-        counts: number of images by name.
+        counts: how many there are by name.
         in_order: whether the order is given.
         num_images: of which the shares are; at least as many as are counted.
+        of: what is counted.
     """
     if not counts:
         return markup.NOTHING
@@ -192,7 +197,7 @@ def _count_table(title: str, counts: Mapping[str, int], in_order: bool = False, 
     more = len(ordered) - len(rows)
     rest = markup.paragraph(markup.plain(f"{more:,} more rows"), "faint") if more else markup.NOTHING
     heading, share = markup.element("h3", markup.text(title)), "share of all" if num_images else "share"
-    return Html(f"<div>{heading}{markup.table(('', 'images', share, ''), rows, (1, 2), css='bars')}{rest}</div>\n")
+    return Html(f"<div>{heading}{markup.table(('', of, share, ''), rows, (1, 2), css='bars')}{rest}</div>\n")
 
 
 def _histogram(facts: facts_lib.Facts, name: str) -> dict[str, int]:
