@@ -252,6 +252,8 @@ def _match_other_format(survey: Survey, folder: Folder, at: str) -> Finding | No
 
 
 def _holds_classes(head: bytes) -> bool:
-    """Returns whether a PNG has a palette, or gray pixels of a few different numbers."""
-    has_palette = head.startswith(b"\x89PNG\r\n\x1a\n") and head[25:26] == b"\3"
-    return has_palette or 0 < len(black_and_white.count_numbers(head)) <= black_and_white.MAX_CLASSES
+    """Returns whether a PNG has a palette, or gray pixels of a few different numbers or of fewer than 8 bits."""
+    depth, color_type = head[24:25], head[25:26]
+    if head.startswith(b"\x89PNG\r\n\x1a\n") and (color_type == b"\3" or (color_type == b"\0" and depth < b"\x08")):
+        return True
+    return 0 < len(black_and_white.count_numbers(head)) <= black_and_white.MAX_CLASSES

@@ -144,6 +144,15 @@ def test_png_beside_a_jpeg_of_its_name_is_its_mask_if_it_has_few_numbers(
         )
 
 
+def test_png_of_one_bit_beside_a_jpeg_of_its_name_is_its_mask(tmp_path: pathlib.Path) -> None:
+    file = io.BytesIO()
+    PIL.Image.new("1", (32, 48)).save(file, "PNG")
+    tree = images("#.jpg") | {f"{n}.png": file.getvalue() for n in range(4)}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is not None and found.sure.preset == "segmentation"
+    assert "source.masks.colors" not in found.sure.settings
+
+
 def test_evidence_of_masks_beside_images_says_of_how_many_and_where(tmp_path: pathlib.Path) -> None:
     tree = images("p1/#.png", "p2/#.png", "p1/#_mask.png", "p2/#_mask.png", numbers=range(5)) | images(
         "p1/x#.png", numbers=[1, 2]
