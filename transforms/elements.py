@@ -113,6 +113,12 @@ def rows_of(columns: RefColumns) -> Iterator[ImageRef]:
     return map(new_ref, zip(*columns))
 
 
+def slice_columns(columns: RefColumns, start: int, end: int) -> RefColumns:
+    """Returns the references of columns from `start` to before `end`, or to the last one."""
+    is_whole = start == 0 and end >= len(columns.key)
+    return columns if is_whole else new_ref(column[start:end] for column in columns)
+
+
 def sum_bytes(sizes: Iterable[int], others: Iterable[Mask | FurtherImage | None]) -> int:
     """Returns the number of bytes read for images of these sizes and the other files, as far as known."""
     return sum(size for size in sizes if size > 0) + sum(other.size for other in others if other and other.size > 0)

@@ -182,13 +182,13 @@ def sort_whole(refs: Iterable[elements.ImageRef], order: HashOrder) -> SortedInt
     for split, refs_of_split in sorted(splits.items()):
         sorted_, intervals = _sort_columns(refs_of_split, order)
         for start in range(0, len(intervals), _RUN_REFS):
-            run = _slice(sorted_, start, start + _RUN_REFS)
+            run = elements.slice_columns(sorted_, start, start + _RUN_REFS)
             place = start - bisect.bisect_left(intervals, intervals[start])
             runs.append((split, intervals[start], place, len(run.key), elements.pack_columns(run, sys.maxsize)))
         end = 0
         for interval, num_refs in collections.Counter(intervals).items():
             end += num_refs
-            sets[interval][split] = _slice(sorted_, end - num_refs, end)
+            sets[interval][split] = elements.slice_columns(sorted_, end - num_refs, end)
     summarizer = _Summarizer(order)
     for interval, sets_of_interval in sets.items():
         summarizer.add(interval, sets_of_interval)
@@ -213,10 +213,6 @@ def _is_constant(column: Sequence[Any]) -> bool:
     is_plain = first is None or first == () or type(first) in (str, int)
     # 1, 1.0 and True are equal, and not the same
     return is_plain and first == column[-1] and column.count(first) == len(column) and len({*map(type, column)}) == 1
-
-
-def _slice(columns: elements.RefColumns, start: int, end: int) -> elements.RefColumns:
-    return elements.new_ref(column[start:end] for column in columns)
 
 
 class _Summarizer:

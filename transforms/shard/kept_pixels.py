@@ -76,19 +76,19 @@ class KeptPixels:
                         return
                     count, is_slow = self._writer.write_parts(parts, self._length, self._slow_sec)
                     if count:
-                        self._count(_slice(run, 0, count))
+                        self._count(elements.slice_columns(run, 0, count))
                     done += count
                     writer_processes.note_progress(done)
                     if count == size and not is_slow:
                         break
-                    run = _slice(run, count, size)
-                    left = _at_least(_LEFT_WHEN_SLOW, run, rest) if is_slow else [_slice(run, 0, 1)]
+                    run = elements.slice_columns(run, count, size)
+                    left = _at_least(_LEFT_WHEN_SLOW, run, rest) if is_slow else [elements.slice_columns(run, 0, 1)]
                     files.close()  # the caller may open the same ones, and the system allows a process so many
                     yield done, itertools.chain.from_iterable(map(elements.rows_of, left))
                     done += sum(map(_size, left))
                     if is_slow:
                         break
-                    run = _slice(run, 1, size - count)
+                    run = elements.slice_columns(run, 1, size - count)
 
     def _find_parts(self, run: elements.RefColumns, files: read_ahead.SharedFiles) -> list[records.FilePart] | None:
         """Returns where to read the images, and what precedes them in their records; None if one is not as usual."""
@@ -136,14 +136,8 @@ def _size(run: elements.RefColumns) -> int:
     return len(run.key)
 
 
-def _slice(run: elements.RefColumns, start: int, end: int) -> elements.RefColumns:
-    is_whole = start == 0 and end == _size(run)
-    return run if is_whole else elements.new_ref(column[start:end] for column in run)
-
-
 def _cut(run: elements.RefColumns) -> Iterator[elements.RefColumns]:
-    size = _size(run)
-    return (_slice(run, start, min(start + _MAX_PARTS, size)) for start in range(0, size, _MAX_PARTS))
+    return (elements.slice_columns(run, start, start + _MAX_PARTS) for start in range(0, _size(run), _MAX_PARTS))
 
 
 def _at_least(count: int, run: elements.RefColumns, rest: Iterator[elements.RefColumns]) -> list[elements.RefColumns]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 
@@ -38,6 +39,14 @@ def test_unpack_refs_is_the_inverse_of_pack_refs(batch: list[ImageRef], times: i
 def test_unpack_columns_returns_the_columns_of_packed_references(batch: list[ImageRef], times: int) -> None:
     for packed in (elements.pack_refs(batch * times), elements.UnpackedRefs(batch * times)):
         assert list(elements.rows_of(elements.unpack_columns(packed))) == batch * times
+
+
+def test_slice_of_columns_holds_the_slice_of_the_references() -> None:
+    batch = [ImageRef(str(number), f"/{number}", position=number) for number in range(4)]
+    for start, end in itertools.product(range(5), range(7)):
+        assert (
+            list(elements.rows_of(elements.slice_columns(elements.columns_of(batch), start, end))) == batch[start:end]
+        )
 
 
 @pytest.mark.parametrize(("count", "is_compressed"), [(1, False), (10, False), (100, True)])
