@@ -29,7 +29,7 @@ ENV PATH=/opt/imagebeam/bin:$PATH \
 # hadolint ignore=DL3008
 RUN if command -v apt-get > /dev/null; then \
       apt-get update --quiet \
-      && apt-get install --quiet --yes --no-install-recommends gcc libc6-dev libjpeg-dev libpng-dev \
+      && apt-get install --quiet --yes --no-install-recommends gcc libc6-dev libjpeg-dev libpng-dev libturbojpeg0-dev \
       && rm -rf /var/lib/apt/lists/*; \
     fi
 

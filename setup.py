@@ -6,6 +6,7 @@ import pathlib
 import re
 
 import setuptools
+from setuptools.command import build_ext
 
 ROOT = pathlib.Path(__file__).parent
 README = ROOT / "README.md"
@@ -23,14 +24,15 @@ EXTRAS = {
     # Writes datasets.
     "convert": [
         BEAM,
-        "pillow>=12.1.1,<13",
+        "pillow>=12.1.1",
+        "prometheus-client>=0.20",  # --metrics-textfile
         "pyarrow>=14.0.1",
         "pydantic>=2.7,<3",
         "pyyaml>=6",
     ],
     # Readers of a dataset, one for each kind of trainer.
     "tf": ["tensorflow>=2.21,<2.22"],
-    "grain": ["grain>=0.2.12", "numpy>=1.26", "pillow>=12.1.1,<13"],
+    "grain": ["grain>=0.2.12", "numpy>=1.26", "pillow>=12.1.1"],
     "jax": ["jax>=0.6"],
     # tf.Transform over labels and tabular columns; each of its releases wants one release of TensorFlow. Not on Python
     # 3.10: tensorflow-metadata 1.21 wants protobuf <=6.32 there, and what apache-beam[gcp] 2.77 brings wants >=6.33.5.
@@ -38,8 +40,9 @@ EXTRAS = {
         'tensorflow-transform>=1.21,<1.22; python_version >= "3.11"',
         'tensorflow>=2.21,<2.22; python_version >= "3.11"',
     ],
-    # Images in HDF5 files, also those of MATLAB 7.3: source.by: arrays.
+    # Images in HDF5 files, also those of MATLAB 7.3, and in MATLAB's older files: source.by: arrays.
     "hdf5": ["h5py>=3.10"],
+    "matlab": ["scipy>=1.13"],
     # Storages of images and datasets. Trainers install them too, so none of them brings Beam.
     "gcs": ["google-cloud-storage>=2.19,<4"],
     "hdfs": ["requests>=2.32.4,<3"],
@@ -59,11 +62,10 @@ EXTRAS["dev"] = [
     "moto[s3]>=5",  # an S3 for the tests
     "mypy>=1.15",
     "pre-commit>=4",
-    "prometheus-client>=0.20",  # parses the metrics of runs
+    "psutil>=5.9",  # processes of the benchmarks
     "pytest>=8.3",
     "pytest-xdist>=3.6",
     "ruff>=0.12",
-    "scipy>=1.13",  # writes the .mat files of the tests
     "setuptools>=77",  # `make` installs this checkout with the environment's own
     # The tests load with it what convert wrote. Not on Python 3.10, for the reason above.
     'tensorflow-datasets>=4.9.9; python_version >= "3.11"',
@@ -73,77 +75,65 @@ EXTRAS["dev"] = [
     "uv>=0.8",  # installs requirements.lock several times faster than pip, and writes it
 ]
 
-# Where there is no C compiler or no libjpeg-turbo to build them, other code does the work, more slowly.
-DECODER = setuptools.Extension(  # the reader's; TensorFlow decodes instead
+OPTIMIZED = ["-O3", "-pthread"]
+HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "imagebeam").glob("*.h"))
+LIBRARIES = {  # by name: a function of it, and the macro that its code in C asks for
+    "jpeg": ("jpeg_std_error", "HAVE_JPEG"),
+    "png": ("png_create_info_struct", "HAVE_PNG"),
+    "turbojpeg": ("tjInitTransform", "HAVE_TURBOJPEG"),
+}
+# Where there is no C compiler, other code does the work of both, more slowly. `libraries` are those that each can use:
+# without one of them, only what needs it is missing. docs/reader.md and docs/images.md say what that is.
+READER = setuptools.Extension(
     "imagebeam._native",
     [
         "imagebeam/_native.c",
         "imagebeam/read_records.c",
         "imagebeam/decode_parts.c",
+        "imagebeam/decode_png.c",
         "imagebeam/decode_whole.c",
-        "imagebeam/bilinear.c",
         "imagebeam/entry_points.c",
         "imagebeam/crc32c.c",
         "imagebeam/filter_weights.c",
         "imagebeam/resample.c",
     ],
-    depends=[
-        "imagebeam/native_methods.h",
-        "imagebeam/bilinear.h",
-        "imagebeam/entry_points.h",
-        "imagebeam/crc32c.h",
-        "imagebeam/filter_weights.h",
-        "imagebeam/resample.h",
-        "imagebeam/png_decoder.h",
-    ],
-    libraries=["jpeg", "m"],
-    extra_compile_args=["-O3", "-fno-math-errno", "-pthread"],  # lrint as one instruction
+    depends=HEADERS,
+    libraries=["m", "jpeg", "png"],
+    extra_compile_args=[*OPTIMIZED, "-ffp-contract=off"],  # weights are the same with and without fused multiply-add
     extra_link_args=["-pthread"],
-    optional=True,
+    optional=True,  # it is not built without libjpeg
 )
-PNG_DECODER = setuptools.Extension(  # for PNGs in the reader's; TensorFlow decodes splits with PNGs instead
-    "imagebeam._png",
-    ["imagebeam/_png.c"],
-    depends=["imagebeam/png_decoder.h"],
-    libraries=["png"],
-    extra_compile_args=["-O3"],
-    optional=True,
-)
-TURNER = setuptools.Extension(  # the converter's; Pillow decodes, turns and encodes instead, with some loss
-    "imagebeam._turn",
-    ["imagebeam/_turn.c"],
-    libraries=["jpeg"],
-    extra_compile_args=["-O3"],
-    optional=True,
-)
-RESIZER = setuptools.Extension(  # the converter's, for image.resampler: native
-    "imagebeam._resize",
-    ["imagebeam/_resize.c", "imagebeam/filter_weights.c", "imagebeam/pillow_pixels.c", "imagebeam/planes.c"],
-    depends=["imagebeam/filter_weights.h", "imagebeam/pillow_pixels.h", "imagebeam/planes.h"],
-    libraries=["jpeg", "m"],
-    extra_compile_args=["-O3", "-ffp-contract=off"],  # weights are the same with and without fused multiply-add
-    optional=True,
-)
-
-WRITER = setuptools.Extension(  # the converter's inner loops; Python code does the same
+WRITER = setuptools.Extension(
     "imagebeam._writer",
     [
         "imagebeam/_writer.c",
         "imagebeam/crc32c.c",
+        "imagebeam/filter_weights.c",
         "imagebeam/jpeg_structure.c",
-        "imagebeam/put_parts.c",
-        "imagebeam/record_frames.c",
+        "imagebeam/resize.c",
+        "imagebeam/turn_jpeg.c",
     ],
-    depends=[
-        "imagebeam/crc32c.h",
-        "imagebeam/jpeg_structure.h",
-        "imagebeam/record_frames.h",
-        "imagebeam/writer_methods.h",
-    ],
-    extra_compile_args=["-O3", "-pthread"],
+    depends=HEADERS,
+    libraries=["m", "jpeg", "turbojpeg"],
+    extra_compile_args=[*OPTIMIZED, "-ffp-contract=off"],
     extra_link_args=["-pthread"],
     optional=True,
 )
+
+
+class BuildExtensions(build_ext.build_ext):
+    """Builds the code in C with those libraries that are installed."""
+
+    def build_extensions(self) -> None:
+        found = {
+            name for name, (function, _) in LIBRARIES.items() if self.compiler.has_function(function, libraries=[name])
+        }
+        for extension in self.extensions:
+            wanted = [name for name in extension.libraries if name in LIBRARIES]
+            extension.libraries = [name for name in extension.libraries if name not in LIBRARIES or name in found]
+            extension.define_macros += [(LIBRARIES[name][1], "1") for name in wanted if name in found]
+        super().build_extensions()
+
 
 setuptools.setup(
     name="imagebeam",
@@ -170,15 +160,21 @@ setuptools.setup(
     # imagebeam/{pipelines,transforms,configs} are links to the folders beside it. With links, unlike package_dir, one
     # name finds a module wherever it is imported: a checkout, an editable install, a wheel, a worker's sdist, mypy.
     packages=setuptools.find_packages(include=["imagebeam", "imagebeam.*"]),
-    ext_modules=[DECODER, PNG_DECODER, TURNER, RESIZER, WRITER],
-    package_data={"imagebeam.configs": ["*.yaml"], "imagebeam": ["*.pyi"]},
+    ext_modules=[READER, WRITER],
+    cmdclass={"build_ext": BuildExtensions},
+    package_data={
+        "imagebeam.configs": ["*.yaml"],
+        "imagebeam": ["*.pyi", "py.typed"],
+        "imagebeam.transforms.html_report": ["*.css", "*.html"],
+    },
     # What every process needs, also a worker that gets only Beam and this sdist (--setup_file). Beam brings the other
-    # packages of the extra `convert`; these two are small and need nothing themselves.
+    # packages of the extra `convert`; these are small.
     install_requires=[
         FSSPEC,
         "google-crc32c>=1.5",
         "ijson>=3.2",  # COCO's annotations, streamed
+        "jinja2>=3.1",  # report.html, which a worker makes
     ],
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["imagebeam = imagebeam.pipelines.entry_point:run"]},
+    entry_points={"console_scripts": ["imagebeam = imagebeam.pipelines.cli:run"]},
 )

@@ -82,8 +82,6 @@ def __getattr__(name: str) -> object:
     module = _LAZY[name]
     extra = "convert" if module in ("imagebeam.pipelines.compact", "imagebeam.pipelines.convert") else None
     try:
-        if extra is not None:
-            importlib.import_module("imagebeam.pipelines.prepare_run")  # imports pydantic, which commands import later
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as e:
         from imagebeam import missing_packages

@@ -1,6 +1,6 @@
 """Runs the command line: `python -m imagebeam` is `imagebeam`."""
 
-from imagebeam.pipelines import entry_point
+from imagebeam.pipelines import cli
 
 if __name__ == "__main__":
-    entry_point.run()
+    cli.run()

@@ -1,13 +1,10 @@
 // The inner loops of the reader in C: they read records, find features in them and decode images, without Python's lock.
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include <stdio.h>
-
-#include <jpeglib.h>
-
 #include "native_methods.h"
+
+#include <jconfig.h>
+
+#include "crc32c.h"
 
 #define TEXT_OF(name) #name
 #define TEXT(name) TEXT_OF(name)
@@ -23,13 +20,15 @@ static int add_functions(PyObject *module) {
 
 PyMODINIT_FUNC PyInit__native(void) {
   PyObject *module = PyModule_Create(&definition);
+  prepare_crc32c();
   if (module && add_functions(module)) Py_CLEAR(module);
   if (module && PyModule_AddStringConstant(module, "LIBRARY", "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION)))
     Py_CLEAR(module);
-  PyObject *png = module ? PyImport_ImportModule("imagebeam._png") : NULL;
-  if (png) decode_png = (DecodePng *)PyCapsule_Import(PNG_DECODER, 0);
-  Py_XDECREF(png);
-  if (module && !decode_png) PyErr_Clear();
-  if (module && PyModule_AddIntConstant(module, "DECODES_PNG", decode_png != NULL)) Py_CLEAR(module);
+#ifdef HAVE_PNG
+  int decodes_png = 1;
+#else
+  int decodes_png = 0;
+#endif
+  if (module && PyModule_AddIntConstant(module, "DECODES_PNG", decodes_png)) Py_CLEAR(module);
   return module;
 }

@@ -1,10 +1,9 @@
 // The inner loops of the converter's writer in C: they read a file, check a JPEG, and make a record.
 //
-// Python code beside each caller does the same. Here only the usual case is handled: whatever is odd about a file or an
+// Python code beside each caller does the same, but for resizing. Here only the usual case is handled: whatever is odd about a file or an
 // image is left to the Python code, which alone words the errors.
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "writer_methods.h"
 
 #include <fcntl.h>
 #include <stdint.h>
@@ -17,8 +16,12 @@
 
 #include "crc32c.h"
 #include "jpeg_structure.h"
-#include "record_frames.h"
-#include "writer_methods.h"
+
+#ifdef HAVE_JPEG
+#include <jconfig.h>
+#define TEXT_OF(name) #name
+#define TEXT(name) TEXT_OF(name)
+#endif
 
 // --- files ----------------------------------------------------------------------------------------------------------
 
@@ -28,7 +31,7 @@ PyDoc_STRVAR(read_file_doc,
              "is no plain file, has another size, or was changed at another time than `version`, in ns since the\n"
              "epoch (0 allows any).");
 
-int64_t change_time(const struct stat *status) {
+static int64_t change_time(const struct stat *status) {
 #ifdef __APPLE__
   return status->st_mtimespec.tv_sec * INT64_C(1000000000) + status->st_mtimespec.tv_nsec;
 #else
@@ -237,6 +240,31 @@ static PyObject *encode_prefix(PyObject *module, PyObject *const *arguments, Py_
 
 // --- records --------------------------------------------------------------------------------------------------------
 
+enum { FRAME_BYTES = 16, HEADER_BYTES = 12 };
+
+static uint8_t *put_masked(uint8_t *at, uint32_t crc) {
+  uint32_t masked = mask_crc32c(crc);
+  memcpy(at, &masked, 4);
+  return at + 4;
+}
+
+// Puts a record at `start`. Its prefix may be there already. The checksums are those of the bytes before they are copied;
+// returns that of the bytes before, which is given, and of the record.
+static uint32_t put_framed(uint8_t *start, const uint8_t *prefix, uint64_t prefix_size, const uint8_t *payload,
+                    uint64_t payload_size, uint32_t crc) {
+  uint64_t length = prefix_size + payload_size;
+  uint8_t *at = start + HEADER_BYTES;
+  memcpy(start, &length, 8);
+  put_masked(start + 8, extend_crc32c(0, start, 8));
+  crc = extend_crc32c(crc, start, HEADER_BYTES);
+  uint32_t of_record = extend_crc32c(0, prefix, prefix_size);
+  if (prefix != at) memcpy(at, prefix, prefix_size);
+  of_record = extend_crc32c(of_record, payload, payload_size);
+  memcpy(at + prefix_size, payload, payload_size);
+  put_masked(at + length, of_record);
+  return extend_crc32c(join_crc32c(crc, of_record, length), at + length, 4);
+}
+
 PyDoc_STRVAR(extend_crc_doc,
              "extend_crc(crc32c: int, data) -> int\n\n"
              "Returns the crc32c of the bytes before, whose crc32c is given, and of a contiguous buffer; other\n"
@@ -317,7 +345,7 @@ static int describe(PyObject *values, const Jpeg *jpeg) {
          PyDict_SetItem(values, described[COLORSPACE], colorspaces[jpeg->num_components]);
 }
 
-int64_t now_ns(void) {
+static int64_t now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
@@ -353,9 +381,14 @@ static PyObject *put_jpeg(PyObject *module, PyObject *const *arguments, Py_ssize
     Py_RETURN_NONE;
   }
   prefix.size = size;
+  Py_buffer buffer;  // taken first: the pieces are borrowed, and no other code of Python may run until they are put
+  if (PyObject_GetBuffer(arguments[3], &buffer, PyBUF_WRITABLE)) {
+    Py_DECREF(data);
+    return NULL;
+  }
   Py_ssize_t before = !is_usual ? 0 : describe(values, &jpeg) ? -1 : find_prefix(&prefix, plain, values);
-  Py_buffer buffer;
-  if (before < 0 || (before && PyObject_GetBuffer(arguments[3], &buffer, PyBUF_WRITABLE))) {
+  if (before < 0) {
+    PyBuffer_Release(&buffer);
     Py_DECREF(data);
     return NULL;
   }
@@ -368,39 +401,51 @@ static PyObject *put_jpeg(PyObject *module, PyObject *const *arguments, Py_ssize
     crc = put_framed(start, at, before, (const uint8_t *)PyBytes_AS_STRING(data), size, crc);
     Py_END_ALLOW_THREADS;
   }
-  if (before) PyBuffer_Release(&buffer);
+  PyBuffer_Release(&buffer);
   if (!has_room) return Py_BuildValue("(LNiiiii)", (long long)read_ns, data, 0, 0, 0, 0, 0);
   Py_DECREF(data);
   return Py_BuildValue("(LOiiinI)", (long long)read_ns, Py_None, jpeg.height, jpeg.width, jpeg.num_components,
                        (Py_ssize_t)framed, crc);
 }
 
-static PyMethodDef checksum_methods[] = {
+static PyMethodDef methods[] = {
     {"extend_crc", extend_crc, METH_VARARGS, extend_crc_doc},
     {"put_record", put_record, METH_VARARGS, put_record_doc},
     {"put_jpeg", (PyCFunction)(void (*)(void))put_jpeg, METH_FASTCALL, put_jpeg_doc},
-    {"put_parts", (PyCFunction)(void (*)(void))put_parts, METH_FASTCALL, put_parts_doc},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMethodDef methods[] = {
     {"read_file", (PyCFunction)(void (*)(void))read_file, METH_FASTCALL, read_file_doc},
     {"read_part", (PyCFunction)(void (*)(void))read_part, METH_FASTCALL, read_part_doc},
     {"find_marker", find_marker, METH_VARARGS, find_marker_doc},
     {"encode_prefix", (PyCFunction)(void (*)(void))encode_prefix, METH_FASTCALL, encode_prefix_doc},
     {"check_jpeg", check_jpeg, METH_O, check_jpeg_doc},
+    {"resize_pixels", resize_pixels, METH_VARARGS, resize_pixels_doc},
+#ifdef HAVE_JPEG
+    {"resize_jpeg", resize_jpeg, METH_VARARGS, resize_jpeg_doc},
+#endif
+#ifdef HAVE_TURBOJPEG
+    {"turn_jpeg", turn_jpeg, METH_VARARGS, turn_jpeg_doc},
+#endif
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_writer", "Reads files, checks JPEGs and puts records into buffers, in C.", 0, methods,
+    PyModuleDef_HEAD_INIT, "_writer", "Reads, checks, resizes and turns images, and puts records into buffers, in C.", 0, methods,
 };
+
+// The bytes that are written depend on these. Count up the resizer whenever the same image gives other bytes.
+static int add_libraries(PyObject *module) {
+#ifdef HAVE_JPEG
+  if (PyModule_AddStringConstant(module, "RESIZER", "resizer 2, libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION))) return -1;
+#endif
+#ifdef HAVE_TURBOJPEG
+  if (PyModule_AddStringConstant(module, "TURNER", "TurboJPEG " TEXT(LIBJPEG_TURBO_VERSION))) return -1;
+#endif
+  return 0;
+}
 
 PyMODINIT_FUNC PyInit__writer(void) {
   PyObject *module = PyModule_Create(&definition);
   choose_next_marker();
-  // A processor without the instruction has none of these functions: google-crc32c knows further ways.
-  if (module && has_fast_crc32c() && (make_objects() || PyModule_AddFunctions(module, checksum_methods)))
-    Py_CLEAR(module);
+  prepare_crc32c();
+  if (module && (make_objects() || add_libraries(module))) Py_CLEAR(module);
   return module;
 }

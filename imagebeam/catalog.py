@@ -12,7 +12,7 @@ from typing import Any
 from imagebeam import errors, storage
 from imagebeam.catalog_format import (
     CATALOG_FILE,
-    CONTROL_DIRECTORY,
+    COMMIT_LOCK_FILE,
     DAMAGE,
     DUPLICATES_FILE,
     FORMAT_VERSION,
@@ -20,7 +20,7 @@ from imagebeam.catalog_format import (
     INDEXING_PREFIX,
     LABELS_FILE,
     MASK_LABELS_FILE,
-    PUBLISH_MARKER,
+    METADATA_DIRECTORY,
     REJECTS_FILE,
     REPORT_PAGE_FILE,
     STAGING_PREFIX,
@@ -36,14 +36,14 @@ from imagebeam.catalog_format import (
 
 __all__ = [
     "CATALOG_FILE",
-    "CONTROL_DIRECTORY",
+    "COMMIT_LOCK_FILE",
     "DUPLICATES_FILE",
     "FORMAT_VERSION",
     "INDEXING_PREFIX",
     "INDEX_DIRECTORY",
     "LABELS_FILE",
     "MASK_LABELS_FILE",
-    "PUBLISH_MARKER",
+    "METADATA_DIRECTORY",
     "REJECTS_FILE",
     "REPORT_PAGE_FILE",
     "STAGING_PREFIX",
@@ -126,13 +126,13 @@ def missing_catalog(
 
 def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> str:
     """Returns why a folder holds no catalog, and what to do."""
-    control = storage.join(directory, CONTROL_DIRECTORY)
+    metadata = storage.join(directory, METADATA_DIRECTORY)
     read_file = read or storage.storage_of(directory).read
     try:
-        fingerprint = _marked_fingerprint(read_file(storage.join(control, PUBLISH_MARKER)))
-        staged = storage.join(control, f"{STAGING_PREFIX}{fingerprint}", CATALOG_FILE)
+        fingerprint = json.loads(read_file(storage.join(metadata, COMMIT_LOCK_FILE)))["fingerprint"]
+        staged = storage.join(metadata, f"{STAGING_PREFIX}{fingerprint}", CATALOG_FILE)
         catalog = Catalog.from_json(read_file(staged).decode("utf-8", "replace"), staged)
-    except (OSError, errors.CatalogError):
+    except (OSError, errors.CatalogError, *DAMAGE):
         pass
     else:
         if catalog.indexed:
@@ -143,7 +143,7 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
             f"again (--input {source}), which finishes it"
         )
     try:
-        names = [] if read else [entry.name for entry in storage.storage_of(control).list_directory(control)]
+        names = [] if read else [entry.name for entry in storage.storage_of(metadata).list_directory(metadata)]
     except OSError:
         names = []
     if any(name.startswith(STAGING_PREFIX + INDEXING_PREFIX) for name in names):
@@ -151,15 +151,6 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
     if any(name.startswith(STAGING_PREFIX) for name in names):
         return "a conversion into it is unfinished; wait for it, or run the same convert command again to resume"
     return "no dataset was committed there; give the --output of a successful convert command"
-
-
-def _marked_fingerprint(marker: bytes) -> str:
-    """Returns the fingerprint in a marker: a field of its JSON, or the whole text in older ones."""
-    text = marker.decode("utf-8", "replace")
-    try:
-        return str(json.loads(text)["fingerprint"])
-    except (ValueError, TypeError, KeyError):
-        return text
 
 
 def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[str]] | None) -> str:
@@ -174,7 +165,7 @@ def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[s
             names = sorted(name.rstrip("/") for name in list_names(directory))
     except (OSError, errors.ImagebeamError):  # this only adds detail to an error that is raised anyway
         return ""
-    if not {INDEX_DIRECTORY, CONTROL_DIRECTORY}.isdisjoint(names):
+    if not {INDEX_DIRECTORY, METADATA_DIRECTORY}.isdisjoint(names):
         return ""
     return next((name for name in names if _LIKE_TFRECORD.search(name)), "")
 

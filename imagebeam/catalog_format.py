@@ -1,4 +1,4 @@
-"""What is in a catalog, and its JSON. `imagebeam.catalog` reads the catalog of a dataset."""
+"""The content of a catalog, and its JSON. `imagebeam.catalog` reads the catalog of a dataset."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, features
 
 # Raised when an older imagebeam would misread a newer catalog. A new field that only adds facts does not raise it:
 # catalogs without the field stay readable, and an imagebeam that does not know the field reads the rest.
-FORMAT_VERSION = 3  # of an index of another tool's shards, which earlier releases would take for their own, and remove
+FORMAT_VERSION = 3  # written for an index of another tool's shards
 _SNAPSHOT_FORMAT = 2  # written if a shard lies in another folder or has removed records
 _SELF_CONTAINED_FORMAT = 1  # written for all other datasets
 CATALOG_FILE = "catalog.json"
@@ -25,11 +25,11 @@ DUPLICATES_FILE = "duplicates.jsonl"
 STATISTICS_FILE = "statistics.json"
 REPORT_PAGE_FILE = "report.html"
 INDEX_DIRECTORY = "index"
-STATE_DIRECTORY = "state"  # of a snapshot, for the next update: one file for each shard
+STATE_DIRECTORY = "state"  # in a snapshot, for the next update: one file for each shard
 STATE_SUFFIX = ".json.gz"
-CONTROL_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; removed after a commit
-INDEXING_PREFIX = "indexing-"  # of the fingerprint of a run of `imagebeam index`, which names its staging folder
-PUBLISH_MARKER = "publishing"  # file in it that names the fingerprint and the run while a commit moves shards
+METADATA_DIRECTORY = ".imagebeam"  # the lock, staged shards, reports; removed after a commit
+INDEXING_PREFIX = "indexing-"  # the fingerprint of a run of `imagebeam index` begins so; it names the staging folder
+COMMIT_LOCK_FILE = "publishing"  # file in it that names the fingerprint and the run while a commit moves shards
 STAGING_PREFIX = "staging-"  # folder in it, named by the fingerprint, with the files that are not committed yet
 
 _NO_STATE = (0, None)
@@ -39,7 +39,7 @@ class File(NamedTuple):
     """A committed file."""
 
     bytes: int
-    crc32c: int | None  # None in old catalogs, which kept no checksums of such files
+    crc32c: int | None  # None for the index of a compressed shard, which there is none of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Shard:
     """One file of a split."""
 
     name: str  # path relative to the dataset: in its folder, or in that of an earlier snapshot beside it
-    records: int  # in the file, removed ones included
-    bytes: int  # of the stored file
-    crc32c: int  # of the stored file
-    index_crc32c: int | None = None  # of its index; None without an index, and in old catalogs
+    records: int  # number in the file, removed ones included
+    bytes: int  # size of the stored file
+    crc32c: int  # checksum of the stored file
+    index_crc32c: int | None = None  # checksum of its index; None without an index
     removed: int = 0  # records that no longer belong to the dataset; `snapshots.REMOVED_FILE` names them
-    state_bytes: int = 0  # of the state of its images; 0 without one, and in old catalogs
+    state_bytes: int = 0  # size of the state of its images; 0 without one
     state_crc32c: int | None = None
 
     @property
@@ -62,7 +62,7 @@ class Shard:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the shard lies in the folder of an earlier snapshot."""
+        """True if the shard is in the folder of an earlier snapshot."""
         return self.name.startswith("../")
 
     @property
@@ -85,7 +85,7 @@ class Shard:
 
     @property
     def state_file(self) -> File | None:
-        """Entry of the state; None if it is not known."""
+        """Entry of the state; None if there is none."""
         return File(self.state_bytes, self.state_crc32c) if self.state_bytes else None
 
 
@@ -177,10 +177,10 @@ def _checked(catalog: Catalog) -> Catalog:
 
 @dataclasses.dataclass(frozen=True)
 class Catalog:
-    """Everything that a reader must know about a dataset before it opens a shard."""
+    """Description of a dataset: all that a reader needs before it opens a shard."""
 
     name: str
-    fingerprint: str  # of the config and the references: equal fingerprints mean equal shards
+    fingerprint: str  # covers config and references: equal fingerprints mean equal shards
     compression: str  # "none" or "gzip"
     splits: Mapping[str, Split]
     labels: tuple[str, ...]  # class names; the id of the first is `label_base`
@@ -189,7 +189,7 @@ class Catalog:
     features: tuple[features.Feature, ...]
     config: Mapping[str, Any]
     counts: Counts
-    versions: Mapping[str, str]  # of the packages that can change bytes
+    versions: Mapping[str, str]  # packages that can change bytes
     created: str  # ISO 8601, UTC
     # By name, without the shards, the indexes and the catalog.
     files: Mapping[str, File] = dataclasses.field(default_factory=dict)
@@ -208,7 +208,7 @@ class Catalog:
 
     @property
     def is_self_contained(self) -> bool:
-        """Whether all shards lie in the folder of the catalog, and all of their records belong to the dataset."""
+        """True if all shards are in the folder of the catalog, and all of their records belong to the dataset."""
         every = (shard for split in self.splits.values() for shard in split.shards)
         return not any(shard.is_elsewhere or shard.removed for shard in every)
 
@@ -246,7 +246,7 @@ class Catalog:
             ],
             "config": self.config,
             "versions": self.versions,
-        } | ({"files": {name: _file_fields(file) for name, file in self.files.items()}} if self.files else {})
+        } | ({"files": {name: file._asdict() for name, file in self.files.items()}} if self.files else {})
         fields |= {"inputs": self.inputs} if self.inputs else {}
         fields |= {"snapshot": self.snapshot} if self.snapshot else {}
         fields |= {"duplicates": self.duplicates} if self.duplicates else {}
@@ -293,8 +293,8 @@ class Catalog:
                         Shard(**shard, index_crc32c=index_crc32c, state_bytes=num_bytes, state_crc32c=crc32c)
                         for shard, index_crc32c, (num_bytes, crc32c) in zip(
                             split["shards"],
-                            _padded(split.get("index_crc32c", ()), None),
-                            _padded(split.get("states", ()), _NO_STATE),
+                            split.get("index_crc32c") or itertools.repeat(None),
+                            split.get("states") or itertools.repeat(_NO_STATE),
                         )
                     )
                 )
@@ -310,7 +310,7 @@ class Catalog:
             counts=Counts(**fields["counts"]),
             versions=fields["versions"],
             created=fields["created"],
-            files={name: _file(file) for name, file in fields.get("files", {}).items()},
+            files={name: File(**file) for name, file in fields.get("files", {}).items()},
             inputs=fields.get("inputs", {}),
             snapshot=fields.get("snapshot", {}),
             duplicates=fields.get("duplicates", {}),
@@ -335,20 +335,6 @@ def _state_fields(split: Split) -> dict[str, Any]:
     """Returns size and checksum of the states of a split's shards, in shard order."""
     states = [(shard.state_bytes, shard.state_crc32c) for shard in split.shards]
     return {"states": states} if any(state != _NO_STATE for state in states) else {}
-
-
-def _padded(values: Iterable[Any], default: Any) -> Iterator[Any]:
-    """Yields the values, then the default without an end: old catalogs lack values."""
-    return itertools.chain(values, itertools.repeat(default))
-
-
-def _file_fields(file: File) -> Any:
-    return file.bytes if file.crc32c is None else file._asdict()
-
-
-def _file(fields: Any) -> File:
-    """Parses what `_file_fields` returned. A number is a size without a checksum, as in old catalogs."""
-    return File(fields, None) if isinstance(fields, int) else File(fields["bytes"], fields["crc32c"])
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:

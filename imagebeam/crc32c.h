@@ -1,10 +1,10 @@
-// The checksum of records, with the processor's own instruction. See crc32c.c.
+// The checksum of records. See crc32c.c.
 
 #include <stddef.h>
 #include <stdint.h>
 
-// Returns whether the processor has the instruction. Call this before the functions below, which need it.
-int has_fast_crc32c(void);
+// Makes the tables. Call this once before the functions below.
+void prepare_crc32c(void);
 
 // The checksum of the bytes before, whose checksum is given, and of `size` bytes; 0 is that of no bytes.
 uint32_t extend_crc32c(uint32_t crc, const uint8_t *data, size_t size);

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import array
+import dataclasses
 import difflib
 import functools
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,14 +25,16 @@ from imagebeam.reader import (
     open_files,
     option_values,
     read_plan,
+    reader_state,
     schedule,
     selection,
-    source_of_address,
 )
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+    from imagebeam.reader import example_source, jax_iterator
 
 
 def open_dataset(
@@ -45,26 +48,25 @@ def open_dataset(
     """Opens the dataset in `directory` and checks that all its shards exist with the lengths that the catalog says.
 
     Args:
-        directory: a local folder or an address: gs:// is read with TensorFlow's file system, any other
-            through the cache. If it holds snapshots instead of a catalog, the latest one is read.
-        cache_dir: a local folder for copies of whole shards; needed for every address but gs://, which TensorFlow
-            reads in blocks. Snapshots of a dataset share it.
+        directory: a local folder or an address. If it holds snapshots instead of a catalog, the latest one is read.
+        cache_dir: a local folder for copies of the whole shards of an address; snapshots of a dataset share it. Without
+            it, and where it has no room for all that is read, records are read at their address in every epoch.
         cache_bytes: largest size of the cache; the shards used longest ago are removed first.
-        storage_options: credentials and other options of the storage behind the cache: see docs/storage.md.
+        storage_options: credentials and other options of the address's storage: see docs/storage.md.
         snapshot: name or number of a snapshot to read, such as "000002" or 2, instead of the latest.
 
     Raises:
         CatalogError: if there is no catalog, or it was edited or written by a newer release; or the list of removed
             records is missing or damaged.
         ShardError: if a shard is missing or has another length than the catalog says.
-        ConfigError: if the address cannot be read here, or there is no such snapshot.
+        ConfigError: if the address cannot be read here, an option is not known, or there is no such snapshot.
     """
     folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
     max_bytes = option_values.whole(1)("cache_bytes", cache_bytes)
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of the storage's options")
     address = option_values.path("directory", directory)
-    source = source_of_address.open_source(address, folder, max_bytes, storage_options)
+    source = dataset_source.DatasetSource(address, folder, max_bytes, storage_options)
     catalog = source.load_catalog(snapshot)
     source.check_shards(catalog)
     return ImageDataset(source, catalog, removed=source.load_removed(catalog))
@@ -75,7 +77,7 @@ class ImageDataset:
 
     def __init__(
         self,
-        source: dataset_source.Source,
+        source: dataset_source.DatasetSource,
         catalog: catalog_lib.Catalog,
         filters: Sequence[frozenset[int]] = (),
         unfiltered: ImageDataset | None = None,
@@ -120,11 +122,6 @@ class ImageDataset:
         return self._unfiltered or self
 
     @property
-    def kept_open(self) -> open_files.Lifetime:
-        """An object that keeps the files of this dataset open as long as it is held."""
-        return self._lifetime
-
-    @property
     def splits(self) -> Mapping[str, catalog_lib.Split]:
         """The splits by name, each with its shards and `num_examples`; filters do not change them."""
         return self.catalog.splits
@@ -140,13 +137,13 @@ class ImageDataset:
 
         `tf.io.parse_example` makes a RaggedTensor [batch, None] of it.
         """
-        tf = feeds.import_tensorflow()
-        from imagebeam.reader import list_features
+        tf = batch_iterator.import_tensorflow()
+        from imagebeam.reader import tf_pipeline
 
         return {
-            feature.key: list_features.spec_of(feature)
+            feature.key: tf_pipeline.spec_of(feature)
             if feature.many
-            else tf.io.FixedLenFeature([], list_features.TF_TYPES[feature.kind])
+            else tf.io.FixedLenFeature([], tf_pipeline.TF_TYPES[feature.kind])
             for feature in self.catalog.features
         }
 
@@ -225,7 +222,7 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).as_numpy(batch_size, **options)
 
-    def as_jax(self, split: str, sharding: Any, batch_size: int, **options: Any) -> Iterator[dict[str, Any]]:
+    def as_jax(self, split: str, sharding: Any, batch_size: int, **options: Any) -> jax_iterator.JaxIterator:
         """Returns an iterator over batches as global jax.Arrays; every process reads its share of each batch.
 
         Args:
@@ -236,7 +233,9 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).as_jax(sharding, batch_size, **options)
 
-    def as_distributed(self, strategy: Any, split: str, global_batch_size: int, **options: Any) -> Any:
+    def as_distributed(
+        self, strategy: tf.distribute.Strategy, split: str, global_batch_size: int, **options: Any
+    ) -> tf.distribute.DistributedDataset:
         """Returns batches for a tf.distribute strategy (TPUStrategy, MirroredStrategy...); each worker reads its share.
 
         Args:
@@ -247,7 +246,50 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).as_distributed(strategy, global_batch_size, **options)
 
-    def as_grain(self, split: str, *, decode: bool = True, features: Sequence[str] | None = None) -> Any:
+    def state_at(self, split: str, step: int, batch_size: int, **options: Any) -> reader_state.ReaderState:
+        """Returns the state of a job after `step` batches of each process: where a restart goes on. Reads no image.
+
+        Args:
+            split: "train", or a part such as "train[:10%]".
+            step: number of batches that each process has taken since the reader began.
+            batch_size: number of examples in a batch of one process; of `as_jax` and `as_distributed` that of all
+                divided by `process_count`.
+            **options: the options of the reader that decide the order: `seed`, `shuffle`, `shuffle_bytes`,
+                `shuffle_records`, `process_count`, `num_epochs`, `first_epoch`.
+
+        Raises:
+            ConfigError: if the options do not fit each other, or `step` is beyond the last batch.
+        """
+        return _SplitFeeds(self, split).state_at(step, batch_size, **options)
+
+    def class_weights(self, split: str = normalize.TRAIN, label_base: int = 0) -> dict[int, float]:
+        """Returns a weight for each class by its id, so that all classes have the same total weight.
+
+        The weight is examples / (classes * examples of the class), over the classes that the filters keep and that the
+        split has; it is 0 for all others. For `weights=`, and for Keras' `class_weight`.
+
+        Args:
+            split: "train", or a part such as "train[:10%]"; the whole split is counted.
+            label_base: as in `ReadOptions`.
+
+        Raises:
+            ConfigError: if the dataset has no classes, or they were not counted.
+        """
+        name = selection.parse_part(split, self.splits)[0]
+        counted = self.statistics.get(name, {}).get("labels", {})
+        if self.catalog.label_kind != "class" or not counted:
+            raise errors.ConfigError(
+                f"{self.directory} has no classes, or no statistics.json that counts those of {name!r}: "
+                "give weights={id of a class: weight} yourself"
+            )
+        kept = [all(each + self.catalog.label_base in ids for ids in self._filters) for each in range(len(self.labels))]
+        counts = [counted.get(label, 0) * is_kept for label, is_kept in zip(self.labels, kept)]
+        share = sum(counts) / max(1, sum(map(bool, counts)))
+        return {index + label_base: share / count if count else 0.0 for index, count in enumerate(counts)}
+
+    def as_grain(
+        self, split: str, *, decode: bool = True, features: Sequence[str] | None = None
+    ) -> example_source.ExampleSource:
         """Returns the examples as a random access source, for Grain's DataLoader or MapDataset and for PyTorch.
 
         Args:
@@ -263,7 +305,9 @@ class ImageDataset:
 
         selected = self.select(split)
         is_raw = bare_pixels.is_raw(self.catalog, bare_pixels.formats_in(self.statistics, selected.split))
-        fetcher = self._source.fetcher(self.catalog, selected.split)
+        share = selected.share_of(0, 1)
+        reads = selection.Reads(share, 1, None, is_divided=True)  # by Grain, in a way that it does not say
+        fetcher = self._source.open_reader(self.catalog, selected.split, reads)
         return example_source.ExampleSource(selected, fetcher, self.catalog, decode, is_raw, features, self._lifetime)
 
     def select(self, split: str) -> selection.Selection:
@@ -282,10 +326,16 @@ class ImageDataset:
             ConfigError: if the options do not fit the dataset.
         """
         selected = self.select(split)
-        fetcher = self._source.fetcher(self.catalog, selected.split)
-        return read_plan.make_plan(self.directory, self.catalog, self.statistics, selected, fetcher, asked, replicas)
+        epochs = schedule.SelectionEpochs(selected)
+        planned = schedule.plan(epochs, asked, replicas)
+        open_reader = functools.partial(self._source.open_reader, self.catalog, selected.split, epochs.reads(asked))
+        plan = read_plan.make_plan(
+            self.directory, self.catalog, self.statistics, selected, open_reader, planned, asked, self._lifetime
+        )
+        read_plan.check_batch_size(split, len(selected), asked, planned)
+        return dataclasses.replace(plan, mean_and_std=self._mean_and_std(asked))
 
-    def mean_and_std(self, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
+    def _mean_and_std(self, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
         """Returns mean and standard deviation to normalise pixels from 0 to 255 with; None if they stay as they are.
 
         Raises:
@@ -359,8 +409,10 @@ class ImageDataset:
             if feature is None or self.catalog.label_kind != "class":
                 raise errors.ConfigError(f"{self.directory} has no classes to filter by")
             rows, ids = array.array("q"), array.array("q")
-            fetcher = self._source.fetcher(self.catalog, split)
-            for row, found in enumerate(fetcher.find_ints(feature.key, self._removed_records(split))):
+            whole = selection.select(self.catalog, split, (), None, self._removed_records)
+            reads = schedule.SelectionEpochs(whole).reads(options_lib.ReadOptions(shuffle=None))
+            reader = self._source.open_reader(self.catalog, split, reads)
+            for row, found in enumerate(reader.find_ints(feature.key, self._removed_records(split))):
                 ids.extend(found)
                 rows.extend([row] * len(found))
             self._labels_of[split] = np.array(rows, np.int64), np.array(ids, np.int64)
@@ -373,19 +425,10 @@ class _SplitFeeds(feeds.Feeds):
     def __init__(self, dataset: ImageDataset, split: str):
         self._dataset = dataset
         self._split = split
+        self.is_train = selection.parse_part(split, dataset.splits)[0] == normalize.TRAIN
 
-    def plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
+    def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> schedule.Schedule:
+        return schedule.plan(schedule.SelectionEpochs(self._dataset.select(self._split)), asked, replicas)
+
+    def make_plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         return self._dataset.records(self._split, asked, replicas)
-
-    def check_schedule(self, asked: options_lib.ReadOptions, planned: schedule.Schedule) -> None:
-        read_plan.check_batch_size(self._split, self._dataset.num_examples(self._split), asked, planned)
-
-    def mean_and_std(self, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
-        return self._dataset.mean_and_std(asked)
-
-    def lists_among(self, keys: Sequence[str]) -> list[str]:
-        return read_plan.lists_among(self._dataset.catalog, keys)
-
-    @property
-    def kept_open(self) -> Any:
-        return self._dataset.kept_open

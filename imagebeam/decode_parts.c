@@ -3,12 +3,10 @@
 // Only the wanted part of a JPEG is decoded: the columns outside are not transformed, the rows above are only
 // entropy-decoded, the rows below are not read, and libjpeg scales down if the part is at least twice the wanted size.
 // With entry points (entry_points.c), columns and rows outside are not entropy-decoded either.
-// The part is then resized and written, mirrored if asked for, to its place in the batch: from the four nearest pixels
-// (bilinear.c), or with a filter (resample.c). Levels become other numbers, such as floats, while the image is in the
+// The part is then resized (resample.c) and written, mirrored if asked for, to its place in the batch. Levels become other numbers, such as floats, while the image is in the
 // processor's cache: a pass over the finished batch would read and write all of it again.
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native_methods.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -23,9 +21,7 @@
 
 #include <jerror.h>
 
-#include "bilinear.h"
 #include "entry_points.h"
-#include "native_methods.h"
 #include "resample.h"
 
 #ifndef LIBJPEG_TURBO_VERSION_NUMBER
@@ -37,6 +33,10 @@
 
 enum { MAX_REDUCTION = 8, ROWS_AT_ONCE = 16, MAX_THREADS = 1024 };
 
+// A PNG, and a JPEG of several scans, is in memory as a whole: one with more pixels is refused. The converter decodes no
+// more either (limits.MAX_DECODED_PIXELS).
+enum { MAX_WHOLE_PIXELS = 100000000 };
+
 // Where the pixels of the resized image are in a part, in pixels of the image.
 typedef struct {
   double top, row_step, left, column_step;
@@ -47,12 +47,12 @@ typedef struct {
   Py_buffer *images;
   Py_buffer *points;  // entry points of each image, empty if there are none
   const Part *parts;
-  const Frame *frames;  // NULL: parts are resized from the nearest pixels, without a filter
+  const int32_t *sizes;  // [count, 2]: height and width in each record; NULL if they are not known
+  const Frame *frames;  // NULL: whole parts are resized from the four nearest pixels
   int filter, is_antialiased;  // of the filter
   J_DCT_METHOD dct_method;
   const uint8_t *flips;
   int height, width;  // of the images in the batch
-  ResizeRow *resize_row;
   uint8_t *out;
   size_t value_bytes;  // of a value of a pixel in `out`
   const uint8_t *values;  // [3, 256], what each level of each channel becomes; NULL: levels stay as they are
@@ -70,13 +70,9 @@ typedef struct {
   uint8_t *pixels;  // the decoded part
   size_t num_pixel_bytes;
   uint8_t *resized;  // the image, if its levels become other values
-  Bilinear bilinear;
-  size_t num_blended;
   Scratch scratch;
   PngImage png;
 } Worker;
-
-DecodePng *decode_png;
 
 static void fail(Worker *worker, const char *text) {
   snprintf(worker->failure, JMSG_LENGTH_MAX, "%s", text);
@@ -134,19 +130,24 @@ static Part reduce_part(Part part, int reduction, const Frame *frame) {
   return (Part){top, left, bottom - top, right - left};
 }
 
-static void resize_with_filter(Worker *worker, const Batch *batch, const uint8_t *pixels, size_t stride, Part part,
-                               Part reduced, int reduction, const Frame *frame, int flip, uint8_t *out) {
-  double left = (part.left + frame->left) / reduction - reduced.left;
-  double top = (part.top + frame->top) / reduction - reduced.top;
-  Side across = {reduced.width, batch->width, left, frame->column_step / reduction, batch->filter,
-                 !batch->is_antialiased};
-  Side down = {reduced.height, batch->height, top, frame->row_step / reduction, batch->filter, !batch->is_antialiased};
-  if (!resample_rgb(pixels, stride, &across, &down, flip, out, &worker->scratch)) fail(worker, "out of memory");
-}
-
 // A frame fits if its pixels are inside of the part.
 static int is_fitting_side(double start, double step, int count, int side) {
   return start >= 0 && step > 0 && start + step * count <= side + 0.01;  // not if one is NaN
+}
+
+// Checks the header of an image, before anything is allocated for its pixels.
+static void check_size(Worker *worker, const Batch *batch, Py_ssize_t index, uint32_t width, uint32_t height,
+                       int is_whole) {
+  const int32_t *size = batch->sizes ? batch->sizes + 2 * index : NULL;
+  char text[JMSG_LENGTH_MAX];
+  if (size && (size[0] < 0 || size[1] < 0 || (uint32_t)size[0] != height || (uint32_t)size[1] != width))
+    snprintf(text, sizeof text, "the image has %u x %u pixels, its record says %d x %d", height, width, size[0], size[1]);
+  else if (is_whole && (uint64_t)width * height > MAX_WHOLE_PIXELS)
+    snprintf(text, sizeof text, "%u x %u pixels, which are decoded as a whole, are more than %d: convert with image.resize",
+             height, width, MAX_WHOLE_PIXELS);
+  else
+    return;
+  fail(worker, text);
 }
 
 // Checks that the part is inside of the image, and the frame inside of the part.
@@ -166,16 +167,17 @@ static void check_part(Worker *worker, const Batch *batch, Part part, const Fram
 static void resize_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
                         Part part, Part reduced, int reduction, uint8_t *out) {
   int flip = batch->flips && batch->flips[index];
+  Side across = {reduced.width, batch->width, 0, (double)reduced.width / batch->width, FILTER_BILINEAR, 1};
+  Side down = {reduced.height, batch->height, 0, (double)reduced.height / batch->height, FILTER_BILINEAR, 1};
   if (batch->frames) {
-    resize_with_filter(worker, batch, pixels, stride, part, reduced, reduction, &batch->frames[index], flip, out);
-    return;
+    const Frame *frame = &batch->frames[index];
+    double left = (part.left + frame->left) / reduction - reduced.left;
+    double top = (part.top + frame->top) / reduction - reduced.top;
+    int is_aliased = !batch->is_antialiased;
+    across = (Side){reduced.width, batch->width, left, frame->column_step / reduction, batch->filter, is_aliased};
+    down = (Side){reduced.height, batch->height, top, frame->row_step / reduction, batch->filter, is_aliased};
   }
-  size_t num_values = 3 * (size_t)reduced.width + 1;
-  if (num_values > worker->num_blended) {
-    worker->bilinear.blended = grow(worker, worker->bilinear.blended, num_values * sizeof(int16_t));
-    worker->num_blended = num_values;
-  }
-  resize_bilinear(&worker->bilinear, pixels, stride, reduced.width, reduced.height, flip, out);
+  if (!resample_rgb(pixels, stride, &across, &down, flip, out, &worker->scratch)) fail(worker, "out of memory");
 }
 
 // `type` has the size of a value.
@@ -212,12 +214,13 @@ static void write_part(Worker *worker, const Batch *batch, Py_ssize_t index, con
 // for abbreviated streams (libjpeg.txt, "Abbreviated datastreams and multiple images"), so a JPEG without tables, such
 // as a frame of Motion JPEG, would be decoded with the tables of the image before it.
 static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *data, size_t size,
-                        Part part) {
+                        Part part, int is_cut) {
   struct jpeg_decompress_struct *jpeg = &worker->jpeg;
   jpeg_create_decompress(jpeg);
   jpeg_mem_src(jpeg, data, size);
   jpeg_read_header(jpeg, TRUE);
   const Frame *frame = batch->frames ? &batch->frames[index] : NULL;
+  if (!is_cut) check_size(worker, batch, index, jpeg->image_width, jpeg->image_height, jpeg_has_multiple_scans(jpeg));
   check_part(worker, batch, part, frame, jpeg->image_width, jpeg->image_height);
   int reduction = choose_reduction(batch, part, frame);
   int is_cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
@@ -233,7 +236,7 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
   if (num_columns < jpeg->output_width) jpeg_crop_scanline(jpeg, &first_column, &num_columns);  // to whole blocks
   size_t stride = (size_t)num_columns * (is_cmyk ? 4 : 3);
   if (stride * height > worker->num_pixel_bytes) {
-    worker->pixels = grow(worker, worker->pixels, stride * height + RESAMPLE_SLACK);
+    worker->pixels = grow(worker, worker->pixels, stride * height + PIXELS_SLACK);
     worker->num_pixel_bytes = stride * height;
   }
   if (top > 0) jpeg_skip_scanlines(jpeg, top);
@@ -253,19 +256,30 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
   write_part(worker, batch, index, pixels, stride, part, reduced, reduction);
 }
 
+#ifdef HAVE_PNG
 static int is_png(const Py_buffer *image) { return image->len >= 8 && !memcmp(image->buf, "\x89PNG\r\n\x1a\n", 8); }
 
-// A PNG can only be decoded whole.
+static uint32_t four_bytes(const uint8_t *at) {
+  return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+// A PNG can only be decoded whole. Its header is always the first chunk.
 static void decode_png_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
   const Py_buffer *image = &batch->images[index];
-  char message[PNG_MESSAGE_SIZE];
+  char message[MESSAGE_SIZE];
   Part part = batch->parts[index];
+  const Frame *frame = batch->frames ? &batch->frames[index] : NULL;
+  const uint8_t *data = image->buf;
   PngImage *png = &worker->png;
-  if (!decode_png(image->buf, image->len, png, message)) fail(worker, message);
-  check_part(worker, batch, part, batch->frames ? &batch->frames[index] : NULL, png->width, png->height);
+  if (image->len >= 24 && !memcmp(data + 12, "IHDR", 4)) {
+    check_size(worker, batch, index, four_bytes(data + 16), four_bytes(data + 20), 1);
+    check_part(worker, batch, part, frame, four_bytes(data + 16), four_bytes(data + 20));
+  }
+  if (!decode_png(data, image->len, png, message)) fail(worker, message);
   size_t stride = (size_t)3 * png->width;
   write_part(worker, batch, index, png->pixels + part.top * stride + 3 * part.left, stride, part, part, 1);
 }
+#endif
 
 // Decodes the part out of a smaller JPEG. Returns 0 if there are no entry points, or they do not fit the image: an image
 // that has them is whole, so libjpeg warns of nothing if they fit.
@@ -274,11 +288,13 @@ static int decode_cut(Worker *worker, const Batch *batch, Py_ssize_t index) {
   char unused[JMSG_LENGTH_MAX];
   if (!points->len || !cut_jpeg(image->buf, image->len, points->buf, points->len, batch->parts[index], &worker->cut))
     return 0;
+  const int32_t *size = batch->sizes ? batch->sizes + 2 * index : NULL;
+  if (size && (size[0] != worker->cut.source_height || size[1] != worker->cut.source_width)) return 0;
   worker->failure = unused;
   worker->refuses_warnings = 1;
   volatile int is_decoded = 0;
   if (!setjmp(worker->on_error)) {
-    decode_part(worker, batch, index, worker->cut.data, worker->cut.size, worker->cut.part);
+    decode_part(worker, batch, index, worker->cut.data, worker->cut.size, worker->cut.part, 1);
     is_decoded = 1;
   }
   worker->refuses_warnings = 0;
@@ -286,46 +302,37 @@ static int decode_cut(Worker *worker, const Batch *batch, Py_ssize_t index) {
   return is_decoded;
 }
 
-static void prepare_worker(Worker *worker) {
+static void decode_images(Worker *worker, Batch *batch) {
+  volatile size_t index = 0;
   worker->jpeg.err = jpeg_std_error(&worker->errors);
   worker->errors.error_exit = on_libjpeg_error;
   worker->errors.emit_message = on_libjpeg_message;
   worker->jpeg.client_data = worker;
+  while ((index = atomic_fetch_add(&batch->next, 1)) < (size_t)batch->count) {
+    if (decode_cut(worker, batch, index)) continue;
+    worker->failure = batch->failures[index];
+    if (setjmp(worker->on_error))
+      ;  // it failed
+#ifdef HAVE_PNG
+    else if (is_png(&batch->images[index]))
+      decode_png_part(worker, batch, index);
+#endif
+    else
+      decode_part(worker, batch, index, batch->images[index].buf, batch->images[index].len, batch->parts[index], 0);
+    jpeg_destroy_decompress(&worker->jpeg);
+  }
 }
 
 static void *decode_next(void *argument) {
-  Batch *batch = argument;
-  Worker worker = {0};
-  char unused[JMSG_LENGTH_MAX];
-  volatile size_t index = 0;
-  worker.failure = unused;
-  prepare_worker(&worker);
-  worker.bilinear = (Bilinear){.height = batch->height, .width = batch->width, .resize_row = batch->resize_row};
-  if (!setjmp(worker.on_error)) {
-    worker.bilinear.columns = grow(&worker, NULL, 2 * batch->width * sizeof(int));
-    worker.bilinear.weights = grow(&worker, NULL, 4 * batch->width * sizeof(int16_t));
-  }
-  while ((index = atomic_fetch_add(&batch->next, 1)) < (size_t)batch->count) {
-    if (worker.bilinear.weights && decode_cut(&worker, batch, index)) continue;
-    worker.failure = batch->failures[index];
-    if (!worker.bilinear.weights)
-      snprintf(worker.failure, JMSG_LENGTH_MAX, "out of memory");
-    else if (setjmp(worker.on_error))
-      ;  // it failed
-    else if (decode_png && is_png(&batch->images[index]))
-      decode_png_part(&worker, batch, index);
-    else
-      decode_part(&worker, batch, index, batch->images[index].buf, batch->images[index].len, batch->parts[index]);
-    jpeg_destroy_decompress(&worker.jpeg);
-  }
-  free(worker.cut.data);
-  free(worker.pixels);
-  free(worker.resized);
-  free(worker.bilinear.blended);
-  free(worker.bilinear.columns);
-  free(worker.bilinear.weights);
-  free(worker.scratch.at);
-  free(worker.png.pixels);
+  Worker *worker = calloc(1, sizeof *worker);  // not on the stack, where longjmp may undo its changes
+  if (!worker) return NULL;  // images that no thread decodes are failures
+  decode_images(worker, argument);
+  free(worker->cut.data);
+  free(worker->pixels);
+  free(worker->resized);
+  free(worker->scratch.at);
+  free(worker->png.pixels);
+  free(worker);
   return NULL;
 }
 
@@ -338,6 +345,7 @@ static void decode_all(Batch *batch, int num_threads) {
     num_started++;
   decode_next(batch);  // if no thread can be started, this one decodes all images
   for (int i = 0; i < num_started; i++) pthread_join(threads[i], NULL);
+  for (size_t i = batch->next; i < (size_t)batch->count; i++) snprintf(batch->failures[i], JMSG_LENGTH_MAX, "out of memory");
 }
 
 static PyObject *failures_of(const Batch *batch) {
@@ -353,7 +361,7 @@ static PyObject *failures_of(const Batch *batch) {
 
 PyDoc_STRVAR(decode_doc,
              "decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,\n"
-             "    accurate_dct=False, values=None) -> list[tuple[int, str]]\n\n"
+             "    accurate_dct=False, values=None, sizes=None) -> list[tuple[int, str]]\n\n"
              "Decodes a part of each image, resized, into a batch; other Python threads go on meanwhile.\n\n"
              "Args:\n    images: a list of bytes or memoryviews: JPEGs, and PNGs if DECODES_PNG is 1.\n"
              "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
@@ -367,25 +375,28 @@ PyDoc_STRVAR(decode_doc,
              "    filter: with frames: 1 bilinear, 2 bicubic.\n"
              "    antialias: with frames: whether the filter is as wide as a pixel of a reduced image.\n"
              "    accurate_dct: whether blocks are decoded by libjpeg's accurate method; else by its fast one.\n"
-             "    values: [3, 256], contiguous, of a type of 2 or 4 bytes: what each level of each channel becomes.\n\n"
+             "    values: [3, 256], contiguous, of a type of 2 or 4 bytes: what each level of each channel becomes.\n"
+             "    sizes: int32 [n, 2], contiguous: the height and width that each image must have. None allows any.\n\n"
              "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
 
 static PyObject *decode(PyObject *module, PyObject *arguments) {
   PyObject *images, *points = NULL, *failures = NULL;
-  Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0}, values = {0};
+  Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0}, values = {0}, sizes = {0};
   Batch batch = {.filter = FILTER_BILINEAR};
   Py_ssize_t num_points = 0;
   int num_threads, is_accurate = 0;
   PyObject *parts_object, *flips_object, *out_object, *frames_object = Py_None, *values_object = Py_None;
-  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!OippO:decode", &PyList_Type, &images, &parts_object, &flips_object,
+  PyObject *sizes_object = Py_None;
+  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!OippOO:decode", &PyList_Type, &images, &parts_object, &flips_object,
                         &out_object, &num_threads, &PyList_Type, &points, &frames_object, &batch.filter,
-                        &batch.is_antialiased, &is_accurate, &values_object))
+                        &batch.is_antialiased, &is_accurate, &values_object, &sizes_object))
     return NULL;
   Py_ssize_t count = PyList_GET_SIZE(images);
   if (PyObject_GetBuffer(parts_object, &parts, PyBUF_ND) || PyObject_GetBuffer(flips_object, &flips, PyBUF_ND) ||
       PyObject_GetBuffer(out_object, &out, PyBUF_ND | PyBUF_WRITABLE) ||
       (frames_object != Py_None && PyObject_GetBuffer(frames_object, &frames, PyBUF_ND)) ||
-      (values_object != Py_None && PyObject_GetBuffer(values_object, &values, PyBUF_ND)))
+      (values_object != Py_None && PyObject_GetBuffer(values_object, &values, PyBUF_ND)) ||
+      (sizes_object != Py_None && PyObject_GetBuffer(sizes_object, &sizes, PyBUF_ND)))
     goto done;
   int is_known = values.obj ? out.itemsize == 2 || out.itemsize == 4 : out.itemsize == 1;
   int is_fitting = out.ndim == 4 && is_known && out.shape[0] == count && out.shape[3] == 3 &&
@@ -402,6 +413,10 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
   }
   if (values.obj && (values.len != 3 * 256 * out.itemsize || values.itemsize != out.itemsize)) {
     PyErr_SetString(PyExc_ValueError, "out and values do not fit each other");
+    goto done;
+  }
+  if (sizes.obj && (sizes.len != count * 2 * (Py_ssize_t)sizeof(int32_t) || sizes.itemsize != 4)) {
+    PyErr_SetString(PyExc_ValueError, "images and sizes do not fit each other");
     goto done;
   }
   if (batch.filter != FILTER_BILINEAR && batch.filter != FILTER_BICUBIC) {
@@ -424,6 +439,7 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
     if (PyObject_GetBuffer(PyList_GetItem(points, num_points), &batch.points[num_points], PyBUF_SIMPLE)) goto done;
   batch.parts = parts.buf;
   batch.frames = frames.buf;
+  batch.sizes = sizes.buf;
   batch.dct_method = is_accurate ? JDCT_ISLOW : JDCT_IFAST;  // TensorFlow's default is the fast one
   batch.flips = flips.buf;
   batch.out = out.buf;
@@ -431,7 +447,6 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
   batch.values = values.buf;
   batch.height = (int)out.shape[1];
   batch.width = (int)out.shape[2];
-  batch.resize_row = best_resize_row();
   Py_BEGIN_ALLOW_THREADS;
   decode_all(&batch, num_threads);
   Py_END_ALLOW_THREADS;
@@ -448,6 +463,7 @@ done:
   PyBuffer_Release(&out);
   PyBuffer_Release(&frames);
   PyBuffer_Release(&values);
+  PyBuffer_Release(&sizes);
   return failures;
 }
 

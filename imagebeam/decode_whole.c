@@ -1,14 +1,11 @@
 // Decodes whole JPEGs with libjpeg's accurate method, for single examples: a function of `imagebeam._native`.
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native_methods.h"
 
 #include <setjmp.h>
 #include <stdio.h>
 
 #include <jpeglib.h>
-
-#include "native_methods.h"
 
 enum { ROWS_AT_ONCE = 16 };
 
@@ -58,16 +55,17 @@ static int read_whole(Whole *whole, uint8_t *out) {
 }
 
 PyDoc_STRVAR(decode_whole_doc,
-             "decode_whole(image, max_pixels) -> tuple[bytearray, int, int] | None\n\n"
+             "decode_whole(image, max_pixels, height=0, width=0) -> tuple[bytearray, int, int] | None\n\n"
              "Decodes a whole JPEG with libjpeg's accurate method; other Python threads go on meanwhile.\n\n"
-             "Args:\n    image: bytes or a memoryview.\n    max_pixels: of an image that is decoded.\n\n"
+             "Args:\n    image: bytes or a memoryview.\n    max_pixels: of an image that is decoded.\n"
+             "    height, width: that it must have; 0 allows any.\n\n"
              "Returns:\n    uint8 [height * width * 3], RGB; height; width. None for all but JPEGs of 8 bits in gray, YCbCr\n"
-             "    or RGB of which libjpeg warns nothing.");
+             "    or RGB of the expected size of which libjpeg warns nothing.");
 
 static PyObject *decode_whole(PyObject *module, PyObject *arguments) {
   Py_buffer data;
-  long long max_pixels;
-  if (!PyArg_ParseTuple(arguments, "y*L:decode_whole", &data, &max_pixels)) return NULL;
+  long long max_pixels, wanted_height = 0, wanted_width = 0;
+  if (!PyArg_ParseTuple(arguments, "y*L|LL:decode_whole", &data, &max_pixels, &wanted_height, &wanted_width)) return NULL;
   PyObject *result = NULL, *pixels = NULL;
   Whole whole = {0};
   whole.jpeg.err = jpeg_std_error(&whole.errors);
@@ -76,7 +74,8 @@ static PyObject *decode_whole(PyObject *module, PyObject *arguments) {
   whole.errors.emit_message = on_message;
   int is_done = begin_whole(&whole, &data);
   long long height = whole.jpeg.image_height, width = whole.jpeg.image_width;
-  is_done = is_done && height * width <= max_pixels;
+  int is_expected = (!wanted_height && !wanted_width) || (height == wanted_height && width == wanted_width);
+  is_done = is_done && is_expected && height * width <= max_pixels;
   if (is_done) pixels = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(height * width * 3));
   if (pixels) {
     uint8_t *out = (uint8_t *)PyByteArray_AS_STRING(pixels);

@@ -639,5 +639,7 @@ int cut_jpeg(const uint8_t *data, size_t size, const uint8_t *points_data, size_
   part.top -= (range.first_row - range.has_whole_rows) * header.mcu_height;
   part.left -= (range.first_column - !range.has_whole_rows) * header.mcu_width;
   cut->part = part;
+  cut->source_height = header.height;
+  cut->source_width = header.width;
   return 1;
 }

@@ -13,6 +13,7 @@ typedef struct {
   uint8_t *data;
   size_t size, capacity;
   Part part;  // where the wanted part is in it
+  int source_height, source_width;  // in pixels
 } CutJpeg;
 
 uint8_t *find_entry_points(const uint8_t *data, size_t size, size_t *found_size);

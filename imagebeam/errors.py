@@ -66,12 +66,13 @@ class ExampleError(ImagebeamError):
 
 
 class RecordError(ValueError):
-    """A TFRecord file is broken at `offset` (bytes from its start, uncompressed)."""
+    """A TFRecord file is broken at `offset` (bytes from its start, uncompressed). `data` is of the broken record."""
 
-    def __init__(self, offset: int, detail: str):
+    def __init__(self, offset: int, detail: str, data: bytes = b""):
         super().__init__(f"{detail} at byte offset {offset}")
         self.offset = offset
         self.detail = detail
+        self.data = data
 
 
 def find_in(text: str, error: BaseException) -> ImagebeamError | None:
@@ -102,7 +103,7 @@ def from_exit_code(exit_code: int, message: str, name: str = "") -> ImagebeamErr
     Args:
         exit_code: of the error.
         message: its text.
-        name: of its class; "" if it is not known, and the exit code alone tells.
+        name: of its class; "" if it is not known, then the exit code decides.
     """
     kinds = (ConfigError, TooManyRejectsError, VerificationError, BusyError, DriftError)
     matching = [kind for kind in kinds if kind.exit_code == exit_code]

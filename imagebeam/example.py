@@ -40,8 +40,8 @@ def parse_example(data: bytes, arrays: Collection[str] = ()) -> dict[str, Any]:
 class Located(NamedTuple):
     """A few features of a serialized Example."""
 
-    keys: tuple[str, ...]  # of all features
-    values: dict[str, list[Any]]  # of the requested features that it has
+    keys: tuple[str, ...]  # all features
+    values: dict[str, list[Any]]  # the requested features that exist
     spans: list[tuple[int, int]] | None  # offset and length of each value of the feature that is only located
 
 

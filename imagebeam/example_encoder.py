@@ -59,7 +59,7 @@ class ExampleEncoder:
 
     @property
     def layout(self) -> Layout | None:
-        """What `_writer.put_jpeg` needs to encode an example; None if there is no image, or it is stored as numbers."""
+        """Arguments of `_writer.put_jpeg`; None if there is no image, or it is stored as numbers."""
         is_encoded = self._has_image and self._image_kind == features_lib.BYTES
         return (self._plain, self._image_key, self._image_tag) if is_encoded else None
 

@@ -6,7 +6,7 @@ The default keys follow the ImageNet convention, as read by TF-slim, the TPU ref
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 # The kinds of values that a tf.train.Example holds.
@@ -15,7 +15,7 @@ INT64 = "int64"
 FLOAT = "float"
 
 NUMPY_DTYPES: Mapping[str, str] = {BYTES: "object", INT64: "int64", FLOAT: "float32"}  # names: nothing here needs NumPy
-EMPTY_VALUES: Mapping[str, Any] = {BYTES: b"", INT64: 0, FLOAT: 0.0}  # in place of a value that a record lacks
+EMPTY_VALUES: Mapping[str, Any] = {BYTES: b"", INT64: 0, FLOAT: 0.0}  # replace a value that a record lacks
 
 
 class Feature(NamedTuple):
@@ -34,7 +34,7 @@ class Standard(NamedTuple):
     default: bool  # written unless the config drops it
     meaning: str
     many: bool = False
-    needs: str = ""  # what must be known of the images: a key of _ABSENT
+    needs: str = ""  # requirement that the config or the source must meet: a key of _ABSENT
 
 
 ENCODED = "image/encoded"
@@ -111,15 +111,9 @@ def resolve_features(
     columns: Mapping[str, tuple[str, bool]],
     *,
     has_many_labels: bool = False,
-    has_objects: bool = False,
-    has_object_areas: bool = False,
-    has_object_flags: bool = False,
-    has_object_masks: bool = False,
-    has_object_keypoints: bool = False,
-    has_captions: bool = False,
-    has_segmentation: bool = False,
     pixels: str | None = None,
     further: Iterable[str] = (),
+    given: Collection[str] = (),
 ) -> tuple[Feature, ...]:
     """Returns the features of every example, `image/encoded` last so that its bytes are written without a copy.
 
@@ -128,15 +122,11 @@ def resolve_features(
         label_kind: "class", INT64 or FLOAT; None without labels.
         columns: from the name of a column to its kind, and whether it is a list.
         has_many_labels: whether an image may have several classes.
-        has_objects: whether objects with boxes are known.
-        has_object_areas: whether the areas of objects are known, and which are crowds.
-        has_object_flags: whether it is known which objects are difficult or truncated, and their view.
-        has_object_masks: whether masks of objects are known.
-        has_object_keypoints: whether keypoints of objects are known.
-        has_captions: whether the source itself gives captions.
-        has_segmentation: whether the class of each pixel is known.
         pixels: kind of the numbers if images are stored as lists of numbers; None if as bytes.
         further: names of the further images of each example.
+        given: what the source gives of each image: "objects" (with boxes), "object areas" (and which are crowds),
+            "object flags" (which are difficult or truncated, and their view), "object masks", "object keypoints",
+            "captions", "segmentation" (the class of each pixel).
 
     Raises:
         ValueError: if a standard key is unknown, or two features would have the same key.
@@ -149,29 +139,20 @@ def resolve_features(
     known[TEXT] = known["image/class/synset"] = (BYTES, has_many_labels)
     if pixels is not None:
         known[ENCODED] = (pixels, True)
-    there = {
-        "": True,
-        "labels": label_kind is not None,
-        "classes": label_kind == "class",
-        "objects": has_objects,
-        "object areas": has_object_areas,
-        "object flags": has_object_flags,
-        "object masks": has_object_masks,
-        "object keypoints": has_object_keypoints,
-        "captions": has_captions,
-        "segmentation": has_segmentation,
-    }
+    there = {"", *given}
+    if label_kind is not None:
+        there |= {"labels", "classes"} if label_kind == "class" else {"labels"}
     for name in renamed:
         if name not in known:
             raise ValueError(f"features names {name!r}, which is none of {', '.join(sorted(known))}")
         needs = _needs(name)
-        if renamed[name] is not None and not there[needs]:
+        if renamed[name] is not None and needs not in there:
             raise ValueError(f"features names {name!r}, but {_ABSENT[needs]}")
     chosen = []
     for name, (kind, many) in known.items():
         wanted = name in renamed or name not in STANDARD or STANDARD[name].default
         key = renamed.get(name, name.removeprefix("columns/"))
-        if wanted and key is not None and there[_needs(name)]:
+        if wanted and key is not None and _needs(name) in there:
             chosen.append(Feature(key, name, kind, many))
     taken: dict[str, str] = {}
     for feature in chosen:

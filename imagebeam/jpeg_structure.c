@@ -52,7 +52,7 @@ const uint8_t *(*next_marker)(const uint8_t *, const uint8_t *) = next_marker_pl
 
 void choose_next_marker(void) {
 #ifdef HAS_X86_CODE
-  if (__builtin_cpu_supports("avx2") && !getenv("IMAGEBEAM_NO_AVX2")) next_marker = next_marker_avx2;  // for tests
+  if (__builtin_cpu_supports("avx2") && !getenv("IMAGEBEAM_PLAIN_C")) next_marker = next_marker_avx2;  // for tests
 #endif
 }
 

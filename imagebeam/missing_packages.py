@@ -21,6 +21,8 @@ _BY_SCHEME = {  # as `pip install` takes it
     "gcs": "'imagebeam[gcs]'",
     "hdfs": "'imagebeam[hdfs]'",
     "webhdfs": "'imagebeam[hdfs]'",
+    "http": "'fsspec[http]'",
+    "https": "'fsspec[http]'",
     "s3": "'imagebeam[s3]'",
     "s3a": "'imagebeam[s3]'",
     "az": "adlfs",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from imagebeam import dataset as dataset_lib
 from imagebeam import errors
-from imagebeam.reader import feeds, mixture, read_plan, schedule
+from imagebeam.reader import feeds, mixture, read_plan, schedule, selection
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Mixture(feeds.Feeds):
         self._datasets = [dataset for dataset, _ in pairs]
         self._splits = [split for _, split in pairs]
         self._weights = numbers
+        splits = [selection.parse_part(split, dataset.splits)[0] for dataset, split in pairs]
+        self.is_train = "train" in splits
         mixture.check_classes([dataset.labels for dataset in self._datasets], self._directories)
 
     def __repr__(self) -> str:
@@ -82,52 +84,49 @@ class Mixture(feeds.Feeds):
     def _directories(self) -> list[str]:
         return [dataset.directory for dataset in self._datasets]
 
-    @property
-    def kept_open(self) -> Any:
-        return [dataset.kept_open for dataset in self._datasets]
-
-    def lists_among(self, keys: Sequence[str]) -> list[str]:
-        return read_plan.lists_among(self._datasets[0].catalog, keys)
-
-    def mean_and_std(self, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
-        every = [dataset.mean_and_std(asked) for dataset in self._datasets]
-        if asked.normalize != "dataset":
-            return every[0]  # does not depend on the dataset
-        return mixture.combined([each for each in every if each is not None], self._weights)
-
-    def check_schedule(self, asked: options_lib.ReadOptions, planned: schedule.Schedule) -> None:
-        """Does nothing: `plan` has checked where the mixture ends."""
-
-    def plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
-        """Returns the plan of one process for the records of all datasets."""
-        if asked.next_epoch_each_iteration:
+    def _make_epochs(self, asked: options_lib.ReadOptions) -> mixture.MixtureEpochs:
+        if asked.next_epoch_each_iteration or asked.first_epoch:
+            name = "next_epoch_each_iteration" if asked.next_epoch_each_iteration else "first_epoch"
             raise errors.ConfigError(
-                "next_epoch_each_iteration=True begins each iteration with the next epoch, and a mixture ends in the "
+                f"{name}={getattr(asked, name)} begins with a whole epoch, and a mixture ends in the "
                 "middle of an epoch of most of its datasets: give num_epochs=None, and tell the loop how many batches "
-                "an iteration has, in Keras by steps_per_epoch"
+                "an iteration has, in Keras by steps_per_epoch; continue with state=mixture.state_at(...)"
             )
+        alone = mixture.options_of_part(asked)
+        parts = []
+        for dataset, split in zip(self._datasets, self._splits):
+            epochs = schedule.SelectionEpochs(dataset.select(split))
+            parts.append(mixture.MixturePart(epochs, schedule.plan(epochs, alone).order))
+        return mixture.MixtureEpochs(mixture.Pattern(self._weights, asked.seed), parts)
+
+    def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> schedule.Schedule:
+        return schedule.plan(self._make_epochs(asked), asked, replicas)
+
+    def make_plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
+        """Returns the plan of one process for the records of all datasets."""
+        epochs = self._make_epochs(asked)
         alone = mixture.options_of_part(asked)
         every = [dataset.records(split, alone) for dataset, split in zip(self._datasets, self._splits)]
         by_source = mixture.common_features(every, self._directories)
-        selected = [dataset.select(split) for dataset, split in zip(self._datasets, self._splits)]
-        parts = [
-            mixture.MixturePart(schedule.SelectionEpochs(each), plan.schedule.order)
-            for each, plan in zip(selected, every)
-        ]
-        epochs = mixture.MixtureEpochs(mixture.Pattern(self._weights, asked.seed), parts)
         planned = schedule.plan(epochs, asked, replicas)
         if asked.num_epochs is not None:
             self._check_end(epochs, asked, asked.num_epochs, planned)
         formats = [plan.formats for plan in every]
         shares = [weight / sum(self._weights) for weight in self._weights]
+        sizes = [part.epochs.selection.split_size for part in epochs.parts]
+        mean_and_std = every[0].mean_and_std
+        if asked.normalize == "dataset":
+            mean_and_std = mixture.combined([each.mean_and_std for each in every if each.mean_and_std], self._weights)
         return dataclasses.replace(
             every[0],
-            fetcher=mixture.MixedFetcher([plan.fetcher for plan in every], [each.split_size for each in selected]),
+            fetcher=mixture.MixedFetcher([plan.fetcher for plan in every], sizes),
             schedule=planned,
             by_source=by_source,
             formats=frozenset().union(*formats) if all(formats) else frozenset(),
             longest_side=max(plan.longest_side for plan in every) if all(plan.longest_side for plan in every) else 0,
             mean_record_bytes=max(1, int(sum(s * plan.mean_record_bytes for s, plan in zip(shares, every)))),
+            mean_and_std=mean_and_std,
+            kept_open=[plan.kept_open for plan in every],
         )
 
     def _check_end(

@@ -2,15 +2,13 @@
 //
 // Source: https://protobuf.dev/programming-guides/encoding/
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native_methods.h"
 
 #include <stdint.h>
 #include <string.h>
 #include <sys/uio.h>
 
 #include "crc32c.h"
-#include "native_methods.h"
 
 // --- features -------------------------------------------------------------------------------------------------------
 
@@ -176,7 +174,9 @@ static PyObject *find_features(PyObject *module, PyObject *arguments) {
   if (!PyArg_ParseTuple(arguments, "O!O!O!O:find_features", &PyList_Type, &list, &PyTuple_Type, &keys, &PyTuple_Type,
                         &arrays, &found_object))
     return NULL;
-  Py_ssize_t count = PyList_GET_SIZE(list), num_columns = PyTuple_GET_SIZE(keys), num_open = 0;
+  PyObject *held = PyList_AsTuple(list);  // keeps the records while other threads run, which may change the list
+  if (!held) return NULL;
+  Py_ssize_t count = PyTuple_GET_SIZE(held), num_columns = PyTuple_GET_SIZE(keys), num_open = 0;
   Column *columns = PyMem_Calloc(num_columns + 1, sizeof *columns);
   Span *records = PyMem_Calloc(count + 1, sizeof *records);
   State *states = PyMem_Calloc(count + 1, sizeof *states);
@@ -196,7 +196,7 @@ static PyObject *find_features(PyObject *module, PyObject *arguments) {
       goto done;
     }
   for (Py_ssize_t i = 0; i < count; i++) {
-    PyObject *record = PyList_GET_ITEM(list, i);
+    PyObject *record = PyTuple_GET_ITEM(held, i);
     if (!PyBytes_Check(record)) {
       PyErr_SetString(PyExc_TypeError, "records are bytes");
       goto done;
@@ -225,6 +225,7 @@ done:
   PyMem_Free(records);
   PyMem_Free(states);
   PyMem_Free(wrong);
+  Py_DECREF(held);
   return failures;
 }
 
@@ -244,8 +245,7 @@ PyDoc_STRVAR(read_records_doc,
              "Reads records of an open file, each the bytes from a start to a stop, if the masked CRC32C behind it is\n"
              "right; other Python threads go on meanwhile.\n\n"
              "Args:\n    descriptor: int.\n    starts, stops: int64 [n], contiguous.\n\n"
-             "Returns:\n    The content of each record. None if its checksum is not right, if it cannot be read, or if the\n"
-             "    processor has no instruction for CRC32C.");
+             "Returns:\n    The content of each record. None if its checksum is not right, or if it cannot be read.");
 
 static PyObject *read_records(PyObject *module, PyObject *arguments) {
   int descriptor;
@@ -264,7 +264,7 @@ static PyObject *read_records(PyObject *module, PyObject *arguments) {
   const int64_t *starts = starts_buffer.buf, *stops = stops_buffer.buf;
   contents = PyList_New(count);
   for (Py_ssize_t i = 0; contents && i < count; i++) {
-    int is_possible = starts[i] >= 0 && stops[i] >= starts[i] && has_fast_crc32c();
+    int is_possible = starts[i] >= 0 && stops[i] >= starts[i];
     PyObject *content = is_possible ? PyBytes_FromStringAndSize(NULL, stops[i] - starts[i]) : Py_NewRef(Py_None);
     if (content)
       PyList_SET_ITEM(contents, i, content);

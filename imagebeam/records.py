@@ -14,7 +14,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -37,19 +37,13 @@ _CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 
 
 extend_crc = google_crc32c.extend
 
-# A part of an open file that ends a record: descriptor and version of the file (0 allows any), byte offset of the part,
-# and the bytes of the record before it.
-FilePart: TypeAlias = tuple[int, int, int, bytes]
-
 # (buffer, position, prefix, payload, crc32c of the file so far) -> the same with the record; None where the C extension
-# was not built, or the processor has no instruction for the checksum.
+# was not built.
 _put_record: Callable[[Any, int, bytes, bytes, int], int] | None = None
-# See their docstrings; None likewise.
+# See its docstring; None likewise.
 _put_jpeg: Callable[..., tuple[int, bytes | None, int, int, int, int, int] | None] | None = None
-_put_parts: Callable[[list[FilePart], int, Any, int, int, int], tuple[int, int, int, bool]] | None = None
 with contextlib.suppress(ImportError):
     from imagebeam._writer import put_jpeg as _put_jpeg
-    from imagebeam._writer import put_parts as _put_parts
     from imagebeam._writer import put_record as _put_record
 
 
@@ -181,36 +175,6 @@ class RecordWriter:
             self.crc32c = crc
         return read_nsec, data, height, width, channels
 
-    @property
-    def takes_parts(self) -> bool:
-        """Whether `write_parts` can append anything: not without C, nor to a file that is compressed."""
-        return self._reserve is not None and _put_parts is not None
-
-    def write_parts(self, parts: list[FilePart], length: int, slow_sec: float) -> tuple[int, bool]:
-        """Reads parts of files and appends a record of each, in one call of C, as long as all is as usual.
-
-        Args:
-            parts: up to 256.
-            length: of each part in bytes.
-            slow_sec: no part follows one whose read took longer and waited for a disk.
-
-        Returns:
-            How many of the first parts were appended, and whether the last one was slow. None is appended if a file is
-            not of its version; none after a part that cannot be read whole, or that the file's memory has no room for.
-        """
-        assert self._reserve is not None and _put_parts is not None, "see takes_parts"
-        room = self._reserve(0)
-        assert room is not None
-        buffer, position = room
-        count, size, crc, is_slow = _put_parts(parts, length, buffer, position, self.crc32c, int(slow_sec * 1e9))
-        self._reserve(size)
-        for _, _, _, prefix in parts[:count]:
-            self.offsets.append(self._position)
-            self._position += HEADER_BYTES + len(prefix) + length + FOOTER_BYTES
-        self.num_bytes += size
-        self.crc32c = crc
-        return count, is_slow
-
     def flush(self) -> None:
         """Writes all pending bytes to the file."""
         buffers, self._pending, self._pending_bytes = self._pending, [], 0
@@ -292,7 +256,7 @@ def scan_records(file: BinaryIO, compression: str = "none") -> Iterator[Record |
         if len(data) < length or len(footer) < FOOTER_BYTES:
             raise errors.RecordError(offset, f"a record of {length} bytes is cut short")
         if mask_crc(extend_crc(0, data)) != _CRC.unpack(footer)[0]:
-            yield errors.RecordError(offset, f"the checksum of a record of {length} bytes does not match")
+            yield errors.RecordError(offset, f"the checksum of a record of {length} bytes does not match", data)
         else:
             yield Record(offset, data)
         offset += HEADER_BYTES + length + FOOTER_BYTES

@@ -6,6 +6,8 @@
 
 #include "resample.h"
 
+#include "native_methods.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,12 +81,29 @@ static void sum_pixels(const int16_t *row, const Taps *taps, uint8_t *to) {
 #endif
 }
 
+static int is_same(const Side *side) {
+  return side->start == 0 && side->step == 1 && side->source_size == side->result_size;
+}
+
+static void copy_pixels(const uint8_t *pixels, size_t stride, int width, int height, int flip, uint8_t *out) {
+  size_t row_bytes = (size_t)CHANNELS * width;
+  for (int y = 0; y < height; y++, pixels += stride, out += row_bytes) {
+    if (!flip) memcpy(out, pixels, row_bytes);
+    for (int x = 0; flip && x < width; x++) memcpy(out + CHANNELS * x, pixels + CHANNELS * (width - 1 - x), CHANNELS);
+  }
+}
+
 // Resizes a part of an image, and mirrors it if `flip` is set. Pixels outside of the part count nothing.
 //
-// `pixels` is the first pixel of the part; its rows are `stride` bytes apart, and RESAMPLE_SLACK bytes follow the last
+// `pixels` is the first pixel of the part; its rows are `stride` bytes apart, and PIXELS_SLACK bytes follow the last
 // one. Returns whether there was memory for it.
 int resample_rgb(const uint8_t *pixels, size_t stride, const Side *across, const Side *down, int flip, uint8_t *out,
                  Scratch *scratch) {
+  int width = across->result_size;
+  if (is_same(across) && is_same(down)) {
+    copy_pixels(pixels, stride, width, down->result_size, flip, out);
+    return 1;
+  }
   size_t num_values = (size_t)CHANNELS * across->source_size;
   size_t room_across = room_for_weights(across), room_down = room_for_weights(down);
   size_t num_taps = (size_t)across->result_size + down->result_size;
@@ -105,7 +124,6 @@ int resample_rgb(const uint8_t *pixels, size_t stride, const Side *across, const
   make_taps(across, columns, weights, exact);
   make_taps(down, rows, weights + across->result_size * room_across, exact);
   memset(row, 0, row_size * sizeof *row);
-  int width = across->result_size;
   for (int y = 0; y < down->result_size; y++) {
     sum_rows(pixels, stride, down->source_size, &rows[y], num_values, row);
     uint8_t *to = out + (size_t)CHANNELS * width * y;

@@ -5,8 +5,6 @@
 
 #include "filter_weights.h"
 
-enum { RESAMPLE_SLACK = 16 };  // bytes after the last pixel that are read, but not used
-
 // Memory that is used again. Begin with zeros; free `at` in the end.
 typedef struct {
   void *at;

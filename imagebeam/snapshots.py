@@ -92,7 +92,7 @@ def find_latest(dataset: str) -> str | None:
     """Returns the name of the newest snapshot that is committed; None if there is none.
 
     A run may have been killed after it committed a snapshot and before it became the latest one; it becomes that now.
-    So does the newest one if nothing tells which is the latest.
+    So does the newest one if no file names the latest.
 
     Raises:
         CatalogError: if the file that names the latest snapshot is damaged.

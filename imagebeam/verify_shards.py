@@ -240,7 +240,7 @@ def find_unnamed_files(directory: str, catalog: catalog_lib.Catalog) -> list[str
         catalog: its catalog.
     """
     entries = storage.storage_of(directory).list_directory(directory)
-    if any(entry.name == catalog_lib.CONTROL_DIRECTORY for entry in entries):
+    if any(entry.name == catalog_lib.METADATA_DIRECTORY for entry in entries):
         return []
     named = set(catalog.files)
     for split in catalog.splits.values():

@@ -1,14 +1,17 @@
-// What the files of the extension `_writer` share.
+// Functions of the extension `_writer`, which _writer.c makes a module of.
 
-#ifndef WRITER_METHODS_H
-#define WRITER_METHODS_H
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <stdint.h>
-#include <sys/stat.h>
 
-int64_t change_time(const struct stat *status);  // in ns since the epoch
-int64_t now_ns(void);                            // of a clock that nobody sets
+extern const char resize_pixels_doc[];
+PyObject *resize_pixels(PyObject *module, PyObject *arguments);
 
-extern const char put_parts_doc[];
-PyObject *put_parts(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+#ifdef HAVE_JPEG
+extern const char resize_jpeg_doc[];
+PyObject *resize_jpeg(PyObject *module, PyObject *arguments);
+#endif
+
+#ifdef HAVE_TURBOJPEG
+extern const char turn_jpeg_doc[];
+PyObject *turn_jpeg(PyObject *module, PyObject *arguments);
 #endif

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 from imagebeam import cpu_count, errors
 
 if TYPE_CHECKING:
-    import contextlib
-
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from imagebeam.pipelines.config import model as config_lib
@@ -39,9 +37,11 @@ class CommandConfig(NamedTuple):
         """
         from imagebeam.pipelines.config import model as config_lib
 
-        addresses = [("source.uri", self.input), ("output.uri", self.output)]
-        given = [f"{key}={json.dumps(uri)}" for key, uri in addresses if uri is not None]
-        return config_lib.load_config(self.name, [*self.settings, *given])
+        fields = config_lib.read_fields(self.name, self.settings)
+        for key, uri in (("source.uri", self.input), ("output.uri", self.output)):
+            if uri is not None:
+                config_lib.set_field(fields, key, uri)
+        return config_lib.parse_config(fields, where=self.name or "the command line")
 
 
 class Request(NamedTuple):
@@ -52,11 +52,10 @@ class Request(NamedTuple):
     workers: int | None = None
     overwrite: bool = False
     show_progress: bool = False
-    own_process: bool = False  # whether this process does nothing else, so that it may import a part of Beam only
-    while_building: contextlib.AbstractContextManager[None] | None = None  # entered if building imports TensorFlow
     update: bool = False  # whether to write a snapshot
     retry_rejects: bool = False  # whether the snapshot takes only images that the last one rejected
     fail_on_drift: bool = False  # whether a snapshot that drifts too far is not committed
+    cancel_on_interrupt: bool = False  # whether KeyboardInterrupt cancels a job on Dataflow
 
 
 def as_config(config: AnyConfig) -> config_lib.Config:
@@ -65,7 +64,7 @@ def as_config(config: AnyConfig) -> config_lib.Config:
     Raises:
         ConfigError: if it is of another type, or anything in it is not as expected.
     """
-    from imagebeam.pipelines.config import model as config_lib  # late: the launcher of a command may need no config
+    from imagebeam.pipelines.config import model as config_lib
 
     if isinstance(config, config_lib.Config):
         return config

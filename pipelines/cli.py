@@ -18,20 +18,13 @@ from typing import TYPE_CHECKING, NoReturn
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, missing_packages, shell_words
-from imagebeam.pipelines import (
-    command_parser,
-    dataset_commands,
-    early_interrupt,
-    lost_interrupt,
-    option_variables,
-    quick_exit,
-)
-from imagebeam.pipelines.beam import late_modules
+from imagebeam.pipelines import command_parser, dataset_commands, option_variables
 from imagebeam.pipelines.messages import command_messages, json_log, run_journal, run_outputs, terminal
 
 if TYPE_CHECKING:
-    from imagebeam.pipelines import call_arguments, prepare_aside
+    from imagebeam.pipelines import call_arguments
     from imagebeam.pipelines import convert as convert_lib
+    from imagebeam.pipelines.config import model as config_lib
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
 _STATES_OF_PLAN: dict[str, run_journal.State] = {"write": "planned", "keep": "kept", "refuse": "refused"}
@@ -39,9 +32,7 @@ _STATES_OF_PLAN: dict[str, run_journal.State] = {"write": "planned", "keep": "ke
 
 def run() -> NoReturn:
     """Runs the command of this process, and ends the process with its exit code."""
-    code = main()
-    quick_exit.end(code)
-    sys.exit(code)
+    sys.exit(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,7 +107,8 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     parser = command_parser.make_parser(commands)
     known, beam_arguments = parser.parse_known_args(arguments)
     if known.run not in (_convert, _plan, _compact) and beam_arguments:
-        near = difflib.get_close_matches(beam_arguments[0], known.flags, n=1)
+        flags = [name for option in known.options for name in option.action.option_strings]
+        near = difflib.get_close_matches(beam_arguments[0], flags, n=1)
         parser.error(f"unknown argument {beam_arguments[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
     known.journal = journal
     journal.input = getattr(known, "input", None)  # as far as known before the config is read
@@ -124,11 +116,8 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     command_messages.quieten(known.verbose)
     for name, near_name in known.misspelt:
         command_messages.warn(f"there is no option for the environment variable {name}; did you mean {near_name}?")
-    # to look for plugins of pydantic, the first model that is defined reads the metadata of all packages
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with _stopped_by_signals() as stopped_by:
         try:
-            early_interrupt.release()
             outputs.open()
             exit_code = known.run(known, beam_arguments)
             is_committed = known.run is _convert and not known.no_wait
@@ -175,32 +164,48 @@ def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
             signal.signal(each, signal.SIG_DFL)
 
 
-def _import_quickly(name: str) -> None:
-    """Imports a module, but not what would find plugins of pydantic, which takes 15 ms to import."""
-    if name not in sys.modules:
-        late = late_modules.imported_late(("importlib.metadata",))
-        with lost_interrupt.found(), late_modules.quick_imports(), late:
-            importlib.import_module(name)
+def _load_config(known: argparse.Namespace) -> config_lib.Config:
+    """Reads the config of a command, and notes what the command works on."""
+    from imagebeam.pipelines import call_arguments
+    from imagebeam.pipelines.config import model as config_lib
+
+    config = call_arguments.CommandConfig(known.config, tuple(known.set), known.input, known.output).load()
+    output = config.output.uri
+    name = config.output.name or (config_lib.default_name(output) if output else None)
+    known.journal.begin(run_journal.Subject(config.source.uri, output, name, config.rejects.max_fraction))
+    return config
 
 
-def _load_config(known: argparse.Namespace):  # type: ignore[no-untyped-def]
-    _import_quickly("imagebeam.pipelines.prepare_run")
-    from imagebeam.pipelines import prepare_run
-
-    loaded = _config_of(known).load()
-    known.journal.begin(prepare_run.subject_of(loaded))
-    return loaded
-
-
-def _config_of(known: argparse.Namespace) -> call_arguments.CommandConfig:
+def _request(known: argparse.Namespace, config: config_lib.Config, beam_arguments: list[str]) -> call_arguments.Request:
     from imagebeam.pipelines import call_arguments
 
-    return call_arguments.CommandConfig(known.config, tuple(known.set), known.input, known.output)
+    return call_arguments.Request(
+        config,
+        beam_arguments,
+        known.workers,
+        known.overwrite,
+        show_progress=not getattr(known, "quiet", False),
+        update=known.update,
+        retry_rejects=known.retry_rejects,
+        fail_on_drift=getattr(known, "fail_on_drift", False),
+        cancel_on_interrupt=getattr(known, "cancel_on_interrupt", False),
+    )
+
+
+def _import_libraries(config: config_lib.Config, beam_arguments: list[str], verbose: bool) -> None:
+    """Imports what a job needs: this process runs only that job."""
+    from imagebeam.pipelines.beam import runners
+
+    if not config.transformed:  # tf.Transform needs what is left out of Beam
+        runners.import_beam_lightly(beam_arguments, (config.source.uri, config.output.uri))
+    elif not verbose:  # tf.Transform looks for GPUs, and TensorFlow logs an error where there are none
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        with contextlib.suppress(ModuleNotFoundError), terminal.hush_libraries():
+            importlib.import_module("tensorflow_transform")
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _import_quickly("imagebeam.pipelines.prepare_aside")
-    from imagebeam.pipelines import call_arguments, prepare_aside
+    from imagebeam.pipelines import column_settings, convert
     from imagebeam.pipelines.beam import runners
 
     leaves = known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments))
@@ -210,20 +215,14 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if leaves:
         return _submit(known, beam_arguments)
     start = time.monotonic()
-    request = call_arguments.Request(
-        _config_of(known),
-        beam_arguments,
-        known.workers,
-        known.overwrite,
-        show_progress=not known.quiet,
-        own_process=True,
-        update=known.update,
-        retry_rejects=known.retry_rejects,
-        fail_on_drift=known.fail_on_drift,
-    )
-    keeps_tracebacks = known.verbose or json_log.current() is not None  # of errors, also of those in the config
-    with contextlib.nullcontext() if keeps_tracebacks else prepare_aside.prepared(request) as prepared:
-        result, output = _run_conversion(known, request, prepared)
+    config = _load_config(known)
+    texts = [f"imagebeam {imagebeam.__version__} on {runners.runner_name(beam_arguments)}"]
+    if transform_version := column_settings.versions(config).get("tensorflow_transform"):
+        texts.append(f"tf.Transform {transform_version}")
+    if not known.quiet:
+        command_messages.tell(", ".join(texts))
+    _import_libraries(config, beam_arguments, known.verbose)
+    result, output = convert.run(_request(known, config, beam_arguments), known.journal), str(config.output.uri)
     known.journal.take_catalog(result.catalog)
     known.journal.end(_state_of(result.state, result.catalog), 0, result.message)
     if known.keep_snapshots is not None:
@@ -231,48 +230,6 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if not known.quiet:
         _tell_result(result, output, start)
     return 0
-
-
-def _run_conversion(
-    known: argparse.Namespace, request: call_arguments.Request, prepared: prepare_aside.Prepared | None
-) -> tuple[convert_lib.ConvertResult, str]:
-    """Returns the result of a conversion, and its output as the user wrote it."""
-    from imagebeam.pipelines.beam import runners
-
-    hushes, config = False, request.config
-    texts = [f"imagebeam {imagebeam.__version__} on {runners.runner_name(request.arguments)}"]
-    if prepared is not None:
-        known.journal.begin(prepared.subject)
-    else:
-        from imagebeam.pipelines import column_settings
-
-        config = _load_config(known)
-        if transform_version := column_settings.versions(config).get("tensorflow_transform"):
-            texts.append(f"tf.Transform {transform_version}")
-            hushes = not known.verbose
-    if not known.quiet:
-        command_messages.tell(", ".join(texts))
-    if hushes:  # tf.Transform looks for GPUs, and TensorFlow logs an error where there are none
-        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    _import_quickly("imagebeam.pipelines.convert")
-    from imagebeam.pipelines import convert
-
-    result = convert.convert(
-        config,
-        request.arguments,
-        workers=known.workers,
-        overwrite=known.overwrite,
-        update=known.update,
-        retry_rejects=known.retry_rejects,
-        fail_on_drift=known.fail_on_drift,
-        show_progress=not known.quiet,
-        cancel_on_interrupt=known.cancel_on_interrupt,
-        _own_process=True,
-        _while_building=terminal.hush_libraries() if hushes else None,
-        _journal=known.journal,
-        _prepared=prepared,
-    )
-    return result, str(known.journal.output)
 
 
 def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -> None:
@@ -327,23 +284,17 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import compact
+    from imagebeam.pipelines import call_arguments, compact
     from imagebeam.pipelines.messages import progress
 
-    result = compact.compact(
-        known.directory,
-        beam_arguments,
-        workers=known.workers,
-        show_progress=not known.quiet,
-        _own_process=True,
-        _journal=known.journal,
-    )
+    workers = call_arguments.as_workers(known.workers)
+    result = compact.run(known.directory, beam_arguments, workers, not known.quiet, known.journal)
     known.journal.take_catalog(result.catalog)
     known.journal.end(result.state, 0)
-    if known.quiet:
-        return 0
     if known.keep_snapshots is not None:
         dataset_commands.remove_snapshots(known.directory, known.keep_snapshots)
+    if known.quiet:
+        return 0
     if result.state == "kept":
         command_messages.say(f"snapshot {result.snapshot} of {known.directory} stands alone already; nothing to do")
         return 0
@@ -366,7 +317,6 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
         plan=known.plan,
         workers=known.workers,
         show_progress=not known.quiet,
-        _own_process=True,
     )
     if known.quiet:
         return 0
@@ -384,7 +334,6 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    _import_quickly("imagebeam.pipelines.prepare_run")
     from imagebeam.pipelines import convert
     from imagebeam.pipelines.messages import plan_report, progress
     from imagebeam.pipelines.recognize import recognized_plan
@@ -397,19 +346,11 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     config = _load_config(known)
     if known.save_listing:
         command = _convert_command(known, beam_arguments, config)
-        convert.check_plan(config, beam_arguments)  # before the input is listed, which may take long
+        convert.check_plan(_request(known, config, beam_arguments))  # before the input is listed, which may take long
         config = convert.save_listing(config, known.save_listing)
         command_messages.say(f"listed into {known.save_listing}; next: {command}")
-    planned = convert.plan(
-        config,
-        beam_arguments,
-        overwrite=known.overwrite,
-        update=known.update,
-        retry_rejects=known.retry_rejects,
-        show_progress=True,
-        _own_process=True,
-        _journal=known.journal,
-    )
+    _import_libraries(config, beam_arguments, known.verbose)
+    planned = convert.run_plan(_request(known, config, beam_arguments), known.journal)
     known.journal.end(_STATES_OF_PLAN[planned.action], planned.exit_code, planned.message)
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     if planned.action == "write":
@@ -419,7 +360,6 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _init(known: argparse.Namespace, _: list[str]) -> int:
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # as in _load_config
     from imagebeam.pipelines import init_config
     from imagebeam.pipelines.messages import progress
     from imagebeam.pipelines.recognize import recognized_plan
@@ -436,7 +376,7 @@ def _init(known: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _convert_command(known, beam_arguments, config):  # type: ignore[no-untyped-def]  # a type would import pydantic
+def _convert_command(known: argparse.Namespace, beam_arguments: list[str], config: config_lib.Config) -> str:
     """Returns the command that converts the listing of a `plan` command with the same options."""
     replaced = {"source.uri", "source.by", "source.include", "output.uri"}
     settings = [each for each in known.set if each.partition("=")[0].strip() not in replaced]

@@ -26,7 +26,7 @@ output closed the pipe; 1 anything else.
 """
 
 
-def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
+def make_parser(commands: Mapping[str, Command]) -> option_variables.Parser:
     """Returns the parser; `run` of its result is the function in `commands` with the name of the command."""
     parser = option_variables.Parser(
         prog="imagebeam",
@@ -37,10 +37,10 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"imagebeam {imagebeam.__version__}")
     known = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=option_variables.Parser)
 
-    def add(name: str, text: str) -> argparse.ArgumentParser:
+    def add(name: str, text: str) -> option_variables.Parser:
         command = known.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".", allow_abbrev=False)
         command.add_argument("-v", "--verbose", action="store_true", help="show the libraries' own logs and warnings")
-        command.set_defaults(run=commands[name], flags=command._option_string_actions)
+        command.set_defaults(run=commands[name], options=command.options)
         return command
 
     convert = add("convert", "convert images to a committed dataset")
@@ -141,17 +141,6 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     inspect.add_argument(
         "--save-to", metavar="FOLDER", help="write their images as files into this folder (5 without -n)"
     )
-    preview = inspect.add_argument_group("a batch as the model sees it")
-    preview.add_argument(
-        "--preview", metavar="PNG", help="draw the images of a batch with their labels (32 without -n)"
-    )
-    preview.add_argument(
-        "--crop",
-        choices=("random", "center", "squash"),
-        help="random: as in training; center: as in evaluation; squash: whole images, with boxes (random)",
-    )
-    preview.add_argument("--image-size", type=_positive, metavar="PX", help="side of an image (224)")
-    preview.add_argument("--seed", type=int, metavar="N", help="seed of the order, the crops and the flips (0)")
     report = add("report", "write a page with what is in a dataset, which opens without a network")
     report.add_argument("directory", metavar="DIR")
     report.add_argument(
@@ -169,16 +158,11 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         help="type of pixels (bfloat16)",
     )
     bench.add_argument(
-        "--seconds", type=_duration, metavar="S", default=5.0, help="seconds for each of 6 measurements (5)"
+        "--seconds", type=_duration, metavar="S", default=5.0, help="seconds for each of 4 measurements (5)"
     )
     bench.add_argument("--threads", type=_positive, metavar="N", help="threads that read and decode (default: cores)")
-    bench.add_argument(
-        "--json", action="store_true", help="print all figures as JSON, with the sources of those about chips"
-    )
-    for group in (preview, bench):
-        group.add_argument(
-            "--cache-dir", metavar="FOLDER", help="local folder for shards that TensorFlow cannot read in place"
-        )
+    bench.add_argument("--json", action="store_true", help="print all figures as JSON")
+    bench.add_argument("--cache-dir", metavar="FOLDER", help="local folder for copies of remote shards")
     for command in (verify, inspect, report, bench):
         command.add_argument("--snapshot", metavar="N", help="a snapshot, such as 000002, instead of the latest")
     add("schema", "print the JSON schema of the config, for editors")
@@ -189,11 +173,12 @@ def make_parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         metavar="URL_OR_YAML",
         help="send lineage events to a service, or as the client's YAML file says (default: the client's variables)",
     )
-    parser.set_defaults(misspelt=option_variables.misspelt(known.choices.values(), os.environ))
+    parser.commands = known.choices
+    parser.set_defaults(misspelt=option_variables.misspelt(parser.commands.values(), os.environ))
     return parser
 
 
-def _add_outputs(command: argparse.ArgumentParser) -> None:
+def _add_outputs(command: option_variables.Parser) -> None:
     """Adds the options by which a command tells a platform what it does and how it ended."""
     group = command.add_argument_group(
         "for schedulers and monitoring (docs/platforms.md)",
@@ -219,8 +204,8 @@ def find_outputs(arguments: Sequence[str]) -> run_outputs.Options:
     _add_outputs(parser)
     parser.add_argument("--openlineage")
     parser.add_argument("-v", "--verbose", action="store_const", const="1")  # takes any text of its variable
-    for action in parser._actions:
-        action.choices = None
+    for option in parser.options:
+        option.action.choices = None
     with contextlib.suppress(option_variables.UsageError), contextlib.redirect_stderr(io.StringIO()):
         found, _ = parser.parse_known_args(arguments[1:])
         verbose = (found.verbose or "0").lower() not in ("0", "false")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import os
 import time
 from typing import TYPE_CHECKING
 
-import pydantic
-
 from imagebeam import catalog as catalog_lib
-from imagebeam import cpu_count, errors, records, shard_names, snapshots, storage
+from imagebeam import errors, records, shard_names, snapshots, storage
 from imagebeam.pipelines import call_arguments, launch
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import BeamOptions
@@ -21,7 +18,6 @@ from imagebeam.pipelines.messages import run_journal
 from imagebeam.transforms import dataset_settings, reference_order
 from imagebeam.transforms.output import output_folder, output_paths
 from imagebeam.transforms.plan import run_report
-from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.snapshots import snapshot_settings
 
 if TYPE_CHECKING:
@@ -34,7 +30,9 @@ def add_steps(
     catalog: catalog_lib.Catalog,
 ) -> None:
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
-    from imagebeam.transforms import commit_dataset, place_in_shards, plan_compaction, rank_references, write_shards
+    from imagebeam.transforms import place_in_shards, rank_references, write_shards
+    from imagebeam.transforms.commit import commit_dataset
+    from imagebeam.transforms.plan import plan_compaction
     from imagebeam.transforms.reports import store_dead_letters
     from imagebeam.transforms.updates import list_records
 
@@ -70,10 +68,8 @@ def compact(
     *,
     workers: int | None = None,
     show_progress: bool = False,
-    _own_process: bool = False,
-    _journal: run_journal.Journal | None = None,
 ) -> CompactResult:
-    """Writes a snapshot that stands alone: the living records of the latest one, in the order of a fresh conversion.
+    """Writes a self-contained snapshot: the living records of the latest one, in the order of a fresh conversion.
 
     Shards, rejects and statistics are byte for byte those of a fresh conversion of the same input with the classes in
     the same order. The records are copied; the images are not read.
@@ -90,10 +86,20 @@ def compact(
         ShardError: if a record is broken.
         CatalogError: if a snapshot is damaged.
     """
-    journal = _journal or run_journal.Journal()
+    arguments = call_arguments.as_beam_arguments(beam_options)
+    return run(directory, arguments, call_arguments.as_workers(workers), show_progress, run_journal.Journal())
+
+
+def run(
+    directory: str | os.PathLike[str],
+    arguments: list[str],
+    workers: int,
+    show_progress: bool,
+    journal: run_journal.Journal,
+) -> CompactResult:
+    """Does what `compact` does, and notes in the journal how far it came."""
     start = time.monotonic()
     dataset = storage.normalize(directory)
-    arguments = call_arguments.as_beam_arguments(beam_options)
     runners.refuse_own_flags(arguments)  # Beam's options are not looked at if there is nothing to do
     runners.take_hdfs_user(arguments)
     records.require_fast_crc32c()
@@ -112,19 +118,10 @@ def compact(
         return CompactResult("kept", dataset, latest, catalog, time.monotonic() - start)
     snapshot = snapshot_settings.SnapshotSettings(dataset, snapshots.name_after(latest), compacted=latest)
     settings = _settings(snapshot, catalog)
-    with contextlib.ExitStack() as stack:
-        num_workers = call_arguments.as_workers(workers)
-        pool = None
-        if runners.is_local(arguments):
-            pool = stack.enter_context(writer_processes.start(num_workers, forks=_own_process))
-        cores = num_workers or cpu_count.available_cores()
-        options = launch.import_beam("compact", launch.Needs([dataset]), arguments, cores, _own_process)
-        stack.enter_context(launch.hold_output(settings))
-        building = [stack.enter_context(launch.show_progress(settings, pool, False))] if show_progress else []
-        add = functools.partial(add_steps, settings=settings, catalog=catalog)
-        pipeline = launch.build(options, add, building)
-        with journal.following(settings):
-            fields = launch.run_pipeline(settings, pipeline)
+    options = launch.make_options("compact", arguments, workers)
+    steps = functools.partial(add_steps, settings=settings, catalog=catalog)
+    writers = workers if runners.is_local(arguments) else None
+    fields = launch.run_here(settings, options, steps, journal, writers, show_progress)
     journal.take_report(fields)
     if fields["exit_code"]:
         raise errors.from_exit_code(fields["exit_code"], fields["message"], fields.get("error", ""))
@@ -146,7 +143,7 @@ def _settings(
         features=catalog.features,
         label_kind=catalog.label_kind,
         label_base=catalog.label_base,
-        declared_splits=_declared_splits(catalog),
+        declared_splits=other_sections.SplitConfig.model_validate(catalog.config["split"]).declared,
         sizing=dataset_settings.Sizing(
             stored["num_shards"], stored["target_shard_bytes"], stored["examples_per_shard"]
         ),
@@ -154,16 +151,8 @@ def _settings(
         suffix=shard_names.suffix_of(first.name.rpartition("/")[2]),
         analyze="all" if transformed else None,
         max_reject_fraction=1.0,
-        writes_report=stored.get("report", True),  # earlier versions had no such setting
+        writes_report=stored["report"],
         run_id=run_id,
         report=paths.report(run_id),
         snapshot=snapshot,
     )
-
-
-def _declared_splits(catalog: catalog_lib.Catalog) -> tuple[str, ...] | None:
-    """Returns the splits in the order of the config; None if the images decide, or another version wrote the config."""
-    try:
-        return other_sections.SplitConfig.model_validate(catalog.config["split"]).declared
-    except (KeyError, pydantic.ValidationError):
-        return None

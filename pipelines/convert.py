@@ -1,4 +1,4 @@
-"""Converts images into a committed dataset. `add_steps` is the pipeline; `convert` and `plan` run it."""
+"""Converts images into a committed dataset. `add_steps` is the pipeline; `convert`, `submit` and `plan` run it."""
 
 from __future__ import annotations
 
@@ -7,66 +7,61 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import cpu_count, errors, storage
-from imagebeam.pipelines import call_arguments, launch, start_run
+from imagebeam import errors, storage
+from imagebeam.pipelines import call_arguments, column_settings, launch
+from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.beam import runners
-from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions
-from imagebeam.pipelines.late_dataflow import dataflow_options, job_progress, run_remotely
-from imagebeam.pipelines.messages import run_journal
+from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions, Request
+from imagebeam.pipelines.messages import job_progress, run_journal
+from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.reports import snapshot_report
 
 if TYPE_CHECKING:
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
 
-    from imagebeam.pipelines import make_job, prepare_aside
     from imagebeam.pipelines.config import model as config_lib
-    from imagebeam.pipelines.runs import remote_job
 
 
-def add_steps(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = False) -> None:
+def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
     """Adds the steps of a job to the pipeline, from the listing to the commit, or to the plan alone."""
-    import apache_beam as beam  # late: `convert` starts writer processes before the slow import of Beam
-
     from imagebeam.transforms import (
-        assign_splits,
-        commit_dataset,
         drop_duplicates,
-        label_images,
         list_images,
         place_in_shards,
-        plan_dataset,
         rank_references,
+        stratify_splits,
     )
     from imagebeam.transforms.columns import transform_columns
+    from imagebeam.transforms.commit import commit_dataset  # late: import Beam
     from imagebeam.transforms.duplicates import report_duplicates
-    from imagebeam.transforms.plan import stage_inputs
+    from imagebeam.transforms.plan import (
+        plan_dataset,  # late: import Beam
+        stage_inputs,
+    )
     from imagebeam.transforms.reports import store_dead_letters
     from imagebeam.transforms.updates import compare_with_snapshot
 
     settings = job.settings
-    listed = pipeline | "List" >> list_images.ListImages(job.source, job.rules)  # batches of ImageRef: where images are
-    labelled = listed.images | "Label" >> label_images.LabelImages(job.label)  # the same with labels
-    assigned = labelled.images | "Split" >> assign_splits.AssignSplits(job.split)  # the same with splits
-    rejects = (listed.rejects, labelled.rejects, assigned.rejects) | "Rejects" >> beam.Flatten()  # Reject
+    list_all = list_images.ListImages(job.source, job.rules, job.early_order)
+    listed = pipeline | "List" >> list_all  # batches of ImageRef: where images are, their labels and splits; Reject
+    split = listed.images | "Stratify" >> stratify_splits.StratifySplits(job.split)  # the same, all with splits
     compare = compare_with_snapshot.CompareWithSnapshot(
-        settings.snapshot, rejects, job.keeps_position, settings.read_ahead
+        settings.snapshot, listed.rejects, job.keeps_position, settings.read_ahead
     )
-    compared = assigned.images | "Compare" >> compare  # ImageRef of new images, Reject; what has changed
+    compared = split | "Compare" >> compare  # ImageRef of new images, Reject; what has changed
     drop = drop_duplicates.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
     distinct = compared.images | "DropDuplicates" >> drop  # ImageRef of the images that stay, Reject, Duplicate
-    ranked = distinct.images | "Rank" >> rank_references.RankInSplits(
-        job.order, listed.ranked
-    )  # SortedRun; PartialRanking
-    tallies = [each.tallies for each in (listed, labelled) if each.tallies is not None]  # Tally
-    plan_of = plan_dataset.PlanDataset(settings, tallies, distinct.rejects, job.table, compared.comparison, job.advisor)
+    rank = rank_references.RankInSplits(job.order, listed.ranked)
+    ranked = distinct.images | "Rank" >> rank  # SortedRun; PartialRanking
+    plan_of = plan_dataset.PlanDataset(
+        settings, listed.tallies, distinct.rejects, job.table, compared.comparison, job.advisor
+    )
     plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
     if plan_only:
         return
@@ -117,10 +112,6 @@ def convert(
     fail_on_drift: bool = False,
     show_progress: bool = False,
     cancel_on_interrupt: bool = False,
-    _own_process: bool = False,
-    _while_building: contextlib.AbstractContextManager[None] | None = None,
-    _journal: run_journal.Journal | None = None,
-    _prepared: prepare_aside.Prepared | None = None,
 ) -> ConvertResult:
     """Runs the whole job and returns once the dataset is committed, like the command `imagebeam convert`.
 
@@ -149,39 +140,51 @@ def convert(
         DriftError: with `fail_on_drift`, if the snapshot drifts too far; nothing was committed.
         ImagebeamError: if the job failed; finished shards are kept for the next run.
     """
-    # For the command line. _own_process: this process does nothing else, so a local job may import a part of Beam only.
-    # _while_building is entered while the pipeline is built, if that imports TensorFlow. _journal is told of the run.
-    # _prepared is what a writer process has made of the config.
-    journal = _journal or run_journal.Journal()
+    request = Request(
+        config,
+        call_arguments.as_beam_arguments(beam_options),
+        workers,
+        overwrite,
+        show_progress,
+        update,
+        retry_rejects,
+        fail_on_drift,
+        cancel_on_interrupt,
+    )
+    return run(request, run_journal.Journal())
+
+
+def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
+    """Does what `convert` does, and notes in the journal how far it came."""
     start = time.monotonic()
-    arguments = call_arguments.as_beam_arguments(beam_options)
-    if runners.is_dataflow(arguments) and runners.leaves_job(arguments):
+    on_dataflow = runners.is_dataflow(request.arguments)
+    if on_dataflow and runners.leaves_job(request.arguments):
         raise errors.ConfigError(
             "convert waits for the dataset, and beam_options ask to leave the job, or for a template: call "
             "imagebeam.submit, or leave out no_wait_until_finish and template_location"
         )
-    call_arguments.check_flags(show_progress=show_progress, cancel_on_interrupt=cancel_on_interrupt)
-    request = call_arguments.Request(
-        config, arguments, workers, overwrite, show_progress, _own_process, _while_building, update, retry_rejects
-    )._replace(fail_on_drift=fail_on_drift)
+    checked = job_lib.check(request)
     is_attached = False
-    if runners.is_dataflow(arguments):
-        with start_run.on_dataflow(request, add_steps) as started:
+    if on_dataflow:
+        with _on_dataflow(request, checked) as started:
             settings, is_attached = started.settings, started.is_attached
-            run = started.submit(cancel_on_interrupt)
-            assert run is not None  # a template was refused above
-            journal.job = run.job
-            with journal.following(settings, run.report):
-                fields = run_remotely.wait(run)
+            running = started.submit(request.cancel_on_interrupt)
+            assert running is not None  # a template was refused above
+            journal.job = running.job
+            with journal.following(settings, running.report):
+                fields = run_remotely.wait(running)
     else:
-        run_here = start_run.in_this_process(request, add_steps, _prepared)
-        with run_here as (settings, build), launch.noting_kept_shards(settings):
-            pipeline = build()
-            with journal.following(settings):
-                fields = launch.run_pipeline(settings, pipeline)
+        with contextlib.ExitStack() as stack:
+            options = launch.make_options("convert", request.arguments, checked.workers, checked.config.output.writer)
+            if scratch := column_settings.scratch_folder(checked.config, request.arguments):
+                stack.callback(storage.storage_of(scratch).remove_tree, scratch)
+            job = job_lib.make_job(checked, job_lib.RunFiles.new(checked.paths, scratch))
+            settings, steps = job.settings, functools.partial(add_steps, job=job)
+            writers = checked.workers if runners.is_local(request.arguments) else None
+            fields = launch.run_here(settings, options, steps, journal, writers, request.show_progress)
     journal.take_report(fields)
     if fields["exit_code"]:
-        message = fields["message"] + _advice(config, run_report.decode_plan(fields["plan"]))
+        message = fields["message"] + _advice(checked.config, run_report.decode_plan(fields["plan"]))
         raise errors.from_exit_code(fields["exit_code"], message, fields.get("error", ""))
     folder = _committed_folder(settings)
     return ConvertResult(
@@ -196,13 +199,29 @@ def convert(
     )
 
 
-def _advice(config: AnyConfig, plan: elements.DatasetPlan) -> str:
+@contextlib.contextmanager
+def _on_dataflow(request: Request, checked: job_lib.Checked) -> Iterator[launch.Started]:
+    """Makes the job of a request for Dataflow, and holds the lock of its output: see `launch.on_dataflow`."""
+    options = launch.make_options("convert", request.arguments, checked.workers, checked.config.output.writer)
+    options = dataflow_options.prepare_options(checked.config, options, request.arguments, checked.workers)
+    scratch = column_settings.scratch_folder(checked.config, request.arguments)
+    files = job_lib.RunFiles.new(checked.paths, scratch)
+    if template := dataflow_options.template_of(options):
+        # jobs from a template would share the id of a run, and the report; the names stay with the template
+        files = job_lib.RunFiles(names=f"{template}.names.json", scratch=scratch)
+    job = job_lib.make_job(checked, files)
+    steps = functools.partial(add_steps, job=job)
+    with launch.on_dataflow(job.settings, options, steps, scratch, request.show_progress) as started:
+        yield started
+
+
+def _advice(config: config_lib.Config, plan: elements.DatasetPlan) -> str:
     """Returns which preset fits an input without one image that can be used; "" if some can, or nothing is known."""
     if plan.action != "refuse" or sum(plan.rejected.values()) < plan.listed:
         return ""
     from imagebeam.pipelines.recognize import recognize_folder  # late, as it is needed only here
 
-    advice = recognize_folder.advise(call_arguments.as_config(config))
+    advice = recognize_folder.advise(config)
     return f"; {advice}" if advice else ""
 
 
@@ -249,8 +268,7 @@ def submit(
             f"a job on {runners.runner_name(arguments)} ends with its launcher: only jobs on Dataflow can be left "
             "(--runner=DataflowRunner); leave out --no-wait, or in Python call imagebeam.convert"
         )
-    call_arguments.check_flags(show_progress=show_progress)
-    request = call_arguments.Request(
+    request = Request(
         config,
         arguments,
         overwrite=overwrite,
@@ -259,12 +277,12 @@ def submit(
         retry_rejects=retry_rejects,
         fail_on_drift=fail_on_drift,
     )
-    with start_run.on_dataflow(request, add_steps) as started:
-        run = started.submit()
-        if run is None:
+    with _on_dataflow(request, job_lib.check(request)) as started:
+        running = started.submit()
+        if running is None:
             return Submission(started.settings.output, None, started.template)
-        run.lock.keep()
-        return Submission(started.settings.output, run.job, is_attached=started.is_attached)
+        running.lock.keep()
+        return Submission(started.settings.output, running.job, is_attached=started.is_attached)
 
 
 def plan(
@@ -275,8 +293,6 @@ def plan(
     update: bool = False,
     retry_rejects: bool = False,
     show_progress: bool = False,
-    _own_process: bool = False,
-    _journal: run_journal.Journal | None = None,
 ) -> elements.DatasetPlan:
     """Lists and counts, and returns what `convert` would do; writes nothing to the output.
 
@@ -293,68 +309,60 @@ def plan(
     Raises:
         ConfigError: if the config does not fit the input.
     """
-    journal = _journal or run_journal.Journal()
-    call_arguments.check_flags(
-        overwrite=overwrite, update=update, retry_rejects=retry_rejects, show_progress=show_progress
-    )
-    job_config = call_arguments.as_config(config)
-    from imagebeam.pipelines import update_settings
-
-    snapshot = None
-    if update:
-        snapshot = update_settings.find_base(job_config, overwrite, retry_rejects)
-        overwrite = False
-    elif retry_rejects:
-        raise errors.ConfigError(update_settings.RETRY_WITHOUT_UPDATE)
     arguments = call_arguments.as_beam_arguments(beam_options)
-    options = _plan_options(job_config, arguments, _own_process)
-    on_dataflow = runners.is_dataflow(arguments)
-    from imagebeam.pipelines import make_job  # imports Beam's transforms
+    request = Request(
+        config,
+        arguments,
+        overwrite=overwrite,
+        show_progress=show_progress,
+        update=update,
+        retry_rejects=retry_rejects,
+    )
+    return run_plan(request, run_journal.Journal())
 
+
+def run_plan(request: Request, journal: run_journal.Journal) -> elements.DatasetPlan:
+    """Does what `plan` does, and notes in the journal how far it came."""
+    checked, on_dataflow = job_lib.check(request), runners.is_dataflow(request.arguments)
+    options = launch.make_options("plan", request.arguments, checked.workers, checked.config.output.writer)
+    if on_dataflow:
+        options = dataflow_options.prepare_options(checked.config, options, request.arguments, checked.workers, "plan")
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(launch.temporary_folder(options if on_dataflow else None))
-        if job_config.output.uri is None:
-            job_config = _with_output(job_config, storage.join(directory, "output"))
-        report, names_file = storage.join(directory, "report.json"), storage.join(directory, "names.json")
-        job = make_job.make_job(job_config, overwrite, report, names_file=names_file, snapshot=snapshot)
+        if checked.config.output.uri is None:
+            checked = checked._replace(config=_with_output(checked.config, storage.join(directory, "output")))
+        report, names = storage.join(directory, "report.json"), storage.join(directory, "names.json")
+        job = job_lib.make_job(checked, job_lib.RunFiles(report=report, names=names))
         job.settings.names.write()
         pipeline = launch.build(options, functools.partial(add_steps, job=job, plan_only=True))
         stack.enter_context(journal.following(job.settings))
-        if not on_dataflow:
+        if on_dataflow:
+            shown = stack.enter_context(job_progress.JobProgress()) if request.show_progress else None
+            remote = dataflow_options.job_of(options)
+            running = run_remotely.Run(remote, job.settings.output, report, run_remotely.NoLock(), shown)
+            submitted = launch.Started(job.settings, lambda: pipeline, running).submit(cancel_on_interrupt=True)
+            if submitted is None:
+                raise errors.ConfigError("plan writes no template: leave out --template_location")
+            journal.take_report(run_remotely.wait(submitted))
+            advice = ""
+        else:
             journal.take_report(launch.run_pipeline(job.settings, pipeline))
             assert journal.plan is not None
-            return dataclasses.replace(journal.plan, message=journal.plan.message + _advice(job_config, journal.plan))
-        shown = stack.enter_context(job_progress.JobProgress()) if show_progress else None
-        run = run_remotely.Run(
-            dataflow_options.job_of(options), job.settings.output, job.settings.report, run_remotely.NoLock(), shown
-        )
-        submitted = start_run.Started(job.settings, lambda: pipeline, run).submit(cancel_on_interrupt=True)
-        if submitted is None:
-            raise errors.ConfigError("plan writes no template: leave out --template_location")
-        journal.take_report(run_remotely.wait(submitted))
+            advice = _advice(checked.config, journal.plan)
         assert journal.plan is not None
-        return journal.plan
+        return dataclasses.replace(journal.plan, message=journal.plan.message + advice)
 
 
-def check_plan(config: config_lib.Config, beam_options: BeamOptions = None) -> None:
+def check_plan(request: Request) -> None:
     """Checks the options of `plan` without listing the input, for the command line.
 
     Raises:
         ConfigError: if Beam does not know an option, or the job could not run.
     """
-    _plan_options(config, call_arguments.as_beam_arguments(beam_options), own_process=True)
-
-
-def _plan_options(config: config_lib.Config, arguments: list[str], own_process: bool) -> PipelineOptions:
-    """Returns Beam's options for a job that lists and counts."""
-    call_arguments.require_utf8_file_names()
-    runners.take_hdfs_user(arguments)
-    pillow_decoder.require_pillow()
-    workers = cpu_count.available_cores()
-    options = launch.import_beam("plan", launch.Needs.of(config), arguments, workers, own_process)
-    if runners.is_dataflow(arguments):
-        return dataflow_options.prepare_options(config, options, arguments, workers, "plan")
-    return options
+    checked = job_lib.check(request)
+    options = launch.make_options("plan", request.arguments, checked.workers, checked.config.output.writer)
+    if runners.is_dataflow(request.arguments):
+        dataflow_options.prepare_options(checked.config, options, request.arguments, checked.workers, "plan")
 
 
 def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:

@@ -101,47 +101,23 @@ def inspect(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import inspect_dataset, verify_dataset
     from imagebeam.pipelines.messages import progress
 
-    for name in ("crop", "image_size", "seed", "cache_dir"):
-        if getattr(known, name) is not None and known.preview is None:
-            raise errors.ConfigError(f"--{name.replace('_', '-')} only applies to a preview: add --preview FILE.png")
     directory, catalog = find_snapshot.find(verify_dataset.find_folder(known.directory), known.snapshot)
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
     progress.print_table(inspect_dataset.catalog_rows(catalog, directory))
     command_messages.say("features of each example:")
     progress.print_table(inspect_dataset.feature_rows(catalog))
-    if not known.preview:  # with a preview, -n counts images
-        for index, values in zip(range(known.n or 0), inspect_dataset.read_examples(directory, catalog, split)):
-            print()
-            shown = f"{split} {index}: {inspect_dataset.describe_example(values)}"
-            command_messages.say_in_lines(shown, indent=2)
-            if terminal.reader_has_gone() and known.save_to is None and known.preview is None:
-                return command_messages.NOBODY_READS
+    for index, values in zip(range(known.n or 0), inspect_dataset.read_examples(directory, catalog, split)):
+        print()
+        shown = f"{split} {index}: {inspect_dataset.describe_example(values)}"
+        command_messages.say_in_lines(shown, indent=2)
+        if terminal.reader_has_gone() and known.save_to is None:
+            return command_messages.NOBODY_READS
     if known.save_to is not None:
         paths = inspect_dataset.save_images(directory, catalog, split, known.n or 5, known.save_to)
         print()
         command_messages.say(f"{plural.count(len(paths), 'image')} written to {known.save_to}")
-    if known.preview is not None:
-        count = _draw_preview(known, split)
-        print()
-        command_messages.say(f"{plural.count(count, 'image')} drawn to {known.preview}")
     return 0
-
-
-def _draw_preview(known: argparse.Namespace, split: str) -> int:
-    from imagebeam.pipelines import preview_batch
-
-    dataset = imagebeam.open_dataset(known.directory, cache_dir=known.cache_dir, snapshot=known.snapshot)
-    _import_tensorflow(known.verbose)
-    return preview_batch.write_preview(
-        dataset,
-        split,
-        known.preview,
-        count=known.n or 32,
-        crop=known.crop or "random",
-        image_size=known.image_size or 224,
-        seed=known.seed or 0,
-    )
 
 
 def report(known: argparse.Namespace, _: list[str]) -> int:
@@ -165,7 +141,7 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)
     _import_tensorflow(known.verbose)
-    command_messages.tell(f"measuring 6 x {known.seconds:g} s; other running programs lower the result")
+    command_messages.tell(f"measuring 4 x {known.seconds:g} s; other running programs lower the result")
     result = bench_reader.run_bench(
         dataset,
         split,

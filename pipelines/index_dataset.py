@@ -22,8 +22,8 @@ from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.indexing import choose_features, find_shards, make_catalog, scan_shard
 from imagebeam.transforms.output import committed_catalog, output_paths
 
-_SAMPLE_RECORDS = 4  # that are looked at in each of some files, before all are read
-_SAMPLE_FILES = 4  # in each split
+# Before all records are read: the number of files of each split and of first records in each that decide the keys.
+_SAMPLE_FILES = _SAMPLE_RECORDS = 4
 _MAX_NAMED = 10
 
 
@@ -36,7 +36,7 @@ class IndexResult:
         catalog: of the dataset; of a plan, with the files that were found and what their first records say.
         notes: what the user should know.
         image_size: height and width of the images as a text, such as "224 x 224"; "" if it is not known.
-        changes: shards that were added, changed or removed since the index before.
+        changes: shards that were added, changed or removed since the earlier index.
         seconds: that it took.
     """
 
@@ -60,7 +60,6 @@ def index(
     plan: bool = False,
     workers: int | None = None,
     show_progress: bool = False,
-    _own_process: bool = False,
 ) -> IndexResult:
     """Commits a catalog and indexes for the TFRecord files of another tool in a folder, which stay as they are.
 
@@ -109,7 +108,7 @@ def index(
         job = index_job.Job(folder, settings, found, keys, options)
         if previous is not None and previous.catalog is not None and job.fits(previous.catalog, known):
             return IndexResult("kept", previous.catalog, (), (), time.monotonic() - start)
-        scans = job.scan(known, call_arguments.as_workers(workers), show_progress, _own_process)
+        scans = job.scan(known, call_arguments.as_workers(workers), show_progress)
         _refuse_broken(folder, scans, options)
         made = make_catalog.make_catalog(folder, found, keys, make_catalog.Merged.of(scans), options)
         if previous is not None and previous.catalog is not None and job.is_committed(previous.catalog, made.catalog):
@@ -137,7 +136,7 @@ def _hold(settings: dataset_settings.DatasetSettings) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(output_lock.hold(settings.paths.control, settings.run_id))
+            stack.enter_context(output_lock.hold(settings.paths.metadata, settings.run_id))
         except errors.ConfigError as e:
             here = "; or index a folder of links to them: mkdir NEW && ln -s FOLDER/* NEW/"
             remedy = here if storage.storage_of(settings.output).is_local else ""
@@ -153,7 +152,7 @@ def _settings(folder: str, run_id: str) -> dataset_settings.DatasetSettings:
 
 
 def _find_previous(folder: str) -> committed_catalog.FoundCatalog | None:
-    """Returns the catalog of an index before.
+    """Returns the catalog of an earlier index.
 
     Raises:
         ConfigError: if the folder holds a dataset of imagebeam.

@@ -19,11 +19,11 @@ from imagebeam.transforms.indexing import find_shards, make_catalog, publish_ind
 from imagebeam.transforms.output import committed_catalog, output_folder
 from imagebeam.transforms.shard import writer_processes
 
-_BYTES_FOR_PROCESS = 64 << 20  # that are read until a further process is worth its start
+_BYTES_FOR_PROCESS = 64 << 20  # a further process is worth its start if it reads this many bytes
 
 
 def read_scans(folder: str, previous: committed_catalog.FoundCatalog | None) -> Mapping[str, KnownScan]:
-    """Returns what an index before has found, by the name of the file; {} if that is not known any more."""
+    """Returns the scans of an earlier index by the name of the file; {} if they are lost or unreadable."""
     if previous is None:
         return {}
     uri = storage.join(folder, publish_index.SCANS_FILE)
@@ -40,7 +40,7 @@ def read_scans(folder: str, previous: committed_catalog.FoundCatalog | None) -> 
 
 
 class KnownScan(NamedTuple):
-    """A scan of an index before, and the file at that time."""
+    """A scan of an earlier index, and the size and version of the file at that time."""
 
     scan: scan_shard.ShardScan
     size: int
@@ -83,7 +83,7 @@ class Job:
         return self.settings.paths.staging(self.fingerprint)
 
     def fits(self, catalog: catalog_lib.Catalog, known: Mapping[str, KnownScan]) -> bool:
-        """Returns whether an index before still fits: no file has changed, and all of its own files are there."""
+        """Returns whether an earlier index still fits: no shard has changed, and all files of the index are there."""
         if catalog.indexed.get("options") != dataclasses.asdict(self.options):
             return False
         committed = {(name, shard.name) for name, split in catalog.splits.items() for shard in split.shards}
@@ -94,7 +94,7 @@ class Job:
         return self._has_files_of(catalog)
 
     def is_committed(self, catalog: catalog_lib.Catalog, made: catalog_lib.Catalog) -> bool:
-        """Returns whether an index before is the same, on a storage that tells no versions of files."""
+        """Returns whether an earlier index is the same, on a storage that gives files no versions."""
         same = (catalog.fingerprint, catalog.indexed) == (made.fingerprint, made.indexed)
         return same and not any(shard.version for shard in self.found.shards) and self._has_files_of(catalog)
 
@@ -122,7 +122,7 @@ class Job:
             return False
 
     def scan(
-        self, known: Mapping[str, KnownScan], workers: int | None, show_progress: bool, own_process: bool
+        self, known: Mapping[str, KnownScan], workers: int | None, show_progress: bool
     ) -> list[scan_shard.ShardScan]:
         """Returns the scans of all files in their order; reads those that no earlier run has finished.
 
@@ -143,7 +143,7 @@ class Job:
                 stack.enter_context(shown)
             for scan in done.values():
                 shown.add(scan, sizes[scan.name])
-            for scan in _scan_all(left, num_workers, own_process, shown, stack):
+            for scan in _scan_all(left, num_workers, shown, stack):
                 if scan.problem:
                     raise errors.VerificationError(
                         f"shard {storage.join(self.folder, scan.name)} cannot be read: {scan.problem}: fetch it again, "
@@ -237,7 +237,6 @@ class Job:
 def _scan_all(
     tasks: Sequence[scan_shard.ScanTask],
     num_workers: int,
-    own_process: bool,
     shown: _ScanProgress,
     stack: contextlib.ExitStack,
 ) -> Iterator[scan_shard.ShardScan]:
@@ -245,7 +244,7 @@ def _scan_all(
     if num_workers <= 1:
         yield from map(scan_shard.scan_shard, tasks)
         return
-    pool = stack.enter_context(writer_processes.start(num_workers, forks=own_process))
+    pool = stack.enter_context(writer_processes.start(num_workers))
     shown.count_begun = pool.count_images
     for future in [pool.submit(scan_shard.scan_shard, task) for task in tasks]:
         yield future.result()

@@ -17,19 +17,14 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import schema
 from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.recognize import recognize_folder, seen_masks
-from imagebeam.pipelines.recognize.survey import Change, Finding, Strength
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.sources.folder_probe import Change, Finding, Strength
 
 DEFAULT_FILE = "imagebeam.yaml"
 
 _MEANINGS: Mapping[str, str] = {  # by key, or by key and value; other keys take theirs from the preset or the reference
     "source.uri": "the images: a local path is relative to the folder where the command runs",
     "source.by=files": "images in a folder and in all folders below it",
-    "source.by=manifest": "a table with a row for each image",
-    "source.by=coco": "COCO's JSON of objects in images",
-    "source.by=yolo": "images with a label file of YOLO for each",
-    "source.by=voc": "images with an XML file of Pascal VOC for each",
-    "source.by=box_csv": "tables with a row for each box",
-    "source.by=labelme": "images with a JSON file of LabelMe for each",
     "source.by=arrays": "images that are rows of arrays, or of pixels in CSV",
     "source.by=parquet": "Parquet files with the bytes of images",
     "source.by=zip": "the zip archives of a folder, each a folder of its name",
@@ -246,7 +241,8 @@ class _Writer:
     def _comment(self, key: str, value: Any) -> str:
         """Returns what a key means: by the table above, else by its preset if it is unchanged, or the reference."""
         plain = str(value).lower() if isinstance(value, (str, bool)) else ""
-        meant = _MEANINGS.get(f"{key}={plain}") or _MEANINGS.get(key)
+        about = base_format.format_of(plain).ABOUT if key == "source.by" and plain in base_format.FORMATS else ""
+        meant = about or _MEANINGS.get(f"{key}={plain}") or _MEANINGS.get(key)
         if meant is None and key in self._comments and _value_at(self._of_preset, key) == value:
             meant = self._comments[key]
         if meant is not None:

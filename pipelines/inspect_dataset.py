@@ -15,7 +15,7 @@ from imagebeam.pipelines.messages import progress, terminal
 from imagebeam.reader import bare_pixels
 
 _MAX_SHOWN = 8  # values of a list
-_MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # of a file's name, which most file systems limit to 255 bytes
+_MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # most file systems limit a file's name to 255 bytes
 
 
 def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str, str]]:

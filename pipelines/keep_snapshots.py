@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, look_ahead, snapshots, storage
 from imagebeam.pipelines.messages import progress
-from imagebeam.transforms.commit import publish_dataset
 from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.publish import publish_dataset
 from imagebeam.transforms.reports import snapshot_report
 
-_PIN_FILE = "PINNED"  # in the folder of a snapshot that is not to be removed; empty
+_PIN_FILE = "PINNED"  # an empty file in the folder of a snapshot that must not be removed
 
 
 class Snapshot(NamedTuple):
@@ -26,7 +26,7 @@ class Snapshot(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """What a removal did."""
+    """Result of removing snapshots."""
 
     removed: Sequence[str]  # names of snapshots
     pinned: Sequence[str]  # names of older snapshots that stay, because they are pinned

@@ -1,35 +1,35 @@
-"""Launches a pipeline: writer processes, Beam and its options, the lock, the progress line, the run and its report.
+"""Runs a pipeline: Beam's options, writer processes, the lock of the output, the progress line, and the end of the run.
 
-Imports no Beam when it is imported, so that the writer processes start first.
+Importing this module imports no Beam.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import io
 import logging
 import secrets
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeAlias
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines.beam import beam_shortcuts, hold_signals, job_servers, prism, runners
-from imagebeam.pipelines.messages import progress
-from imagebeam.pipelines.runs import finished_work, output_lock
+from imagebeam.pipelines.beam import hold_signals, job_servers, prism, runners
+from imagebeam.pipelines.messages import job_progress, progress, run_journal
+from imagebeam.pipelines.runs import dataflow_options, finished_work, output_lock, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.plan import run_report
-from imagebeam.transforms.reports import stage_report
 from imagebeam.transforms.shard import writer_processes
-from imagebeam.transforms.sources import image_source
 
 if TYPE_CHECKING:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from imagebeam.pipelines import job_rules
-    from imagebeam.pipelines.config import model as config_lib
+AddSteps: TypeAlias = "Callable[[beam.Pipeline], None]"
 
 _LOGGERS_OF_ERRORS = (
     "apache_beam.runners.common",
@@ -40,90 +40,111 @@ _LOGGERS_OF_ERRORS = (
 _CANCEL_SEC = 5.0  # for a runner to end its workers
 
 
-class EarlyStart(NamedTuple):
-    """The parts of a local job that start before Beam is imported, which takes half a second."""
-
-    pool: writer_processes.WriterProcesses | None = None  # None on other runners
-    rules: job_rules.ImageRules | None = None
-    error: errors.ConfigError | None = None  # raised later, so that an unknown option of Beam is reported first
-
-
-@contextlib.contextmanager
-def start_early(
-    config: config_lib.Config,
-    beam_arguments: list[str],
-    workers: int,
-    own_process: bool = False,
-    is_update: bool = False,
-) -> Iterator[EarlyStart]:
-    """Starts the writer processes of a local job, and the listing in one of them; stops them at the end.
-
-    Args:
-        config: of the job.
-        beam_arguments: options for Beam.
-        workers: number of writer processes.
-        own_process: whether this process does nothing else, so that it may be copied.
-        is_update: whether images are left out that the snapshot before has.
-    """
-    if not runners.is_local(beam_arguments):
-        yield EarlyStart()
-        return
-    from imagebeam.pipelines import image_rules  # late: a command may have a writer process open the source
-
-    with writer_processes.start(workers, forks=own_process) as pool:
-        try:
-            rules = image_rules.open_rules(config, is_update)
-            pool.begin(image_source.list_whole, rules.labelled)
-            if own_process and config.output.report:
-                stage_report.prepare_in(pool)
-            early = EarlyStart(pool, rules)
-        except errors.ConfigError as e:
-            early = EarlyStart(pool, error=e)
-        yield early
-
-
-class Needs(NamedTuple):
-    """What decides which part of Beam a job needs."""
-
-    addresses: Sequence[str | None]  # of the input and the output
-    writer: str = "stream"  # as in `output.writer`
-    transforms: bool = False  # whether it runs tf.Transform
-
-    @classmethod
-    def of(cls, config: config_lib.Config) -> Needs:
-        return cls((config.source.uri, config.output.uri), config.output.writer, bool(config.transformed))
-
-
-def import_beam(
-    command: str, needs: Needs, beam_arguments: list[str], workers: int, own_process: bool
-) -> PipelineOptions:
+def make_options(command: str, beam_arguments: list[str], workers: int, writer: str = "stream") -> PipelineOptions:
     """Imports Beam and returns its options.
 
     Args:
         command: the name of the command that needs Beam, for the error if it is not installed.
-        needs: of the job.
         beam_arguments: options for Beam.
         workers: processes of Beam's own direct runner.
-        own_process: whether this process does nothing else, so that a local job may import a part of Beam only.
+        writer: as in `output.writer`.
 
     Raises:
         ConfigError: if Beam does not know an option, or is not installed, or the runner would lose images.
     """
-    runners.require_supported(beam_arguments, needs.writer)
-    if own_process and runners.is_prism(beam_arguments):
-        prism.ignore_broken_streams()
-    own_process = own_process and not needs.transforms  # tf.Transform needs what is left out: pyarrow, type hints
-    if own_process:
-        runners.import_beam_lightly(beam_arguments, needs.addresses)
-    trusted = runners.TRUSTED_GRAPH if own_process and runners.is_local(beam_arguments) else ()
+    runners.require_supported(beam_arguments, writer)
     try:
-        options = runners.make_options([*trusted, *beam_arguments], workers)
+        return runners.make_options(beam_arguments, workers)
     except ModuleNotFoundError as e:
         raise missing_packages.missing_package(e, command, "convert") from e
-    if trusted:
-        beam_shortcuts.install()
-        beam_shortcuts.leave_pickles_uncompressed()
-    return options
+
+
+def run_here(
+    settings: dataset_settings.DatasetSettings,
+    options: PipelineOptions,
+    add_steps: AddSteps,
+    journal: run_journal.Journal,
+    writers: int | None = None,
+    show_progress: bool = False,
+) -> dict[str, Any]:
+    """Runs a pipeline that ends with this process, and returns its report. Holds the lock of the output meanwhile.
+
+    Args:
+        settings: of the dataset.
+        options: Beam's.
+        add_steps: adds the steps to an empty pipeline.
+        journal: of the command.
+        writers: number of writer processes; None on a runner with workers of its own.
+        show_progress: whether to keep a progress line on standard error.
+
+    Raises:
+        BusyError: if another run writes to the output.
+        ConfigError: if Beam cannot make the runner.
+        ImagebeamError: if the pipeline failed without a report of its own.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(hold_output(settings))
+        pool = None if writers is None else stack.enter_context(writer_processes.start(writers))
+        if show_progress:
+            count_begun = pool.count_images if pool is not None else lambda: 0
+            stack.enter_context(progress.Progress(settings, count_begun=count_begun))
+        stack.enter_context(_noting_kept_shards(settings))
+        pipeline = build(options, add_steps)
+        with journal.following(settings):
+            return run_pipeline(settings, pipeline)
+
+
+class Started(NamedTuple):
+    """A run on Dataflow before its job is submitted, with its lock held; or one whose job runs already."""
+
+    settings: dataset_settings.DatasetSettings
+    build: Callable[[], beam.Pipeline]
+    run: run_remotely.Run
+    is_attached: bool = False  # whether its job runs already
+    template: str = ""  # the address to write a template to, instead of a job
+
+    def submit(self, cancel_on_interrupt: bool = False) -> run_remotely.Run | None:
+        """Returns the run of a job that was submitted, or runs already; None if only a template was written."""
+        run = self.run._replace(cancel_on_interrupt=cancel_on_interrupt)
+        if self.is_attached:
+            run.say(f"{remote_job.describe(run.job)} does the same already: {run.job.console}")
+            return run
+        return run_remotely.submit(run, functools.partial(_submit_pipeline, self.build()))
+
+
+@contextlib.contextmanager
+def on_dataflow(
+    settings: dataset_settings.DatasetSettings,
+    options: PipelineOptions,
+    add_steps: AddSteps,
+    scratch: str = "",
+    show_progress: bool = False,
+) -> Iterator[Started]:
+    """Holds the lock of the output of a job on Dataflow, unless the job runs already. A template needs no lock.
+
+    Args:
+        settings: of the dataset.
+        options: Beam's, completed for Dataflow.
+        add_steps: adds the steps to an empty pipeline.
+        scratch: a folder to remove with the temporary files of the run; "" if there is none.
+        show_progress: whether to keep a progress line on standard error.
+
+    Raises:
+        BusyError: if another run writes to the output.
+    """
+    job, start = dataflow_options.job_of(options), functools.partial(build, options, add_steps)
+    if template := dataflow_options.template_of(options):
+        settings.names.write()
+        run = run_remotely.Run(job, settings.output, "", run_remotely.NoLock(), None, is_template=True)
+        yield Started(settings, start, run, template=template)
+        return
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(hold_output(settings, scratch, attaches=True))
+        shown = stack.enter_context(job_progress.JobProgress()) if show_progress else None
+        run = run_remotely.Run(job, settings.output, settings.report, lock, shown, identity=settings.identity)
+        if lock.running is not None:
+            run = run._replace(job=lock.running, report=settings.paths.report(lock.running_run))
+        yield Started(settings, start, run, is_attached=lock.running is not None)
 
 
 @contextlib.contextmanager
@@ -160,7 +181,7 @@ def hold_output(
         ConfigError: if the output cannot be written.
     """
     store = storage.storage_of(settings.report)
-    with output_lock.hold(settings.paths.control, settings.run_id, settings.command, attaches) as lock:
+    with output_lock.hold(settings.paths.metadata, settings.run_id, settings.command, attaches) as lock:
         try:
             if lock.running is None:
                 settings.names.write()
@@ -174,28 +195,8 @@ def hold_output(
                     storage.storage_of(scratch).remove_tree(scratch)
 
 
-@contextlib.contextmanager
-def show_progress(
-    settings: dataset_settings.DatasetSettings, pool: writer_processes.WriterProcesses | None, has_transforms: bool
-) -> Iterator[contextlib.AbstractContextManager[None]]:
-    """Keeps a progress line on standard error; yields a context for the time while the pipeline is built."""
-    count_begun = pool.count_images if pool is not None else lambda: 0
-    with progress.Progress(settings, count_begun=count_begun) as shown:
-        # building imports TensorFlow then, which takes ten seconds or more
-        yield shown.doing("starting tf.Transform") if has_transforms else contextlib.nullcontext()
-
-
-def build(
-    options: PipelineOptions,
-    add_steps: Callable[[beam.Pipeline], None],
-    building: Sequence[contextlib.AbstractContextManager[None]] = (),
-) -> beam.Pipeline:
+def build(options: PipelineOptions, add_steps: AddSteps) -> beam.Pipeline:
     """Returns the pipeline, with its steps.
-
-    Args:
-        options: Beam's.
-        add_steps: adds the steps to an empty pipeline.
-        building: contexts that are entered while the pipeline is built.
 
     Raises:
         ConfigError: if Beam cannot make the runner.
@@ -207,10 +208,7 @@ def build(
     except (ValueError, ImportError, AttributeError) as e:  # no such runner, or one that needs more options
         remedy = ": pip install 'imagebeam[dataflow]'" if "apache_beam[gcp]" in str(e) else ""
         raise errors.ConfigError(f"Beam cannot start this runner: {' '.join(str(e).split())}{remedy}") from e
-    with contextlib.ExitStack() as stack:
-        for each in building:
-            stack.enter_context(each)
-        add_steps(pipeline)
+    add_steps(pipeline)
     return pipeline
 
 
@@ -254,27 +252,28 @@ def _run_and_wait(pipeline: beam.Pipeline) -> None:
     """
     from apache_beam.runners.portability import fn_api_runner
 
-    runs_here = isinstance(pipeline.runner, fn_api_runner.FnApiRunner)  # whose run() returns at the end of the job
+    runner: Any = pipeline.runner
+    if isinstance(runner, fn_api_runner.FnApiRunner):  # whose run() returns at the end of the job
+        pipeline.run().wait_until_finish()
+        return
     result = None
-    try:
-        with contextlib.ExitStack() as stack:
-            if not runs_here:
-                stack.enter_context(hold_signals.held_back())
-                stack.enter_context(hold_signals.job_servers_ignoring_sigint())
-            result = pipeline.run()
-        result.wait_until_finish()
-    except KeyboardInterrupt:
-        with contextlib.suppress(Exception):  # any type of error: the user wants to leave
-            if result is not None:
-                result.cancel()
-                give_up = time.monotonic() + _CANCEL_SEC
-                while result.state not in ("CANCELLED", "DONE", "FAILED") and time.monotonic() < give_up:
-                    time.sleep(0.05)
-        raise
+    with prism.broken_streams_ignored(), _unprinted(), job_servers.ended(runner):
+        try:
+            with hold_signals.held_back():
+                result = pipeline.run()
+            result.wait_until_finish()
+        except KeyboardInterrupt:
+            with contextlib.suppress(Exception):  # any type of error: the user wants to leave
+                if result is not None:
+                    result.cancel()
+                    give_up = time.monotonic() + _CANCEL_SEC
+                    while result.state not in ("CANCELLED", "DONE", "FAILED") and time.monotonic() < give_up:
+                        time.sleep(0.05)
+            raise
 
 
 @contextlib.contextmanager
-def noting_kept_shards(settings: dataset_settings.DatasetSettings) -> Iterator[None]:
+def _noting_kept_shards(settings: dataset_settings.DatasetSettings) -> Iterator[None]:
     """Gives KeyboardInterrupt a text on finished shards, if there are some."""
     try:
         yield
@@ -282,7 +281,7 @@ def noting_kept_shards(settings: dataset_settings.DatasetSettings) -> Iterator[N
         raise KeyboardInterrupt(finished_work.describe_kept(settings.output).removeprefix("; ")) from e
 
 
-def submit_pipeline(pipeline: beam.Pipeline) -> str | None:
+def _submit_pipeline(pipeline: beam.Pipeline) -> str | None:
     """Submits a pipeline as a job and returns the id of the job; None if only a template was written."""
     with _without_tracebacks(), runners.relative_paths():
         result: Any = pipeline.run()
@@ -307,26 +306,36 @@ def _without_tracebacks() -> Iterator[None]:
     for logger in loggers:
         logger.addFilter(is_wanted)
     try:
-        with _unprinted():
-            yield
+        yield
     finally:
         for logger in loggers:
             logger.removeFilter(is_wanted)
 
 
+class _WithoutTracebacks(io.TextIOBase):
+    """Passes text on to a stream, but for tracebacks."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self._skips_line_end = False
+
+    def write(self, text: str) -> int:
+        is_traceback = text.startswith("Traceback (most recent call last)")
+        if not is_traceback and not (self._skips_line_end and text == "\n"):
+            self._stream.write(text)
+        self._skips_line_end = is_traceback  # `print` writes it by itself
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
 @contextlib.contextmanager
 def _unprinted() -> Iterator[None]:
     """Stops a worker of Beam in this process (LOOPBACK) from printing tracebacks, which it logs too."""
-    from apache_beam.runners.worker import sdk_worker
-
-    if logging.getLogger(sdk_worker.__name__).isEnabledFor(logging.INFO) or hasattr(sdk_worker, "print"):
+    stream: Any = sys.stderr if logging.getLogger("apache_beam").isEnabledFor(logging.INFO) else None
+    with contextlib.redirect_stderr(stream or _WithoutTracebacks(sys.stderr)):
         yield
-        return
-    sdk_worker.print = lambda *_, **__: None  # its own name in front of the built-in function
-    try:
-        yield
-    finally:
-        del sdk_worker.print
 
 
 def _last_line(error: BaseException) -> str:

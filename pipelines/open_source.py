@@ -1,4 +1,4 @@
-"""Opens the source that a config names. Imports no Beam: the source is listed while Beam is imported."""
+"""Opens the source that a config names."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ import re
 from collections.abc import Mapping
 
 from imagebeam import errors, storage
-from imagebeam.pipelines.beam import late_modules
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.inputs import class_files, color_files, source_places
-from imagebeam.pipelines.inputs.late_sources import (
-    arrays,
-    containers,
-    idx,
-    parquet,
-    pixel_csv,
-    saved_listing,
-    table_per_folder,
-    tar,
-    tfrecord,
-    zip_source,
-)
+from imagebeam.pipelines.inputs import color_files
 from imagebeam.pipelines.recognize import boxes_as_classes
 from imagebeam.storage import remote
 from imagebeam.transforms.arrays import array_names
+from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import class_masks, structure
 from imagebeam.transforms.packed import broken_content
-from imagebeam.transforms.sources import files, image_source, listing_rules, path_pattern, split_lists
-
-with late_modules.imported_late([f"imagebeam.pipelines.inputs.open_{name}" for name in ("objects", "tables")]):
-    from imagebeam.pipelines.inputs import open_objects, open_tables
+from imagebeam.transforms.sources import (
+    arrays,
+    class_files,
+    containers,
+    files,
+    idx,
+    image_source,
+    listing_rules,
+    parquet,
+    path_pattern,
+    pixel_csv,
+    saved_listing,
+    source_places,
+    split_lists,
+    table_rows,
+    tar,
+    tfrecord,
+)
+from imagebeam.transforms.sources import zip as zip_source
 
 _IN_ARCHIVE = re.compile(r"(.+?\.zip)(?:/(.*))?", re.IGNORECASE)  # an archive, and a folder in it
 
@@ -70,32 +73,23 @@ def _open(config: config_lib.Config, uri: str, output: str) -> image_source.Imag
         listed = saved_listing.SavedListingSource(uri, config.source.masks.rule)
         listed.check()
         return listed
-    if config.source.by == "manifest":
-        found = open_tables.open_table(config, uri, output)
-        found.check_columns()
-        if isinstance(found, table_per_folder.TablePerFolderSource) or found.image is not None:
-            return found
-        return open_tables.open_pairs(config, found, output)
     if config.source.by == "idx":
         return _idx_source(config, uri)
     if config.source.by == "arrays":
         return _arrays_source(config, uri)
-    if config.source.by == "voc":  # the names of its classes may be in 100,000 files
-        return open_objects.open_voc(config, uri, output)
-    if config.source.by == "labelme":
-        return open_objects.open_labelme(config, uri, output)
+    if config.source.format is not None:
+        return config.source.format.open(request_of(config, uri, output))
     with remote.budget(remote.CHECK_BUDGET_SEC):
-        if config.source.by == "coco":
-            return open_objects.open_coco(config, uri)
-        if config.source.by == "yolo":
-            return open_objects.open_yolo(config, uri, output)
-        if config.source.by == "box_csv":
-            return open_objects.open_box_csv(config, uri)
         if config.source.by in _CONTAINERS:
             return _container_source(config, uri, output)
         if config.source.by == "zip" or _names_archive(uri):
             return _zip_source(config, uri, output)
         return _files_source(config, uri, output)
+
+
+def request_of(config: config_lib.Config, uri: str, output: str) -> base_format.Request:
+    """Returns what a config asks of the source at an address."""
+    return base_format.Request(uri, output, config.source.include, row_fields(config), config.label.by, config.split.by)
 
 
 def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
@@ -106,7 +100,7 @@ def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
     """
     pattern = lists = None
     if config.source.pattern is not None:
-        pattern = path_pattern.PathPattern(config.source.pattern, open_tables.row_fields(config))
+        pattern = path_pattern.PathPattern(config.source.pattern, row_fields(config))
     if config.split.lists:
         root = _root_of(config)
         given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
@@ -213,11 +207,11 @@ def _container_source(config: config_lib.Config, uri: str, output: str) -> conta
     else:
         output = source_places.leave_out(output, root)
     if config.source.by == "tar":
-        return tar.TarSource(root, include, output, open_tables.row_fields(config))
+        return tar.TarSource(root, include, output, row_fields(config))
     if config.source.by == "parquet":
         return _parquet_source(config, root, include, output)
     wanted = config.source.tfrecord
-    fields, keeps_features = open_tables.row_fields(config, wanted.key), config.kept_in_records != ()
+    fields, keeps_features = row_fields(config, wanted.key), config.kept_in_records != ()
     return tfrecord.TfrecordSource(
         root, include, output, fields, wanted.image, keeps_features, wanted.shape_keys, wanted.base64
     )
@@ -270,7 +264,7 @@ def _parquet_source(
         ConfigError: if it cannot be read, or its column of images or the names of its classes are not as they must be.
     """
     wanted = config.source.parquet
-    fields = open_tables.row_fields(config, wanted.key)
+    fields = row_fields(config, wanted.key)
     found = parquet.ParquetSource(root, include, output, fields, wanted.image or "", config.label.kind == "class")
     if found.layout.names:
         class_files.check_names(found.layout.names, f"the metadata of {found.layout.uri!r}")
@@ -296,7 +290,7 @@ def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
             f"label.by is {config.label.by!r}, and source.by: idx has its labels in files: set label.by: column, "
             f"label.column: {idx.LABEL} and label.type: int, or label.by: none"
         )
-    return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, open_tables.row_fields(config))
+    return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, row_fields(config))
 
 
 def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource | pixel_csv.PixelCsvSource:
@@ -307,5 +301,30 @@ def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource |
             f"label.by is {config.label.by!r}, and source.by: arrays has its labels in arrays: set label.by: column "
             f"and label.column: {arrays.LABEL}, or label.by: none"
         )
-    fields = open_tables.row_fields(config)
+    fields = row_fields(config)
     return find_arrays.find(uri, config.source.arrays, fields, config.label.kind, config.split.by == "source")
+
+
+def row_fields(config: config_lib.Config, key: str | None = None) -> table_rows.RowFields:
+    """Returns which fields of a row describe its image, if the source is a table."""
+    columns = [
+        table_rows.Column(
+            name,
+            column.kind,
+            column.list,
+            column.separator,
+            column.missing,
+            column.default,
+            column.transform == "log",
+        )
+        for name, column in config.columns.items()
+    ]
+    return table_rows.RowFields(
+        key=key,
+        label=config.label.column,
+        label_separator=config.label.separator,
+        label_flags=config.label.columns,
+        split=config.split.column,
+        group=config.split.group,
+        columns=tuple(columns),
+    )

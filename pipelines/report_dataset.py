@@ -5,40 +5,11 @@ from __future__ import annotations
 import os
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, shard_names, snapshots, storage
+from imagebeam import errors, find_snapshot, snapshots, storage
 from imagebeam.pipelines import verify_dataset
-from imagebeam.transforms.classes import object_classes
 from imagebeam.transforms.html_report import make_report, sample_records
 from imagebeam.transforms.images import pillow_decoder
-from imagebeam.transforms.output import output_folder, tfds_metadata
 from imagebeam.transforms.reports import snapshot_report
-
-_OWN_FILES = frozenset(
-    (
-        catalog_lib.CATALOG_FILE,
-        catalog_lib.DUPLICATES_FILE,
-        catalog_lib.LABELS_FILE,
-        catalog_lib.MASK_LABELS_FILE,
-        object_classes.LABEL_MAP_FILE,
-        catalog_lib.REJECTS_FILE,
-        catalog_lib.REPORT_PAGE_FILE,
-        catalog_lib.STATISTICS_FILE,
-        snapshots.LATEST_FILE,
-        snapshots.REMOVED_FILE,
-        snapshot_report.REPORT_FILE,
-        *tfds_metadata.LOADED_BY,
-    )
-)
-_OWN_FOLDERS = frozenset(
-    (
-        catalog_lib.CONTROL_DIRECTORY,
-        catalog_lib.INDEX_DIRECTORY,
-        catalog_lib.STATE_DIRECTORY,
-        snapshots.DIRECTORY,
-        *output_folder.TRANSFORM_FOLDERS,
-    )
-)
-_LABELS_SUFFIX = ".labels.txt"  # of names of classes for TFDS
 
 
 def write_report(
@@ -55,7 +26,7 @@ def write_report(
 
     Raises:
         CatalogError: if there is no dataset, or a file of it is damaged.
-        ConfigError: if Pillow is not installed, there is no such snapshot, or `output` belongs to the dataset or
+        ConfigError: if Pillow is not installed, there is no such snapshot, or `output` is in the dataset's folder or
             cannot be written.
     """
     pillow_decoder.require_pillow("report")
@@ -65,10 +36,10 @@ def write_report(
     given = verify_dataset.find_folder(os.fspath(directory))
     folder, catalog = find_snapshot.find(given, snapshot)
     target = storage.normalize(output)
-    if any(_is_owned(target, each) for each in (folder, given, *_dataset_around(folder))):
+    if any(_is_below(target, each) for each in (folder, given, *_dataset_around(folder))):
         raise errors.ConfigError(
-            f"--output {output!r} is a file of the dataset, which imagebeam verify compares with the catalog, or has "
-            "the name of one; give a file outside of it"
+            f"--output {output!r} is in the folder of the dataset, where imagebeam verify compares the files with the "
+            "catalog; give a file outside of it"
         )
     page = _make(folder, catalog)
     try:
@@ -86,19 +57,11 @@ def _dataset_around(folder: str) -> list[str]:
     return [dataset] if dataset and snapshots.is_name(last) else []
 
 
-def _is_owned(target: str, folder: str) -> bool:
-    """Returns whether a file is in the folder of a dataset, under a name that imagebeam writes or may write later."""
+def _is_below(target: str, folder: str) -> bool:
+    """Returns whether a file is in a folder or below it; links of a local path are followed."""
     if storage.storage_of(target).is_local and storage.storage_of(folder).is_local:
-        parent, name = os.path.split(target)
-        target, folder = os.path.join(os.path.realpath(parent), name), os.path.realpath(folder)
-    start = storage.join(folder, "")
-    if not target.startswith(start):
-        return False
-    first, slash, _ = target.removeprefix(start).partition("/")
-    if slash:
-        return first in _OWN_FOLDERS
-    suffixes = (shard_names.suffix_of(first),)
-    return first in _OWN_FILES or first.endswith(_LABELS_SUFFIX) or shard_names.is_shard_name(first, suffixes)
+        target, folder = os.path.realpath(target), os.path.realpath(folder)
+    return target.startswith(storage.join(folder, ""))
 
 
 def _make(folder: str, catalog: catalog_lib.Catalog) -> bytes:

@@ -1,4 +1,4 @@
-"""Tells what the last run on an output does, or how it ended: from its lock, its records, the service, the catalog."""
+"""The state of an output: what a run does there, or how the last one ended."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from imagebeam import errors, find_snapshot, plural, snapshots, storage
 from imagebeam.pipelines.messages import job_progress
 from imagebeam.pipelines.runs import dataflow_jobs, finished_work, job_states, last_run, lock_verdicts, remote_job
 from imagebeam.storage import remote
-from imagebeam.transforms.commit import run_record
 from imagebeam.transforms.output import output_paths
 from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.publish import run_record
 
 Summary: TypeAlias = Literal["running", "committed", "failed", "cancelled", "stopped", "unknown", "nothing"]
 _EXIT_CODES: dict[Summary, int] = {"running": 0, "committed": 0, "nothing": 2}  # 1 for all others
@@ -28,7 +28,7 @@ class Status:
         output: its address.
         state: "running" a job or a process writes there; "committed" it holds a dataset, and nothing writes;
             "failed", "cancelled" or "stopped" (killed, or its lock expired) the last run has ended so;
-            "unknown" the service does not tell, or the dataset cannot be read; "nothing" there is neither a run nor a
+            "unknown" the service does not answer, or the dataset cannot be read; "nothing" there is neither a run nor a
             dataset.
         doing: what a running job does, or the process that runs.
         job: the job of the last run, if it left one.
@@ -57,7 +57,7 @@ class Status:
 
     @property
     def exit_code(self) -> int:
-        """Of the command `imagebeam status`: 0 committed or running, 1 failed or not known, 2 nothing."""
+        """Exit code of `imagebeam status`: 0 committed or running, 1 failed or not known, 2 nothing."""
         return _EXIT_CODES.get(self.state, 1)
 
     def to_json(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _look(output: str) -> Status:
         return dataclasses.replace(
             known, state=ended, job=last.job, causes=last.causes, run_exit_code=last.exit_code, ended=last.ended
         )
-    refusal = _find_refusal(paths.control)
+    refusal = _find_refusal(paths.metadata)
     if refusal is not None:
         message, exit_code = refusal
         return dataclasses.replace(known, state="failed", causes=[message], run_exit_code=exit_code)

@@ -7,8 +7,6 @@ from imagebeam import errors, snapshots, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.snapshots import snapshot_drift, snapshot_settings
 
-RETRY_WITHOUT_UPDATE = "--retry-rejects is for datasets of snapshots: add --update"
-
 
 def find_base(
     config: config_lib.Config, overwrite: bool, retry_rejects: bool = False, fail_on_drift: bool = False

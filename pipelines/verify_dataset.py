@@ -21,7 +21,7 @@ class VerifyResult:
 
     @property
     def advice(self) -> str:
-        """How much is wrong and what to do; "" for a good dataset."""
+        """Text that says how much is wrong and what to do; "" for a good dataset."""
         num_records = sum(problem.is_in_record for problem in self.problems)
         broken = {problem.shard for problem in self.problems if not problem.is_in_record}
         every = [shard for split in self.catalog.splits.values() for shard in split.shards]

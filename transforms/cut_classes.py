@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, rank_references, ref_batches, reference_order, sort_intervals
+from imagebeam.transforms import elements, rank_references, ref_batches, reference_order, sort_intervals, step
 
 _NUM_TABLES = 16  # workers that add up counts; with 21,841 classes each has 1.4 million of 8 bytes
 
@@ -152,15 +152,12 @@ def _gather(_: bytes, packed: Iterable[bytes]) -> list[bytes]:
 
 @decorators.with_input_types(rank_references.KeyedRefs)
 @dataclasses.dataclass
-class CutClasses(beam.PTransform):
+class CutClasses(step.Step):
     """(class, references) -> the references, each with the split that its rank in the class gives it."""
 
     order: reference_order.HashOrder
     divide: Divide
     is_grouped: bool = False  # whether images that follow each other in one group stay together
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, refs: beam.PCollection[rank_references.KeyedRefs]) -> beam.PCollection[ref_batches.RefBatch]:
         intervals = refs | "GroupInIntervals" >> rank_references.GroupInIntervals(self.order)  # (interval, [rows])

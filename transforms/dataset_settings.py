@@ -9,10 +9,9 @@ from imagebeam import features as features_lib
 from imagebeam import shard_names
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.duplicates import duplicate_settings
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.output import output_paths
-from imagebeam.transforms.shard import encode, record_copier, shard_writer
+from imagebeam.transforms.shard import duplicate_settings, encode, record_copier, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import snapshot_settings
 
@@ -62,7 +61,7 @@ class DatasetSettings:
     stratified: bool = False  # whether each class is divided among the splits
     unknown_label_is_error: bool = False
     declared_splits: tuple[str, ...] | None = None
-    carve: tuple[tuple[str, str, int], ...] = ()  # as in SplitRule, for errors
+    holdout: tuple[tuple[str, str, int], ...] = ()  # as in SplitRule, for errors
     sizing: Sizing = Sizing()
     policy: prepare.ImagePolicy = prepare.AS_IT_IS
     read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD

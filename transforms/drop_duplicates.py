@@ -11,10 +11,10 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import counters, elements, ref_batches, spread_rows
-from imagebeam.transforms.duplicates import duplicate_settings, find_duplicates, match_hashes
+from imagebeam.transforms import counters, elements, ref_batches, spread_rows, step
+from imagebeam.transforms.duplicates import find_duplicates, match_hashes
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.shard import deadly_images, hash_images, writer_processes
+from imagebeam.transforms.shard import deadly_images, duplicate_settings, hash_images, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 _TASK_REFS = 500  # read by one call, so that reading ahead pays and all processes are busy
@@ -107,16 +107,13 @@ def reject_of(duplicate: elements.Duplicate) -> elements.Reject:
 
 @decorators.with_input_types(ref_batches.RefBatch)
 @dataclasses.dataclass
-class DropDuplicates(beam.PTransform):
+class DropDuplicates(step.Step):
     """Leaves one of several images that are the same, if `duplicates` drops the others; they become rejects."""
 
     settings: duplicate_settings.DuplicateSettings
     policy: prepare.ImagePolicy
     read_ahead: read_ahead_lib.ReadAhead
     rejects: beam.PCollection[elements.Reject]  # of earlier steps
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> DistinctImages:

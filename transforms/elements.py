@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import features
+from imagebeam import features, storage
 
 RemovedRecords: TypeAlias = tuple[int, bytes]  # index of a shard in its catalog; uint32 indexes of records, unordered
 NamedFile: TypeAlias = tuple[str, bytes]  # path below the output, content
@@ -38,20 +38,20 @@ class FurtherImage(NamedTuple):
     column: str = ""  # column of the table that names it, or the template
 
     @property
-    def facts(self) -> tuple[str, int, int]:
+    def identity(self) -> tuple[str, int, int]:
         """All that the record depends on: the file's name without its folder, its size and its version."""
         return self.uri.rpartition("/")[2], self.size, self.version
 
 
 class SnappyBlocks(NamedTuple):
-    """Where an image lies in compressed blocks that hold others too."""
+    """The place of an image in compressed blocks that hold others too."""
 
     num_bytes: int  # of the blocks when they are unpacked
     start: int  # byte offset of the image in them; its length is ImageRef.size
 
 
 class ImageRef(NamedTuple):
-    """Where one image is, and what is known of it before its bytes are read."""
+    """The place of one image, and what is known of it before its bytes are read."""
 
     key: str  # stable id: the path relative to the source's root, or the manifest's id
     uri: str  # address of the file that holds the bytes
@@ -69,7 +69,7 @@ class ImageRef(NamedTuple):
     inside: tuple[int, int] | None = None  # offset and length of the image in the record that is read, a whole Example
     blocks: SnappyBlocks | None = None  # set if the bytes from `offset` are compressed
     further: tuple[FurtherImage, ...] = ()  # further images of the example, in the order of DatasetSettings.further
-    facts: bytes = b""  # digest of what the record is made of, for the next update; see image_states
+    fingerprint: bytes = b""  # digest of what the record is made of, for the next update; see image_states
     content: bytes = b""  # digest of the same without versions, then one of the bytes once they are read; b"": not kept
     replaces: str = ""  # split of the record in the snapshot before that this image replaces; "" if there is none
     frame: int = 0  # number of the picture in its file, from 0, where each picture of a file becomes an example
@@ -141,7 +141,12 @@ class Reason(str, enum.Enum):
     """Why an image was rejected: a closed set, usable as a metric's name."""
 
     NOT_FOUND = "not_found"  # the manifest or a link names a file that does not exist
-    UNREADABLE = "unreadable"  # the file exists but cannot be read
+    UNREADABLE = "unreadable"  # the file exists but cannot be read, or the connection to its web server breaks
+    HTTP_403 = "http_403"  # a web server denies access: status 401 or 403
+    HTTP_4XX = "http_4xx"  # a web server refuses the request: another status from 400 to 499; 404 and 410 are not_found
+    HTTP_5XX = "http_5xx"  # a web server fails: a status from 500 on
+    TIMEOUT = "timeout"  # a web server gave no whole answer within the time limit of a request
+    DNS = "dns"  # the name of a web server has no address
     OUTSIDE_ROOT = "outside_root"  # the manifest's path leaves the manifest's folder
     BAD_ROW = "bad_row"  # a row of the manifest that cannot be parsed, or lacks the image or the key
     NO_LABEL = "no_label"  # the directory, file name or column gives no label
@@ -168,6 +173,13 @@ class Reason(str, enum.Enum):
     def __str__(self) -> str:
         return self.value
 
+    @classmethod
+    def of_error(cls, error: OSError) -> Reason:
+        """Returns the reason for an error of looking for a file, or of reading it."""
+        if isinstance(error, FileNotFoundError):
+            return cls.NOT_FOUND
+        return cls(error.cause) if isinstance(error, storage.RequestError) and error.cause else cls.UNREADABLE
+
 
 class Reject(NamedTuple):
     """A rejected image, as stored in `rejects.jsonl`."""
@@ -180,7 +192,7 @@ class Reject(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """What the statistics count of one image that was written."""
+    """Values that the statistics count for one image that was written."""
 
     format: str  # as in checked_image.Image, like those below
     colorspace: str

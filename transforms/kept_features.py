@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from imagebeam import features
+from imagebeam import features, plural
 
 _FROM_THE_IMAGE = frozenset(  # computed again from the image's bytes: nothing is lost
     {"image/format", "image/height", "image/width", "image/channels", "image/colorspace", features.ENTRY_POINTS}
@@ -138,7 +138,7 @@ class KeepRule:
             "features of the records that have no value anywhere, and are left out": empty,
             "features that some records lack, and are kept as lists": sparse,
         }
-        texts = [f"{text}: {_named(sorted(keys))}" for text, keys in notes.items() if keys]
+        texts = [f"{text}: {plural.name_some(sorted(keys), _MAX_NAMED)}" for text, keys in notes.items() if keys]
         if "image/key" in replaced:
             texts.append("source.tfrecord.key: image/key would keep the keys of the records, and the order by them")
         return Kept(tuple(kept.values()), tuple(texts))
@@ -149,7 +149,8 @@ class KeepRule:
         asked |= {f"features names {'columns/' + key!r}": key for key, _ in self.renamed}
         for what, key in asked.items():
             if key not in found:
-                return f"{what}, and no record has that feature; found are {_named(sorted(found)) or 'none'}"
+                named = plural.name_some(sorted(found), _MAX_NAMED) or "none"
+                return f"{what}, and no record has that feature; found are {named}"
         return None
 
 
@@ -164,7 +165,3 @@ def _several_kinds(key: str, use: FeatureUse) -> str:
 def has_coordinates(kept: Iterable[features.Feature]) -> bool:
     """Returns whether some of the features hold coordinates in the image, which must then not be rotated."""
     return any(each.source.removeprefix("columns/").startswith(_COORDINATES) for each in kept)
-
-
-def _named(keys: Sequence[str]) -> str:
-    return ", ".join(keys[:_MAX_NAMED]) + (f" and {len(keys) - _MAX_NAMED:,} more" if len(keys) > _MAX_NAMED else "")

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import counters, elements, rank_references, ref_batches, summaries
-from imagebeam.transforms.interval_summaries import PartialRanking
+from imagebeam.transforms import counters, elements, rank_references, ref_batches, reference_order, step, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import SortedRun
-from imagebeam.transforms.sources import files, image_source, labelled_source, listing_rules
+from imagebeam.transforms.sources import files, image_source, reference_rules
+from imagebeam.transforms.summaries import PartialRanking
 
 
 class ListedImages(NamedTuple):
@@ -55,7 +55,7 @@ class _Spread(beam.PTransform):
 class _StartFn(beam.DoFn):
     """Yields the root folder of the source, so that the job graph stays small whatever the size of the input."""
 
-    def __init__(self, source: files.FilesSource):
+    def __init__(self, source: Any):
         self._source = source
 
     def process(self, _: bytes) -> Iterator[files.Directory]:
@@ -65,7 +65,7 @@ class _StartFn(beam.DoFn):
 class _ListDirectoryFn(beam.DoFn):
     """Lists folders. Listings made by an earlier step pass through unchanged."""
 
-    def __init__(self, source: files.FilesSource, recursive: bool):
+    def __init__(self, source: Any, recursive: bool):
         self._source = source
         self._recursive = recursive
 
@@ -87,7 +87,7 @@ class _ReadTableFn(beam.DoFn):
 class _ReadRowsFn(beam.DoFn):
     """Reads the rows of a table; their images are not looked up yet."""
 
-    def __init__(self, source: image_source.RowSource):
+    def __init__(self, source: image_source.ImageSource):
         self._source = source
 
     def process(self, _: bytes) -> Iterator[image_source.RowBatch | image_source.Listing]:
@@ -97,7 +97,7 @@ class _ReadRowsFn(beam.DoFn):
 class _LookUpFn(beam.DoFn):
     """Looks up the images of rows. Listings pass through unchanged."""
 
-    def __init__(self, source: image_source.RowSource):
+    def __init__(self, source: image_source.ImageSource):
         self._source = source
 
     def process(self, element: Any) -> Iterator[image_source.Listing]:
@@ -105,30 +105,22 @@ class _LookUpFn(beam.DoFn):
 
 
 class _ListInProcessFn(beam.DoFn):
-    """Takes the listing that a writer process has made or will make of the source."""
+    """Takes the listing that a writer process makes of the whole source, with the rules applied."""
 
-    def __init__(self, source: image_source.ImageSource, writers: str):
-        self._source = source
+    def __init__(self, task: reference_rules.ListingTask, writers: str):
+        self._task = task
         self._writers = writers  # token of the writer processes that the launcher started
 
     def process(self, _: bytes) -> Iterator[image_source.Listing]:
         pool = writer_processes.find(self._writers)
         assert pool is not None
-        try:
-            listings = pool.take(image_source.list_whole, self._source).result()
-        except writer_processes.WriterDiedError:
-            listings = pool.submit(image_source.list_whole, self._source, writer_processes.try_again).result()
-        yield from listings
+        yield from pool.submit(reference_rules.list_whole, self._task, writer_processes.try_again).result()
 
 
 class _OpenListingFn(beam.DoFn):
-    """A listing -> references, rejects and tally after the rules for every image; runs and rankings if it is ranked."""
-
-    def __init__(self, rules: listing_rules.ListingRules):
-        self._rules = rules
+    """A listing -> references, rejects and tally; sorted runs and rankings if it is ranked."""
 
     def process(self, element: image_source.Listing) -> Iterator[Any]:
-        element = self._rules.apply(element)
         yield from ref_batches.batch(elements.unpack_refs(element.packed_refs))
         for reject in element.rejects:
             yield beam.pvalue.TaggedOutput("rejects", reject)
@@ -144,38 +136,37 @@ class _OpenListingFn(beam.DoFn):
 
 
 @dataclasses.dataclass
-class ListImages(beam.PTransform):
+class ListImages(step.Step):
     """Yields a reference for every image of the source, in batches, and counts everything else that is there.
+
+    Labels and splits that need no other image are found where the images are listed.
 
     Folders are spread over the workers twice, at the root and one level below, which fits label/image and
     split/label/image. Deeper folders are listed by the worker that has their parent folder. Where a storage can list a
     range of names, a large folder is cut into ranges, which are spread like folders. The rows of a table are read by
-    one worker, and spread before their images are looked up. If the launcher started
-    writer processes, one of them lists everything, because it can start while the launcher imports Beam. It may rank
-    the images too: see LabelledSource.
+    one worker, and spread before their images are looked up. If the launcher started writer processes, one of them
+    lists everything, and may rank the images too: see `reference_rules`.
     """
 
     source: image_source.ImageSource
-    rules: listing_rules.ListingRules = listing_rules.NO_RULES
-
-    def __post_init__(self) -> None:
-        super().__init__()
+    rules: reference_rules.ReferenceRules = reference_rules.NO_RULES
+    order: reference_order.HashOrder | None = None  # in which a writer process may rank the images; None: not there
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:
         start = pbegin | "Start" >> beam.Impulse()
         token = writer_processes.current_token()
         if token is not None:
-            fn = _ListInProcessFn(self.source, token)
+            fn = _ListInProcessFn(reference_rules.ListingTask(self.source, self.rules, self.order), token)
             listings = start | "ListInProcess" >> beam.ParDo(fn).with_output_types(Any)
-        elif isinstance(self.source, image_source.RowSource):
+        elif self.source.spreads == "rows":
             listings = (
                 start
                 | "ReadRows" >> beam.ParDo(_ReadRowsFn(self.source)).with_output_types(Any)
                 | "SpreadRows" >> _Spread()  # RowBatch | Listing
                 | "LookUp" >> beam.ParDo(_LookUpFn(self.source)).with_output_types(Any)  # Listing
             )
-        elif not isinstance(self.source, files.FilesSource):
+        elif self.source.spreads != "folders":
             listings = (
                 start
                 | "ReadTable" >> beam.ParDo(_ReadTableFn(self.source)).with_output_types(Any)
@@ -192,9 +183,12 @@ class ListImages(beam.PTransform):
                 | "ListBelow" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=True)).with_output_types(Any)
             )
         outputs: dict[str, Any] = {"rejects": elements.Reject, "tallies": summaries.Tally}
-        if may_be_ranked := isinstance(self.source, labelled_source.LabelledSource) and self.source.order is not None:
+        may_be_ranked = token is not None and self.order is not None
+        if may_be_ranked:
             outputs |= {"runs": SortedRun, "rankings": PartialRanking}
-        opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn(self.rules)).with_output_types(
+        if token is None:
+            listings = listings | "ApplyRules" >> beam.Map(self.rules.apply).with_output_types(Any)
+        opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn()).with_output_types(
             ref_batches.RefBatch, **outputs
         ).with_outputs(*outputs, main="images")
         ranked = rank_references.RankedReferences(opened.runs, opened.rankings) if may_be_ranked else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, rank_references, sort_intervals, summaries
+from imagebeam.transforms import elements, rank_references, sort_intervals, step, summaries
 
 ShardKey = tuple[str, int]  # split, shard index
 PackedRun = tuple[int, bytes]  # first rank, packed references
@@ -45,7 +45,7 @@ def _every_shard(plan: elements.DatasetPlan) -> Iterator[tuple[ShardKey, PackedR
 
 @decorators.with_input_types(sort_intervals.SortedRun)
 @dataclasses.dataclass
-class PlaceInShards(beam.PTransform):
+class PlaceInShards(step.Step):
     """Sorted runs -> the references of each planned shard: equal to within one in every split.
 
     A shard is a run of consecutive ranks in the order of the keys' hashes, so its content depends on the set of keys
@@ -54,9 +54,6 @@ class PlaceInShards(beam.PTransform):
 
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     ranking: beam.PCollection[summaries.Ranking]  # one element
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, runs: beam.PCollection[sort_intervals.SortedRun]) -> beam.PCollection[PlacedShard]:
         part_type = tuple[ShardKey, PackedRun]

@@ -17,11 +17,11 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, ref_batches, sort_intervals, spread_rows, summaries
-from imagebeam.transforms.interval_summaries import MAX_DUPLICATES, IntervalSummary, PartialRanking
+from imagebeam.transforms import elements, ref_batches, sort_intervals, spread_rows, step, summaries
 from imagebeam.transforms.reference_order import NUM_INTERVALS, HashOrder, ListedOrder, Order
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import PackedRows, SortedRun
+from imagebeam.transforms.summaries import MAX_DUPLICATES, IntervalSummary, PartialRanking
 
 _NUM_QUANTILE_REFS = 16 * NUM_INTERVALS  # references whose order values bound the intervals of ListedOrder
 _MAX_SENT = 4_000  # references, about, that a writer process sorts at once: 20 ms
@@ -62,14 +62,11 @@ class _SpreadFn(spread_rows.SpreadRowsFn):
 
 
 @dataclasses.dataclass
-class GroupInIntervals(beam.PTransform):
+class GroupInIntervals(step.Step):
     """(set, references) -> (interval, [PackedRows])."""
 
     order: Order
     boundaries: "beam.PCollection[list[Any]] | None" = None  # one element, for ListedOrder
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, refs: beam.PCollection[KeyedRefs]) -> beam.PCollection[tuple[int, Iterable[PackedRows]]]:
         side_inputs = {} if self.boundaries is None else {"boundaries": beam.pvalue.AsSingleton(self.boundaries)}
@@ -174,16 +171,13 @@ def _divide(refs: ref_batches.RefBatch, set_of: Callable[[elements.ImageRef], st
 
 @decorators.with_input_types(KeyedRefs)
 @dataclasses.dataclass
-class RankReferences(beam.PTransform):
+class RankReferences(step.Step):
     """Yields sorted runs of references, and from where in its set each interval begins.
 
     References with the same hash stay in one run, next to each other.
     """
 
     order: Order
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[KeyedRefs]) -> RankedReferences:
@@ -219,14 +213,11 @@ def _split_of(ref: elements.ImageRef) -> str:
 
 @decorators.with_input_types(ref_batches.RefBatch)
 @dataclasses.dataclass
-class RankInSplits(beam.PTransform):
+class RankInSplits(step.Step):
     """Ranks every reference inside its split."""
 
     order: Order
     ranked: RankedReferences | None = None  # references that have their ranks already: then these are all of a dataset
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> RankedReferences:

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam.transforms import elements, summaries
-from imagebeam.transforms.interval_summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, PartialRanking
-from imagebeam.transforms.output import recorded_inputs
 from imagebeam.transforms.reference_order import HashOrder, ListedOrder, Order
+from imagebeam.transforms.summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, PartialRanking
 
 PackedRows: TypeAlias = tuple[int, bytes]  # number of rows, packed rows of set, order value and reference
 PackedInterval: TypeAlias = tuple[int, Sequence[PackedRows]]
@@ -83,7 +82,7 @@ def _digest(sets: Mapping[str, elements.RefColumns], order: Order) -> int:
         masks = list(every.mask)
         if any(masks):
             masks = [mask and (mask.uri.rpartition("/")[2], mask.size, mask.version) for mask in masks]
-        facts = [
+        values = [
             repr(name),
             _repr(every.key),
             _repr(_file_names(every.uri)),
@@ -97,10 +96,10 @@ def _digest(sets: Mapping[str, elements.RefColumns], order: Order) -> int:
             _repr(every.expected),
         ]
         if any(every.blocks):
-            facts.append(repr(every.blocks))
+            values.append(repr(every.blocks))
         if any(every.further):
-            facts.append(repr([[image.facts for image in further] for further in every.further]))
-        digest.update(f"({', '.join(facts)})".encode("utf-8", "backslashreplace"))
+            values.append(repr([[image.identity for image in further] for further in every.further]))
+        digest.update(f"({', '.join(values)})".encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 
 
@@ -221,7 +220,6 @@ class _Summarizer:
     def __init__(self, order: Order):
         self._order = order
         self._ranking = PartialRanking()
-        self._checksums = recorded_inputs.ChecksumBuilder(keep_position=isinstance(order, ListedOrder))
 
     def add(self, interval: int, sets: Mapping[str, elements.RefColumns]) -> None:
         """Adds an interval, or a part of it: its references by set, in the order of the sets' names."""
@@ -236,9 +234,7 @@ class _Summarizer:
             len(duplicates),
         )
         self._ranking.add(summary)
-        self._checksums.add(sets.values())
 
     def ranking(self) -> PartialRanking:
         """Returns the ranking of what was added."""
-        self._ranking.checksums.append(self._checksums.build())
         return self._ranking

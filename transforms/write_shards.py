@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards
+from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards, step
 from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
 
 _LOGGER = logging.getLogger(__name__)
@@ -74,14 +74,11 @@ class _WriteShardFn(beam.DoFn):
 
 
 @dataclasses.dataclass
-class WriteShards(beam.PTransform):
+class WriteShards(step.Step):
     """Streams each shard's images into a staged file. A bundle that runs twice leaves one shard with the same bytes."""
 
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     settings: dataset_settings.DatasetSettings
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, shards: beam.PCollection[place_in_shards.PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         return shards | "Write" >> beam.ParDo(

@@ -15,7 +15,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
-from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards
+from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards, step
 from imagebeam.transforms.shard import read_images, shard_writer, statistics
 
 _LOGGER = logging.getLogger(__name__)
@@ -127,14 +127,11 @@ def _name_file(path: str) -> tuple[str, str]:
 
 
 @dataclasses.dataclass
-class WriteShardsWithBeam(beam.PTransform):
+class WriteShardsWithBeam(step.Step):
     """Reads, checks and encodes every image, and hands the records to `beam.io.WriteToTFRecord`, split by split."""
 
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     settings: dataset_settings.DatasetSettings
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, placed: beam.PCollection[place_in_shards.PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         plan = beam.pvalue.AsSingleton(self.plan)

@@ -79,7 +79,7 @@ class PixelReader:
         """
         values = example.get(self._image, ())
         is_bytes = len(values) > 0 and isinstance(values[0], bytes)
-        data = values[0] if is_bytes else _to_bytes(values)
+        data = values[0] if is_bytes else to_bytes(values)
         found = [example.get(key, ()) for key in self._shape]
         height, width, channels = (each[0] if len(each) == 1 else 0 for each in found)
         if min(height, width) < 1 or not 1 <= channels <= MAX_CHANNELS or len(data) != height * width * channels:
@@ -89,7 +89,7 @@ class PixelReader:
         return Pixels(data, height, width, channels)
 
 
-def _to_bytes(values: Sequence[Any]) -> bytes:
+def to_bytes(values: Sequence[Any]) -> bytes:
     """Returns numbers from 0 to 255 as bytes.
 
     Raises:

@@ -1,19 +1,23 @@
-"""Batches read, parsed and decoded in one call each: the decoder in C writes every image into its place in the batch.
+"""Batches read, parsed and decoded in one call each, by the decoder in C or by TensorFlow's (`tf_decode`).
 
-Used where it can read all records of the split; elsewhere TensorFlow's operations do the same (tf_parse, tf_decode).
+The decoder in C writes every image into its place in the batch. It is used where it can read all records of the split.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
+import threading
+import time
 import weakref
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from imagebeam import features
-from imagebeam.reader import crops, python_calls, read_plan, record_bytes, record_reader
+from imagebeam import after_fork, example, features
+from imagebeam.reader import bare_pixels, crops, read_plan, record_reader, shard_reader
 from imagebeam.reader import options as options_lib
 
 try:
@@ -21,13 +25,50 @@ try:
 except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _native = None  # type: ignore[assignment]
 
+# Of the wait at exit for calls from TensorFlow's threads.
+_CHECK_SEC, _QUIET_CHECKS, _MAX_WAIT_SEC = 0.005, 6, 5.0
 _ALIGNMENT = 64  # bytes: TensorFlow uses an array aligned so without a copy, and copies any other
 _MAX_FREE = 4  # buffers that wait for a batch; a reader in motion has one or two
 _NUM_SPARES = 8  # examples read at once to find one that replaces another
 _FILTERS = {"bilinear": 1, "bicubic": 2}  # by the numbers of `_native.decode`
 _PNG_START = b"\x89PNG\r\n\x1a\n"
-_HEIGHT, _WIDTH = "image/height", "image/width"
-_NUM_NEEDED = 3  # of the features: the image, its height and its width
+_HEIGHT, _WIDTH, _CHANNELS = bare_pixels.SHAPE
+
+
+class Calls(after_fork.RebuiltAfterFork):
+    """Counts calls from TensorFlow's threads, and waits for them at exit. Use it as a context manager in each call.
+
+    A thread that is running Python code at interpreter shutdown dies there, and the interpreter would then wait
+    forever for an iterator that waits for the thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closed = False  # the interpreter is shutting down: pipelines end at their next call
+        atexit.register(self._end)
+
+    def rebuild(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = self._ended = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._begun += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._ended += 1
+
+    def _end(self) -> None:
+        self.is_closed = True
+        seen, quiet, deadline = -1, 0, time.monotonic() + _MAX_WAIT_SEC
+        while quiet < _QUIET_CHECKS and time.monotonic() < deadline:
+            time.sleep(_CHECK_SEC)
+            quiet = quiet + 1 if seen == self._begun == self._ended else 0
+            seen = self._begun
+
+
+calls = Calls()
 
 
 def library() -> str | None:
@@ -56,13 +97,22 @@ class Parsed(NamedTuple):
     """The parsed examples of a chunk, before their images are decoded."""
 
     kept: list[int]  # places in the chunk of the examples that were parsed; the fields below hold only these
-    images: list[memoryview]  # encoded
-    points: list[memoryview]  # entry points of each image, empty where it has none
-    parts: np.ndarray  # int32 [k, 4]: top, left, height, width
+    images: list[bytes | memoryview]  # encoded, or bare pixels
+    points: list[bytes | memoryview]  # entry points of each image, empty where it has none
+    sizes: np.ndarray | None  # int32 [k, 2]: height and width of each image, as its record says; None if unknown
+    shapes: np.ndarray | None  # int64 [k, 3] of bare pixels: height, width, channels
+    parts: np.ndarray | None  # int32 [k, 4]: top, left, height, width; None for whole images
     frames: np.ndarray | None  # float64 [k, 4], as `crops.frames`, if images are resized with a filter
     flips: np.ndarray  # bool [k]
     columns: list[np.ndarray]  # the label if there is one, the extra features, and the packed lists
-    troubles: dict[int, record_bytes.Trouble]  # of the other examples, by their place in the chunk
+    troubles: dict[int, shard_reader.Trouble]  # of the other examples, by their place in the chunk
+
+
+Failures: TypeAlias = list[tuple[int, str]]  # the row of each image that cannot be decoded, and why
+# Returns the images, [k, height, width, 3], and the failures.
+Decode: TypeAlias = Callable[[Parsed], tuple[np.ndarray, Failures]]
+# Returns height and width of each image, int64 [n], and the failures.
+Measure: TypeAlias = Callable[[Sequence[bytes | memoryview]], tuple[np.ndarray, np.ndarray, Failures]]
 
 
 class BatchReader:
@@ -74,6 +124,7 @@ class BatchReader:
         options: options_lib.ReadOptions,
         threads: int,
         values: np.ndarray | None = None,
+        by_tensorflow: tuple[Decode, Measure] | None = None,
     ):
         """Opens nothing yet.
 
@@ -82,24 +133,28 @@ class BatchReader:
             options: options of the reader.
             threads: number of threads that decode the images of one batch.
             values: [3, 256], what each level of each channel becomes, of the type of the images; None: uint8 as it is.
+            by_tensorflow: decodes images, and finds their sizes where records have none; None: the decoder in C.
         """
         self.records = record_reader.RecordReader(plan, options)
         self._options = options
         self._threads = threads
+        self.values = values
         self._dtype = np.dtype(np.uint8) if values is None else values.dtype
-        # By the number of their bytes: NumPy passes no bfloat16 on to C.
-        self._values = None if values is None else values.view(f"u{values.itemsize}")
+        self._by_tensorflow = by_tensorflow
         self._buffers = _Buffers()
         self._first_label = 0 if plan.label is None else options.label_base - plan.label_base
-        self._columns = plan.columns
+        self._columns = tuple(plan.columns.values())
         self._has_label = plan.label is not None
         self._has_lists = bool(plan.lists)
-        stored = [plan.by_source[name] for name in (features.ENCODED, _HEIGHT, _WIDTH)]
-        points = plan.by_source.get(features.ENTRY_POINTS)
+        self._is_raw = plan.is_raw
+        sizes = [plan.by_source.get(name) for name in (_HEIGHT, _WIDTH, *([_CHANNELS] if plan.is_raw else []))]
+        self._sizes = [feature for feature in sizes if feature is not None] if None not in sizes else []
+        points = plan.by_source.get(features.ENTRY_POINTS) if by_tensorflow is None else None
         self._has_points = points is not None
-        wanted = [*stored, *self._columns, *([] if points is None else [points])]
-        self._keys = tuple(feature.key.encode() for feature in wanted)
-        self._kinds = [feature.kind for feature in wanted]
+        self._image = plan.by_source[features.ENCODED]
+        self._needed = 1 + len(self._sizes)
+        self._wanted = [self._image, *self._sizes, *self._columns, *([] if points is None else [points])]
+        self._keys = tuple(feature.key.encode() for feature in self._wanted)
 
     def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
         """Returns the examples at positions `first` to `end`.
@@ -115,8 +170,8 @@ class BatchReader:
             ShardError: if a whole shard cannot be read.
             ExampleError: if an example cannot be read or decoded, and may not be skipped.
         """
-        with python_calls.calls:
-            if python_calls.calls.is_closed:
+        with calls:
+            if calls.is_closed:
                 raise StopIteration
             batch = self._read(int(first), int(end))
             if self.records.replaces and len(batch[1]) < end - first:
@@ -132,6 +187,7 @@ class BatchReader:
         for row, failure in failures:
             record = int(chunk.records[parsed.kept[row]])
             library = "libpng" if parsed.images[row][: len(_PNG_START)] == _PNG_START else "libjpeg"
+            library = library if self._by_tensorflow is None else "TensorFlow"
             troubles[parsed.kept[row]] = self.records.trouble(
                 record, f"the image cannot be decoded, {library}: {failure}"
             )
@@ -161,7 +217,7 @@ class BatchReader:
         """Returns the features of the examples in a chunk, and which part of each image the batch takes."""
         kept, contents, troubles = [], [], {}
         for index, content in enumerate(chunk.contents):
-            if isinstance(content, record_bytes.Trouble):
+            if isinstance(content, shard_reader.Trouble):
                 troubles[index] = content
             else:
                 kept.append(index)
@@ -171,72 +227,102 @@ class BatchReader:
         if self._has_lists:
             packed, more = self._pack_lists(contents)
             failures = {**more, **failures}
+        images = _bytes_in(contents, values[0])
+        sizes = values[1 : self._needed]
+        if self._is_raw:
+            failures |= _check_pixels(images, sizes, failures)
+        elif not sizes and self._options.crop is not None:
+            assert self._by_tensorflow is not None, "why_not"
+            *sizes, unknown = self._by_tensorflow[1](images)
+            failures |= {row: f"the image cannot be decoded, TensorFlow: {failure}" for row, failure in unknown}
+        rows = [row for row in range(len(kept)) if row not in failures]
+        for row, failure in failures.items():
+            troubles[kept[row]] = self.records.trouble(int(chunk.records[kept[row]]), failure)
+        others: list[Any] = [_bytes_in(contents, each) if _is_bytes(each) else each for each in values[self._needed :]]
         if failures:
-            for row, failure in failures.items():
-                troubles[kept[row]] = self.records.trouble(int(chunk.records[kept[row]]), failure)
-            rows = [row for row in range(len(kept)) if row not in failures]
-            kept, contents = [kept[row] for row in rows], [contents[row] for row in rows]
-            values = [each[rows] for each in values]
-            packed = [packed[row] for row in rows] if packed else []
-        spans, heights, widths, *others = values
-        images = _slices(contents, spans)
-        points = [memoryview(b"")] * len(images)
-        if self._has_points:
-            points = _slices(contents, others.pop())
-        columns = [_column(feature, contents, value) for feature, value in zip(self._columns, others)]
+            kept, images, packed = _at(kept, rows), _at(images, rows), _at(packed, rows) if packed else []
+            sizes = [each[rows] for each in sizes]
+            others = [each[rows] if isinstance(each, np.ndarray) else _at(each, rows) for each in others]
+        points = others.pop() if self._has_points else [b""] * len(images)
+        columns = [_column(each) for each in others]
         if self._has_label and columns[0].dtype == np.int64:
             columns[0] = (columns[0] + self._first_label).astype(np.int32)
         if self._has_lists:
             columns.append(np.array(packed, object))
-        uniforms, sides = chunk.uniforms[kept], (heights, widths)
-        parts = crops.windows(*sides, uniforms, self._options)
-        frames = crops.frames(*sides, parts, self._options) if self._options.filters else None
+        uniforms, parts, frames = chunk.uniforms[kept], None, None
+        if self._options.crop is not None:
+            height, width = sizes[:2]
+            parts = crops.windows(height, width, uniforms, self._options)
+            frames = crops.frames(height, width, parts, self._options) if self._options.filters else None
+        shapes = np.stack(sizes, axis=1) if self._is_raw else None
         flips = (uniforms[:, -1] < 0.5) & self._options.flips
-        return Parsed(kept, images, points, parts, frames, flips, columns, troubles)
+        stated = np.stack(sizes[:2], axis=1).clip(-1, np.iinfo(np.int32).max).astype(np.int32) if sizes else None
+        return Parsed(kept, images, points, stated, shapes, parts, frames, flips, columns, troubles)
 
-    def decode(self, parsed: Parsed) -> tuple[np.ndarray, list[tuple[int, str]]]:
+    def decode(self, parsed: Parsed) -> tuple[np.ndarray, Failures]:
         """Returns the images, [k, height, width, 3], and the row and error of each one that cannot be decoded."""
+        if self._by_tensorflow is not None:
+            return self._by_tensorflow[0](parsed)
+        assert parsed.parts is not None and parsed.sizes is not None, "why_not"
         images = self._buffers.make((len(parsed.images), *self._options.size, 3), self._dtype)
         failures = _native.decode(
             parsed.images,
             parsed.parts,
             parsed.flips,
-            images.view(f"u{self._dtype.itemsize}"),
+            images.view(f"u{self._dtype.itemsize}"),  # NumPy passes no bfloat16 on to C
             self._threads,
             parsed.points,
             parsed.frames,
             _FILTERS[self._options.interpolation],
             self._options.antialias,
             self._options.dct == "accurate",
-            self._values,
+            None if self.values is None else self.values.view(f"u{self._dtype.itemsize}"),
+            parsed.sizes,
         )
         return images, failures
 
     def _find_features(self, contents: list[bytes]) -> tuple[list[np.ndarray], dict[int, str]]:
-        """Returns the values of `_keys` in each record, and by its row why one cannot be used.
+        """Returns the values of `_wanted` in each record, and by its row why one cannot be used.
 
         Returns:
-            For each key int64 [n], float32 [n], or for bytes int64 [n, 2]: where they begin and end in their record.
-            Zeros for what a record lacks. The failures.
+            For each feature int64 [n], float32 [n], or of bytes either the values, object [n], or where they begin and
+            end in their record, int64 [n, 2]. Zeros for what a record lacks. The failures.
         """
         found = np.zeros((len(contents), len(self._keys)), np.bool_)
+        in_c = _native is not None and not self._image.many
         values = []
-        for kind in self._kinds:
-            is_bytes = kind == features.BYTES
-            shape, dtype = (
-                ((len(contents), 2), "int64") if is_bytes else ((len(contents),), features.NUMPY_DTYPES[kind])
-            )
-            values.append(np.zeros(shape, dtype))
-        failures = dict(_native.find_features(contents, self._keys, tuple(values), found))
+        for feature in self._wanted:
+            if feature.kind == features.BYTES or feature.many:
+                values.append(np.zeros((len(contents), 2), "int64") if in_c else np.full(len(contents), b"", object))
+            else:
+                values.append(np.zeros(len(contents), features.NUMPY_DTYPES[feature.kind]))
+        if in_c:
+            failures = dict(_native.find_features(contents, self._keys, tuple(values), found))
+        else:
+            failures = self._find_in_python(contents, values, found)
         for index in np.flatnonzero(~found.all(axis=0)).tolist():
-            values[index][~found[:, index]] = (
-                0  # of a key that is there twice, the last one empty, the first was written
-            )
-        needed = found[:, :_NUM_NEEDED]
+            # Of a key that is there twice, the last one empty, the first was written.
+            values[index][~found[:, index]] = b"" if values[index].dtype == object else 0
+        needed = found[:, : self._needed]
         for row in np.flatnonzero(~needed.all(axis=1)).tolist():
             missing = self._keys[int(np.argmin(needed[row]))].decode()
             failures.setdefault(row, f"feature {missing!r} is missing")
         return values, failures
+
+    def _find_in_python(self, contents: list[bytes], values: list[np.ndarray], found: np.ndarray) -> dict[int, str]:
+        failures = {}
+        for row, content in enumerate(contents):
+            try:
+                parsed = example.parse_example(content, (self._image.key,) if self._image.many else ())
+                for index, feature in enumerate(self._wanted):
+                    stored = parsed.get(feature.key, ())
+                    if feature.many:
+                        values[index][row], found[row, index] = _to_bytes(stored), True
+                    elif len(stored):
+                        values[index][row], found[row, index] = stored[-1], True
+            except (TypeError, ValueError) as e:
+                failures[row] = str(e)
+        return failures
 
     def _pack_lists(self, contents: list[bytes]) -> tuple[list[bytes], dict[int, str]]:
         """Returns the packed lists of each record, and by its row why it cannot be read."""
@@ -250,17 +336,50 @@ class BatchReader:
         return packed, failures
 
 
-def _slices(contents: list[bytes], spans: np.ndarray) -> list[memoryview]:
-    return [memoryview(content)[start:stop] for content, (start, stop) in zip(contents, spans.tolist())]
+def _to_bytes(pixels: Sequence[Any]) -> bytes:
+    try:
+        return bare_pixels.to_bytes(pixels)
+    except ValueError as e:
+        raise ValueError(f"the image cannot be decoded: {e}") from e
 
 
-def _column(feature: features.Feature, contents: list[bytes], values: np.ndarray) -> np.ndarray:
-    """Returns the values of a feature: numbers as they are, bytes out of their spans in the records."""
-    if feature.kind != features.BYTES:
+def _is_bytes(values: np.ndarray) -> bool:
+    return values.dtype == object or values.ndim == 2
+
+
+def _bytes_in(contents: list[bytes], values: np.ndarray) -> list[bytes | memoryview]:
+    """Returns the values of a feature of bytes, out of their spans in the records without a copy."""
+    if values.dtype == object:
+        return values.tolist()
+    return [memoryview(content)[start:stop] for content, (start, stop) in zip(contents, values.tolist())]
+
+
+def _at(values: Sequence[Any], rows: list[int]) -> list[Any]:
+    return [values[row] for row in rows]
+
+
+def _column(values: np.ndarray | Sequence[bytes | memoryview]) -> np.ndarray:
+    """Returns the values of a feature in one array; bytes are copied out of their records."""
+    if isinstance(values, np.ndarray):
         return values
-    column: np.ndarray = np.empty(len(contents), object)
-    column[:] = [content[start:stop] for content, (start, stop) in zip(contents, values.tolist())]
+    column: np.ndarray = np.empty(len(values), object)
+    column[:] = [bytes(each) for each in values]
     return column
+
+
+def _check_pixels(
+    images: Sequence[bytes | memoryview], sizes: Sequence[np.ndarray], known: Iterable[int]
+) -> dict[int, str]:
+    """Returns by its row why bare pixels are no image: there are not height * width * channels of them."""
+    failures = {}
+    for row, (image, *shape) in enumerate(zip(images, *(each.tolist() for each in sizes))):
+        height, width, channels = shape
+        if min(shape) < 1 or channels > bare_pixels.MAX_CHANNELS or len(image) != height * width * channels:
+            failures[row] = (
+                f"the image cannot be decoded: it is {len(image):,} values, and the example says {height} x {width} "
+                f"pixels of {channels} channels"
+            )
+    return {row: failure for row, failure in failures.items() if row not in set(known)}
 
 
 class _Buffers:

@@ -1,220 +1,226 @@
-"""Reads a dataset's catalog, indexes and records from a local disk, or from gs:// through TensorFlow."""
+"""A dataset at an address: reads its catalog and indexes, and chooses how the records of a split are read.
+
+| | uncompressed | compressed |
+| --- | --- | --- |
+| on a local disk | `DirectReader` over `LocalFiles` | `Streams` over `LocalFiles` |
+| in a cache with room for all that is read | `DirectReader` over `CachedFiles` | `Streams` over `CachedFiles` |
+| else | `Ranges` over `RemoteFiles` | `Streams` over `RemoteFiles` |
+
+`Ranges` and `Streams` are used by a `BlockReader`.
+"""
 
 from __future__ import annotations
 
-import functools
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+import concurrent.futures
+import itertools
+import logging
+import posixpath
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, missing_packages, storage
-from imagebeam.reader import record_bytes
+from imagebeam import errors, find_snapshot, storage
+from imagebeam.reader import block_reader, cache_room, selection, shard_cache, shard_reader
+from imagebeam.storage import remote
 
 if TYPE_CHECKING:
     import array
 
-_BLOCK_BYTES = 4 << 20
+_LOGGER = logging.getLogger("imagebeam.dataset")
 
-
-class Source(Protocol):
-    """A dataset at an address."""
-
-    @property
-    def directory(self) -> str: ...
-
-    def read(self, uri: str) -> bytes:
-        """Reads all bytes of a small file."""
-
-    def load_catalog(self, snapshot: str | int | None = None) -> catalog_lib.Catalog:
-        """Reads the catalog of the folder, or of a snapshot in it, whose folder becomes `directory`."""
-
-    def load_removed(self, catalog: catalog_lib.Catalog) -> Mapping[str, array.array[int]]:
-        """Returns the removed records by the name of their shard: ascending indexes in it."""
-
-    def check_shards(self, catalog: catalog_lib.Catalog) -> None:
-        """Raises ShardError if a shard is missing or has another length."""
-
-    def fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
-        """Returns the fetcher of a split's records, the same object on every call."""
-
-    def close(self) -> None:
-        """Closes the open files, and keeps none open from now on. Acquires no lock."""
+_OPEN_BUDGET_SEC = 5.0  # with all retries, for the first look at an address, which is more likely wrong than down
+_NUM_LISTINGS = 8  # at once
+_MAX_EXTRA = 1.1  # times the records that are read may be decompressed without a warning
 
 
 class DatasetSource:
-    """Base of all sources. A subclass says how files are read."""
+    """A dataset at an address. Thread-safe. A pickled copy, or a forked process, starts without open files."""
 
-    def __init__(self, directory: str):
-        self.directory = directory
+    def __init__(
+        self,
+        directory: str,
+        cache_dir: str | None = None,
+        cache_bytes: int = 64 << 30,
+        storage_options: Mapping[str, Any] | None = None,
+    ):
+        """Looks up the storage of the address. Files are read later.
+
+        Args:
+            directory: a path or an address.
+            cache_dir: a local folder for whole shards, created if it does not exist; datasets may share it. A dataset
+                on a local disk does not use it.
+            cache_bytes: limit for all shards in it together.
+            storage_options: credentials and other options of the storage; see docs/storage.md.
+
+        Raises:
+            ConfigError: if the address or an option is not known, the package of the storage is not installed, or
+                `cache_dir` is not a local folder.
+        """
+        self.directory = storage.normalize(directory)
+        self._storage_options = dict(storage_options or {})
+        self._is_local = storage.scheme_of(self.directory) == "file"
+        if self._is_local and self._storage_options:
+            raise errors.ConfigError(
+                f"storage_options has {next(iter(self._storage_options))!r}, and {directory!r} is a local folder, "
+                "which takes none: leave storage_options out"
+            )
+        storage.storage_of(self.directory, self._storage_options)
+        self._room: cache_room.Room | None = None
+        if cache_dir is not None and storage.scheme_of(cache_dir) != "file":
+            raise errors.ConfigError(f"cache_dir is {cache_dir!r}; give a folder on a local disk")
+        if cache_dir is not None and not self._is_local:
+            self._room = cache_room.Room(storage.normalize(cache_dir), cache_bytes)
+        self._cache: shard_cache.ShardCache | None = None  # of the content that the catalog names
+        self._indexed: Mapping[str, catalog_lib.Shard] = {}  # by the address of the index
         self._forget()
 
     def _forget(self) -> None:
-        # Kept nowhere else: fetchers hold open files, which are closed with the last dataset of this source.
-        self._fetchers: dict[tuple[str, str], record_bytes.RecordFetcher] = {}  # by fingerprint and split
+        self._readers: weakref.WeakSet[shard_reader.ShardReader] = weakref.WeakSet()
+        self._offsets: dict[tuple[str, str], shard_reader.Offsets] = {}  # by fingerprint and split
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_fetchers"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_readers", "_offsets")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
 
-    def read(self, uri: str) -> bytes:
-        raise NotImplementedError
-
-    def list_names(self, uri: str) -> Iterable[str]:
-        """Returns the names of the files in a folder."""
-        raise NotImplementedError
-
-    def size_of(self, uri: str) -> int:
-        raise NotImplementedError
-
-    def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.Shards:
-        raise NotImplementedError
-
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
-        raise NotImplementedError
+    @property
+    def _store(self) -> storage.Storage:
+        return storage.storage_of(self.directory, self._storage_options)
 
     def load_catalog(self, snapshot: str | int | None = None) -> catalog_lib.Catalog:
-        found = find_snapshot.find(self.directory, snapshot, self.read, self.list_names)
-        self.directory = found.folder
-        return found.catalog
+        """Reads the catalog of the folder, or of a snapshot in it, whose folder becomes `directory`."""
+        with remote.budget(_OPEN_BUDGET_SEC):
+            found = find_snapshot.find(self.directory, snapshot, self.read, self._list_names)
+        self.directory, catalog = found.folder, found.catalog
+        if self._room is not None:
+            self._cache = shard_cache.ShardCache(self.directory, self._storage_options, self._room, catalog)
+            if catalog.compression == "none":
+                shards = (shard for split in catalog.splits.values() for shard in split.shards)
+                self._indexed = {storage.join_relative(self.directory, each.index_name): each for each in shards}
+        return catalog
 
     def load_removed(self, catalog: catalog_lib.Catalog) -> Mapping[str, array.array[int]]:
+        """Returns the removed records by the name of their shard: ascending indexes in it."""
         return find_snapshot.load_removed(self.directory, catalog, self.read)
 
+    def read(self, uri: str) -> bytes:
+        """Reads all bytes of a small file. The cache keeps indexes."""
+        shard = self._indexed.get(uri)
+        return self._store.read(uri) if shard is None or self._cache is None else self._cache.read_index(uri, shard)
+
+    def _list_names(self, uri: str) -> Iterable[str]:
+        return [entry.name for entry in self._store.list_directory(uri)]
+
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
-        for split in catalog.splits.values():
-            for shard in split.shards:
-                uri = storage.join_relative(self.directory, shard.name)
-                try:
-                    size = self.size_of(uri)
-                except OSError as e:
-                    again = "index" if catalog.indexed else "convert"
-                    detail = f"is missing ({e.strerror or e}): run imagebeam verify, then {again} again"
-                    raise errors.ShardError(f"shard {uri} {detail}") from e
-                if size != shard.bytes:
-                    again = f"imagebeam index {self.directory}" if catalog.indexed else "convert again with --overwrite"
-                    raise errors.ShardError(
-                        f"shard {uri} has {size:,} bytes, the catalog says {shard.bytes:,}: "
-                        f"it was cut short or replaced; run imagebeam verify, then {again}"
-                    )
+        """Compares the sizes of all shards with the catalog, with one listing for each remote folder if it can list.
 
-    def fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
-        name = (catalog.fingerprint, split)
-        known = self._fetchers.get(name)
-        return known or self._fetchers.setdefault(name, self._make_fetcher(catalog, split))
+        Raises:
+            ShardError: if a shard is missing or has another length, or the storage does not answer.
+        """
+        uris = {
+            storage.join_relative(self.directory, shard.name): shard
+            for split in catalog.splits.values()
+            for shard in split.shards
+        }
+        sizes: dict[str, int] = {}
+        if not self._is_local:
+            folders = sorted({self.directory, *map(posixpath.dirname, uris)})
+            with concurrent.futures.ThreadPoolExecutor(min(_NUM_LISTINGS, len(folders))) as pool:
+                sizes = dict(itertools.chain(*pool.map(self._list_sizes, folders)))
+        for uri, shard in uris.items():
+            try:
+                size = sizes[uri] if uri in sizes else self._store.stat(uri).size
+            except OSError as e:
+                again = "index" if catalog.indexed else "convert"
+                detail = f"is missing ({e.strerror or e}): run imagebeam verify, then {again} again"
+                raise errors.ShardError(f"shard {uri} {detail}") from e
+            if size != shard.bytes:
+                again = f"imagebeam index {self.directory}" if catalog.indexed else "convert again with --overwrite"
+                raise errors.ShardError(
+                    f"shard {uri} has {size:,} bytes, the catalog says {shard.bytes:,}: "
+                    f"it was cut short or replaced; run imagebeam verify, then {again}"
+                )
 
-    def close(self) -> None:
-        for fetcher in list(self._fetchers.values()):
-            fetcher.close()
+    def _list_sizes(self, folder: str) -> list[tuple[str, int]]:
+        """Returns the address and the size of each file in a folder; [] if the storage cannot list it.
 
-    def _make_fetcher(self, catalog: catalog_lib.Catalog, split: str) -> record_bytes.RecordFetcher:
-        shards = catalog.splits[split].shards
-        offsets: record_bytes.Offsets
-        if catalog.compression == "none":
-            offsets = record_bytes.Offsets(self.directory, shards, self.read)
-            place = self.place(shards, offsets)
-        else:
-            files = self.files(shards)
-            offsets = record_bytes.ScannedOffsets(self.directory, shards, files.open)
-            loader = record_bytes.GzipLoader(files)
-            place = record_bytes.BlockShardBytes(_block_ends(offsets), loader, loader.close)
+        Raises:
+            ShardError: if the storage does not answer.
+        """
+        try:
+            entries = self._store.list_directory(folder)
+            return [(storage.join(folder, entry.name), entry.size) for entry in entries if entry.size >= 0]
+        except OSError as e:
+            if storage.is_fault(e):
+                raise errors.ShardError(
+                    f"the shards of {folder} cannot be listed ({e.strerror or e}): check that the address can "
+                    "be reached from here, and run again"
+                ) from e
+            return []  # the size of each shard is requested alone
+
+    def open_reader(self, catalog: catalog_lib.Catalog, split: str, reads: selection.Reads) -> shard_reader.ShardReader:
+        """Returns a reader for these records of a split. Logs what will be read more than once."""
         key = next((each.key for each in catalog.features if each.source == "image/key"), None)
-        return record_bytes.RecordFetcher(self.directory, shards, place, offsets, key)
+        shards = shard_reader.SplitShards(self.directory, catalog.splits[split].shards, key)
+        files = self._files(shards, reads)
+        reader: shard_reader.ShardReader
+        if catalog.compression != "none":
+            _warn_of_extra(shards, reads)
+            streams = block_reader.Streams(shards, files, 2 * (reads.window_blocks or 1) + 16)
+            reader = block_reader.BlockReader(shards, streams, reads, files.is_local)
+        else:
+            offsets = self._offsets.setdefault((catalog.fingerprint, split), shard_reader.Offsets(shards, self.read))
+            if isinstance(files, shard_cache.RemoteFiles):
+                reader = block_reader.BlockReader(shards, block_reader.Ranges(shards, offsets, files), reads)
+            else:
+                reader = shard_reader.DirectReader(shards, files, offsets)
+        self._readers.add(reader)
+        return reader
 
-
-class LocalSource(DatasetSource):
-    """A folder on a local disk."""
-
-    def read(self, uri: str) -> bytes:
-        return storage.storage_of(uri).read(uri)
-
-    def list_names(self, uri: str) -> Iterable[str]:
-        return [entry.name for entry in storage.storage_of(uri).list_directory(uri)]
-
-    def size_of(self, uri: str) -> int:
-        return storage.storage_of(uri).stat(uri).size
-
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
-        return self.files(shards)
-
-    def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.LocalShardBytes:
-        return record_bytes.LocalShardBytes([storage.join_relative(self.directory, shard.name) for shard in shards])
-
-
-class TensorFlowSource(DatasetSource):
-    """A dataset at gs://, read in blocks by TensorFlow's own file system.
-
-    Not through `storage`: a trainer that installed the extra `tf` alone reads gs:// this way, with TensorFlow's
-    credentials, and its reads release Python's lock.
-    """
-
-    def read(self, uri: str) -> bytes:
-        return self._read(uri, 0, -1)
-
-    def list_names(self, uri: str) -> Iterable[str]:
-        return self._call(uri, lambda gfile: gfile.listdir(uri))
-
-    def size_of(self, uri: str) -> int:
-        return self._call(uri, lambda gfile: gfile.stat(uri).length)
-
-    def files(self, shards: Sequence[catalog_lib.Shard]) -> record_bytes.Shards:
-        return _WholeShards(self, shards)
-
-    def place(self, shards: Sequence[catalog_lib.Shard], offsets: record_bytes.Offsets) -> record_bytes.ShardBytes:
-        def load(shard: int, start: int, stop: int) -> bytes:
-            return self._read(storage.join_relative(self.directory, shards[shard].name), start, stop - start)
-
-        return record_bytes.BlockShardBytes(_block_ends(offsets), load)
-
-    def _read(self, uri: str, start: int, length: int) -> bytes:
-        def read(gfile: Any) -> bytes:
-            with gfile.GFile(uri, "rb") as file:  # sends no request yet: seek and read raise the errors
-                file.seek(start)
-                return file.read(length)
-
-        return self._call(uri, read)
-
-    def _call(self, uri: str, call: Callable[[Any], Any]) -> Any:
-        try:
-            import tensorflow as tf
-        except ModuleNotFoundError as e:
-            raise missing_packages.missing_package(
-                e, "reading gs:// in place", otherwise="give cache_dir, which needs 'imagebeam[gcs]' instead"
-            ) from e
-        try:
-            return call(tf.io.gfile)
-        except tf.errors.NotFoundError as e:
-            raise FileNotFoundError(f"there is no {uri}") from e
-        except tf.errors.OpError as e:
-            raise OSError(f"{uri}: {e.message}") from e
-
-
-class _WholeShards:
-    """Shards that are read into memory when they are opened."""
-
-    def __init__(self, source: TensorFlowSource, shards: Sequence[catalog_lib.Shard]):
-        self._source = source
-        self._shards = shards
-
-    def open(self, shard: int) -> BinaryIO:
-        return io.BytesIO(self._source.read(storage.join_relative(self._source.directory, self._shards[shard].name)))
+    def _files(self, shards: shard_reader.SplitShards, reads: selection.Reads) -> shard_reader.ShardFiles:
+        if self._is_local:
+            return shard_reader.LocalFiles(shards)
+        if self._cache is not None:
+            firsts = reads.share.records_at(reads.share.starts)
+            lasts = reads.share.records_at(reads.share.stops - 1)
+            is_read = np.zeros(len(shards.shards), bool)
+            for first, last in zip(shards.locate(firsts)[0].tolist(), shards.locate(lasts)[0].tolist()):
+                is_read[first : last + 1] = True
+            ahead = np.flatnonzero(is_read).tolist()
+            num_bytes, max_bytes = sum(shards.shards[each].bytes for each in ahead), self._cache.room.max_bytes
+            if num_bytes <= max_bytes:
+                return shard_cache.CachedFiles(self._cache, shards, ahead)
+            _LOGGER.warning(
+                "the %s shards that are read have %s bytes, and cache_bytes is %s: they are read at their address in "
+                "every epoch, and not kept; give cache_bytes=%d, or more if other readers share cache_dir",
+                f"{len(ahead):,}",
+                f"{num_bytes:,}",
+                f"{max_bytes:,}",
+                num_bytes,
+            )
+        return shard_cache.RemoteFiles(shards, self._storage_options)
 
     def close(self) -> None:
-        """Does nothing: there are no files."""
+        """Closes the open files, and keeps none open from now on. Acquires no lock."""
+        for reader in list(self._readers):
+            reader.close()
 
 
-def _block_ends(offsets: record_bytes.Offsets) -> Callable[[int], np.ndarray]:
-    """Returns a function that cuts a shard into blocks of whole records, of about 4 MiB each."""
-
-    @functools.cache
-    def ends(shard: int) -> np.ndarray:
-        starts = offsets.shard(shard)
-        cuts = np.searchsorted(starts, np.arange(_BLOCK_BYTES, int(starts[-1]), _BLOCK_BYTES, dtype=starts.dtype))
-        return np.unique(np.append(starts[cuts], starts[-1])).astype(np.int64)
-
-    return ends
+def _warn_of_extra(shards: shard_reader.SplitShards, reads: selection.Reads) -> None:
+    """Warns if much more of compressed shards is decompressed than read: each is decompressed up to its last record."""
+    share = reads.share
+    [where, ends] = shards.locate(share.records_at(share.stops - 1))
+    num_decompressed = sum(max(ends[where == each]) + 1 for each in np.unique(where))
+    factor = num_decompressed / max(1, len(share))
+    if factor > _MAX_EXTRA:
+        _LOGGER.warning(
+            "%.1f times the records that this process reads are decompressed in an epoch, because its part of a shard "
+            "does not begin at the start of the shard, or only some records are kept: convert with "
+            "output.compression=none, or with num_shards a multiple of process_count",
+            factor,
+        )

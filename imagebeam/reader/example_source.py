@@ -14,7 +14,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, missing_packages
-from imagebeam.reader import bare_pixels, batch_names, open_files, record_bytes
+from imagebeam.reader import bare_pixels, open_files, read_plan, shard_reader
 from imagebeam.reader import selection as selection_lib
 
 try:
@@ -48,7 +48,7 @@ class ExampleSource:
     def __init__(
         self,
         selection: selection_lib.Selection,
-        fetcher: record_bytes.RecordFetcher,
+        fetcher: shard_reader.ShardReader,
         catalog: catalog_lib.Catalog,
         decode: bool = True,
         is_raw: bool = False,
@@ -64,11 +64,12 @@ class ExampleSource:
         by_source = {feature.source: feature for feature in catalog.features}
         self._encoded = by_source.get(features.ENCODED)
         self._label = by_source.get(features.LABEL)
+        self._sides = [by_source[name].key for name in ("image/height", "image/width") if name in by_source]
         # Entry points are of use only to the decoder in C.
         own = (self._encoded, self._label, by_source.get(features.ENTRY_POINTS))
         others = [each.key for each in catalog.features if each not in own]
-        self._features = batch_names.choose_features(
-            catalog, others if wanted is None else wanted, batch_names.own_names(catalog)
+        self._features = read_plan.choose_features(
+            catalog, others if wanted is None else wanted, read_plan.own_names(catalog)
         )
         self._num_classes = len(catalog.labels)
         self._pixels = bare_pixels.PixelReader(catalog) if decode and is_raw else None
@@ -100,8 +101,8 @@ class ExampleSource:
         if not -len(self) <= given < len(self):
             raise IndexError(f"index {given} is out of range for {len(self):,} examples")
         record = self._selection.records_at(np.array([given % len(self)], np.int64))
-        [content] = self._fetcher.fetch(record)
-        if isinstance(content, record_bytes.Trouble):
+        [content] = self._fetcher.fetch(record, np.zeros(1, np.int64))
+        if isinstance(content, shard_reader.Trouble):
             raise errors.ExampleError(str(content))
         try:
             return self._parse(content)
@@ -126,7 +127,10 @@ class ExampleSource:
             return _to_rgb(self._pixels.read(parsed))
         if feature.many:
             return _to_array(feature.kind, values)
-        return _decode_image(values[0]) if self._decode else values[0]
+        if not self._decode:
+            return values[0]
+        sides = [value for key in self._sides for value in parsed.get(key, [])]
+        return _decode_image(values[0], (sides[0], sides[1]) if len(sides) == 2 else None)
 
     def _multi_hot(self, ids: list[int]) -> np.ndarray:
         vector = np.zeros(self._num_classes, np.float32)
@@ -169,23 +173,30 @@ def _to_rgb(pixels: bare_pixels.Pixels) -> np.ndarray:
     return stored[:, :, :3].copy() if pixels.channels >= 3 else np.repeat(stored[:, :, :1], 3, axis=2)
 
 
-def _decode_image(encoded: bytes) -> np.ndarray:
+def _decode_image(encoded: bytes, size: tuple[int, int] | None = None) -> np.ndarray:
     """Returns the pixels of an image as RGB, uint8 [height, width, 3]; transparency is dropped, as TensorFlow does.
 
     Sound JPEGs in gray or color are decoded in C, to the same pixels in three quarters of the time. Pillow decodes all
     others, and says what is wrong with an image.
 
+    Args:
+        encoded: the bytes of the image.
+        size: height and width that its record says; None if it says nothing.
+
     Raises:
-        ValueError: if it cannot be decoded.
+        ValueError: if it cannot be decoded, or has another size.
     """
     pillow = _import_pillow()
     if _native is not None:
-        found = _native.decode_whole(encoded, pillow.MAX_IMAGE_PIXELS or sys.maxsize)
+        found = _native.decode_whole(encoded, pillow.MAX_IMAGE_PIXELS or sys.maxsize, *(size or ()))
         if found is not None:
             pixels, height, width = found
             return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
     try:
         with pillow.open(io.BytesIO(encoded)) as picture:
+            if size is not None and size != (picture.height, picture.width):  # before memory is taken for the pixels
+                sides = f"{picture.height} x {picture.width} pixels"
+                raise ValueError(f"the image has {sides}, its record says {size[0]} x {size[1]}")
             if picture.mode.startswith("I;16"):  # gray of 16 bits, which Pillow would clip at 255
                 gray = (np.asarray(picture) >> 8).astype(np.uint8)
                 return np.repeat(gray[:, :, None], 3, axis=2)

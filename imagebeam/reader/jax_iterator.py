@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from imagebeam import errors, missing_packages
-from imagebeam.reader import batch_iterator, reader_state
+from imagebeam.reader import batch_iterator, read_plan, reader_state
 from imagebeam.reader import options as options_lib
 
 _INT32 = np.iinfo(np.int32)
@@ -22,9 +22,7 @@ class JaxIterator(Iterator[dict[str, Any]]):
     the current place in the data, `restore` goes to such a place. Not thread-safe.
     """
 
-    def __init__(
-        self, batches: batch_iterator.BatchIterator, sharding: Any, batch_size: int, is_deterministic: bool = True
-    ):
+    def __init__(self, batches: batch_iterator.BatchIterator, sharding: Any, batch_size: int):
         """Reads nothing yet.
 
         Args:
@@ -32,18 +30,17 @@ class JaxIterator(Iterator[dict[str, Any]]):
             sharding: a jax.sharding.Sharding over devices of all processes; its first axis is that of the examples.
                 Further axes apply to the arrays that have them, so one sharding serves images and labels.
             batch_size: size of a batch of all processes together.
-            is_deterministic: whether `batches` has a state.
         """
         self._sharding = sharding
         self._batch_size = batch_size
         self._batches = batches
-        self._is_deterministic = is_deterministic
         self._state = self._state_of_batches()
         # One thread, so that its tasks run in order. It ends with the iterator.
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="imagebeam-as-jax")
         self._ahead: futures.Future[tuple[dict[str, Any], reader_state.ReaderState | None]] | None = None
 
     def __next__(self) -> dict[str, Any]:
+        batch_iterator.check_process(self._batches.started_in)
         if self._ahead is None:
             self._ahead = self._thread.submit(self._load)
         batch, self._state = self._ahead.result()  # an error is raised at each call, and never taken for the end
@@ -59,7 +56,7 @@ class JaxIterator(Iterator[dict[str, Any]]):
         return self._batches.state() if self._state is None else self._state
 
     def _state_of_batches(self) -> reader_state.ReaderState | None:
-        return self._batches.state() if self._is_deterministic else None
+        return self._batches.state() if self._batches.has_state else None
 
     def restore(self, state: reader_state.ReaderState) -> None:
         """Goes on from `state`, as fast as a start: nothing before it is read."""
@@ -86,45 +83,25 @@ class JaxIterator(Iterator[dict[str, Any]]):
         return jax.make_array_from_process_local_data(sharding, value, (self._batch_size, *value.shape[1:]))
 
 
-def check_options(
-    batch_size: int, options: Mapping[str, Any], lists_among: Callable[[Sequence[str]], list[str]]
-) -> options_lib.ReadOptions:
-    """Checks that the options give batches that JAX has arrays for.
-
-    Args:
-        batch_size: size of a batch of all processes together.
-        options: fields of `ReadOptions` except process_index and process_count.
-        lists_among: returns the keys whose features may have any number of values.
-
-    Returns:
-        The options of all processes, without a state.
+def check_plan(plan: read_plan.ReadPlan, asked: options_lib.ReadOptions) -> None:
+    """Checks that a plan gives batches that JAX has arrays for.
 
     Raises:
-        ConfigError: if they do not.
+        ConfigError: if it does not.
     """
-    by_process = ("process_index", "process_count", "state")  # `as_numpy` checks these
-    asked = options_lib.ReadOptions.of(batch_size, {k: v for k, v in options.items() if k not in by_process})
-    if asked.batch_size is None:
-        raise errors.ConfigError("batch_size is None; as_jax makes batches: give a whole number from 1 on")
-    lists = lists_among(asked.features) if asked.features and asked.list_size is None else []
-    if lists:
+    lists = [feature.key for feature in plan.extra if feature.many]
+    if lists and asked.list_size is None:
         raise errors.ConfigError(
             f"{', '.join(lists)} has any number of values, and a jax.Array has rows of one length: give list_size, "
             "such as list_size=100, to fill lists up and cut them; KEY/count then says how many values there were"
         )
-    for name in ("process_index", "process_count"):
-        if name in options:
-            raise errors.ConfigError(f"{name} comes from the sharding in as_jax: leave it out")
-    if options.get("supervised"):
+    if asked.supervised:
         raise errors.ConfigError("as_jax gives batches by name: leave supervised=True out")
-    may_skip = options.get("on_error") == "skip"
-    is_partial = not options.get("drop_remainder", True) and (may_skip or options.get("num_epochs") is not None)
-    if is_partial and not options.get("pad"):
+    if not asked.drop_remainder and not asked.pad and (asked.on_error == "skip" or asked.num_epochs is not None):
         raise errors.ConfigError(
             "drop_remainder=False would end in a batch that cannot be cut into equal parts for the devices, and with "
             "on_error='skip' have more of them: give pad=True, which fills it up and marks what counts in a mask"
         )
-    return asked
 
 
 class Rows(NamedTuple):
@@ -134,15 +111,17 @@ class Rows(NamedTuple):
     num_places: int  # number of different places; processes that hold the same rows share one
 
 
-def rows_of_process(sharding: Any, batch_size: int, is_deterministic: bool) -> Rows:
-    """Returns the rows that this process reads.
+def rows_of_process(sharding: Any, asked: options_lib.ReadOptions) -> Rows:
+    """Returns the rows that this process reads. `asked` has the size of a batch of all processes together.
 
     Processes that hold the same rows, as when a model is split over several processes, read the same examples.
 
     Raises:
         ConfigError: if JAX is not installed, or sharding, processes and batch size do not fit each other.
     """
-    jax = _import_jax()
+    jax, batch_size = _import_jax(), asked.batch_size
+    if batch_size is None:
+        raise errors.ConfigError("batch_size is None; as_jax makes batches: give a whole number from 1 on")
     if not isinstance(sharding, jax.sharding.Sharding):
         raise errors.ConfigError(
             f"sharding is {sharding!r}; give a jax.sharding.Sharding, such as "
@@ -170,7 +149,7 @@ def rows_of_process(sharding: Any, batch_size: int, is_deterministic: bool) -> R
             f"batch_size is {batch_size}, of all processes together, and the sharding cuts it into {num_parts} "
             f"equal parts, {num_parts // count} for each of {count} processes: give a multiple of {num_parts}"
         )
-    if count < jax.process_count() and not is_deterministic:
+    if count < jax.process_count() and not asked.deterministic:
         raise errors.ConfigError(
             "the sharding gives several processes the same rows, which deterministic=False would read in different "
             "orders: leave it out"

@@ -17,7 +17,7 @@ import numpy as np
 from imagebeam import errors, features
 from imagebeam.reader import options as options_lib
 from imagebeam.reader import order as order_lib
-from imagebeam.reader import read_plan, reader_state, record_bytes, schedule
+from imagebeam.reader import read_plan, reader_state, schedule, shard_reader
 
 _BLOCK = 1 << 16  # positions; each dataset has the same number of positions in every block
 _KEPT_TABLES = 3
@@ -206,22 +206,24 @@ def end_of(pattern: Pattern, lengths: Sequence[int]) -> int:
 class MixedFetcher:
     """Reads records of several datasets, numbered as in MixedOrder. Thread-safe."""
 
-    def __init__(self, fetchers: Sequence[record_bytes.Fetcher], num_records: Sequence[int]):
+    def __init__(self, fetchers: Sequence[shard_reader.Fetcher], num_records: Sequence[int]):
         self._fetchers = fetchers
         self._first_records = np.cumsum([0, *num_records])
         self.is_local = all(fetcher.is_local for fetcher in fetchers)
 
-    def fetch(self, wanted: np.ndarray) -> Iterator[bytes | record_bytes.Trouble]:
+    def fetch(self, wanted: np.ndarray, epochs: np.ndarray) -> Iterator[bytes | shard_reader.Trouble]:
         """Yields the bytes of each record, or its Trouble, in the order of `wanted`."""
         datasets = np.searchsorted(self._first_records, wanted, side="right") - 1
         records_of = {
-            dataset: self._fetchers[dataset].fetch(wanted[datasets == dataset] - self._first_records[dataset])
+            dataset: self._fetchers[dataset].fetch(
+                wanted[datasets == dataset] - self._first_records[dataset], epochs[datasets == dataset]
+            )
             for dataset in np.unique(datasets).tolist()
         }
         for dataset in datasets.tolist():
             yield next(records_of[dataset])
 
-    def trouble(self, record: int, detail: str) -> record_bytes.Trouble:
+    def trouble(self, record: int, detail: str) -> shard_reader.Trouble:
         """Returns `detail` with the record that it is about."""
         dataset = int(np.searchsorted(self._first_records, record, side="right")) - 1
         return self._fetchers[dataset].trouble(record - int(self._first_records[dataset]), detail)
@@ -235,7 +237,9 @@ def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[s
     """
     first = parts[0]
     for part, directory in zip(parts, directories):
-        needed = {features.ENCODED, features.LABEL} | {each.source for each in (*first.extra, *part.extra)}
+        needed = {features.ENCODED, features.LABEL} | {
+            each.source for each in (*first.extra, *part.extra, *first.columns.values())
+        }
         for source in sorted(needed):
             mine, theirs = part.by_source.get(source), first.by_source.get(source)
             if mine != theirs:

@@ -176,6 +176,18 @@ def keys(name: str, value: Any) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
+def weights(name: str, value: Any) -> Any:
+    """Returns the key of a feature, or the weights by the id of their class."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, Mapping) or not value:
+        raise errors.ConfigError(f"{name} is {value!r}; it must be {{id of a class: weight}}, or the key of a feature")
+    found = {whole(0)("a class of " + name, key): number(f"{name}[{key}]", each) for key, each in value.items()}
+    if min(found.values()) < 0:
+        raise errors.ConfigError(f"{name} is {value!r}; a weight must be 0 or more")
+    return found
+
+
 def path(name: str, value: Any) -> str:
     """Returns a path or an address."""
     try:

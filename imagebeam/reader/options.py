@@ -25,6 +25,10 @@ MeanAndStd = tuple[Sequence[float], Sequence[float]]
 class ReadOptions:
     """The options for reading a split in batches.
 
+    The defaults below are for training. With `shuffle=None` the feeds have those of an evaluation: num_epochs=1,
+    crop="center" and pad=True (if there are batches), so that every example counts once. For a split other than "train"
+    a feed must be given `shuffle`.
+
     Attributes:
         batch_size: number of examples in a batch of this process; None gives single examples.
         image_size: side in pixels, or (height, width); None keeps the size of each image.
@@ -41,6 +45,8 @@ class ReadOptions:
             permutation of all records), None (the order of the shards).
         seed: seed of the order, the crops and the flips.
         num_epochs: number of times that everything is read; None never ends.
+        first_epoch: the epoch that is read first, from 0: where a loop goes on that counts epochs, as Keras'
+            `initial_epoch` does. `num_epochs` counts from it.
         next_epoch_each_iteration: whether each iteration over the dataset reads the next `num_epochs` epochs, with
             their own order, crops and flips; by default each iteration reads the same. For loops that iterate over one
             dataset many times, as Keras does. All processes must iterate equally often.
@@ -51,6 +57,9 @@ class ReadOptions:
         pad: whether the last batch is filled up, with "mask" False, and all processes make the same number of batches.
         supervised: whether batches are (image, label), for Keras; with `pad` (image, label, sample_weight), the weights
             float32 [batch], 0 where the mask is False, else 1.
+        weights: weight of each example: {id of a class: weight} for all classes, with the ids that the batches have, or
+            the key of a feature with a number. It comes as "weight", float32 [batch], or with `supervised` as
+            (image, label, weight); 0 where the mask is False.
         features: keys of further features; each comes under its own key, as it is stored.
         list_size: number of values of each list among them in a batch: a shorter list is filled up with 0 or empty
             bytes, a longer one is cut, and "KEY/count" has the stored number; None keeps the length of each list.
@@ -58,8 +67,7 @@ class ReadOptions:
         num_classes: number of classes of the model; labels that do not fit are refused at once. If images may have
             several labels, it is the length of the label vector, by default the number of classes.
         deterministic: whether examples come in the exact order. Without it, what is decoded first comes first, and
-            there is no `state()`. With on_error="skip", TensorFlow's decoder keeps the order all the same: it finds an
-            example that cannot be decoded by the gap in the order.
+            there is no `state()`.
         on_error: "raise" for an example that cannot be read or decoded, or "skip". Batches keep their places in the
             order: with `pad` the mask is False there, with `drop_remainder` the next example that can be read comes
             twice, else the batch is smaller.
@@ -91,12 +99,14 @@ class ReadOptions:
     shuffle: str | None = "stream"
     seed: int = 0
     num_epochs: int | None = None
+    first_epoch: int = 0
     next_epoch_each_iteration: bool = False
     process_index: int = 0
     process_count: int = 1
     drop_remainder: bool = True
     pad: bool = False
     supervised: bool = False
+    weights: str | Mapping[int, float] | None = None
     features: Sequence[str] = ()
     list_size: int | None = None
     label_base: int = 0
@@ -117,14 +127,31 @@ class ReadOptions:
     decoder: str = "auto"
 
     @classmethod
-    def of(cls, batch_size: int | None, options: Mapping[str, Any]) -> ReadOptions:
-        """Returns the options that a feed was called with.
+    def of(cls, batch_size: int | None, options: Mapping[str, Any], is_train: bool = True) -> ReadOptions:
+        """Returns the options that a feed was called with, and the defaults that fit what it is for.
+
+        Args:
+            batch_size: as in the options.
+            options: the options that were given.
+            is_train: whether a training split is read, for which `shuffle` has a default.
 
         Raises:
             ConfigError: if an option does not exist, or the options do not fit each other.
         """
         option_values.check_names(options, [field.name for field in dataclasses.fields(cls)])
-        return cls(**{"batch_size": batch_size, **options})
+        if not is_train and "shuffle" not in options:
+            raise errors.ConfigError(
+                "this is not the split 'train': give shuffle=None to evaluate on it (then the defaults are "
+                'num_epochs=1, crop="center", pad=True), or shuffle="stream" to train on it (random crops, without '
+                "end, only full batches)"
+            )
+        defaults: dict[str, Any] = {}
+        if options.get("shuffle", "stream") is None:
+            is_whole = "image_size" in options and options["image_size"] is None
+            defaults = {"num_epochs": 1, "crop": None if is_whole else "center", "drop_remainder": False}
+            is_endless = options.get("num_epochs", 1) is None
+            defaults["pad"] = batch_size is not None and not is_endless and "drop_remainder" not in options
+        return cls(**{"batch_size": batch_size, **defaults, **options})
 
     def __post_init__(self) -> None:
         for name, value in option_values.plain_values(vars(self), _KINDS).items():
@@ -215,12 +242,14 @@ _KINDS: Mapping[str, option_values.Convert] = {
     "shuffle": option_values.choice(SHUFFLES),
     "seed": option_values.whole(),
     "num_epochs": option_values.whole(1, may_be_none=True),
+    "first_epoch": option_values.whole(0),
     "next_epoch_each_iteration": option_values.truth(),
     "process_index": option_values.whole(),
     "process_count": option_values.whole(1),
     "drop_remainder": option_values.truth(),
     "pad": option_values.truth(),
     "supervised": option_values.truth(),
+    "weights": option_values.weights,
     "features": option_values.keys,
     "list_size": option_values.whole(1, may_be_none=True),
     "label_base": option_values.whole(0),

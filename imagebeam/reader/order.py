@@ -105,8 +105,9 @@ class GlobalOrder:
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
         start: int | np.ndarray = self.start
         if self.epochs_dealt is not None:
-            deals, positions = np.divmod(positions, self.num_positions(self.epochs_dealt))
-            start = deals * self.epochs_dealt * self.epoch_size
+            places = self.epochs_dealt * self.epoch_size
+            deals, positions = np.divmod(positions, -(-(places - self.process_index) // self.process_count))
+            start = self.start + deals * places
         epochs, inside = np.divmod(start + positions * self.process_count + self.process_index, self.epoch_size)
         indexes = np.empty_like(inside)
         for epoch in np.unique(epochs):
@@ -201,14 +202,8 @@ class BlockOrder(_OrderOfShare):
     _permutations: _Latest[np.ndarray] = dataclasses.field(default_factory=lambda: _Latest(2), init=False, repr=False)
 
     @functools.cached_property
-    def _blocks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """For each block its first index, its size, its run and its place in the run: int64 [blocks] each."""
-        counts = -(-(self.share.stops - self.share.starts) // self.block_records)
-        runs = np.repeat(np.arange(len(counts)), counts)
-        places = np.arange(len(runs)) - np.repeat(np.cumsum(counts) - counts, counts)
-        starts = self.share.starts[runs] + places * self.block_records
-        sizes = np.minimum(starts + self.block_records, self.share.stops[runs]) - starts
-        return starts, sizes, runs, places
+    def _blocks(self) -> selection.Blocks:
+        return self.share.cut(self.block_records)
 
     def _make_epoch(self, epoch: int) -> _Epoch:
         starts, sizes, runs, places = self._blocks

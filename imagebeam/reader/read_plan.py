@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from imagebeam.reader import bare_pixels, batch_names, record_bytes, schedule, selection
+from imagebeam.reader import bare_pixels, schedule, selection, shard_reader
 from imagebeam.reader import options as options_lib
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
-_CHUNK_BYTES = 4 << 20  # of records in a chunk
-_MAX_CHUNK_RECORDS = 64
+IMAGE, LABEL, MASK, WEIGHT = "image", "label", "mask", "weight"
+_MASKS = ("image/object/mask", "image/segmentation/class/encoded")
+_PLACES = ("image/object/bbox/", "image/object/keypoint/x", "image/object/keypoint/y", *_MASKS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +31,16 @@ class Layout:
         is_raw: whether the images are stored as bare pixels.
         label_base: id of the first class in the records.
         num_classes: length of the label vector if an image may have several classes, ids below the first included.
+        weight: the feature that is the weight of each example, if the user named one.
     """
 
-    by_source: Mapping[str, features.Feature] = dataclasses.field(hash=False)
+    by_source: Mapping[str, features.Feature]
     extra: tuple[features.Feature, ...]
     formats: frozenset[str]
     is_raw: bool
     label_base: int
     num_classes: int
+    weight: features.Feature | None
 
     @functools.cached_property
     def label(self) -> features.Feature | None:
@@ -45,16 +49,14 @@ class Layout:
         return None if found is None or found.many else found
 
     @functools.cached_property
-    def columns(self) -> tuple[features.Feature, ...]:
-        """The requested features with one value in each example; the label, if there is one, comes first."""
-        label = () if self.label is None else (self.label,)
-        return (*label, *(feature for feature in self.extra if not feature.many))
+    def columns(self) -> Mapping[str, features.Feature]:
+        """The requested features with one value in each example, by their names inside a pipeline.
 
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        """Names of `columns` inside a pipeline: "label", and "features/KEY" for the features in `extra`."""
-        label = () if self.label is None else ("label",)
-        return (*label, *(f"features/{feature.key}" for feature in self.extra if not feature.many))
+        "label" comes first, if there is one. The others are "features/KEY".
+        """
+        wanted = (*self.extra, *([] if self.weight is None else [self.weight]))
+        others = {f"features/{feature.key}": feature for feature in wanted if not feature.many}
+        return others if self.label is None else {"label": self.label, **others}
 
     @functools.cached_property
     def lists(self) -> tuple[features.Feature, ...]:
@@ -73,22 +75,16 @@ class ReadPlan(Layout):
         schedule: the positions that this process reads, and the record at each.
         longest_side: of all images in the split, in pixels; 0 if it is unknown.
         mean_record_bytes: mean length of a record.
+        mean_and_std: mean and standard deviation to normalise pixels from 0 to 255 with; None leaves them as they are.
+        kept_open: keeps the files open as long as it is held.
     """
 
-    fetcher: record_bytes.Fetcher
+    fetcher: shard_reader.Fetcher
     schedule: schedule.Schedule
     longest_side: int
     mean_record_bytes: int
-
-    @property
-    def chunk_records(self) -> int:
-        """Number of records that one call reads where TensorFlow decodes."""
-        return max(1, min(_MAX_CHUNK_RECORDS, _CHUNK_BYTES // self.mean_record_bytes))
-
-    @property
-    def layout(self) -> Layout:
-        """What does not depend on the records: equal for two splits with the same features and formats."""
-        return Layout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Layout)})
+    mean_and_std: options_lib.MeanAndStd | None
+    kept_open: Any
 
 
 def make_plan(
@@ -96,20 +92,22 @@ def make_plan(
     catalog: catalog_lib.Catalog,
     statistics: Mapping[str, Any],
     selected: selection.Selection,
-    fetcher: record_bytes.Fetcher,
+    open_reader: Callable[[], shard_reader.Fetcher],
+    planned: schedule.Schedule,
     asked: options_lib.ReadOptions,
-    replicas: int = 1,
+    kept_open: Any = None,
 ) -> ReadPlan:
-    """Returns the plan of one process for reading a selection.
+    """Returns the plan of one process for reading a selection, without mean and standard deviation of its pixels.
 
     Args:
         directory: address of the dataset, for errors.
         catalog: its catalog.
         statistics: what the writer counted, by split; {} if the statistics are lost.
         selected: the records to read.
-        fetcher: reads the records of their split.
+        open_reader: opens the reader of the records; called once all options are checked.
+        planned: schedule of this process.
         asked: options of the reader.
-        replicas: number of replicas that share the batches of this process.
+        kept_open: as in `ReadPlan`.
 
     Raises:
         ConfigError: if the options do not fit the dataset.
@@ -121,24 +119,76 @@ def make_plan(
     if is_raw:
         bare_pixels.check_shape_is_stored(catalog)
     counted = statistics.get(selected.split, {})
-    own_names = batch_names.own_names(catalog, asked.pad)
+    own = own_names(catalog, asked.pad, asked.weights is not None)
+    extra = tuple(choose_features(catalog, asked.features, own, asked.list_size))
+    _check_places(extra, asked)
     return ReadPlan(
-        fetcher=fetcher,
-        schedule=schedule.plan(schedule.SelectionEpochs(selected), asked, replicas),
+        fetcher=open_reader(),
+        schedule=planned,
         by_source=by_source,
-        extra=tuple(batch_names.choose_features(catalog, asked.features, own_names, asked.list_size)),
+        extra=extra,
         formats=formats,
         is_raw=is_raw,
         longest_side=max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0),
         mean_record_bytes=selected.mean_record_bytes,
         label_base=catalog.label_base if catalog.label_kind == "class" else asked.label_base,
         num_classes=asked.label_base + len(catalog.labels),
+        weight=_weight(catalog, by_source, asked),
+        mean_and_std=None,
+        kept_open=kept_open,
     )
 
 
 def lists_among(catalog: catalog_lib.Catalog, keys: Sequence[str]) -> list[str]:
     """Returns the keys whose features may have any number of values."""
     return [feature.key for feature in catalog.features if feature.many and feature.key in keys]
+
+
+def own_names(catalog: catalog_lib.Catalog, pad: bool = False, has_weights: bool = False) -> dict[str, str]:
+    """Returns the names that every batch has by itself, each with a description."""
+    sources = {feature.source for feature in catalog.features}
+    names = {IMAGE: "the picture"} if features.ENCODED in sources else {}
+    if features.LABEL in sources:
+        names[LABEL] = "the label"
+    if pad:
+        names[MASK] = "the mask of pad=True"
+    if has_weights:
+        names[WEIGHT] = "the weight of an example"
+    return names
+
+
+def choose_features(
+    catalog: catalog_lib.Catalog, keys: Sequence[str], own: Mapping[str, str], list_size: int | None = None
+) -> list[features.Feature]:
+    """Returns the features with these keys, each once, in the order of `keys`.
+
+    Args:
+        catalog: catalog of the dataset.
+        keys: keys of features, from the user.
+        own: names that every batch has by itself, from `own_names`.
+        list_size: length of all lists in a batch, which adds the name "KEY/count" for each; None keeps their lengths.
+
+    Raises:
+        ConfigError: if a feature does not exist, or its key is already a name in the batch.
+    """
+    by_key = {feature.key: feature for feature in catalog.features}
+    taken = dict(own)
+    chosen = []
+    for key in dict.fromkeys(keys):
+        if key not in by_key:
+            [nearest] = difflib.get_close_matches(key, by_key, 1) or [""]
+            hint = f" (did you mean {nearest!r}?)" if nearest else ""
+            raise errors.ConfigError(f"there is no feature {key!r}; the dataset has {', '.join(by_key)}{hint}")
+        chosen.append(by_key[key])
+        if list_size is not None and by_key[key].many:
+            taken[f"{key}/count"] = f"how many values {key!r} has"
+    for feature in chosen:
+        if feature.key in taken:
+            raise errors.ConfigError(
+                f"feature {feature.key!r} has the name of {taken[feature.key]} in a batch: leave it out of features, "
+                f"or convert again with another key for it, features: {{{feature.source}: my_{feature.key}}}"
+            )
+    return chosen
 
 
 def _check_options(
@@ -168,6 +218,58 @@ def _check_options(
             f"labels run from {asked.label_base} to {highest}, and a model of {asked.num_classes} classes takes "
             f"0 to {asked.num_classes - 1}: give label_base=0, or num_classes={highest + 1}"
         )
+
+
+def _weight(
+    catalog: catalog_lib.Catalog, by_source: Mapping[str, features.Feature], asked: options_lib.ReadOptions
+) -> features.Feature | None:
+    """Returns the feature that is the weight of each example; None if weights are given by class, or not at all.
+
+    Raises:
+        ConfigError: if the dataset has no such weights.
+    """
+    if isinstance(asked.weights, str):
+        [feature] = choose_features(catalog, [asked.weights], {})
+        if feature.many or feature.kind == features.BYTES:
+            kind = f"{'list of ' if feature.many else ''}{feature.kind}"
+            raise errors.ConfigError(f"weights={asked.weights!r} is a {kind}; name a feature with one number")
+        return feature
+    if asked.weights is not None:
+        label = by_source.get(features.LABEL)
+        if label is None or label.many or catalog.label_kind != "class":
+            raise errors.ConfigError(
+                "weights by class need exactly one class for each image, and the dataset has none: "
+                "give the key of a feature with the weights"
+            )
+        ids = range(asked.label_base, asked.label_base + len(catalog.labels))
+        if set(ids) != set(asked.weights):
+            missing = [f"{each} ({catalog.labels[each - ids.start]!r})" for each in ids if each not in asked.weights]
+            unknown = sorted(set(asked.weights) - set(ids))
+            found = f"lacks {', '.join(missing[:5])}" if missing else f"has {unknown[:5]}, which are no classes"
+            raise errors.ConfigError(f"weights {found}: give one for each id from {ids.start} to {ids.stop - 1}")
+    return None
+
+
+def _check_places(extra: Sequence[features.Feature], asked: options_lib.ReadOptions) -> None:
+    """Checks that boxes, keypoints and masks fit the images. Logs a warning if further images are cut differently.
+
+    Raises:
+        ConfigError: if they do not, because only the image is cropped or mirrored.
+    """
+    if asked.crop in ("squash", None) and not asked.flips:
+        return
+    moves = f"crop={asked.crop!r}, flip={asked.flips} move the pixels of the image only"
+    misplaced = [each.key for each in extra if each.source.startswith(_PLACES)]
+    if misplaced:
+        masks = ", and resize the masks to image_size" if set(_MASKS) & {each.source for each in extra} else ""
+        raise errors.ConfigError(
+            f"features asks for {', '.join(misplaced)}, which fit the whole image, and {moves}: give "
+            f'crop="squash", flip=False{masks}; or crop=None, image_size=None without a batch size, and crop image and '
+            "features together; or leave the features out"
+        )
+    further = [each.key for each in extra if (features.further_part(each.source) or ())[1:] == ("encoded",)]
+    if further:
+        _LOGGER.warning("%s: %s; docs/recipes/tables.md cuts the same part out of both", ", ".join(further), moves)
 
 
 def check_batch_size(split: str, num_examples: int, asked: options_lib.ReadOptions, planned: schedule.Schedule) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 
 from imagebeam import errors
 
+_OPTIONAL = {"snapshot", "first_epoch"}
+
 
 @dataclasses.dataclass(frozen=True)
 class ReaderState:
@@ -35,6 +37,7 @@ class ReaderState:
             already past its last record.
         snapshot: name of the snapshot that is read, such as "000002"; None for a dataset without snapshots. It is told
             in errors; `fingerprint` decides whether the records are the same.
+        first_epoch: as in `ReadOptions`.
     """
 
     seed: int
@@ -48,16 +51,17 @@ class ReaderState:
     window_blocks: int | str | None = None
     num_epochs: int | None = None
     snapshot: str | None = None
+    first_epoch: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epoch", "position"):
+        for name in ("epoch", "position", "first_epoch"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
                 raise errors.ConfigError(f"{name} of the state is {value!r}; it must be a whole number from 0 on")
 
     def to_dict(self) -> dict[str, int | str | None]:
-        """Returns plain values, for JSON or a checkpoint. Without a snapshot they are those of earlier releases."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name != "snapshot" or value}
+        """Returns plain values, for JSON or a checkpoint, without a snapshot or first epoch if there is none."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in _OPTIONAL or value}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ReaderState:
@@ -67,7 +71,7 @@ class ReaderState:
             ConfigError: if a field is missing or unknown, as in a state of another release.
         """
         expected = {field.name for field in dataclasses.fields(cls)}
-        missing, unknown = sorted(expected - {"snapshot"} - set(fields)), sorted(set(fields) - expected)
+        missing, unknown = sorted(expected - _OPTIONAL - set(fields)), sorted(set(fields) - expected)
         if unknown:
             raise errors.ConfigError(
                 f"the state has {', '.join(map(repr, unknown))}, which this release does not know; it reads states "
@@ -91,7 +95,7 @@ class ReaderState:
         """
         names = ["seed", "shuffle", "fingerprint", "selection", "block_records", "window_blocks"]
         if self.shuffle != "global":
-            names.append("process_count")
+            names += ["process_count", "first_epoch"]
         different = [name for name in names if getattr(self, name) != getattr(reader, name)]
         if not different:
             return

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from imagebeam import errors, example
-from imagebeam.reader import crops, read_plan, record_bytes
+from imagebeam.reader import crops, read_plan, shard_reader
 from imagebeam.reader import options as options_lib
 from imagebeam.reader import order as order_lib
 
@@ -20,7 +20,7 @@ _MIN_SKIPPED = 10  # skipped examples before max_error_fraction is applied: a fr
 class Chunk(NamedTuple):
     """The records at consecutive positions."""
 
-    contents: list[bytes | record_bytes.Trouble]
+    contents: list[bytes | shard_reader.Trouble]
     positions: np.ndarray  # int64 [n]
     records: np.ndarray  # int64 [n], numbers of the records in the split
     uniforms: np.ndarray  # float32 [n, crops.NUM_UNIFORMS], random numbers in [0, 1)
@@ -48,7 +48,7 @@ class RecordReader:
         """
         positions = np.arange(first, end, dtype=np.int64)
         records, epochs = self._schedule.order.locate(positions)
-        contents = list(self._fetcher.fetch(records))
+        contents = list(self._fetcher.fetch(records, epochs))
         return Chunk(contents, positions, records, order_lib.uniforms(records, epochs, self._key, crops.NUM_UNIFORMS))
 
     def pack_lists(self, content: bytes) -> bytes:
@@ -77,11 +77,11 @@ class RecordReader:
             f"{self._options.batch_size} needs one: run imagebeam verify --decode"
         )
 
-    def trouble(self, record: int, detail: str) -> record_bytes.Trouble:
+    def trouble(self, record: int, detail: str) -> shard_reader.Trouble:
         """Returns `detail` with the record of the split that it is about."""
         return self._fetcher.trouble(record, detail)
 
-    def lose(self, position: int, trouble: record_bytes.Trouble) -> None:
+    def lose(self, position: int, trouble: shard_reader.Trouble) -> None:
         """Skips an example, if the options allow it.
 
         Raises:

@@ -16,7 +16,8 @@ import numpy as np
 from imagebeam import errors
 from imagebeam.reader import options as options_lib
 from imagebeam.reader import order as order_lib
-from imagebeam.reader import reader_state, selection
+from imagebeam.reader import reader_state
+from imagebeam.reader import selection as selection_lib
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 _BLOCK_BYTES = 4 << 20  # of a read in streaming
@@ -52,7 +53,7 @@ class Epochs(Protocol):
 class SelectionEpochs:
     """The epochs of one dataset's selection."""
 
-    selection: selection.Selection
+    selection: selection_lib.Selection
 
     @property
     def num_records(self) -> int:
@@ -65,7 +66,7 @@ class SelectionEpochs:
             block, window = self._blocks(asked)
         return reader_state.ReaderState(
             seed=asked.seed,
-            epoch=0,
+            epoch=asked.first_epoch,
             position=0,
             shuffle=asked.shuffle,
             process_count=asked.process_count,
@@ -75,6 +76,7 @@ class SelectionEpochs:
             window_blocks=window,
             num_epochs=asked.num_epochs,
             snapshot=self.selection.snapshot,
+            first_epoch=asked.first_epoch,
         )
 
     def order(self, asked: options_lib.ReadOptions, done: int) -> order_lib.Order:
@@ -110,6 +112,15 @@ class SelectionEpochs:
         if asked.shuffle == "global":
             return [self.num_records]
         return self.selection.share_sizes(asked.process_count).tolist()
+
+    def reads(self, asked: options_lib.ReadOptions) -> selection_lib.Reads:
+        """Returns the records that one process reads, for a reader that fetches several at once."""
+        index, count = asked.process_index, asked.process_count
+        block = max(1, _BLOCK_BYTES // self.selection.mean_record_bytes)
+        if asked.shuffle == "global":
+            return selection_lib.Reads(self.selection.share_of(0, 1), block, None, is_divided=count > 1)
+        blocks = self._blocks(asked) if asked.shuffle == "stream" else (block, 1)
+        return selection_lib.Reads(self.selection.share_of(index, count), *blocks)
 
     def _blocks(self, asked: options_lib.ReadOptions) -> tuple[int, int]:
         """Returns the records in a block and the blocks in a window, for BlockOrder."""
@@ -176,11 +187,15 @@ def plan(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> S
     if asked.state is not None:
         start = _restore(epochs, asked, asked.state, start)
     done = _done(epochs, start)
+    since = done - asked.first_epoch * epochs.num_records
     order = epochs.order(asked, done)
-    begin = 0 if asked.shuffle == "global" else done // count
+    begin = 0
+    if asked.shuffle != "global":
+        before = epochs.ends(asked, asked.first_epoch)[asked.process_index] if asked.first_epoch else 0
+        begin = before + since // count
     if asked.num_epochs is None:
         return Schedule(order, begin, None, None, 0, start, (size or 0) * count, epochs.num_records, replicas)
-    left = lengths(epochs, asked, asked.num_epochs, done)
+    left = lengths(epochs, asked, asked.num_epochs, since)
     length = left[asked.process_index]
     end, num_batches = begin + length, None
     if size is not None and asked.pad:
@@ -193,16 +208,16 @@ def plan(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> S
     return Schedule(order, begin, end, num_batches, length, start, (size or 0) * count, epochs.num_records, replicas)
 
 
-def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, done: int = 0) -> list[int]:
+def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, since: int = 0) -> list[int]:
     """Returns how many positions each process has left in `num_epochs` epochs.
 
-    All processes together have filled `done` places before.
+    All processes together have filled `since` places since these epochs began.
     """
     ends, count = epochs.ends(asked, num_epochs), asked.process_count
     if asked.shuffle == "global":
-        left = max(0, ends[0] - done)
+        left = max(0, ends[0] - since)
         return [-(-max(0, left - index) // count) for index in range(count)]
-    return [max(0, end - done // count) for end in ends]
+    return [max(0, end - since // count) for end in ends]
 
 
 def _restore(
@@ -214,16 +229,17 @@ def _restore(
         ConfigError: if it could not go on exactly there.
     """
     state.check(start)
-    done = _done(epochs, state)
+    since = _done(epochs, state) - state.first_epoch * epochs.num_records
     is_shared = state.shuffle != "global"
-    if is_shared and done % state.process_count:
+    if since < 0 or (is_shared and since % state.process_count):
         raise errors.ConfigError(
             f"position={state.position} in epoch={state.epoch} of the state is not between two batches of "
             f"{state.process_count} processes: restore a state as state() gave it"
         )
-    if state.num_epochs is not None and state.num_epochs != start.num_epochs:
+    read = (start.first_epoch, start.num_epochs)
+    if state.num_epochs is not None and (state.first_epoch, state.num_epochs) != read:
         shortest = min(epochs.ends(asked, state.num_epochs))
-        if done > shortest * (state.process_count if is_shared else 1):
+        if since > shortest * (state.process_count if is_shared else 1):
             raise errors.ConfigError(
                 f"the state is of num_epochs={state.num_epochs}, and the reader has num_epochs={start.num_epochs}: "
                 "some process was past its last record and had padding, in whose places further epochs have records; "

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -232,6 +233,32 @@ def check_labels(labels: Sequence[int | str]) -> Sequence[int | str]:
     return given
 
 
+class Blocks(NamedTuple):
+    """Blocks of consecutive records in a share: int64 [blocks] each."""
+
+    starts: np.ndarray  # index of the first record in the selection
+    sizes: np.ndarray
+    runs: np.ndarray  # number of the run
+    places: np.ndarray  # number of the block in its run
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Reads:
+    """The records that a process reads, each once in an epoch, and which of them it reads at the same time.
+
+    Attributes:
+        share: the records.
+        block_records: number of records in a block.
+        window_blocks: number of blocks that are mixed with each other; None if records are read in any order.
+        is_divided: whether other processes read records of this share too.
+    """
+
+    share: Share
+    block_records: int
+    window_blocks: int | None
+    is_divided: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class Share:
     """The records that one process reads, as runs of consecutive indexes into the selection."""
@@ -243,6 +270,14 @@ class Share:
 
     def __len__(self) -> int:
         return int((self.stops - self.starts).sum())
+
+    def cut(self, block_records: int) -> Blocks:
+        """Cuts each run into blocks of `block_records` records; the last one of a run may be smaller."""
+        counts = -(-(self.stops - self.starts) // block_records)
+        runs = np.repeat(np.arange(len(counts)), counts)
+        places = np.arange(len(runs)) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts = self.starts[runs] + places * block_records
+        return Blocks(starts, np.minimum(starts + block_records, self.stops[runs]) - starts, runs, places)
 
     def records_at(self, indexes: np.ndarray) -> np.ndarray:
         """Returns the records of the split for indexes into the selection, int64 [n] both."""

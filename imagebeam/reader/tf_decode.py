@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from imagebeam.reader import bare_pixels
+from imagebeam.reader import batch_reader, read_plan
 from imagebeam.reader import options as options_lib
 
 REDUCTIONS = (1, 2, 4, 8)  # factors by which libjpeg can scale an image down while it decodes
@@ -194,32 +196,14 @@ def make_decoder(
     return decode
 
 
-def raw_image(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+def raw_image(pixels: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
     """Returns the image of bare pixels: uint8 [height, width, 3]. Gray becomes RGB, transparency is dropped.
 
-    Values that do not fit `shape`, or are not numbers from 0 to 255, end in an error of TensorFlow.
-
     Args:
-        values: string [], one byte for each value; or int64 or float32 [n].
+        pixels: string [], one byte for each value.
         shape: int64 [3]: height, width, channels.
     """
-    checks = [
-        tf.debugging.assert_positive(shape, "the height, width or number of channels of an image is not known"),
-        tf.debugging.assert_less_equal(
-            shape[2], tf.constant(bare_pixels.MAX_CHANNELS, shape.dtype), "too many channels"
-        ),
-    ]
-    if values.dtype == tf.string:
-        values = tf.io.decode_raw(values, tf.uint8)
-    else:
-        lowest, highest = tf.constant(0, values.dtype), tf.constant(255, values.dtype)
-        checks += [
-            tf.debugging.assert_greater_equal(values, lowest, "a pixel is below 0"),
-            tf.debugging.assert_less_equal(values, highest, "a pixel is above 255"),
-        ]
-    # Outside of a graph a check runs at once and returns None.
-    with tf.control_dependencies([check for check in checks if check is not None]):
-        image = tf.reshape(tf.cast(values, tf.uint8), shape)
+    image = tf.reshape(tf.io.decode_raw(pixels, tf.uint8), shape)
     is_colored = tf.cast(shape[2] >= 3, tf.int32)
     return tf.ensure_shape(tf.gather(image, tf.range(3) * is_colored, axis=2), (None, None, 3))
 
@@ -237,6 +221,74 @@ def _decode_any(encoded: tf.Tensor) -> tf.Tensor:
 
 def _crop(image: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
     return tf.image.crop_to_bounding_box(image, part[0], part[1], part[2], part[3])
+
+
+class Decoder:
+    """Decodes the images of a batch with TensorFlow's operations. Thread-safe."""
+
+    def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, threads: int):
+        self._shape = options.size if options.crop else (1, 1)
+        reduction = greatest_reduction(plan.longest_side, options)
+        decode = make_decoder(options, plan.formats == {"jpeg"}, reduction, plan.is_raw)
+        specs = {"encoded": tf.TensorSpec([None], tf.string), "flip": tf.TensorSpec([None], tf.bool)}
+        if plan.is_raw:
+            specs["shape"] = tf.TensorSpec([None, 3], tf.int64)
+        if options.crop is not None:
+            specs["part"] = tf.TensorSpec([None, 4], tf.int32)
+        if options.filters:
+            specs["frame"] = tf.TensorSpec([None, 4], tf.float64)
+
+        # One graph for all batches: a tf.data.Dataset of the images would instantiate it for each.
+        def decode_all(examples: dict[str, tf.Tensor]) -> tf.Tensor:
+            sides = options.size if options.crop else (None, None)
+            made = tf.TensorSpec([*sides, 3], tf.uint8)
+            return tf.map_fn(decode, examples, fn_output_signature=made, parallel_iterations=threads)
+
+        self._decode_all = tf.function(decode_all, input_signature=[specs], autograph=False)
+
+    def decode(self, parsed: batch_reader.Parsed) -> tuple[np.ndarray, batch_reader.Failures]:
+        """Returns the images, uint8 [k, height, width, 3], and the failures."""
+        given = {"shape": parsed.shapes, "part": parsed.parts, "frame": parsed.frames, "flip": parsed.flips}
+        arrays: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        arrays["encoded"] = np.array([bytes(image) for image in parsed.images], object)
+        if not parsed.images:
+            return np.zeros((0, *self._shape, 3), np.uint8), []
+        with contextlib.suppress(tf.errors.OpError):
+            return self._decode(arrays), []
+        images, failures = [], []  # which image it is, TensorFlow does not say
+        for row in range(len(parsed.images)):
+            try:
+                images.append(self._decode({name: value[row : row + 1] for name, value in arrays.items()}))
+            except tf.errors.OpError as e:
+                failures.append((row, _reason(e)))
+                images.append(np.zeros((1, *self._shape, 3), np.uint8))
+        return np.concatenate(images), failures
+
+    def _decode(self, arrays: dict[str, Any]) -> np.ndarray:
+        with tf.device("CPU:0"):
+            tensors = {
+                name: tf.constant(value, tf.string if name == "encoded" else None) for name, value in arrays.items()
+            }
+            return self._decode_all(tensors).numpy()
+
+    def measure(self, images: Sequence[bytes | memoryview]) -> tuple[np.ndarray, np.ndarray, batch_reader.Failures]:
+        """Returns height and width of each image, int64 [n], which the records do not have; and the failures."""
+        sizes, failures = np.ones((len(images), 2), np.int64), []
+        for row, image in enumerate(map(bytes, images)):
+            try:
+                with tf.device("CPU:0"):
+                    is_jpeg = image.startswith(b"\xff\xd8\xff")
+                    shape = tf.image.extract_jpeg_shape(image) if is_jpeg else tf.shape(_decode_any(image))
+                    sizes[row] = shape.numpy()[:2]
+            except tf.errors.OpError as e:
+                failures.append((row, _reason(e)))
+        return sizes[:, 0], sizes[:, 1], failures
+
+
+def _reason(error: tf.errors.OpError) -> str:
+    """Returns the error of an operation, without the names of the graph around it."""
+    text = error.message.partition("\n\t [[")[0].partition(" [Op:")[0].splitlines()[-1]
+    return re.sub(r"^(Error in user-defined function .*? iterator: \S+:|\{\{.*?\}\}) ", "", text)
 
 
 def make_caster(

@@ -1,41 +1,45 @@
-"""The tf.data pipeline: read in order, parse, decode the part that is wanted, batch, cast, prefetch.
+"""The tf.data pipeline: batches, each read and decoded by one call of `batch_reader`; padded, cast, prefetched.
 
-Where the decoder in C can read the records, one call does the first four for a whole batch (`batch_reader`); elsewhere
-TensorFlow's operations do them (`tf_parse`, `tf_decode`, `gaps`). docs/reader.md has the measurements behind it.
+docs/reader.md has the measurements behind it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from imagebeam import cpu_count, errors, features
-from imagebeam.reader import batch_reader, gaps, list_features, read_plan, shared_graphs, tf_decode, tf_parse
+from imagebeam.reader import batch_reader, read_plan, schedule, tf_decode
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
+# Lists pass through a pipeline as one string for each example, a small tf.train.Example of them, whatever their
+# lengths: the steps that skip, pad and cut batches do not handle lists. They are parsed when the batch is complete.
+_PACKED = "lists"
+
+TF_TYPES = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
 # Batches that are read at once: one reads while the other decodes; eight hide the latency of a network. A call reads
-# its records one after the other, so many cores need more calls than two: benchmarks/many_cores.py.
+# its records one after the other, so many cores need more calls than two: docs/reader.md has a simulation.
 _LOCAL_CALLS, _REMOTE_CALLS = 2, 8
 _THREADS_FOR_A_CALL = 8
-# Single examples that one call decodes in C: a call takes 100 us, and an error in one of them is an error of all.
+# Single examples that one call decodes: a call takes 100 us, and an error in one of them is an error of all.
 _EXAMPLES_AT_ONCE = 16
 
 Batch = dict[str, tf.Tensor]
-# From begin to end; None: never ends.
-Read: TypeAlias = Callable[[gaps.Position, gaps.Position | None], tf.data.Dataset]
+Position: TypeAlias = int | tf.Tensor  # int64 []
+# From the name of a method of the reader, its arguments and the types of its results to these.
+Call: TypeAlias = Callable[[str, Sequence[tf.Tensor], Any], Any]
 
 
 def build(
     plan: read_plan.ReadPlan,
     options: options_lib.ReadOptions,
-    mean_and_std: options_lib.MeanAndStd | None = None,
     keep_empty: bool = False,
 ) -> tf.data.Dataset:
     """Returns the dataset of examples or batches that `options` describe.
@@ -43,260 +47,189 @@ def build(
     Args:
         plan: plan of this process.
         options: options of the reader.
-        mean_and_std: mean and standard deviation to normalise pixels with; None leaves them from 0 to 255.
         keep_empty: whether to keep a batch whose examples were all skipped, so that the batches can be counted.
 
     Raises:
         ConfigError: if the options ask for the decoder in C and it cannot read these records.
     """
-    threads, schedule = num_threads(options), plan.schedule
-    is_native = decodes_natively(plan, options)
-    pipeline = _Pipeline(
-        plan.layout,
-        # Without what only decides which records are read: pipelines that differ in nothing else share a graph.
-        dataclasses.replace(
-            options,
-            shuffle=None,
-            seed=0,
-            state=None,
-            process_index=0,
-            process_count=1,
-            num_epochs=options.num_epochs and 1,
-        ),
-        None if mean_and_std is None else (tuple(mean_and_std[0]), tuple(mean_and_std[1])),
-        threads,
-        is_native=is_native,
-        is_local=plan.fetcher.is_local,
-        ends=schedule.end is not None,
-        reduction=tf_decode.greatest_reduction(plan.longest_side, options),
-        keep_empty=keep_empty,
-    )
-    values = pipeline.values if is_native else None
-    calls = _Calls(plan, options, threads, is_native, values)
-    numbers = (schedule.begin, schedule.end or 0, calls.spare, schedule.num_batches or 0, plan.chunk_records)
-    dataset = shared_graphs.make_dataset(pipeline, calls, numbers)
+    threads = num_threads(options)
+    calls = _Calls(make_reader(plan, options), plan.schedule)
+    with tf.device("CPU:0"):
+        # Nothing there is Python whose branches depend on tensors. AutoGraph would translate the source of each
+        # function that is mapped all the same, which takes longer than all else.
+        make = tf.autograph.experimental.do_not_convert(_make)
+        dataset = make(
+            plan, options, _caller(calls), num_calls(plan.fetcher.is_local, threads), calls.values, keep_empty
+        )
+    dataset.imagebeam_reader = calls  # datasets and iterators made of it hold it
     # The number of batches, declared behind the steps that TensorFlow cannot count, for Keras.
-    dataset = _with_cardinality(dataset, plan, options, keep_empty)
+    cardinality, replicas = _cardinality(plan, options, keep_empty), plan.schedule.replicas
+    if cardinality is not None:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
     # Prefetch last, finished batches: two even out a batch that takes longer than the others. More of them help no
     # further and take memory, 150 MB for each batch of 1,024 images of 224 px as uint8, also in a tf.train.Checkpoint.
     # One of what the decoder in C cast: the batches of its own calls are finished ones too, of twice to four times the
     # bytes of uint8.
-    dataset = dataset.prefetch(2 if values is None else 1)
+    dataset = dataset.prefetch(2 if calls.values is None else 1)
     # Options hold for the whole pipeline wherever they are set; at the end they also hold for the prefetch.
-    return dataset.with_options(tf_options(options, threads))
+    dataset = dataset.with_options(tf_options(options.deterministic, threads))
+    if cardinality is not None and cardinality > 0 and replicas > 1:
+        # tf.distribute takes this for the number of steps, and a step takes a batch for each replica. Without it Keras
+        # would make one step too many, of nothing, which counts in its loss.
+        dataset.cardinality = lambda: tf.constant(-(-cardinality // replicas), tf.int64)
+    dataset.imagebeam_lifetime = plan.kept_open  # datasets and iterators made of it hold it
+    return dataset
 
 
 class _Calls:
-    """The Python functions that a graph calls.
+    """The Python functions that a graph calls."""
 
-    Attributes:
-        read: returns the records or examples at some positions.
-        report_lost: as `tf_parse.ChunkReader.report_lost`; None for the decoder in C, which reports by itself.
-        spare: number of positions after the last one where replacements of skipped examples are looked for.
-    """
-
-    def __init__(
-        self,
-        plan: read_plan.ReadPlan,
-        options: options_lib.ReadOptions,
-        threads: int,
-        is_native: bool,
-        values: np.ndarray | None,
-    ):
-        self.report_lost, self.spare = None, 0
-        if is_native:
-            reads_batches = batch_reader.BatchReader(plan, options, threads, values)
-            self.read: Callable[..., tuple[np.ndarray, ...]] = reads_batches.read
-        else:
-            reader = tf_parse.ChunkReader(plan, options)
-            self.read, self.report_lost, self.spare = reader.read, reader.report_lost, reader.spare
-        self._stride = plan.schedule.stride
+    def __init__(self, reader: batch_reader.BatchReader, planned: schedule.Schedule):
+        self.read, self.values = reader.read, reader.values
+        self._begin, self._stride = planned.begin, planned.stride
         self._iterations = itertools.count()
 
     def next_begin(self, _: np.ndarray) -> np.int64:
         """Returns the first position of the next iteration, if each reads another epoch."""
-        return np.int64(next(self._iterations) * self._stride)  # next() on it is atomic
+        return np.int64(self._begin + next(self._iterations) * self._stride)  # next() on it is atomic
 
 
-@dataclasses.dataclass(frozen=True)
-class _Pipeline:
-    """What the graph of a pipeline depends on, and the graph itself. Nothing else may reach it.
+def _caller(calls: _Calls) -> Call:
+    """Returns a function that adds the call of a method of `calls` to a graph.
 
-    Attributes:
-        layout: layout of the examples.
-        options: options of the reader, without those that only decide which records are read.
-        mean_and_std: mean and standard deviation to normalise pixels with, if they are normalised.
-        threads: number of threads that read and decode.
-        is_native: whether the decoder in C reads the records.
-        is_local: whether they are on a local disk.
-        ends: whether there is a last record.
-        reduction: the largest of `tf_decode.REDUCTIONS` that any image may allow.
-        keep_empty: whether to keep a batch whose examples were all skipped.
+    TensorFlow keeps every function that a graph calls until the process ends. So the function refers to the reader
+    weakly, and the dataset holds it; but a graph of the user may run long after the dataset is gone.
     """
+    find = weakref.ref(calls) if tf.executing_eagerly() else lambda: calls
 
-    layout: read_plan.Layout
-    options: options_lib.ReadOptions
-    mean_and_std: options_lib.MeanAndStd | None
-    threads: int
-    is_native: bool
-    is_local: bool
-    ends: bool
-    reduction: int
-    keep_empty: bool
+    def call(method: str, arguments: Sequence[tf.Tensor], dtypes: Any) -> Any:
+        def run(*values: Any) -> Any:
+            reader = find()
+            if reader is None:  # the dataset is gone, and threads that read ahead for it end
+                raise StopIteration
+            return getattr(reader, method)(*values)
 
-    @property
-    def values(self) -> np.ndarray | None:
-        """What the decoder in C makes of each level of each channel: [3, 256]; None: uint8 as it is."""
-        return tf_decode.make_values(self.options, self.mean_and_std)
+        return tf.numpy_function(run, arguments, dtypes, stateful=False)
 
-    # Nothing here is Python whose branches depend on tensors. AutoGraph would translate the source of each function
-    # that is mapped all the same: 1.3 s of processor time for the first dataset with TensorFlow's decoders.
-    @tf.autograph.experimental.do_not_convert
-    def __call__(
-        self,
-        number: tf.Tensor,
-        begin: tf.Tensor,
-        end: tf.Tensor,
-        spare: tf.Tensor,
-        num_batches: tf.Tensor,
-        chunk_records: tf.Tensor,
-    ) -> tf.data.Dataset:
-        """Returns the batches, not yet prefetched.
+    return call
 
-        Args:
-            number: of the `_Calls`.
-            begin: the first position.
-            end: the position after the last one, if there is one.
-            spare: as `_Calls.spare`.
-            num_batches: number of batches, if it is known and all have one size.
-            chunk_records: number of records that one call reads where TensorFlow decodes.
-        """
-        options, call = self.options, shared_graphs.caller(number)
-        # Read, parse and decode: in the order of positions, for only positions say which examples are missing.
-        if self.is_native:
-            read = self._decode_natively(call)
-        else:
-            read = self._decode_with_tensorflow(call, spare, chunk_records)
-        if options.next_epoch_each_iteration:
-            dataset = tf.data.Dataset.range(1).map(functools.partial(_next_begin, call))
-            dataset = dataset.flat_map(lambda first: self._even_out(read(first, first + end), num_batches))
-        else:
-            dataset = self._even_out(read(begin, end if self.ends else None), num_batches)
-        if self.is_native:  # its pixels are cast already, and nothing that is left takes time
-            values = self.values
-            blank = None if values is None else tf.constant(values[:, 0])
-            return dataset.map(lambda batch: _finish(batch, self.layout, options, lambda image: image, blank))
-        # Cast whole batches, after batching: batching copies pixels, and uint8 has a quarter of the bytes of float32;
-        # one operation for a batch costs less than one for each image. One parallel call: the cast runs in the pool, a
-        # batch ahead of the training loop; more calls would hold more batches in memory.
-        cast = tf_decode.make_caster(options, self.mean_and_std)
-        return dataset.map(lambda batch: _finish(batch, self.layout, options, cast), num_parallel_calls=1)
 
-    def _decode_natively(self, call: shared_graphs.Call) -> Read:
-        """Returns a function that reads batches of "image", "position", "label" and extra features, each by one call.
+def _make(
+    plan: read_plan.ReadPlan,
+    options: options_lib.ReadOptions,
+    call: Call,
+    at_once: int,
+    values: np.ndarray | None,
+    keep_empty: bool,
+) -> tf.data.Dataset:
+    """Returns the batches, not yet prefetched.
 
-        Without a batch size it reads examples.
-        """
-        layout, options = self.layout, self.options
-        size = options.batch_size or _EXAMPLES_AT_ONCE
-        specs = {
-            "image": tf.TensorSpec([None, *options.size, 3], options.dtype),
-            "position": tf.TensorSpec([None], tf.int64),
-        }
-        for name, feature in zip(layout.column_names, layout.columns, strict=True):
-            is_class = name == "label" and feature.kind == features.INT64
-            specs[name] = tf.TensorSpec([None], tf.int32 if is_class else list_features.TF_TYPES[feature.kind])
-        if layout.lists:
-            specs[list_features.PACKED] = tf.TensorSpec([None], tf.string)
-        dtypes = [spec.dtype for spec in specs.values()]
+    Args:
+        plan: plan of this process.
+        options: options of the reader.
+        call: calls the reader.
+        at_once: number of batches that are read at once.
+        values: as of `batch_reader.BatchReader`; None if the pixels are not yet cast.
+        keep_empty: as in `build`.
+    """
+    begin, end = plan.schedule.begin, plan.schedule.end
 
-        def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
-            def read_batch(first: tf.Tensor) -> Batch:
-                following = first + size if end is None else tf.minimum(first + size, end)
-                columns = call("read", [first, following], dtypes)
-                parts = zip(specs, columns, strict=True)
-                return {name: tf.ensure_shape(column, specs[name].shape) for name, column in parts}
+    def read(begin: Position, end: Position | None) -> tf.data.Dataset:
+        batches = _read(plan, options, call, at_once, options.dtype if values is not None else "uint8", begin, end)
+        return _even_out(batches, plan, options, keep_empty)
 
-            batches = tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
-                read_batch,
-                num_parallel_calls=num_calls(self.is_local, self.threads),
-                deterministic=options.deterministic,
-            )
-            return batches if options.batch_size is not None else batches.unbatch()
+    if options.next_epoch_each_iteration:
+        assert end is not None, "ReadOptions asks for num_epochs"
+        firsts = tf.data.Dataset.range(1).map(functools.partial(_next_begin, call))
+        dataset = firsts.flat_map(lambda first: read(first, first + (end - begin)))
+    else:
+        dataset = read(begin, end)
+    if values is not None:  # the pixels are cast already, and nothing that is left takes time
+        blank = tf.constant(values[:, 0])
+        return dataset.map(lambda batch: _finish(batch, plan, options, lambda image: image, blank))
+    # Cast whole batches: one operation for a batch costs less than one for each image. One parallel call: the cast runs
+    # in the pool, a batch ahead of the training loop; more calls would hold more batches in memory.
+    cast = tf_decode.make_caster(options, plan.mean_and_std)
+    num_parallel_calls = None if options.dtype == "uint8" else 1
+    return dataset.map(lambda batch: _finish(batch, plan, options, cast), num_parallel_calls=num_parallel_calls)
 
-        return read
 
-    def _decode_with_tensorflow(self, call: shared_graphs.Call, spare: tf.Tensor, chunk_records: tf.Tensor) -> Read:
-        """Returns a function that reads the same with TensorFlow's operations; without a batch size, examples."""
-        layout, options, threads = self.layout, self.options, self.threads
-        decode = tf_decode.make_decoder(
-            options,
-            layout.formats == {"jpeg"},
-            self.reduction,
-            layout.is_raw,
-        )
-        in_order = options.deterministic or options.on_error == "skip"
+def _read(
+    plan: read_plan.ReadPlan,
+    options: options_lib.ReadOptions,
+    call: Call,
+    at_once: int,
+    dtype: str,
+    begin: Position,
+    end: Position | None,
+) -> tf.data.Dataset:
+    """Returns batches of "image", "position", "label" and extra features, each read by one call.
 
-        def report_lost(*seen: tf.Tensor) -> tf.Tensor:
-            return call("report_lost", seen, tf.int64)
+    Without a batch size it returns examples.
+    """
+    size = options.batch_size or (1 if options.crop is None else _EXAMPLES_AT_ONCE)
+    sides = (None, None) if options.crop is None else options.size
+    specs = {
+        "image": tf.TensorSpec([None, *sides, 3], dtype),
+        "position": tf.TensorSpec([None], tf.int64),
+    }
+    for name, feature in plan.columns.items():
+        is_class = name == "label" and feature.kind == features.INT64
+        specs[name] = tf.TensorSpec([None], tf.int32 if is_class else TF_TYPES[feature.kind])
+    if plan.lists:
+        specs[_PACKED] = tf.TensorSpec([None], tf.string)
+    dtypes = [spec.dtype for spec in specs.values()]
 
-        def read(begin: gaps.Position, end: gaps.Position | None) -> tf.data.Dataset:
-            stop = None if end is None else end + spare
+    def read_batch(first: tf.Tensor) -> Batch:
+        following = first + size if end is None else tf.minimum(first + size, end)
+        columns = call("read", [first, following], dtypes)
+        parts = zip(specs, columns, strict=True)
+        return {name: tf.ensure_shape(column, specs[name].shape) for name, column in parts}
 
-            def read_chunk(first: tf.Tensor) -> Batch:
-                following = first + chunk_records
-                if stop is not None:
-                    following = tf.minimum(following, stop)
-                return tf_parse.read_and_parse(call, layout, options, first, following)
+    batches = tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
+        read_batch, num_parallel_calls=at_once, deterministic=options.deterministic
+    )
+    return batches if options.batch_size is not None else batches.unbatch()
 
-            # Some 4 MB of records at a time: a call into Python takes 100 us, and parse_example is faster on many
-            # records.
-            chunks = tf.data.Dataset.range(begin, _UNENDING if stop is None else stop, chunk_records)
-            dataset = chunks.map(read_chunk, num_parallel_calls=max(2, threads), deterministic=in_order)
-            dataset = dataset.take_while(lambda chunk: tf.size(chunk["position"]) > 0).unbatch()
-            # Decode single images, not chunks: images of a chunk differ in size until they are decoded and resized.
-            dataset = dataset.map(
-                lambda example: _decode(decode, example), num_parallel_calls=threads, deterministic=in_order
-            )
-            if not in_order:
-                if options.batch_size is None:
-                    return dataset
-                return dataset.batch(options.batch_size, drop_remainder=options.drops_remainder)
-            # An example that cannot be decoded is dropped here, and found as a gap in the positions once they are
-            # batched.
-            dataset = dataset.ignore_errors()
-            if options.batch_size is None:
-                return gaps.until(gaps.report_gaps(dataset.batch(1), report_lost, begin, stop), stop).unbatch()
-            skips = options.on_error == "skip"
-            dataset = gaps.report_gaps(dataset.batch(options.batch_size), report_lost, begin, stop, skips)
-            if skips:
-                return gaps.keep_positions(dataset, end, options.batch_size, fills=options.drops_remainder)
-            if options.drops_remainder:
-                return gaps.full_until(dataset, stop, options.batch_size)
-            return gaps.until(dataset, stop)
 
-        return read
+def _even_out(
+    dataset: tf.data.Dataset, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, keep_empty: bool
+) -> tf.data.Dataset:
+    """Makes as many batches in every process, and leaves out empty ones, if the options ask for it.
 
-    def _even_out(self, dataset: tf.data.Dataset, num_batches: tf.Tensor) -> tf.data.Dataset:
-        """Makes as many batches in every process, and leaves out empty ones, if the options ask for it.
-
-        Where all batches must be full they are: `schedule.plan` ends after a whole number of them.
-        """
-        options = self.options
-        if options.batch_size is None or options.drops_remainder:
-            return dataset
-        if options.pad:  # `_finish` pads all batches, and these from nothing
-            empty = gaps.blank(dataset.element_spec, 0)
-            return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat()).take(num_batches)
-        if options.on_error == "skip" and not self.keep_empty:
-            return dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
+    Where all batches must be full they are: `schedule.plan` ends after a whole number of them.
+    """
+    if options.batch_size is None or options.drops_remainder:
         return dataset
+    if options.pad:  # `_finish` pads all batches, and these from nothing
+        specs = dataset.element_spec
+        empty = {
+            name: tf.zeros([0, *(side or 1 for side in each.shape[1:])], each.dtype) for name, each in specs.items()
+        }
+        endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
+        return endless.take(plan.schedule.num_batches)
+    if options.on_error == "skip" and not keep_empty:
+        return dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
+    return dataset
 
 
-def _next_begin(call: shared_graphs.Call, turn: tf.Tensor) -> tf.Tensor:
+def _next_begin(call: Call, turn: tf.Tensor) -> tf.Tensor:
     # Not declared stateful, which a checkpoint of an iterator would refuse. Its argument keeps TensorFlow from folding
     # it into a constant.
     return tf.ensure_shape(call("next_begin", [turn], tf.int64), [])
+
+
+def make_reader(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> batch_reader.BatchReader:
+    """Returns the reader of batches, with the decoder in C if it can read these records.
+
+    Raises:
+        ConfigError: if the options ask for the decoder in C and it cannot.
+    """
+    threads = num_threads(options)
+    if decodes_natively(plan, options):
+        return batch_reader.BatchReader(plan, options, threads, tf_decode.make_values(options, plan.mean_and_std))
+    decoder = tf_decode.Decoder(plan, options, threads)
+    return batch_reader.BatchReader(plan, options, threads, None, (decoder.decode, decoder.measure))
 
 
 def num_threads(options: options_lib.ReadOptions) -> int:
@@ -309,7 +242,7 @@ def num_calls(is_local: bool, threads: int) -> int:
     return min(max(threads // _THREADS_FOR_A_CALL, _LOCAL_CALLS), _REMOTE_CALLS) if is_local else _REMOTE_CALLS
 
 
-def tf_options(options: options_lib.ReadOptions, threads: int) -> tf.data.Options:
+def tf_options(deterministic: bool, threads: int) -> tf.data.Options:
     """Returns the tf.data options: a private thread pool, no parallelism inside operations, no automatic sharding.
 
     A picture is too small to be worth several threads, and processes have got their own shares already. Nothing here is
@@ -317,7 +250,7 @@ def tf_options(options: options_lib.ReadOptions, threads: int) -> tf.data.Option
     free the iterator then takes as long as it has lived, up to a minute.
     """
     given = tf.data.Options()
-    given.deterministic = options.deterministic
+    given.deterministic = deterministic
     given.threading.private_threadpool_size = threads
     given.threading.max_intra_op_parallelism = 1
     given.autotune.enabled = False
@@ -337,11 +270,6 @@ def decodes_natively(plan: read_plan.ReadPlan, options: options_lib.ReadOptions)
     if reason is not None and options.decoder == "native":
         raise errors.ConfigError(f"decoder='native' cannot read this: {reason}; give decoder='auto'")
     return reason is None
-
-
-def _decode(decode: Callable[[Batch], tf.Tensor], example: Batch) -> Batch:
-    kept = {name: value for name, value in example.items() if name not in ("encoded", "shape", "part", "frame", "flip")}
-    return {"image": decode(example)} | kept
 
 
 def _pad(batch: Batch, size: int, blank: tf.Tensor | None) -> Batch:
@@ -381,25 +309,97 @@ def _finish(
         batch = {name: tf.ensure_shape(each, [size, *each.shape[1:]]) for name, each in batch.items()}
     image = cast(batch["image"])
     if plan.lists:
-        batch = batch | list_features.unpack(batch[list_features.PACKED], plan, options)
+        batch = batch | _unpack(batch[_PACKED], plan, options)
+    weight = _weight(batch, plan, options)
     if options.supervised:
-        weights = (tf.cast(batch["mask"], tf.float32),) if options.pad else ()
-        return (image, batch["label"], *weights)
-    others = {name: value for name, value in batch.items() if name not in ("image", "position", list_features.PACKED)}
+        return (image, batch["label"]) if weight is None else (image, batch["label"], weight)
+    own = {"image", "position", _PACKED}
+    if plan.weight is not None and plan.weight not in plan.extra:
+        own.add(f"features/{plan.weight.key}")
+    others = {name: value for name, value in batch.items() if name not in own}
+    if weight is not None:
+        others["weight"] = weight
     return {"image": image} | {name.removeprefix("features/"): value for name, value in others.items()}
 
 
-def _with_cardinality(
-    dataset: tf.data.Dataset, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, keep_empty: bool
-) -> tf.data.Dataset:
-    """Declares the number of elements if it is known before they are read."""
+def _weight(batch: Batch, plan: read_plan.Layout, options: options_lib.ReadOptions) -> tf.Tensor | None:
+    """Returns the weight of each example, float32 [batch], 0 for padding; None if the batch has none."""
+    mask = tf.cast(batch["mask"], tf.float32) if options.pad else None
+    if plan.weight is not None:
+        weight = tf.cast(batch[f"features/{plan.weight.key}"], tf.float32)
+    elif options.weights is not None:
+        assert isinstance(options.weights, Mapping)
+        table = [options.weights[each] for each in sorted(options.weights)]
+        index = batch["label"] - options.label_base
+        index = index if mask is None else index * tf.cast(mask, tf.int32)  # padding has the label 0
+        weight = tf.gather(tf.constant(table, tf.float32), index)
+    else:
+        return mask if options.supervised else None
+    return weight if mask is None else weight * mask
+
+
+def _cardinality(plan: read_plan.ReadPlan, options: options_lib.ReadOptions, keep_empty: bool) -> int | None:
+    """Returns the number of elements; None if it is not known before they are read."""
     schedule = plan.schedule
     if schedule.end is None:
-        return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        return int(tf.data.INFINITE_CARDINALITY)
     is_fixed = options.batch_size is not None and (options.pad or options.drops_remainder or keep_empty)
     if options.on_error == "skip" and not is_fixed:
-        return dataset
-    if schedule.replicas > 1:  # tf.distribute would take the number of batches for the number of steps
-        return dataset
-    count = schedule.end - schedule.begin if options.batch_size is None else schedule.num_batches
-    return dataset.apply(tf.data.experimental.assert_cardinality(count))
+        return None
+    return schedule.end - schedule.begin if options.batch_size is None else schedule.num_batches
+
+
+def spec_of(feature: features.Feature) -> tf.io.RaggedFeature:
+    """Returns the spec that parses a list into a RaggedTensor.
+
+    A VarLenFeature would give a SparseTensor; once it is dense, a zero and a missing value look alike.
+    """
+    return tf.io.RaggedFeature(TF_TYPES[feature.kind], row_splits_dtype=tf.int64)
+
+
+def _unpack(
+    packed: tf.Tensor, plan: read_plan.Layout, options: options_lib.ReadOptions
+) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+    """Returns the lists of a batch, or of one example.
+
+    Args:
+        packed: string [n], or [] for one example.
+        plan: plan of the reader, or its layout.
+        options: options of the reader.
+
+    Returns:
+        "label": float32 [n, classes] of 0 and 1, if images may have several labels; as "features/KEY" each list that
+        the user asked for, a RaggedTensor [n, None], or with `list_size` a Tensor [n, list_size] and
+        "features/KEY/count", int64 [n]. For one example without the first axis.
+    """
+    spec = {feature.key: spec_of(feature) for feature in plan.lists}
+    parsed = tf.io.parse_example(tf.reshape(packed, [-1]), spec)
+    size = packed.shape[0] if packed.shape.rank else 1
+    unpacked = {}
+    for feature in plan.lists:
+        if feature.source == features.LABEL:
+            unpacked["label"] = _multi_hot(parsed[feature.key], size, plan, options)
+    for feature in plan.extra:
+        if feature.many:
+            unpacked |= _sized(f"features/{feature.key}", parsed[feature.key], size, options.list_size)
+    return unpacked if packed.shape.rank else {name: values[0] for name, values in unpacked.items()}
+
+
+def _multi_hot(
+    labels: tf.RaggedTensor, size: int | None, plan: read_plan.Layout, options: options_lib.ReadOptions
+) -> tf.Tensor:
+    ids = labels.values + (options.label_base - plan.label_base)
+    num_classes = plan.num_classes if options.num_classes is None else options.num_classes
+    places = tf.stack([labels.value_rowids(), ids], axis=1)
+    counts = tf.scatter_nd(places, tf.ones_like(ids, tf.float32), tf.stack([labels.nrows(), num_classes]))
+    return tf.ensure_shape(tf.minimum(counts, 1.0), [size, num_classes])  # a class that is listed twice counts once
+
+
+def _sized(
+    name: str, values: tf.RaggedTensor, size: int | None, list_size: int | None
+) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+    if list_size is None:
+        return {name: values}
+    dense = values.to_tensor(shape=[None, list_size])  # filled up with zeros, or with empty bytes
+    counts = tf.ensure_shape(values.row_lengths(), [size])
+    return {name: tf.ensure_shape(dense, [size, list_size]), f"{name}/count": counts}

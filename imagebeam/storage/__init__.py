@@ -17,6 +17,7 @@ from imagebeam.storage.interface import (
     LocalDiskError,
     PendingFile,
     RangeLister,
+    RequestError,
     Storage,
     UnavailableError,
     is_fault,
@@ -34,6 +35,7 @@ __all__ = [
     "LocalStorage",
     "PendingFile",
     "RangeLister",
+    "RequestError",
     "Storage",
     "UnavailableError",
     "is_fault",
@@ -62,6 +64,12 @@ def _webhdfs(scheme: str, options: Options) -> Storage:
     return webhdfs.WebHdfsStorage(options)
 
 
+def _http(scheme: str, options: Options) -> Storage:
+    from imagebeam.storage import http
+
+    return http.HttpStorage(scheme, options)
+
+
 def _fsspec(scheme: str, options: Options) -> Storage:
     from imagebeam.storage import fsspec_files
 
@@ -74,6 +82,8 @@ _BY_SCHEME: dict[str, Callable[[str, Options], Storage]] = {
     "gcs": _gcs,
     "hdfs": _webhdfs,
     "webhdfs": _webhdfs,
+    "http": _http,
+    "https": _http,
 }
 _opened: dict[tuple[str, Any], Storage] = {}  # by scheme and options: connections are shared
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +15,7 @@ from imagebeam.storage import addresses, interface, remote
 
 _PAGE_ENTRIES = 1000
 _KEEPS_EMPTY_NAMES = frozenset({"s3", "s3a"})  # file systems that list a folder without a name as PATH/
+_UPLOADS_WHOLE = frozenset({"s3", "s3a", "az", "abfs", "abfss"})  # others may show a part of a file that is written
 _DOWNLOAD_ATTEMPTS = 3  # at least: one attempt at a large file may take longer than the budget of an operation
 
 
@@ -57,13 +60,17 @@ class FsspecStorage(remote.RemoteStorage):
         """Returns the path by which the file system knows the file at an address."""
         return self.filesystem(uri)._strip_protocol(uri)
 
+    def client_options(self) -> Mapping[str, Any]:
+        """Returns the options for fsspec's file system; imports what they are made of."""
+        return self._options
+
     def _open(self, uri: str, root: str) -> Any:
         import fsspec.core
 
         scheme = addresses.scheme_of(uri)
         try:
             filesystem, _ = fsspec.core.url_to_fs(
-                root, **{"use_listings_cache": False, "skip_instance_cache": True, **self._options}
+                root, **{"use_listings_cache": False, "skip_instance_cache": True, **self.client_options()}
             )
         except ImportError as e:
             raise missing_packages.missing_package_of_scheme(e, scheme) from e
@@ -127,15 +134,30 @@ class FsspecStorage(remote.RemoteStorage):
         return self._fresh(uri).cat_file(self.path_of(uri), start=offset or None, end=end)
 
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
-        filesystem = self._fresh(uri)
-        if must_be_new and filesystem.exists(self.path_of(uri)):  # two steps: these clients offer no condition
+        if addresses.scheme_of(uri) in _UPLOADS_WHOLE:
+            self._require_new(uri, must_be_new)
+            self._send(path, uri)
+            return
+        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # under its own name, others would read a part of it
+        try:
+            self._send(path, temporary)
+            self._move(temporary, uri, must_be_new)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                self._remove(temporary)
+            raise
+
+    def _send(self, path: str, uri: str) -> None:
+        """Uploads a local file, over any file there."""
+        self._fresh(uri).put_file(path, self.path_of(uri))
+
+    def _require_new(self, uri: str, must_be_new: bool) -> None:
+        if must_be_new and self._fresh(uri).exists(self.path_of(uri)):  # two steps: these clients offer no condition
             raise remote.taken(uri)
-        filesystem.put_file(path, self.path_of(uri))
 
     def _move(self, source: str, target: str, must_be_new: bool) -> None:
+        self._require_new(target, must_be_new)
         filesystem = self._fresh(source)
-        if must_be_new and filesystem.exists(self.path_of(target)):
-            raise remote.taken(target)
         filesystem.cp_file(self.path_of(source), self.path_of(target))
         filesystem.rm_file(self.path_of(source))
 

@@ -122,7 +122,7 @@ class GcsStorage(remote.RemoteStorage):
             super().rename(source, target)
             return
         try:
-            self._retry(source, lambda: self._move(source, target, False, version))
+            self._retry_move(source, target, lambda: self._move(source, target, False, version))
         except FileExistsError as e:  # the condition did not hold
             raise interface.ChangedError(errno.ESTALE, f"{source} was replaced") from e
 
@@ -156,7 +156,7 @@ class GcsStorage(remote.RemoteStorage):
         except (FileNotFoundError, interface.ChangedError):
             return False
         except FileExistsError:
-            return self.read(uri) == new  # an earlier attempt may have succeeded, and the response was lost
+            return self._holds(uri, new)  # an earlier attempt may have succeeded, and the response was lost
         return True
 
     def _list(self, uri: str) -> Iterator[list[interface.Entry]]:

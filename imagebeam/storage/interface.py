@@ -36,6 +36,16 @@ class UnavailableError(OSError):
     """A storage did not answer, however often it was asked."""
 
 
+class RequestError(OSError):
+    """A web server refused a request, failed, or gave no answer in time.
+
+    Attributes:
+        cause: "http_403" (401 too), "http_4xx", "http_5xx", "timeout", "dns", or "" for any other failure.
+    """
+
+    cause: str = ""
+
+
 def is_fault(error: OSError) -> bool:
     """Returns whether the storage or this machine failed. The file itself may be fine: another run may read it."""
     return isinstance(error, UnavailableError) or error.errno in _OUT_OF_RESOURCES

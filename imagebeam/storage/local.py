@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import posixpath
 import secrets
@@ -12,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from imagebeam.storage import interface, swap
+from imagebeam.storage import interface
 
 _MORE_BYTES = 1 << 20
 _LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
@@ -23,7 +24,7 @@ class LocalStorage:
 
     is_local = True
     swaps_atomically = True
-    replaces_in_place = False
+    replaces_in_place = True
 
     def list_directory(self, uri: str) -> Iterator[interface.Entry]:
         """Yields the entries of a directory in no particular order."""
@@ -99,8 +100,25 @@ class LocalStorage:
         return True
 
     def replace(self, uri: str, old: bytes, new: bytes) -> bool:
-        """Replaces a small file if it holds `old`; returns whether this call did it."""
-        return swap.swap_by_moving(self, uri, old, new)
+        """Replaces a small file if it holds `old`; returns whether this call did it.
+
+        A process that is killed here leaves the old file or the new one.
+        """
+        try:
+            descriptor = os.open(uri, os.O_RDWR | os.O_CLOEXEC)  # NFS locks no file that is open for reading only
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(descriptor), os.stat(uri)) or read_descriptor(descriptor) != old:
+                return False
+            self.write_whole(uri, new, durable=False)
+        except (BlockingIOError, FileNotFoundError):  # another call replaces it at this moment
+            return False
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process forked meanwhile would keep it
+            os.close(descriptor)
+        return True
 
     def sync(self, uri: str) -> None:
         """Waits until a file's content, or a directory's entries, are on the disk."""
@@ -156,7 +174,11 @@ class LocalStorage:
         """
         try:
             os.link(source, target)
-        except (FileExistsError, FileNotFoundError):
+        except FileExistsError:
+            # by an earlier call that was killed, or by this one: NFS may lose the answer and ask again
+            if not os.path.samestat(os.lstat(source), os.lstat(target)):
+                raise
+        except FileNotFoundError:
             raise
         except OSError:  # a file system without hard links
             if os.path.lexists(target):

@@ -31,6 +31,7 @@ _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})  # of the lo
 _LASTING = (
     interface.ChangedError,
     interface.LocalDiskError,
+    interface.RequestError,
     interface.UnavailableError,
     FileExistsError,
     IsADirectoryError,
@@ -60,6 +61,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
     is_local = False
     swaps_atomically = False
     replaces_in_place = False
+    budget_sec = BUDGET_SEC
 
     # Implemented by a subclass.
 
@@ -70,6 +72,11 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
     @abc.abstractmethod
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
         """Returns the OSError or ConfigError to raise for a permanent error, or None to try again."""
+
+    def final_error(self, error: Exception, uri: str, seconds: float) -> OSError:
+        """Returns the error to raise for one that was still there after `seconds` of attempts."""
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return interface.UnavailableError(errno.EIO, f"{uri}: {reason} (tried for {seconds:g} s)")
 
     @abc.abstractmethod
     def _list(self, uri: str) -> Iterator[list[interface.Entry]]:
@@ -201,8 +208,14 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
             with _temporary_file(data) as path:
                 self._retry(uri, lambda: self._put(path, uri, True))
         except FileExistsError:
-            return self.read(uri) == data  # an earlier attempt may have succeeded, and the response was lost
+            return self._holds(uri, data)  # an earlier attempt may have succeeded, and the response was lost
         return True
+
+    def _holds(self, uri: str, data: bytes) -> bool:
+        try:
+            return self.read(uri) == data
+        except FileNotFoundError:
+            return False
 
     def replace(self, uri: str, old: bytes, new: bytes) -> bool:
         """Replaces a small file if it holds `old`; returns whether this call did it."""
@@ -223,9 +236,35 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
         Raises:
             ChangedError: if the file has another version.
         """
-        if version and self.stat(source).version != version:
-            raise interface.ChangedError(errno.ESTALE, f"{source} was replaced")
-        self._retry(source, lambda: self._move(source, target, False))
+
+        def move() -> None:
+            self._require_version(source, version)
+            self._move(source, target, False)
+
+        self._retry_move(source, target, move)
+
+    def _retry_move(self, source: str, target: str, move: Callable[[], None]) -> None:
+        """Calls `move` until it succeeds.
+
+        If the source is gone after an attempt that failed, that attempt has moved it, and its response was lost.
+        """
+        attempts = 0
+
+        def attempt() -> None:
+            nonlocal attempts
+            attempts += 1
+            move()
+
+        try:
+            self._retry(source, attempt)
+        except (FileNotFoundError, FileExistsError):
+            if attempts == 1 or self.exists(source) or not self.exists(target):
+                raise
+
+    def _require_version(self, uri: str, version: int) -> None:
+        """Raises ChangedError if `version` is given and the file has another one. For each attempt of an operation."""
+        if version and self._stat(uri).version != version:
+            raise interface.ChangedError(errno.ESTALE, f"{uri} was replaced")
 
     def publish(self, source: str, target: str) -> None:
         """Moves a small file to an address where none may exist.
@@ -237,7 +276,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
         try:
             self._retry(target, lambda: self._move(source, target, True))
         except (FileExistsError, FileNotFoundError):
-            if not self.exists(target) or self.read(target) != content:
+            if not self._holds(target, content):
                 raise
             self.remove(source)  # an earlier attempt of this call succeeded, but the response was lost
 
@@ -255,10 +294,13 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
         Raises:
             ChangedError: if the file has another version.
         """
+
+        def remove() -> None:
+            self._require_version(uri, version)
+            self._remove(uri)
+
         with contextlib.suppress(FileNotFoundError):
-            if version and self.stat(uri).version != version:
-                raise interface.ChangedError(errno.ESTALE, f"{uri} was replaced")
-            self._retry(uri, lambda: self._remove(uri))
+            self._retry(uri, remove)
 
     def remove_tree(self, uri: str) -> None:
         """Removes a directory and everything below it, if it exists."""
@@ -280,7 +322,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
 
     def _retry(self, uri: str, operate: Callable[[], _T], min_attempts: int = 1) -> _T:
         """Returns the result of `operate`, tried until the budget is used up and at least `min_attempts` times."""
-        seconds = _budget_sec.get()
+        seconds = min(_budget_sec.get(), self.budget_sec)
         give_up, wait, attempts = time.monotonic() + seconds, _FIRST_WAIT_SEC, 0
         while True:
             attempts += 1
@@ -293,8 +335,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
                 if lasting is not None:
                     raise lasting from e
                 if time.monotonic() + wait > give_up and attempts >= min_attempts:
-                    reason = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
-                    raise interface.UnavailableError(errno.EIO, f"{uri}: {reason} (tried for {seconds:g} s)") from e
+                    raise self.final_error(e, uri, seconds) from e
             time.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(2 * wait, _LONGEST_WAIT_SEC)
 

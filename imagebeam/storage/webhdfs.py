@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import getpass
 import os
 import re
-import secrets
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -101,23 +99,15 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
             raise ConnectionError(f"{len(answer.content)} of {expected} bytes came")
         return answer.content
 
-    def _put(self, path: str, uri: str, must_be_new: bool) -> None:
-        """Uploads a file in one request to a DataNode. It appears under its name once it is complete."""
-        temporary = f"{uri}.tmp-{secrets.token_hex(4)}"  # under its own name, others would read a part of it
-        answer = self._call(temporary, "CREATE", "put", redirect=False, overwrite="true")
-        try:
-            with open(path, "rb") as file:
-                headers = {"Content-Type": "application/octet-stream"}
-                session = self.filesystem(uri).session
-                answer = session.put(answer.headers["Location"], data=file, headers=headers)
-            if answer.status_code == 403 and "AccessControlException" in answer.text:
-                raise PermissionError(answer.text)
-            answer.raise_for_status()
-            self._move(temporary, uri, must_be_new)
-        except BaseException:
-            with contextlib.suppress(Exception):  # the first error is the one to report
-                self._remove(temporary)
-            raise
+    def _send(self, path: str, uri: str) -> None:
+        """Uploads a file in one request to a DataNode, over any file there."""
+        answer = self._call(uri, "CREATE", "put", redirect=False, overwrite="true")
+        with open(path, "rb") as file:
+            headers = {"Content-Type": "application/octet-stream"}
+            answer = self.filesystem(uri).session.put(answer.headers["Location"], data=file, headers=headers)
+        if answer.status_code == 403 and "AccessControlException" in answer.text:
+            raise PermissionError(answer.text)
+        answer.raise_for_status()
 
     def _move(self, source: str, target: str, must_be_new: bool) -> None:
         options = "NONE" if must_be_new else "OVERWRITE"  # either way, a rename that fails is an error

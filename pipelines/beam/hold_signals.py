@@ -6,7 +6,6 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -16,8 +15,8 @@ def held_back() -> Iterator[None]:
     """Calls the handlers of SIGINT, SIGTERM and SIGHUP at the end of the context, not in the middle of it.
 
     A second signal of a kind ends the process at once. A signal without a handler in Python does what it always does,
-    and in another thread than the main one this changes nothing: Python calls handlers in the main thread alone. The
-    handlers of before are put back, whoever has set others.
+    and in another thread than the main one this changes nothing: Python calls handlers in the main thread alone.
+    Restores the previous handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -38,23 +37,3 @@ def held_back() -> Iterator[None]:
             signal.signal(each, handler)
         for number in came:
             handlers[signal.Signals(number)](number, None)
-
-
-@contextlib.contextmanager
-def job_servers_ignoring_sigint() -> Iterator[None]:
-    """Makes job servers that Beam starts pass SIGINT on to the handler of before without ending themselves.
-
-    They take it over, to end before anybody could cancel their job.
-    """
-    from apache_beam.runners.portability import job_server
-
-    kind: Any = job_server.StopOnExitJobServer
-    before = getattr(kind, "_sigint_handler", None)
-    if before is None:  # another Beam
-        yield
-        return
-    kind._sigint_handler = lambda self, number, frame: self._original_sigint_handler(number, frame)
-    try:
-        yield
-    finally:
-        kind._sigint_handler = before

@@ -1,12 +1,19 @@
-"""Checks the job server of a portable runner before the input is listed, and explains why Beam cannot start one."""
+"""The job server of a portable runner: whether it can be reached, its options, and how it ends.
+
+Importing this module imports no Beam.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
+import signal
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from imagebeam import errors
 
@@ -37,14 +44,21 @@ def require_reachable(runner: str, beam_arguments: Sequence[str]) -> None:
         )
     if jar is not None and "://" not in jar and not os.path.isfile(jar):
         raise errors.ConfigError(f"{_JARS[runner]} is {jar!r}, which is no file: give the path of Beam's job server")
-    if endpoint:
+    if endpoint := endpoint_of(beam_arguments):
         _require_answer(endpoint)
+
+
+def endpoint_of(beam_arguments: Sequence[str]) -> str:
+    """Returns HOST:PORT of the job server that the options name; "" without one, or for a name that Beam knows."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--job_endpoint", default="")
+    endpoint = str(parser.parse_known_args(list(beam_arguments))[0].job_endpoint)
+    host, _, port = endpoint.rpartition(":")
+    return endpoint if host and port.isdecimal() else ""  # not "embed"
 
 
 def _require_answer(endpoint: str) -> None:
     host, _, port = endpoint.rpartition(":")
-    if not host or not port.isdecimal():  # a name that Beam knows, such as embed
-        return
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SEC).close()
     except (OSError, OverflowError) as e:  # OverflowError: a port above 65535
@@ -52,6 +66,87 @@ def _require_answer(endpoint: str) -> None:
         raise errors.ConfigError(
             f"--job_endpoint is {endpoint!r}, where no job server answers ({reason}): start it, or correct the address"
         ) from e
+
+
+def add_options(parser: argparse.ArgumentParser, endpoint: str) -> None:
+    """Adds the options that a job server lists to a parser of Beam's own, as Beam does when it submits a job.
+
+    Args:
+        parser: knows Beam's own options, which stay as they are.
+        endpoint: the server's address, as HOST:PORT.
+
+    Raises:
+        ConfigError: if the server does not answer.
+    """
+    import grpc
+    from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+
+    with grpc.insecure_channel(endpoint) as channel:
+        try:
+            listed = beam_job_api_pb2_grpc.JobServiceStub(channel).DescribePipelineOptions(
+                beam_job_api_pb2.DescribePipelineOptionsRequest(), timeout=_CONNECT_SEC
+            )
+        except grpc.RpcError as e:
+            raise errors.ConfigError(
+                f"--job_endpoint is {endpoint!r}, which does not say which options it has ({e.details()}): is it a "
+                "job server of Beam?"
+            ) from e
+    kinds = beam_job_api_pb2.PipelineOptionType
+    for option in listed.options:
+        settings: dict[str, Any] = {}
+        if option.type == kinds.BOOLEAN:
+            settings["action"] = "store_false" if option.default_value == "true" else "store_true"
+        elif option.type == kinds.ARRAY:
+            settings["action"] = "append"
+        elif option.type == kinds.INTEGER:
+            settings["type"] = int
+        with contextlib.suppress(argparse.ArgumentError):  # Beam has it already
+            parser.add_argument(f"--{option.name}", **settings)
+
+
+@contextlib.contextmanager
+def ended(runner: Any) -> Iterator[None]:
+    """Ends the job server that a runner of Beam starts for itself, at the end of the context instead of the process.
+
+    Beam's job servers take SIGINT over, to end before anybody could cancel their job. Here the handler stays.
+
+    Args:
+        runner: of the pipeline; one without a job server stays as it is.
+    """
+    make: Callable[[Any], Any] | None = getattr(runner, "default_job_server", None)
+    if make is None:
+        yield
+        return
+    from apache_beam.runners.portability import job_server
+
+    class KeptHandler(job_server.JobServer):
+        def __init__(self, server: Any):
+            self._server = server
+
+        def start(self) -> Any:
+            handler = signal.getsignal(signal.SIGINT)
+            try:
+                return self._server.start()
+            finally:
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGINT, handler)
+
+        def stop(self) -> None:
+            self._server.stop()
+
+    servers: list[job_server.JobServer] = []
+
+    def default_job_server(options: Any) -> job_server.JobServer:
+        servers.append(KeptHandler(make(options)))
+        return servers[-1]
+
+    runner.default_job_server = default_job_server
+    try:
+        yield
+    finally:
+        runner.default_job_server = make
+        for server in servers:
+            server.stop()
 
 
 def explain_missing_jar(cause: str) -> str | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import logging
 import os
 import re
@@ -10,15 +12,17 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam import errors
 
 _PROGRAM = "prism"
 _HELP_SEC = 30.0
+_THREADS_SEC = 0.2  # for threads of Beam to notice that Prism has ended
 
 
 def added_arguments(beam_arguments: Sequence[str]) -> list[str]:
@@ -33,7 +37,7 @@ def added_arguments(beam_arguments: Sequence[str]) -> list[str]:
     known = parser.parse_known_args(list(beam_arguments))[0]
     if known.job_endpoint:  # a Prism that runs already
         return []
-    added = []
+    added = ["--experiments=disable_prism_server_singleton"]  # each run ends its own Prism
     if known.prism_location is None:
         added.append(f"--prism_location={_find()}")
     elif not _is_url(known.prism_location) and not os.path.isfile(known.prism_location):
@@ -47,24 +51,34 @@ def added_arguments(beam_arguments: Sequence[str]) -> list[str]:
     return added
 
 
-def ignore_broken_streams() -> None:
-    """Stops threads of Beam from printing a traceback when Prism ends while they talk to it, in this process.
+@contextlib.contextmanager
+def broken_streams_ignored() -> Iterator[None]:
+    """Stops threads of Beam from printing a traceback when Prism ends while they talk to it.
 
-    Beam ends Prism as the last thing, when the result is known. A thread of Beam then fails inside gRPC: with an
-    RpcError, or with a ValueError at a channel that is closed. The same holds for generators of Beam that are collected
-    afterwards.
+    Prism ends when the result is known. A thread of Beam then fails inside gRPC: with an RpcError, or with a ValueError
+    at a channel that is closed. The same holds for generators of Beam that are collected afterwards. Waits for threads
+    that were started in the context, then restores the hooks.
     """
-    before_of_threads, before_of_unraisable = threading.excepthook, sys.unraisablehook
+    before = {*threading.enumerate()}
+    hooks = threading.excepthook, sys.unraisablehook
 
     def show(args: Any) -> None:
         if not _is_broken_stream(args.exc_type, args.exc_traceback):
-            before_of_threads(args)
+            hooks[0](args)
 
     def show_unraisable(args: Any) -> None:
         if not _is_broken_stream(args.exc_type, args.exc_traceback):
-            before_of_unraisable(args)
+            hooks[1](args)
 
     threading.excepthook, sys.unraisablehook = show, show_unraisable
+    try:
+        yield
+    finally:
+        give_up = time.monotonic() + _THREADS_SEC
+        for thread in {*threading.enumerate()} - before:
+            thread.join(max(0.0, give_up - time.monotonic()))
+        gc.collect()  # of generators that hold a stream
+        threading.excepthook, sys.unraisablehook = hooks
 
 
 def _is_broken_stream(kind: type[BaseException], trace: types.TracebackType | None) -> bool:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import functools
-import gc
 import importlib
 import io
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.pipelines.beam import beam_shortcuts, hold_signals, job_servers, late_modules, prism
+from imagebeam.pipelines.beam import hold_signals, job_servers, prism
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -38,105 +35,31 @@ _UNUSED_LOCALLY = (
     "pyarrow",
     "pymongo",
 )
-# Imports that Beam requires, of which the graph and the run of such a job use nothing.
-_USED_ELSEWHERE = (
-    "apache_beam.runners.dataflow.dataflow_runner",
-    "apache_beam.runners.dataflow.test_dataflow_runner",
-    "apache_beam.runners.direct.direct_runner",
-    "apache_beam.runners.direct.test_direct_runner",
-    "apache_beam.runners.worker.channel_factory",
-    "apache_beam.runners.worker.worker_id_interceptor",
-    "beartype",
-    "beartype.door",
-    "beartype.roar",
-    "bson",
-    "bson.objectid",
-    "cProfile",
-    "cryptography",
-    "cryptography.fernet",
-    "dateutil",
-    "dateutil.parser",
-    "fastavro",
-    "fastavro.read",
-    "fastavro.write",
-    "google.protobuf.internal.python_message",  # of messages without C
-    "google.protobuf.text_format",
-    "grpc",
-    "httplib2",
-    "importlib.metadata",
-    "multiprocessing.pool",
-    "numpy._core._add_newdocs",  # texts for help(), a tenth of the import of numpy
-    "numpy._core._add_newdocs_scalars",
-    "numpy._typing",
-    "packaging",
-    "packaging.version",
-    "proto",
-    "pstats",
-    "regex",
-    "requests",
-    "urllib.request",
-    "yaml",
-)
-# Skips type checks of the graph, which take 0.1 s of every run: the tests build the same graph with the checks.
-TRUSTED_GRAPH = ("--no_pipeline_type_check",)
-
-# numpy, which Beam imports, starts a thread for each core when it is imported. This process multiplies no matrices.
-_NUMPY_THREADS = "OPENBLAS_NUM_THREADS"
-
-_GC_THRESHOLD = 300_000  # new objects before garbage is collected, instead of 700: a tenth of the time for MNIST
-
 _RUNNER = "apache_beam.runners.portability.fn_api_runner"
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner", "bundlebaseddirectrunner")
 
 
 def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str | None]) -> None:
-    """Imports Beam without the clients of services that this job cannot call, in a process that runs only this job.
+    """Imports Beam without the clients of services that this job cannot call, in half of the time.
 
-    Does nothing if Beam is imported already, if the runner is another one, or if an address is not local.
+    This is for a process that runs only this job. Does nothing if Beam is imported already, if the runner is another
+    one, or if an address is not local.
     """
     local = is_local(beam_arguments) and not any("://" in text for text in (*beam_arguments, *filter(None, addresses)))
     if not local or "apache_beam" in sys.modules:
         return
-    threads = os.environ.get(_NUMPY_THREADS)
-    os.environ.setdefault(_NUMPY_THREADS, "1")
-    try:
-        # A signal in the middle of the import of an extension in C can end the process with SIGSEGV.
-        with hold_signals.held_back(), late_modules.quick_imports():  # the latter spares 0.1 s
-            if not _try_import_in_part():
-                for name in [name for name in sys.modules if f"{name}.".startswith("apache_beam.")]:
-                    del sys.modules[name]
-                with contextlib.suppress(ModuleNotFoundError):  # reported when the options are made
-                    importlib.import_module(_RUNNER)
-    finally:
-        gc.set_threshold(_GC_THRESHOLD)  # references are many objects, and in no cycle
-        if threads is None:
-            del os.environ[_NUMPY_THREADS]
-
-
-def _try_import_in_part() -> bool:
-    """Imports Beam's local runner without the modules that it does not use; returns whether this Beam allows it."""
     hidden = [name for name in _UNUSED_LOCALLY if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes the import fail
     try:
-        with late_modules.imported_late(_USED_ELSEWHERE), _without_stacks():
+        # a signal in the middle of the import of an extension in C can end the process with SIGSEGV
+        with hold_signals.held_back():
             importlib.import_module(_RUNNER)
-    except (ImportError, AttributeError, TypeError):
-        return False
+    except ImportError:  # a Beam that needs one of them, or none, which is reported when the options are made
+        for name in [name for name in sys.modules if f"{name}.".startswith("apache_beam.")]:
+            del sys.modules[name]
     finally:
         for name in hidden:
             del sys.modules[name]
-    return True
-
-
-@contextlib.contextmanager
-def _without_stacks() -> Iterator[None]:
-    """Spares Beam the stack that it formats for each of its type hints, with lines of source, to show in errors."""
-    format_stack = traceback.format_stack
-    traceback.format_stack = lambda f=None, limit=None: []
-    try:
-        yield
-    finally:
-        traceback.format_stack = format_stack
 
 
 @contextlib.contextmanager
@@ -276,14 +199,14 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         arguments.append("--experiments=disable_logging_submission_environment")
         if is_prism(arguments):
             arguments += prism.added_arguments(arguments)
-    parser = _parser_of(tuple(pipeline_options.PipelineOptions.__subclasses__()))
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            _, unknown = parser.parse_known_args(arguments)
-    except SystemExit as e:
-        cause = complaint.getvalue().rpartition("error: ")[2].strip()
-        raise errors.ConfigError(f"Beam cannot use its options: {cause}") from e
+    parsers: list[argparse.ArgumentParser] = []
+    # a parser of all of Beam's options
+    pipeline_options.PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
+    parser = parsers[0]
+    unknown = _unknown_options(parser, arguments)
+    if unknown and unknown[0].startswith("-") and (endpoint := job_servers.endpoint_of(arguments)):
+        job_servers.add_options(parser, endpoint)
+        unknown = _unknown_options(parser, arguments)
     if unknown and not unknown[0].startswith("-"):
         raise errors.ConfigError(
             f"unexpected argument {unknown[0]!r}; a folder or file of images is given by --input, to convert and plan"
@@ -291,7 +214,7 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
     if unknown:
         refuse_own_flags(unknown)
         flag = unknown[0].partition("=")[0]
-        flags = {option for action in parser._actions for option in action.option_strings}
+        flags = [f"--{name}" for name in vars(parser.parse_args([]))]
         near = difflib.get_close_matches(flag, [*flags, *_OWN_FLAGS], n=1)
         hint = f"; did you mean {near[0]}?" if near else "; see imagebeam convert --help, and Beam's pipeline options"
         raise errors.ConfigError(f"unknown option {flag}{hint}")
@@ -311,16 +234,19 @@ def refuse_own_flags(beam_arguments: Sequence[str]) -> None:
             )
 
 
-@functools.lru_cache(1)
-def _parser_of(groups: tuple[type, ...]) -> argparse.ArgumentParser:
-    """Returns a parser of Beam's options, 350 of them: to make it takes longer than to read the arguments."""
-    make_formatter = beam_shortcuts.make_formatter
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, formatter_class=make_formatter)
-    for group in groups:
-        if hasattr(group, "_add_argparse_args"):
-            with contextlib.suppress(argparse.ArgumentError):
-                group._add_argparse_args(parser)
-    return parser
+def _unknown_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments that the parser does not know.
+
+    Raises:
+        ConfigError: if it cannot use the value of one that it knows.
+    """
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return parser.parse_known_args(arguments)[1]
+    except SystemExit as e:
+        cause = complaint.getvalue().rpartition("error: ")[2].strip()
+        raise errors.ConfigError(f"Beam cannot use its options: {cause}") from e
 
 
 _OWN_FLAGS = (

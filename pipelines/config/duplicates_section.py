@@ -8,7 +8,7 @@ import pydantic
 
 from imagebeam import shard_names
 from imagebeam.pipelines.config.field_types import STRICT, NotBool
-from imagebeam.transforms.duplicates import duplicate_settings
+from imagebeam.transforms.shard import duplicate_settings
 
 
 class DuplicatesConfig(pydantic.BaseModel):

@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import pydantic
 
-from imagebeam.pipelines.config import other_sections, strict_yaml
+from imagebeam.pipelines.config import field_types, other_sections
+from imagebeam.transforms.sources import strict_yaml
 
 
 def explain(error: Any, config: type[pydantic.BaseModel]) -> str:
@@ -20,7 +21,7 @@ def explain(error: Any, config: type[pydantic.BaseModel]) -> str:
         config: model of the whole config.
     """
     location = ".".join(str(part) for part in error["loc"] if part not in ("(one)", "(by split)"))
-    if error["type"] == "extra_forbidden":
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {location!r}; {_key_meant(error['loc'], error['input'], config)}"
     if error["type"] == "value_error":  # one of the checks of models: the text names its keys, but not the column
         text = error["msg"].removeprefix("Value error, ")
@@ -72,11 +73,11 @@ def _with_key_below(path: list[str], value: Any, config: type[pydantic.BaseModel
 
 def _paths_of(name: str, model: Any, above: tuple[str, ...] = ()) -> Iterator[list[str]]:
     """Yields the paths of all keys of a name, from the top down."""
-    fields = getattr(model, "model_fields", {})
+    fields = field_types.fields_of(model)
     if name in fields:
         yield [*above, name]
     for each, field in fields.items():
-        yield from _paths_of(name, field.annotation, (*above, each))
+        yield from _paths_of(name, field.kind, (*above, each))
 
 
 def _mapping_meant(error: Any, config: type[pydantic.BaseModel]) -> str:
@@ -86,8 +87,8 @@ def _mapping_meant(error: Any, config: type[pydantic.BaseModel]) -> str:
         return ""
     if hint := strict_yaml.missing_space(text):
         return hint
-    fields = getattr(_model_at(error["loc"], config), "model_fields", {})
-    key = next((name for name, field in fields.items() if text in get_args(field.annotation)), None)
+    fields = field_types.fields_of(_model_at(error["loc"], config))
+    key = next((name for name, field in fields.items() if text in get_args(field.kind)), None)
     return f"write {{{key}: {text}}}" if key else ""
 
 
@@ -96,21 +97,22 @@ _FORMS = {  # of lists, for values that are none
     "image.background": "write [red, green, blue], such as [255, 255, 255]",
     "image.resize": "write [height, width], such as [224, 224]",
 }
-_MAPPINGS = ("dict_type", "model_type")
+_MAPPINGS = ("dict_type", "model_type", "dataclass_type")
 _EXPECTED = {  # YAML's terms instead of Python's
     "dict_type": "input should be a mapping",
     "model_type": "input should be a mapping",
+    "dataclass_type": "input should be a mapping",
     "tuple_type": "input should be a list",
 }
 
 
 def _known_keys(location: Sequence[str | int], config: type[pydantic.BaseModel]) -> list[str]:
-    return sorted(getattr(_model_at(location, config), "model_fields", {}))
+    return sorted(field_types.fields_of(_model_at(location, config)))
 
 
 def _model_at(location: Sequence[str | int], config: type[pydantic.BaseModel]) -> Any:
     model: Any = config
     for part in location:
-        field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field is not None else other_sections.ColumnConfig
+        field = field_types.fields_of(model).get(str(part))
+        model = field.kind if field is not None else other_sections.ColumnConfig
     return model

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import pydantic
 import pydantic_core
@@ -14,6 +16,23 @@ from imagebeam import features
 STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 KINDS: Mapping[str, str] = {"string": features.BYTES, "int": features.INT64, "float": features.FLOAT}  # of `type`
+
+
+class Field(NamedTuple):
+    """A field of a section: of a pydantic model, or of the dataclass of a format."""
+
+    kind: Any
+    default: Any
+
+
+def fields_of(section: Any) -> dict[str, Field]:
+    """Returns the fields of a section by name; none of what is no section."""
+    if isinstance(section, type) and issubclass(section, pydantic.BaseModel):
+        return {name: Field(field.annotation, field.default) for name, field in section.model_fields.items()}
+    if not (isinstance(section, type) and dataclasses.is_dataclass(section)):
+        return {}
+    kinds, defaults = typing.get_type_hints(section), section()
+    return {each.name: Field(kinds[each.name], getattr(defaults, each.name)) for each in dataclasses.fields(section)}
 
 
 def _refuse_bool(value: Any) -> Any:

@@ -6,7 +6,7 @@ import difflib
 import importlib.resources
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import pydantic
@@ -15,23 +15,16 @@ import yaml
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines.config import (
-    arrays_section,
     duplicates_section,
     explain_errors,
     field_types,
     image_section,
-    object_sections,
     other_sections,
     source_section,
-    strict_yaml,
 )
-from imagebeam.transforms.sources import path_pattern
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.sources import path_pattern, strict_yaml
 
-_FOLDERS = ("files", "tar", "zip", "tfrecord", "parquet")  # sources that list a folder
-# sources whose images come with columns
-_TABLES = ("manifest", "idx", "coco", "tar", "tfrecord", "arrays", "parquet")
-_OBJECTS = ("coco", "yolo", "voc", "labelme", "box_csv")  # sources with boxes of objects
-_MASKED = ("files", "listing")  # sources of images with masks
 _TRANSFORMED = {  # kinds of transformed columns
     "z_score": features_lib.FLOAT,
     "scale_0_1": features_lib.FLOAT,
@@ -65,49 +58,39 @@ class Config(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Config:
-        by = self.source.by
-        rule = self.source.masks.rule
-        tables: tuple[str, ...] = _TABLES
-        if self.source.pattern is not None:
-            tables += _MASKED
-            self._check_groups(path_pattern.check(self.source.pattern))
-        splitting = ("idx", "arrays", *_OBJECTS, *(_MASKED if rule is not None and rule.names_split else ()))
-        for name, used, needed in (
-            ("label.by: column", self.label.by == "column", tables),
-            ("label.by: columns", self.label.by == "columns", tables),
-            ("split.by: column", self.split.by == "column", tables),
-            ("split.by: index", self.split.by == "index", _TABLES),
-            ("split.carve", bool(self.split.carve), _TABLES),
-            (
-                "split.by: source",
-                self.split.by == "source",
-                splitting,
-            ),
-            ("columns", bool(self.columns), tables),
-            ("source.manifest", self.source.manifest != source_section.ManifestConfig(), ("manifest",)),
-            ("source.idx", self.source.idx != source_section.IdxConfig(), ("idx",)),
-            ("source.arrays", self.source.arrays != arrays_section.ArraysConfig(), ("arrays",)),
-            ("source.coco", self.source.coco != source_section.CocoConfig(), ("coco",)),
-            ("source.yolo", self.source.yolo != object_sections.YoloConfig(), ("yolo",)),
-            ("source.box_csv", self.source.box_csv != object_sections.BoxCsvConfig(), ("box_csv",)),
-            ("source.labelme", self.source.labelme != object_sections.LabelmeConfig(), ("labelme",)),
-            ("source.voc", self.source.voc != object_sections.VocConfig(), ("voc",)),
-            ("source.tfrecord", self.source.tfrecord != source_section.TfrecordConfig(), ("tfrecord",)),
-            ("source.parquet", self.source.parquet != source_section.ParquetConfig(), ("parquet",)),
-            ("source.pattern", self.source.pattern is not None, _MASKED),
-            ("split.by: table", self.split.by == "table", ("manifest",)),
-            ("source.masks", rule is not None, _MASKED),
-            ("source.include", self.source.include != source_section.SourceConfig().include, _FOLDERS),
-        ):
-            if used and by not in needed:
-                raise ValueError(f"{name} needs source.by: {', '.join(needed)}; not {by}")
-        lists = [name for name, column in self.columns.items() if column.list]
-        if self.source.manifest.merge_rows and not lists and self.label.separator is None:
-            raise ValueError(
-                "source.manifest.merge_rows puts lists together: give columns.NAME.list: true, or label.separator"
-            )
+        source, gives = self.source, self.source.gives()
+        rule = source.masks.rule
+        if source.pattern is not None:
+            self._check_groups(path_pattern.check(source.pattern))
+
+        def has_columns(each: base_format.Gives) -> bool:
+            return each.columns or (source.pattern is not None and "pattern" in each.takes)
+
+        def has_splits(each: base_format.Gives) -> bool:
+            return each.splits or (rule is not None and rule.names_split and "masks" in each.takes)
+
+        needs: tuple[tuple[str, bool, Callable[[base_format.Gives], bool]], ...] = (
+            ("label.by: column", self.label.by == "column", has_columns),
+            ("label.by: columns", self.label.by == "columns", has_columns),
+            ("split.by: column", self.split.by == "column", has_columns),
+            ("split.by: index", self.split.by == "index", lambda each: each.columns),
+            ("split.holdout", bool(self.split.holdout), lambda each: each.columns),
+            ("split.by: source", self.split.by == "source", has_splits),
+            ("columns", bool(self.columns), has_columns),
+            ("source.pattern", source.pattern is not None, lambda each: "pattern" in each.takes),
+            ("split.by: table", self.split.by == "table", lambda each: each.tables),
+            ("source.masks", rule is not None, lambda each: "masks" in each.takes),
+            ("source.include", source.include != ("**/*",), lambda each: "include" in each.takes),
+        )
+        for name, is_used, holds in needs:
+            if is_used and not holds(gives):
+                named = ", ".join(source_section.names_where(holds))
+                raise ValueError(f"{name} needs source.by: {named}; not {source.by}")
+        for name in source_section.SECTIONS:
+            if name != source.by and getattr(source, name) != source_section.SourceConfig.model_fields[name].default:
+                raise ValueError(f"source.{name} needs source.by: {name}; not {source.by}")
         group = self.split.group
-        if by not in tables and group and f"(?P<{group}>" not in (self.label.pattern or ""):
+        if not has_columns(gives) and group and f"(?P<{group}>" not in (self.label.pattern or ""):
             raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
         if self.split.stratify and self.label.kind != "class":
             raise ValueError("split.stratify needs classes: label.by directory, filename or column, label.type class")
@@ -118,12 +101,11 @@ class Config(pydantic.BaseModel):
                 "split.stratify needs one class for each image; label.separator and label.columns give several: leave "
                 "split.stratify out, and the shares hold by hash"
             )
-        trusted = self.source.manifest.trust and self.source.manifest.size is None
-        if trusted and self.output.num_shards is None and self.output.examples_per_shard is None:
-            raise ValueError(
-                "source.manifest.trust leaves the sizes of the images unknown: name a column in source.manifest.size, "
-                "or set output.examples_per_shard or output.num_shards"
-            )
+        if gives.needs_shards and self.output.num_shards is None and self.output.examples_per_shard is None:
+            raise ValueError(gives.needs_shards)
+        has_lists = any(column.list for column in self.columns.values()) or self.label.separator is not None
+        if gives.needs_lists and not has_lists:
+            raise ValueError(gives.needs_lists)
         shards = self.output.num_shards
         splits = self.split.declared
         unknown = sorted(set(self.duplicates.keep_in) - set(splits or self.duplicates.keep_in))
@@ -145,21 +127,19 @@ class Config(pydantic.BaseModel):
                 )
             if self.output.shuffle == "none":
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
+        for setting, reason in gives.refuses:
+            if self._has(setting):
+                raise ValueError(f"{setting} {reason}")
         if self.image.frames == "each":
             self._check_frames()
-        if self.source.manifest.further and self.image.encode in ("raw", *_PIXELS):
-            raise ValueError(
-                f"image.encode: {self.image.encode} is for the one image of an example, and source.manifest.further "
-                "gives several: set image.encode: keep, jpeg, png or webp"
-            )
-        has_panoptic = self.source.coco.panoptic is not None
-        if self.source.masks.bits != 8 and rule is None and not has_panoptic:
+        has_masks = rule is not None or "segmentation" in gives.features
+        if self.source.masks.bits != 8 and not has_masks:
             raise ValueError("source.masks.bits is for masks: set source.masks.image and source.masks.mask")
-        if rule is not None or has_panoptic:  # masks of objects are scaled with the image
+        if has_masks:  # masks of objects are scaled with the image
             for name in image_section.SIZES:
                 if getattr(self.image, name) is not None:
                     raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
-        if self.image.fit != "stretch" and self.source.by in _OBJECTS:
+        if self.image.fit != "stretch" and "objects" in gives.features:
             raise ValueError(f"image.fit: {self.image.fit} would leave boxes in another place than the objects")
         if self.transformed and self.statistics.analyze == "train" and "train" not in (splits or ("train",)):
             raise ValueError(
@@ -169,23 +149,16 @@ class Config(pydantic.BaseModel):
         self.resolve_features()
         return self
 
+    def _has(self, setting: str) -> bool:
+        """Returns whether a setting such as `image.frames: each` is set."""
+        path, _, value = setting.partition(": ")
+        found: Any = self
+        for name in path.split("."):
+            found = getattr(found, name)
+        return str(found) == value
+
     def _check_frames(self) -> None:
         """Refuses what cannot be done for each picture of a file."""
-        if self.source.manifest.further:
-            raise ValueError(
-                "image.frames: each makes an example of each frame of a file, and source.manifest.further puts several "
-                "files into one example: set image.frames: first or reject"
-            )
-        if self.source.by == "coco" and self.source.coco.masks:
-            raise ValueError(
-                "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set "
-                "source.coco.masks: false, or image.frames: first or reject"
-            )
-        if self.source.by in ("yolo", "voc", "labelme"):
-            raise ValueError(
-                f"image.frames: each does not repeat the boxes of {self.source.by} for each frame of a file: set "
-                "image.frames: first or reject"
-            )
         dropping = [name for name, action in self.duplicates.settings().actions.items() if action == "drop"]
         if dropping:
             raise ValueError(
@@ -219,12 +192,6 @@ class Config(pydantic.BaseModel):
                 )
 
     @property
-    def has_object_masks(self) -> bool:
-        """Whether a mask of each object is stored."""
-        by = self.source.by
-        return (by == "coco" and self.source.coco.masks) or (by == "labelme" and self.source.labelme.masks)
-
-    @property
     def transformed(self) -> tuple[str, ...]:
         """Names of the columns that tf.Transform computes: those with a transform that are also written."""
         written = {feature.source for feature in self.resolve_features()}
@@ -252,21 +219,15 @@ class Config(pydantic.BaseModel):
             name: (_TRANSFORMED.get(column.transform or "") or column.kind, column.list)
             for name, column in self.columns.items()
         }
-        coco = self.source.coco if self.source.by == "coco" else None
+        gives = self.source.gives()
         return features_lib.resolve_features(
             {name: key for name, key in self.features.items() if name not in self.renamed_in_records},
             self.label.kind,
             columns,
             has_many_labels=self.label.many,
-            has_objects=self.source.by in _OBJECTS and (coco is None or coco.objects),
-            has_object_areas=coco is not None and coco.objects,
-            has_object_flags=self.source.by == "voc",
-            has_object_masks=self.has_object_masks,
-            has_object_keypoints=coco is not None and coco.keypoints,
-            has_captions=coco is not None and coco.captions is not None,
-            has_segmentation=self.source.masks.rule is not None or (coco is not None and coco.panoptic is not None),
             pixels=_PIXELS.get(self.image.encode),
-            further=self.source.manifest.further,
+            further=gives.further,
+            given=gives.features | ({"segmentation"} if self.source.masks.rule is not None else set()),
         )
 
     def identity(self) -> dict[str, Any]:
@@ -283,8 +244,8 @@ class Config(pydantic.BaseModel):
             "duplicates": True,
             "update": True,
         }
-        places = {"path": True, "root": True, "files": True, "join": {"tables"}}
-        exclude["source"] = {"uri": True, "manifest": places, "reads_ahead": True, "bytes_ahead": True}
+        exclude["source"] = {"uri": True, "reads_ahead": True, "bytes_ahead": True}
+        exclude["source"] |= {by: base_format.format_of(by).PLACES for by in base_format.FORMATS}
         if self.source.by == "listing":  # the same images as those of the folder
             exclude["source"] = dict.fromkeys(set(type(self.source).model_fields) - {"masks", "pattern"}, True)
         exclude["source"]["masks"] = {"colors", "ignore"}  # the order of colors counts: see make_job
@@ -391,17 +352,27 @@ def apply_override(fields: dict[str, Any], override: str) -> None:
         meant = override.replace(":", "=", 1) if ":" in override and "=" not in override else ""
         hint = f"; write {meant!r}" if meant else ""
         raise errors.ConfigError(f"--set {override!r} does not have the form section.key=value{hint}")
+    try:
+        parsed = strict_yaml.parse(value, f"--set {path}")
+    except yaml.YAMLError as e:
+        strict_yaml.refuse_mapping(e, path, value)
+        parsed = value  # so that a regular expression or a path needs no quotes
+    set_field(fields, path, parsed)
+
+
+def set_field(fields: dict[str, Any], path: str, value: Any) -> None:
+    """Sets the key at `path`, such as `source.uri`.
+
+    Raises:
+        ConfigError: if a section in the path is not a mapping.
+    """
     *sections, last = path.split(".")
     for section in sections:
         inner = fields[section] = {} if fields.get(section) is None else fields[section]
         if not isinstance(inner, dict):
-            raise errors.ConfigError(f"{path} cannot be set to {value}: {section} is {inner!r}, not a mapping")
+            raise errors.ConfigError(f"{path} cannot be set to {value!r}: {section} is {inner!r}, not a mapping")
         fields = inner
-    try:
-        fields[last] = strict_yaml.parse(value, f"--set {path}")
-    except yaml.YAMLError as e:
-        strict_yaml.refuse_mapping(e, path, value)
-        fields[last] = value  # so that a regular expression or a path needs no quotes
+    fields[last] = value
 
 
 def default_name(output: str) -> str:

@@ -91,7 +91,7 @@ class LabelConfig(pydantic.BaseModel):
         return self.separator is not None or bool(self.columns)
 
 
-class Carve(pydantic.BaseModel):
+class Holdout(pydantic.BaseModel):
     """Rows at the beginning of a split that become another split."""
 
     model_config = STRICT
@@ -126,7 +126,7 @@ class SplitConfig(pydantic.BaseModel):
     that begin with # are left out. An image in the lists of two splits is a reject."""
     unlisted: Literal["leave_out", "reject"] = "leave_out"
     """For `by: lists`: what to do with an image in no list: leave it out and count it as `not_in_lists`, or reject."""
-    carve: dict[str, Carve] = {}
+    holdout: dict[str, Holdout] = {}
     """New splits made of the first rows of others, such as {validation: {split: train, first: 1000}}."""
     stratify: bool = False
     """For `by: hash`: makes the shares exact to within one image, in each label and in total; then images can change
@@ -163,12 +163,12 @@ class SplitConfig(pydantic.BaseModel):
             )
         if self.counts is not None and None in list(self.counts.values())[:-1]:
             raise ValueError("split.counts: null takes the rest, so it can only be the last")
-        for name, carve in self.carve.items():
-            if name == carve.split:
-                raise ValueError(f"split.carve: {name} cannot be taken from itself")
-            if self._given is not None and carve.split not in self._given:
+        for name, holdout in self.holdout.items():
+            if name == holdout.split:
+                raise ValueError(f"split.holdout: {name} cannot be taken from itself")
+            if self._given is not None and holdout.split not in self._given:
                 raise ValueError(
-                    f"split.carve takes {name} from {carve.split!r}; the splits are {', '.join(self._given)}"
+                    f"split.holdout takes {name} from {holdout.split!r}; the splits are {', '.join(self._given)}"
                 )
         if self.by != "hash" and (self.stratify or self.group):
             raise ValueError(f"split.stratify and split.group need split.by: hash, not {self.by}")
@@ -178,7 +178,7 @@ class SplitConfig(pydantic.BaseModel):
             )
         if self.by != "none" and self.name != SplitConfig.model_fields["name"].default:
             raise ValueError(f"split.name needs split.by: none, not {self.by}")
-        for name in (self.name, *self.carve, *(self.declared or ()), *self.rename.values()):
+        for name in (self.name, *self.holdout, *(self.declared or ()), *self.rename.values()):
             if not shard_names.SPLIT_NAME.fullmatch(name):
                 raise ValueError(f"split name {name!r} must consist of letters, digits, '_', '.' and '-'")
         return self
@@ -186,11 +186,11 @@ class SplitConfig(pydantic.BaseModel):
     @property
     def declared(self) -> tuple[str, ...] | None:
         """Names of the splits, if known before the input is listed; None if the input decides."""
-        return None if self._given is None else (*self._given, *self.carve)
+        return None if self._given is None else (*self._given, *self.holdout)
 
     @property
     def _given(self) -> tuple[str, ...] | None:
-        """The same, without the splits that `carve` makes."""
+        """The same, without the splits that `holdout` makes."""
         if self.by == "none":
             return (self.name,)
         if self.lists:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -13,10 +14,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-import pydantic
-
+from imagebeam.pipelines.config import field_types, other_sections, source_section
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.config import other_sections
 
 SCHEMA_PATH = "docs/config.schema.json"
 REFERENCE_PATH = "docs/config.md"
@@ -35,23 +34,28 @@ def json_schema() -> str:
     described = {model.__name__: model for model in _models_in(config_lib.Config)}
     for name, fields in [("Config", schema), *schema["$defs"].items()]:
         for key, text in _docstrings(described[name]).items():
-            properties = fields["properties"]
-            properties[key] = dict(sorted({**properties[key], "description": text}.items()))
+            more = {"description": text}
+            if "default" not in fields["properties"][key] and dataclasses.is_dataclass(described[name]):  # of a mapping
+                more["default"] = field_types.fields_of(described[name])[key].default
+            fields["properties"][key] = dict(sorted({**fields["properties"][key], **more}.items()))
     return json.dumps(schema, indent=1) + "\n"
 
 
-def _models_in(model: type[pydantic.BaseModel]) -> Iterator[type[pydantic.BaseModel]]:
-    """Yields a model and those in its fields."""
+def _models_in(model: type) -> Iterator[type]:
+    """Yields a section and those in its fields."""
     yield model
-    for field in model.model_fields.values():
-        for kind in (field.annotation, *typing.get_args(field.annotation)):
-            if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+    for field in field_types.fields_of(model).values():
+        for kind in (field.kind, *typing.get_args(field.kind)):
+            if field_types.fields_of(kind):
                 yield from _models_in(kind)
 
 
 @functools.cache
-def _docstrings(model: type[pydantic.BaseModel]) -> dict[str, str]:
-    """Returns the text below each field in the source of a model."""
+def _docstrings(model: type) -> dict[str, str]:
+    """Returns the text below each field in the source of a section, or of the section that it adds fields to."""
+    if model is source_section.SourceConfig:
+        named = {name: f"For `by: {name}`." for name in source_section.SECTIONS}
+        return {**named, **_docstrings(model.__mro__[1])}
     (defined,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(defined, ast.ClassDef)
     return {
@@ -77,11 +81,10 @@ def key_rows() -> Iterator[tuple[str, str, str]]:
     return _rows(config_lib.Config, "")
 
 
-def _rows(model: type[pydantic.BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
-            yield from _rows(kind, f"{prefix}{name}.")
+def _rows(model: type, prefix: str) -> Iterator[tuple[str, str, str]]:
+    for name, field in field_types.fields_of(model).items():
+        if field_types.fields_of(field.kind):
+            yield from _rows(field.kind, f"{prefix}{name}.")
         elif name == "columns" and not prefix:  # label.columns is a key like any other
             for column, default, meaning in _rows(other_sections.ColumnConfig, ""):
                 yield f"columns.NAME.{column}", default, meaning

@@ -2,146 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 import pydantic
 
-from imagebeam import features
-from imagebeam.pipelines.config import arrays_section, object_sections
+from imagebeam.pipelines.config import arrays_section
 from imagebeam.pipelines.config.field_types import STRICT, Bytes, Count, NotBool
+from imagebeam.transforms.formats import base_format as format_lib
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import mask_files, path_pattern, path_template, table_formats
-
-
-class JoinConfig(pydantic.BaseModel):
-    """Further tables with columns of the same images."""
-
-    model_config = STRICT
-
-    key: str | None = None
-    """The column with the id that the tables share."""
-    tables: dict[str, tuple[str, ...]] = {}
-    """For CSV: further tables with the same delimiter, whose rows have the same ids in the same order. From
-    the path of each table, relative to the folder of the first, to the names of its columns, as in `header`; [] for a
-    table with a header line."""
-
-    @pydantic.model_validator(mode="after")
-    def _complete(self) -> JoinConfig:
-        if (self.key is None) != (not self.tables):
-            raise ValueError("source.manifest.join.key and source.manifest.join.tables go together")
-        return self
-
-
-class ManifestConfig(pydantic.BaseModel):
-    """A table with one row per image."""
-
-    model_config = STRICT
-
-    path: str | tuple[str, ...] | None = None
-    """Address of the table below `source.uri`, or a glob for several tables (`**/metadata.*`). Paths in a table are
-    relative to its own folder, and keys to `source.uri`. Of a list, the first that exists is read. By default
-    `source.uri` is the table itself."""
-    format: Literal["csv", "jsonl", "json", "parquet"] | None = None
-    """By default decided by the file's extension."""
-    items: str | None = pydantic.Field(None, min_length=1)
-    """For JSON: the list of rows in the file, as a path of names such as `annotations.items`; by default the whole file
-    is the list."""
-    header: tuple[str, ...] = ()
-    """Column names for a CSV without a header line: then its first line is a row."""
-    join: JoinConfig = JoinConfig()
-    """Further tables with columns of the same images."""
-    delimiter: str | None = pydantic.Field(None, min_length=1, max_length=1)
-    """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma."""
-    encoding: str = table_formats.UTF8
-    """Encoding of a CSV or JSON file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
-    root: str | None = None
-    """Folder that the paths in the table are relative to: an address, or relative to the table's folder, such as
-    `images` or `../images`. By default the table's folder. Keys are relative to it, too, if it is not below
-    the folder `source.uri`."""
-    image: str | None = "image"
-    """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
-    template that ends in `.*` finds the extension by one listing of the folder, and one like `**/{id}.jpg` the folder
-    below `root`. Null if the table does not name its images, see `files`."""
-    further: dict[str, str] = {}
-    """Further images of each example, such as the same place at another time: from a name to the column with the path,
-    or a template, as for `image`. `after: after_file` stores `image/after/encoded`, `format`, `height` and `width`. All
-    are checked and changed like the first image; if one is bad, the whole example is a reject."""
-    files: str | tuple[str, ...] | None = None
-    """For `image: null`: glob of the images, relative to the manifest's folder; of a list, the first that matches. Row
-    n belongs to file n when the paths are sorted as text (10.png comes before 2.png); there must be as many rows as
-    files. The table may be a single column of numbers without a header."""
-    key: str | None = None
-    """Column with the stable id; by default the path is the key."""
-    allow_outside: bool = False
-    """If true, paths may lead out of `root` (`..`, absolute, another scheme); otherwise such images are rejects."""
-    merge_rows: bool = False
-    """If true, consecutive rows of one image become one example, with the values of its `list` columns joined."""
-    trust: bool = False
-    """If true, no file is looked up before it is read. A missing file is then a reject of its shard, one that was
-    replaced is not noticed unless its size differs, and images that no row names are not counted. Needs `size`, or a
-    number of shards."""
-    size: str | None = None
-    """For `trust: true`: column with the size of each file in bytes, which decides the number of shards. A file of
-    another size is a reject; an empty cell is an unknown size."""
-
-    @pydantic.field_validator("image")
-    @classmethod
-    def _template(cls, value: str | None) -> str | None:
-        try:
-            path_template.parse(value)
-        except ValueError as e:
-            raise ValueError(f"source.manifest.image {e}") from e
-        return value
-
-    @pydantic.field_validator("further")
-    @classmethod
-    def _named(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, image in value.items():
-            try:
-                features.check_further_name(name)
-                path_template.parse(image)
-            except ValueError as e:
-                raise ValueError(f"source.manifest.further {e}") from e
-        return value
-
-    @pydantic.field_validator("encoding")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        try:
-            "".encode(value)  # a codec of bytes, such as base64, refuses
-        except LookupError as e:
-            raise ValueError(f"source.manifest.encoding {value!r} is not known; write for example latin-1") from e
-        return codecs.lookup(value).name
-
-    @pydantic.model_validator(mode="after")
-    def _complete(self) -> ManifestConfig:
-        if (self.image is None) != (self.files is not None):
-            raise ValueError(
-                "source.manifest.files goes with source.manifest.image: null; a column names the images, or a glob "
-                "gives them in the order of the rows"
-            )
-        if self.files is not None and self.root is not None:
-            raise ValueError(
-                "source.manifest.files is relative to the table's folder; source.manifest.root needs names in a column"
-            )
-        if self.files is not None and self.merge_rows:
-            raise ValueError("source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names")
-        if self.files is not None and self.trust:
-            raise ValueError(
-                "source.manifest.files lists the files; source.manifest.trust needs their names in a column"
-            )
-        for name, used in (("files", self.image is None), ("merge_rows", self.merge_rows), ("trust", self.trust)):
-            if self.further and used:
-                raise ValueError(
-                    f"source.manifest.further needs a row for each example, whose files are looked up: leave "
-                    f"source.manifest.{name} out"
-                )
-        if self.size is not None and not self.trust:
-            raise ValueError(
-                "source.manifest.size is for source.manifest.trust: true; without it each file's size is looked up"
-            )
-        return self
+from imagebeam.transforms.sources import mask_files, path_pattern
 
 
 class IdxConfig(pydantic.BaseModel):
@@ -153,76 +23,6 @@ class IdxConfig(pydantic.BaseModel):
     """Globs of the files with images, below `source.uri`, by split."""
     labels: dict[str, str] = {"train": "train-labels*idx1-ubyte*", "test": "t10k-labels*idx1-ubyte*"}
     """Globs of the files with labels, by split."""
-
-
-class CocoConfig(pydantic.BaseModel):
-    """Annotations of objects in COCO's JSON format."""
-
-    model_config = STRICT
-
-    annotations: dict[str, str] = {
-        "train": "annotations/instances_train2017.json",
-        "validation": "annotations/instances_val2017.json",
-    }
-    """Annotation files below `source.uri`, by split."""
-    images: dict[str, str] = {"train": "train2017", "validation": "val2017"}
-    """Folders of the images below `source.uri`, by split."""
-    masks: bool = False
-    """If true, each object's mask is stored, as a PNG of the image's size."""
-    keypoints: bool = False
-    """If true, the keypoints of each object are stored (`annotations/person_keypoints_train2017.json`): as many as the
-    categories name, 0 where an object has none."""
-    captions: dict[str, str] | None = None
-    """Annotation files with captions below `source.uri`, by split (`annotations/captions_train2017.json`): stored as a
-    list for each image."""
-    panoptic: dict[str, str] | None = None
-    """Folders of the PNGs of panoptic annotations below `source.uri`, by split (`annotations/panoptic_train2017`, with
-    `panoptic_train2017.json` as `annotations`): the category of each pixel is stored as a mask, 255 where there is
-    none, and the segments as objects."""
-    objects: bool = True
-    """If false, `annotations` are read for the images that they list, and not for objects: they may be files of
-    captions."""
-    outside: Literal["clip", "reject"] = "clip"
-    """What to do with a box that leaves the image: clip it at the edge (and drop it if nothing is left), or reject
-    the image."""
-    categories: tuple[str, ...] | None = None
-    """Names of the categories whose objects are stored, with the ids of the file; by default all. Objects of others are
-    counted."""
-    crowd: bool = True
-    """If true, objects marked `iscrowd` are stored."""
-    without_objects: bool = True
-    """If true, images without an object are stored."""
-
-    @pydantic.model_validator(mode="after")
-    def _complete(self) -> CocoConfig:
-        if not self.annotations or set(self.annotations) != set(self.images):
-            raise ValueError(
-                f"source.coco.annotations names the splits {', '.join(self.annotations) or 'none'}, "
-                f"source.coco.images {', '.join(self.images) or 'none'}; name the same in both"
-            )
-        if self.captions is not None and set(self.captions) != set(self.annotations):
-            raise ValueError(
-                f"source.coco.captions names the splits {', '.join(self.captions) or 'none'}, "
-                f"source.coco.annotations {', '.join(self.annotations)}; name the same in both"
-            )
-        if self.panoptic is not None and set(self.panoptic) != set(self.annotations):
-            raise ValueError(
-                f"source.coco.panoptic names the splits {', '.join(self.panoptic) or 'none'}, "
-                f"source.coco.annotations {', '.join(self.annotations)}; name the same in both"
-            )
-        if self.panoptic is not None and (self.masks or self.keypoints or self.captions or self.categories):
-            raise ValueError(
-                "source.coco.panoptic stores one mask for all segments: leave out masks, keypoints, captions and "
-                "categories"
-            )
-        if not self.objects and (
-            self.panoptic or self.masks or self.keypoints or self.categories or not self.without_objects
-        ):
-            raise ValueError(
-                "source.coco.objects: false reads no objects: leave out masks, panoptic, keypoints, categories "
-                "and without_objects"
-            )
-        return self
 
 
 _Shape: TypeAlias = tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), NotBool]]
@@ -319,7 +119,7 @@ class MasksConfig(pydantic.BaseModel):
         )
 
 
-class SourceConfig(pydantic.BaseModel):
+class _SharedKeys(pydantic.BaseModel):
     """The images to read."""
 
     model_config = STRICT
@@ -351,22 +151,10 @@ class SourceConfig(pydantic.BaseModel):
     pattern: str | None = None
     """For `by: files` (and listings saved from it): a regular expression for the whole path of an image below
     `source.uri`. Its named groups are columns: for `label.column`, `split.column`, `split.group` and `columns`."""
-    manifest: ManifestConfig = ManifestConfig()
-    """For `by: manifest`."""
     idx: IdxConfig = IdxConfig()
     """For `by: idx`."""
     arrays: arrays_section.ArraysConfig = arrays_section.ArraysConfig()
     """For `by: arrays`."""
-    coco: CocoConfig = CocoConfig()
-    """For `by: coco`."""
-    yolo: object_sections.YoloConfig = object_sections.YoloConfig()
-    """For `by: yolo`."""
-    voc: object_sections.VocConfig = object_sections.VocConfig()
-    """For `by: voc`."""
-    labelme: object_sections.LabelmeConfig = object_sections.LabelmeConfig()
-    """For `by: labelme`."""
-    box_csv: object_sections.BoxCsvConfig = object_sections.BoxCsvConfig()
-    """For `by: box_csv`."""
     tfrecord: TfrecordConfig = TfrecordConfig()
     """For `by: tfrecord`."""
     parquet: ParquetConfig = ParquetConfig()
@@ -389,3 +177,48 @@ class SourceConfig(pydantic.BaseModel):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @property
+    def format(self) -> format_lib.Format | None:
+        """The options of the format that is read; None of one that is no `Format` yet."""
+        return getattr(self, self.by) if self.by in format_lib.FORMATS else None
+
+    def gives(self) -> format_lib.Gives:
+        """Returns what the source promises of every image."""
+        if self.format is not None:
+            return self.format.gives()
+        return _UNPORTED[self.by]
+
+
+_LISTED = frozenset({"include"})
+_UNPORTED = {
+    "files": format_lib.Gives(takes=frozenset({"include", "pattern", "masks"})),
+    "listing": format_lib.Gives(takes=frozenset({"pattern", "masks"})),
+    "idx": format_lib.Gives(columns=True, splits=True),
+    "arrays": format_lib.Gives(columns=True, splits=True),
+    "tar": format_lib.Gives(columns=True, takes=_LISTED),
+    "zip": format_lib.Gives(takes=_LISTED),
+    "tfrecord": format_lib.Gives(columns=True, takes=_LISTED),
+    "parquet": format_lib.Gives(columns=True, takes=_LISTED),
+}
+_SECTIONS: dict[str, Any] = {by: (format_lib.format_of(by), format_lib.format_of(by)()) for by in format_lib.FORMATS}
+
+if TYPE_CHECKING:
+
+    class SourceConfig(_SharedKeys):
+        """The images to read."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:  # with a section for each format
+    SourceConfig = pydantic.create_model(
+        "SourceConfig", __base__=_SharedKeys, __module__=__name__, __doc__=_SharedKeys.__doc__, **_SECTIONS
+    )
+
+BY: tuple[str, ...] = get_args(_SharedKeys.model_fields["by"].annotation)
+SECTIONS = tuple(name for name in BY if name in SourceConfig.model_fields)
+
+
+def names_where(holds: Callable[[format_lib.Gives], bool]) -> list[str]:
+    """Returns the values of `by` whose format, with its defaults, gives something."""
+    return [by for by in BY if holds(SourceConfig().model_copy(update={"by": by}).gives())]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from imagebeam import errors
 from imagebeam.pipelines.config import arrays_section
-from imagebeam.pipelines.inputs import array_places
 from imagebeam.transforms.arrays import array_names, layouts
+from imagebeam.transforms.formats import array_places
 
 _MAX_CLASSES = 100_000
 

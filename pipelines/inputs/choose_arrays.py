@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.config import arrays_section
-from imagebeam.pipelines.inputs import array_places
 from imagebeam.transforms.arrays import layouts, pickled_arrays
+from imagebeam.transforms.formats import array_places
 from imagebeam.transforms.sources import arrays
 
 _MAX_NAMED = 12

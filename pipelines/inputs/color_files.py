@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from imagebeam import errors
 from imagebeam.pipelines.config import source_section
-from imagebeam.pipelines.inputs import text_files
 from imagebeam.transforms.images import mask_colors
+from imagebeam.transforms.sources import text_files
 
 _MAX_MIB = 1
 _MAX_CLASSES = 1 << 12

@@ -8,9 +8,9 @@ import numpy as np
 
 from imagebeam import errors, plural
 from imagebeam.pipelines.config import arrays_section
-from imagebeam.pipelines.inputs import array_axes, array_places, choose_arrays, find_pixel_csv
-from imagebeam.transforms import unpacked_content
-from imagebeam.transforms.arrays import array_files, found_array, layouts
+from imagebeam.pipelines.inputs import array_axes, choose_arrays, find_pixel_csv
+from imagebeam.transforms.arrays import array_files, found_array, layouts, unpacked_content
+from imagebeam.transforms.formats import array_places
 from imagebeam.transforms.sources import arrays, pixel_csv, table_rows
 
 

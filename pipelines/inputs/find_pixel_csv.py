@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from imagebeam import errors
 from imagebeam.pipelines.config import arrays_section
-from imagebeam.pipelines.inputs import array_axes, array_places
-from imagebeam.transforms import unpacked_content
-from imagebeam.transforms.arrays import array_names, found_array, pixel_rows
+from imagebeam.pipelines.inputs import array_axes
+from imagebeam.transforms.arrays import array_names, found_array, pixel_rows, unpacked_content
+from imagebeam.transforms.formats import array_places
 from imagebeam.transforms.sources import pixel_csv, table_rows
 
 _MAX_SHOWN = 6

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam.pipelines.messages import run_journal
@@ -23,14 +22,18 @@ _HELP = {
 }
 
 
-def format_metrics(summary: Mapping[str, Any], earlier: str = "") -> str:
+def format_metrics(summary: Mapping[str, Any], earlier: str = "") -> bytes:
     """Returns the content of the file for the summary of a run.
 
     Args:
         summary: see `run_summary.summarize`.
         earlier: content of the file that is replaced. The time of the last success is taken from it if this run failed.
     """
-    labels = {"command": summary["command"], "output": summary["output"] or "", "name": summary["name"] or ""}
+    import prometheus_client
+
+    labels = {  # file names can hold lone surrogates
+        name: (summary[name] or "").encode("utf-8", "replace").decode() for name in ("command", "output", "name")
+    }
     ended = datetime.datetime.fromisoformat(summary["ended"]).timestamp()
     is_success = summary["state"] in run_journal.ENDED_WELL and summary["exit_code"] == 0
     counts = summary["counts"]
@@ -46,26 +49,27 @@ def format_metrics(summary: Mapping[str, Any], earlier: str = "") -> str:
         "bytes": [] if summary["bytes"] is None else [({}, summary["bytes"])],
         "seconds": [({"stage": stage}, sec) for stage, sec in summary["durations"].items() if sec is not None],
     }
-    lines = []
+    registry = prometheus_client.CollectorRegistry()
+
+    def add(name: str, text: str, samples: Sequence[tuple[dict[str, str], float]]) -> None:
+        gauge = prometheus_client.Gauge(name, text, [*labels, *(samples[0][0] if samples else ())], registry=registry)
+        for more, value in samples:
+            gauge.labels(**labels, **more).set(value)
+
     for name, samples in values.items():
-        lines += [f"# HELP {_PREFIX}{name} {_HELP[name]}", f"# TYPE {_PREFIX}{name} gauge"]
-        lines += [f"{_PREFIX}{name}{_format_labels({**labels, **more})} {value!r}" for more, value in samples]
-    success = f"{_LAST_SUCCESS}{_format_labels(labels)} {ended!r}" if is_success else _find_success(earlier)
+        add(f"{_PREFIX}{name}", _HELP[name], samples)
+    success = ended if is_success else _find_success(earlier)
     if success is not None:
-        lines += [f"# HELP {_LAST_SUCCESS} When a run last ended well.", f"# TYPE {_LAST_SUCCESS} gauge", success]
-    return "\n".join(lines) + "\n"
+        add(_LAST_SUCCESS, "When a run last ended well.", [({}, success)])
+    return prometheus_client.generate_latest(registry)
 
 
-def _format_labels(labels: Mapping[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items()) + "}"
+def _find_success(text: str) -> float | None:
+    """Returns the time of the last success in the text of metrics; None if there is none."""
+    from prometheus_client import parser
 
-
-def _escape(value: str) -> str:
-    value = value.encode("utf-8", "replace").decode()  # file names can hold lone surrogates
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def _find_success(text: str) -> str | None:
-    """Returns the line of the last success in the text of metrics; None if there is none."""
-    match = re.search(rf"^{_LAST_SUCCESS}\{{.*\}} [0-9.e+]+$", text, re.MULTILINE)
-    return match[0] if match else None
+    try:
+        samples = [each for family in parser.text_string_to_metric_families(text) for each in family.samples]
+    except (LookupError, ValueError):  # the file is not of this command
+        return None
+    return next((each.value for each in samples if each.name == _LAST_SUCCESS), None)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple, TextIO
 
-from imagebeam import errors, storage
+from imagebeam import errors, missing_packages, storage
 from imagebeam.pipelines.messages import (
     json_log,
     metrics_textfile,
@@ -64,6 +64,8 @@ class RunOutputs:
         if options.summary_json and not options.takes_standard_output:
             _prepare(options.summary_json, "--summary-json", removes=True)
         if options.metrics_textfile:
+            with missing_packages.needed("--metrics-textfile", "convert"):
+                import prometheus_client  # noqa: F401
             _prepare(options.metrics_textfile, "--metrics-textfile")
         if options.command == "convert":
             self._events = openlineage_events.open_events(options.openlineage, self._warn)
@@ -86,7 +88,7 @@ class RunOutputs:
             self._write(path, document, "the summary")
         if path := self._options.metrics_textfile:
             metrics = metrics_textfile.format_metrics(summary, _read_earlier(path))
-            self._write(path, metrics.encode(), "the metrics")
+            self._write(path, metrics, "the metrics")
         if self._events is not None:
             self._events.end(self._journal)
         if (log := json_log.current()) is not None:

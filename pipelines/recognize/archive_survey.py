@@ -9,16 +9,16 @@ import zlib
 from collections.abc import Sequence
 
 from imagebeam import errors, storage
-from imagebeam.pipelines.recognize.survey import HEAD_BYTES, Folder, Survey
 from imagebeam.transforms.packed import zip_members
 from imagebeam.transforms.sources import zip_directory
+from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, Folder, FolderProbe
 
 _MAX_ARCHIVES = 20
 _MAX_MEMBERS = 50_000  # of all archives
 _MAX_HEADER_BYTES = 4_096  # before the content of a member
 
 
-class ArchiveSurvey(Survey):
+class ArchiveProbe(FolderProbe):
     """What was seen of zip archives, by their directories: of one, or of several as folders of their names.
 
     Attributes:
@@ -45,9 +45,8 @@ class ArchiveSurvey(Survey):
         uri = storage.join(self.root, name)
         most = max(0, _MAX_MEMBERS - len(self._members))
         try:
-            store = storage.storage_of(uri)
-            found = zip_directory.read_members(lambda start, size: store.read(uri, start, size), store.stat(uri).size)
-            members = [each for each in itertools.islice(found, most + 1) if not each.is_directory]
+            found = itertools.islice(zip_directory.read_members(uri), most + 1)
+            members = [each for each in found if not each.name.endswith("/")]
         except (OSError, zip_directory.ZipError, errors.ConfigError):
             return
         self._is_whole &= len(members) <= most
@@ -61,7 +60,7 @@ class ArchiveSurvey(Survey):
                 continue
             self._members[path] = uri, member
             above, base = posixpath.split(path)
-            self._files[above][base] = member.size
+            self._files[above][base] = member.entry.file_size
             while above:
                 above, base = posixpath.split(above)
                 self._inner[above].add(base)
@@ -78,15 +77,16 @@ class ArchiveSurvey(Survey):
         if path not in self._members:
             return b""
         uri, member = self._members[path]
-        if member.flags & zip_directory.ENCRYPTED:
+        if member.is_encrypted:
             return b""
-        data = storage.storage_of(uri).read(uri, member.offset, min(member.length, _MAX_HEADER_BYTES + num_bytes))
+        length = min(member.length, _MAX_HEADER_BYTES + num_bytes)
+        data = storage.storage_of(uri).read(uri, member.entry.header_offset, length)
         if len(data) < zip_members.LOCAL_HEADER.size:
             return b""
         *_, name_bytes, extra_bytes = zip_members.LOCAL_HEADER.unpack_from(data)
         content = data[zip_members.LOCAL_HEADER.size + name_bytes + extra_bytes :]
-        if member.method == zip_members.STORED:
-            return content[: min(num_bytes, member.size)]
+        if member.entry.compress_type == zip_members.STORED:
+            return content[: min(num_bytes, member.entry.file_size)]
         try:
             return zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, min(num_bytes, HEAD_BYTES))
         except zlib.error:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam import errors
-from imagebeam.pipelines.recognize.survey import HASH_SPLIT, Finding, Folder, Strength, Survey, name_some
 from imagebeam.transforms.arrays import array_names
+from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, Strength, name_some
 
 _IDX = re.compile(r".*idx[134][-.]ubyte(\.gz)?")
 _MNIST = re.compile(r"(train|t10k)-(images|labels).*idx[134][-.]ubyte(\.gz)?")
@@ -21,13 +21,13 @@ _MAX_FILES = 40  # of a folder that are looked into
 _MAX_NOTE = 600  # characters of an error that is shown
 
 
-def _places(survey: Survey, at: str) -> Iterator[Folder]:
+def _places(survey: FolderProbe, at: str) -> Iterator[Folder]:
     root = survey.look(at)
     yield root
     yield from (survey.look(root.below(name)) for name in root.folders[:10])
 
 
-def find_idx(survey: Survey, at: str) -> Iterator[Finding]:
+def find_idx(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds the files of MNIST and its relatives."""
     for folder in _places(survey, at):
         names = [name for name in folder.files if _IDX.fullmatch(name)]
@@ -64,7 +64,7 @@ def _emnist(names: Sequence[str], evidence: str, input: str) -> Finding:
 
 def _other_idx(names: Sequence[str], evidence: str, input: str) -> Finding:
     """Returns the finding for IDX files of other names: what they say of splits and roles."""
-    from imagebeam.pipelines.inputs import array_places  # late: NumPy
+    from imagebeam.transforms.formats import array_places
 
     roles = {name: array_places.role_of(name) for name in names}
     files = {
@@ -80,7 +80,7 @@ def _other_idx(names: Sequence[str], evidence: str, input: str) -> Finding:
     return Finding("mnist", Strength.LIKELY, evidence, settings, input=input)
 
 
-def find_arrays(survey: Survey, at: str) -> Iterator[Finding]:
+def find_arrays(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds data sets that are arrays: CIFAR, .npz, .npy, .mat, HDF5."""
     for folder in _places(survey, at):
         names = {*folder.files}
@@ -100,7 +100,7 @@ def find_arrays(survey: Survey, at: str) -> Iterator[Finding]:
         return
 
 
-def _find_by_names(survey: Survey, folder: Folder, where: str) -> Iterator[Finding]:
+def _find_by_names(survey: FolderProbe, folder: Folder, where: str) -> Iterator[Finding]:
     """Yields the finding for files with arrays, by the names of these."""
     for preset, ends in _PRESETS.items():
         names = folder.ending(*ends)
@@ -111,7 +111,7 @@ def _find_by_names(survey: Survey, folder: Folder, where: str) -> Iterator[Findi
         yield look_into(survey, folder.path, preset, evidence)
 
 
-def find_in_file(survey: Survey, name: str) -> Iterator[Finding]:
+def find_in_file(survey: FolderProbe, name: str) -> Iterator[Finding]:
     """Finds what the arrays of one file are."""
     if name.endswith("_32x32.mat"):
         split = "train" if name.startswith("train") else name.partition("_")[0]
@@ -122,10 +122,11 @@ def find_in_file(survey: Survey, name: str) -> Iterator[Finding]:
             yield look_into(survey, name, preset, f"{name} is a file with arrays")
 
 
-def look_into(survey: Survey, path: str, preset: str, evidence: str) -> Finding:
+def look_into(survey: FolderProbe, path: str, preset: str, evidence: str) -> Finding:
     """Returns the finding for the arrays of a file or folder; its notes say what they leave open."""
     from imagebeam.pipelines.config import arrays_section  # late: NumPy
-    from imagebeam.pipelines.inputs import array_axes, array_places, choose_arrays  # late: NumPy
+    from imagebeam.pipelines.inputs import array_axes, choose_arrays
+    from imagebeam.transforms.formats import array_places
 
     try:
         roles = choose_arrays.recognize(array_places.Files(survey.uri(path), looks_below=False))

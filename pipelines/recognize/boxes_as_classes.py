@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from imagebeam import errors
-from imagebeam.pipelines.recognize import annotation_signs
-from imagebeam.pipelines.recognize.survey import Bounds, Finding, Survey
+from imagebeam.transforms.formats import detect_coco
+from imagebeam.transforms.formats.base_format import format_of
+from imagebeam.transforms.sources.folder_probe import Bounds, Finding, FolderProbe, Strength
 
 _BOUNDS = Bounds(entries=1_000)  # one request for each folder; classes are more only where nothing is to be recognized
 
@@ -26,5 +27,7 @@ def refuse_boxes(root: str) -> None:
 
 
 def _find(root: str) -> Finding | None:
-    survey = Survey(root, _BOUNDS)
-    return next((each for sign in annotation_signs.BOX_SIGNS for each in sign(survey, "")), None)
+    survey = FolderProbe(root, _BOUNDS)
+    signs = (*(format_of(by).detect for by in ("yolo", "voc", "box_csv")), detect_coco.exports)
+    found = (each for sign in signs for each in sign(survey, ""))
+    return next((each for each in found if each.strength is Strength.CERTAIN), None)

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from imagebeam import errors, example, missing_packages, records, shell_words, storage
-from imagebeam.pipelines.recognize.survey import FileSurvey, Finding, Folder, Strength, Survey, name_some
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.packed import gzip_content
 from imagebeam.transforms.sources import tar, tfrecord
+from imagebeam.transforms.sources.folder_probe import FileProbe, Finding, Folder, FolderProbe, Strength, name_some
 
 _CIFAR = "cifar"
 _TAR_BLOCK = 512
@@ -22,21 +22,21 @@ _MAX_RECORD_BYTES = 4 << 20
 _RECORD = re.compile(r".*\.(record|records|tfrec|tfrecords?)(-\d{5}-of-\d{5})?(\.gz)?", re.IGNORECASE)
 
 
-def _places(survey: Survey, at: str) -> Iterator[Folder]:
+def _places(survey: FolderProbe, at: str) -> Iterator[Folder]:
     """Yields a folder and those in it: containers are often in `data`, or in a folder for each split."""
     root = survey.look(at)
     yield root
     yield from (survey.look(root.below(name)) for name in root.folders[:10])
 
 
-def find_in_file(survey: Survey, name: str) -> Iterator[Finding]:
+def find_in_file(survey: FolderProbe, name: str) -> Iterator[Finding]:
     """Finds what one tar, TFRecord or Parquet file is."""
-    one = FileSurvey(survey, name)
+    one = FileProbe(survey, name)
     for sign in (find_tars, find_tfrecords, find_parquet):
         yield from (dataclasses.replace(each, input=name) for each in sign(one, ""))
 
 
-def find_tars(survey: Survey, at: str) -> Iterator[Finding]:
+def find_tars(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds tars of WebDataset: with files of one stem for each image."""
     for folder in _places(survey, at):
         names = [name for name in folder.files if tar.TarSource.FILE_NAME.fullmatch(name)]
@@ -101,7 +101,7 @@ def _members_of(head: bytes) -> list[str]:
     return names
 
 
-def find_tfrecords(survey: Survey, at: str) -> Iterator[Finding]:
+def find_tfrecords(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds TFRecord files, and the keys of their features."""
     for folder in _places(survey, at):
         names = [
@@ -153,7 +153,7 @@ def _keys_of(uri: str) -> set[str]:
         return set()
 
 
-def find_parquet(survey: Survey, at: str) -> Iterator[Finding]:
+def find_parquet(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds Parquet files that hold the bytes of images, as those of Hugging Face."""
     for folder in _places(survey, at):
         names = folder.ending(".parquet")

@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam.pipelines.recognize import mask_pairs
-from imagebeam.pipelines.recognize.survey import (
+from imagebeam.transforms.images import image_formats
+from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     Finding,
     Folder,
+    FolderProbe,
     Strength,
-    Survey,
     and_list,
     name_some,
     splits_in,
 )
-from imagebeam.transforms.images import image_formats
 
 _NUM_LOOKED = 8  # folders that are compared
 _MAX_FILES = 8  # images and masks of one example
@@ -36,7 +36,7 @@ class _Form(NamedTuple):
     masks: Mapping[str, str]  # by name: the extension
 
 
-def find_pairs(survey: Survey, at: str) -> Iterator[Finding]:
+def find_pairs(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds folders that all hold files of the same few names, one of them a mask."""
     root = survey.look(at)
     form = _form_of(survey, root)
@@ -67,7 +67,7 @@ def find_pairs(survey: Survey, at: str) -> Iterator[Finding]:
         yield found
 
 
-def shared_names(survey: Survey, folder: Folder) -> tuple[str, ...]:
+def shared_names(survey: FolderProbe, folder: Folder) -> tuple[str, ...]:
     """Returns the names of the images that each folder in a folder holds, if they are all, few, and without numbers.
 
     Folders of classes have no such names, but folders of one example each do: left.png and right.png.
@@ -103,7 +103,7 @@ def _names_in(folder: Folder) -> dict[str, str] | None:
     return stems if len(stems) > 1 and not folder.folders else None
 
 
-def _form_of(survey: Survey, root: Folder) -> _Form | None:
+def _form_of(survey: FolderProbe, root: Folder) -> _Form | None:
     """Returns what the folders in a folder hold; None if they are not of one form, or without image or mask."""
     if len(root.folders) < 2:
         return None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from imagebeam import plural, shell_words
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize.survey import Finding, Survey
+from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe
 
 # p012_slice03.png, video7_frame0010.jpg, scan4-tile-2.png: the subject, and what precedes the number of its image.
 _NAMED = re.compile(r"(?i)(?P<subject>.*[^_\-. ])(?P<mark>[_\-. ]+(?:slice|frame|tile|patch|crop)[_\-. ]?)\d+\.\w+")
@@ -22,7 +22,7 @@ _MIN_EACH = 2  # images of a subject, on average
 _SPLIT = "split={by: hash, fractions: {train: 0.9, validation: 0.1}, group: subject}"
 
 
-def note_on_groups(survey: Survey, finding: Finding, config: config_lib.Config) -> str:
+def note_on_groups(survey: FolderProbe, finding: Finding, config: config_lib.Config) -> str:
     """Returns a note with the options that keep the images of a subject in one split; "" if nothing speaks for it.
 
     A config that takes the splits from the input, or reads paths by a pattern of its own, needs no note. Nothing more
@@ -54,7 +54,7 @@ def note_on_groups(survey: Survey, finding: Finding, config: config_lib.Config) 
     )
 
 
-def _is_all(survey: Survey) -> bool:
+def _is_all(survey: FolderProbe) -> bool:
     """Returns whether all that is in the input was seen."""
     seen = survey.seen()
     paths = {folder.path for folder in seen}

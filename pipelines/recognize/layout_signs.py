@@ -10,13 +10,13 @@ from typing import Any
 
 from imagebeam import plural
 from imagebeam.pipelines.recognize import example_folders, mask_pairs
-from imagebeam.pipelines.recognize.survey import (
+from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     Change,
     Finding,
     Folder,
+    FolderProbe,
     Strength,
-    Survey,
     and_list,
     likely_first,
     name_some,
@@ -37,7 +37,7 @@ _STRATIFY = Change(
 )
 
 
-def find_classes_in_splits(survey: Survey, at: str) -> Iterator[Finding]:
+def find_classes_in_splits(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds train/cat/x.jpg, and such folders under other names or one level deeper."""
     root = survey.look(at)
     splits = splits_in(root.folders)
@@ -86,13 +86,13 @@ def find_classes_in_splits(survey: Survey, at: str) -> Iterator[Finding]:
     yield Finding("imagefolder", strength, evidence, settings, tuple(notes), is_layout=True)
 
 
-def _hold_images(survey: Survey, folder: Folder) -> bool:
+def _hold_images(survey: FolderProbe, folder: Folder) -> bool:
     """Returns whether the folders in a folder hold images, judged by a few of them."""
     names = folder.folders
     return bool(names) and all(survey.with_images(each.path) is not None for each in survey.some(folder, names))
 
 
-def find_splits_in_classes(survey: Survey, at: str) -> Iterator[Finding]:
+def find_splits_in_classes(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat/train/x.jpg."""
     root = survey.look(at)
     looked = list(survey.some(root, root.folders))
@@ -110,7 +110,7 @@ def find_splits_in_classes(survey: Survey, at: str) -> Iterator[Finding]:
     yield Finding("image_folder", Strength.LIKELY, evidence, settings, is_layout=True)
 
 
-def find_classes(survey: Survey, at: str) -> Iterator[Finding]:
+def find_classes(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat/x.jpg."""
     root = survey.look(at)
     if splits_in(root.folders) or any(True for _ in find_splits_in_classes(survey, at)):
@@ -157,7 +157,7 @@ _NUM_INNER = 30  # folders beside those of splits that may be the only one with 
 _MANY = 10  # images that share a name before their numbers
 
 
-def find_labels_in_names(survey: Survey, at: str) -> Iterator[Finding]:
+def find_labels_in_names(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat.0.jpg and other names with a class before a number, in one folder."""
     root = survey.look(at)
     path, splits = "", {}
@@ -217,7 +217,7 @@ def _find_numbered(folder: Folder, where: str, settings: Mapping[str, Any]) -> I
     )
 
 
-def find_lists_of_names(survey: Survey, at: str) -> Iterator[Finding]:
+def find_lists_of_names(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds images/cat/x.jpg or images/cat_1.jpg with lists such as meta/train.txt that name the images of a split."""
     root = survey.look(at)
     folders = [name for name in root.folders if _PARTS.fullmatch(name) and survey.with_images(root.below(name), 1)]
@@ -263,7 +263,7 @@ def _first_name(head: bytes) -> str:
     return line.split()[0] if line.strip() and not line.startswith("#") else ""
 
 
-def _names(survey: Survey, images: Folder, name: str) -> bool:
+def _names(survey: FolderProbe, images: Folder, name: str) -> bool:
     """Returns whether the first name in a list is that of an image in the folder, or in a class below it."""
     *above, base = name.split("/")
     folder = survey.look(images.below(above[-1])) if above and above[-1] in images.folders else images
@@ -274,7 +274,7 @@ def _below(path: str, at: str) -> str:
     return path.removeprefix(f"{at}/") if at else path
 
 
-def find_unlabelled(survey: Survey, at: str) -> Iterator[Finding]:
+def find_unlabelled(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds images without anything that names a class."""
     root = survey.look(at)
     splits = splits_in(root.folders)

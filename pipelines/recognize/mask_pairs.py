@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
-from imagebeam.pipelines.recognize.survey import (
+from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     Finding,
     Folder,
+    FolderProbe,
     Strength,
-    Survey,
     and_list,
     extension_of,
     likely_first,
@@ -46,7 +46,7 @@ class _Pair(NamedTuple):
     extension: str  # of the masks, as spelt
 
 
-def find_pairs(survey: Survey, at: str) -> Iterator[Finding]:
+def find_pairs(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds pairs such as train and trainannot, val and valannot; and several folders of masks for the same images."""
     pairs = _pairs_in(survey, at)
     groups: dict[tuple[str, str, tuple[str, str, str], str], list[_Pair]] = collections.defaultdict(list)
@@ -92,7 +92,7 @@ def _fill(path: str, token: str) -> str:
     return path.replace(_HOLE, token)
 
 
-def _pairs_in(survey: Survey, at: str) -> list[_Pair]:
+def _pairs_in(survey: FolderProbe, at: str) -> list[_Pair]:
     root = survey.look(at)
     near = [survey.look(root.below(name)) for name in root.folders[:_MAX_FOLDERS]]
     if not any(MASKS.fullmatch(name) for each in (root, *near) for name in each.folders):
@@ -201,7 +201,7 @@ _MASKS_ALONE = re.compile(r"(?i)annotations?|masks?|labels?|gt|ground[_ ]?truth|
 _NUM_HOLDERS = 3  # folders of the root, beside those of splits, that are looked into for masks
 
 
-def notes_on_masks(survey: Survey) -> list[str]:
+def notes_on_masks(survey: FolderProbe) -> list[str]:
     """Returns a note if a folder that looks like a class is likely one of masks for the images of another folder."""
     root = survey.look()
     masks = [name for name in root.folders if _MASKS_ALONE.fullmatch(name) and survey.with_images(root.below(name))]
@@ -225,13 +225,13 @@ def notes_on_masks(survey: Survey) -> list[str]:
     return [f"{shown} would be a class by its name, but may hold masks of the images beside it; {remedy}"]
 
 
-def masks_below(survey: Survey, folder: Folder) -> list[str]:
+def masks_below(survey: FolderProbe, folder: Folder) -> list[str]:
     """Returns the paths of the folders of masks in a folder, and in a few of its folders: see `masks_in`."""
     places = (folder, *survey.some(folder, folder.folders))
     return [each.below(name) for each in places for name in masks_in(survey, each)]
 
 
-def masks_in(survey: Survey, folder: Folder) -> list[str]:
+def masks_in(survey: FolderProbe, folder: Folder) -> list[str]:
     """Returns the folders in a folder that are named like masks, and whose files are named like the images beside them.
 
     A file is named like an image if its name begins with that of the image: 7_square_0.png for 7.jpg. Files beside a

@@ -11,20 +11,20 @@ from typing import Any
 
 from imagebeam.pipelines.recognize import example_folders, mask_pairs, seen_masks
 from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, extensions_of
-from imagebeam.pipelines.recognize.survey import (
+from imagebeam.transforms.images import black_and_white
+from imagebeam.transforms.sources import mask_files
+from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     Change,
     Finding,
     Folder,
+    FolderProbe,
     Strength,
-    Survey,
     extension_of,
     prefix_of,
     split_places,
     splits_in,
 )
-from imagebeam.transforms.images import black_and_white
-from imagebeam.transforms.sources import mask_files
 
 _MASKS = re.compile(
     r"(?i).*(mask|annot|label|segment|(?<![a-z])seg(?![a-z])|(?<![a-z])gt|ground_?truth|trimap|matte).*"
@@ -44,7 +44,7 @@ _DIGIT = re.compile(r"\d")
 _NUM_READ = 3  # masks
 
 
-def find_masks(survey: Survey, at: str) -> Iterator[Finding]:
+def find_masks(survey: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds masks with the names of the images, in other folders or beside them."""
     finding = next(mask_pairs.find_pairs(survey, at), None) or next(_pairs(survey, at), None)
     if finding is None:
@@ -86,13 +86,13 @@ def is_colored(head: bytes) -> bool:
     return head.startswith(b"\x89PNG\r\n\x1a\n") and head[25:26] in (b"\2", b"\6")
 
 
-def _color_files(survey: Survey, at: str) -> Iterator[str]:
+def _color_files(survey: FolderProbe, at: str) -> Iterator[str]:
     root = survey.look(at)
     for folder in [root, *(survey.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS])]:
         yield from (folder.below(name) for name in folder.files if _COLOR_FILE.fullmatch(name))
 
 
-def _pairs(survey: Survey, at: str) -> Iterator[Finding]:
+def _pairs(survey: FolderProbe, at: str) -> Iterator[Finding]:
     root = survey.look(at)
     yield from _match_parallel(survey, root, at)
     for folder in split_places(survey, at):
@@ -113,7 +113,7 @@ def _pairs(survey: Survey, at: str) -> Iterator[Finding]:
             yield beside
 
 
-def _match_parallel(survey: Survey, root: Folder, at: str) -> Iterator[Finding]:
+def _match_parallel(survey: FolderProbe, root: Folder, at: str) -> Iterator[Finding]:
     """Yields the finding for train and train_masks, or for several splits, each beside its folder of masks."""
     splits = [name for name in splits_in(root.folders) if not _MASKS.fullmatch(name)]
     if "train" not in splits:
@@ -143,7 +143,7 @@ def _likeness(image: str, mask: str) -> tuple[bool, bool, str]:
     return not mask.lower().startswith(image.lower()), image.lower() not in ("images", "image", "jpegimages"), image
 
 
-def _match(survey: Survey, folder: Folder, image: str, mask: str, at: str) -> Finding | None:
+def _match(survey: FolderProbe, folder: Folder, image: str, mask: str, at: str) -> Finding | None:
     """Returns the finding for a folder of images and one of masks; None if their names do not fit."""
     images, masks = survey.look(folder.below(image)), survey.look(folder.below(mask))
     prefix = prefix_of(folder, at)
@@ -233,7 +233,7 @@ def _place_of(folder: Folder, at: str) -> str:
     return f" in {place} (the first such folder)" if place else ""
 
 
-def _match_other_format(survey: Survey, folder: Folder, at: str) -> Finding | None:
+def _match_other_format(survey: FolderProbe, folder: Folder, at: str) -> Finding | None:
     """Returns the finding for x.png beside x.jpg, if the PNG files hold a few numbers; None if they are pictures."""
     images = [name for name in folder.ending(".jpg", ".jpeg")]
     paired = [name for name in images if f"{posixpath.splitext(name)[0]}.png" in folder.files]

@@ -12,34 +12,26 @@ import yaml
 
 from imagebeam import errors, plural, shell_words, storage
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.inputs import split_folders
 from imagebeam.pipelines.recognize import (
-    annotation_signs,
     archive_survey,
     array_signs,
-    coco_signs,
     container_signs,
     group_signs,
     layout_signs,
+    left_out,
     mask_pairs,
     mask_signs,
-    table_places,
-    table_signs,
 )
-from imagebeam.pipelines.recognize.survey import Finding, Folder, Strength, Survey, extension_of, name_some
-from imagebeam.transforms.sources import find_root, table_formats
+from imagebeam.transforms.formats.base_format import FORMATS, format_of
+from imagebeam.transforms.formats.tables import detect_tables, find_root, table_formats, table_places
+from imagebeam.transforms.sources import split_folders
+from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, Strength, extension_of, name_some
 
-Sign: TypeAlias = Callable[[Survey, str], Iterator[Finding]]  # called with a folder below the root of the survey
+Sign: TypeAlias = Callable[[FolderProbe, str], Iterator[Finding]]  # called with a folder below the root of the survey
 
 # The presets that each sign may name. A new preset is added here. One that does not exist, or not yet, is never named.
 SIGNS: Mapping[Sign, tuple[str, ...]] = {
-    annotation_signs.find_yolo: ("yolo",),
-    annotation_signs.find_voc: ("voc",),
-    annotation_signs.find_other_voc: ("voc",),
-    annotation_signs.find_exports: ("box_csv", "coco"),
-    coco_signs.find_coco: ("coco", "coco_captions", "coco_keypoints", "coco_panoptic"),
-    coco_signs.find_lvis: ("lvis",),
-    annotation_signs.find_labelme: ("labelme",),
+    **{format.detect: format.PRESETS for format in map(format_of, FORMATS)},
     mask_signs.find_masks: ("segmentation", "carvana", "camvid"),
     array_signs.find_idx: ("mnist", "emnist"),
     array_signs.find_arrays: ("cifar10", "cifar100", "svhn", "npz", "hdf5"),
@@ -47,10 +39,6 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
     container_signs.find_tfrecords: ("tfrecord",),
     container_signs.find_parquet: ("parquet",),
     layout_signs.find_lists_of_names: ("food101", "oxford_pets"),
-    table_signs.find_tables: (
-        *("cub200", "imagefolder_metadata", "box_csv", "fer2013", "mnist_csv"),
-        *("captions", "multilabel", "kaggle", "regression", "tfrecorder"),
-    ),
     layout_signs.find_classes_in_splits: ("imagenet", "imagefolder"),
     layout_signs.find_splits_in_classes: ("image_folder",),
     layout_signs.find_classes: ("image_folder",),
@@ -124,7 +112,7 @@ def recognize(uri: str, output: str = "") -> Recognition:
         raise errors.ConfigError(f"there is neither a folder nor a file {uri!r}; check the address")
     if kind != storage.DIRECTORY:
         return _recognize_file(uri)
-    survey = Survey(storage.normalize(uri), exclude=storage.normalize(output) if output else "")
+    survey = FolderProbe(storage.normalize(uri), exclude=storage.normalize(output) if output else "")
     if not (root := survey.look()).is_whole and not root.files and not root.folders:
         raise errors.ConfigError(f"{uri!r} cannot be listed; check the address")
     found = _search(survey)
@@ -133,6 +121,7 @@ def recognize(uri: str, output: str = "") -> Recognition:
         found = _find_in_archives(survey, archives) + found
     remarks = list(_remarks(survey, bool(found)))
     if all(each.is_layout for each in found):
+        remarks += [*left_out.notes_on_sidecars(survey, remarks), *left_out.notes_on_lists_of_images(survey)]
         remarks += [*mask_pairs.notes_on_masks(survey), *table_places.notes_on_tables(survey)]
     candidates = _in_order(found)[:_MAX_SHOWN]
     if candidates and not archives:
@@ -144,20 +133,20 @@ def _recognize_file(uri: str) -> Recognition:
     """Returns what is known of one file: of a table, with the folder that it is in as the input."""
     address = storage.normalize(uri)
     name = posixpath.basename(address)
-    survey = Survey(posixpath.dirname(address))
+    survey = FolderProbe(posixpath.dirname(address))
     given = uri.rstrip("/").rpartition("/")[0] or ("/" if uri.startswith("/") else ".")
     found: list[Finding] = []
     if extension_of(name) == _ZIP:
         found = _find_in_archives(survey, [name])
     elif extension_of(name) in (*table_formats.FORMATS, ".txt"):
-        found = [*_usable(table_signs.find_in_file(survey, name))]
+        found = [*_usable(detect_tables.find_in_file(survey, name))]
         found = [dataclasses.replace(each, input=name) if each.preset in _OF_PIXELS else each for each in found]
     for sign in _SIGNS_OF_FILES if not found else ():
         found += _usable(sign(survey, name))
     remark = "" if found else table_places.note_on_missing(survey, name)
     if remark:  # it is a table, and its images are elsewhere
         for above, root, path in _folders_above(given, address):
-            if found := [*_usable(table_signs.find_above(Survey(root), path))]:
+            if found := [*_usable(detect_tables.find_above(FolderProbe(root), path))]:
                 return Recognition(above, tuple(_in_order(found)), (), name)
     return Recognition(given, tuple(_in_order(found)), (remark,) if remark else (), name)
 
@@ -179,7 +168,7 @@ def _folders_above(given: str, file: str) -> Iterator[tuple[str, str, str]]:
         yield f"{scheme}{mark}{rest}", folder, file.removeprefix(storage.join(folder, ""))
 
 
-def _search(survey: Survey) -> list[Finding]:
+def _search(survey: FolderProbe) -> list[Finding]:
     """Returns the findings for the root, or for the first folders below it that hold a data set."""
     first = level = [""]
     findings: list[Finding] = []
@@ -194,9 +183,9 @@ def _search(survey: Survey) -> list[Finding]:
     return findings
 
 
-def _find_in_archives(survey: Survey, names: Sequence[str]) -> list[Finding]:
+def _find_in_archives(survey: FolderProbe, names: Sequence[str]) -> list[Finding]:
     """Returns the findings for zip archives of a folder: for the images in one, or for the folders that all make."""
-    inside = archive_survey.ArchiveSurvey(survey.root, names)
+    inside = archive_survey.ArchiveProbe(survey.root, names)
     kind = f"{names[0]} is a zip archive" if len(names) == 1 else f"{plural.count(len(names), 'zip archive')}"
     found = []
     for each in _search(inside):
@@ -213,7 +202,7 @@ def _find_in_archives(survey: Survey, names: Sequence[str]) -> list[Finding]:
     return found
 
 
-def _with_note_on_groups(survey: Survey, finding: Finding) -> Finding:
+def _with_note_on_groups(survey: FolderProbe, finding: Finding) -> Finding:
     config = config_lib.load_config(finding.preset, overrides_of(finding))
     note = group_signs.note_on_groups(survey, finding, config)
     return dataclasses.replace(finding, notes=(*finding.notes, note)) if note else finding
@@ -230,7 +219,7 @@ def _reads_archives(finding: Finding) -> bool:
     )
 
 
-def _find_at(survey: Survey, at: str) -> list[Finding]:
+def _find_at(survey: FolderProbe, at: str) -> list[Finding]:
     found: list[Finding] = []
     for sign in SIGNS:
         if sign is layout_signs.find_unlabelled and any(each.strength >= Strength.LIKELY for each in found):
@@ -271,7 +260,7 @@ def _in_order(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda each: -each.strength)
 
 
-def _remarks(survey: Survey, is_known: bool) -> Iterator[str]:
+def _remarks(survey: FolderProbe, is_known: bool) -> Iterator[str]:
     images = survey.with_images("", _DEPTH)
     if images is not None and images.files[images.images[0]] < 300:
         path = images.below(images.images[0])
@@ -282,13 +271,10 @@ def _remarks(survey: Survey, is_known: bool) -> Iterator[str]:
     counts = collections.Counter(
         unread[extension] for name in root.files if (extension := extension_of(name)) in unread
     )
-    for name in annotation_signs.via_files(survey):
+    for name in left_out.via_files(survey):
         yield f"{name} is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON"
-    for path in annotation_signs.flags_alone(survey):
-        yield (
-            f"{path} and such files are of LabelMe and have flags of the whole image in place of shapes, which are not "
-            "read: write them into a table with a row for each image (image,label), and plan that"
-        )
+    for format in map(format_of, FORMATS):
+        yield from format.remarks(survey)
     yield from (f"{number:,} {several if number > 1 else one}" for (one, several), number in counts.items())
 
 

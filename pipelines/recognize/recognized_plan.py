@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from imagebeam import errors, plural, shell_words
 from imagebeam.pipelines.recognize import recognize_folder
-from imagebeam.pipelines.recognize.survey import Finding, Strength
 from imagebeam.transforms.sources import files
+from imagebeam.transforms.sources.folder_probe import Finding, Strength
 
 _OWN_SECTIONS = ("source", "label")  # settings of these say how the input is to be read
 

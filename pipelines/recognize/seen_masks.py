@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from imagebeam import plural, storage
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize.survey import Bounds, Survey
 from imagebeam.transforms.images import black_and_white
 from imagebeam.transforms.sources import files, mask_files
+from imagebeam.transforms.sources.folder_probe import Bounds, FolderProbe
 
 _T = TypeVar("_T")
 _NUM_READ, _MIN_READ = 8, 3  # masks: of small files, and of large ones
@@ -29,7 +29,7 @@ def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
     if masks.rule is None or masks.colors is not None or config.source.by != "files" or config.source.uri is None:
         return ()
     root = files.split_glob(storage.normalize(config.source.uri))[0]
-    survey = Survey(root, _BOUNDS, exclude=storage.normalize(config.output.uri or ""))
+    survey = FolderProbe(root, _BOUNDS, exclude=storage.normalize(config.output.uri or ""))
     heads = read_some(survey, _first_masks(survey, masks.rule))
     numbers = [black_and_white.count_numbers(head) for head in heads.values()]
     if black_and_white.are_smoothed(numbers):
@@ -45,7 +45,7 @@ def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
     )
 
 
-def read_some(survey: Survey, paths: Sequence[str]) -> dict[str, bytes]:
+def read_some(survey: FolderProbe, paths: Sequence[str]) -> dict[str, bytes]:
     """Returns the first 2 MiB of masks by their paths, without those that cannot be read.
 
     After three of them, no more are read once they are 2 MiB together.
@@ -66,7 +66,7 @@ def describe(heads: Mapping[str, bytes]) -> str:
     return f"{first}{others} (no more were looked at)"
 
 
-def _first_masks(survey: Survey, rule: mask_files.MaskRule) -> list[str]:
+def _first_masks(survey: FolderProbe, rule: mask_files.MaskRule) -> list[str]:
     """Returns the paths of masks for images in a few folders, of the highest level that has some; they may not exist.
 
     A level is looked at with two thirds of the folders that may still be, so that deeper ones are reached, too.
@@ -92,7 +92,7 @@ def _first_masks(survey: Survey, rule: mask_files.MaskRule) -> list[str]:
     return [mask for image in _choose(found) if (mask := rule.mask_of(image)) is not None]
 
 
-def find_some(survey: Survey, rule: mask_files.MaskRule, at: str) -> list[str]:
+def find_some(survey: FolderProbe, rule: mask_files.MaskRule, at: str) -> list[str]:
     """Returns the paths of a few masks that exist, for the images below the folder `at` that were seen."""
     above = f"{at}/" if at else ""
     found = []

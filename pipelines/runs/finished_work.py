@@ -95,7 +95,7 @@ def describe_kept(output: str) -> str:
     if not has_finished_shards(output):
         return ""
     is_local = storage.storage_of(output).is_local
-    where = "" if is_local else f" in {output_paths.OutputPaths(output).control}"  # not obvious for a bucket
+    where = "" if is_local else f" in {output_paths.OutputPaths(output).metadata}"  # not obvious for a bucket
     return f"; finished shards are kept{where}, run the same command again to go on"
 
 

@@ -1,6 +1,6 @@
 """The record of a job that ended badly while its launcher waited: the lock is released, and only this tells the end.
 
-It lies in the control folder of the output until the next commit.
+It lies in the metadata folder of the output until the next commit.
 """
 
 from __future__ import annotations

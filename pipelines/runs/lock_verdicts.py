@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from imagebeam import errors
 from imagebeam.pipelines.runs import remote_job
-from imagebeam.transforms.commit import run_record
+from imagebeam.transforms.publish import run_record
 
 
 def job_in(record: run_record.RunRecord) -> remote_job.RemoteJob | None:

@@ -19,8 +19,8 @@ from typing import Any
 from imagebeam import errors, storage
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.pipelines.runs.lock_verdicts import Verdict, explain_process, judge
-from imagebeam.transforms.commit import commit_rights, run_record
 from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.publish import commit_rights, run_record
 
 _LOGGER = logging.getLogger("imagebeam.pipelines.output_lock")  # users select lines of logs by this name
 
@@ -96,7 +96,7 @@ class Lock:
 
 @contextlib.contextmanager
 def hold(control: str, run: str = "", config: str = "", attaches: bool = False) -> Iterator[Lock]:
-    """Holds the lock in the control folder of an output.
+    """Holds the lock in the metadata folder of an output.
 
     On the local disk the kernel releases it when this process ends. Elsewhere it is a file, renewed every 30 s, which
     expires after two and a half minutes, or at once if its process was on this host and no longer exists. If it names

@@ -16,7 +16,8 @@ from typing import BinaryIO
 import numpy as np
 
 from imagebeam.transforms.arrays import found_array
-from imagebeam.transforms.packed import broken_content, npy_header
+from imagebeam.transforms.images import npy_header
+from imagebeam.transforms.packed import broken_content
 
 ONLY = "array"  # name of the array of a .npy file
 _LOCAL_HEADER_BYTES = 30  # of a zip's member; its name and extra field follow

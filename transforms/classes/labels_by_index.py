@@ -6,21 +6,19 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from imagebeam.transforms import elements
-
 Lists = tuple[tuple[str, tuple[str, ...]], ...]  # folder, and the labels of its images in the order of their numbers
 
 _NUMBER = re.compile(r"(\d{1,18})\.[^./]*$", re.ASCII)  # before the extension
 
 
-def folder_of(ref: elements.ImageRef) -> str:
+def folder_of(key: str) -> str:
     """Returns the folder of an image, relative to the source's root."""
-    return ref.key.rpartition("/")[0]
+    return key.rpartition("/")[0]
 
 
-def number_of(ref: elements.ImageRef) -> int:
+def number_of(key: str) -> int:
     """Returns the number at the end of an image's name; 0 if there is none."""
-    match = _NUMBER.search(ref.key)
+    match = _NUMBER.search(key)
     return int(match[1]) if match else 0
 
 
@@ -94,14 +92,14 @@ class ListSurveyor:
         self._uses = {folder: ListUse(len(labels), frozenset(labels)) for folder, labels in lists}
         self._folder_labels: set[str] = set()
 
-    def add(self, ref: elements.ImageRef) -> None:
-        """Counts one image, which may or may not be in a folder with a list."""
-        use = self._uses.get(folder := folder_of(ref))
+    def add(self, key: str, label: object) -> None:
+        """Counts one image with its label; it may or may not be in a folder with a list."""
+        use = self._uses.get(folder := folder_of(key))
         if use is not None:
-            number = number_of(ref)
+            number = number_of(key)
             self._uses[folder] = use.merge(use._replace(num_images=int(number > 0), highest=number))
-        elif isinstance(ref.label, str):
-            self._folder_labels.add(ref.label)
+        elif isinstance(label, str):
+            self._folder_labels.add(label)
 
     @property
     def survey(self) -> ListSurvey:

@@ -17,6 +17,7 @@ import numpy as np
 from apache_beam.transforms import window
 from apache_beam.utils import windowed_value
 
+from imagebeam.transforms import step
 from imagebeam.transforms.columns import exact_statistics
 from imagebeam.transforms.columns.exact_statistics import Counts, Moments, Wanted
 
@@ -46,13 +47,10 @@ class _SumUpFn(beam.CombineFn):
 
 
 @dataclasses.dataclass(eq=False)
-class ComputeMoments(beam.PTransform):
+class ComputeMoments(step.Step):
     """Batches of a column -> one array, float64 [2]: mean and variance of the population, zeros without values."""
 
     column: str
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, batches: beam.PCollection[Any]) -> beam.PCollection[Any]:
         return batches | "SumUp" >> beam.CombineGlobally(_SumUpFn(self.column))
@@ -113,7 +111,7 @@ def _gather(_: bytes, boundaries: Iterable[tuple[int, float]], num_quantiles: in
 
 
 @dataclasses.dataclass(eq=False)
-class ComputeQuantiles(beam.PTransform):
+class ComputeQuantiles(step.Step):
     """Batches of a column -> one array of the boundaries between quantiles.
 
     The array is float32 [1, num_quantiles - 1], ascending: zeros without values. exact_statistics.find_intervals says
@@ -122,9 +120,6 @@ class ComputeQuantiles(beam.PTransform):
 
     column: str
     num_quantiles: int
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, batches: beam.PCollection[Any]) -> beam.PCollection[Any]:
         counts = (

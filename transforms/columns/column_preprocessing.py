@@ -19,6 +19,7 @@ from tensorflow_metadata.proto.v0 import schema_pb2
 from tfx_bsl.public import tfxio
 
 from imagebeam import features
+from imagebeam.transforms import step
 from imagebeam.transforms.columns import analyze_values
 from imagebeam.transforms.columns.transformed_column import ColumnTransform
 
@@ -54,14 +55,11 @@ def _adapter(transforms: Sequence[ColumnTransform]) -> tfxio.TensorAdapterConfig
 
 
 @dataclasses.dataclass
-class AnalyzeColumns(beam.PTransform):
+class AnalyzeColumns(step.Step):
     """Analyses batches of raw values, each a list of columns, and writes tf.Transform's output into a folder."""
 
     transforms: tuple[ColumnTransform, ...]
     folder: str
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, batches: beam.PCollection[Any]) -> beam.PCollection[None]:
         records = batches | "ToRecordBatches" >> beam.Map(

@@ -10,17 +10,14 @@ and finds minimum and maximum, analyze_values computes mean, variance and quanti
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import apache_beam as beam
 
-from imagebeam import catalog as catalog_lib
-from imagebeam import records, storage
-from imagebeam.transforms import dataset_settings, elements, place_in_shards
+from imagebeam.transforms import dataset_settings, elements, place_in_shards, step
 from imagebeam.transforms.columns.transformed_column import ColumnTransform
-from imagebeam.transforms.output import output_folder, output_paths
+from imagebeam.transforms.output import stage_transform
 
 _BATCH_ROWS = 1024  # each batch is one call of TensorFlow
 
@@ -57,34 +54,8 @@ class _StageFn(beam.DoFn):
 
     def process(self, _: bytes, plan: elements.DatasetPlan, analysed: Any) -> Iterator[str]:
         if plan.action == "write":
-            stage(self._scratch, self._settings.paths.staging(plan.fingerprint))
+            stage_transform.stage(self._scratch, self._settings.paths.staging(plan.fingerprint))
         yield self._scratch
-
-
-def stage(folder: str, staging: str) -> None:
-    """Copies tf.Transform's output into a staging folder, and writes a list of the files there for the commit."""
-    files = {}
-    source, target = storage.storage_of(folder), storage.storage_of(staging)
-    for name in sorted(_files_below(folder)):
-        data = source.read(storage.join(folder, name))
-        uri = storage.join(staging, name)
-        target.make_directories(uri.rpartition("/")[0])
-        target.write_whole(uri, data)
-        files[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
-    target.write_whole(storage.join(staging, output_paths.STAGED_FILES), json.dumps(files).encode())
-
-
-def _files_below(folder: str) -> Iterator[str]:
-    store = storage.storage_of(folder)
-    waiting = list(output_folder.TRANSFORM_FOLDERS)
-    while waiting:
-        inner = waiting.pop()
-        for entry in store.list_directory(storage.join(folder, inner)):
-            name = f"{inner}/{entry.name}"
-            if entry.kind == storage.DIRECTORY:
-                waiting.append(name)
-            else:
-                yield name
 
 
 class _ApplyFn(beam.DoFn):
@@ -135,16 +106,13 @@ def _batches(rows: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 @dataclasses.dataclass
-class TransformColumns(beam.PTransform):
+class TransformColumns(step.Step):
     """Transforms the columns in placed shards; yields them once tf.Transform's output is staged."""
 
     transforms: tuple[ColumnTransform, ...]  # () changes nothing and imports no TensorFlow
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     settings: dataset_settings.DatasetSettings
     scratch: str  # a folder that TensorFlow can write to on every worker
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(
         self, shards: beam.PCollection[place_in_shards.PlacedShard]

@@ -1,1 +1,1 @@
-"""What makes a staged dataset the committed one: checks, the right to commit, and the order of events."""
+"""Commits a staged dataset: checks, the right to commit, and the order of events."""

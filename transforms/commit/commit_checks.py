@@ -101,4 +101,4 @@ def _note_absent_classes(
 
 def _note_classes(labels: Sequence[str], what: str) -> str:
     has = "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
-    return f"{has} {what}: {output_folder.name_some([repr(label) for label in labels])}"
+    return f"{has} {what}: {plural.name_some([repr(label) for label in labels])}"

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from imagebeam import errors, plural
 from imagebeam.transforms import elements
-from imagebeam.transforms.duplicates import duplicate_settings
+from imagebeam.transforms.shard import duplicate_settings
 
 NUM_EXAMPLES = 3  # that an error names
 Counts: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]

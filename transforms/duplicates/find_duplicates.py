@@ -19,9 +19,9 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import elements, reference_order, spread_rows
-from imagebeam.transforms.duplicates import duplicate_settings, match_hashes
-from imagebeam.transforms.shard import image_hashes
+from imagebeam.transforms import elements, reference_order, spread_rows, step
+from imagebeam.transforms.duplicates import match_hashes
+from imagebeam.transforms.shard import duplicate_settings, image_hashes
 
 HashedBlock = bytes  # packed rows of HashedImage
 Matches = tuple[int, bytes]  # interval of hashes, array of MATCH
@@ -240,16 +240,13 @@ def _distance(one: bytes, other: bytes) -> int:
 
 @decorators.with_input_types(HashedBlock)
 @dataclasses.dataclass
-class FindDuplicates(beam.PTransform):
+class FindDuplicates(step.Step):
     """Yields every image that repeats another one, with the first of those like it.
 
     With both kinds on, an image whose bytes repeat others is not a near duplicate too.
     """
 
     settings: duplicate_settings.DuplicateSettings
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, blocks: beam.PCollection[HashedBlock]) -> beam.PCollection[elements.Duplicate]:
         found = []

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import apache_beam as beam
 
 from imagebeam import storage
-from imagebeam.transforms import elements, hashing
-from imagebeam.transforms.duplicates import duplicate_counts, duplicate_settings, find_duplicates
+from imagebeam.transforms import elements, hashing, step
+from imagebeam.transforms.duplicates import duplicate_counts, find_duplicates
 from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
 from imagebeam.transforms.output import output_paths
-from imagebeam.transforms.shard import shard_writer
+from imagebeam.transforms.shard import duplicate_settings, shard_writer
 
 _MIN_FILES, _MAX_FILES = 16, 4096
 _IMAGES_PER_FILE = 100_000
@@ -84,7 +84,7 @@ def _order(duplicate: elements.Duplicate) -> tuple[str, bytes]:
 
 
 @dataclasses.dataclass
-class ReportDuplicates(beam.PTransform):
+class ReportDuplicates(step.Step):
     """Yields the staged files with all duplicates of a run: those found among written images, and those dropped.
 
     Yields nothing, and adds no step, if no duplicates are looked for.
@@ -94,9 +94,6 @@ class ReportDuplicates(beam.PTransform):
     paths: output_paths.OutputPaths
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     dropped: "beam.PCollection[elements.Duplicate] | None" = None
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, written: beam.PCollection[elements.WrittenShard]) -> "beam.PCollection[StoredDuplicates] | None":
         plan = beam.pvalue.AsSingleton(self.plan)

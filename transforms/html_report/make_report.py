@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam.transforms.html_report import facts, page, reject_examples, sample_records, thumbnails
+from imagebeam.transforms.html_report import dataset_facts, page, reject_examples, sample_records, thumbnails
 
 
 def read_share(
@@ -63,4 +63,6 @@ def make_report(
             repeated = reject_examples.find_duplicates(duplicates)
         except OSError as e:
             notes = (*notes, f"{catalog_lib.DUPLICATES_FILE} cannot be read ({e})")
-    return page.render(facts.Facts(catalog, statistics, samples, examples, changes or {}, repeated, notes))
+    return page.render(
+        dataset_facts.DatasetFacts(catalog, statistics, samples, examples, changes or {}, repeated, notes)
+    )

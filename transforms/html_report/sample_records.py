@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 class SplitSamples(NamedTuple):
-    """What was read of one split."""
+    """Records that were read from one split."""
 
     found: tuple[Any, ...]  # what was made of each record
     problems: tuple[str, ...]  # why some are missing
@@ -42,7 +42,7 @@ class SplitSamples(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ShardFiles:
-    """Where the files of a dataset are."""
+    """Addresses of the files of a dataset."""
 
     addresses: Callable[[str], Sequence[str]]  # from the name of a shard or an index to the addresses to try
 
@@ -67,7 +67,7 @@ class ShardFiles:
 
     @property
     def num_at_once(self) -> int:
-        """How many reads to start at once."""
+        """Number of reads to start at once."""
         return 1 if storage.storage_of(self.addresses("x")[-1]).is_local else _READS_AT_ONCE
 
 

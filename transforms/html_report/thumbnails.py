@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import example, features
 from imagebeam.reader import bare_pixels
-from imagebeam.transforms.html_report import markup
+from imagebeam.transforms.html_report import visible_text
 from imagebeam.transforms.images import image_formats, pillow_decoder
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _describe(error: Exception) -> str:
 
 
 def _texts(values: Sequence[Any]) -> list[str]:
-    return [markup.decode(value) for value in values if isinstance(value, bytes)]
+    return [visible_text.decode(value) for value in values if isinstance(value, bytes)]
 
 
 def _text(values: Sequence[Any]) -> str:

@@ -127,6 +127,13 @@ def _changes_colors(profile: bytes, mode: str) -> bool:
     return any(abs(one - other) > _VISIBLE for one, other in pairs)
 
 
+def with_alpha(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Returns a decoded picture with alpha if one color or level of it is transparent, as tRNS of PNG says."""
+    if picture.mode not in ("1", "L", "RGB") or "transparency" not in picture.info:
+        return picture
+    return picture.convert("RGBA" if picture.mode == "RGB" else "LA")
+
+
 def to_srgb(picture: PIL.Image.Image, white: int = WHITE) -> PIL.Image.Image:
     """Converts the colors of a decoded file from its ICC profile to sRGB.
 
@@ -136,8 +143,11 @@ def to_srgb(picture: PIL.Image.Image, white: int = WHITE) -> PIL.Image.Image:
     profile = picture.info.get("icc_profile")
     if not profile:
         return picture
-    alpha = picture.getchannel("A") if picture.mode in _WITHOUT_ALPHA else None
-    opaque = picture if picture.mode == "CMYK" else without_alpha(to_eight_bits(picture, white))
+    opaque, alpha = picture, None
+    if picture.mode != "CMYK":
+        picture = to_eight_bits(picture, white)  # a palette's transparency becomes alpha
+        alpha = picture.getchannel("A") if picture.mode in _WITHOUT_ALPHA else None
+        opaque = without_alpha(picture)
     converted = _to_srgb(opaque, profile)
     if converted is None:
         return picture

@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, colors, image_formats, png_encoder, structure
+from imagebeam.transforms.images import checked_image, colors, image_formats, structure
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -60,8 +60,7 @@ class Encoding:
                 options["subsampling"] = (chroma or _FULL_CHROMA) if self.chroma == "source" else self.chroma
             data, stored = _save(picture, format, options), format
         elif format == image_formats.PNG:
-            picture.info = {}  # as in _save
-            data, stored = png_encoder.encode_png(picture, self.png_level), format
+            data, stored = _save(picture, format, {"compress_level": self.png_level}), format
         elif format == image_formats.WEBP:
             is_lossless = self.webp == "lossless" or (self.webp == "source" and not is_lossy)
             # Of a lossless WebP, `quality` would be the effort: 75 is Pillow's, and 100 takes three times as long.

@@ -16,7 +16,6 @@ from imagebeam.transforms.images import (
     limits,
     pillow_decoder,
     png_chunks,
-    png_pixels,
     source_kinds,
     structure,
 )
@@ -123,13 +122,13 @@ def read_pixels(mask: OpenedMask) -> MaskPixels:
 def _read_png(png: bytes) -> MaskPixels:
     import numpy as np
 
-    header = png_pixels.read_header(png)
-    if header.color_type == png_chunks.GRAY:
-        return MaskPixels(gray_numbers(png), _shades(header.depth) if header.depth <= 8 else None)
+    _, _, depth, color_type, *_ = png_chunks.unpack_header(png, png_chunks.HEADER_START)
+    if color_type == png_chunks.GRAY:
+        return MaskPixels(gray_numbers(png), _shades(depth) if depth <= 8 else None)
     picture = pillow_decoder.decode_any(png, image_formats.PNG)
-    if header.depth == 16:
+    if depth == 16:
         raise checked_image.unsupported("a png with colors of 16 bits", "save it with 8 bits a channel")
-    if header.color_type != png_chunks.PALETTE_INDEX:
+    if color_type != png_chunks.PALETTE_INDEX:
         return _read_picture(picture)
     entries = next(chunk.data for chunk in png_chunks.read_chunks(png) if chunk.kind == png_chunks.PALETTE)
     return MaskPixels(np.asarray(picture), np.frombuffer(entries, np.uint8).reshape(-1, 3))
@@ -141,12 +140,14 @@ def gray_numbers(png: bytes) -> np.ndarray:
     Raises:
         BadImageError: if the pixels cannot be decoded.
     """
-    header = png_pixels.read_header(png)
-    chunks = (chunk.data for chunk in png_chunks.read_chunks(png) if chunk.kind == png_chunks.PIXELS)
-    values = png_pixels.decompress(b"".join(chunks), header)
-    if header.depth < 16:
-        return values[..., 0]
-    return values.view(">u2")[..., 0].astype("uint16")
+    import numpy as np
+
+    depth = png[png_chunks.HEADER_START + png_chunks.DEPTH_BYTE]
+    numbers = np.asarray(pillow_decoder.decode_any(png, image_formats.PNG))
+    if depth == 16:
+        return numbers.astype(np.uint16)
+    highest = (1 << depth) - 1
+    return numbers.astype(np.uint8) // (1 if depth == 1 else 255 // highest)  # Pillow stretches 2 and 4 bits to 255
 
 
 def _read_picture(picture: PIL.Image.Image) -> MaskPixels:

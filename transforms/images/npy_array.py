@@ -7,9 +7,8 @@ import io
 import numpy as np
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image
+from imagebeam.transforms.images import checked_image, npy_header
 from imagebeam.transforms.images.checked_image import BadImageError
-from imagebeam.transforms.packed import npy_header
 
 _NUMBERS = "biuf"  # kinds of types
 

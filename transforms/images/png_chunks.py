@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-HEADER, PALETTE, PIXELS, END = b"IHDR", b"PLTE", b"IDAT", b"IEND"
+HEADER, PALETTE, TRANSPARENCY, PIXELS, END = b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"
 GRAY, PALETTE_INDEX = 0, 3  # color types
 
 HEAD_BYTES = 8  # length and type, before the data
@@ -51,6 +51,17 @@ def read_chunks(png: bytes) -> Iterator[Chunk]:
 def is_wide_gray(png: bytes) -> bool:
     """Returns whether a checked PNG has gray numbers of 16 bits."""
     return png.startswith(SIGNATURE) and png[_KIND] == _WIDE_GRAY
+
+
+def has_transparency(png: bytes) -> bool:
+    """Returns whether a checked PNG names colors, or gray levels, that are transparent."""
+    if not png.startswith(SIGNATURE):
+        return False
+    position, kind = len(SIGNATURE), b""
+    while kind not in (TRANSPARENCY, PIXELS):
+        length, kind = unpack_head(png, position)
+        position += HEAD_BYTES + length + CRC_BYTES
+    return kind == TRANSPARENCY
 
 
 def encode_chunk(kind: bytes, data: bytes = b"") -> bytes:

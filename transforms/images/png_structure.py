@@ -64,7 +64,9 @@ def check_png(data: bytes, only_header: bool = False) -> Image:
             if has_palette and (palette_bytes or length % 3 or not 3 <= length <= 3 * _MAX_COLORS):
                 raise corrupt(f"the palette at byte {position} is a second one or of a wrong length, {length} bytes")
             palette_bytes = length
-        elif kind == b"tRNS" and has_palette:  # with other color types decoders return no alpha by default
+        elif (
+            kind == png_chunks.TRANSPARENCY and has_palette
+        ):  # with other color types decoders return no alpha by default
             if not pixel_bytes and 0 < length <= palette_bytes // 3:  # libpng ignores any other
                 image = image._replace(channels=4, colorspace="RGBA")
         elif kind == b"eXIf":

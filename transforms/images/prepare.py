@@ -21,7 +21,6 @@ from imagebeam.transforms.images import (
     frame_reader,
     image_formats,
     limits,
-    native_resizer,
     orientations,
     pillow_decoder,
     pixels,
@@ -47,6 +46,7 @@ EACH = "each"  # of frames
 SRGB = "srgb"
 STRIP = "strip"
 _KEPT_COLORSPACES = {"rgb": ("RGB",), "gray": ("GRAY",), "mean": ("GRAY",)}  # by image.color; "keep" takes any
+_WITH_ALPHA = (2, 4)  # channels of bare pixels
 _MAX_BARE_PIXELS = 1 << 24  # whether larger pictures fit into an example is checked where they are encoded
 _LOSSY = (image_formats.JPEG, image_formats.WEBP)  # formats that may store other pixels than they are given
 _RECOLORED_BY_PILLOW = (("GRAY", "rgb"), ("RGB", "mean"))  # colorspace of a JPEG and image.color
@@ -109,7 +109,7 @@ class ImagePolicy:
             if self._wants_any_pixels or self._has_wanted_pixels(checked):
                 turned = self._turn(checked)
                 return self._keep(strip_metadata.strip(turned) if self.metadata == STRIP else turned)
-            if self.scaling.resampler == scaling.NATIVE and (resized := self._resize_in_c(checked)) is not None:
+            if self.scaling.is_native and (resized := self._resize_in_c(checked)) is not None:
                 return resized
             if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
                 self.limits.check_decoded(checked.height, checked.width, checked.format)
@@ -200,16 +200,6 @@ class ImagePolicy:
         looks_further = self._checks_headers or self.sum_pixels or self.objects is not None or self.frames == EACH
         return self._wants_any_pixels and takes_bytes and self.check == "structure" and not looks_further
 
-    @property
-    def kept_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels of bare pixels that are stored unseen; None if there is more to do."""
-        if self.raw_shape is None or self.is_raw or self.is_base64:
-            return None
-        height, width, _ = self.raw_shape
-        is_unscaled = self._scales_alone and self.scaling.scaled(width, height) == (width, height)
-        looks_further = self._checks_headers or self.sum_pixels or self.objects is not None or self.frames == EACH
-        return self.raw_shape if (self.encode == KEEP or is_unscaled) and not looks_further else None
-
     # These two are asked for every image.
     @functools.cached_property
     def _checks_headers(self) -> bool:
@@ -259,15 +249,17 @@ class ImagePolicy:
         return self.encode in encoders.BARE and self.color == KEEP and not (self.sum_pixels or is_cut)
 
     def _scale_bytes(self, image: Image) -> Image | None:
-        """Returns bare pixels at the size that is asked for; None if Pillow has to scale them."""
+        """Returns bare pixels at the size that is asked for; None if a picture of Pillow is needed."""
         width, height = self.scaling.scaled(image.width, image.height)
         if max(width * height, image.width * image.height) > _MAX_BARE_PIXELS:
             return None
         if (width, height) == (image.width, image.height):
             return image
+        if not self.scaling.is_native or image.channels in _WITH_ALPHA:
+            return None
         shape = image.height, image.width, image.channels
         data = resample.resize_bytes(image.data, shape, (width, height), self.scaling.filter)
-        return None if data is None else image._replace(data=data, height=height, width=width)
+        return image._replace(data=data, height=height, width=width)
 
     def _check_header(self, height: int, width: int, orientation: int, expected: tuple[int, int] | None) -> None:
         self.limits.check_size(height, width)
@@ -302,7 +294,8 @@ class ImagePolicy:
         """Returns whether the pixels of a checked JPEG or PNG are stored as they are, perhaps turned upright."""
         if self.encode != KEEP or image.colorspace not in _KEPT_COLORSPACES.get(self.color, (image.colorspace,)):
             return False
-        if self.background is not None and image.colorspace in ("GRAY_ALPHA", "RGBA"):
+        is_transparent = image.colorspace in ("GRAY_ALPHA", "RGBA")
+        if self.background is not None and (is_transparent or png_chunks.has_transparency(image.data)):
             return False
         if self.white_level != colors.WHITE and png_chunks.is_wide_gray(image.data):
             return False
@@ -329,16 +322,20 @@ class ImagePolicy:
     # --- pixels that are changed -------------------------------------------------------------------------------------
 
     def _resize_in_c(self, image: Image) -> Image | None:
-        """Returns a checked JPEG resized by `native_resizer`; None if that does not do all that is asked for."""
+        """Returns a checked JPEG resized in one call; None if that does not do all that is asked for."""
         turns = self.orientation == APPLY and image.orientation != checked_image.UPRIGHT
         stays_jpeg = image.format == image_formats.JPEG and self.encode in (KEEP, image_formats.JPEG)
-        if turns or not stays_jpeg or not self.scaling.is_needed(image.width, image.height):
+        is_padded = self.scaling.fit == "pad"
+        if turns or is_padded or not stays_jpeg or not self.scaling.is_needed(image.width, image.height):
             return None
         if (image.colorspace, self.color) in _RECOLORED_BY_PILLOW or not self._has_wanted_profile(image):
             return None
         reduction = self.scaling.reduction(image.width, image.height)
         self.limits.check_decoded(-(-image.height // reduction), -(-image.width // reduction), image.format)
-        resized = native_resizer.resize_jpeg(image, self.scaling, self.encoding, self.color == "gray")
+        how, size = self.scaling, (image.width, image.height)
+        resized = resample.resize_jpeg(
+            image, how.scaled(*size), how.part(*size), reduction, how.filter, self.encoding, self.color == "gray"
+        )
         if resized is None:
             return None
         if self.sum_pixels:
@@ -369,6 +366,7 @@ class ImagePolicy:
         has_turned = format not in structure.CHECKED_FORMATS and pixels.orientation(opened) != stated  # as TIFF's does
         picture = opened.copy() if is_frame else opened  # the next frame is drawn on it, and needs its metadata
         highest = colors.find_highest(picture)
+        picture = colors.with_alpha(picture)
         if self.profile == SRGB:
             picture = colors.to_srgb(picture, self.white_level)
         picture = colors.to_eight_bits(picture, self.white_level)

@@ -12,7 +12,6 @@ from imagebeam.transforms.images.pillow_decoder import pillow
 if TYPE_CHECKING:
     import PIL.Image
 
-PILLOW, NATIVE = "pillow", "native"  # values of `resampler`
 BLACK = (0, 0, 0)
 # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that leaves so many times the pixels per side that are wanted:
 # the filter after it then decides what is seen. tests/unit/transforms/images/test_scaling.py holds the bound.
@@ -30,7 +29,13 @@ class Scaling:
     max_pixels: int | None = None  # height * width
     enlarge: bool = False  # whether smaller images are enlarged to `shortest_side` or `longest_side`
     filter: str = "bicubic"  # a key of resample.FILTERS
-    resampler: str = PILLOW  # or NATIVE: JPEGs that stay JPEGs are resized by `native_resizer`
+    resampler: str = resample.NATIVE  # or resample.PILLOW
+
+    @property
+    def is_native(self) -> bool:
+        """Whether any image may be scaled in C."""
+        is_sized = any(side is not None for side in (self.size, self.shortest_side, self.longest_side, self.max_pixels))
+        return is_sized and self.resampler == resample.NATIVE
 
     def is_needed(self, width: int, height: int) -> bool:
         """Returns whether an image of this size in pixels is changed."""
@@ -95,7 +100,7 @@ class Scaling:
         """
         target = self.scaled(*(size or picture.size))
         if target != picture.size:
-            picture = resample.resize(picture, target, self.filter)
+            picture = resample.resize(picture, target, self.filter, self.resampler)
         if self.size is None or target == self.size[::-1]:
             return picture
         height, width = self.size

@@ -13,15 +13,13 @@ if TYPE_CHECKING:
     import PIL.Image
 
 try:
-    from imagebeam import _turn
+    from imagebeam import _writer
 except ImportError:  # it was not built
-    _turn = None  # type: ignore[assignment]
+    _writer = None  # type: ignore[assignment]
 
-# Of the coefficients, 4 for each value: 178 million pixels of a 4:2:0 photo. Pillow decodes no more either.
-MAX_MEMORY_BYTES = 2**30
+_MAX_VALUES = 2**28  # of all components: their coefficients take 4 bytes each. Pillow decodes no more either.
 
-_SOI, _SOS, _APP0, _APP1, _APP14 = b"\xff\xd8", 0xDA, 0xE0, 0xE1, 0xEE
-_ARITHMETIC = frozenset({0xC9, 0xCA})
+_SOI, _EOI, _SOS, _APP0, _APP1, _APP14 = b"\xff\xd8", 0xD9, 0xDA, 0xE0, 0xE1, 0xEE
 _PROGRESSIVE = frozenset({0xC2, 0xCA})
 _JFIF, _ADOBE = b"JFIF\0", b"Adobe"
 _ADOBE_TRANSFORM = 11  # offset of the color transform in the segment's content: 0 for RGB or CMYK, 1 YCbCr, 2 YCCK
@@ -45,28 +43,33 @@ class _Component(NamedTuple):
 
 
 def library() -> str | None:
-    """Returns name and version of the library that turns without loss; None where the C extension is missing."""
-    return None if _turn is None else _turn.LIBRARY
+    """Returns name and version of the library that turns without loss; None where it was not built in."""
+    return getattr(_writer, "TURNER", None)
 
 
 def turn_without_loss(image: Image) -> bytes | None:
     """Returns a checked JPEG turned upright, or None where only `encode_turned` can turn it."""
-    if _turn is None:
+    if library() is None or image.height * image.width * image.channels > _MAX_VALUES:
         return None
     segments = _read_segments(image.data)
+    if _has_metadata_between_scans(image.data, segments[-1].end):
+        return None  # it would move before the first scan, where an Adobe or JFIF segment changes the colors
     data = _with_upright_exif(image, segments)
     # Without stray bytes between segments, which are no damage to the image but would make libjpeg warn.
     parts = [data[start - 4 : end] for _, start, end in segments]
-    try:
-        turned = _turn.turn_jpeg(
-            b"".join((_SOI, *parts, data[segments[-1].end :])), image.orientation, MAX_MEMORY_BYTES
-        )
-        if turned is not None and any(segment.code in _ARITHMETIC for segment in segments):
-            # Numbers that damage has made too large are written, unlike in Huffman coding, but cannot be read again.
-            _turn.turn_jpeg(turned, 1, MAX_MEMORY_BYTES)
-        return turned
-    except ValueError:  # damage in the pixels, which Pillow repairs or refuses
-        return None
+    is_progressive = any(segment.code in _PROGRESSIVE for segment in segments)
+    whole = b"".join((_SOI, *parts, data[segments[-1].end :]))
+    turned: bytes | None = _writer.turn_jpeg(whole, image.orientation, is_progressive)
+    return turned
+
+
+def _has_metadata_between_scans(data: bytes, position: int) -> bool:
+    """Returns whether segments APPn or COM follow a scan; ends where the image does, also if it was cut short."""
+    while (marker := jpeg_structure.find_marker(data, position)) >= 0 and data[marker + 1] != _EOI:
+        if data[marker + 1] in jpeg_structure.METADATA:
+            return True
+        position = jpeg_structure.segment_end(data, marker)
+    return False
 
 
 def encode_turned(image: Image) -> bytes:

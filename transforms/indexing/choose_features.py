@@ -231,7 +231,8 @@ def choose_features(
         [kind] = use.kinds
         chosen.append(_feature(key, kind, use.num_single < survey.num_records, sources))
     if mixed:
-        notes.append(f"features of several kinds, which the reader does not give: {_named(mixed)}")
+        named = plural.name_some(mixed, _MAX_NAMED)
+        notes.append(f"features of several kinds, which the reader does not give: {named}")
     label_kind = next((feature.kind for feature in chosen if feature.source == features.LABEL), None)
     if label_kind == features.INT64 and _are_classes(labels):
         label_kind = "class"
@@ -322,7 +323,3 @@ def as_counts(labels: Mapping[int, int], classes: Classes) -> dict[str, int]:
         if classes.base <= label < last:
             counted[classes.names[label - classes.base]] += count
     return dict(sorted(counted.items()))
-
-
-def _named(keys: Sequence[str]) -> str:
-    return ", ".join(keys[:_MAX_NAMED]) + (f" and {len(keys) - _MAX_NAMED:,} more" if len(keys) > _MAX_NAMED else "")

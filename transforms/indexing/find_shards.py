@@ -12,7 +12,6 @@ from imagebeam import errors, look_ahead, plural, storage
 from imagebeam.transforms.sources import recognize_tfrecord, tfrecord_names
 
 _MAX_DEPTH = 4  # folders below that of the dataset
-_MAX_NAMED = 5
 _READS_AT_ONCE = 32
 _OWN_FOLDERS = frozenset({catalog_lib.INDEX_DIRECTORY, catalog_lib.STATE_DIRECTORY})
 
@@ -23,7 +22,7 @@ class ForeignShard(NamedTuple):
     name: str  # path below the folder of the dataset
     split: str
     size: int  # bytes
-    version: int  # as in storage.Entry
+    version: int  # see storage.Entry
 
 
 class FoundShards(NamedTuple):
@@ -77,17 +76,17 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
         found.append(ForeignShard(path, split, entry.size, entry.version))
     if broken:
         raise errors.ConfigError(
-            f"{_name_some(broken)} of {directory} begin{'s' * (len(broken) == 1)} with no TFRecord, plain or gzip: "
-            "damaged, or of another kind (TensorFlow's ZLIB is not read); fetch again, or move out of the folder"
+            f"{plural.name_some(broken)} of {directory} begin{'s' * (len(broken) == 1)} with no TFRecord, plain or "
+            "gzip: damaged, or of another kind (TensorFlow's ZLIB is not read); fetch again, or move out of the folder"
         )
     if not found:
         passed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(passed_over.items())) or "nothing"
-        more = f"; --split {pattern!r} matches none of {_name_some(left_out)}" if left_out else ""
+        more = f"; --split {pattern!r} matches none of {plural.name_some(left_out)}" if left_out else ""
         raise errors.ConfigError(f"there is no TFRecord file in {directory} (passed over: {passed}){more}")
     if by_kind["none"] and by_kind["gzip"]:
         raise errors.ConfigError(
-            f"{directory} holds plain TFRecord files ({_name_some(by_kind['none'])}) and gzip ones "
-            f"({_name_some(by_kind['gzip'])}): take one kind with --split PATTERN, or unpack the others"
+            f"{directory} holds plain TFRecord files ({plural.name_some(by_kind['none'])}) and gzip ones "
+            f"({plural.name_some(by_kind['gzip'])}): take one kind with --split PATTERN, or unpack the others"
         )
     _check_names([shard.name for shard in found])
     if matcher is None:
@@ -168,14 +167,9 @@ def _check_series(directory: str, names: Sequence[str], is_partial: bool) -> Non
             )
         missing = sorted(set(range(total)) - found) if min(found) == 0 else sorted(set(range(1, total + 1)) - found)
         if missing and not is_partial:
-            shown = ", ".join(f"{each:05d}" for each in missing[:_MAX_NAMED])
-            more = f" and {len(missing) - _MAX_NAMED:,} more" if len(missing) > _MAX_NAMED else ""
+            shown = plural.name_some([f"{each:05d}" for each in missing])
             raise errors.ConfigError(
                 f"{plural.count(len(missing), 'file')} of the {total:,} of {series.lstrip('/')} in {directory} "
-                f"{'is' if len(missing) == 1 else 'are'} missing: {shown}{more}; fetch them, or take those that are "
+                f"{'is' if len(missing) == 1 else 'are'} missing: {shown}; fetch them, or take those that are "
                 "there with --partial"
             )
-
-
-def _name_some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MAX_NAMED]) + (f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else "")

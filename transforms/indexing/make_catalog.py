@@ -1,4 +1,4 @@
-"""Makes the catalog of another tool's shards from what was found in them."""
+"""Makes the catalog of another tool's shards from the scans of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SLIM_LABEL = re.compile(r"(\d+):(.*)")  # a line of labels.txt of TF-slim
 
 @dataclasses.dataclass(frozen=True)
 class IndexOptions:
-    """What the user says of the shards.
+    """Options of `imagebeam index`.
 
     Attributes:
         image: key of the feature with the image; None to find it.
@@ -41,7 +41,7 @@ class IndexOptions:
 
 
 class Merged(NamedTuple):
-    """What all files hold."""
+    """Scans of all files, and their sums."""
 
     scans: Mapping[str, scan_shard.ShardScan]  # by name
     survey: kept_features.FeatureSurvey

@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from imagebeam import catalog as catalog_lib
 from imagebeam import records, storage
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.commit import commit_rights, control_folder, publish_dataset
+from imagebeam.transforms.publish import commit_rights, metadata_folder, publish_dataset
 
-SCANS_FILE = f"{catalog_lib.INDEX_DIRECTORY}/scans.json.gz"  # what was found in each shard, for the next index
+SCANS_FILE = f"{catalog_lib.INDEX_DIRECTORY}/scans.json.gz"  # scans of all shards, for the next index
 
 
 def staged_index_name(shard: catalog_lib.Shard) -> str:
@@ -59,15 +59,15 @@ def publish_index(
     """
     staging = settings.paths.staging(plan.fingerprint)
     store = storage.storage_of(staging)
-    marker = commit_rights.PublishMarker(settings.paths, plan.run_id, plan.fingerprint)
+    commit_lock = commit_rights.CommitLock(settings.paths, plan.run_id, plan.fingerprint)
     written = [
         elements.WrittenShard(name, shard, {}, {}) for name, split in catalog.splits.items() for shard in split.shards
     ]
-    publication = IndexPublication(settings, plan, written, marker)
+    publication = IndexPublication(settings, plan, written, commit_lock)
     publication.require_committed()
     publication.stage_catalog(catalog)
     lock = commit_rights.look_at_lock(settings.paths, plan.run_id)
-    with marker.held(lock.ended):
+    with commit_lock.held(lock.ended):
         publication.require_committed()
         publication.require_staged()
         for name, data in files.items():
@@ -76,5 +76,5 @@ def publish_index(
             store.write_whole(target, data)
         entries = {name: catalog_lib.File(len(data), records.extend_crc(0, data)) for name, data in files.items()}
         catalog = publication.publish(dataclasses.replace(catalog, files=entries))
-        control_folder.ControlFolder(settings).clear(plan, lock)
+        metadata_folder.MetadataFolder(settings).clear(plan, lock)
     return catalog

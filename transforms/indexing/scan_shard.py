@@ -1,4 +1,4 @@
-"""Reads one TFRecord file of another tool: checks every checksum, and finds out what the records hold."""
+"""Reads one TFRecord file of another tool: checks every checksum, and collects features, labels and sizes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Keys(NamedTuple):
 
     image: str
     label: str | None = None
-    texts: tuple[str, ...] = ()  # that may hold the name of the class
-    sizes: tuple[tuple[str, str], ...] = ()  # (image/height, key) and so on: that may hold the size of the image
+    texts: tuple[str, ...] = ()  # candidates for the name of the class
+    sizes: tuple[tuple[str, str], ...] = ()  # (image/height, key) and so on: candidates for the size of the image
     is_raw: bool = False  # whether the image is pixels without a header, of these sizes
 
     def as_json(self) -> list[Any]:
@@ -44,7 +44,7 @@ class ScanTask(NamedTuple):
 
 
 class ShardScan(NamedTuple):
-    """What a file holds."""
+    """Result of scanning a file."""
 
     name: str
     records: int = 0

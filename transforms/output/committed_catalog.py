@@ -8,7 +8,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, records, storage
 from imagebeam.transforms import elements
 
-_ATTEMPTS = 5  # of a catalog that is replaced while it is read
+_ATTEMPTS = 5  # a catalog may be replaced while it is read
 
 
 class FoundCatalog(NamedTuple):

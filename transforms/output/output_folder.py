@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, shard_names, snapshots, storage, verify_shards
+from imagebeam import errors, plural, shard_names, snapshots, storage, verify_shards
 from imagebeam.transforms.classes import object_classes
 from imagebeam.transforms.output import output_paths, tfds_metadata
 
@@ -22,7 +22,6 @@ _WRITTEN_FILES = (
     catalog_lib.REPORT_PAGE_FILE,
     *tfds_metadata.LOADED_BY,
 )
-_MAX_NAMED = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +31,8 @@ class OutputFolder:
     uri: str
 
     @property
-    def control(self) -> str:
-        return output_paths.OutputPaths(self.uri).control
+    def metadata(self) -> str:
+        return output_paths.OutputPaths(self.uri).metadata
 
     def find_unnamed_shards(self, suffix: str) -> list[str]:
         """Returns the files named like shards that no catalog of imagebeam names, sorted. A commit keeps them."""
@@ -76,7 +75,7 @@ class OutputFolder:
     def _is_snapshot(self, name: str) -> bool:
         """Returns whether a folder in that of the snapshots is one, or was begun."""
         folder = snapshots.folder_of(self.uri, name)
-        begun = (catalog_lib.CATALOG_FILE, catalog_lib.CONTROL_DIRECTORY, catalog_lib.STATE_DIRECTORY)
+        begun = (catalog_lib.CATALOG_FILE, catalog_lib.METADATA_DIRECTORY, catalog_lib.STATE_DIRECTORY)
         return snapshots.is_name(name) and any(entry.name in begun for entry in _entries_of(folder))
 
     def named_files(self) -> set[str]:
@@ -86,8 +85,8 @@ class OutputFolder:
     def left_files(self) -> set[str]:
         """Returns the files of replaced datasets and of interrupted commits."""
         names = set()
-        for entry in _entries_of(self.control):
-            uri = storage.join(self.control, entry.name)
+        for entry in _entries_of(self.metadata):
+            uri = storage.join(self.metadata, entry.name)
             if entry.kind == storage.DIRECTORY:
                 names |= self._files_in(storage.join(uri, catalog_lib.CATALOG_FILE))
             elif entry.name.startswith(output_paths.REPLACED_PREFIX):
@@ -96,9 +95,9 @@ class OutputFolder:
 
     def staging_folders(self) -> list[str]:
         """Returns the staging folders of runs that did not finish."""
-        entries = (entry for entry in _entries_of(self.control) if entry.kind == storage.DIRECTORY)
+        entries = (entry for entry in _entries_of(self.metadata) if entry.kind == storage.DIRECTORY)
         return sorted(
-            storage.join(self.control, entry.name)
+            storage.join(self.metadata, entry.name)
             for entry in entries
             if entry.name.startswith(catalog_lib.STAGING_PREFIX)
         )
@@ -175,8 +174,6 @@ def files_of(catalog: catalog_lib.Catalog) -> set[str]:
     if catalog.indexed:
         return {catalog_lib.CATALOG_FILE, *catalog.files} | _shards_of(catalog)
     names = {catalog_lib.CATALOG_FILE, catalog_lib.STATISTICS_FILE, catalog_lib.REJECTS_FILE, *catalog.files}
-    if catalog.is_self_contained:  # older catalogs do not name these
-        names.update(tfds_metadata.tfds_names(catalog))
     if catalog.labels:
         names.add(catalog_lib.LABELS_FILE)
     return names | _shards_of(catalog)
@@ -219,17 +216,11 @@ def _entries_of(folder: str) -> list[storage.Entry]:
         return []
 
 
-def name_some(names: list[str]) -> str:
-    """Returns a list such as `a, b and 3 more`."""
-    named = ", ".join(names[:_MAX_NAMED])
-    return named if len(names) <= _MAX_NAMED else f"{named} and {len(names) - _MAX_NAMED:,} more"
-
-
 def refuse_unnamed_shards(output: str, names: list[str]) -> str:
     """Returns the error text for files named like shards that no catalog names."""
     them = "it" if len(names) == 1 else "them"
     return (
-        f"{output} holds {name_some(names)}, which no {catalog_lib.CATALOG_FILE} names; choose another --output, or "
-        f"move or delete {them}: --overwrite replaces only what a catalog names, and readers that list the folder "
-        f"would read {them} with the dataset"
+        f"{output} holds {plural.name_some(names)}, which no {catalog_lib.CATALOG_FILE} names; choose another "
+        f"--output, or move or delete {them}: --overwrite replaces only what a catalog names, and readers that list "
+        f"the folder would read {them} with the dataset"
     )

@@ -1,1 +1,1 @@
-"""What one run will write: decided from the settings, the listed images and the output before any image is read."""
+"""Decides what a run writes, from the settings, the listed images and the output, before any image is read."""

@@ -85,7 +85,6 @@ def make_plan(
             tally.listed,
             rejects.counts,
             rejects.digest,
-            ranking.checksums,
         ),
         num_unseen_labels=len(_unseen_labels(settings, ranking)),
         kept=kept.features,
@@ -207,19 +206,19 @@ def _find_error(
     if missing:
         return errors.ConfigError(
             f"no image goes to the split {', '.join(missing)}; found are {', '.join(plan.splits) or 'none'}; "
-            + (_advise_on_carve(settings, plan, missing) or "change split.fractions or split.names, or add images")
+            + (_advise_on_holdout(settings, plan, missing) or "change split.fractions or split.names, or add images")
         )
     return None
 
 
-def _advise_on_carve(settings: DatasetSettings, plan: elements.DatasetPlan, missing: Sequence[str]) -> str:
+def _advise_on_holdout(settings: DatasetSettings, plan: elements.DatasetPlan, missing: Sequence[str]) -> str:
     """Returns what to do if a split is empty because another took all of its rows; "" if none did."""
-    for name, taken_from, first in settings.carve:
+    for name, taken_from, first in settings.holdout:
         if taken_from in missing and (taken := plan.splits.get(name)) is not None:
             fewer = max(1, taken.num_records // 10)
             return (
-                f"split.carve makes {name} of the first {first:,} rows of {taken_from}, which has "
-                f"{taken.num_records:,}: take fewer, such as --set split.carve.{name}.first={fewer}"
+                f"split.holdout makes {name} of the first {first:,} rows of {taken_from}, which has "
+                f"{taken.num_records:,}: take fewer, such as --set split.holdout.{name}.first={fewer}"
             )
     return ""
 

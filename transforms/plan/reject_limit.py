@@ -16,6 +16,11 @@ _REASONS_OF_CONFIG = frozenset(
 _ADVICE = {
     elements.Reason.NOT_FOUND: "convert again when nothing removes images from the input",
     elements.Reason.UNREADABLE: "grant read access to the images",
+    **dict.fromkeys((elements.Reason.HTTP_403, elements.Reason.HTTP_4XX), "give addresses that the servers answer"),
+    **dict.fromkeys(
+        (elements.Reason.HTTP_5XX, elements.Reason.TIMEOUT, elements.Reason.DNS),
+        "check the network and the servers' names, or convert again later",
+    ),
     elements.Reason.BAD_VALUE: "correct what the table, the annotations or the masks say of the images",
     elements.Reason.EMPTY_FILE: "copy the images to the input again, since their files have 0 bytes",
     elements.Reason.NOT_AN_IMAGE: "give the images as --input, or choose them with source.include",

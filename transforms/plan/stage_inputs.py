@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms import dataset_settings, elements, step
 from imagebeam.transforms.output import recorded_inputs
 
 
@@ -20,13 +20,10 @@ class _StageInputsFn(beam.DoFn):
 
 
 @dataclasses.dataclass
-class StageInputs(beam.PTransform):
+class StageInputs(step.Step):
     """Writes into the staging folder what the dataset is made of, before the first shard is written."""
 
     settings: dataset_settings.DatasetSettings
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, plan: beam.PCollection[elements.DatasetPlan]) -> beam.PCollection[None]:
         return plan | "Write" >> beam.ParDo(_StageInputsFn(self.settings))

@@ -1,1 +1,1 @@
-"""What a run reports of a dataset: rejects, statistics, changes since the snapshot before, and its HTML page."""
+"""Reports of a dataset: rejects, statistics, changes since the snapshot before, and the HTML page."""

@@ -17,7 +17,7 @@ _LARGE_READS_AT_ONCE = 16  # of files with the rejects of the listing, which hav
 class RejectFiles(NamedTuple):
     """Names of files in the staging folder, in their order in `rejects.jsonl`."""
 
-    early: Sequence[str]  # of the listing and the plan
+    early: Sequence[str]  # rejected while images were listed and planned
     of_shards: Sequence[str]  # of images that were rejected while a shard was written
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements
+from imagebeam.transforms import elements, step
 from imagebeam.transforms.shard import statistics
 
 SplitStatistics = tuple[str, bytes]  # split, pickled statistics: Beam encodes the strings of a dict as UTF-8
@@ -32,33 +32,33 @@ class _TakeStatisticsFn(beam.DoFn):
         yield beam.pvalue.TaggedOutput("statistics", (written.split, pickle.dumps(written.statistics)))
 
 
-class MergeStatisticsFn(beam.CombineFn):
-    """Pickled statistics of shards -> those of all."""
+class _PickledStatistics:
+    """A sum of pickled statistics."""
 
-    def create_accumulator(self) -> statistics.StatisticsMerger:
-        return statistics.StatisticsMerger()
+    def __init__(self) -> None:
+        self._merger = statistics.StatisticsMerger()
 
-    def add_input(self, merger: statistics.StatisticsMerger, part: bytes) -> statistics.StatisticsMerger:
-        merger.add(pickle.loads(part))
-        return merger
+    def add(self, part: bytes) -> None:
+        self._merger.add(pickle.loads(part))
 
-    def merge_accumulators(self, mergers: Iterable[statistics.StatisticsMerger]) -> statistics.StatisticsMerger:
-        merged = statistics.StatisticsMerger()
-        for each in mergers:
-            merged.merge(each)
-        return merged
+    def merge(self, other: "_PickledStatistics") -> None:
+        self._merger.merge(other._merger)
 
-    def extract_output(self, merger: statistics.StatisticsMerger) -> bytes:
-        return pickle.dumps(merger.result())
+    def result(self) -> bytes:
+        return pickle.dumps(self._merger.result())
+
+
+class MergeStatisticsFn(step.AddUpFn):
+    """Merges pickled statistics of shards."""
+
+    def __init__(self) -> None:
+        super().__init__(_PickledStatistics)
 
 
 @decorators.with_input_types(elements.WrittenShard)
 @dataclasses.dataclass
-class MergeStatistics(beam.PTransform):
+class MergeStatistics(step.Step):
     """Takes the statistics out of written shards and merges them by split."""
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, written: beam.PCollection[elements.WrittenShard]) -> MergedStatistics:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import records, snapshots, storage
 from imagebeam.transforms import dataset_settings
-from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.reports import snapshot_report
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.updates import commit_snapshot
@@ -28,7 +27,7 @@ _MAX_SHARES = 6  # of the thumbnails of a page, made at the same time: one split
 
 
 class _Task(NamedTuple):
-    """What the page of a dataset is made of."""
+    """The input of the page of a dataset."""
 
     output: str
     staging: str  # the folder
@@ -65,7 +64,7 @@ def stage_report(
         dataset: as it is published.
         statistics: as in `statistics.json`.
         note: is called with a note for the user if there is no page.
-        writers: token of the writer processes, which have imported Pillow already; None to make the page here.
+        writers: token of the writer processes; None to make the page here.
     """
     if not settings.writes_report:
         return {}
@@ -86,19 +85,6 @@ def stage_report(
         )
         return {}
     return {catalog_lib.REPORT_PAGE_FILE: catalog_lib.File(len(page.html), records.extend_crc(0, page.html))}
-
-
-def prepare(_: None = None) -> None:
-    """Imports what a page needs, for a writer process that has nothing to do yet."""
-    from imagebeam.transforms.html_report import make_report  # noqa: F401
-
-    pillow_decoder.pillow().preinit()
-
-
-def prepare_in(pool: writer_processes.WriterProcesses) -> None:
-    """Makes all writer processes import what a page needs while they wait for Beam: otherwise the commit waits."""
-    for _ in range(pool.size):
-        pool.submit(prepare, None)
 
 
 def _make_somewhere(task: _Task, writers: str | None) -> _Page:

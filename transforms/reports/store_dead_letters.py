@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 
 from imagebeam import errors, storage
-from imagebeam.transforms import dataset_settings, elements, hashing
+from imagebeam.transforms import dataset_settings, elements, hashing, step
 from imagebeam.transforms.shard import shard_writer
 
 _MIN_FILES, _MAX_FILES = 16, 4096
@@ -52,14 +52,11 @@ class _StoreFn(beam.DoFn):
 
 
 @dataclasses.dataclass
-class StoreDeadLetters(beam.PTransform):
+class StoreDeadLetters(step.Step):
     """Writes rejects into files in the staging folder and yields the files' names."""
 
     settings: dataset_settings.DatasetSettings
     plan: beam.PCollection[elements.DatasetPlan]  # one element
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     def expand(self, rejects: beam.PCollection[elements.Reject]) -> beam.PCollection[str]:
         plan = beam.pvalue.AsSingleton(self.plan)

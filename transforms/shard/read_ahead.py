@@ -12,13 +12,14 @@ import os
 import resource
 import stat
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
 from typing import NamedTuple, TypeAlias, cast
 
 from imagebeam import storage
 from imagebeam.storage import local
-from imagebeam.transforms import elements, unpacked_content
+from imagebeam.transforms import elements
+from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.packed import broken_content, snappy_blocks, zip_members
 
@@ -278,10 +279,6 @@ class SharedFiles:
                 os.close(self._descriptors.popitem(last=False)[1])
         return self._descriptors[uri]
 
-    def open_all(self, uris: Collection[str]) -> dict[str, int] | None:
-        """Returns the descriptors of different files, valid until the next call; None if they are too many."""
-        return None if len(uris) > _MAX_SHARED else {uri: self.open(uri) for uri in uris}
-
     def find(self, uri: str) -> int | None:
         """Returns the descriptor of a file that is open; None of any other. It is valid until the next `open`."""
         return self.open(uri) if uri in self._descriptors else None
@@ -388,6 +385,4 @@ def _find_change(ref: elements.ImageRef, status: os.stat_result) -> str | None:
 def _read_error(error: OSError) -> ReadError:
     if storage.is_fault(error):
         raise error
-    missing = isinstance(error, FileNotFoundError)
-    reason = elements.Reason.NOT_FOUND if missing else elements.Reason.UNREADABLE
-    return ReadError(reason, error.strerror or str(error))
+    return ReadError(elements.Reason.of_error(error), error.strerror or str(error))

@@ -51,14 +51,13 @@ def read_or_take(
     skipped: Mapping[int, elements.Reason],
     hasher: image_hashes.Hasher | None,
     take: read_ahead_lib.Take | None,
-    first: int = 0,
 ) -> Iterator[tuple[elements.ImageRef, checked_image.Image | elements.Reject | elements.Measures]]:
-    """Yields images like `read_images`, or what is counted of those that `take` wrote; `first` is the first number."""
+    """Yields images like `read_images`, or what is counted of those that `take` wrote."""
     limit = policy.limits.max_seconds
     watch = None if limit is None else time_limit.Watch(limit)
     image: checked_image.Image | elements.Reject
     try:
-        for number, (ref, files) in enumerate(_read_or_take_files(refs, read_ahead, take), first):
+        for number, (ref, files) in enumerate(_read_or_take_files(refs, read_ahead, take)):
             writer_processes.note_progress(number)
             if isinstance(files, elements.Measures):
                 yield ref, files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Iterator
 
 from imagebeam import errors, records
 from imagebeam.transforms import elements
@@ -16,7 +17,7 @@ from imagebeam.transforms.shard import (
 from imagebeam.transforms.shard import (
     read_ahead as read_ahead_lib,
 )
-from imagebeam.transforms.snapshots import image_states, snapshot_refs
+from imagebeam.transforms.snapshots import snapshot_refs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,18 +29,14 @@ class RecordCopier(shard_writer.ShardWriter):
         writer: records.RecordWriter,
         task: shard_writer.ShardTask,
         counts: statistics.StatisticsBuilder,
-        rejects: list[elements.Reject],
-        states: image_states.StateBuilder | None,
         hashes: list[image_hashes.HashedImage] | None,  # None: no image is decoded
-    ) -> int:
+    ) -> Iterator[tuple[elements.ImageRef, elements.Measures | elements.Reject]]:
         copied = (ref for ref in task.refs() if snapshot_refs.reject_of(ref) is None)
         fetched = read_ahead_lib.fetch(copied, self.read_ahead)
         for number, ref in enumerate(task.refs()):
             writer_processes.note_progress(number)
             if (reject := snapshot_refs.reject_of(ref)) is not None:
-                rejects.append(reject)
-                if states is not None:
-                    states.add_reject(ref, reject)
+                yield ref, reject
                 continue
             _, data = next(fetched)
             if isinstance(data, read_ahead_lib.ReadError):
@@ -52,8 +49,4 @@ class RecordCopier(shard_writer.ShardWriter):
                     "imagebeam verify"
                 ) from e
             writer.write(record.data)
-            measures = snapshot_refs.measures_of(ref)
-            counts.add(ref.classes, measures)
-            if states is not None:
-                states.add(ref, measures)
-        return 0
+            yield ref, snapshot_refs.measures_of(ref)

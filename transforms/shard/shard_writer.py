@@ -19,7 +19,6 @@ from imagebeam.transforms.shard import (
     encode,
     image_hashes,
     kept_jpegs,
-    kept_pixels,
     read_images,
     shard_file,
     statistics,
@@ -48,10 +47,6 @@ class ShardTask(NamedTuple):
         """Yields the references in the order of their ranks."""
         for _, packed in sorted(self.runs):
             yield from elements.unpack_refs(packed)
-
-    def columns(self) -> Iterator[elements.RefColumns]:
-        """Yields the references in the same order, the columns of some at a time."""
-        return (elements.unpack_columns(packed) for _, packed in sorted(self.runs) if packed)
 
     def without(self, image: int, reason: elements.Reason) -> ShardTask:
         """Returns this task with an image that is rejected unread; `image` is its number, counted from 0."""
@@ -89,7 +84,7 @@ class ShardWriter:
             written = decode_written(store.read(done))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError):  # empty after a power loss, or written by another version
+        except (ValueError, TypeError, KeyError):  # empty after a power loss
             return None
         in_staging = (
             storage.join(self.staging, name),
@@ -103,9 +98,7 @@ class ShardWriter:
         is_whole = has_shard and has_rejects and (index_crc32c is not None or self.compression != "none")
         is_whole = is_whole and (not self.keeps_state or self._has_state(written))
         is_whole = is_whole and (self.hasher is None or self._has_hashes(written))
-        # Versions before the checksums of indexes recorded none.
-        shard = dataclasses.replace(written.shard, index_crc32c=index_crc32c if self.compression == "none" else None)
-        return written._replace(shard=shard, is_kept=True) if is_whole else None
+        return written._replace(is_kept=True) if is_whole else None
 
     def _has_state(self, written: elements.WrittenShard) -> bool:
         """Returns whether the state of the shard's images is there, in the staging folder or moved to the output."""
@@ -134,6 +127,7 @@ class ShardWriter:
         store.make_directories(self.staging)
         counts = statistics.StatisticsBuilder()
         rejects: list[elements.Reject] = []
+        further = 0  # images in addition to the references
         states = image_states.StateBuilder() if self.keeps_state else None
         hashes: list[image_hashes.HashedImage] | None = None if self.hasher is None else []
         with (
@@ -142,7 +136,16 @@ class ShardWriter:
             shard_file.ShardFile(pending.file.fileno(), is_direct=store.is_local) as file,
         ):
             writer = records.RecordWriter(file, self.compression)
-            further = self._write_records(writer, task, counts, rejects, states, hashes)
+            for ref, found in self._write_records(writer, task, counts, hashes):
+                further += ref.frame > 0
+                if isinstance(found, elements.Reject):
+                    rejects.append(found)
+                    if states is not None:
+                        states.add_reject(ref, found)
+                else:
+                    counts.add(ref.classes, found)
+                    if states is not None:
+                        states.add(ref, found)
             writer.finish()
             pending.checksum = writer.num_bytes, writer.crc32c
             if file.finish() != pending.checksum:
@@ -174,44 +177,32 @@ class ShardWriter:
         writer: records.RecordWriter,
         task: ShardTask,
         counts: statistics.StatisticsBuilder,
-        rejects: list[elements.Reject],
-        states: image_states.StateBuilder | None,
         hashes: list[image_hashes.HashedImage] | None,
-    ) -> int:
-        """Writes the images; returns how many there are in addition to the references."""
+    ) -> Iterator[tuple[elements.ImageRef, elements.Measures | elements.Reject]]:
+        """Writes a record of each image, and yields what was measured of it, or why it has none.
+
+        Args:
+            writer: of the shard's file.
+            task: the images.
+            counts: takes what was dropped of images, and which are dark.
+            hashes: takes the hashes of images; None if there is no hasher.
+        """
         # A process that died may have died of an image: the next one tells of each before it looks at it.
         is_usual = self.hasher is None and not task.skipped and not writer_processes.notes_each()
         layout = kept_jpegs.find_layout(self.recipe, self.policy) if is_usual else None
         take = None if layout is None else kept_jpegs.KeptJpegs(writer, self.recipe, layout).take
-        shape = kept_pixels.find_shape(writer, self.recipe, self.policy) if is_usual else None
-        left: Iterable[tuple[int, Iterable[elements.ImageRef]]] = [(0, task.refs())]  # number of the first, references
-        if shape is not None:
-            left = kept_pixels.KeptPixels(writer, self.recipe, shape, counts, states).write(task.columns())
-        skipped, further = dict(task.skipped), 0
-        for first, refs in left:
-            images = read_images.read_or_take(refs, self.policy, self.read_ahead, skipped, self.hasher, take, first)
-            for ref, image in images:
-                if isinstance(image, elements.Measures):
-                    counts.add(ref.classes, image)
-                    if states is not None:
-                        states.add(ref, image)
-                    continue
-                further += ref.frame > 0
-                if isinstance(image, elements.Reject):
-                    rejects.append(image)
-                    if states is not None:
-                        states.add_reject(ref, image)
-                    continue
-                writer.write(*self.recipe.encode(ref, image))
-                measures = statistics.measure(ref.uri, image, self.recipe.count_objects(ref, image))
-                counts.add(ref.classes, measures)
-                counts.add_dropped(image.dropped_objects)
-                counts.dark.add(ref.key, image, self.policy.white_level)
-                if states is not None:
-                    states.add(ref, measures)
-                if hashes is not None:
-                    hashes.append(image_hashes.hashed(ref, image))
-        return further
+        skipped = dict(task.skipped)
+        images = read_images.read_or_take(task.refs(), self.policy, self.read_ahead, skipped, self.hasher, take)
+        for ref, image in images:
+            if isinstance(image, (elements.Measures, elements.Reject)):
+                yield ref, image
+                continue
+            writer.write(*self.recipe.encode(ref, image))
+            counts.add_dropped(image.dropped_objects)
+            counts.dark.add(ref.key, image, self.policy.white_level)
+            if hashes is not None:
+                hashes.append(image_hashes.hashed(ref, image))
+            yield ref, statistics.measure(ref.uri, image, self.recipe.count_objects(ref, image))
 
 
 def read_hashes(staging: str, written: elements.WrittenShard) -> list[image_hashes.HashedImage]:
@@ -254,7 +245,7 @@ def _checksum_index(uri: str, shard: catalog.Shard) -> int | None:
         return None
     crc = records.extend_crc(0, data)
     is_whole = len(offsets) == shard.records + 1 and offsets[-1] == shard.bytes
-    return crc if is_whole and shard.index_crc32c in (None, crc) else None
+    return crc if is_whole and crc == shard.index_crc32c else None
 
 
 def _has_lines(uri: str, count: int) -> bool:

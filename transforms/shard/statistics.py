@@ -73,7 +73,6 @@ class StatisticsBuilder:
         self._images: list[elements.Measures] = []  # not counted yet
         self._classes: list[Iterable[str]] = []  # of these images
         # Labels of images that are measured alike; not counted yet.
-        self._alike: dict[elements.Measures, collections.Counter[elements.Label]] = {}
         self._kinds: collections.Counter[tuple[str, str, int]] = collections.Counter()
         self._labels: collections.Counter[str] = collections.Counter()
         self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
@@ -90,10 +89,6 @@ class StatisticsBuilder:
         self._classes.append(classes)
         if len(self._images) == _MAX_IMAGES:
             self._count()
-
-    def add_alike(self, labels: Iterable[elements.Label], image: elements.Measures) -> None:
-        """Counts images that are measured alike, one for each label; `image` has format, colors and size alone."""
-        self._alike.setdefault(image, collections.Counter()).update(labels)
 
     def add_dropped(self, objects: Mapping[str, int]) -> None:
         """Counts objects of an image that are left out of its record, by kind."""
@@ -112,7 +107,6 @@ class StatisticsBuilder:
         dark_images.DarkImages.counts; "objects", by the id and name of their class.
         """
         self._count()
-        self._count_alike()
         formats: collections.Counter[str] = collections.Counter()
         colorspaces: collections.Counter[str] = collections.Counter()
         orientations: collections.Counter[str] = collections.Counter()
@@ -150,17 +144,6 @@ class StatisticsBuilder:
         self._pixels = _merge_pixels([self._pixels, *sums])
         self._images.clear()
         self._classes.clear()
-
-    def _count_alike(self) -> None:
-        for image, labels in self._alike.items():
-            for label, count in labels.items():
-                self._labels.update(dict.fromkeys(elements.classes_of(label), count))
-            count = labels.total()
-            self._kinds[image.format, image.colorspace, image.orientation] += count
-            self._count_size(image.height, image.width, count)
-            for name, value in zip(_RANGES, (image.height, image.width, image.num_bytes)):
-                self._add_range(name, value, value, value * count)
-        self._alike.clear()
 
     def _add_range(self, name: str, least: int, most: int, total: int) -> None:
         self._ranges[name] = _merge_ranges([self._ranges[name], {"min": least, "max": most, "sum": total}])

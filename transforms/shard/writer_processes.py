@@ -2,7 +2,7 @@
 
 Beam's own multi-processing starts complete Python workers that import Beam (0.6 to 2.2 s before the first shard, 100 MB
 each) and send every element through gRPC. A writer process imports no Beam: it is ready after some 0.1 s, takes 25 MB,
-and receives one pickled task per shard. Before that, one process lists the source while the launcher imports Beam.
+and receives one pickled task per shard. Before that, one process lists the source.
 
 concurrent.futures.ProcessPoolExecutor, with processes that are spawned, is not used for these reasons (Python 3.11):
 
@@ -15,8 +15,6 @@ concurrent.futures.ProcessPoolExecutor, with processes that are spawned, is not 
   needs: glibc reads it when a process starts.
 - It is ready after 0.26 s, these processes after 0.18 s (two processes with the shard writer imported).
 
-A command, which does nothing else, forks its writer processes where it can (`forked_child`).
-
 Each behaviour has a test in tests/unit/transforms/shard/test_writer_processes.py.
 """
 
@@ -26,7 +24,6 @@ import concurrent.futures
 import contextlib
 import contextvars
 import ctypes
-import functools
 import gc
 import itertools
 import os
@@ -41,8 +38,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeAlias
 
-from imagebeam.transforms.shard import forked_child
-
 # Removes the current folder, which `python -c` puts first on the path: modules of the user's project may hide ours.
 _SERVE = """
 import sys
@@ -53,7 +48,7 @@ writer_processes.serve(launcher=int(sys.argv[1]))
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_SEC = 5.0
 _NOTE_SEC = 0.25  # between two progress notes of a task
-_DONE, _FAILED, _NOTE, _SLOW, _EARLY = range(5)  # kinds of answers of a writer process
+_DONE, _FAILED, _NOTE, _SLOW = range(4)  # kinds of answers of a writer process
 _MAX_DEATHS = 20  # of processes, in one task
 
 # Settings of glibc's malloc: memory that held an image is kept for the next image. Given back to the kernel, it would
@@ -92,14 +87,9 @@ Mend: TypeAlias = Callable[[Any, Sequence[WriterDiedError]], Any]  # (task, deat
 class _Process:
     """One writer process and the pipes to and from it."""
 
-    def __init__(self, forks: bool = False) -> None:
-        """Starts the process, as a copy of this one if `forks`."""
+    def __init__(self) -> None:
         self._function: Callable[[Any], Any] | None = None
         self.images = 0  # done of the current task
-        self._popen: subprocess.Popen[bytes] | forked_child.ForkedChild
-        if forks:
-            self._popen = forked_child.ForkedChild(functools.partial(_serve_in_copy, os.getpid()), _MALLOC)
-            return
         environment = _MALLOC | os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._popen = subprocess.Popen(
             [sys.executable, "-c", _SERVE, str(os.getpid())],
@@ -109,20 +99,13 @@ class _Process:
             start_new_session=True,  # Ctrl-C reaches only the launcher, which then ends its writers
         )
 
-    def call(
-        self,
-        function: Callable[[Any], Any],
-        argument: Any,
-        notes_each: bool = False,
-        on_early: Callable[[bytes], None] | None = None,
-    ) -> Any:
+    def call(self, function: Callable[[Any], Any], argument: Any, notes_each: bool = False) -> Any:
         """Returns `function(argument)`, called in that process; the function is sent only when it changes.
 
         Args:
             function: to call.
             argument: its argument.
             notes_each: whether the process tells of each image before it begins it, so that one that kills it is known.
-            on_early: called with what the function passes to `answer_early`.
 
         Raises:
             WriterError: if the call raised.
@@ -136,12 +119,9 @@ class _Process:
             self._popen.stdin.flush()
             self._function = function
             kind, result = pickle.load(self._popen.stdout)
-            while kind in (_NOTE, _EARLY):
-                if kind == _NOTE:
-                    self.images = result
-                    last = result if notes_each else -1
-                elif on_early is not None:
-                    on_early(result)
+            while kind == _NOTE:
+                self.images = result
+                last = result if notes_each else -1
                 kind, result = pickle.load(self._popen.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as e:
             text = f"a writer process ended with code {self._end()}; was it out of memory?"
@@ -179,17 +159,15 @@ class _Process:
 class WriterProcesses:
     """A fixed number of writer processes that take tasks in the order given."""
 
-    def __init__(self, num_processes: int, forks: bool = False):
+    def __init__(self, num_processes: int):
         self.token = f"{os.getpid()}-{next(_numbers)}"  # small and picklable, for the steps of the pipeline
-        forks = forks and forked_child.can_fork()
-        self._processes = [_Process(forks) for _ in range(num_processes)]
+        self._processes = [_Process() for _ in range(num_processes)]
         self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
         for process in self._processes:
             self._idle.put(process)
         self._threads = concurrent.futures.ThreadPoolExecutor(num_processes, "imagebeam-writer")
         self._closing = threading.Lock()  # no process starts while all are killed
         self._is_closed = False
-        self._begun: dict[tuple[Callable[[Any], Any], Any], concurrent.futures.Future[Any]] = {}
 
     @property
     def size(self) -> int:
@@ -197,11 +175,7 @@ class WriterProcesses:
         return len(self._processes)
 
     def submit(
-        self,
-        function: Callable[[Any], Any],
-        argument: Any,
-        mend: Mend | None = None,
-        on_early: Callable[[bytes], None] | None = None,
+        self, function: Callable[[Any], Any], argument: Any, mend: Mend | None = None
     ) -> concurrent.futures.Future[Any]:
         """Returns the future of `function(argument)`; both must be picklable.
 
@@ -210,39 +184,20 @@ class WriterProcesses:
             argument: its argument.
             mend: called when the process dies during the call: returns the argument of the next try, in a new process,
                 or None to give up.
-            on_early: called in a thread with what the function passes to `answer_early`.
         """
-        return self._threads.submit(self._call, function, argument, mend, on_early)
-
-    def begin(self, function: Callable[[Any], Any], argument: Any) -> None:
-        """Submits a call early, whose future `take` returns later; function and argument must be hashable."""
-        self.keep(function, argument, self.submit(function, argument))
-
-    def keep(self, function: Callable[[Any], Any], argument: Any, future: concurrent.futures.Future[Any]) -> None:
-        """Keeps the future of a call, for `take`; function and argument must be hashable."""
-        self._begun[function, argument] = future
-
-    def take(self, function: Callable[[Any], Any], argument: Any) -> concurrent.futures.Future[Any]:
-        """Returns the future of a call that was begun, or submits it."""
-        return self._begun.pop((function, argument), None) or self.submit(function, argument)
+        return self._threads.submit(self._call, function, argument, mend)
 
     def count_images(self) -> int:
         """Returns how many images of the unfinished shards are done, as of `_NOTE_SEC` ago."""
         return sum(process.images for process in self._processes)
 
-    def _call(
-        self,
-        function: Callable[[Any], Any],
-        argument: Any,
-        mend: Mend | None,
-        on_early: Callable[[bytes], None] | None,
-    ) -> Any:
+    def _call(self, function: Callable[[Any], Any], argument: Any, mend: Mend | None) -> Any:
         process = self._idle.get()
         deaths: list[WriterDiedError] = []
         try:
             while True:
                 try:
-                    return process.call(function, argument, bool(deaths), on_early)
+                    return process.call(function, argument, bool(deaths))
                 except WriterDiedError as e:
                     deaths.append(e)
                     argument = mend(argument, deaths) if mend is not None and len(deaths) < _MAX_DEATHS else None
@@ -285,15 +240,9 @@ _started: dict[str, WriterProcesses] = {}  # by token; each job in this process 
 _current: contextvars.ContextVar[str | None] = contextvars.ContextVar("_current", default=None)  # one per thread
 
 
-def start(num_processes: int, forks: bool = False) -> WriterProcesses:
-    """Starts the writer processes of one job; `current` returns them in this thread until they are closed.
-
-    Args:
-        num_processes: how many.
-        forks: whether they may be copies of this process, where that is possible. For a process that does nothing else:
-            a user's program may hold what must not be copied, such as a CUDA context.
-    """
-    pool = WriterProcesses(num_processes, forks)
+def start(num_processes: int) -> WriterProcesses:
+    """Starts the writer processes of one job; `current` returns them in this thread until they are closed."""
+    pool = WriterProcesses(num_processes)
     _started[pool.token] = pool
     _current.set(pool.token)
     return pool
@@ -341,12 +290,6 @@ def serve(launcher: int) -> None:
         _answer(results, function, argument)
 
 
-def _serve_in_copy(launcher: int) -> None:
-    _started.clear()  # those of the launcher
-    _current.set(None)
-    serve(launcher)
-
-
 def _answer(results: BinaryIO, function: Callable[[Any], Any], argument: Any) -> None:
     try:
         answer = (_DONE, function(argument))
@@ -374,17 +317,6 @@ def note_progress(images: int) -> None:
     pickle.dump((_NOTE, images), _notes, protocol=5)
     _notes.flush()
     _next_note = time.monotonic() + _NOTE_SEC
-
-
-def answer_early(data: bytes) -> None:
-    """Sends the launcher a part of the answer while the task goes on; does nothing outside of a writer process.
-
-    Args:
-        data: bytes, which a thread of the launcher can receive while another one imports modules.
-    """
-    if _notes is not None:
-        pickle.dump((_EARLY, data), _notes, protocol=5)
-        _notes.flush()
 
 
 def end_as_slow(image: int) -> None:

@@ -1,1 +1,1 @@
-"""What a snapshot holds: the states of its images, and how they differ from the input. No Beam."""
+"""The states of the images in a snapshot, and their differences from the input. No Beam."""

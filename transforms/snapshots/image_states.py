@@ -3,8 +3,9 @@
 One file for each shard, gzip-compressed JSON, with columns of equal length in the order of the shard's records, and the
 images that were rejected while the shard was written.
 
-Format version 1 identifies an image by its `facts` alone, which cover the version of its file. Version 2, of runs with
-`update.compare: content`, has `contents` as well. Such a run still reads version 1, and images without a content.
+Format version 1 identifies an image by its `fingerprint` alone, which covers the version of its file. Version 2, of
+runs with `update.compare: content`, has `contents` as well. Such a run still reads version 1, and images without a
+content.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.transforms import elements
 
-FACTS_BYTES = 16
-STILL_BYTES = 8  # enough to tell apart what one key was and is: no other images are compared
-CONTENT_BYTES = STILL_BYTES + 16
+FINGERPRINT_BYTES = 16
+STABLE_BYTES = 8  # enough to tell apart what one key was and is: no other images are compared
+CONTENT_BYTES = STABLE_BYTES + 16
 _FORMAT_VERSION = 2
 STATISTICS_FILE = f"{catalog_lib.STATE_DIRECTORY}/statistics.json"  # merged statistics that can be merged further
 _LEVEL = 1
@@ -32,10 +33,10 @@ _OBJECTS = elements.Measures._fields.index("objects")  # the last field: older s
 
 
 class ImageState(NamedTuple):
-    """One image as a shard was written of it."""
+    """State of one image in a written shard."""
 
     key: str
-    facts: bytes  # digest of all that its record was made of
+    fingerprint: bytes  # digest of all that its record was made of
     num_bytes: int  # of the image, as far as known
     position: int  # row of the table, from 0
     labels: tuple[str, ...]  # its classes
@@ -46,7 +47,7 @@ class ImageState(NamedTuple):
 class RejectState(NamedTuple):
     """One image that was rejected while a shard was written."""
 
-    facts: bytes
+    fingerprint: bytes
     reject: elements.Reject
     split: str  # split, size and row decide its place in the order, which it takes although it has no record
     num_bytes: int
@@ -61,7 +62,7 @@ class ShardState(NamedTuple):
     rejects: Sequence[RejectState]
 
 
-def facts_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
+def fingerprint_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
     """Returns a digest of all that the record of an image is made of.
 
     Folders are left out, so that a moved input is the same input.
@@ -74,20 +75,22 @@ def facts_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
     place = f"{ref.offset} {ref.length}"
     if ref.blocks is not None:
         place += f" {ref.blocks}"
-    return _digest_facts(ref, ref.version, ref.mask and ref.mask.version, place, keep_position, FACTS_BYTES)
+    return _digest(ref, ref.version, ref.mask and ref.mask.version, place, keep_position, FINGERPRINT_BYTES)
 
 
-def still_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
-    """Returns a digest of what `facts_of` covers, without what changes with the file around an image.
+def stable_fingerprint_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
+    """Returns a digest of what `fingerprint_of` covers, without what changes with the file around an image.
 
-    That is the version of the file and the place in it: a tar is packed anew, and its other members move.
+    That is the version of the file and the place in it: a tar that is packed again moves its members.
     """
     length = ref.length if ref.blocks is None else ref.size  # the blocks around it change with its neighbours
-    still = ref._replace(further=tuple(image._replace(version=0) for image in ref.further)) if ref.further else ref
-    return _digest_facts(still, 0, 0, f"0 {length}", keep_position, STILL_BYTES)
+    unversioned = (
+        ref._replace(further=tuple(image._replace(version=0) for image in ref.further)) if ref.further else ref
+    )
+    return _digest(unversioned, 0, 0, f"0 {length}", keep_position, STABLE_BYTES)
 
 
-def _digest_facts(
+def _digest(
     ref: elements.ImageRef,
     version: int,
     mask_version: int | None,
@@ -101,7 +104,7 @@ def _digest_facts(
         mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, mask_version)
         text += repr((mask, ref.columns, ref.expected, ref.position if keep_position else 0))
     if ref.further:
-        text += repr([image.facts for image in ref.further])
+        text += repr([image.identity for image in ref.further])
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=digest_size).digest()
 
 
@@ -111,13 +114,13 @@ def add_content(ref: elements.ImageRef, *files: bytes) -> elements.ImageRef:
     SHA-256, cut to 128 bits: 70 us for 110 KB where the processor has instructions for it, half the time of BLAKE2b.
 
     Args:
-        ref: with the result of `still_of` as its content.
+        ref: with the result of `stable_fingerprint_of` as its content.
         files: the bytes of the image as they were read, and those of its mask and its further images.
     """
     digest = hashlib.sha256(files[0])
     for file in files[1:]:
         digest.update(hashlib.sha256(file).digest())
-    return ref._replace(content=ref.content[:STILL_BYTES] + digest.digest()[: CONTENT_BYTES - STILL_BYTES])
+    return ref._replace(content=ref.content[:STABLE_BYTES] + digest.digest()[: CONTENT_BYTES - STABLE_BYTES])
 
 
 class StateBuilder:
@@ -130,12 +133,12 @@ class StateBuilder:
 
     def add(self, ref: elements.ImageRef, measures: elements.Measures) -> None:
         """Adds an image that was written."""
-        row = ref.key, ref.facts, ref.num_bytes, ref.position, ref.classes, measures, _whole(ref.content)
+        row = ref.key, ref.fingerprint, ref.num_bytes, ref.position, ref.classes, measures, _whole(ref.content)
         self._images.append(ImageState(*row))
 
     def add_reject(self, ref: elements.ImageRef, reject: elements.Reject) -> None:
         place = ref.split, ref.num_bytes, ref.position
-        self._rejects.append(RejectState(ref.facts, reject, *place, _whole(ref.content)))
+        self._rejects.append(RejectState(ref.fingerprint, reject, *place, _whole(ref.content)))
         if ref.replaces:
             self.lost.append(ref.replaces)
 
@@ -152,7 +155,7 @@ def _whole(content: bytes) -> bytes:
 def encode_state(state: ShardState) -> bytes:
     """Returns the content of the state of a shard: the same bytes for the same state."""
     columns: tuple[Sequence[Any], ...] = tuple(zip(*state.images)) or ((),) * len(ImageState._fields)
-    keys, facts, num_bytes, positions, labels, measures, contents = columns
+    keys, fingerprints, num_bytes, positions, labels, measures, contents = columns
     of_rejects = [each.content for each in state.rejects]
     added: dict[str, Any] = {}
     if any(contents) or any(of_rejects):
@@ -166,14 +169,17 @@ def encode_state(state: ShardState) -> bytes:
         added["objects"] = objects
     fields = {
         "keys": keys,
-        "facts": base64.b64encode(b"".join(facts)).decode(),
+        "facts": base64.b64encode(b"".join(fingerprints)).decode(),
         "num_bytes": num_bytes,
         "positions": positions if any(positions) else [],
         "labels": labels if any(labels) else [],
         "measures": _dump(
             list(zip(*(each[:_OBJECTS] for each in measures)))
         ),  # a text, so that an update without a change does not parse it
-        "rejects": [[*reject, base64.b64encode(facts).decode(), *place] for facts, reject, *place, _ in state.rejects],
+        "rejects": [
+            [*reject, base64.b64encode(fingerprint).decode(), *place]
+            for fingerprint, reject, *place, _ in state.rejects
+        ],
         **added,
     }
     return gzip.compress(_dump(fields).encode(), _LEVEL, mtime=0)
@@ -242,32 +248,32 @@ def decode_state(data: bytes, num_images: int, where: str, with_measures: bool =
                 "imagebeam"
             )
         keys, joined = fields["keys"], base64.b64decode(fields["facts"])
-        facts = [joined[start : start + FACTS_BYTES] for start in range(0, len(joined), FACTS_BYTES)]
+        fingerprints = [joined[start : start + FINGERPRINT_BYTES] for start in range(0, len(joined), FINGERPRINT_BYTES)]
         positions = fields["positions"] or itertools.repeat(0, len(keys))
         labels = map(tuple, fields["labels"] or itertools.repeat((), len(keys)))
         measures: Iterator[elements.Measures | None] = itertools.repeat(None, len(keys))
         if with_measures:
             measures = _decode_measures(fields["measures"], fields.get("objects"))
         contents = _split_contents(fields.get("contents"), len(keys))
-        rows = zip(keys, facts, fields["num_bytes"], positions, labels, measures, contents)
+        rows = zip(keys, fingerprints, fields["num_bytes"], positions, labels, measures, contents)
         images = [ImageState(*row) for row in rows]
         of_rejects = _split_contents(fields.get("reject_contents"), len(fields["rejects"]))
         rejects = [
             RejectState(
-                base64.b64decode(facts),
+                base64.b64decode(fingerprint),
                 elements.Reject(key, uri, stage, elements.Reason(reason), detail),
                 split,
                 num_bytes,
                 position,
                 content,
             )
-            for (key, uri, stage, reason, detail, facts, split, num_bytes, position), content in zip(
+            for (key, uri, stage, reason, detail, fingerprint, split, num_bytes, position), content in zip(
                 fields["rejects"], of_rejects
             )
         ]
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as e:
         raise damaged(where, f"{type(e).__name__}: {e}") from e
-    if not len(images) == len(keys) == len(facts) == num_images:
+    if not len(images) == len(keys) == len(fingerprints) == num_images:
         raise damaged(where, f"it has {len(images):,} images, its shard {num_images:,} records")
     return ShardState(images, rejects)
 

@@ -53,7 +53,7 @@ class Figure(NamedTuple):
     """One difference between a snapshot and the one before."""
 
     kind: Kind
-    name: str  # of the split; bytes, height or width; the reason or ALL_REASONS
+    name: str  # name of the split; bytes, height or width; the reason or ALL_REASONS
     difference: float
     by_chance: float | None  # None: too few images to compare
     before: float | None = None  # the mean, or the share of rejects

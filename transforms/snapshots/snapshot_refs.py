@@ -30,7 +30,7 @@ def of_record(image: image_states.ImageState, split: str, uri: str, start: int, 
         label=image.labels,
         split=split,
         columns=(image.measures,),
-        facts=image.facts,
+        fingerprint=image.fingerprint,
         content=image.content,
     )
 
@@ -44,7 +44,7 @@ def of_reject(state: image_states.RejectState) -> elements.ImageRef:
         position=state.position,
         split=state.split,
         columns=(state.reject,),
-        facts=state.facts,
+        fingerprint=state.fingerprint,
         content=state.content,
     )
 

@@ -29,7 +29,7 @@ class SnapshotSettings:
 
     @property
     def continues(self) -> bool:
-        """Whether the snapshot takes records from an earlier one."""
+        """True if the snapshot takes records from an earlier one."""
         return bool(self.base or self.compacted)
 
     @property

@@ -91,7 +91,7 @@ class _Row(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class AnnotatedFilesSource:
+class AnnotatedFilesSource(image_source.ImageSource):
     """Images below `root`, each with an annotation file."""
 
     root: str
@@ -102,6 +102,17 @@ class AnnotatedFilesSource:
     # For lists of names without folder and extension: folder of the images, "" for lists of paths.
     named_in: str = ""
     unread: tuple[str, ...] = ()  # paths of folders whose images are in no split, and are counted
+    on_repeated_key: str = ""  # see SourceFacts
+
+    spreads = "rows"
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(
+            columns=self.reader.columns,
+            annotations=self.reader,
+            notes=unread_folders.notes(self.unread),
+            on_repeated_key=self.on_repeated_key,
+        )
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields all images."""
@@ -379,9 +390,12 @@ def _find(uri: str, store: storage.Storage, known: find_entries.Entries) -> stor
             ) from None
         return None
     except (OSError, ValueError) as e:
-        if isinstance(e, OSError) and storage.is_fault(e):
-            raise
-        raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e})") from e
+        reason = elements.Reason.UNREADABLE
+        if isinstance(e, OSError):
+            if storage.is_fault(e):
+                raise
+            reason = elements.Reason.of_error(e)
+        raise table_rows.BadRowError(reason, f"{uri!r} cannot be read ({e})") from e
     if entry is None or entry.kind == storage.FILE:
         return entry
     raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")

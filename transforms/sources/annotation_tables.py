@@ -74,7 +74,7 @@ def _mask_at(uri: str, folders: _Folders) -> elements.Mask:
 
 
 @dataclasses.dataclass(frozen=True)
-class AnnotationTableSource:
+class AnnotationTableSource(image_source.ImageSource):
     """Annotation files, each with the objects of many images, and the folders of these images below `root`."""
 
     root: str
@@ -84,6 +84,17 @@ class AnnotationTableSource:
     unread: tuple[str, ...] = ()  # paths of folders whose images are in no split, and are counted
 
     OPTION: ClassVar[str]  # section of the config, for errors
+    ON_REPEATED_KEY: ClassVar[str]  # see SourceFacts
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the values that `values_of` returns."""
+        raise NotImplementedError
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(
+            columns=self.columns, notes=unread_folders.notes(self.unread), on_repeated_key=self.ON_REPEATED_KEY
+        )
 
     def read(
         self, split: AnnotatedSplit, found: image_source.ListingBuilder

@@ -50,7 +50,7 @@ class ArraySplit(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ArraysSource:
+class ArraysSource(image_source.ImageSource):
     """Splits whose images all have one shape."""
 
     splits: tuple[ArraySplit, ...]
@@ -68,6 +68,9 @@ class ArraysSource:
             if label.cell == self.fields.label
         )
         return next(found, ())
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(shape=self.image_shape, class_names=self.class_names or None)
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields a reference for each image, in the order of the arrays."""

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import look_ahead, storage
-from imagebeam.transforms import elements, kept_features, unpacked_content
+from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.packed import gzip_content
 from imagebeam.transforms.sources import files, image_source, table_rows
 
@@ -58,7 +59,7 @@ Found = elements.ImageRef | elements.Reject | ListingProblem | PassedOver | Cell
 
 
 @dataclasses.dataclass(frozen=True)
-class ContainerSource(abc.ABC):
+class ContainerSource(image_source.ImageSource):
     """The files below a folder, `root`, that match one of the globs; images are numbered in the order of the paths."""
 
     NOUN: ClassVar[str]  # name of such a file in errors

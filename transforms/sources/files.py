@@ -49,13 +49,15 @@ class Directory(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class FilesSource:
+class FilesSource(image_source.ImageSource):
     """The images below a folder, `root`, that match one of the globs."""
 
     root: str
     include: tuple[str, ...] = EVERYTHING
     exclude: str = ""  # address below the root that is not listed: the output folder
     masks: mask_files.PairingRule | None = None  # if set, each image needs a mask, which is looked up with it
+
+    spreads = "folders"
 
     def __post_init__(self) -> None:
         if self.include != EVERYTHING:
@@ -190,9 +192,8 @@ class FilesSource:
         except OSError as e:
             if storage.is_fault(e):
                 raise
-            missing = isinstance(e, FileNotFoundError)
-            reason = elements.Reason.NOT_FOUND if missing else elements.Reason.UNREADABLE
-            detail = f"cannot be read ({e.strerror or e}), so it is unknown whether it is an image: {_REMEDIES[reason]}"
+            reason = elements.Reason.of_error(e)
+            detail = f"cannot be read ({e.strerror or e}), so it is unknown whether it is an image: {_remedy(reason)}"
             found.rejects.append(elements.Reject(path, uri, "list", reason, detail))
             return
         if is_image:
@@ -248,10 +249,15 @@ _UNREAD_KINDS = {
         "xpm",
     )
 }
-_REMEDIES = {
-    elements.Reason.NOT_FOUND: "run again when nothing removes files there",
-    elements.Reason.UNREADABLE: "grant read access, or leave it out with source.include",
-}
+
+
+def _remedy(reason: elements.Reason) -> str:
+    is_gone = reason is elements.Reason.NOT_FOUND
+    return (
+        "run again when nothing removes files there"
+        if is_gone
+        else ("grant read access, or leave it out with source.include")
+    )
 
 
 def _is_image_by_content(uri: str) -> bool:

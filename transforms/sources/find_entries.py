@@ -51,7 +51,7 @@ def look_at(uri: str, known: Entries) -> tuple[int, int]:
     except OSError as e:
         if storage.is_fault(e):
             raise
-        raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} cannot be read ({e.strerror or e})") from e
+        raise table_rows.BadRowError(elements.Reason.of_error(e), f"{uri!r} cannot be read ({e.strerror or e})") from e
     except ValueError as e:
         raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a valid path ({e})") from e
     if status is None:

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, plural, storage
-from imagebeam.transforms import elements, unpacked_content
+from imagebeam.transforms import elements
+from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.packed import broken_content, gzip_content
 from imagebeam.transforms.sources import image_source, table_rows
 
@@ -48,7 +49,7 @@ class IdxSplit(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class IdxSource:
+class IdxSource(image_source.ImageSource):
     """Splits whose images all have one shape."""
 
     splits: tuple[IdxSplit, ...]
@@ -58,6 +59,9 @@ class IdxSource:
     def image_shape(self) -> tuple[int, int, int]:
         """Height and width in pixels, and channels; the same for all images."""
         return _image_shape(self.splits[0].images)
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(shape=self.image_shape)
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields a reference for each image, in the order of the files."""

@@ -1,15 +1,16 @@
-"""Listings: batches of references, rejects and counts. Every source yields them."""
+"""The base of sources, and listings: the batches of references, rejects and counts that every source yields."""
 
 from __future__ import annotations
 
-import gc
+import abc
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple
 
 from imagebeam.transforms import elements, kept_features, sort_intervals
 from imagebeam.transforms.classes import labels_by_index
+from imagebeam.transforms.images import image_objects
 
 MAX_REFS = 10_000  # in one listing; packed they take some 0.4 MB, so a worker never holds much more than it works on
 
@@ -33,13 +34,6 @@ class Listing(NamedTuple):
         return self._replace(packed_refs=elements.pack_refs(self.packed_refs.refs))
 
 
-class ImageSource(Protocol):
-    """A source that can list its images; hashable and picklable."""
-
-    def list_all(self) -> Iterator[Listing]:
-        """Yields all images of the source."""
-
-
 class RowBatch(NamedTuple):
     """Rows of a table whose images are still to be looked up."""
 
@@ -48,36 +42,53 @@ class RowBatch(NamedTuple):
     first_position: int = 0  # of the first row of that table
 
 
-@runtime_checkable
-class RowSource(ImageSource, Protocol):
-    """A source that can read its rows in one place and look up their images in many."""
+class SourceFacts(NamedTuple):
+    """What an open source knows of all its images."""
+
+    columns: tuple[str, ...] = ()  # names of the values that it gives in ImageRef.columns
+    class_names: tuple[str, ...] | None = None  # in the order of their ids; None if it names none
+    annotations: image_objects.AnnotationReader | None = None  # parses the file ImageRef.mask, in the writers
+    shape: tuple[int, int, int] | None = None  # height, width and channels of pixels without a header
+    keypoints: tuple[str, ...] = ()  # of each object
+    notes: tuple[str, ...] = ()  # for the user, before anything is written
+    own_columns: tuple[str, ...] = ()  # that the options of a table use: they name no label
+    size_column: str = ""  # column of a table with the sizes of images that were not looked up
+    on_repeated_key: str = ""  # what to do about two images with one key; "" for a table
+
+
+class ImageSource(abc.ABC):
+    """A source that can list its images; hashable and picklable. Only `list_all` must be implemented."""
+
+    # How Beam lists it in parallel: "rows" with list_rows and look_up, "folders" as FilesSource.
+    spreads: ClassVar[Literal["", "rows", "folders"]] = ""
+
+    @abc.abstractmethod
+    def list_all(self) -> Iterator[Listing]:
+        """Yields all images of the source."""
 
     def list_rows(self) -> Iterator[RowBatch | Listing]:
-        """Yields all rows, and listings of what belongs to no row."""
+        """Yields all rows, and listings of what belongs to no row. For a source that spreads rows."""
+        raise NotImplementedError
 
     def look_up(self, batch: RowBatch) -> Listing:
-        """Returns the images of the rows."""
+        """Returns the images of the rows. For a source that spreads rows."""
+        raise NotImplementedError
 
+    def facts(self) -> SourceFacts:
+        """Returns what is known of all images. May read small files."""
+        return SourceFacts()
 
-_GC_THRESHOLD = 300_000  # new objects before garbage is collected: references are in no cycle, and stay
+    def column_names(self) -> Sequence[str] | None:
+        """Returns the names of the columns of a table; None for a source that is no table."""
+        return None
 
-
-def list_whole(source: ImageSource) -> list[Listing]:
-    """Lists a source completely in the calling process, which should do nothing else meanwhile."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(_GC_THRESHOLD, *thresholds[1:])
-    try:
-        return list(source.list_all())
-    finally:
-        gc.set_threshold(*thresholds)
-
-
-@runtime_checkable
-class Advising(ImageSource, Protocol):
-    """A source that can look for what is wrong if all of its images are rejected."""
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """Describes the places of the rows of a table for a user, such as `line 5 of /data/a.csv`."""
+        raise NotImplementedError
 
     def advise(self, reason: elements.Reason) -> str:
         """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
+        return ""
 
 
 def list_parts(

@@ -85,7 +85,7 @@ class LabelRule(pickled_fields.PickledFields):
         return re.compile(self.pattern or "")
 
     def _from_directory(self, ref: elements.ImageRef) -> str:
-        listed = self._lists.get(labels_by_index.folder_of(ref)) if self._lists else None
+        listed = self._lists.get(labels_by_index.folder_of(ref.key)) if self._lists else None
         if listed is not None:
             return self._from_list(ref, listed)
         folders = ref.key.split("/")[:-1]
@@ -105,7 +105,7 @@ class LabelRule(pickled_fields.PickledFields):
 
     @staticmethod
     def _from_list(ref: elements.ImageRef, labels: tuple[str, ...]) -> str:
-        number = labels_by_index.number_of(ref)
+        number = labels_by_index.number_of(ref.key)
         if not 1 <= number <= len(labels):
             raise LabelError(
                 elements.Reason.NO_LABEL,
@@ -119,10 +119,6 @@ class LabelRule(pickled_fields.PickledFields):
         if match is None or not match["label"]:
             raise LabelError(elements.Reason.NO_LABEL, f"{name!r} does not match label.pattern {self.pattern!r}")
         return match["label"], (match[self.group] or "") if self.group else ref.group
-
-
-# For references that have their label already.
-LABELLED = LabelRule(by="none", kind=None)
 
 
 def label_all(
@@ -143,5 +139,5 @@ def label_all(
         except LabelError as e:
             rejects.append(elements.Reject(ref.key, ref.uri, "label", e.reason, e.detail))
         if surveyor is not None:
-            surveyor.add(ref)
+            surveyor.add(ref.key, ref.label)
     return labelled, rejects

@@ -61,9 +61,7 @@ class Advisor:
             return self.rules.lists.advise(list(self._first_keys()))
         if reason == elements.Reason.NO_MATCH.value:
             return f"the first paths are {', '.join(map(repr, self._first_keys()))}"
-        if isinstance(self.source, image_source.Advising):
-            return self.source.advise(elements.Reason(reason))
-        return ""
+        return self.source.advise(elements.Reason(reason))
 
     def notes(self, found: Mapping[str, int]) -> list[str]:
         """Returns notes on a source some of whose images can be used.

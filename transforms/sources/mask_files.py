@@ -88,7 +88,7 @@ class MaskRule:
         except OSError as e:
             if storage.is_fault(e):
                 raise
-            return _reject(ref, elements.Reason.UNREADABLE, f"its mask {path!r} cannot be read ({e.strerror or e})")
+            return _reject(ref, elements.Reason.of_error(e), f"its mask {path!r} cannot be read ({e.strerror or e})")
         if entry.kind != storage.FILE:
             return _reject(ref, elements.Reason.UNREADABLE, f"its mask {path!r} is not a regular file ({entry.kind})")
         split = (match[SPLIT_GROUP] or "") if self.names_split else ref.split

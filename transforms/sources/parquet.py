@@ -16,9 +16,17 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors, plural, storage
-from imagebeam.transforms import elements, pickled_fields, unpacked_content
+from imagebeam.transforms import elements, pickled_fields
+from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.packed import broken_content, gzip_content, parquet_content
-from imagebeam.transforms.sources import containers, parquet_columns, parquet_pages, range_window, table_rows
+from imagebeam.transforms.sources import (
+    containers,
+    image_source,
+    parquet_columns,
+    parquet_pages,
+    range_window,
+    table_rows,
+)
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
 _TAIL_BYTES = 8  # length of the footer, and the magic number
@@ -42,6 +50,9 @@ class ParquetSource(pickled_fields.PickledFields, containers.ContainerSource):
 
     image: str = ""  # column with the images; "" finds it
     names_classes: bool = True  # replace the ids in the label's column by the names of the classes, if these are known
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(class_names=self.layout.names or None, notes=self.layout.notes)
 
     @functools.cached_property
     def layout(self) -> parquet_columns.Layout:

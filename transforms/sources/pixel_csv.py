@@ -25,7 +25,7 @@ class PixelFile(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class PixelCsvSource:
+class PixelCsvSource(image_source.ImageSource):
     """Files whose images all have one shape."""
 
     files: tuple[PixelFile, ...]
@@ -37,6 +37,9 @@ class PixelCsvSource:
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of their ids, as the config states them; () if it does not."""
         return tuple(dict.fromkeys(name for _, name in self.names))
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(shape=self.image_shape, class_names=self.class_names or None)
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields a reference for each row, in the order of the files."""

@@ -50,7 +50,7 @@ def save(source: files.FilesSource, uri: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedListingSource:
+class SavedListingSource(image_source.ImageSource):
     """The images of a saved listing."""
 
     uri: str

@@ -16,11 +16,11 @@ PURPOSE = b"imagebeam.split"
 class SplitRule:
     """Rule that finds the split of a reference."""
 
-    by: str  # directory, column, hash, index, source, none; or assigned: there is nothing to find
+    by: str  # directory, column, hash, index, source or none
     name: str = "train"  # for none
     fractions: tuple[tuple[str, float], ...] = ()  # for hash: in the order of the config
     counts: tuple[tuple[str, int | None], ...] = ()  # for index: rows of each split; None is all that follow
-    carve: tuple[tuple[str, str, int], ...] = ()  # new split, split to take rows from, how many of its first rows
+    holdout: tuple[tuple[str, str, int], ...] = ()  # new split, split to take rows from, how many of its first rows
     stratify: bool = False
     grouped: bool = False
     seed: int = 0
@@ -60,7 +60,7 @@ class SplitRule:
             ValueError: if there is no split for it.
         """
         split = self._find(ref)
-        for name, taken_from, first in self.carve:
+        for name, taken_from, first in self.holdout:
             if split == taken_from and ref.position < first:
                 split = name
                 break
@@ -99,10 +99,6 @@ class SplitRule:
         if self.declared is not None and name not in self.declared:
             raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")
         return name
-
-
-# For references that have their split already.
-ASSIGNED = SplitRule(by="assigned")
 
 
 def assign_all(

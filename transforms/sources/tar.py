@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam.transforms import elements, unpacked_content
+from imagebeam import plural
+from imagebeam.transforms import elements
+from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.sources import containers, files, range_window, table_rows, tar_members
+from imagebeam.transforms.sources import containers, files, image_source, range_window, table_rows, tar_members
 
 STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
 
@@ -46,6 +48,9 @@ class TarSource(containers.ContainerSource):
     FILE_NAME = re.compile(r".+\.(tar|tar\.gz|tgz)", re.IGNORECASE)
     EXPECTED = "a file whose name ends in .tar or .tar.gz"
     CELL = "member or key of .json"
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(on_repeated_key="rename one of the two members, or leave one out")
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
         """Yields the images of one tar."""
@@ -152,9 +157,7 @@ def _split_name(
 def _find_image(parts: Sequence[_Part]) -> tar_members.Member:
     found = [part.member for part in parts if part.extension in files.IMAGE_EXTENSIONS]
     names = [part.member.name for part in parts]
-    listed = ", ".join(map(repr, names[:_MAX_NAMED])) + (
-        f" and {len(names) - _MAX_NAMED} more" * (len(names) > _MAX_NAMED)
-    )
+    listed = plural.name_some(list(map(repr, names)), _MAX_NAMED)
     if len(found) == 1:
         return _check_stored(found[0])
     if found:

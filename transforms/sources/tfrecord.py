@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from imagebeam import errors, example, features, plural, records, shard_names, storage
-from imagebeam.transforms import elements, kept_features, unpacked_content
+from imagebeam.transforms import elements, kept_features
+from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.images import base64_pixels
-from imagebeam.transforms.sources import containers, recognize_tfrecord, table_rows, tfrecord_names
+from imagebeam.transforms.sources import containers, image_source, recognize_tfrecord, table_rows, tfrecord_names
 
 _RECORD = re.compile(r"\.records?$", re.IGNORECASE)
 SPLIT = "split"  # cell of every record: the split in the file's name, unless a feature has this name
@@ -40,6 +41,12 @@ class TfrecordSource(containers.ContainerSource):
     @classmethod
     def is_container(cls, uri: str, size: int) -> bool:
         return bool(recognize_tfrecord.kind_of(uri, size))
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(
+            on_repeated_key="remove one, or choose a feature of unique ids in source.tfrecord.key; by default file and "
+            "number are the key"
+        )
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
         """Yields the images of one file; reads all of it and checks every checksum."""

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from imagebeam import storage
+from imagebeam import plural, storage
 from imagebeam.transforms.sources import files, walk_folders
 
 KIND = "image_outside_splits"
 EXTENSIONS = tuple(f".{each}" for name in files.IMAGE_EXTENSIONS for each in (name, name.upper()))
+
+
+def notes(folders: Sequence[str]) -> tuple[str, ...]:
+    """Returns a note that names folders which are not read; () if there are none."""
+    if not folders:
+        return ()
+    return (
+        f"folders with images that belong to no split, and are not read: {plural.name_some(folders)}; "
+        "to read them, name them with the splits in the section of the source",
+    )
 
 
 def count_images(root: str, folders: Iterable[str], exclude: str = "") -> dict[str, int]:

@@ -10,9 +10,8 @@ import dataclasses
 import glob
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
-from imagebeam import storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.packed import zip_members
@@ -21,7 +20,8 @@ from imagebeam.transforms.sources import containers, files, zip_directory
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz", 98: "ppmd"}
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".7z", ".rar")
 _OF_MAC = "__MACOSX/"  # resource forks
-_READ_BYTES = 8 << 20
+_SYMBOLIC_LINK = 0o120000  # of the mode
+_UNIX = (3, 19)  # systems whose attributes hold a mode: Unix, OS X
 
 # Kinds of members that are passed over and counted, beside those in files.py.
 DIRECTORY = "directory"
@@ -48,7 +48,7 @@ class ZipSource(containers.ContainerSource):
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:
         """Yields the images of one archive; reads its directory alone."""
         members: Iterable[zip_directory.Member]
-        members, folder = zip_directory.read_members(_reader(container), container.size), ""
+        members, folder = zip_directory.read_members(container.uri, container.version), ""
         try:
             if not self.archive:
                 members = [*members]
@@ -68,7 +68,7 @@ class ZipSource(containers.ContainerSource):
         """Returns the reference or reject of a member, or its kind if it is passed over; None outside of `inside`."""
         path = member.name.removeprefix("./")
         uri = zip_members.address_of(container.uri, path)
-        if member.is_directory:
+        if path.endswith("/"):
             return None
         if _leaves(path):
             detail = f"its path {member.name!r} leaves the archive: pack it again with relative paths"
@@ -83,20 +83,14 @@ class ZipSource(containers.ContainerSource):
             return containers.PassedOver(files.NOT_INCLUDED)
         if (refused := _refuse(member, self.max_image_bytes)) is not None:
             return elements.Reject(key, uri, "list", *refused)
-        return elements.ImageRef(key, uri, member.size, container.version, offset=member.offset, length=member.length)
-
-
-def _reader(container: containers.Container) -> Callable[[int, int], bytes]:
-    store = storage.storage_of(container.uri)
-
-    def read(offset: int, length: int) -> bytes:
-        stop = min(offset + length, container.size)
-        return b"".join(
-            store.read(container.uri, first, min(_READ_BYTES, stop - first), version=container.version)
-            for first in range(offset, stop, _READ_BYTES)
+        return elements.ImageRef(
+            key,
+            uri,
+            member.entry.file_size,
+            container.version,
+            offset=member.entry.header_offset,
+            length=member.length,
         )
-
-    return read
 
 
 def _folder_of(path: str, members: list[zip_directory.Member]) -> str:
@@ -117,7 +111,7 @@ def _passed_over(member: zip_directory.Member, path: str) -> str | None:
     """Returns the kind of a member that is no image; None for an image."""
     if any(part.startswith(".") for part in path.split("/")) or member.name.startswith(_OF_MAC):
         return files.HIDDEN
-    if member.is_link:
+    if member.entry.create_system in _UNIX and member.entry.external_attr >> 16 & 0o170000 == _SYMBOLIC_LINK:
         return files.SPECIAL
     if path.lower().endswith(_ARCHIVES):
         return ARCHIVE
@@ -128,16 +122,17 @@ def _passed_over(member: zip_directory.Member, path: str) -> str | None:
 
 def _refuse(member: zip_directory.Member, max_bytes: int) -> tuple[elements.Reason, str] | None:
     """Returns why a member cannot be read; None if it can."""
-    if member.flags & zip_directory.ENCRYPTED:
+    method, size, packed_bytes = member.entry.compress_type, member.entry.file_size, member.entry.compress_size
+    if member.is_encrypted:
         return elements.Reason.UNREADABLE, "it is encrypted: unpack the archive with its password"
-    if member.method not in (zip_members.STORED, zip_members.DEFLATED):
-        name = _METHODS.get(member.method, f"method {member.method}")
+    if method not in (zip_members.STORED, zip_members.DEFLATED):
+        name = _METHODS.get(method, f"method {method}")
         return elements.Reason.UNSUPPORTED_FORMAT, f"it is compressed by {name}: pack it again by deflate, or unpack it"
-    if member.size > max_bytes:
-        return elements.Reason.TOO_LARGE, f"it unpacks to {member.size:,} bytes, up to {max_bytes:,} are taken"
-    if member.size > zip_members.MAX_RATIO * (member.packed_bytes + 1):
-        detail = f"{member.packed_bytes:,} bytes cannot unpack to {member.size:,}, as the archive says"
+    if size > max_bytes:
+        return elements.Reason.TOO_LARGE, f"it unpacks to {size:,} bytes, up to {max_bytes:,} are taken"
+    if size > zip_members.MAX_RATIO * (packed_bytes + 1):
+        detail = f"{packed_bytes:,} bytes cannot unpack to {size:,}, as the archive says"
         return elements.Reason.CORRUPT, detail
-    if member.method == zip_members.STORED and member.size != member.packed_bytes:
+    if method == zip_members.STORED and size != packed_bytes:
         return elements.Reason.CORRUPT, "it is stored, and has two sizes"
     return None

@@ -1,1 +1,1 @@
-"""What an update does with a snapshot: compares the input with it, and continues it."""
+"""Compares the input with a snapshot, and continues the snapshot."""

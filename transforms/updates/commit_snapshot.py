@@ -17,7 +17,7 @@ Statistics = Mapping[str, Mapping[str, Any]]  # merged, by split
 
 
 class Changes(NamedTuple):
-    """What a run changes in the snapshot before, besides the shards that it writes."""
+    """Changes of a run to the snapshot before, besides the shards that it writes."""
 
     comparison: summaries.Comparison = summaries.NO_SNAPSHOT
     removed: Iterable[elements.RemovedRecords] = ()
@@ -29,10 +29,10 @@ NO_CHANGES = Changes()
 
 
 class Run(NamedTuple):
-    """What one run has written and removed, for its report."""
+    """Everything that one run has written and removed, for its report."""
 
     base: catalog_lib.Catalog | None  # catalog of the snapshot before
-    base_statistics: Statistics  # of the snapshot before; {} if there is none, or they are lost
+    base_statistics: Statistics  # from the snapshot before; {} if there is none, or they are lost
     written: catalog_lib.Catalog  # catalog of the shards that were written
     statistics: Statistics  # of these shards
     comparison: summaries.Comparison

@@ -15,12 +15,13 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import counters, elements, hashing, ref_batches, spread_rows, summaries
+from imagebeam.transforms import counters, elements, hashing, ref_batches, spread_rows, step, summaries
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.shard import read_images
-from imagebeam.transforms.snapshots import compare_images, image_states, snapshot_settings, snapshot_states
+from imagebeam.transforms.snapshots import image_states, snapshot_settings, snapshot_states
+from imagebeam.transforms.updates import compare_images
 
-_MAX_PART_ROWS = 400_000  # of an interval that are objects at the same time: 200 MB
+_MAX_PART_ROWS = 400_000  # rows of an interval that are Python objects at the same time: 200 MB
 _MAX_OTHERS = 20_000  # images that a bundle holds before it reads their bytes: 10 MB
 PackedRows = tuple[int, bytes]  # number of rows, packed rows
 
@@ -28,7 +29,7 @@ PackedRows = tuple[int, bytes]  # number of rows, packed rows
 class ComparedImages(NamedTuple):
     """The outputs of CompareWithSnapshot."""
 
-    images: beam.PCollection[ref_batches.RefBatch]  # to be read and written, each with its facts
+    images: beam.PCollection[ref_batches.RefBatch]  # to be read and written, each with its fingerprint
     rejects: beam.PCollection[elements.Reject]  # also of unchanged images that were rejected before
     removed: "beam.PCollection[elements.RemovedRecords] | None" = None
     comparison: "beam.pvalue.AsSingleton | None" = None  # a Comparison
@@ -42,7 +43,7 @@ class _SpreadFn(spread_rows.SpreadRowsFn):
 
 
 class _SpreadListedFn(_SpreadFn):
-    """References -> (interval, packed references with their facts)."""
+    """References -> (interval, packed references with their fingerprints)."""
 
     def __init__(self, keep_position: bool, by_content: bool):
         self._keep_position = keep_position
@@ -52,11 +53,11 @@ class _SpreadListedFn(_SpreadFn):
         for ref in refs:
             # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
             row: tuple[Any, ...] = (
-                *ref[: compare_images.FACTS_OF_REF],
-                image_states.facts_of(ref, self._keep_position),
+                *ref[: compare_images.FINGERPRINT_OF_REF],
+                image_states.fingerprint_of(ref, self._keep_position),
             )
             if self._by_content:
-                row = (*row, image_states.still_of(ref, self._keep_position))
+                row = (*row, image_states.stable_fingerprint_of(ref, self._keep_position))
             self.add(spread_rows.interval_of_key(ref.key), row)
         if self.is_full:
             yield from self.take()
@@ -180,6 +181,9 @@ class _Merged:
         self.moved += part.moved
         self.same_contents += part.same_contents
 
+    def merge(self, other: "_Merged") -> None:
+        self.add(other.result())
+
     def result(self) -> summaries.Comparison:
         counts = {name: dict(sorted(each.items())) for name, each in self.counts.items()}
         labels = {split: dict(sorted(each.items())) for split, each in sorted(self.removed_labels.items())}
@@ -197,26 +201,6 @@ class _Merged:
         )
 
 
-class _MergeComparisonsFn(beam.CombineFn):
-    """Comparisons of parts -> the whole Comparison."""
-
-    def create_accumulator(self) -> _Merged:
-        return _Merged()
-
-    def add_input(self, merged: _Merged, part: summaries.Comparison) -> _Merged:
-        merged.add(part)
-        return merged
-
-    def merge_accumulators(self, accumulators: Iterable[_Merged]) -> _Merged:
-        merged = _Merged()
-        for each in accumulators:
-            merged.add(each.result())
-        return merged
-
-    def extract_output(self, merged: _Merged) -> summaries.Comparison:
-        return merged.result()
-
-
 class _NameShardsFn(beam.DoFn):
     """-> the index of each file of states in the snapshot before."""
 
@@ -232,19 +216,16 @@ class _NameShardsFn(beam.DoFn):
 
 @decorators.with_input_types(ref_batches.RefBatch)
 @dataclasses.dataclass
-class CompareWithSnapshot(beam.PTransform):
+class CompareWithSnapshot(step.Step):
     """Leaves out the images that the snapshot before has already, and finds the records that are gone from the input.
 
     Without a snapshot before, all images go on. Without snapshots, nothing is done.
     """
 
     settings: snapshot_settings.SnapshotSettings | None  # None without snapshots
-    rejects: beam.PCollection[elements.Reject]  # of the listing, the labels and the splits
+    rejects: beam.PCollection[elements.Reject]  # rejected while images are listed, labelled and split
     keep_position: bool  # whether the row in the source counts, as it does where the row decides the order
     read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD  # of the images whose bytes are compared
-
-    def __post_init__(self) -> None:
-        super().__init__()
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> ComparedImages:
@@ -274,7 +255,7 @@ class CompareWithSnapshot(beam.PTransform):
             )
             .with_outputs("rejects", "removed", "comparisons", main="images")
         )
-        merge = beam.CombineGlobally(_MergeComparisonsFn()).as_singleton_view()
+        merge = beam.CombineGlobally(step.AddUpFn(_Merged)).as_singleton_view()
         comparison = compared.comparisons | "MergeComparisons" >> merge
         early = () if self.settings.retry_rejects else (self.rejects,)
         rejects = (*early, compared.rejects) | "AllRejects" >> beam.Flatten()

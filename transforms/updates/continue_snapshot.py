@@ -93,7 +93,7 @@ def describe(
     plan: elements.DatasetPlan,
     comparison: summaries.Comparison | None,
 ) -> dict[str, Any]:
-    """Returns the facts of a snapshot for its catalog."""
+    """Returns what the catalog says of a snapshot."""
     digest = f"{(rejects.digest - (comparison.kept_rejects_digest if comparison else 0)) % (1 << 128):032x}"
     if base is not None and settings.retry_rejects:  # images that were not rejected before are not looked at
         digest = base.snapshot.get(EARLY_REJECTS, "")

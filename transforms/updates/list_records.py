@@ -12,7 +12,8 @@ from apache_beam.typehints import decorators
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
 from imagebeam.transforms import elements, hashing, ref_batches
-from imagebeam.transforms.snapshots import compare_images, image_states, snapshot_refs, snapshot_states
+from imagebeam.transforms.snapshots import image_states, snapshot_refs, snapshot_states
+from imagebeam.transforms.updates import compare_images
 
 FRAME_BYTES = records.HEADER_BYTES + records.FOOTER_BYTES
 

@@ -1,3 +1,0 @@
-"""In C: decodes PNGs for `_native`."""
-
-LIBRARY: str

@@ -1,0 +1,339 @@
+"""Whole shards of a remote dataset on a local disk: downloaded when they are first needed, checked, and kept.
+
+A limit of bytes holds for all processes of the machine (`cache_room`)::
+
+    cache_dir/imagebeam-<hash>/<shard>            one folder for an address and the content of its catalog
+    cache_dir/imagebeam-<hash>/<stem>.index       the byte offsets of a shard's records
+
+Of a snapshot, a folder of the cache is for one folder of shards, and the names there begin with the shard's crc32c: so
+a shard that several snapshots name is kept once.
+
+A shard gets its final name after it was checked against the catalog (size and crc32c). So a file with a shard's name is
+whole, and other processes, or the next run, use it as it is. With the first shard that a reader asks for, all that it
+will read are downloaded, in their order; those that a reader waits for go first.
+
+Files are reopened after a minute, which marks them as used. Files that were removed are closed when room is made; a
+process that pauses may hold the space of removed shards until it reads on or ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import posixpath
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from imagebeam import after_fork, errors, records, storage
+from imagebeam import catalog as catalog_lib
+from imagebeam.reader import cache_room, open_files, shard_reader, tasks
+
+_LOGGER = logging.getLogger(__name__)
+
+_REFRESH_SEC = 60.0
+_NUM_DOWNLOADS = 4  # at once
+_DAMAGE_WAITS_SEC = (1.0, 3.0)
+# Its last part is safe for a local file.
+_PLAIN_NAME = re.compile(r"(\.\./\d{6,}/|([A-Za-z0-9][A-Za-z0-9_. -]*/)*)[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+class _OpenShard(open_files.OpenFile):
+    """A local shard, to be reopened after a while."""
+
+    def __init__(self, path: str, refresh_sec: float):
+        super().__init__(path)
+        self.refresh_at = time.monotonic() + refresh_sec
+
+
+class RemoteFile:
+    """A shard at its address, read in ranges."""
+
+    def __init__(self, store: storage.Storage, uri: str):
+        self._store = store
+        self._uri = uri
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self._store.read(self._uri, start, stop - start)
+
+    def read_records(self, starts: np.ndarray, stops: np.ndarray) -> list[bytes | None]:
+        return [None] * len(starts)
+
+
+class ShardCache(after_fork.RebuiltAfterFork):
+    """The local shards of one dataset. Thread-safe. A pickled copy, or a forked process, starts without open files."""
+
+    def __init__(
+        self,
+        directory: str,
+        storage_options: Mapping[str, Any],
+        room: cache_room.Room,
+        catalog: catalog_lib.Catalog,
+        num_downloads: int = _NUM_DOWNLOADS,
+        damage_waits_sec: Sequence[float] = _DAMAGE_WAITS_SEC,
+        refresh_sec: float = _REFRESH_SEC,
+    ):
+        """Begins without open files and downloads.
+
+        Args:
+            directory: address of the catalog's folder.
+            storage_options: for `storage.storage_of`.
+            room: the folder of the cache.
+            catalog: of the dataset.
+            num_downloads: number of downloads that run at once.
+            damage_waits_sec: waits between attempts at a shard that arrives damaged; one attempt more than waits.
+            refresh_sec: time after which a file is reopened, and marked as used.
+
+        Raises:
+            CatalogError: if the name of a shard is not safe for a local file.
+        """
+        shards = [shard for split in catalog.splits.values() for shard in split.shards]
+        for shard in shards:
+            if not _PLAIN_NAME.fullmatch(shard.name):
+                raise errors.CatalogError(
+                    f"{directory} names a shard {shard.name!r}, which is not a plain file name; convert again"
+                )
+        self.room = room
+        self._arguments = directory, storage_options, room, catalog, num_downloads, damage_waits_sec, refresh_sec
+        self._directory = directory
+        self._storage_options = dict(storage_options)
+        self._num_downloads = num_downloads
+        self._damage_waits_sec = damage_waits_sec
+        self._refresh_sec = refresh_sec
+        content = repr((directory, catalog.fingerprint, [(each.name, each.bytes, each.crc32c) for each in shards]))
+        shares_names = catalog.snapshot or not catalog.is_self_contained or any("/" in each.name for each in shards)
+        # Of a snapshot, each shard is named by its own address and content, because other snapshots read it too.
+        self._dataset = None if shares_names else _short_name(content)
+        self._by_name = {shard.name: shard for shard in shards}
+        super().__init__()
+
+    def rebuild(self) -> None:
+        self._lock = threading.Lock()
+        self._files: open_files.Shelf[_OpenShard] = open_files.Shelf()
+        self._tasks: tasks.Tasks[str, _OpenShard | None] = tasks.Tasks(
+            self._download_task, self._num_downloads, "imagebeam-download"
+        )
+        self._downloaded: set[str] = set()
+        self._num_again = 0  # downloads of shards that had been downloaded before
+        self._is_too_small = False
+
+    @property
+    def store(self) -> storage.Storage:
+        """The storage of the address; looked up each time, for a pickled copy has none."""
+        return storage.storage_of(self._directory, self._storage_options)
+
+    def open(self, shard: catalog_lib.Shard, following: Sequence[catalog_lib.Shard] = ()) -> shard_reader.ShardFile:
+        """Opens a shard, after its download if it is missing, and announces the shards that follow.
+
+        If shards had to be downloaded again, because other readers of this machine need the room, a missing one is
+        read at its address.
+
+        Raises:
+            ShardError: if it cannot be downloaded, or differs from the catalog.
+            ConfigError: if the local disk fails.
+        """
+        file = self._files.find(shard.name)
+        if file is not None and time.monotonic() <= file.refresh_at:
+            return file
+        with self.room.errors_named():
+            file = self._open_whole(shard)
+            if file is None and self._is_too_small:
+                return RemoteFile(self.store, self._uri_of(shard.name))
+            asked = None if file else self._tasks.ask(shard.name)
+            if not self._is_too_small:
+                self._tasks.announce(each.name for each in following if not os.path.exists(self._path(each)))
+            while file is None:
+                assert asked is not None
+                file = asked.result() or self._open_whole(shard)
+                asked = None if file else self._tasks.ask(shard.name)
+        self._files.put(shard.name, file)
+        return file
+
+    def close(self) -> None:
+        """Closes the open files, and keeps none open from now on. Waits for no lock."""
+        self._files.close()
+
+    def read_index(self, uri: str, shard: catalog_lib.Shard) -> bytes:
+        """Returns the bytes of a shard's index. Keeps them if they are a valid index; the caller checks them too."""
+        path = self._path(shard, shard.index_name)
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            data = file.read()
+            if _is_index_of(data, shard):
+                cache_room.mark_used(path)
+                return data
+        data = self.store.read(uri)
+        if _is_index_of(data, shard):
+            with self.room.errors_named(), self.room.hold(path, must_wait=False) as is_held:
+                if is_held:
+                    with self.room.create(path, len(data), must_wait=False) as temporary:
+                        if temporary is not None:
+                            with open(temporary, "wb") as file:
+                                file.write(data)
+        return data
+
+    def _uri_of(self, name: str) -> str:
+        return storage.join_relative(self._directory, name)
+
+    def _path(self, shard: catalog_lib.Shard, name: str = "") -> str:
+        """Returns the local path of a shard, or of its index, whose `name` is given."""
+        stem = posixpath.basename(name or shard.name)
+        if self._dataset is not None:
+            return self.room.path_of(self._dataset, stem)
+        folder = posixpath.dirname(self._uri_of(shard.name))
+        return self.room.path_of(_short_name(folder), f"{shard.crc32c:08x}-{stem}")
+
+    def _open_whole(self, shard: catalog_lib.Shard) -> _OpenShard | None:
+        """Opens a shard if it is kept. A file of another size is not ours: it is downloaded again, over that file."""
+        try:
+            file = _OpenShard(self._path(shard), self._refresh_sec)
+        except FileNotFoundError:
+            return None
+        if os.fstat(file.descriptor).st_size != shard.bytes:
+            return None
+        cache_room.mark_used(file.descriptor)
+        return file
+
+    def _download_task(self, task: tasks.Task[str, _OpenShard | None]) -> _OpenShard | None:
+        """Downloads a shard and opens it.
+
+        Returns None for a shard that no reader waits for, if another process downloads it or there is no room now.
+        """
+        shard = self._by_name[task.key]
+        path = self._path(shard)
+        try:
+            with self.room.errors_named(), self.room.hold(path, task.is_asked) as is_held:
+                if not is_held:
+                    return None
+                if (file := self._open_whole(shard)) is not None:  # downloaded by the previous holder of the lock
+                    return file
+                with self.room.create(path, shard.bytes, task.is_asked) as temporary:
+                    self._files.remove_unlinked()
+                    if temporary is None:
+                        return None
+                    begin = time.monotonic()
+                    self._download(shard, temporary)
+                    file = _OpenShard(temporary, self._refresh_sec)  # before another process can remove it to make room
+        except BaseException as e:
+            if not task.is_asked:
+                self._tasks.forget_announced()
+                _LOGGER.warning("fetching ahead stops until the next shard is asked for: %s", e)
+            raise
+        _LOGGER.info("downloaded %s, %s bytes in %.1f s", shard.name, f"{shard.bytes:,}", time.monotonic() - begin)
+        self._count(shard)
+        return file
+
+    def _download(self, shard: catalog_lib.Shard, path: str) -> None:
+        """Writes a shard to the local `path`, synced and checked against the catalog.
+
+        Raises:
+            ShardError: if it cannot be downloaded, or differs from the catalog after the last attempt.
+            LocalDiskError: if the local disk fails.
+        """
+        uri = self._uri_of(shard.name)
+        for wait in (*self._damage_waits_sec, None):
+            try:
+                self.store.download(uri, path)
+            except storage.LocalDiskError:
+                raise
+            except FileNotFoundError as e:
+                detail = f"is missing ({e.strerror or e}): run imagebeam verify, then convert again"
+                raise errors.ShardError(f"shard {uri} {detail}") from e
+            except PermissionError as e:
+                detail = f"cannot be read ({e.strerror or e}): grant read access to it"
+                raise errors.ShardError(f"shard {uri} {detail}") from e
+            except OSError as e:
+                raise errors.ShardError(
+                    f"shard {uri} cannot be downloaded ({e.strerror or e}): check that its address can be reached from "
+                    "here, and run again; what was downloaded is kept"
+                ) from e
+            num_bytes, crc = _sync_and_checksum(path)
+            if (num_bytes, crc) == (shard.bytes, shard.crc32c):
+                return
+            if wait is None:
+                raise errors.ShardError(
+                    f"shard {uri} comes as {num_bytes:,} bytes with crc32c {crc:08x}, the catalog says "
+                    f"{shard.bytes:,} bytes with {shard.crc32c:08x}: it was cut short or replaced; "
+                    "run imagebeam verify, then convert again with --overwrite"
+                )
+            time.sleep(wait)
+
+    def _count(self, shard: catalog_lib.Shard) -> None:
+        """Ends the downloads if more than an eighth of the shards came again."""
+        with self._lock:
+            self._num_again += shard.name in self._downloaded
+            self._downloaded.add(shard.name)
+            if self._is_too_small or self._num_again <= len(self._downloaded) // 8:
+                return
+            self._is_too_small = True
+        self._tasks.forget_announced()
+        _LOGGER.warning(
+            "%s had to be downloaded again: what this machine reads does not fit into cache_bytes=%s. From now on "
+            "missing shards are read at their address, record by record: give cache_bytes for all readers together",
+            self._uri_of(shard.name),
+            f"{self.room.max_bytes:,}",
+        )
+
+    def __reduce__(self) -> tuple[type[ShardCache], tuple[Any, ...]]:
+        return ShardCache, self._arguments
+
+
+class CachedFiles:
+    """The shards of one split in a cache."""
+
+    is_local = False
+
+    def __init__(self, cache: ShardCache, split: shard_reader.SplitShards, ahead: Sequence[int]):
+        """Takes the shards that will be read, in their order."""
+        self._cache = cache
+        self._split = split
+        self._ahead = list(ahead)
+        self._has_announced = False
+
+    def open(self, shard: int) -> shard_reader.ShardFile:
+        following: list[catalog_lib.Shard] = []
+        if not self._has_announced:
+            self._has_announced = True
+            order = [each for each in self._ahead if each > shard] + [each for each in self._ahead if each < shard]
+            following = [self._split.shards[each] for each in order]
+        return self._cache.open(self._split.shards[shard], following)
+
+    def close(self) -> None:
+        self._cache.close()
+
+
+class RemoteFiles:
+    """The shards of one split at their address."""
+
+    is_local = False
+
+    def __init__(self, split: shard_reader.SplitShards, storage_options: Mapping[str, Any]):
+        self._split = split
+        self._storage_options = storage_options
+
+    def open(self, shard: int) -> RemoteFile:
+        uri = self._split.uri(shard)
+        return RemoteFile(storage.storage_of(uri, self._storage_options), uri)
+
+    def close(self) -> None:
+        """Does nothing: there are no files."""
+
+
+def _short_name(content: str) -> str:
+    """Returns a short name, for a folder of the cache, of what a text describes."""
+    return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
+
+
+def _sync_and_checksum(path: str) -> tuple[int, int]:
+    with open(path, "rb", buffering=0) as file:
+        os.fsync(file.fileno())  # so that a file with a shard's name is whole after a power failure, too
+        return records.checksum_file(file)
+
+
+def _is_index_of(data: bytes, shard: catalog_lib.Shard) -> bool:
+    return len(data) == 8 * (shard.records + 1) and shard_reader.are_offsets_of(np.frombuffer(data, "<u8"), shard)

@@ -1,0 +1,417 @@
+"""The job of a config: what is read, with which rules, and what is written.
+
+Reads small files only, no image. Importing this module imports no Beam.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from imagebeam import errors, features, records, storage
+from imagebeam.pipelines import call_arguments, column_settings, open_source, update_settings
+from imagebeam.pipelines.beam import runners
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.inputs import label_files
+from imagebeam.pipelines.recognize import seen_masks
+from imagebeam.transforms import dataset_settings, kept_features, reference_order
+from imagebeam.transforms.classes import label_names
+from imagebeam.transforms.columns import transformed_column
+from imagebeam.transforms.images import (
+    class_masks,
+    jpeg_entry_points,
+    pillow_decoder,
+    prepare,
+    reader_decoder,
+    resample,
+    segment_masks,
+    turn_upright,
+)
+from imagebeam.transforms.output import output_paths, recorded_inputs
+from imagebeam.transforms.shard import read_ahead
+from imagebeam.transforms.snapshots import snapshot_settings
+from imagebeam.transforms.sources import (
+    image_source,
+    label_rule,
+    listing_rules,
+    reference_rules,
+    split_rule,
+)
+
+if TYPE_CHECKING:
+    from imagebeam.transforms import write_shards, write_shards_with_beam
+    from imagebeam.transforms.commit import commit_dataset
+
+
+class Checked(NamedTuple):
+    """A request whose arguments were checked."""
+
+    config: config_lib.Config
+    workers: int
+    overwrite: bool = False
+    snapshot: snapshot_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
+
+    @property
+    def paths(self) -> output_paths.OutputPaths:
+        """The addresses in the folder that the run writes."""
+        snapshot = self.snapshot
+        return output_paths.OutputPaths(
+            snapshot.folder if snapshot is not None else storage.normalize(str(self.config.output.uri or ""))
+        )
+
+
+def check(request: call_arguments.Request) -> Checked:
+    """Checks the arguments of a run and reads its config.
+
+    Raises:
+        ConfigError: if they do not allow the run.
+    """
+    call_arguments.require_utf8_file_names()
+    for name in ("overwrite", "update", "retry_rejects", "fail_on_drift", "show_progress", "cancel_on_interrupt"):
+        call_arguments.check_flags(**{name: getattr(request, name)})
+    config, overwrite, snapshot = call_arguments.as_config(request.config), request.overwrite, None
+    runners.take_hdfs_user(request.arguments)
+    records.require_fast_crc32c()
+    pillow_decoder.require_pillow()
+    if request.update:
+        snapshot = update_settings.find_base(config, overwrite, request.retry_rejects, request.fail_on_drift)
+        overwrite = False
+    elif request.retry_rejects:
+        raise errors.ConfigError("--retry-rejects is for datasets of snapshots: add --update")
+    elif request.fail_on_drift:
+        raise errors.ConfigError("--fail-on-drift is for datasets of snapshots: add --update")
+    return Checked(config, call_arguments.as_workers(request.workers), overwrite, snapshot)
+
+
+class RunFiles(NamedTuple):
+    """The identity of a run, and the addresses of its temporary files."""
+
+    run_id: str = ""  # of the run that holds the lock
+    report: str = ""
+    names: str = ""  # where long label files are staged for the workers; "" keeps them in the job graph
+    scratch: str = ""  # folder where tf.Transform writes first
+
+    @classmethod
+    def new(cls, paths: output_paths.OutputPaths, scratch: str = "") -> RunFiles:
+        """Returns those of a new run that writes a folder."""
+        run_id = output_paths.new_run_id()
+        return cls(run_id, paths.report(run_id), paths.names_file(run_id), scratch)
+
+
+NO_FILES = RunFiles()
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The arguments of the transforms."""
+
+    source: image_source.ImageSource
+    rules: reference_rules.ReferenceRules  # for each image that the source lists
+    split: split_rule.SplitRule
+    order: reference_order.Order
+    is_complete: bool  # whether all that is listed is written: no step leaves out images before they are read
+    settings: dataset_settings.DatasetSettings  # with all names of the label files
+    name: str  # of the dataset
+    config: Mapping[str, Any]  # as JSON, for the catalog
+    with_beam: bool  # whether Beam's own writer writes the shards
+    transforms: tuple[transformed_column.ColumnTransform, ...]
+    scratch: str  # folder where tf.Transform writes first
+
+    @property
+    def early_order(self) -> reference_order.HashOrder | None:
+        """The order in which images can be ranked when they are listed; None if a later step decides it."""
+        order = self.order if isinstance(self.order, reference_order.HashOrder) else None
+        return order if self.is_complete and self.rules.split is not None else None
+
+    @property
+    def keeps_position(self) -> bool:
+        """Whether the row of an image in the source decides its place."""
+        return isinstance(self.order, reference_order.ListedOrder)
+
+    @property
+    def advisor(self) -> listing_rules.Advisor:
+        """Looks for what is wrong with the source."""
+        return listing_rules.Advisor(self.source, self.rules.listing)
+
+    @property
+    def table(self) -> image_source.ImageSource | None:
+        """The source, if its references are rows of a table."""
+        return None if self.source.column_names() is None else self.source
+
+    @property
+    def writer(self) -> type[write_shards.WriteShards] | type[write_shards_with_beam.WriteShardsWithBeam]:
+        from imagebeam.transforms import write_shards, write_shards_with_beam  # late: import Beam
+
+        return write_shards_with_beam.WriteShardsWithBeam if self.with_beam else write_shards.WriteShards
+
+    @property
+    def committer(self) -> commit_dataset.Committer:
+        from imagebeam.transforms.commit import commit_dataset  # late: imports Beam
+
+        return commit_dataset.Committer(self.settings, self.name, self.config)
+
+
+def make_job(checked: Checked, files: RunFiles = NO_FILES) -> Job:
+    """Returns the job of a checked request, whose config has `source.uri` and `output.uri`.
+
+    Raises:
+        ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says,
+            or a package is missing.
+    """
+    config, snapshot = checked.config, checked.snapshot
+    source, given = _open(config)
+    names = label_names.stage_if_long(given, files.names)
+    settings = _settings_of(checked, files, source, names)
+    label, split = _label_rule(config, source, names), _split_rule(config)
+    return Job(
+        source=source,
+        rules=reference_rules.ReferenceRules(
+            open_source.listing_rules_of(config), label, None if split.stratify else split
+        ),
+        split=split,
+        order=reference_order.order_of(config.output.shuffle, config.split.seed),
+        is_complete=snapshot is None and not config.duplicates.settings().only("drop").is_on,
+        settings=settings,
+        name=config.output.name or config_lib.default_name(storage.normalize(str(config.output.uri))),
+        config=config.model_dump(mode="json"),
+        with_beam=config.output.writer == "beam",
+        transforms=column_settings.make_transforms(config, settings.columns),
+        scratch=files.scratch,
+    )
+
+
+def _open(config: config_lib.Config) -> tuple[image_source.ImageSource, label_names.LabelNames]:
+    """Returns the source, and the content of the label files."""
+    source = open_source.make_source(config)
+    in_column = config.label.by == "column"
+    # with label.columns, the columns are the vocabulary: a class without an image keeps its id
+    vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
+    return source, label_names.LabelNames(
+        vocabulary or source.facts().class_names,
+        label_files.read_texts(config.label.texts, in_column),
+        label_files.read_lists(config.label.lists),
+    )
+
+
+def _label_rule(
+    config: config_lib.Config,
+    source: image_source.ImageSource,
+    names: label_names.LabelNames | label_names.StagedNames,
+) -> label_rule.LabelRule:
+    group, pattern = config.split.group, config.label.pattern or ""
+    return label_rule.LabelRule(
+        by=config.label.by,
+        level=1 if config.split.by == "directory" else 0,
+        pattern=config.label.pattern,
+        group=group if group and f"(?P<{group}>" in pattern else None,  # otherwise it is a column
+        kind=config.label.kind,
+        names=names,
+        advice=_advise_on_folders(config, source),
+    )
+
+
+def _advise_on_folders(config: config_lib.Config, source: image_source.ImageSource) -> str:
+    """Returns advice for an image without a class folder."""
+    if config.label.by != "directory":
+        return ""
+    if (names := source.column_names()) is not None:
+        return (
+            "label.by: directory takes the folder in the path; for a column of the table set label.by: column "
+            f"and label.column (its columns are {', '.join(map(repr, names))}), without labels label.by: none"
+        )
+    if config.source.by not in ("files", "listing", "zip"):
+        return "set label.by: column and label.column, or label.by: none"
+    by_directory = config.split.by == "directory"
+    below = "'*/*/*'" if by_directory else "'*/*'"
+    given = "if all folders are classes, set split={by: none}; " if by_directory else ""
+    return (
+        f"the folder with the image is the class: {given}if a few images are next to the class folders, leave them "
+        f"out with source.include={below}; if the folder given is itself a class, give its parent folder "
+        "as --input; without classes set label.by: none, for classes in the file names label.by: filename"
+    )
+
+
+def _split_rule(config: config_lib.Config) -> split_rule.SplitRule:
+    return split_rule.SplitRule(
+        by=config.split.by,
+        name=config.split.name,
+        fractions=tuple((config.split.fractions or {}).items()),
+        counts=tuple((config.split.counts or {}).items()),
+        holdout=tuple((name, holdout.split, holdout.first) for name, holdout in config.split.holdout.items()),
+        stratify=config.split.stratify,
+        grouped=config.split.group is not None,
+        seed=config.split.seed,
+        rename=tuple(config.split.rename.items()),
+        declared=config.split.declared,
+    )
+
+
+def _settings_of(
+    checked: Checked,
+    files: RunFiles,
+    source: image_source.ImageSource,
+    names: label_names.LabelNames | label_names.StagedNames,
+) -> dataset_settings.DatasetSettings:
+    """Returns the settings of the dataset that a job writes."""
+    config, snapshot = checked.config, checked.snapshot
+    output = storage.normalize(str(config.output.uri)) if snapshot is None else snapshot.folder
+    if config.output.writer == "beam" and storage.scheme_of(output) not in ("file", "gs"):
+        raise errors.ConfigError(
+            f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
+            "leave output.writer out"
+        )
+    if config.output.writer == "beam" and not storage.storage_of(output).is_local:
+        from imagebeam.transforms import write_shards_with_beam  # late: imports Beam
+
+        write_shards_with_beam.require_file_system(output)
+    if config.image.check == "tensorflow":
+        reader_decoder.require()
+    known = source.facts()
+    raw_shape = known.shape or config.source.tfrecord.fixed_shape
+    objects = known.annotations
+    facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
+    masks = open_source.mask_policy(config)
+    if segment_masks.COLUMN in known.columns:
+        facts[recorded_inputs.MASKS] = [class_masks.VERSION, None]
+        masks = dataclasses.replace(masks, segments=known.columns.index(segment_masks.COLUMN))
+    if config.source.masks.rule is not None:
+        facts[recorded_inputs.MASKS] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
+    return dataset_settings.DatasetSettings(
+        output=output,
+        identity=json.dumps([config.identity(), facts], sort_keys=True),
+        features=config.resolve_features(),
+        columns=(*known.columns, *(f"columns/{name}" for name in config.columns)),
+        further=config.source.gives().further,
+        label_kind=config.label.kind,
+        label_base=config.label.base,
+        names=names,
+        label_by=config.label.by,
+        stratified=config.split.stratify,
+        unknown_label_is_error=config.label.unknown == "error",
+        declared_splits=config.split.declared,
+        holdout=_split_rule(config).holdout,
+        sizing=dataset_settings.Sizing(
+            config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
+        ),
+        policy=dataclasses.replace(
+            config.image.policy(raw_shape, config.statistics.pixels),
+            objects=objects,
+            masks=masks,
+            is_raw=bool(config.source.tfrecord.shape_keys),
+            is_base64=config.source.tfrecord.base64,
+        ),
+        read_ahead=read_ahead.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead, known.size_column),
+        compression=config.output.compression,
+        suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
+        analyze=config.statistics.analyze if config.transformed else None,
+        max_reject_fraction=config.rejects.max_fraction,
+        keep=_keep_rule(config),
+        overwrite=checked.overwrite,
+        writes_report=config.output.report,
+        saved_listing=config.source.by == "listing",
+        run_id=files.run_id,
+        command=_digest_command(checked, output, names.vocabulary),
+        report=files.report,
+        keypoints=known.keypoints,
+        on_repeated_key=known.on_repeated_key,
+        hints=(
+            *_notes_on_labels(config, source),
+            *known.notes,
+            *seen_masks.notes_on_numbers(config),
+            *_notes_on_frames(config),
+            *_notes_on_further(config),
+        ),
+        snapshot=snapshot,
+        duplicates=config.duplicates.settings(),
+    )
+
+
+def _digest_command(checked: Checked, output: str, vocabulary: tuple[str, ...] | None) -> str:
+    """Returns a digest that is equal if the same command runs again."""
+    config = checked.config
+    addresses = storage.normalize(str(config.source.uri)), output
+    parts: tuple[Any, ...] = (config.model_dump(mode="json"), addresses, vocabulary, checked.overwrite)
+    if checked.snapshot is not None:  # its flags are no part of the config
+        parts += (checked.snapshot,)
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def _notes_on_frames(config: config_lib.Config) -> tuple[str, ...]:
+    """Returns a note on what is counted in files, where each frame of a file becomes an example."""
+    if config.image.frames != prepare.EACH:
+        return ()
+    return (
+        "image.frames: each: the plan, the shares of splits and the sizes of shards count files; their frames are "
+        "counted when they are read",
+    )
+
+
+def _notes_on_further(config: config_lib.Config) -> tuple[str, ...]:
+    """Returns a note on what is counted of the first image alone, where an example has several."""
+    names = config.source.gives().further
+    if not names:
+        return ()
+    stored = ", ".join(f"image/{name}" for name in names)
+    return (f"each example has further images ({stored}): statistics and duplicates are of the first image alone",)
+
+
+def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
+    """Returns the facts outside the config that decide what shards hold: library versions, the shape of raw pixels.
+
+    An update goes on with other `libraries`; any other difference makes it another dataset.
+    """
+    facts: dict[str, Any] = {}
+    libraries: dict[str, Any] = {}
+    if config.output.compression == "gzip" or "object masks" in config.source.gives().features:
+        libraries["zlib"] = zlib.ZLIB_RUNTIME_VERSION
+    if raw_shape is None or config.image.encode != prepare.KEEP:  # any image may have to be encoded again
+        libraries["pillow"] = pillow_decoder.pillow_version()
+        libraries |= pillow_decoder.plugin_versions()
+        if config.image.encode == prepare.KEEP and config.image.orientation == prepare.APPLY:
+            libraries["turned_by"] = turn_upright.library()
+    if config.image.is_sized and config.image.resampler == resample.NATIVE:
+        resample.require()
+        libraries["resized_by"] = resample.library()
+    if any(feature.source == features.ENTRY_POINTS for feature in config.resolve_features()):
+        jpeg_entry_points.require()
+    if libraries:
+        facts[recorded_inputs.LIBRARIES] = libraries
+    if raw_shape is not None:
+        facts["raw_shape"] = raw_shape
+    return facts | column_settings.versions(config)
+
+
+def _notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns a note on a table if the config does not name its label column."""
+    names = source.column_names()
+    if names is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
+        return ()
+    used = {*source.facts().own_columns, config.split.column, config.split.group}
+    unused = [name for name in names if name not in used and name not in config.columns]
+    if not unused:
+        return ()
+    return (
+        "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
+        f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
+    )
+
+
+def _keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:
+    """Returns which features of rewritten records are kept; None for other sources."""
+    wanted = config.source.tfrecord
+    if config.source.by != "tfrecord":
+        return None
+    elsewhere = {wanted.image, *config.columns}
+    if config.label.column is not None:
+        elsewhere.add(config.label.column)
+    if wanted.key is not None and wanted.key == config.features.get("image/key", "image/key"):
+        elsewhere.add(wanted.key)
+    return kept_features.KeepRule(
+        names=config.kept_in_records,
+        elsewhere=frozenset(elsewhere),
+        renamed=tuple((name.removeprefix("columns/"), key) for name, key in config.renamed_in_records.items()),
+    )

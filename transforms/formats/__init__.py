@@ -1,0 +1,1 @@
+"""The formats that images are read from: one module each, with its options, its source and its parser."""

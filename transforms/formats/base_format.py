@@ -1,0 +1,136 @@
+"""The base of formats, and the table of their names.
+
+A format is a frozen dataclass of its options: the section `source.NAME` of a config. Its fields are checked by
+pydantic, from outside: a module of a format imports none of it, since workers import these modules.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from imagebeam.transforms.sources import folder_probe, image_source, table_rows
+
+
+class Gives(NamedTuple):
+    """Promises of the options alone, without a look at files: a config is checked against them."""
+
+    columns: bool = False  # images come with columns, for label.by: column, split.by: column or index, columns
+    splits: bool = False  # the source says the split of an image: split.by: source
+    tables: bool = False  # it has several files whose names can be splits: split.by: table
+    features: frozenset[str] = frozenset()  # `given` of features.resolve_features
+    further: tuple[str, ...] = ()  # names of further images of each example
+    takes: frozenset[str] = frozenset()  # keys that formats share and that it uses: include, pattern, masks
+    refuses: tuple[tuple[str, str], ...] = ()  # settings as `section.key: value`, each with the reason
+    needs_shards: str = ""  # the error of a config without numbers of shards or examples; "" if it may leave them out
+    needs_lists: str = ""  # the error of a config without a column of lists; "" if it may have none
+
+
+class Request(NamedTuple):
+    """What the rest of a config asks of a source."""
+
+    uri: str
+    output: str = ""  # address that is not listed
+    include: tuple[str, ...] = ("**/*",)
+    fields: table_rows.RowFields = table_rows.NO_FIELDS  # without the key, which is an option of formats
+    label_by: str = "directory"
+    split_by: str = "none"
+
+
+class Format(abc.ABC):
+    """The options of a format. A subclass is a frozen dataclass whose fields have defaults, and texts below them."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    ABOUT: ClassVar[str]  # the format in a few words, for a config that `init` writes
+    PRESETS: ClassVar[tuple[str, ...]]  # that `detect` may name
+    PLACES: ClassVar[Mapping[str, Any]] = {}  # options that only say where files are: no part of a dataset's identity
+
+    def gives(self) -> Gives:
+        """Returns what the options promise of every image."""
+        return Gives()
+
+    @abc.abstractmethod
+    def open(self, request: Request) -> image_source.ImageSource:
+        """Returns the source, after checks that find obvious mistakes at once.
+
+        Raises:
+            ConfigError: if the files are not as the options say.
+        """
+
+    @classmethod
+    def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
+        """Yields the presets that fit a folder below the root of a probe, with the options that they need."""
+        return iter(())
+
+    @classmethod
+    def remarks(cls, probe: folder_probe.FolderProbe) -> Iterator[str]:
+        """Yields remarks on files of this format that are not read, and what to do."""
+        return iter(())
+
+
+# By the value of `source.by`, in the order in which findings of the same strength are shown: "module:Class", imported
+# when the config is checked.
+FORMATS: Mapping[str, str] = {
+    "yolo": "yolo:Yolo",
+    "voc": "voc:Voc",
+    "box_csv": "box_csv:BoxCsv",
+    "coco": "coco:Coco",
+    "labelme": "labelme:Labelme",
+    "manifest": "tables.tables:Tables",
+}
+
+
+def format_of(by: str) -> type[Format]:
+    """Returns the format of a value of `source.by`."""
+    module, _, name = FORMATS[by].partition(":")
+    found: type[Format] = getattr(importlib.import_module(f"imagebeam.transforms.formats.{module}"), name)
+    return found
+
+
+def no_frames(by: str) -> tuple[str, str]:
+    """Returns what a format refuses whose annotations are of a file, and not of each frame in it."""
+    return (
+        "image.frames: each",
+        f"does not repeat the boxes of {by} for each frame of a file: set image.frames: first or reject",
+    )
+
+
+# --- types of options ------------------------------------------------------------------------------------------------
+
+
+class _Check:
+    """Metadata of a type: a check that pydantic makes of a value, and limits that it puts into the schema."""
+
+    def __init__(self, before: Callable[[Any], Any] | None = None, **limits: Any):
+        self._before, self._limits = before, limits
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        found = handler(source)
+        found.update(self._limits)
+        return found if self._before is None else core_schema.no_info_before_validator_function(self._before, found)
+
+
+def _refuse_bool(value: Any) -> Any:
+    if isinstance(value, bool):  # a bool is an int in Python
+        from pydantic_core import PydanticCustomError
+
+        raise PydanticCustomError("number_type", "input should be a number (or, where that is meant, text in quotes)")
+    return value
+
+
+def _as_lists(value: Any) -> Any:
+    """Returns a mapping with each text in it as a list of one."""
+    if not isinstance(value, dict):
+        return value
+    return {split: (path,) if isinstance(path, str) else path for split, path in value.items()}
+
+
+Text = Annotated[str, _Check(min_length=1)]
+Character = Annotated[str, _Check(min_length=1, max_length=1)]
+ClassBase = Annotated[int, _Check(ge=0, le=1), _Check(_refuse_bool)]
+PathsBySplit = Annotated[dict[str, tuple[str, ...]], _Check(_as_lists)]

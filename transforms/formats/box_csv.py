@@ -1,0 +1,349 @@
+"""Boxes in CSV files as TensorFlow's object detection scripts write them: one row for each box.
+
+The columns are filename, width, height, class, xmin, ymin, xmax and ymax, in any order; others are ignored. Edges are
+pixels from the left and upper edge of the image. The rows of an image may be anywhere in the file. A row without class
+and edges is an image without objects.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import io
+import math
+import posixpath
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from imagebeam import errors, storage
+from imagebeam.storage import remote
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.images import image_objects
+from imagebeam.transforms.objects import object_tables
+from imagebeam.transforms.sources import annotation_tables, class_files, folder_probe, image_source, split_folders
+
+COLUMNS = image_objects.COLUMNS
+
+_NAMES = ("filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax")
+_BOX = ("class", "xmin", "ymin", "xmax", "ymax")
+_CORNER, _SIZE = ("xmax", "ymax"), ("box_width", "box_height")  # a box has either of them
+_SEPARATORS = ";\t|"
+_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16
+_SLACK_PX = 0.5
+_BUFFER_BYTES = 1 << 20
+
+
+_Column = Literal["filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax", "box_width", "box_height"]
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxCsv(base_format.Format):
+    """Boxes in CSV files with a row for each: filename, width, height, class, xmin, ymin, xmax, ymax."""
+
+    ABOUT: ClassVar[str] = "tables with a row for each box"
+    PRESETS: ClassVar[tuple[str, ...]] = ("box_csv",)
+
+    annotations: dict[str, str] | None = None
+    """CSV files below `source.uri`, by split. By default `train_labels.csv`, `train/_annotations.csv` or `train.csv`,
+    also in the folder `data` or `annotations`, and the same for val, valid, validation and test."""
+    images: dict[str, str] | None = None
+    """Folders of the images below `source.uri`, by split. By default the folder of the CSV file; for a file at
+    `source.uri` itself, in `data` or in `annotations`, `images/train`, `train` or `images` if there is one."""
+    columns: dict[_Column, base_format.Text] = dataclasses.field(default_factory=dict)
+    """Columns that have other names: from `filename`, `width`, `height`, `class`, `xmin`, `ymin`, `xmax` or `ymax` to
+    the name in the file. For boxes with their size instead of a second corner, name its columns as `box_width` and
+    `box_height`, and the left and upper edge as `xmin` and `ymin`."""
+    delimiter: base_format.Character = ","
+    """Separator between the cells."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
+    the names in all files, sorted."""
+    base: base_format.ClassBase = 1
+    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_objects: bool = True
+    """If true, images without an object are stored."""
+
+    def __post_init__(self) -> None:
+        sized = {"box_width", "box_height"} & set(self.columns)
+        if len(sized) == 1 or (sized and {"xmax", "ymax"} & set(self.columns)):
+            raise ValueError(
+                "source.box_csv.columns: box_width and box_height go together, in place of xmax and ymax; it names "
+                f"{', '.join(self.columns)}"
+            )
+        if self.images is not None and set(self.images) != set(self.annotations or ()):
+            raise ValueError(
+                f"source.box_csv.annotations names the splits {', '.join(self.annotations or ()) or 'none'}, "
+                f"source.box_csv.images {', '.join(self.images) or 'none'}; name the same in both"
+            )
+
+    def gives(self) -> base_format.Gives:
+        return base_format.Gives(splits=True, features=frozenset({"objects"}))
+
+    def open(self, request: base_format.Request) -> image_source.ImageSource:
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            root, splits = find(request.uri, self)
+            given = self.classes
+            source = BoxCsvSource(
+                root=root,
+                splits=splits,
+                without_objects=self.without_objects,
+                classes=None if given is None else class_files.read_classes(root, given, "source.box_csv.classes"),
+                base=self.base,
+                rejects_outside=self.outside == "reject",
+                renamed=tuple(self.columns.items()),
+                delimiter=self.delimiter,
+            )
+            source.check()
+            used = (split.folder for split in splits)
+            return dataclasses.replace(source, unread=split_folders.find_unread(root, used, (), request.output))
+
+    @classmethod
+    def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
+        """Finds the CSV files that Roboflow writes beside the images; others are found among the tables."""
+        return folder_probe.find_exports(probe, at, "box_csv", "_annotations.csv", lambda paths: {})
+
+
+_TABLES = ("data", "annotations")  # folders that often hold the CSV files beside a folder of images
+
+
+def find(uri: str, wanted: BoxCsv) -> tuple[str, tuple[annotation_tables.AnnotatedSplit, ...]]:
+    """Returns the root and the splits of the data set at an address: a folder, or one CSV file.
+
+    Raises:
+        ConfigError: if there is no CSV file.
+    """
+    kind = split_folders.kind_of(uri)
+    if kind == storage.FILE and wanted.annotations is None:
+        root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
+        files = {"train": name}
+    elif kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"--input {uri!r} is not a folder; give the folder of the images and CSV files")
+    else:
+        root = uri
+        files = wanted.annotations or dict(_find_files(root))
+    if not files:
+        raise errors.ConfigError(
+            f"{root!r} holds no train_labels.csv, train/_annotations.csv or train.csv; name the files in "
+            "source.box_csv.annotations, and the folders of their images in source.box_csv.images"
+        )
+    given = wanted.images
+    splits = []
+    for split, path in files.items():
+        folder = _folder_of(root, split, path) if given is None else split_folders.path_below(given[split])
+        splits.append(annotation_tables.AnnotatedSplit(split, storage.join(root, path), folder))
+    return root, tuple(splits)
+
+
+def _find_files(root: str) -> Iterator[tuple[str, str]]:
+    for split in split_folders.SPLITS:
+        names = (f"{split}_labels.csv", f"{split}.csv")
+        elsewhere = (f"{folder}/{name}" for folder in _TABLES for name in names)
+        for path in (names[0], f"{split}/_annotations.csv", names[1], *elsewhere):
+            if split_folders.kind_of(storage.join(root, path)) == storage.FILE:
+                yield split, path
+                break
+
+
+def _folder_of(root: str, split: str, path: str) -> str:
+    """Returns the folder of the images of a split, below the root."""
+    beside = posixpath.dirname(path)
+    if not beside or beside in _TABLES:
+        for folder in (f"images/{split}", split, "images"):
+            if split_folders.kind_of(storage.join(root, folder)) == storage.DIRECTORY:
+                return folder
+    return beside
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxCsvSource(annotation_tables.AnnotationTableSource):
+    """CSV files with boxes, and the folders of their images below `root`."""
+
+    classes: tuple[str, ...] | None = None  # in the order of their ids; None takes those in all files, sorted
+    base: int = 1  # id of the first class
+    rejects_outside: bool = False
+    renamed: tuple[tuple[str, str], ...] = ()  # names in the file of columns that are named otherwise
+    delimiter: str = ","
+
+    OPTION: ClassVar[str] = "source.box_csv"
+    ON_REPEATED_KEY: ClassVar[str] = (
+        "name each image in one file of source.box_csv.annotations; rows of one file may be anywhere in it"
+    )
+    columns = COLUMNS
+
+    def check_head(self, split: annotation_tables.AnnotatedSplit, head: bytes) -> None:
+        option = f"{self.OPTION}.annotations.{split.name}: {split.annotations!r}"
+        if head.startswith(_BYTE_ORDER_MARKS) or b"\0" in head:
+            raise errors.ConfigError(f"{option} looks like UTF-16 text; save it as UTF-8")
+        line = next(iter(head.decode("utf-8-sig", "replace").splitlines()), "")
+        names = next(csv.reader([line], delimiter=self.delimiter), [])
+        wanted = [self._named.get(name, name) for name in self._wanted]
+        if missing := [name for name in wanted if name not in names]:
+            other = next((each for each in _SEPARATORS if len(names) == 1 and each in line), None)
+            remedy = f"source.box_csv.delimiter: {other!r}" if other else "source.box_csv.columns for other names"
+            raise errors.ConfigError(
+                f"{option} has no column {', '.join(missing)}; its first line names {', '.join(names) or 'none'}, "
+                f"expected {','.join(wanted)}: set {remedy}"
+            )
+        if repeated := [name for name in wanted if names.count(name) > 1]:
+            raise errors.ConfigError(f"{option} has the column {repeated[0]!r} twice; rename one of them")
+
+    def read(
+        self, split: annotation_tables.AnnotatedSplit, found: image_source.ListingBuilder
+    ) -> tuple[object_tables.ImageTable, object_tables.ObjectTable]:
+        classes = image_objects.ClassNames(self.classes or self._collect_classes(), None, self.base)
+        images = object_tables.ImageTable()
+        objects = object_tables.ObjectTable(0, dict(classes.texts()))
+        lines: list[int] = []  # of the first row of each image
+        for line, row in self._read_rows(split.annotations):
+            number = _number_of(row, line, images, objects, lines)
+            if number in images.faults or all(not (row.get(name) or "").strip() for name in self._of_box):
+                continue
+            try:
+                self._add(row, number, images, objects, classes, found)
+            except _UnknownClassError as e:
+                images.faults[number] = Reason.UNKNOWN_LABEL, f"line {line}: {e}"
+            except ValueError as e:
+                images.faults[number] = Reason.BAD_VALUE, f"line {line}: {e}"
+        if not images.names:
+            raise object_tables.AnnotationFileError(
+                f"{split.annotations!r} has no rows, so there are no images; fill it"
+            )
+        return images, objects
+
+    def values_of(
+        self, images: object_tables.ImageTable, number: int, objects: object_tables.Objects
+    ) -> tuple[Any, ...]:
+        return objects[: len(COLUMNS)]
+
+    @functools.cached_property
+    def _named(self) -> Mapping[str, str]:
+        return dict(self.renamed)
+
+    @property
+    def _wanted(self) -> tuple[str, ...]:
+        """Columns that must be there, by our names."""
+        return tuple(name for name in _NAMES if name not in _CORNER) + _SIZE if _SIZE[0] in self._named else _NAMES
+
+    @property
+    def _of_box(self) -> tuple[str, ...]:
+        return tuple(name for name in self._wanted if name in (*_BOX, *_SIZE))
+
+    def _read_rows(self, uri: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+        """Yields the line number and the cells of each row, by our names of the columns; see `_read_rows`."""
+        rows = _read_rows(uri, self.delimiter)
+        if not self.renamed:
+            return rows
+        pairs = [(name, self._named.get(name, name)) for name in self._wanted]
+        return ((line, {name: row.get(column) or "" for name, column in pairs}) for line, row in rows)
+
+    def _collect_classes(self) -> tuple[str, ...]:
+        """Returns the names of the classes in all files, sorted: all splits have the same ids."""
+        every = (row for split in self.splits for _, row in self._read_rows(split.annotations))
+        names = {(row.get("class") or "").strip() for row in every}
+        return tuple(sorted(names - {""}))
+
+    def _add(
+        self,
+        row: Mapping[str, str],
+        number: int,
+        images: object_tables.ImageTable,
+        objects: object_tables.ObjectTable,
+        classes: image_objects.ClassNames,
+        found: image_source.ListingBuilder,
+    ) -> None:
+        """Adds the object of a row."""
+        name = (row.get("class") or "").strip()
+        label = classes.id_of(name)
+        if label is None:
+            raise _UnknownClassError(
+                f"the class {object_tables.show(name)} is none of {self.OPTION}.classes: add it there, or leave it out"
+            )
+        xmin, ymin = _pixels(row, "xmin"), _pixels(row, "ymin")
+        if _SIZE[0] in self._named:
+            xmax, ymax = xmin + _pixels(row, _SIZE[0]), ymin + _pixels(row, _SIZE[1])
+        else:
+            xmax, ymax = _pixels(row, "xmax"), _pixels(row, "ymax")
+        if xmin > xmax or ymin > ymax:
+            raise ValueError(f"the box ends before it begins: {xmin:g} to {xmax:g}, {ymin:g} to {ymax:g}")
+        box = image_objects.ObjectsBuilder(len(COLUMNS), f"{self.OPTION}.outside" if self.rejects_outside else "")
+        width = image_objects.pixels(images.widths[number], _SLACK_PX)
+        height = image_objects.pixels(images.heights[number], _SLACK_PX)
+        box.add((xmin, xmax, ymin, ymax), width, height, (label, b""))
+        found.passed_over.update(box.dropped)
+        for values in zip(*box.build().values):
+            area = (xmax - xmin) * (ymax - ymin)
+            objects.add(number, label, (*values[:4], area), 0, b"")
+
+
+class _UnknownClassError(ValueError):
+    """The class of a box is in no vocabulary."""
+
+
+def _number_of(
+    row: Mapping[str, str],
+    line: int,
+    images: object_tables.ImageTable,
+    objects: object_tables.ObjectTable,
+    lines: list[int],
+) -> int:
+    """Returns the number of the image of a row; adds it if it is new, and notes a fault if its rows contradict."""
+    name = (row.get("filename") or "").strip()
+    size = tuple(_side(row.get(side)) for side in ("height", "width"))
+    number = images.numbers.get(name) if name else None
+    if number is None:
+        number = len(images.names)
+        images.add({"file_name": name, "id": name or f"line {line}", "height": size[0], "width": size[1]}, ())
+        objects.add_image()
+        lines.append(line)
+        if number in images.faults:
+            reason, detail = images.faults[number]
+            images.faults[number] = reason, f"line {line}: {detail}"
+    elif number not in images.faults and size != (images.heights[number], images.widths[number]):
+        images.faults[number] = (
+            Reason.BAD_VALUE,
+            f"width and height are {row.get('width')} x {row.get('height')} in line {line}, and "
+            f"{images.widths[number]} x {images.heights[number]} in line {lines[number]}",
+        )
+    return number
+
+
+def _side(text: str | None) -> Any:
+    """Returns the pixels of a side; the text itself if it is no whole number."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return text
+    return int(number) if math.isfinite(number) and number.is_integer() else text
+
+
+def _pixels(row: Mapping[str, str], name: str) -> float:
+    text = (row.get(name) or "").strip()
+    number = image_objects.parse_finite(text)
+    if math.isnan(number):
+        raise ValueError(f"{name} is {object_tables.show(text)}, expected a finite number")
+    return number
+
+
+def _read_rows(uri: str, delimiter: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yields the line number and the cells of each row.
+
+    Raises:
+        AnnotationFileError: if the file is not CSV in UTF-8.
+        OSError: if it cannot be read.
+    """
+    raw: Any = storage.storage_of(uri).open_read(uri)
+    with io.TextIOWrapper(io.BufferedReader(raw, _BUFFER_BYTES), "utf-8-sig", newline="") as file:
+        # Unless it is strict, a quote that is not closed takes the rows after it.
+        rows = csv.DictReader(file, delimiter=delimiter, strict=True)
+        try:
+            for row in rows:
+                yield rows.line_num, row
+        except (csv.Error, UnicodeDecodeError) as e:
+            remedy = "save it as UTF-8" if isinstance(e, UnicodeDecodeError) else "correct the quotes from there on"
+            raise object_tables.AnnotationFileError(
+                f"{uri!r} cannot be read as CSV after line {rows.line_num}: {e}; {remedy}"
+            ) from e

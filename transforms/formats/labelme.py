@@ -1,0 +1,292 @@
+"""LabelMe's format: images with a JSON file for each, of shapes with a label and points in pixels.
+
+Rectangles, polygons and circles become boxes, and masks where those are stored. Points and lines have no area: they are
+left out and counted.
+
+Source: https://github.com/wkentaro/labelme, labelme/label_file.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import posixpath
+import re
+import reprlib
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+from imagebeam import errors, storage
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.images import checked_image, image_objects, object_masks
+from imagebeam.transforms.sources import (
+    annotated_files,
+    collect_classes,
+    folder_probe,
+    image_source,
+    source_places,
+    split_folders,
+)
+from imagebeam.transforms.sources.folder_probe import Finding, Strength
+
+
+@dataclasses.dataclass(frozen=True)
+class Labelme(base_format.Format):
+    """Annotations of objects in LabelMe's JSON, one file for each image."""
+
+    ABOUT: ClassVar[str] = "images with a JSON file of LabelMe for each"
+    PRESETS: ClassVar[tuple[str, ...]] = ("labelme",)
+
+    images: base_format.PathsBySplit | None = None
+    """Folders of images below `source.uri`, by split. By default the folders train, val, valid, validation and test, or
+    all images in one split, `train`."""
+    image_folder: base_format.Text = "images"
+    """Name of the folders of images: the last one of this name in the path of an image is replaced by
+    `annotation_folder`. An image in no such folder has its JSON file beside it."""
+    annotation_folder: base_format.Text = "images"
+    """Name of the folders of JSON files; by default they are beside the images."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
+    the labels in all files, sorted: these files are then read before the images are listed."""
+    base: base_format.ClassBase = 1
+    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
+    masks: bool = False
+    """If true, the mask of each object is stored, as a PNG of the image's size."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_annotations: Literal["keep", "pass_over", "reject"] = "pass_over"
+    """What to do with an image without a JSON file: keep it as an image without objects, pass it over, or reject it."""
+
+    def gives(self) -> base_format.Gives:
+        masks = {"object masks"} if self.masks else set()
+        return base_format.Gives(
+            splits=True, features=frozenset({"objects"} | masks), refuses=(base_format.no_frames("labelme"),)
+        )
+
+    def open(self, request: base_format.Request) -> image_source.ImageSource:
+        uri = request.uri
+        if split_folders.kind_of(uri) != storage.DIRECTORY:
+            raise errors.ConfigError(f"--input {uri!r} is no folder; give the one with the images and JSON files")
+        if self.images is not None:
+            parts = split_folders.given_parts(uri, self.images, "source.labelme.images")
+        else:
+            folders = split_folders.names_in(uri)
+            found = tuple(annotated_files.Part(split, split) for split in split_folders.SPLITS if split in folders)
+            parts = found or (annotated_files.Part("train", ""),)
+        source = annotated_files.AnnotatedFilesSource(
+            uri,
+            parts,
+            annotated_files.PairRule(".json", self.image_folder, self.annotation_folder, self.without_annotations),
+            LabelmeReader(image_objects.ClassNames(()), self.masks, self.outside == "reject"),
+            exclude=source_places.leave_out(request.output, uri),
+            on_repeated_key="name each folder of images in one split (source.labelme.images)",
+        )
+        files = collect_classes.NamingFiles("JSON", class_names, "source.labelme")
+        source = collect_classes.with_classes(source, self.classes, self.base, files)
+        return split_folders.with_unread(source, self.annotation_folder)
+
+    @classmethod
+    def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
+        """Finds LabelMe's x.json beside x.jpg, also in folders of splits."""
+        root = probe.look(at)
+        inner = [name for name in root.folders[:_NUM_FOLDERS] if name not in split_folders.SPLITS]
+        for places in [[*folder_probe.split_places(probe, at)], *([probe.look(root.below(name))] for name in inner)]:
+            pairs = [(folder, _labelme_stems(probe, folder)) for folder in places]
+            held = [(folder, stems) for folder, stems in pairs if stems]
+            if not held or _has_flags_alone(probe, *held[0]):
+                continue
+            folder = held[0][0]
+            number, num_images = (sum(len(each) for each in those) for those in zip(*((s, f.images) for f, s in pairs)))
+            evidence = f"{folder.count_having(number, 'image')} a .json file of LabelMe beside them"
+            is_inner = len(places) == 1 and posixpath.basename(folder.path) in inner
+            strength, notes = Strength.CERTAIN, list[str]()
+            if number < _SHARE_OF_IMAGES * num_images:
+                have = folder.count_having(num_images, "image")
+                evidence = f"{number:,} of {have} a .json file of LabelMe beside them"
+                strength = Strength.POSSIBLE
+                notes.append(
+                    "images without such a file are passed over; source.labelme.without_annotations=keep takes them as "
+                    "images without objects"
+                )
+            yield Finding("labelme", strength, evidence, {}, tuple(notes), input=folder.path if is_inner else "")
+            return
+
+    @classmethod
+    def remarks(cls, probe: folder_probe.FolderProbe) -> Iterator[str]:
+        root = probe.look()
+        for folder in [root, *(probe.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS])]:
+            stems = _labelme_stems(probe, folder)
+            if stems and _has_flags_alone(probe, folder, stems):
+                yield (
+                    f"{folder.below(stems[0])}.json and such files are of LabelMe and have flags of the whole image in "
+                    "place of shapes, which are not read: write them into a table with a row for each image "
+                    "(image,label), and plan that"
+                )
+                return
+
+
+_NUM_FOLDERS = 10  # in which files are looked for
+_SHARE_OF_IMAGES = 0.5  # that must have a file
+_NUM_HEADS = 4  # files that are looked into
+_NO_SHAPES, _FLAGS = re.compile(rb'"shapes"\s*:\s*\[\s*\]'), re.compile(rb'"flags"\s*:\s*\{\s*"')
+
+
+def _labelme_stems(probe: folder_probe.FolderProbe, folder: folder_probe.Folder) -> list[str]:
+    """Returns the sorted names of the images in a folder that have a file of LabelMe, judged by the first one."""
+    stems = sorted({posixpath.splitext(name)[0] for name in folder.ending(".json")} & folder.stems)
+    return stems if stems and b'"shapes"' in probe.head(folder.below(f"{stems[0]}.json")) else []
+
+
+def _has_flags_alone(probe: folder_probe.FolderProbe, folder: folder_probe.Folder, stems: Sequence[str]) -> bool:
+    """Returns whether files of LabelMe have flags for the whole image and no shapes, judged by a few of them."""
+    step = max(1, len(stems) // _NUM_HEADS)
+    heads = [probe.head(folder.below(f"{stem}.json")) for stem in stems[::step][:_NUM_HEADS]]
+    return all(map(_NO_SHAPES.search, heads)) and any(map(_FLAGS.search, heads))
+
+
+# --- JSON files -------------------------------------------------------------------------------------------------------
+
+OTHER_SHAPE = "object_of_other_shape"  # points and lines
+
+_MAX_BYTES = 256 << 20  # the image itself may be in the file, as text
+_SLACK_PX = 0.5
+_MAX_SIDE_PX = 1_000_000
+_WITHOUT_AREA = ("point", "points", "line", "linestrip")
+_CIRCLE_CORNERS = 64  # of the polygon that is drawn for a circle
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelmeReader:
+    """Reads annotation files."""
+
+    classes: image_objects.ClassNames
+    masks: bool = False
+    rejects_outside: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*image_objects.COLUMNS, *((object_masks.FEATURE,) if self.masks else ()))
+
+    def read(self, data: bytes | None) -> image_objects.Annotations:
+        """Returns the objects in the order of the file.
+
+        Raises:
+            BadImageError: if the file, the size of the image or an object cannot be used.
+        """
+        rejecting = "source.labelme.outside" if self.rejects_outside else ""
+        found = image_objects.ObjectsBuilder(len(self.columns), rejecting)
+        if data is None:
+            return found.build()
+        file = _parse(data)
+        height, width = (_side(file.get(name), name) for name in ("imageHeight", "imageWidth"))
+        shapes = file.get("shapes")
+        if not isinstance(shapes, list):
+            raise image_objects.bad_value("has no list of shapes; a file of LabelMe has one")
+        across, down = (image_objects.pixels(side, _SLACK_PX) for side in (width, height))
+        for number, shape in enumerate(shapes, 1):
+            try:
+                fields = shape if isinstance(shape, dict) else {}
+                kind = fields.get("shape_type") or "polygon"  # early versions know no other
+                if kind in _WITHOUT_AREA:
+                    found.dropped[OTHER_SHAPE] += 1
+                    continue
+                outline = _outline(fields.get("points"), kind)
+                xs, ys = outline[::2], outline[1::2]
+                box = min(xs), max(xs), min(ys), max(ys)
+                values: tuple[Any, ...] = self._class_of(fields.get("label"))
+                if self.masks:
+                    values += (self._mask(kind, outline, height, width),)
+                found.add(box, across, down, values)
+            except checked_image.BadImageError as e:
+                raise checked_image.BadImageError(e.reason, f"shape {number}: {e.detail}") from e
+            except ValueError as e:
+                raise image_objects.bad_value(f"shape {number}: {e}") from e
+        return found.build((height, width))
+
+    def _class_of(self, name: Any) -> tuple[int, bytes]:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"its label is {reprlib.repr(name)}, expected a name")
+        label = self.classes.id_of(name.strip())
+        if label is None:
+            raise checked_image.BadImageError(
+                Reason.UNKNOWN_LABEL,
+                f"the class {reprlib.repr(name)} is none of source.labelme.classes: add it there, or leave "
+                "source.labelme.classes out to take the classes from the files",
+            )
+        return label, self.classes.texts()[label]
+
+    def _mask(self, kind: str, outline: list[float], height: int, width: int) -> bytes:
+        if kind == "mask":
+            raise ValueError("a shape of the type mask holds a picture; source.labelme.masks takes outlines")
+        return object_masks.pack([outline], height, width)
+
+
+def class_names(data: bytes) -> set[str]:
+    """Returns the classes of the shapes in an annotation file; none if it cannot be parsed."""
+    try:
+        shapes = _parse(data).get("shapes")
+    except checked_image.BadImageError:
+        return set()
+    names = (shape.get("label") for shape in shapes if isinstance(shape, dict)) if isinstance(shapes, list) else ()
+    return {name.strip() for name in names if isinstance(name, str) and name.strip()}
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """Returns the fields of a file.
+
+    Raises:
+        BadImageError: if it is no JSON object.
+    """
+    image_objects.check_size(data, _MAX_BYTES)
+    try:
+        file = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as e:
+        reason = "is nested too deep" if isinstance(e, RecursionError) else f"is not JSON: {e}"
+        raise image_objects.bad_value(reason) from e
+    if not isinstance(file, dict):
+        raise image_objects.bad_value(f"holds a JSON {type(file).__name__}; a file of LabelMe is an object")
+    return file
+
+
+def _side(value: Any, name: str) -> int:
+    if type(value) is not int or not 0 < value <= _MAX_SIDE_PX:
+        raise image_objects.bad_value(f"{name} is {reprlib.repr(value)}, expected the pixels of the image")
+    return value
+
+
+def _outline(points: Any, kind: str) -> list[float]:
+    """Returns the corners of a shape as x, y, x, y, ... in pixels.
+
+    Raises:
+        ValueError: if its points are not those of its type.
+    """
+    if not isinstance(points, list) or not all(_is_point(point) for point in points):
+        raise ValueError(f"points are {reprlib.repr(points)}, expected a list of [x, y]")
+    if kind in ("rectangle", "mask"):
+        if len(points) not in (2, 4):
+            raise ValueError(f"a {kind} of {len(points)} points, expected 2 opposite corners, or all 4")
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        left, right, top, bottom = map(float, (min(xs), max(xs), min(ys), max(ys)))
+        return [left, top, right, top, right, bottom, left, bottom]
+    if kind == "circle":
+        if len(points) != 2:
+            raise ValueError(f"a circle of {len(points)} points, expected its center and a point on it")
+        (x, y), on_it = points
+        radius = math.dist(points[0], on_it)
+        angles: Sequence[float] = [2 * math.pi * index / _CIRCLE_CORNERS for index in range(_CIRCLE_CORNERS)]
+        return [value for a in angles for value in (x + radius * math.cos(a), y + radius * math.sin(a))]
+    if kind != "polygon":
+        raise ValueError(f"the shape_type is {reprlib.repr(kind)}, expected polygon, rectangle or circle")
+    if len(points) < 3:
+        raise ValueError(f"a polygon of {len(points)} points, expected 3 or more")
+    return [float(value) for point in points for value in point]
+
+
+def _is_point(point: Any) -> bool:
+    return (
+        isinstance(point, list)
+        and len(point) == 2
+        and all(type(value) in (int, float) and math.isfinite(value) for value in point)
+    )

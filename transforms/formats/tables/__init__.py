@@ -1,0 +1,1 @@
+"""Tables with a row for each image: CSV, JSON lines, JSON and Parquet."""

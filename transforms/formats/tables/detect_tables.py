@@ -1,0 +1,377 @@
+"""Signs in tables: which table of a folder is meant, and which of its columns is the label."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from imagebeam import plural
+from imagebeam.transforms.formats import detect_pixels
+from imagebeam.transforms.formats.tables import table_heads, table_places
+from imagebeam.transforms.sources.folder_probe import (
+    HASH_SPLIT,
+    HEAD_BYTES,
+    Change,
+    Finding,
+    Folder,
+    FolderProbe,
+    Strength,
+    name_some,
+    split_meant,
+    splits_in,
+)
+
+_LAST = 2  # the order of tables of tests and submissions
+PRESETS = (
+    *("cub200", "imagefolder_metadata", "box_csv", "fer2013", "mnist_csv"),
+    *("captions", "multilabel", "kaggle", "regression", "tfrecorder"),
+)
+_SHARE_SURE = 0.5  # of images that must be found: else the folder may be another one
+
+_BOX_COLUMNS = frozenset({"filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"})
+_BOX_EDGES = re.compile(r"(?i)(x|y)_?(min|max|1|2)|bbox.*|(x|y)(center|centre)?_?(left|top)?")
+_LABEL_NAMES = (
+    "label", "labels", "class", "class_name", "category", "target", "breed", "species", "diagnosis", "category_id",
+    "label_id", "class_id", "tag", "tags", "attribute_ids", "landmark_id", "level", "dx", "emotion", "type", "age",
+    "score", "rating", "cultivar", "variety", "finding labels", "y",
+)  # fmt: skip
+_SPLIT_NAMES = ("split", "set", "usage", "subset", "partition", "fold")
+_CAPTIONS = re.compile(r"(?i).*(caption|sentence|description|comment|text).*")
+_SEPARATORS = ("|", ";", ",", " ")
+
+
+def find_tables(survey: FolderProbe, at: str) -> Iterator[Finding]:
+    """Finds tables with a row for each image, for each box or for each caption."""
+    root = survey.look(at)
+    if {"images.txt", "image_class_labels.txt", "train_test_split.txt"} <= {*root.files}:
+        evidence = "images.txt, image_class_labels.txt and train_test_split.txt have a line for each image"
+        yield Finding("cub200", Strength.CERTAIN, evidence)
+        return
+    metadata = [each for each in _folders_with_tables(survey, root) if each.ending(*_METADATA)]
+    if metadata:
+        name = metadata[0].ending(*_METADATA)[0]
+        table = table_heads.read_table(survey, metadata[0].below(name))
+        if table is not None and "file_name" in table.columns:
+            yield from _find_metadata(table, metadata, at)
+            return
+    folders = [root, *(survey.look(root.below(name)) for name in root.folders if _names_tables(name))]
+    names = [folder.below(name) for folder in folders for name in folder.ending(*table_places.SUFFIXES)]
+    tables = [table_heads.read_table(survey, path) for path in sorted(names, key=_order)[: table_places.MAX_TABLES]]
+    found = [(table, [*_find_in_table(survey, at, table)]) for table in tables if table is not None]
+    strong = [each for each in found if each[1] and each[1][0].strength > Strength.POSSIBLE]
+    if strong:
+        yield from _best_of(survey, at, strong)
+    else:
+        yield from (finding for _, findings in found for finding in findings)
+
+
+def _best_of(
+    survey: FolderProbe, at: str, found: Sequence[tuple[table_heads.Table, list[Finding]]]
+) -> Iterator[Finding]:
+    """Yields the findings in the best of several tables, with a note that names the others that could be meant.
+
+    Tables of tests come last, then those without a header, then text files; of the rest, the one with the most rows
+    whose images exist is the best.
+    """
+
+    def rank(each: tuple[table_heads.Table, list[Finding]]) -> tuple[bool, bool, bool, float]:
+        table, _ = each
+        kind = _order(table.path)[0]
+        return kind == _LAST, not table.has_header, kind > 0, -_num_matched(survey, at, table)
+
+    found = sorted(found, key=rank) if len(found) > 1 else found
+    (_, findings), *others = found
+    is_read = findings[0].settings.get("source.manifest.path")  # may be a pattern: */labels.csv
+    shown = [
+        f"{other.path} ({_describe_rows(survey, other)})"
+        for other, its in others
+        if is_read and "source.manifest.path" in its[0].settings and its[0].settings["source.manifest.path"] != is_read
+    ]
+    if shown:
+        verb = "names images, too, and is not read" if len(shown) == 1 else "name images, too, and are not read"
+        note = f"{name_some(shown)} {verb}: plan --input with the address of such a table takes that one"
+        findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
+    yield from findings
+
+
+def _describe_rows(survey: FolderProbe, table: table_heads.Table) -> str:
+    number, num_read = _num_rows(survey, table), len(table.rows)
+    rows = plural.count(number, "row") if number == num_read else f"about {int(float(f'{number:.2g}')):,} rows"
+    return rows if table.has_header else f"{rows}, no header"
+
+
+def _num_rows(survey: FolderProbe, table: table_heads.Table) -> int:
+    """Returns the number of rows of a table: a guess from the size of the file where only its beginning was read."""
+    folder, name = posixpath.split(table.path)
+    size = survey.look(folder).files.get(name, 0)
+    return round(len(table.rows) * max(1.0, size / HEAD_BYTES))
+
+
+def _num_matched(survey: FolderProbe, at: str, table: table_heads.Table) -> float:
+    """Returns the number of rows of a table whose images exist, from the share among its first rows."""
+    place = table_places.find_place(survey, at, table)
+    return _num_rows(survey, table) * (place.found / place.looked_for if place else 1)
+
+
+def find_in_file(survey: FolderProbe, path: str) -> Iterator[Finding]:
+    """Finds what one table is."""
+    table = table_heads.read_table(survey, path)
+    if table is not None:
+        yield from _find_in_table(survey, "", table)
+
+
+def find_above(survey: FolderProbe, path: str) -> Iterator[Finding]:
+    """Finds what one table is by images outside of its folder, the root of the survey being a folder above.
+
+    Images in one folder beside that of the table are beyond doubt. If several folders have images of these names, or
+    one further away, which may be of another data set, a note says so.
+    """
+    table = table_heads.read_table(survey, path)
+    places = [*table_places.find_places(survey, "", table)] if table is not None else []
+    if table is None or not places:
+        return
+    home, first = posixpath.dirname(path), places[0]
+    roots = [posixpath.relpath(f"/{each.folder}", f"/{home}") for each in places[1:] if each.found >= first.found]
+    notes: tuple[str, ...] = ()
+    if roots:
+        notes = (
+            f"other folders have images of these names: for those set source.manifest.root={' or '.join(roots[:3])}",
+        )
+    elif "/" in home or "/" in first.folder:
+        notes = (f"{first.folder or survey.root} is not beside {path}, and may be of another data set",)
+    for each in _find_in_table(survey, "", table):
+        yield dataclasses.replace(each, notes=(*each.notes, *notes), is_doubtful=each.is_doubtful or bool(notes))
+
+
+_METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+
+
+def _folders_with_tables(survey: FolderProbe, root: Folder) -> list[Folder]:
+    return [root, *(survey.look(root.below(name)) for name in root.folders if split_meant(name))]
+
+
+def _names_tables(name: str) -> bool:
+    return re.search(r"(?i)annot|label|meta|csv|table|data|list|split|train|anno", name) is not None
+
+
+def _order(path: str) -> tuple[int, int, str]:
+    """Returns the place of a table among several: those of tests and submissions come last."""
+    name = posixpath.basename(path).lower()
+    is_last = "submission" in name or "readme" in name or split_meant(name) in ("test", "validation")
+    return _LAST if is_last else name.endswith(".txt"), path.count("/"), path
+
+
+def _find_in_table(survey: FolderProbe, at: str, table: table_heads.Table) -> Iterator[Finding]:
+    columns = {*table.columns}
+    path = table.path.removeprefix(f"{at}/") if at else table.path
+    shown = f"{path} has the columns {name_some(table.columns, 6)}"
+    if {"image_uri", "label"} <= columns:
+        yield Finding(
+            "tfrecorder", Strength.CERTAIN, shown, {} if "split" in columns else {"split": HASH_SPLIT}, input=table.path
+        )
+        return
+    if pixels := detect_pixels.find(survey, table.path, len(table.columns)):
+        yield pixels
+        return
+    if columns >= _BOX_COLUMNS:
+        yield from _find_boxes(survey, at, table, shown)
+        return
+    place = table_places.find_place(survey, at, table)
+    if place is None:
+        return
+    where = place.folder.removeprefix(f"{at}/") if at else place.folder
+    holders = name_some(place.inside) if place.inside else where or "its folder"
+    evidence = f"{shown}; {place.found} of the first {place.looked_for} images that it names are in {holders}"
+    settings = _settings_of(at, table, place)
+    boxes = [name for name in table.columns if _BOX_EDGES.fullmatch(name)]
+    others = [name for name in table.columns if name != place.column]
+    if len(boxes) >= 4 or any(name.lower().startswith("bbox") for name in boxes):
+        note = "it has columns of boxes under other names than box_csv reads: " + ",".join(sorted(_BOX_COLUMNS))
+        yield Finding("box_csv", Strength.POSSIBLE, evidence, {"source.box_csv.annotations": {"train": path}}, (note,))
+        return
+    settings |= _of_split_folders(survey, at, table)
+    split = _split_column(table)
+    if split is not None:
+        others.remove(split)
+        rename = {value: split_meant(value) for value in sorted(set(table.values(split)))}
+        settings["split"] = {
+            "by": "column",
+            "column": split,
+            "rename": {k: v for k, v in rename.items() if v and v != k},
+        }
+    caption = next((name for name in others if _CAPTIONS.fullmatch(name) and _is_prose(table, name)), None)
+    if caption is not None:
+        if caption != "captions":
+            settings |= {"columns": {caption: {"list": True}}, "features": {f"columns/{caption}": "image/caption"}}
+        yield Finding("captions", Strength.LIKELY, evidence, settings)
+        return
+    flags = [name for name in others if _is_flag(table, name)]
+    if len(flags) >= 3 and len(flags) >= len(others) / 2:
+        settings["label"] = {"by": "columns", "columns": flags}
+        text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
+        yield Finding("multilabel", Strength.LIKELY, text, settings, ("each column of 0 and 1 is a class",))
+        return
+    is_rare = place.found < _SHARE_SURE * place.looked_for
+    rare = ("the other images are in none of the folders that were looked into: see source.manifest.root",)
+    for finding in _find_label(table, others, evidence, settings, "split" in settings):
+        if is_rare:
+            finding = dataclasses.replace(finding, notes=finding.notes + rare, is_doubtful=True)
+        if place.inside:  # the folders are no classes, since the table names the images of all
+            doubt = finding.strength is not Strength.LIKELY
+            finding = dataclasses.replace(finding, strength=Strength.CERTAIN, is_doubtful=doubt)
+        yield finding
+
+
+def _find_label(
+    table: table_heads.Table, others: Sequence[str], evidence: str, settings: dict[str, Any], has_split: bool
+) -> Iterator[Finding]:
+    label, is_known = _label_column(table, others)
+    further = [name for name in others if name != label]
+    often = tuple(
+        Change(f"columns.{name}", {"type": "string"}, "stores this column, too; type: float or int for numbers")
+        for name in further[:1]
+        if "." not in name
+    )
+    if label is None:
+        text = f"{evidence}; it has no column that could be a label"
+        yield Finding("kaggle", Strength.POSSIBLE, text, {**settings, "label": {"by": "none"}, **_no_strata(has_split)})
+        return
+    values = table.values(label)
+    strength = Strength.LIKELY if is_known else Strength.POSSIBLE
+    distinct = sorted(set(values))
+    seen = f"{len(distinct):,} different values in {plural.count(len(values), 'row')}: {name_some(distinct)}"
+    guess = f"the label is the column {label!r} ({seen}); its others are {', '.join(further) or 'none'}"
+    if separator := _separator_of(values):
+        settings["label"] = {"by": "column", "column": label, "separator": separator}
+        note = f"a cell of {label!r} has several classes, with {separator!r} between them"
+        yield Finding("multilabel", strength, evidence, settings, (guess, note), often)
+        return
+    kind = _kind_of(values, distinct)
+    if kind == "class":
+        settings["label.column"] = label
+        if len(distinct) * 2 > len(values):
+            settings |= _no_strata(has_split)
+        yield Finding("kaggle", strength, evidence, settings, (guess,), often)
+    else:
+        settings["label"] = {"by": "column", "column": label, "type": kind}
+        note = f"its values are numbers to predict, stored as {kind}; for classes set label.type=class"
+        yield Finding("regression", strength, evidence, settings, (guess, note), often)
+
+
+def _no_strata(has_split: bool) -> dict[str, Any]:
+    return {} if has_split else {"split": HASH_SPLIT}
+
+
+def _kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
+    if not all(map(table_heads.is_number, values)):
+        return "class"
+    if any("." in value and float(value) != int(float(value)) for value in distinct):
+        return "float"
+    return "int" if len(distinct) > 60 and len(distinct) * 4 > len(values) else "class"
+
+
+def _find_boxes(survey: FolderProbe, at: str, table: table_heads.Table, shown: str) -> Iterator[Finding]:
+    path = table.path.removeprefix(f"{at}/") if at else table.path
+    place = table_places.find_place(survey, at, table)
+    if posixpath.basename(path) == "_annotations.csv" or place is None:  # those are found beside the images
+        return
+    folder = place.folder.removeprefix(f"{at}/") if at else place.folder
+    split = split_meant(posixpath.basename(path)) or "train"
+    is_usual = re.fullmatch(r"(train|val|valid|validation|test)(_labels)?\.csv", path) is not None
+    settings: dict[str, Any] = {}
+    if not is_usual:
+        settings = {"source.box_csv.annotations": {split: path}}
+    if not is_usual and folder not in (posixpath.dirname(path), f"images/{split}", split, "images"):
+        settings["source.box_csv.images"] = {split: folder or "."}
+    yield Finding(
+        "box_csv", Strength.CERTAIN, f"{shown}: a row for each box, of images in {folder or 'its folder'}", settings
+    )
+
+
+def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str) -> Iterator[Finding]:
+    counts = ", ".join(f"{folder.path.removeprefix(f'{at}/') if at else folder.path or '.'}" for folder in folders)
+    evidence = f"{posixpath.basename(table.path)} with a column file_name is in {counts}"
+    settings: dict[str, Any] = {}
+    if all(folder.path == at for folder in folders) and not any("/" in each for each in table.values("file_name")):
+        settings["split"] = HASH_SPLIT
+    others = [name for name in table.columns if name != "file_name"]
+    label, _ = _label_column(table, others)
+    notes: tuple[str, ...] = ()
+    if label is not None:
+        settings["label"] = {"by": "column", "column": label}
+        distinct = sorted(set(table.values(label)))
+        notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)
+    yield Finding("imagefolder_metadata", Strength.CERTAIN, evidence, settings, notes)
+
+
+def _settings_of(at: str, table: table_heads.Table, place: table_places.Place) -> dict[str, Any]:
+    folder = posixpath.dirname(table.path)
+    path = table.path.removeprefix(f"{at}/") if at else table.path
+    root = posixpath.relpath(f"/{place.folder}", f"/{folder}")
+    image = place.column if place.has_extension else f"{{{place.column}}}.*"
+    if place.inside:
+        image = f"**/{{{place.column}}}" + ("" if place.has_extension else ".*")
+    settings = {"source.manifest.path": path, **table.settings, "source.manifest.image": image}
+    settings["source.manifest.root"] = root if root != "." else None
+    return settings
+
+
+def _of_split_folders(survey: FolderProbe, at: str, table: table_heads.Table) -> dict[str, Any]:
+    """Returns the settings for tables of one name, each in the folder of a split."""
+    folder, name = posixpath.split(table.path)
+    splits = splits_in(survey.look(at).folders)
+    held = {each: meant for each, meant in splits.items() if name in survey.look(posixpath.join(at, each)).files}
+    if posixpath.basename(folder) not in held:
+        return {}
+    rename = {each: meant for each, meant in held.items() if each != meant}
+    return {"source.manifest.path": f"*/{name}", "split": {"by": "directory", "rename": rename}}
+
+
+def _label_column(table: table_heads.Table, others: Sequence[str]) -> tuple[str | None, bool]:
+    """Returns the column that is likely the label, and whether its name says so."""
+    usable = [name for name in others if len({*table.values(name)}) > 1]
+    by_name = {name.lower(): name for name in usable}
+    for name in _LABEL_NAMES:
+        if name in by_name:
+            return by_name[name], True
+    if not usable:
+        return None, False
+    fewest = min(usable, key=lambda name: len({*table.values(name)}))
+    return fewest, len(usable) == 1
+
+
+def _split_column(table: table_heads.Table) -> str | None:
+    for name in table.columns:
+        values = {*table.values(name)}
+        if name.lower() in _SPLIT_NAMES and 0 < len(values) <= 6 and any(map(split_meant, values)):
+            return name
+    return None
+
+
+def _separator_of(values: Sequence[str]) -> str:
+    """Returns the text between several classes of one cell; "" if cells have one class each."""
+    for separator in _SEPARATORS:
+        several = [value for value in values if separator in value]
+        if len(several) < max(2, len(values) / 10):
+            continue
+        pieces = collections.Counter(piece.strip() for value in values for piece in value.split(separator))
+        alone = {value for value in values if separator not in value}
+        if any(piece in pieces for piece in alone) and len(pieces) < len({*values}):
+            shared = sum(number > 1 for number in pieces.values())
+            if shared >= len(pieces) / 2 and (separator != " " or alone & {p for v in several for p in v.split()}):
+                return separator
+    return ""
+
+
+def _is_flag(table: table_heads.Table, name: str) -> bool:
+    values = {*table.values(name)}
+    return bool(values) and values <= {"0", "1", "-1", "0.0", "1.0"}
+
+
+def _is_prose(table: table_heads.Table, name: str) -> bool:
+    values = table.values(name)[:100]
+    return bool(values) and sum(len(value.split()) for value in values) >= 3 * len(values)

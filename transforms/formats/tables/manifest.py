@@ -1,0 +1,424 @@
+"""Lists the images that the rows of a table name."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import itertools
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import errors, features, look_ahead, storage
+from imagebeam.transforms import elements, parse_numbers
+from imagebeam.transforms.formats.tables import (
+    find_root,
+    joined_rows,
+    merged_rows,
+    missing_columns,
+    path_template,
+    table_formats,
+    templated_rows,
+)
+from imagebeam.transforms.formats.tables.templated_rows import Listed
+from imagebeam.transforms.sources import find_entries, image_source, saved_listing, table_rows
+
+_Batch = list[merged_rows.PlacedRow]
+
+
+class Trust(NamedTuple):
+    """Takes the images of the rows as they are, without a look at the files."""
+
+    size: str | None = None  # column with the size of the file in bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class ManifestSource(image_source.ImageSource):
+    """A manifest and its columns; relative paths are resolved against its folder, or `images_below`."""
+
+    uri: str
+    format: str
+    image: str | None = "image"  # column with the path, or a template; None if another source finds the images
+    fields: table_rows.RowFields = table_rows.NO_FIELDS
+    further: tuple[str, ...] = ()  # columns with the paths of further images of the row's example, or templates
+    allow_outside: bool = False
+    keys_below: str | None = None  # folder that keys are relative to; None for that of the paths
+    is_only: bool = False  # whether there is no other table, so that it must have rows
+    images_below: str | None = None  # folder that paths are relative to; None for the table's own
+    split: str = ""  # of all its rows; "" if a column or something else gives it
+    exclude: str = ""  # address that is not searched for images without extension: the output folder
+    first_position: int = 0  # of its first row, if other tables come before it
+    items: str = ""  # path of the list of rows in JSON
+    merge_rows: bool = False  # merge consecutive rows of one image
+    header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
+    delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
+    encoding: str = table_formats.UTF8  # of CSV and JSON
+    trust: Trust | None = None  # None looks up every file
+    joined: tuple[joined_rows.JoinedTable, ...] = ()  # further CSV tables with columns of the same rows
+    joined_on: str = ""  # the column that all of them share
+
+    spreads = "rows"
+
+    def facts(self) -> image_source.SourceFacts:
+        key = () if self.fields.key is None else (self.fields.key,)
+        size = "" if self.trust is None else self.trust.size or ""
+        return image_source.SourceFacts(own_columns=(*self._image_columns, *key), size_column=size)
+
+    @property
+    def root(self) -> str:
+        """The folder of the manifest."""
+        return posixpath.dirname(self.uri) or "."
+
+    @property
+    def image_root(self) -> str:
+        """The folder that paths are relative to."""
+        return self.images_below or self.root
+
+    @property
+    def _images(self) -> tuple[str, ...]:
+        """The columns and templates that name the images of a row, the first image before all others."""
+        return () if self.image is None else (self.image, *self.further)
+
+    @property
+    def _templates(self) -> tuple[path_template.PathTemplate, ...]:
+        return tuple(dict.fromkeys(found for each in self._images if (found := path_template.parse(each)) is not None))
+
+    @property
+    def _image_columns(self) -> tuple[str, ...]:
+        """The columns that the paths of images are made of."""
+        parsed = ((each, path_template.parse(each)) for each in self._images)
+        names = ((each,) if template is None else template.columns for each, template in parsed)
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
+
+    @property
+    def _table(self) -> table_formats.TableFile:
+        return table_formats.TableFile(self.uri, self.format, self.header, self.delimiter, self.encoding, self.items)
+
+    @property
+    def _key_prefix(self) -> str:
+        """The part of an address that its key leaves out."""
+        return storage.join(self.keys_below or self.image_root, "")
+
+    def _joined_tables(self) -> list[table_formats.TableFile]:
+        return [
+            table_formats.TableFile(each.uri, self.format, each.header, self.delimiter, self.encoding)
+            for each in self.joined
+        ]
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns that must exist."""
+        sizes = () if self.trust is None or self.trust.size is None else (self.trust.size,)
+        shared = (self.joined_on,) if self.joined else ()
+        return tuple(dict.fromkeys((*self._image_columns, *shared, *sizes, *self.fields.needed)))
+
+    def column_names(self) -> list[str]:
+        """Returns the names of its columns.
+
+        Raises:
+            ConfigError: if the manifest cannot be read.
+        """
+        try:
+            names = self._table.column_names()
+            for table in self._joined_tables():
+                names += [name for name in table.column_names() if name != self.joined_on]
+            return names
+        except (OSError, ValueError, csv.Error) as e:
+            raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
+
+    def check_columns(self) -> None:
+        """Checks by the first row that all columns exist.
+
+        Raises:
+            ConfigError: if the manifest cannot be read, or lacks a column.
+        """
+        names = self.column_names()
+        if not names and self.format == "csv":
+            raise errors.ConfigError(
+                f"manifest {self.uri!r} is empty; expected a first line with the names of its columns, such as "
+                f"{','.join(self.needed)}"
+            )
+        required = self.needed
+        if self.format in ("jsonl", "json"):  # objects may leave out keys
+            required = self._image_columns
+        repeated = next((name for name in required if names.count(name) > 1), None)
+        if repeated is not None:
+            raise errors.ConfigError(f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them")
+        missing = [name for name in required if name not in names]
+        if missing and names:
+            if self.format == "jsonl" and saved_listing.is_listing(self.uri):
+                raise errors.ConfigError(
+                    f"{self.uri!r} is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
+                )
+            raise errors.ConfigError(
+                f"manifest {self.uri!r} has no column {', '.join(map(repr, missing))}; its columns are "
+                f"{', '.join(map(repr, names))}; {missing_columns.advise(self._table, names, missing, required)}"
+            )
+
+    def list_all(
+        self, listed: Listed | None = None, note: Callable[[Iterator[str]], None] | None = None
+    ) -> Iterator[image_source.Listing]:
+        """Yields the images in the order of the rows, up to the first problem.
+
+        Args:
+            listed: the folders that other tables have listed for extensions; this one adds its own.
+            note: called with the addresses of all images that the rows name, some rows at a time.
+        """
+        for batch in self._read_batches(listed):
+            if note is not None and not isinstance(batch, image_source.Listing):
+                note(self._addresses(batch))
+            found = batch if isinstance(batch, image_source.Listing) else self._look_up_all(batch)
+            yield found
+            if found.problems:
+                return
+
+    def list_rows(self, listed: Listed | None = None) -> Iterator[image_source.RowBatch | image_source.Listing]:
+        """Yields the rows in their order, with the needed columns alone; `listed` as for `list_all`."""
+        for batch in self._read_batches(listed):
+            if isinstance(batch, image_source.Listing):
+                yield batch
+            else:
+                yield image_source.RowBatch(self._pack(batch), first_position=self.first_position)
+
+    def look_up(self, batch: image_source.RowBatch) -> image_source.Listing:
+        """Returns the images of the rows."""
+        return self._look_up_all(self._unpack(batch.packed))
+
+    def _read_batches(self, listed: Listed | None) -> Iterator[_Batch | image_source.Listing]:
+        """Yields the rows in batches, and a listing with a problem if they cannot be read or there are none."""
+        placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
+        listed = {} if listed is None else listed
+        for template in self._templates:
+            placed = templated_rows.name_images(
+                template, placed, self.image_root, self.resolve, listed, exclude=self.exclude
+            )
+        if self.merge_rows and self.image is not None:
+            placed = merged_rows.merge_rows(placed, self.image, self.fields)
+        found, num_rows = image_source.ListingBuilder(), 0
+        batch: _Batch = []
+        try:
+            for each in placed:
+                num_rows += 1
+                batch.append(each)
+                if len(batch) >= image_source.MAX_REFS:
+                    yield batch
+                    batch = []
+            if not num_rows and (self.keys_below is None or self.is_only):
+                found.problems.append(f"manifest {self.uri!r} has no rows, so there are no images; fill it")
+        except (OSError, ValueError) as e:
+            found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
+        if batch:
+            yield batch
+        if found.problems:
+            yield found.take()
+
+    @property
+    def _packed_names(self) -> tuple[str, ...]:
+        return (*self.needed, *(template.text for template in self._templates))
+
+    def _pack(self, batch: _Batch) -> bytes:
+        """Packs rows; what is not a mapping of cells is kept as it is."""
+        names = self._packed_names
+        nothing = (None,) * len(names)
+        return elements.pack_rows(
+            [
+                (*place, None, *map(row.get, names)) if isinstance(row, Mapping) else (*place, row, *nothing)
+                for place, row in batch
+            ]
+        )
+
+    def _unpack(self, packed: bytes) -> _Batch:
+        names = self._packed_names
+        return [
+            (table_formats.RowPlace(position, unit, number), dict(zip(names, cells)) if other is None else other)
+            for position, unit, number, other, *cells in elements.unpack_rows(packed)
+        ]
+
+    def _look_up_all(self, batch: _Batch) -> image_source.Listing:
+        """Returns the references and rejects of rows, up to the first problem."""
+        found = image_source.ListingBuilder()
+        is_near = self.trust is not None or self._is_near(batch)
+        num_ahead = 1 if is_near else find_entries.REQUESTS_AT_ONCE
+        try:
+            known = {} if is_near else find_entries.find_together(self._addresses(batch))
+            for image in look_ahead.map_ahead(lambda each: self._look_up(*each, known), batch, num_ahead):
+                found.add(image)
+        except table_rows.MissingValueError as e:
+            found.problems.append(str(e))
+        except (OSError, ValueError) as e:
+            found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
+        return found.take()
+
+    def _is_near(self, batch: _Batch) -> bool:
+        """Returns whether all files of the rows are on this machine, so that a look takes no time."""
+        if not storage.storage_of(self.image_root).is_local:
+            return False
+        return not self.allow_outside or not any("://" in path for _, row in batch for path in self._paths_in(row))
+
+    def _addresses(self, batch: _Batch) -> Iterator[str]:
+        for _, row in batch:
+            for path in self._paths_in(row):
+                with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
+                    yield self.resolve(path)
+
+    def _path_in(self, row: Any) -> str | None:
+        return table_rows.name_in(_cells_of(row), self.image)
+
+    def _paths_in(self, row: Any) -> Iterator[str]:
+        """Yields the paths of all images of a row, without those of empty cells."""
+        cells = _cells_of(row)
+        return (path for each in self._images if (path := table_rows.name_in(cells, each)))
+
+    @staticmethod
+    def positions_in(packed: bytes) -> list[int]:
+        """Returns the position of each row in the table."""
+        return [position for position, *_ in elements.unpack_rows(packed)]
+
+    def hash_addresses(self, packed: bytes, hash_address: Callable[[str], int]) -> Iterator[int]:
+        """Yields the hash of each address of an image in the rows."""
+        return map(hash_address, self._addresses(self._unpack(packed)))
+
+    def read_rows(self) -> Iterator[tuple[table_formats.RowPlace, Any]]:
+        """Yields the place of each row with its cells by column, or with a text that says what is wrong with it.
+
+        Raises:
+            OSError: if the table cannot be read.
+            ValueError: if it is broken, or a text to be stored is not in the table's encoding.
+        """
+        rows = self._table.rows(self.needed, self.fields.texts)
+        for table in self._joined_tables():
+            rows = joined_rows.join_rows(rows, table, self.joined_on, self.needed, self.fields.texts)
+        return rows
+
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """Describes the places of the rows with these positions for a user, such as `line 5 of /data/a.csv`.
+
+        Raises:
+            OSError: if the table cannot be read.
+            ValueError: if it is broken.
+        """
+        wanted = {position - self.first_position for position in positions}
+        places: dict[int, table_formats.RowPlace] = {}
+        for place, _ in self._table.rows(self.needed):
+            if place.position in wanted:
+                places[place.position] = place
+                if len(places) == len(wanted):
+                    break
+        return [f"{places[position - self.first_position]} of {self.uri}" for position in positions]
+
+    def advise(self, reason: elements.Reason) -> str:
+        """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
+        if reason is not elements.Reason.NOT_FOUND or self.image is None:
+            return ""
+        placed = self.read_rows()
+        rows = (row for _, row in itertools.islice(placed, find_root.NUM_ROWS) if isinstance(row, Mapping))
+        if (template := path_template.parse(self.image)) is not None:
+            rows = (templated_rows.fill(template, row) for row in rows)
+        paths = [path for row in rows if (path := self._path_in(row)) and not table_rows.is_absolute(path)]
+        return find_root.advise(self.root, self.images_below, self.image, paths)
+
+    def _look_up(
+        self, place: table_formats.RowPlace, row: Any, known: find_entries.Entries
+    ) -> elements.ImageRef | elements.Reject:
+        """Returns the reference of a row, or its reject."""
+        try:
+            return self._reference(place, row, known)
+        except table_rows.BadRowError as e:
+            return self._reject(place, row, e.reason, e.detail)
+        except table_rows.MissingValueError as e:
+            raise table_rows.MissingValueError(f"{place} of {self.uri}: {e}") from e
+        except errors.ConfigError as e:  # no storage has the scheme of its address
+            return self._reject(place, row, elements.Reason.UNREADABLE, str(e))
+
+    def _reject(self, place: table_formats.RowPlace, row: Any, reason: elements.Reason, detail: str) -> elements.Reject:
+        cells = _cells_of(row)
+        path = table_rows.name_in(cells, self.image)
+        key = table_rows.name_in(cells, self.fields.key) if self.fields.key else path and self._key_of(path)
+        uri, key = path or self.uri, key or str(place)
+        return elements.Reject(key, uri, "list", reason, f"{place} of {self.uri}: {detail}")
+
+    def _key_of(self, path: str) -> str:
+        """Returns the key that a path gives its image; the path itself if it cannot be resolved."""
+        with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
+            return self.resolve(path).removeprefix(self._key_prefix)
+        return path
+
+    def _reference(self, place: table_formats.RowPlace, row: Any, known: find_entries.Entries) -> elements.ImageRef:
+        if isinstance(row, merged_rows.Conflict):
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, row.detail)
+        if not isinstance(row, Mapping):
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, str(row))
+        uri = self._address_in(row, str(self.image))
+        column = self.fields.key
+        key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
+        if not key:
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
+        size, version = find_entries.look_at(uri, known) if self.trust is None else (_size_in(row, self.trust.size), 0)
+        ref = elements.ImageRef(
+            key, uri, size, version, position=self.first_position + place.position, split=self.split
+        )
+        if self.further:
+            ref = ref._replace(further=tuple(self._further_in(row, each, known) for each in self.further))
+        return self.fields.fill(ref, row)
+
+    def _address_in(self, row: Mapping[str, Any], image: str) -> str:
+        """Returns the address of an image that a row names.
+
+        Args:
+            row: the cells, with the paths that templates made.
+            image: the column, or the template.
+
+        Raises:
+            BadRowError: if it names none, or one outside of the folder.
+        """
+        template = path_template.parse(image)
+        path = table_rows.text_in(row, image)
+        if not path:
+            empty = image if template is None else template.find_empty(row)
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {empty!r} is empty")
+        uri = self.resolve(path)
+        if template is not None and (path.endswith(path_template.ANY_EXTENSION) or path_template.ANY_FOLDER in path):
+            raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no image {uri!r}")
+        return uri
+
+    def _further_in(self, row: Mapping[str, Any], image: str, known: find_entries.Entries) -> elements.FurtherImage:
+        """Returns a further image that a row names; the error of a bad one names the column."""
+        try:
+            uri = self._address_in(row, image)
+            return elements.FurtherImage(uri, *find_entries.look_at(uri, known), image)
+        except table_rows.BadRowError as e:
+            detail = e.detail if e.detail.startswith("column ") else f"column {image!r}: {e.detail}"
+            raise table_rows.BadRowError(e.reason, detail) from e
+
+    def resolve(self, path: str) -> str:
+        """Returns the address of a path in the table.
+
+        Raises:
+            BadRowError: if it is outside of the folder that paths are relative to, and `allow_outside` is False.
+            ConfigError: if no storage has its scheme.
+        """
+        return table_rows.resolve_path(path, self.image_root, self.allow_outside)
+
+
+def _cells_of(row: Any) -> Mapping[str, Any]:
+    """Returns the cells of a row, also of one that cannot be used; none if it has none."""
+    return row.cells if isinstance(row, merged_rows.Conflict) else row if isinstance(row, Mapping) else {}
+
+
+def _size_in(cells: Mapping[str, Any], column: str | None) -> int:
+    """Returns the size in a cell; -1 if it is empty, or there is no such column.
+
+    Raises:
+        BadRowError: if it is not a number of bytes.
+    """
+    text = None if column is None else table_rows.text_in(cells, column)
+    if text is None:
+        return -1
+    try:
+        size = int(parse_numbers.parse_number(features.INT64, text))
+        if size < 0:
+            raise ValueError(f"{text!r} is negative; expected a number of bytes")
+    except ValueError as e:
+        raise table_rows.BadRowError(elements.Reason.BAD_VALUE, f"column {column!r}: {e}") from e
+    return size

@@ -1,0 +1,164 @@
+"""Reads the beginning of a table of any format, as far as a survey looks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import errors, storage
+from imagebeam.transforms.sources import files as files_lib
+from imagebeam.transforms.sources.folder_probe import FolderProbe, extension_of, shape_of_json
+
+_MAX_ROWS = 2_000
+_NUM_PARQUET_ROWS = 200
+
+
+class Table(NamedTuple):
+    """The beginning of a table."""
+
+    path: str  # below the root of the survey
+    columns: tuple[str, ...]
+    rows: tuple[Mapping[str, str], ...]
+    settings: Mapping[str, Any] = {}  # how it is read
+    has_header: bool = True
+
+    def values(self, column: str) -> list[str]:
+        """Returns the values of a column that are not empty."""
+        return [value for row in self.rows if (value := row.get(column, "").strip())]
+
+
+def read_table(survey: FolderProbe, path: str) -> Table | None:
+    """Returns the beginning of a table; None if the file is none."""
+    extension = extension_of(path)
+    if extension == ".parquet":
+        return _read_parquet(survey, path)
+    head = survey.head(path)
+    if not head or b"\0" in head:
+        return None
+    text = head.decode("utf-8-sig", "replace")
+    lines = text.splitlines()
+    if len(head) >= (1 << 16) and len(lines) > 1:
+        lines.pop()  # it may be cut short
+    if extension in (".jsonl", ".ndjson"):
+        return _of_objects(path, _parse_lines(lines), {})
+    if extension == ".json":
+        return _read_json(survey, path)
+    return _read_csv(path, lines[: _MAX_ROWS + 1])
+
+
+def _parse_lines(lines: Sequence[str]) -> Iterator[Any]:
+    for line in lines[:_MAX_ROWS]:
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError):
+            return
+
+
+def _of_objects(path: str, objects: Iterator[Any], settings: Mapping[str, Any]) -> Table | None:
+    rows = [
+        {name.strip(): _as_text(value) for name, value in each.items()} for each in objects if isinstance(each, dict)
+    ]
+    return Table(path, tuple(rows[0]), tuple(rows), settings) if rows else None
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, list):
+        return "|".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def _read_json(survey: FolderProbe, path: str) -> Table | None:
+    import ijson
+
+    head = survey.head(path)
+    shape = shape_of_json(head)
+    lists = [name for name, first in shape.items() if first and name not in ("categories", "licenses", "classes")]
+    if not lists:
+        return None
+    items = "" if "" in lists else next((n for n in lists if _has_image(shape[n])), lists[0])
+    rows = []
+    try:
+        for each in ijson.items(io.BytesIO(head), f"{items}.item" if items else "item", use_float=True):
+            rows.append(each)
+    except (ijson.JSONError, ValueError, RecursionError):  # the head ends within the file
+        pass
+    if "annotations" in shape and "images" in shape:  # COCO's JSON is no table
+        return None
+    return _of_objects(path, iter(rows), {"source.manifest.items": items} if items else {})
+
+
+def _has_image(first: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, str) and is_image(value) for value in first.values())
+
+
+def _read_csv(path: str, lines: Sequence[str]) -> Table | None:
+    first = next((line for line in lines if line.strip()), "")
+    is_text = extension_of(path) == ".txt"
+    delimiter = max("\t;,|" if extension_of(path) == ".tsv" else ",;\t|", key=first.count)
+    settings: dict[str, Any] = {}
+    if first.count(delimiter) == 0 and is_text:
+        delimiter = " "
+    if not is_text and delimiter != ("\t" if extension_of(path) == ".tsv" else ","):
+        if first.count(delimiter):
+            settings["source.manifest.delimiter"] = delimiter
+        else:
+            delimiter = ","
+    if is_text:
+        settings = {"source.manifest.format": "csv"} | (
+            {} if delimiter == "," else {"source.manifest.delimiter": delimiter}
+        )
+    try:
+        cells = list(csv.reader((line for line in lines if line.strip()), delimiter=delimiter))
+    except csv.Error:
+        return None
+    if not cells or (len(cells[0]) < 2 and is_text):
+        return None
+    header = [name.strip() for name in cells[0]]
+    has_header = not any(is_image(cell) or is_number(cell) for cell in header)
+    if not has_header:
+        header = ["image" if is_image(cell) else "label" for cell in header]
+        if len(set(header)) < len(header):
+            at = next((index for index, cell in enumerate(header) if cell == "image"), -1)
+            header = [f"column_{n}" if n != at else "image" for n in range(1, len(header) + 1)]
+        settings["source.manifest.header"] = header
+    if len(set(header)) < len(header):
+        return None
+    body = cells[1:] if has_header else cells
+    rows = tuple(dict(zip(header, row)) for row in body if len(row) == len(header))
+    return Table(path, tuple(header), rows, settings, has_header) if rows or has_header else None
+
+
+def _read_parquet(survey: FolderProbe, path: str) -> Table | None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+
+        uri = survey.uri(path)
+        with storage.storage_of(uri).open_read(uri) as file:
+            parquet = pyarrow.parquet.ParquetFile(file)
+            names = parquet.schema_arrow.names
+            shown = [
+                field.name
+                for field in parquet.schema_arrow
+                if not pyarrow.types.is_binary(field.type) and not pyarrow.types.is_nested(field.type)
+            ]
+            batch = next(parquet.iter_batches(batch_size=_NUM_PARQUET_ROWS, columns=shown), None) if shown else None
+            objects = batch.to_pylist() if batch is not None else []
+    except (OSError, ValueError, ImportError, errors.ConfigError):
+        return None
+    rows = tuple({name: _as_text(value) for name, value in each.items()} for each in objects)
+    return Table(path, tuple(names), rows)
+
+
+def is_image(text: str) -> bool:
+    """Returns whether a text ends as the name of an image."""
+    return extension_of(text.strip())[1:] in files_lib.IMAGE_EXTENSIONS
+
+
+def is_number(text: str) -> bool:
+    """Returns whether a text is a number."""
+    return re.fullmatch(r"\s*-?\d+(\.\d*)?([eE]-?\d+)?\s*", text) is not None

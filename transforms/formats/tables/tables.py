@@ -1,0 +1,370 @@
+"""Tables with a row for each image, in CSV, JSON lines, JSON or Parquet."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import dataclasses
+import posixpath
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from imagebeam import errors, features, storage
+from imagebeam.transforms import elements, parse_numbers
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats.tables import (
+    detect_tables,
+    joined_rows,
+    manifest,
+    paired_files,
+    path_template,
+    table_formats,
+    table_per_folder,
+)
+from imagebeam.transforms.sources import files, folder_probe, image_source, parquet_columns, source_places
+
+
+@dataclasses.dataclass(frozen=True)
+class Join:
+    """Further tables with columns of the same images."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+    key: str | None = None
+    """The column with the id that the tables share."""
+    tables: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """For CSV: further tables with the same delimiter, whose rows have the same ids in the same order. From
+    the path of each table, relative to the folder of the first, to the names of its columns, as in `header`; [] for a
+    table with a header line."""
+
+    def __post_init__(self) -> None:
+        if (self.key is None) != (not self.tables):
+            raise ValueError("source.manifest.join.key and source.manifest.join.tables go together")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables(base_format.Format):
+    """A table with one row per image."""
+
+    ABOUT: ClassVar[str] = "a table with a row for each image"
+    PRESETS: ClassVar[tuple[str, ...]] = detect_tables.PRESETS
+    PLACES: ClassVar[Mapping[str, Any]] = {"path": True, "root": True, "files": True, "join": {"tables"}}
+
+    path: str | tuple[str, ...] | None = None
+    """Address of the table below `source.uri`, or a glob for several tables (`**/metadata.*`). Paths in a table are
+    relative to its own folder, and keys to `source.uri`. Of a list, the first that exists is read. By default
+    `source.uri` is the table itself."""
+    format: Literal["csv", "jsonl", "json", "parquet"] | None = None
+    """By default decided by the file's extension."""
+    items: base_format.Text | None = None
+    """For JSON: the list of rows in the file, as a path of names such as `annotations.items`; by default the whole file
+    is the list."""
+    header: tuple[str, ...] = ()
+    """Column names for a CSV without a header line: then its first line is a row."""
+    join: Join = Join()
+    """Further tables with columns of the same images."""
+    delimiter: base_format.Character | None = None
+    """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma."""
+    encoding: str = table_formats.UTF8
+    """Encoding of a CSV or JSON file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
+    root: str | None = None
+    """Folder that the paths in the table are relative to: an address, or relative to the table's folder, such as
+    `images` or `../images`. By default the table's folder. Keys are relative to it, too, if it is not below
+    the folder `source.uri`."""
+    image: str | None = "image"
+    """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
+    template that ends in `.*` finds the extension by one listing of the folder, and one like `**/{id}.jpg` the folder
+    below `root`. Null if the table does not name its images, see `files`."""
+    further: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Further images of each example, such as the same place at another time: from a name to the column with the path,
+    or a template, as for `image`. `after: after_file` stores `image/after/encoded`, `format`, `height` and `width`. All
+    are checked and changed like the first image; if one is bad, the whole example is a reject."""
+    files: str | tuple[str, ...] | None = None
+    """For `image: null`: glob of the images, relative to the manifest's folder; of a list, the first that matches. Row
+    n belongs to file n when the paths are sorted as text (10.png comes before 2.png); there must be as many rows as
+    files. The table may be a single column of numbers without a header."""
+    key: str | None = None
+    """Column with the stable id; by default the path is the key."""
+    allow_outside: bool = False
+    """If true, paths may lead out of `root` (`..`, absolute, another scheme); otherwise such images are rejects."""
+    merge_rows: bool = False
+    """If true, consecutive rows of one image become one example, with the values of its `list` columns joined."""
+    trust: bool = False
+    """If true, no file is looked up before it is read. A missing file is then a reject of its shard, one that was
+    replaced is not noticed unless its size differs, and images that no row names are not counted. Needs `size`, or a
+    number of shards."""
+    size: str | None = None
+    """For `trust: true`: column with the size of each file in bytes, which decides the number of shards. A file of
+    another size is a reject; an empty cell is an unknown size."""
+
+    def __post_init__(self) -> None:
+        try:
+            path_template.parse(self.image)
+        except ValueError as e:
+            raise ValueError(f"source.manifest.image {e}") from e
+        try:
+            for name, image in self.further.items():
+                features.check_further_name(name)
+                path_template.parse(image)
+        except ValueError as e:
+            raise ValueError(f"source.manifest.further {e}") from e
+        try:
+            "".encode(self.encoding)  # a codec of bytes, such as base64, refuses
+        except LookupError as e:
+            raise ValueError(
+                f"source.manifest.encoding {self.encoding!r} is not known; write for example latin-1"
+            ) from e
+        object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
+        if (self.image is None) != (self.files is not None):
+            raise ValueError(
+                "source.manifest.files goes with source.manifest.image: null; a column names the images, or a glob "
+                "gives them in the order of the rows"
+            )
+        if self.files is not None and self.root is not None:
+            raise ValueError(
+                "source.manifest.files is relative to the table's folder; source.manifest.root needs names in a column"
+            )
+        if self.files is not None and self.merge_rows:
+            raise ValueError("source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names")
+        if self.files is not None and self.trust:
+            raise ValueError(
+                "source.manifest.files lists the files; source.manifest.trust needs their names in a column"
+            )
+        for name, used in (("files", self.image is None), ("merge_rows", self.merge_rows), ("trust", self.trust)):
+            if self.further and used:
+                raise ValueError(
+                    f"source.manifest.further needs a row for each example, whose files are looked up: leave "
+                    f"source.manifest.{name} out"
+                )
+        if self.size is not None and not self.trust:
+            raise ValueError(
+                "source.manifest.size is for source.manifest.trust: true; without it each file's size is looked up"
+            )
+
+    def gives(self) -> base_format.Gives:
+        refuses: tuple[tuple[str, str], ...] = ()
+        if self.further:
+            one = (
+                "is for the one image of an example, and source.manifest.further gives several: set image.encode: "
+                "keep, jpeg, png or webp"
+            )
+            refuses = (
+                (
+                    "image.frames: each",
+                    "makes an example of each frame of a file, and source.manifest.further puts several files into one "
+                    "example: set image.frames: first or reject",
+                ),
+                *((f"image.encode: {encode}", one) for encode in ("raw", "int64_list", "float_list")),
+            )
+        unsized = (
+            "source.manifest.trust leaves the sizes of the images unknown: name a column in source.manifest.size, or "
+            "set output.examples_per_shard or output.num_shards"
+        )
+        unlisted = "source.manifest.merge_rows puts lists together: give columns.NAME.list: true, or label.separator"
+        return base_format.Gives(
+            columns=True,
+            tables=True,
+            further=tuple(sorted(self.further)),
+            refuses=refuses,
+            needs_shards=unsized if self.trust and self.size is None else "",
+            needs_lists=unlisted if self.merge_rows else "",
+        )
+
+    def open(self, request: base_format.Request) -> image_source.ImageSource:
+        found = _open_table(self, request)
+        found.check_columns()
+        if isinstance(found, table_per_folder.TablePerFolderSource) or found.image is not None:
+            return found
+        return _open_pairs(self, found, request.output)
+
+    @classmethod
+    def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
+        return detect_tables.find_tables(probe, at)
+
+
+def _open_table(
+    wanted: Tables, request: base_format.Request
+) -> manifest.ManifestSource | table_per_folder.TablePerFolderSource:
+    """Returns the table that the config names, or several.
+
+    Raises:
+        ConfigError: if the files are not as the config says.
+    """
+    uri, output = request.uri, request.output
+    if wanted.path is None:
+        if source_places.is_folder(uri):
+            raise errors.ConfigError(
+                f"--input {uri!r} is a folder: give the table itself, or its name in the folder as "
+                "source.manifest.path; for images without a table set source.by: files"
+            )
+        table = _table(wanted, request, uri, output)
+        if table.image is None or wanted.root is None:
+            return _name_only_column(table)
+        return table_per_folder.TablePerFolderSource((table,), table.image_root, output)
+    given = _first_that_exists(wanted.path, uri)
+    absolute = source_places.is_absolute(given)
+    path = storage.normalize(given if absolute else storage.join(uri, given))
+    if not table_per_folder.is_glob(given) or storage.storage_of(path).exists(path):
+        below = path.startswith(storage.join(uri, ""))
+        table = _table(wanted, request, path, output)
+        if table.image is None or not (below or wanted.root):
+            return _name_only_column(table)
+        table = dataclasses.replace(table, is_only=True)
+        return _below(uri if below else table.image_root, (table,), output)
+    if absolute:
+        raise errors.ConfigError(
+            f"source.manifest.path {given!r} is an absolute glob; give the folder as --input, and the glob below it"
+        )
+    if wanted.image is None:
+        raise errors.ConfigError(
+            f"source.manifest.path {given!r} is a glob, and source.manifest.files goes with the rows of one "
+            "table; name that table, or the images in source.manifest.image"
+        )
+    left_out = source_places.leave_out(output, uri)
+    found = table_per_folder.find_tables(uri, given, exclude=left_out, format=wanted.format)
+    tables = tuple(_table(wanted, request, each, left_out) for each in found)
+    return _below(uri, tables, left_out)
+
+
+def _open_pairs(wanted: Tables, table: manifest.ManifestSource, output: str) -> paired_files.PairedFilesSource:
+    """Returns a table with the files that its rows go with: those of the first glob that matches some.
+
+    Raises:
+        ConfigError: if the files are not as the config says.
+    """
+    globs = wanted.files or ()
+    several = (globs,) if isinstance(globs, str) else globs
+    for each in several if len(several) > 1 else ():
+        with contextlib.suppress(errors.ConfigError):
+            found = _paired_with(each, table, output)
+            if any(part.num_refs or part.rejects for part in found.files.list_all()):
+                return found
+    return _paired_with(several[0], table, output)
+
+
+def _below(uri: str, tables: tuple[manifest.ManifestSource, ...], output: str) -> table_per_folder.TablePerFolderSource:
+    """Returns tables whose keys are relative to `uri`; to the root of each table if one is elsewhere."""
+    roots = {table.image_root for table in tables}
+    if all(storage.join(root, "").startswith(storage.join(uri, "")) for root in roots):
+        tables = tuple(dataclasses.replace(table, keys_below=uri) for table in tables)
+        return table_per_folder.TablePerFolderSource(tables, uri, output)
+    return table_per_folder.TablePerFolderSource(tables, roots.pop() if len(roots) == 1 else None, output)
+
+
+def _first_that_exists(path: str | tuple[str, ...], uri: str) -> str:
+    """Returns the first of several addresses of a table that exists; the first of all if none does."""
+    if isinstance(path, str):
+        return path
+    places = ((each, source_places.resolve(each, uri)) for each in path)
+    return next((each for each, place in places if storage.storage_of(place).exists(place)), path[0])
+
+
+def _name_only_column(table: manifest.ManifestSource) -> manifest.ManifestSource:
+    """Returns a table without paths with the name of its column, if it is a column of numbers without a header."""
+    if table.image is not None or table.format != "csv" or table.header or len(table.needed) != 1:
+        return table
+    names = table.column_names()
+    return dataclasses.replace(table, header=table.needed) if len(names) == 1 and _is_number(names[0]) else table
+
+
+def _is_number(text: str) -> bool:
+    try:
+        parse_numbers.parse_number(features.FLOAT, text)
+    except ValueError:
+        return False
+    return True
+
+
+def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) -> manifest.ManifestSource:
+    format = wanted.format or table_formats.format_of(uri)
+    if (wanted.header or wanted.delimiter) and format != "csv":
+        raise errors.ConfigError(f"source.manifest.header and delimiter are for CSV, and {uri!r} is read as {format}")
+    if wanted.items is not None and format != "json":
+        raise errors.ConfigError(f"source.manifest.items is for JSON, and {uri!r} is read as {format}")
+    if wanted.encoding != table_formats.UTF8 and format == "parquet":
+        raise errors.ConfigError(f"source.manifest.encoding is for CSV and JSON lines, and {uri!r} is read as parquet")
+    if format == "parquet" and wanted.image is not None and parquet_columns.holds_bytes(uri, wanted.image):
+        raise errors.ConfigError(
+            f"manifest {uri!r}: column {wanted.image!r} holds the bytes of images, not their paths: set "
+            "source.by: parquet"
+        )
+    table = manifest.ManifestSource(
+        uri=uri,
+        format=format,
+        image=wanted.image,
+        fields=dataclasses.replace(request.fields, key=wanted.key),
+        further=tuple(column for _, column in sorted(wanted.further.items())),
+        allow_outside=wanted.allow_outside,
+        images_below=_root_of(wanted.root, uri),
+        exclude=output,
+        joined=_joined_tables(wanted.join, uri, format),
+        joined_on=wanted.join.key or "",
+        split=posixpath.splitext(posixpath.basename(uri))[0] if request.split_by == "table" else "",
+        items=wanted.items or "",
+        merge_rows=wanted.merge_rows,
+        header=wanted.header,
+        delimiter=wanted.delimiter,
+        encoding=wanted.encoding,
+        trust=manifest.Trust(wanted.size) if wanted.trust else None,
+    )
+    if wanted.root is not None and not source_places.is_folder(table.image_root):
+        raise errors.ConfigError(_explain_root(wanted.root, table))
+    return table
+
+
+def _joined_tables(join: Join, table: str, format: str) -> tuple[joined_rows.JoinedTable, ...]:
+    if not join.tables:
+        return ()
+    if format != "csv":
+        raise errors.ConfigError(f"source.manifest.join is for CSV, and {table!r} is read as {format}; join it before")
+    folder = posixpath.dirname(table) or "."
+    return tuple(
+        joined_rows.JoinedTable(source_places.resolve(path, folder), header) for path, header in join.tables.items()
+    )
+
+
+def _root_of(root: str | None, table: str) -> str | None:
+    """Returns the address of the folder that the paths of a table are relative to; None for the table's own."""
+    return None if root is None else source_places.resolve(root, posixpath.dirname(table) or ".")
+
+
+def _explain_root(root: str, table: manifest.ManifestSource) -> str:
+    """Returns the error for a root that is not a folder, with the folder that has the table's images if one has."""
+    if not storage.storage_of(table.uri).exists(table.uri):  # the first thing to correct
+        return (
+            f"there is no table {table.uri!r}: check --input and source.manifest.path, which names the table below it"
+        )
+    error = (
+        f"source.manifest.root {root!r}: {table.image_root!r} is not a folder; give it relative to the folder of "
+        f"{table.uri!r}, or as an address"
+    )
+    try:
+        table.check_columns()
+        advice = table.advise(elements.Reason.NOT_FOUND)
+    except (OSError, errors.ConfigError):  # an error of the table, which a root that exists brings up
+        return error
+    return f"{error}; {advice}" if advice else error
+
+
+def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> paired_files.PairedFilesSource:
+    """Returns a table with the files that `glob` matches.
+
+    Raises:
+        ConfigError: if it is not a glob below a folder.
+    """
+    uri = storage.normalize(glob if source_places.is_absolute(glob) else storage.join(table.root, glob))
+    root, include = files.split_glob(uri)
+    if include == files.EVERYTHING:  # a folder, or a name without wildcards
+        raise errors.ConfigError(f"source.manifest.files {glob!r} is not a glob; write for example 'faces/*.png'")
+    try:
+        kind = storage.storage_of(root).stat(root).kind
+    except OSError as e:
+        raise errors.ConfigError(
+            f"source.manifest.files {glob!r}: {root!r} cannot be read ({e.strerror or e}); "
+            "give it relative to the table's folder"
+        ) from e
+    if kind != storage.DIRECTORY:
+        raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is not a folder")
+    return paired_files.PairedFilesSource(
+        table, files.FilesSource(root, include, exclude=source_places.leave_out(output, root))
+    )

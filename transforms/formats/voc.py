@@ -1,0 +1,432 @@
+"""Pascal VOC's format: images with an XML file of boxes for each.
+
+Edges of boxes are pixels, counted from 1, and both are inside of the box: `xmin` 1 and `xmax` 10 are the ten leftmost
+pixels of the image, so in a record the box goes from 0 to 10 / width.
+
+Nothing but elements and text is accepted. A document type, which all entities and files from elsewhere need, is refused
+before it is read, and so are elements nested deeper than the format does.
+
+Source: section 8 of the VOC2012 development kit, http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import posixpath
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+from xml.parsers import expat
+
+from imagebeam import errors, plural, storage
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.images import checked_image, image_objects
+from imagebeam.transforms.sources import (
+    annotated_files,
+    collect_classes,
+    folder_probe,
+    image_source,
+    source_places,
+    split_folders,
+)
+from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, Strength
+
+
+@dataclasses.dataclass(frozen=True)
+class Voc(base_format.Format):
+    """Annotations of objects in Pascal VOC's XML, one file for each image."""
+
+    ABOUT: ClassVar[str] = "images with an XML file of Pascal VOC for each"
+    PRESETS: ClassVar[tuple[str, ...]] = ("voc",)
+
+    images: base_format.PathsBySplit | None = None
+    """Lists of images (`ImageSets/Main/train.txt`: a name on each line) or folders of images, below `source.uri`, by
+    split. By default the lists train, val and test in `ImageSets/Main`, with trainval in place of a missing train;
+    without lists the folders train, valid and test, or all images in one split, `train`."""
+    image_folder: str = "JPEGImages"
+    """Folder of the images that lists name."""
+    annotation_folder: str = "Annotations"
+    """Folder of the XML files: the last folder `image_folder` in the path of an image is replaced by it. An image in no
+    such folder has its XML file beside it."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
+    the names in all XML files, sorted: these files are then read before the images are listed."""
+    base: base_format.ClassBase = 1
+    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
+    origin: base_format.ClassBase = 1
+    """Number of the first pixel. 1: edges count from 1 and belong to the box, as Pascal VOC defines it, so `xmin` is
+    stored as (xmin - 1) / width. 0: `xmin` is the distance from the left edge of the image, as some exports have it."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_annotations: Literal["keep", "pass_over", "reject"] = "reject"
+    """What to do with an image without an XML file: keep it as an image without objects, pass it over, or reject it."""
+
+    def gives(self) -> base_format.Gives:
+        return base_format.Gives(
+            splits=True, features=frozenset({"objects", "object flags"}), refuses=(base_format.no_frames("voc"),)
+        )
+
+    def open(self, request: base_format.Request) -> image_source.ImageSource:
+        found = find(request.uri, self)
+        source = annotated_files.AnnotatedFilesSource(
+            request.uri,
+            found.parts,
+            annotated_files.PairRule(".xml", found.image_folder, found.annotation_folder, self.without_annotations),
+            VocReader(image_objects.ClassNames(()), self.origin, self.outside == "reject"),
+            exclude=source_places.leave_out(request.output, request.uri),
+            named_in=found.image_folder,
+            on_repeated_key="name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
+        )
+        files = collect_classes.NamingFiles("XML", class_names, "source.voc")
+        source = collect_classes.with_classes(source, self.classes, self.base, files)
+        return split_folders.with_unread(source, found.annotation_folder)
+
+    @classmethod
+    def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
+        """Finds .xml files in Annotations beside JPEGImages, in any folder beside one of images, or beside images."""
+        often = (_COUNTED_FROM_0,)
+        if (found := next(_find_usual(probe, at), None)) is not None:
+            yield found
+            return
+        root = probe.look(at)
+        if (other := _find_xml_beside(probe, root)) is not None:
+            pictures, holder, number = other
+            evidence = f"{holder} holds an .xml file for {number:,} images of {pictures}"
+            settings = {"source.voc.annotation_folder": holder, "source.voc.image_folder": pictures}
+            yield Finding("voc", Strength.CERTAIN, evidence, settings, (), often)
+            return
+        for name in root.folders[:_NUM_FOLDERS]:
+            inner = probe.look(root.below(name))
+            shared = {posixpath.splitext(each)[0] for each in inner.ending(".xml")} & inner.stems
+            if len(shared) >= _SHARE * len(inner.images) > 0:
+                evidence = f"{inner.path} holds an .xml file for {plural.count(len(shared), 'image')}"
+                yield Finding("voc", Strength.POSSIBLE, evidence, {}, (), often)
+                return
+
+
+_ANNOTATIONS, _IMAGES = ("Annotations", "annotations"), ("JPEGImages", "images", "Images")
+_NUM_FOLDERS = 10  # in which annotations are looked for
+_NUM_BELOW = 5  # folders beside those of splits in which annotations are looked for
+_SHARE = 0.8  # of .xml files that must have an image
+_COUNTED_FROM_0 = Change("source.voc.origin", 0, "for tools whose boxes count pixels from 0")
+
+
+def _find_usual(probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
+    """Finds Annotations with .xml files beside JPEGImages, or x.xml beside x.jpg."""
+    often = (_COUNTED_FROM_0,)
+    for folder in folder_probe.split_places(probe, at):
+        prefix = folder_probe.prefix_of(folder, at)
+        images = next((name for name in _IMAGES if name in folder.folders), "")
+        for name in _ANNOTATIONS if images else ():
+            found = folder_probe.find_below(probe, folder.below(name), ".xml") if name in folder.folders else None
+            if found is not None:
+                evidence = f"{prefix}{images} is beside {prefix}{name}, which holds .xml files ({found[1]:,})"
+                settings, notes = _voc_folders(probe, folder, images, name, found[0])
+                yield Finding("voc", Strength.CERTAIN, evidence, settings, notes, often, is_doubtful=bool(notes))
+                return
+        if (texts := folder.ending(".xml")) and (folder.images or folder.path != at):
+            evidence = f"{prefix}{texts[0]} is beside images ({folder.count(len(texts), '.xml file')})"
+            yield Finding("voc", Strength.CERTAIN, evidence, {}, (), often)
+            return
+
+
+def _voc_folders(
+    probe: folder_probe.FolderProbe, folder: Folder, images: str, annotations: str, holder: Folder
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the settings for .xml files in folders below the one of annotations, and a note if several hold some.
+
+    Folders that the images are in, too, such as those of splits, need none.
+    """
+    inside = holder.path.removeprefix(folder.below(annotations)).strip("/")
+    first = inside.partition("/")[0]
+    if inside in ("", "xmls") or first in probe.look(folder.below(images)).folders:
+        return {}, ()
+    above = probe.look(folder.below(annotations))
+    others = [name for name in folder_probe.likely_first(above, _NUM_BELOW) if name != first]
+    held = [name for name in others if probe.look(above.below(name)).ending(".xml")]
+    notes = (f"{folder_probe.name_some(held)} in {above.path} has .xml files, too, and is not read",) if held else ()
+    return {"source.voc.annotation_folder": f"{annotations}/{inside}"}, notes
+
+
+def _find_xml_beside(probe: folder_probe.FolderProbe, folder: folder_probe.Folder) -> tuple[str, str, int] | None:
+    """Returns two folders in a folder, of images and of .xml files with their names, and how many names they share."""
+    inner = [(name, probe.look(folder.below(name))) for name in folder.folders[:_NUM_FOLDERS]]
+    for texts, holder in inner:
+        stems = {posixpath.splitext(name)[0] for name in holder.ending(".xml")}
+        for pictures, other in inner if stems and not holder.images else ():
+            shared = stems & other.stems
+            if len(shared) >= _SHARE * len(stems):
+                return pictures, texts, len(shared)
+    return None
+
+
+# --- where the images are ---------------------------------------------------------------------------------------------
+
+_LISTS = "ImageSets/Main"
+_OTHER_IMAGES, _OTHER_ANNOTATIONS = ("images", "Images"), ("annotations", "Annotations")
+_NESTED = "xmls"  # in the folder of annotations, beside masks, as in the Oxford pets
+
+
+class VocSet(NamedTuple):
+    """A data set: where its images and XML files are."""
+
+    parts: tuple[annotated_files.Part, ...]
+    image_folder: str
+    annotation_folder: str
+
+
+def find(root: str, wanted: Voc) -> VocSet:
+    """Returns the data set in the folder `root`.
+
+    Raises:
+        ConfigError: if its images cannot be found.
+    """
+    if split_folders.kind_of(root) != storage.DIRECTORY:
+        raise errors.ConfigError(f"--input {root!r} is no folder; give the one that holds {wanted.annotation_folder}")
+    folders = split_folders.names_in(root)
+    images, annotations = _folder_names(folders, wanted)
+    if wanted.annotation_folder == Voc.annotation_folder and annotations in folders:
+        nested = f"{annotations}/{_NESTED}"
+        annotations = nested if split_folders.kind_of(storage.join(root, nested)) == storage.DIRECTORY else annotations
+    if wanted.images is not None:
+        return VocSet(split_folders.given_parts(root, wanted.images, "source.voc.images"), images, annotations)
+    if annotations.partition("/")[0] in folders:
+        return VocSet(tuple(_listed_parts(root, images)), images, annotations)
+    inner = next((name for name in folders if _is_voc(storage.join(root, name), wanted)), None)
+    if inner is not None:
+        raise split_folders.give_inner(root, inner)
+    splits = [split for split in split_folders.SPLITS if split in folders]
+    return VocSet(tuple(annotated_files.Part(split, split) for split in splits) or _WHOLE, images, annotations)
+
+
+_WHOLE = (annotated_files.Part("train", ""),)
+
+
+def _folder_names(folders: list[str], wanted: Voc) -> tuple[str, str]:
+    """Returns the names of the folders of images and annotations: others that are common if those are not there."""
+    images, annotations = wanted.image_folder, wanted.annotation_folder
+    if images == Voc.image_folder and images not in folders:
+        images = next((name for name in _OTHER_IMAGES if name in folders), images)
+    if annotations == Voc.annotation_folder and annotations not in folders:
+        annotations = next((name for name in _OTHER_ANNOTATIONS if name in folders), annotations)
+    return images, annotations
+
+
+def _is_voc(folder: str, wanted: Voc) -> bool:
+    return split_folders.kind_of(storage.join(folder, wanted.annotation_folder)) == storage.DIRECTORY
+
+
+def _listed_parts(root: str, images: str) -> Iterator[annotated_files.Part]:
+    """Yields the lists of a data set, or its folder of images if it has none."""
+    there = {
+        name
+        for name in ("train", "val", "trainval", "test")
+        if split_folders.kind_of(storage.join(root, f"{_LISTS}/{name}.txt")) == storage.FILE
+    }
+    chosen = {"train": "train", "val": "val", "test": "test"}
+    if "train" not in there and "trainval" in there:
+        chosen = {"train": "trainval", "test": "test"}
+    found = [(split, name) for split, name in chosen.items() if name in there]
+    yield from (annotated_files.Part(split, f"{_LISTS}/{name}.txt", is_list=True) for split, name in found)
+    if not found:
+        yield annotated_files.Part("train", images)
+
+
+# --- XML files --------------------------------------------------------------------------------------------------------
+
+FLAG_COLUMNS = ("image/object/difficult", "image/object/truncated", "image/object/view")
+
+_ROOT = "annotation"
+_MAX_DEPTH = 16  # annotation/object/part/bndbox/xmin has 5
+_MAX_SIDE_PX = 1_000_000
+_SLACK_PX = 0.5
+_EDGES = ("xmin", "xmax", "ymin", "ymax")
+_SIZES = {f"{_ROOT}/size/{name}" for name in ("height", "width")}
+_OBJECT = f"{_ROOT}/object"  # not those of annotation/object/part, which have names and boxes too
+_OF_OBJECT = {f"{_OBJECT}/{name}" for name in ("name", "pose", "truncated", "difficult")} | {
+    f"{_OBJECT}/bndbox/{edge}" for edge in _EDGES
+}
+_UNSPECIFIED = "Unspecified"  # the format's own word for an unknown pose
+_NAMES = re.compile(rb"<object>\s*<name>([^<&]+)</name>")
+
+
+class VocFile(NamedTuple):
+    """What an annotation file states, as text: fields by their names."""
+
+    size: Mapping[str, str]  # height, width
+    objects: tuple[Mapping[str, str], ...]  # name, xmin and so on
+
+
+def parse(data: bytes) -> VocFile:
+    """Parses an annotation file.
+
+    Raises:
+        BadImageError: if it is not XML of this format.
+    """
+    image_objects.check_size(data)
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    builder = _Builder()
+    parser.StartDoctypeDeclHandler = builder.refuse_document_type
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.add_text
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError as e:
+        raise image_objects.bad_value(f"is not XML: {e}") from e
+    except checked_image.BadImageError:
+        raise
+    except (LookupError, UnicodeError, ValueError) as e:  # an encoding that the parser does not know
+        raise image_objects.bad_value(f"is not XML that can be read: {e}; save it as UTF-8") from e
+    return VocFile(builder.size, tuple(builder.objects))
+
+
+class _Builder:
+    """Collects the fields of interest while a file is parsed."""
+
+    def __init__(self) -> None:
+        self.size: dict[str, str] = {}
+        self.objects: list[dict[str, str]] = []
+        self._path: list[str] = []
+        self._texts: list[str] | None = None  # of the field that is open
+
+    def refuse_document_type(self, *_: object) -> None:
+        raise image_objects.bad_value("has a document type (<!DOCTYPE), which could define entities: remove it")
+
+    def start(self, name: str, _: object) -> None:
+        if not self._path and name != _ROOT:
+            raise image_objects.bad_value(f"begins with <{reprlib.repr(name)[1:-1]}>, expected <{_ROOT}>")
+        self._path.append(name)
+        if len(self._path) > _MAX_DEPTH:
+            raise image_objects.bad_value(f"has elements nested more than {_MAX_DEPTH} deep")
+        path = "/".join(self._path)
+        if path == _OBJECT:
+            self.objects.append({})
+        self._texts = [] if path in _SIZES or path in _OF_OBJECT else None
+
+    def add_text(self, text: str) -> None:
+        if self._texts is not None:
+            self._texts.append(text)
+
+    def end(self, name: str) -> None:
+        if self._texts is not None:
+            fields = self.size if "/".join(self._path) in _SIZES else self.objects[-1]
+            if name in fields:
+                raise image_objects.bad_value(f"states <{name}> twice{self._where()}")
+            fields[name] = "".join(self._texts).strip()
+        self._texts = None
+        self._path.pop()
+
+    def _where(self) -> str:
+        return f" in object {len(self.objects)}" if _OBJECT in "/".join(self._path) else ""
+
+
+def class_names(data: bytes) -> set[str]:
+    """Returns the classes of the objects in an annotation file; none if it cannot be parsed.
+
+    Files as common programs write them are searched, in a fifth of the time that it takes to parse them.
+    """
+    if not (b"<!" in data or b"&" in data or b"\0" in data or b"encoding" in data.lower()):
+        found = _NAMES.findall(data)
+        if len(found) == data.count(b"<object"):
+            try:
+                return {name.decode("utf-8").strip() for name in set(found)}
+            except UnicodeDecodeError:
+                return set()
+    try:
+        return {fields["name"] for fields in parse(data).objects if fields.get("name")}
+    except checked_image.BadImageError:
+        return set()
+
+
+@dataclasses.dataclass(frozen=True)
+class VocReader:
+    """Reads annotation files."""
+
+    classes: image_objects.ClassNames
+    origin: int = 1  # number of the first pixel; with 0, xmin and xmax are distances from the image's edge
+    rejects_outside: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*image_objects.COLUMNS, *FLAG_COLUMNS)
+
+    def read(self, data: bytes | None) -> image_objects.Annotations:
+        """Returns the objects in the order of the file.
+
+        Raises:
+            BadImageError: if the file, the size of the image or an object cannot be used.
+        """
+        rejecting = "source.voc.outside" if self.rejects_outside else ""
+        found = image_objects.ObjectsBuilder(len(self.columns), rejecting)
+        if data is None:
+            return found.build()
+        file = parse(data)
+        height, width = (_side(file.size.get(name), name) for name in ("height", "width"))
+        across, down = (image_objects.pixels(side, _SLACK_PX) for side in (width, height))
+        for number, fields in enumerate(file.objects, 1):
+            try:
+                box = self._box(fields)
+                found.add(box, across, down, self._values(fields))
+            except checked_image.BadImageError as e:
+                raise checked_image.BadImageError(e.reason, f"object {number}: {e.detail}") from e
+            except ValueError as e:
+                raise image_objects.bad_value(f"object {number}: {e}") from e
+        return found.build((height, width))
+
+    def _box(self, fields: Mapping[str, str]) -> tuple[float, float, float, float]:
+        """Returns xmin, xmax, ymin, ymax in pixels from the left and upper edge of the image."""
+        xmin, xmax, ymin, ymax = (_number(fields.get(edge), edge) for edge in _EDGES)
+        if xmin > xmax or ymin > ymax:
+            raise ValueError(
+                f"the box ends before it begins: xmin {xmin:g}, xmax {xmax:g}, ymin {ymin:g}, ymax {ymax:g}"
+            )
+        return xmin - self.origin, xmax, ymin - self.origin, ymax
+
+    def _values(self, fields: Mapping[str, str]) -> tuple[int | bytes, ...]:
+        """Returns the values of the columns after the box."""
+        name = fields.get("name")
+        if not name:
+            raise ValueError("it has no <name>")
+        label = self.classes.id_of(name)
+        if label is None:
+            raise checked_image.BadImageError(
+                Reason.UNKNOWN_LABEL,
+                f"the class {_show(name)} is none of source.voc.classes: add it there, or leave source.voc.classes out "
+                "to take the classes from the files",
+            )
+        flags = (_flag(fields.get(flag), flag) for flag in ("difficult", "truncated"))
+        return label, self.classes.texts()[label], *flags, image_objects.encode_text(fields.get("pose") or _UNSPECIFIED)
+
+
+def _side(text: str | None, name: str) -> int:
+    try:
+        side = _number(text, name)
+    except ValueError as e:
+        raise image_objects.bad_value(f"<size>: {e}") from e
+    if not side.is_integer() or not 0 < side <= _MAX_SIDE_PX:
+        raise image_objects.bad_value(f"<size>: {name} is {text!r}, expected the pixels of the image")
+    return int(side)
+
+
+def _number(text: str | None, name: str) -> float:
+    if not text:
+        raise ValueError(f"it has no <{name}>")
+    number = image_objects.parse_finite(text)
+    if math.isnan(number):
+        raise ValueError(f"{name} is {_show(text)}, expected a finite number")
+    return number
+
+
+def _flag(text: str | None, name: str) -> int:
+    if text not in (None, "", "0", "1"):
+        raise ValueError(f"{name} is {_show(str(text))}, expected 0 or 1")
+    return int(text or 0)
+
+
+def _show(text: str) -> str:
+    return reprlib.repr(text)

@@ -1,0 +1,516 @@
+"""YOLO's format: images with a label file for each, which has a line `class x y width height` for each object.
+
+The numbers are shares of the image's width and height, x and y those of the center of the box. Lines with more numbers
+are polygons, `class x1 y1 x2 y2 ...`, or hold a confidence or keypoints after the box.
+
+Source: https://docs.ultralytics.com/datasets/detect/ and https://docs.ultralytics.com/datasets/segment/
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import posixpath
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from imagebeam import errors, storage
+from imagebeam.storage import remote
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.images import checked_image, image_objects
+from imagebeam.transforms.sources import (
+    annotated_files,
+    class_files,
+    folder_probe,
+    image_source,
+    source_places,
+    split_folders,
+    text_files,
+)
+from imagebeam.transforms.sources.folder_probe import Change, Finding, Strength
+
+_CLASS_FILES = (
+    "classes.txt",
+    "obj.names",
+    "labels/classes.txt",
+    "labels/train/classes.txt",
+    "train/labels/classes.txt",
+)
+_MAX_YAML_MIB = 1
+_DATA_FILE = "data.yaml"
+_YAML = (".yaml", ".yml")
+
+
+@dataclasses.dataclass(frozen=True)
+class Yolo(base_format.Format):
+    """Label files in YOLO's format: `class x y width height` on each line."""
+
+    ABOUT: ClassVar[str] = "images with a label file of YOLO for each"
+    PRESETS: ClassVar[tuple[str, ...]] = ("yolo",)
+
+    data: str | None = None
+    """YAML file with the names of the classes and the folders or lists of images, below `source.uri`. By default the
+    file `data.yaml`, or the only YAML file there that has `names`."""
+    images: base_format.PathsBySplit | None = None
+    """Folders of images, or text files with a path on each line, below `source.uri`, by split. By default those of
+    `data`; without such a file: `images/train` or `train/images` and the like, or all images in one split, `train`."""
+    image_folder: base_format.Text = "images"
+    """Name of the folders of images: the last one of this name in the path of an image is replaced by `label_folder`.
+    An image in no such folder has its label file beside it."""
+    label_folder: base_format.Text = "labels"
+    """Name of the folders of label files."""
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their numbers, or a file below `source.uri` with a name on each line. By
+    default the names in `data`, or the file `classes.txt` or `obj.names`."""
+    base: base_format.ClassBase = 0
+    """Added to the number of a class, makes the id that is stored: 1 if a trainer takes 0 for the background."""
+    polygons: Literal["box", "reject"] = "box"
+    """What to do with a line that holds a polygon: store the box around it, or reject the image."""
+    confidence: Literal["reject", "drop"] = "reject"
+    """What to do with a sixth number after the box: reject the image, or leave the number out."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+    without_labels: Literal["keep", "pass_over", "reject"] = "keep"
+    """What to do with an image without a label file: keep it as an image without objects, pass it over, or reject it.
+    An image with an empty label file is kept."""
+
+    def gives(self) -> base_format.Gives:
+        return base_format.Gives(
+            splits=True,
+            features=frozenset({"objects"}),
+            refuses=(base_format.no_frames("yolo"),),
+        )
+
+    def open(self, request: base_format.Request) -> image_source.ImageSource:
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            found = find(request.uri, self)
+            reader = YoloReader(
+                found.classes, self.polygons, self.confidence, found.num_keypoint_values, self.outside == "reject"
+            )
+            source = annotated_files.AnnotatedFilesSource(
+                found.root,
+                found.parts,
+                annotated_files.PairRule(".txt", self.image_folder, self.label_folder, self.without_labels),
+                reader,
+                exclude=source_places.leave_out(request.output, found.root),
+                on_repeated_key="name each image once: in one split, and once in its list (data.yaml, or "
+                "source.yolo.images)",
+            )
+            source.check("source.yolo.images")
+            return split_folders.with_unread(source, self.label_folder)
+
+    @classmethod
+    def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
+        """Finds images beside labels with .txt files, or x.txt beside x.jpg."""
+        often = (Change("source.yolo.base", 1, "class ids from 1, for trainers that take 0 for the background"),)
+        for folder in folder_probe.split_places(probe, at):
+            prefix = folder_probe.prefix_of(folder, at)
+            if {"images", "labels"} <= {*folder.folders}:
+                found = folder_probe.find_below(probe, folder.below("labels"), ".txt")
+                if found is not None:
+                    holder, number = found
+                    evidence = f"{prefix}images is beside {prefix}labels, which holds .txt files ({number:,}"
+                    evidence += f" in {holder.path.removeprefix(f'{at}/') if at else holder.path})"
+                    yield Finding("yolo", Strength.CERTAIN, evidence, {}, _notes_on_names(probe, at), often)
+                    return
+        for folder in folder_probe.split_places(probe, at):
+            texts = {posixpath.splitext(name)[0] for name in folder.ending(".txt")}
+            pairs = sorted(texts & folder.stems)
+            if pairs and any(_is_yolo(probe.head(folder.below(f"{stem}.txt"))) for stem in pairs[:3]):
+                evidence = f"{folder.count_having(len(pairs), 'image')} a .txt file with boxes beside them"
+                yield Finding("yolo", Strength.CERTAIN, evidence, {}, _notes_on_names(probe, at), often)
+                return
+
+
+def _notes_on_names(probe: folder_probe.FolderProbe, at: str) -> tuple[str, ...]:
+    """Returns a note if no file names the classes."""
+    root = probe.look(at)
+    yamls = root.ending(".yaml", ".yml")[:3]
+    if {"data.yaml", "classes.txt", "obj.names"} & {*root.files} or any(
+        b"names:" in probe.head(root.below(name)) for name in yamls
+    ):
+        return ()
+    return ("if no file here names the classes, list them in source.yolo.classes, such as [cat, dog]",)
+
+
+_BOX_LINE = re.compile(rb"\d+(\s+-?[\d.]+(e-?\d+)?){4,}\s*")
+
+
+def _is_yolo(head: bytes) -> bool:
+    line = next((line for line in head.splitlines() if line.strip()), b"")
+    return _BOX_LINE.fullmatch(line.strip()) is not None
+
+
+# --- where the images are ---------------------------------------------------------------------------------------------
+
+
+class YoloSet(NamedTuple):
+    """A data set: where its images are, and what their labels mean."""
+
+    root: str
+    parts: tuple[annotated_files.Part, ...]
+    classes: image_objects.ClassNames
+    num_keypoint_values: int = 0  # after each box
+
+
+def find(uri: str, wanted: Yolo) -> YoloSet:
+    """Returns the data set at an address: a folder, or its YAML file.
+
+    Raises:
+        ConfigError: if the images or the names of the classes cannot be found.
+    """
+    root, name = uri, wanted.data
+    if _is_yaml(uri) and split_folders.kind_of(uri) == storage.FILE:
+        root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
+    elif split_folders.kind_of(uri) != storage.DIRECTORY:
+        raise errors.ConfigError(f"--input {uri!r} is not a folder; give the folder of the data set, or its data.yaml")
+    found = _find_data(root) if name is None else (name, _read_data(storage.join(root, name), "source.yolo.data"))
+    path, data = found if found is not None else ("", {})
+    where = storage.join(root, path) if path else ""
+    classes = _classes(root, wanted, where, data)
+    if wanted.images is not None:
+        parts = split_folders.given_parts(root, wanted.images, "source.yolo.images")
+    elif where:
+        parts = tuple(_parts_of_data(root, posixpath.dirname(path), where, data))
+    else:
+        parts = tuple(_parts_of_folders(root, wanted.image_folder))
+    _check_parts(parts, where)
+    return YoloSet(root, parts, classes, _keypoints(where, data))
+
+
+def _check_parts(parts: tuple[annotated_files.Part, ...], where: str) -> None:
+    """Refuses two splits of the same images, which data.yaml may name: their keys would be the same.
+
+    Raises:
+        ConfigError: with the splits, and what to set instead.
+    """
+    splits: dict[str, str] = {}
+    for part in parts:
+        other = splits.setdefault(part.path, part.split)
+        if other != part.split:
+            raise errors.ConfigError(
+                f"{where or 'source.yolo.images'}: {other} and {part.split} are the same {part.path or '.'!r}, and an "
+                f"image has one split: set source.yolo.images={{train: {part.path or '.'}}}"
+            )
+
+
+def _is_yaml(path: str) -> bool:
+    """Returns whether a file has the extension of YAML."""
+    return path.endswith(_YAML)
+
+
+# --- data.yaml -------------------------------------------------------------------------------------------------------
+
+
+def _find_data(root: str) -> tuple[str, dict[str, Any]] | None:
+    """Returns name and content of the YAML file of a data set; None if there is none."""
+    uri = storage.join(root, _DATA_FILE)
+    if split_folders.kind_of(uri) == storage.FILE:
+        return _DATA_FILE, _read_data(uri, _DATA_FILE)
+    found = []
+    for name in split_folders.names_in(root, storage.FILE, _YAML):
+        content = _read_yaml(storage.join(root, name))
+        if isinstance(content, dict) and "names" in content:
+            found.append((name, content))
+    if len(found) > 1:
+        raise errors.ConfigError(
+            f"{root!r} holds several YAML files with names of classes, {', '.join(name for name, _ in found)}: name "
+            "one in source.yolo.data"
+        )
+    return found[0] if found else None
+
+
+def _read_data(uri: str, option: str) -> dict[str, Any]:
+    content = _read_yaml(uri)
+    if not isinstance(content, dict):
+        raise errors.ConfigError(f"{option}: {uri!r} holds a {type(content).__name__}; expected a mapping with names")
+    return content
+
+
+def _read_yaml(uri: str) -> Any:
+    import yaml
+
+    from imagebeam.transforms.sources import strict_yaml
+
+    text = text_files.read_text(uri, _MAX_YAML_MIB, repr(uri), "see source.yolo.data", "no data.yaml")
+    try:
+        return strict_yaml.parse(text, uri)
+    except (yaml.YAMLError, RecursionError, ValueError) as e:
+        reason = strict_yaml.explain(e, text) if isinstance(e, yaml.YAMLError) else str(e)
+        raise errors.ConfigError(f"{uri!r} is not YAML: {reason}") from e
+
+
+def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> image_objects.ClassNames:
+    if wanted.classes is not None:
+        return image_objects.ClassNames(
+            class_files.read_classes(root, wanted.classes, "source.yolo.classes"), None, wanted.base
+        )
+    if "names" in data:
+        names, numbers = _names_of(data["names"], where)
+        if isinstance(data.get("nc"), int) and data["nc"] != len(names):
+            raise errors.ConfigError(
+                f"{where!r} has nc: {data['nc']} and {len(names)} names; correct it, or set source.yolo.classes"
+            )
+        return image_objects.ClassNames(names, numbers, wanted.base)
+    for path in _CLASS_FILES:
+        if split_folders.kind_of(storage.join(root, path)) == storage.FILE:
+            return image_objects.ClassNames(class_files.read_classes(root, path, path), None, wanted.base)
+    inner = None if where else next(filter(functools.partial(_is_set, root), split_folders.names_in(root)), None)
+    if inner is not None:
+        raise split_folders.give_inner(root, inner)
+    have = f"{where!r} has no names" if where else f"{root!r} has no data.yaml and no classes.txt"
+    raise errors.ConfigError(
+        f"{have}, so the classes have no names; list them in source.yolo.classes, such as [cat, dog], or name a file"
+    )
+
+
+def _is_set(root: str, name: str) -> bool:
+    """Returns whether a folder in `root` has a file that names classes."""
+    folder = storage.join(root, name)
+    return any(
+        split_folders.kind_of(storage.join(folder, each)) == storage.FILE for each in (_DATA_FILE, *_CLASS_FILES)
+    )
+
+
+def _names_of(value: Any, where: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+    """Returns the names of the classes, and their numbers unless they count from 0."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found: dict[int, str] = {}
+    for key, name in entries:
+        number = int(key) if isinstance(key, str) and key.isdecimal() else key
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0 or number in found:
+            raise errors.ConfigError(f"{where!r}: names has the key {key!r}; expected each number of a class once")
+        if isinstance(name, (dict, list)) or name is None:
+            raise errors.ConfigError(f"{where!r}: the name of class {number} is {name!r}; expected a text")
+        found[number] = name if isinstance(name, str) else _as_written(name)
+    if not found:
+        raise errors.ConfigError(f"{where!r}: names is {value!r}; expected a list of names, or numbers with names")
+    numbers = tuple(sorted(found))
+    names = tuple(found[number] for number in numbers)
+    class_files.check_names(names, where)
+    return names, None if numbers == tuple(range(len(numbers))) else numbers
+
+
+def _as_written(value: Any) -> str:
+    """Returns the text of a name that YAML takes for another type, as `no` or `1`."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _keypoints(where: str, data: Mapping[str, Any]) -> int:
+    shape = data.get("kpt_shape")
+    if shape is None:
+        return 0
+    if not isinstance(shape, list) or len(shape) != 2 or not all(isinstance(each, int) and each > 0 for each in shape):
+        raise errors.ConfigError(
+            f"{where!r}: kpt_shape is {shape!r}; expected the number of keypoints and of values of each"
+        )
+    return math.prod(shape)
+
+
+def _parts_of_data(root: str, folder: str, where: str, data: Mapping[str, Any]) -> Iterator[annotated_files.Part]:
+    """Yields the folders and lists that a YAML file in `folder` names."""
+    found = False
+    for split in split_folders.SPLITS:
+        value = data.get(split)
+        for given in value if isinstance(value, list) else [value]:
+            if given is None or given == "":
+                continue
+            if not isinstance(given, str):
+                raise errors.ConfigError(f"{where!r}: {split} is {given!r}; expected a path, or a list of paths")
+            found = True
+            yield _resolve(root, folder, where, split, given, data.get("path"))
+    if not found:
+        raise errors.ConfigError(
+            f"{where!r} names no images, as train, val and test; add them, or set source.yolo.images"
+        )
+
+
+def _resolve(root: str, folder: str, where: str, split: str, given: str, base: Any) -> annotated_files.Part:
+    """Returns the folder or list that a path in a YAML file means, which may have been written for another machine."""
+    candidates = dict.fromkeys(_candidates(root, folder, given, base if isinstance(base, str) else ""))
+    for path in candidates:
+        kind = split_folders.kind_of(storage.join(root, path) if path else root)
+        if kind in (storage.DIRECTORY, storage.FILE):
+            return annotated_files.Part(split, path, kind == storage.FILE)
+    raise errors.ConfigError(
+        f"{where!r}: {split} is {given!r}, and below {root!r} there is no "
+        f"{' or '.join(map(repr, candidates)) or 'such path'}: correct it, or name the folders of images of every "
+        "split that is there, such as source.yolo.images={train: train/images}"
+    )
+
+
+def _candidates(root: str, folder: str, given: str, base: str) -> Iterator[str]:
+    """Yields paths below the root in the order in which they are tried.
+
+    Source: check_det_dataset in ultralytics/data/utils.py, which also drops a leading "../".
+    """
+    for start in (base, ""):
+        path = posixpath.join(start, given)
+        if path.startswith("/") or "://" in path:
+            below = storage.normalize(path).removeprefix(storage.join(root, ""))
+            if below.startswith("/") or "://" in below:
+                continue
+            path = below
+        else:
+            path = posixpath.join(folder, path)
+        path = posixpath.normpath(path)
+        if path.split("/")[0] != "..":
+            yield "" if path == "." else path
+    if not given.startswith("/"):
+        path = posixpath.normpath(given)
+        while path.startswith("../"):
+            path = path[3:]
+        if path not in ("..", "."):
+            yield path
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def _parts_of_folders(root: str, images: str) -> Iterator[annotated_files.Part]:
+    """Yields the folders of images of a data set without a YAML file."""
+    folders = split_folders.names_in(root)
+    if images in folders:
+        below = split_folders.names_in(storage.join(root, images))
+        if splits := [split for split in split_folders.SPLITS if split in below]:
+            yield from (annotated_files.Part(split, f"{images}/{split}") for split in splits)
+        else:
+            yield annotated_files.Part("train", images)
+        return
+    splits = [split for split in split_folders.SPLITS if split in folders]
+    for split in splits:
+        has_images = split_folders.kind_of(storage.join(root, f"{split}/{images}")) == storage.DIRECTORY
+        yield annotated_files.Part(split, f"{split}/{images}" if has_images else split)
+    if not splits:
+        yield annotated_files.Part("train", "")
+
+
+# --- label files ------------------------------------------------------------------------------------------------------
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BOX_FIELDS = 5  # class, x, y, width, height
+_POLYGON_FIELDS = 7  # class and three points
+# A share further outside of 0 to 1 is no rounding: the numbers are pixels, or the file is damaged.
+_TOLERANCE = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class YoloReader:
+    """Reads label files; says what becomes of lines that are no plain boxes."""
+
+    classes: image_objects.ClassNames
+    polygons: Literal["box", "reject"] = "box"
+    confidence: Literal["drop", "reject"] = "reject"
+    num_keypoint_values: int = 0  # after each box, as data.yaml states them; they are not stored
+    rejects_outside: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return image_objects.COLUMNS
+
+    def read(self, data: bytes | None) -> image_objects.Annotations:
+        """Returns the objects in the order of the lines. An empty file, or none, is an image without objects.
+
+        Raises:
+            BadImageError: if a line cannot be used.
+        """
+        found = image_objects.ObjectsBuilder(
+            len(image_objects.COLUMNS), "source.yolo.outside" if self.rejects_outside else ""
+        )
+        if not data:
+            return found.build()
+        image_objects.check_size(data)
+        for number, line in enumerate(data.removeprefix(_BYTE_ORDER_MARK).splitlines(), 1):
+            if not (fields := line.split()):
+                continue
+            try:
+                texts = [field.decode("ascii") for field in fields]
+                label = self._class_of(texts[0])
+                values = [_number(text) for text in texts[1:]]
+                box = self._box(values)
+                found.add(box, image_objects.SHARES, image_objects.SHARES, (label, self.classes.texts()[label]))
+            except checked_image.BadImageError as e:
+                raise checked_image.BadImageError(e.reason, f"line {number}: {e.detail}") from e
+            except UnicodeDecodeError as e:
+                raise image_objects.bad_value(
+                    f"line {number} holds {line[:40]!r}, which is no text of numbers; write it as UTF-8"
+                ) from e
+            except ValueError as e:
+                raise image_objects.bad_value(f"line {number}: {e}") from e
+        return found.build()
+
+    def _class_of(self, text: str) -> int:
+        """Returns the id of a class."""
+        number = _number(text)
+        if not number.is_integer():
+            raise ValueError(f"the class is {_show(text)}, expected an integer")
+        label = int(number) + self.classes.base
+        if label not in self.classes.texts():
+            known = self.classes.numbers or range(len(self.classes.names))
+            raise checked_image.BadImageError(
+                Reason.UNKNOWN_LABEL,
+                f"the class is {int(number)}, and the classes are {min(known)} to {max(known)}: correct the file, or "
+                "the names of the classes",
+            )
+        return label
+
+    def _box(self, values: list[float]) -> tuple[float, float, float, float]:
+        """Returns xmin, xmax, ymin, ymax."""
+        num_fields = len(values) + 1
+        if self.num_keypoint_values:
+            if num_fields != _BOX_FIELDS + self.num_keypoint_values:
+                raise ValueError(
+                    f"{num_fields} fields, expected {_BOX_FIELDS + self.num_keypoint_values}: a box and the keypoints "
+                    "of kpt_shape"
+                )
+            return _box_of_center(values[:4])
+        if num_fields == _BOX_FIELDS:
+            return _box_of_center(values)
+        if num_fields == _BOX_FIELDS + 1:
+            if self.confidence == "reject":
+                raise ValueError("6 fields: a confidence follows the box; source.yolo.confidence: drop leaves it out")
+            return _box_of_center(values[:4])
+        if num_fields < _POLYGON_FIELDS or num_fields % 2 == 0:
+            raise ValueError(
+                f"{num_fields} fields, expected class x y width height, or a class and three points or more"
+            )
+        if self.polygons == "reject":
+            raise ValueError(
+                f"a polygon of {len(values) // 2} points; source.yolo.polygons: box would take the box around it"
+            )
+        _check_shares(values, "a polygon")
+        xs, ys = values[::2], values[1::2]
+        return min(xs), max(xs), min(ys), max(ys)
+
+
+def _box_of_center(values: list[float]) -> tuple[float, float, float, float]:
+    _check_shares(values, "x y width height")
+    x, y, width, height = values
+    if width < 0 or height < 0:
+        raise ValueError(f"the box has a negative size, {width:g} x {height:g}")
+    return x - width / 2, x + width / 2, y - height / 2, y + height / 2
+
+
+def _check_shares(values: list[float], what: str) -> None:
+    wrong = next((value for value in values if not -_TOLERANCE <= value <= 1 + _TOLERANCE), None)
+    if wrong is not None:
+        raise ValueError(
+            f"{what}: {wrong:g} is not a share of the image, 0 to 1; divide pixels by the image's width and height"
+        )
+
+
+def _number(text: str) -> float:
+    number = image_objects.parse_finite(text)
+    if math.isnan(number):
+        raise ValueError(f"{_show(text)} is not a finite number")
+    return number
+
+
+def _show(text: str) -> str:
+    return reprlib.repr(text)

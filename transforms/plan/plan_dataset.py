@@ -1,0 +1,235 @@
+"""Plans the dataset from what was listed and ranked, before any image is read."""
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import apache_beam as beam
+from apache_beam.typehints import decorators
+
+from imagebeam.transforms import counters, dataset_settings, elements, kept_features, step, summaries
+from imagebeam.transforms.classes import labels_by_index
+from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.plan import compare_with_committed, decide_plan, run_report
+from imagebeam.transforms.sources import listing_rules, split_lists
+
+_LOGGER = logging.getLogger(__name__)
+_LEFT_OUT = frozenset({split_lists.UNLISTED})
+_MAX_PROBLEMS = 5  # named in the error
+
+
+class Table(Protocol):
+    """A source whose references are rows."""
+
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """Returns where the rows with these positions are: `line 5 of m.csv`."""
+
+
+@dataclasses.dataclass
+class _Stock:
+    """Tallies and rejects added up so far; the result does not depend on the order of adding."""
+
+    listed: int = 0
+    passed_over: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    problems: set[str] = dataclasses.field(default_factory=set)
+    lists: labels_by_index.ListSurvey = labels_by_index.NO_LISTS
+    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
+    rejected: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    digest: int = 0
+    first_unknown_label: elements.Reject | None = None  # in the order of keys
+    first: elements.Reject | None = None  # in the order of keys
+
+    def add(self, element: summaries.Tally | elements.Reject) -> None:
+        if isinstance(element, elements.Reject):
+            self._add_reject(element)
+        else:
+            self._add_tally(element)
+
+    def _add_tally(self, tally: summaries.Tally) -> None:
+        self.listed += tally.listed
+        self.passed_over.update(tally.passed_over)
+        self.problems.update(tally.problems)
+        self.lists = self.lists.merge(tally.lists)
+        self.features = self.features.merge(tally.features)
+
+    def _add_reject(self, reject: elements.Reject) -> None:
+        self.rejected[reject.reason.value] += 1
+        self._add_digest(summaries.digest_reject(reject))
+        self.first = _first(self.first, reject)
+        if reject.reason is elements.Reason.UNKNOWN_LABEL:
+            self.first_unknown_label = _first(self.first_unknown_label, reject)
+
+    def merge(self, other: "_Stock") -> None:
+        self.listed += other.listed
+        self.passed_over.update(other.passed_over)
+        self.problems.update(other.problems)
+        self.lists = self.lists.merge(other.lists)
+        self.features = self.features.merge(other.features)
+        self.rejected.update(other.rejected)
+        self._add_digest(other.digest)
+        self.first = _first(self.first, other.first)
+        self.first_unknown_label = _first(self.first_unknown_label, other.first_unknown_label)
+
+    def result(self) -> tuple[summaries.Tally, summaries.RejectSummary]:
+        """Returns what was added up."""
+        tally = summaries.Tally(
+            self.listed,
+            dict(sorted(self.passed_over.items())),
+            tuple(sorted(self.problems)[:_MAX_PROBLEMS]),
+            self.lists,
+            self.features,
+        )
+        rejected = dict(sorted(self.rejected.items()))
+        return tally, summaries.RejectSummary(rejected, self.digest, self.first_unknown_label, self.first)
+
+    def _add_digest(self, digest: int) -> None:
+        self.digest = (self.digest + digest) % (1 << 128)
+
+
+def _first(one: elements.Reject | None, other: elements.Reject | None) -> elements.Reject | None:
+    return min((reject for reject in (one, other) if reject is not None), default=None)
+
+
+class _PlanFn(beam.DoFn):
+    """-> DatasetPlan, Ranking; also writes a report of the plan for the launcher."""
+
+    def __init__(
+        self,
+        settings: dataset_settings.DatasetSettings,
+        table: Table | None,
+        advisor: listing_rules.Advisor | None = None,
+    ):
+        self._settings = settings
+        self._table = table
+        self._advisor = advisor
+
+    def process(
+        self,
+        _: bytes,
+        rankings: Iterable[summaries.PartialRanking],
+        tallies: Iterable[_Stock],
+        rejects: Iterable[_Stock],
+        comparison: summaries.Comparison | None = None,
+    ) -> Iterator[Any]:
+        begun = time.time()
+        ranking = summaries.merge_rankings(rankings)
+        stock = _merge_stocks(itertools.chain(tallies, rejects))
+        duplicates = ranking.duplicates if comparison is None else comparison.duplicates
+        rows = describe_repeated_rows(self._table, duplicates)
+        base = self._settings.snapshot.load_base() if self._settings.snapshot is not None else None
+        advice = find_advice(self._advisor, *stock)
+        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison, advice)
+        if comparison is None and plan.action == "write":
+            plan = dataclasses.replace(plan, notes=(*plan.notes, *find_notes(self._advisor, ranking)))
+        plan = compare_with_committed.compare_with_committed(self._settings, plan)
+        # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
+        run_id = self._settings.run_id or output_paths.new_run_id()
+        plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
+        run_report.write_report(self._settings.report, "planned", plan)
+        num_images = sum(split.num_records for split in plan.splits.values())
+        num_shards = sum(split.num_shards for split in plan.splits.values())
+        counters.count(counters.PLANNED, num_images if plan.action == "write" else 0)
+        _LOGGER.info(
+            "plan %s: %s, %d images listed, %d to write into %d shards, rejected %s%s",
+            plan.fingerprint,
+            plan.action,
+            plan.listed,
+            num_images,
+            num_shards,
+            dict(plan.rejected),
+            f": {plan.message}" if plan.action == "keep" else "",  # the commit raises why it is refused
+        )
+        yield plan
+        yield beam.pvalue.TaggedOutput("ranking", ranking)
+
+
+def _merge_stocks(stocks: Iterable[_Stock]) -> tuple[summaries.Tally, summaries.RejectSummary]:
+    merged = _Stock()
+    for stock in stocks:
+        merged.merge(stock)
+    return merged.result()
+
+
+def describe_repeated_rows(table: Table | None, duplicates: Sequence[summaries.RepeatedKey]) -> Sequence[str]:
+    """Returns where the two rows with the first repeated key are; () without a table, or if it cannot be read."""
+    if table is not None and duplicates:
+        with contextlib.suppress(OSError, ValueError):  # the error about the key matters more
+            return table.describe_rows(duplicates[0].positions)
+    return ()
+
+
+def find_advice(advisor: listing_rules.Advisor | None, tally: summaries.Tally, rejects: summaries.RejectSummary) -> str:
+    """Returns advice on a source whose images are all rejected or left out for one reason; "" if there is none."""
+    reasons = list(rejects.counts) if tally.listed else [name for name in tally.passed_over if name in _LEFT_OUT]
+    if advisor is None or len(reasons) != 1 or sum(rejects.counts.values()) != tally.listed:
+        return ""
+    with contextlib.suppress(OSError, ValueError):  # the rejects matter more
+        return advisor.advise(reasons[0])
+    return ""
+
+
+def find_notes(advisor: listing_rules.Advisor | None, ranking: summaries.Ranking) -> list[str]:
+    """Returns notes on the source."""
+    with contextlib.suppress(OSError, ValueError):
+        return [] if advisor is None else advisor.notes({split: ranking.total(split) for split in ranking.starts})
+    return []
+
+
+class PlannedDataset(NamedTuple):
+    """The outputs of PlanDataset."""
+
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    ranking: beam.PCollection[summaries.Ranking]  # of all references; one element
+
+
+def plan_once(
+    rankings: beam.PCollection[summaries.PartialRanking], fn: beam.DoFn, **side_inputs: beam.pvalue.AsSideInput
+) -> PlannedDataset:
+    """Runs a step that plans for one element, with all partial rankings and other side inputs.
+
+    Args:
+        rankings: of the references.
+        fn: yields the plan, and the whole ranking for the output "ranking".
+        side_inputs: of `fn`, in addition to `rankings`.
+    """
+    planned = (
+        rankings.pipeline
+        | "StartPlan" >> beam.Impulse()
+        | "Plan"
+        >> beam.ParDo(fn, rankings=beam.pvalue.AsIter(rankings), **side_inputs)
+        .with_output_types(elements.DatasetPlan, ranking=summaries.Ranking)
+        .with_outputs("ranking", main="plan")
+    )
+    return PlannedDataset(planned.plan, planned.ranking)
+
+
+@decorators.with_input_types(summaries.PartialRanking)
+@dataclasses.dataclass
+class PlanDataset(step.Step):
+    """The partial rankings of the references -> the whole ranking, and the plan."""
+
+    settings: dataset_settings.DatasetSettings
+    tallies: beam.PCollection[summaries.Tally]
+    rejects: beam.PCollection[elements.Reject]
+    table: Table | None = None  # the source, if its references are rows
+    comparison: "beam.pvalue.AsSingleton | None" = None  # with the snapshot before
+    advisor: listing_rules.Advisor | None = None  # of the source, if it can look for what is wrong
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, rankings: beam.PCollection[summaries.PartialRanking]) -> PlannedDataset:
+        # Few elements are left of each, so that they are side inputs of the plan: a combine costs 30 ms of start-up.
+        tallies = self.tallies | "AddTallies" >> beam.ParDo(step.AddUpBundleFn(_Stock)).with_output_types(_Stock)
+        rejects = self.rejects | "AddRejects" >> beam.ParDo(step.AddUpBundleFn(_Stock)).with_output_types(_Stock)
+        compared = {} if self.comparison is None else {"comparison": self.comparison}
+        return plan_once(
+            rankings,
+            _PlanFn(self.settings, self.table, self.advisor),
+            tallies=beam.pvalue.AsIter(tallies),
+            rejects=beam.pvalue.AsIter(rejects),
+            **compared,
+        )

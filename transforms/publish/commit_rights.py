@@ -1,0 +1,198 @@
+"""The rights of a run: the lock names the run that writes to an output, the commit lock the run that commits to it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from imagebeam import errors, storage
+from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.publish import run_record
+
+SETTLE_SEC = 1.0  # after a takeover on a storage without atomic swaps: wait, then check that nobody else did the same
+
+
+class LockView(NamedTuple):
+    """The lock of an output, as one run sees it."""
+
+    is_held: bool  # by this run: whatever other runs have left behind belongs to runs that have ended
+    ended: Collection[str] = ()  # ids of runs that are known to have ended
+
+
+def look_at_lock(paths: output_paths.OutputPaths, run_id: str) -> LockView:
+    """Returns whether a run still holds the lock of its output.
+
+    A job can outlive its launcher, and with it the lock. It may commit as long as no other run holds the lock.
+
+    Args:
+        paths: of the output.
+        run_id: "" for a caller that keeps other runs away itself.
+
+    Raises:
+        BusyError: if another run holds the lock.
+    """
+    if not run_id:
+        return LockView(is_held=True)
+    record = run_record.read(paths.lock)
+    if record is None:
+        return LockView(is_held=False)
+    if record.run == run_id:
+        return LockView(is_held=True, ended=record.ended)
+    is_renewed = not storage.storage_of(paths.output).is_local
+    if record.job is None and record.is_gone(is_renewed):
+        return LockView(is_held=False)
+    raise errors.BusyError(
+        f"another run took over {paths.output} ({record.describe(is_renewed)}): nothing of this run was committed; "
+        "wait until that run has ended, then run the same command again"
+    )
+
+
+def leave_output(settings: dataset_settings.DatasetSettings) -> None:
+    """Removes the report and the lock of a run that has committed, if nobody else does: its launcher is gone.
+
+    Only a job that is named in the lock outlives its launcher.
+    """
+    record = run_record.read(settings.paths.lock) if settings.run_id else None
+    if record is None or record.run != settings.run_id or record.job is None:
+        return
+    store = storage.storage_of(settings.output)
+    if record.is_left_to_job or record.is_gone(is_renewed=not store.is_local):
+        if settings.report:
+            store.remove(settings.report)
+        run_record.remove_own(settings.paths.lock, lambda found: found == record)
+        remove_if_empty(settings.paths.metadata)
+
+
+def remove_if_empty(folder: str) -> None:
+    """Removes a folder that has no entries."""
+    store = storage.storage_of(folder)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if next(iter(store.list_directory(folder)), None) is None:
+            store.remove_tree(folder)
+
+
+class CommitLock:
+    """The right to change the files of an output: a commit lock in its metadata folder, held by one run at a time.
+
+    It is taken over from a run that is gone, and renewed while it is held. A holder that was stopped for longer than
+    the lease notices that before it changes another file.
+    """
+
+    def __init__(self, paths: output_paths.OutputPaths, run_id: str, fingerprint: str):
+        self._output = paths.output
+        self._uri = paths.commit_lock
+        self._store = storage.storage_of(paths.output)
+        self._record = run_record.RunRecord.of_this_process(run_id, fingerprint=fingerprint)
+        self._must_stay = False
+        self._renewing = threading.Lock()
+        self.continues = False  # whether a commit of the same dataset was cut short: files may have been moved
+
+    @contextlib.contextmanager
+    def held(self, ended: Collection[str] = ()) -> Iterator[CommitLock]:
+        """Holds the commit lock during the block.
+
+        If the block fails after a file was changed, the commit lock stays: the output holds a part of a dataset. It
+        then belongs to nobody, so that the next run need not wait until it expires.
+
+        Args:
+            ended: ids of runs that are known to have ended.
+
+        Raises:
+            BusyError: if another run holds it.
+        """
+        self._take(ended)
+        try:
+            yield self
+        except BaseException:
+            with contextlib.suppress(OSError, errors.BusyError):
+                if self._must_stay:
+                    self._write(0.0)
+                else:
+                    self.remove_own()
+            raise
+        self.remove_own()
+
+    def remove_own(self) -> None:
+        """Removes the commit lock if it is that of this run, maybe of an earlier attempt."""
+        run_record.remove_own(self._uri, self._is_own)
+
+    def note_change(self) -> None:
+        """Makes the commit lock stay if the block fails. Call it before the first change."""
+        self._must_stay = True
+
+    def check(self) -> None:
+        """Checks that this run still holds the commit lock, twice a minute by the storage. Call it before each change.
+
+        Thread-safe: while one thread asks, all others wait for the answer.
+
+        Raises:
+            BusyError: if another run took it over.
+        """
+        with self._renewing:
+            if time.time() - self._record.time >= run_record.RENEW_SEC:
+                self.renew()
+
+    def renew(self) -> None:
+        """Renews the commit lock now.
+
+        Raises:
+            BusyError: if another run took it over.
+        """
+        self._write(time.time())
+
+    def _take(self, ended: Collection[str]) -> None:
+        self._store.make_directories(self._uri.rpartition("/")[0])
+        watch = run_record.Watch()
+        while not self._store.create_new(self._uri, self._record.encode()):
+            try:
+                content = self._store.read(self._uri)
+            except FileNotFoundError:
+                continue
+            holder = run_record.parse(content)
+            if holder is not None and not self._is_void(holder, ended):
+                seen = "renewed" if holder.is_dated else watch.look(content)
+                if seen == "watching":
+                    time.sleep(run_record.WATCH_SEC)
+                    continue
+                if seen == "renewed":
+                    killed = "" if holder.is_dated else f" (if it was killed, remove {self._uri})"
+                    raise errors.BusyError(
+                        f"another run commits to {self._output} at this moment ({holder.describe(True)}): nothing of "
+                        f"this run was committed; wait until that run has ended{killed}, then run the same command "
+                        "again"
+                    )
+            if self._store.replace(self._uri, content, self._record.encode()):
+                self._must_stay = True  # that commit may have changed files
+                holder = run_record.parse(content)
+                self.continues = holder is not None and holder.fingerprint == self._record.fingerprint
+                if not self._store.swaps_atomically:
+                    time.sleep(SETTLE_SEC)
+                    if not self._is_own(found := run_record.read(self._uri)):
+                        raise self._taken_over(found)
+                return
+
+    def _is_void(self, holder: run_record.RunRecord, ended: Collection[str]) -> bool:
+        is_same = holder.run == self._record.run  # the bundle that commits runs a second time
+        return is_same or not holder.run or holder.run in ended or holder.is_gone(is_renewed=True)
+
+    def _is_own(self, found: run_record.RunRecord | None) -> bool:
+        mine = self._record
+        return found is not None and (found.run, found.fingerprint) == (mine.run, mine.fingerprint)
+
+    def _taken_over(self, by: run_record.RunRecord | None) -> errors.BusyError:
+        who = "" if by is None else f" ({by.describe(True)})"
+        return errors.BusyError(
+            f"another run took over the commit to {self._output}{who}, since this one was stopped for more than "
+            f"{run_record.LEASE_SEC:g} s: run the same command again once that run has ended"
+        )
+
+    def _write(self, seconds: float) -> None:
+        record = dataclasses.replace(self._record, time=seconds)
+        if not run_record.replace_own(self._uri, self._is_own, record):
+            raise self._taken_over(run_record.read(self._uri))
+        self._record = record

@@ -1,0 +1,350 @@
+"""Looks into an unknown folder within bounds, and holds what signs make of it.
+
+At most 100 folders are listed, 5,000 entries of each and 50,000 in all, and the first 64 KiB of 40 files are read, of
+masks 2 MiB: some 200 requests for a bucket, usually 10 to 30. What lies beyond is not seen, and counts then say `or
+more`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import io
+import itertools
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import errors, plural, storage
+from imagebeam.transforms.sources import files as files_lib
+from imagebeam.transforms.sources import split_folders
+
+HEAD_BYTES = 1 << 16
+
+_IGNORED = frozenset({"__MACOSX", "$RECYCLE.BIN", "lost+found"})
+_WORD = re.compile(r"[a-z]+")
+_BEFORE_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
+}
+
+
+class Bounds(NamedTuple):
+    """How much is looked at, at most."""
+
+    folders: int = 100  # that are listed
+    entries: int = 5_000  # of one folder
+    all_entries: int = 50_000
+    heads: int = 40  # files whose first bytes are read
+
+
+_BOUNDS = Bounds()
+
+
+class Strength(enum.IntEnum):
+    """How sure a finding is."""
+
+    POSSIBLE = 1  # the folder may be meant so
+    LIKELY = 2  # something in it was guessed, such as the column of the label
+    CERTAIN = 3  # its files say so
+
+
+class Change(NamedTuple):
+    """A setting that users often change."""
+
+    key: str
+    value: Any
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A preset that fits a folder, and why."""
+
+    preset: str
+    strength: Strength
+    evidence: str  # with counts: "1,203 .txt files in labels are beside images"
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by dotted key, on top of the preset
+    notes: tuple[str, ...] = ()  # what was guessed, and what the user may want to change
+    often: tuple[Change, ...] = ()  # what such users often change
+    input: str = ""  # what to give as --input, below the folder given; "" is that folder
+    is_doubtful: bool = False  # a note says between what the user must choose
+    is_layout: bool = False  # folders alone speak for it, so that files with annotations are stronger
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """The entries of a folder, without hidden ones."""
+
+    path: str = ""  # below the root; "" is the root
+    folders: tuple[str, ...] = ()  # sorted names
+    files: Mapping[str, int] = dataclasses.field(default_factory=dict)  # sorted names, with sizes in bytes
+    is_whole: bool = True  # False if it has more entries than were looked at
+
+    @functools.cached_property
+    def images(self) -> tuple[str, ...]:
+        """The names with the extension of an image."""
+        return tuple(name for name in self.files if extension_of(name)[1:] in files_lib.IMAGE_EXTENSIONS)
+
+    @functools.cached_property
+    def stems(self) -> frozenset[str]:
+        """The names of the images without their extensions."""
+        return frozenset(posixpath.splitext(name)[0] for name in self.images)
+
+    def ending(self, *suffixes: str) -> tuple[str, ...]:
+        """Returns the names of the files that end in one of `suffixes`, in any case."""
+        return tuple(name for name in self.files if name.lower().endswith(suffixes))
+
+    def count(self, number: int, noun: str) -> str:
+        """Returns a number of its entries with their noun: `5,000 or more images`."""
+        return plural.count(number, noun) if self.is_whole else f"{number:,} or more {noun}s"
+
+    def count_having(self, number: int, noun: str) -> str:
+        """Returns the same with its verb: `1 image has`, `2 images have`."""
+        return f"{self.count(number, noun)} {'has' if number == 1 and self.is_whole else 'have'}"
+
+    def below(self, name: str) -> str:
+        """Returns the path of an entry."""
+        return f"{self.path}/{name}" if self.path else name
+
+
+class FolderProbe:
+    """What was seen of a folder. Folders are listed when a sign first asks for them, and not again."""
+
+    def __init__(self, root: str, bounds: Bounds = _BOUNDS, exclude: str = ""):
+        """Looks into the folder at the address `root`, but not into the one at `exclude`: the output."""
+        self.root = root
+        self._exclude = exclude
+        self._bounds = bounds
+        self._folders: dict[str, Folder] = {}
+        self._heads: dict[str, tuple[int, bytes]] = {}  # with the number of bytes that were asked for
+        self._num_entries = 0
+
+    @property
+    def num_listed(self) -> int:
+        """Number of folders that were listed."""
+        return len(self._folders)
+
+    def seen(self) -> list[Folder]:
+        """Returns the folders that were listed, in that order."""
+        return [*self._folders.values()]
+
+    def uri(self, path: str) -> str:
+        """Returns the address of a path below the root."""
+        return storage.join(self.root, path) if path else self.root
+
+    def look(self, path: str = "") -> Folder:
+        """Returns the entries of a folder; none if it cannot be listed, or enough was looked at."""
+        found = self._folders.get(path)
+        if found is None:
+            found = Folder(path, is_whole=False)
+            if len(self._folders) < self._bounds.folders and self._num_entries < self._bounds.all_entries:
+                found = self._folders[path] = self._list(path)
+        return found
+
+    def _list(self, path: str) -> Folder:
+        uri = self.uri(path)
+        most = min(self._bounds.entries, self._bounds.all_entries - self._num_entries)
+        try:
+            entries = list(itertools.islice(storage.storage_of(uri).list_directory(uri), most + 1))
+        except (OSError, errors.ConfigError):  # the listing of the run says so
+            return Folder(path)
+        self._num_entries += len(entries)
+        shown = [each for each in entries[:most] if each.name and not _is_ignored(each.name)]
+        shown = [each for each in shown if storage.join(uri, each.name) != self._exclude]
+        shown.sort(key=lambda each: each.name)
+        return Folder(
+            path,
+            tuple(each.name for each in shown if each.kind == storage.DIRECTORY),
+            {each.name: each.size for each in shown if each.kind == storage.FILE},
+            len(entries) <= most,
+        )
+
+    def head(self, path: str, num_bytes: int = HEAD_BYTES) -> bytes:
+        """Returns the first bytes of a file; b"" if it cannot be read, or enough was read."""
+        asked, head = self._heads.get(path, (0, b""))
+        if not asked and len(self._heads) >= self._bounds.heads:
+            return b""
+        if asked < num_bytes and len(head) == asked:
+            try:
+                head = self._read_head(path, num_bytes)
+            except (OSError, errors.ConfigError):
+                head = b""
+            self._heads[path] = num_bytes, head
+        return head[:num_bytes]
+
+    def _read_head(self, path: str, num_bytes: int) -> bytes:
+        uri = self.uri(path)
+        return storage.storage_of(uri).read(uri, 0, num_bytes)
+
+    def holds(self, path: str) -> bool:
+        """Returns whether there is a file, by the listing of its folder."""
+        folder, _, name = path.rpartition("/")
+        return name in self.look(folder).files
+
+    def some(self, folder: Folder, names: Sequence[str], number: int = 3) -> Iterator[Folder]:
+        """Yields a few of the folders in `folder`: the first, the last and some between them."""
+        step = max(1, (len(names) - 1) // max(1, number - 1))
+        chosen = [*names[: step * (number - 1) : step], *names[-1:]]
+        return (self.look(folder.below(name)) for name in dict.fromkeys(chosen))
+
+    def with_images(self, path: str, depth: int = 2) -> Folder | None:
+        """Returns the first folder with images at a path or up to `depth` levels below it."""
+        folder = self.look(path)
+        if folder.images:
+            return folder
+        for name in folder.folders[:2] if depth else ():
+            found = self.with_images(folder.below(name), depth - 1)
+            if found is not None:
+                return found
+        return None
+
+
+class FileProbe(FolderProbe):
+    """What was seen of one file: its folder, as if nothing else were in it."""
+
+    def __init__(self, survey: FolderProbe, name: str):
+        super().__init__(survey.root)
+        found = survey.look()
+        self._folders[""] = Folder("", (), {name: found.files.get(name, 0)})
+
+
+def extension_of(name: str) -> str:
+    """Returns the extension in lower case, such as `.jpg`."""
+    return posixpath.splitext(name)[1].lower()
+
+
+_SPLIT_ORDER = ("train", "validation", "test")
+
+
+def _is_ignored(name: str) -> bool:
+    return name.startswith(".") or name in _IGNORED
+
+
+def split_meant(name: str) -> str | None:
+    """Returns the split that a name means, such as `train` for `seg_train` and `TrainingSet`; None for other names."""
+    words = _WORD.findall(_BEFORE_CAPITAL.sub(" ", name).lower())
+    meant = {_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS}
+    return meant.pop() if len(meant) == 1 else None
+
+
+def splits_in(names: Iterable[str]) -> dict[str, str]:
+    """Returns the names that mean splits, with these; none if no name means `train`."""
+    found = {name: meant for name in names if (meant := split_meant(name)) is not None}
+    found = dict(sorted(found.items(), key=lambda each: (_SPLIT_ORDER.index(each[1]), each[0])))
+    return found if "train" in found.values() else {}
+
+
+def likely_first(folder: Folder, number: int) -> list[str]:
+    """Returns the names of all splits in a folder, and after them of so many of its other folders."""
+    splits = [name for name in folder.folders if split_meant(name) is not None]
+    return [*splits, *[name for name in folder.folders if name not in splits][:number]]
+
+
+def split_places(survey: FolderProbe, at: str) -> Iterator[Folder]:
+    """Yields a folder, and those in it that have the exact name of a split."""
+    root = survey.look(at)
+    yield root
+    yield from (survey.look(root.below(name)) for name in split_folders.SPLITS if name in root.folders)
+
+
+def prefix_of(folder: Folder, at: str) -> str:
+    """Returns the path of a folder below `at` with a slash at its end; "" for `at` itself."""
+    return f"{folder.path}/".removeprefix(f"{at}/") if folder.path != at else ""
+
+
+def name_some(names: Sequence[str], number: int = 3) -> str:
+    """Joins the first names: `cat, dog, ...`."""
+    return ", ".join(names[:number]) + (", ..." if len(names) > number else "")
+
+
+def and_list(names: Sequence[str]) -> str:
+    """Joins names: `train, val and test`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+HASH_SPLIT: Mapping[str, Any] = {"by": "hash", "fractions": {"train": 0.9, "validation": 0.1}}
+
+
+_DEEP, _NUM_BELOW = 3, 5  # levels of folders with annotations, and folders beside those of splits
+
+
+def find_below(probe: FolderProbe, path: str, suffix: str, depth: int = _DEEP) -> tuple[Folder, int] | None:
+    """Returns the first folder at a path or below it that has files with a suffix, and how many."""
+    folder = probe.look(path)
+    if found := folder.ending(suffix):
+        return folder, len(found)
+    for name in likely_first(folder, _NUM_BELOW) if depth else ():
+        if below := find_below(probe, folder.below(name), suffix, depth - 1):
+            return below
+    return None
+
+
+# --- the beginnings of files ------------------------------------------------------------------------------------------
+
+
+def shape_of_json(head: bytes) -> dict[str, dict[str, Any]]:
+    """Returns what the beginning of a JSON file shows: each key of the object, with the first object in its list.
+
+    The key "" is for a file that is a list itself. There are none for a file with too many keys, or nested too deeply.
+    """
+    import ijson  # takes 10 ms, and is needed only here
+
+    found: dict[str, dict[str, Any]] = {}
+    text = head.removeprefix(b"\xef\xbb\xbf")
+    try:
+        for prefix, event, value in ijson.parse(io.BytesIO(text), buf_size=_BUFFER_BYTES, use_float=True):
+            parts = prefix.split(".") if prefix else []
+            if parts[:1] == ["item"]:  # ijson's name of each entry of a list
+                parts.insert(0, "")
+            if event == "map_key" and not parts:
+                found.setdefault(value, {})
+            elif event == "start_array" and not parts:
+                found.setdefault("", {})
+            elif event == "map_key" and len(parts) == 2 and parts[1] == "item":
+                found.setdefault(parts[0], {}).setdefault(value, None)
+            elif event in ("string", "number", "start_array") and len(parts) == 3 and parts[1] == "item" != parts[2]:
+                first = found.get(parts[0], {})
+                if parts[2] in first and first[parts[2]] is None:
+                    first[parts[2]] = value if event != "start_array" else ()
+            if len(found) > _MAX_KEYS or len(prefix) > _MAX_PREFIX:
+                return {}
+    except (ijson.JSONError, ValueError, RecursionError):  # the head ends within the file
+        pass
+    return found
+
+
+_MAX_KEYS = 200
+_BUFFER_BYTES = 1_024  # that ijson parses at once: it takes quadratic time for nested lists
+_MAX_PREFIX = 1_000  # characters of the names of the lists and objects around a value
+
+
+def find_exports(
+    probe: FolderProbe, at: str, preset: str, name: str, settings_of: Callable[[Mapping[str, str]], dict[str, Any]]
+) -> Iterator[Finding]:
+    """Finds the annotations that Roboflow writes beside the images of each split.
+
+    Args:
+        probe: of the folder.
+        at: the data set in it.
+        preset: that reads the annotations.
+        name: of their files.
+        settings_of: makes the settings of the paths of the folders below `at`, by split.
+    """
+    held = [folder for folder in split_places(probe, at) if name in folder.files]
+    if held:
+        paths = {split_meant(folder.path) or "train": prefix_of(folder, at) for folder in held}
+        numbers = ", ".join(f"{len(each.images):,} in {each.path or '.'}" for each in held)
+        evidence = f"{prefix_of(held[0], at)}{name} is beside images ({numbers})"
+        yield Finding(preset, Strength.CERTAIN, evidence, settings_of(paths))
