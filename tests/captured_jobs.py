@@ -47,7 +47,7 @@ exec {shlex.quote(str(boot))} "$@"
 
 def _run(function: str, pipeline_url: str, *more: str, environment: Mapping[str, str]) -> command_line.Completed:
     code = _CODE.format(function)
-    process = command_line.start_program(code, pipeline_url, *more, environment=environment, preloaded="remote")
+    process = command_line.start_program(code, pipeline_url, *more, environment=environment)
     try:
         stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:

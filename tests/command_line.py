@@ -1,4 +1,4 @@
-"""Runs `imagebeam` as a user calls it: in a process of its own."""
+"""Runs `imagebeam`: in the process of the tests, or as a user calls it, in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,97 +11,23 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from imagebeam.pipelines import cli
-from tests import forked_commands, patience
+from tests import patience
 
 ROOT = pathlib.Path(__file__).parent.parent
 PYTHON = sys.executable
 IMAGEBEAM = (PYTHON, "-m", "imagebeam.pipelines.cli")
 
 Completed = subprocess.CompletedProcess[str]
-
-
-def start(
-    *arguments: object,
-    environment: Mapping[str, str] = {},
-    cwd: str | os.PathLike[str] = ROOT,
-    streams: Sequence[int | None] | None = None,
-    preloaded: str | None = None,
-) -> forked_commands.Process:
-    """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process.
-
-    `streams` are the descriptors of its standard streams, see `forked_commands.start`.
-    `preloaded` is a key of `forked_commands.PRELOADED`; None chooses by the arguments.
-    """
-    texts = [str(each) for each in arguments]
-    kind = preloaded or _kind(texts, environment)
-    return forked_commands.start(kind, {"arguments": texts}, {**os.environ, **environment}, cwd, streams)
-
-
-def start_program(
-    code: str, *arguments: object, environment: Mapping[str, str] = {}, preloaded: str = "local"
-) -> forked_commands.Process:
-    """Starts a Python program whose sys.argv is `arguments` after the first, in a process that has imported much."""
-    texts = [str(each) for each in arguments]
-    run = {"code": code, "arguments": texts}
-    return forked_commands.start(preloaded, run, {**os.environ, **environment})
-
-
-def run(
-    *arguments: object,
-    environment: Mapping[str, str] = {},
-    cwd: str | os.PathLike[str] = ROOT,
-    preloaded: str | None = None,
-) -> Completed:
-    """Runs `imagebeam` to its end."""
-    process = start(*arguments, environment=environment, cwd=cwd, preloaded=preloaded)
-    try:
-        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
-    finally:
-        process.kill()
-    return subprocess.CompletedProcess(["imagebeam", *map(str, arguments)], process.wait(), stdout, stderr)
-
-
-def run_fresh(*arguments: object, environment: Mapping[str, str] = {}) -> Completed:
-    """Runs `imagebeam` in a Python that imports all by itself: for tests of what starting and importing does."""
-    return _run_fresh([*IMAGEBEAM, *map(str, arguments)], environment)
-
-
-def run_python(code: str, environment: Mapping[str, str] = {}) -> Completed:
-    """Runs a program in a Python that imports all by itself, with `environment` added to that of this process.
-
-    A program that only has to be apart from the tests is quicker with `start_program`.
-    """
-    return _run_fresh([PYTHON, "-c", code], environment)
-
-
-def _run_fresh(command: Sequence[str], environment: Mapping[str, str]) -> Completed:
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
-
-
-def succeed(*arguments: object, fresh: bool = False, here: bool = False, preloaded: str | None = None) -> Completed:
-    """Runs `imagebeam` and expects exit code 0; with `fresh` as `run_fresh` does, with `here` as `call` does."""
-    if here:
-        completed = call(*arguments)
-    else:
-        completed = run_fresh(*arguments) if fresh else run(*arguments, preloaded=preloaded)
-    assert completed.returncode == 0, completed.stderr
-    return completed
+Process = subprocess.Popen[str]
 
 
 def call(*arguments: object) -> Completed:
-    """Runs `imagebeam` in this process, which has imported all: for tests of what a command does and says.
+    """Runs `imagebeam` in this process: for tests of what a command does and says.
 
     How a process starts and ends, and what signals do, is for `run`.
     """
-    import apache_beam  # noqa: F401  # before `convert` can import it without its clients, which other tests need
+    # before `convert` can import it without its clients, which other tests need
+    import apache_beam.runners.portability.fn_api_runner  # noqa: F401
 
     texts = [str(each) for each in arguments]
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", errors="surrogateescape") for _ in range(2)]
@@ -117,10 +43,70 @@ def call(*arguments: object) -> Completed:
     return subprocess.CompletedProcess(["imagebeam", *texts], code, *written)
 
 
-def _kind(arguments: list[str], environment: Mapping[str, str]) -> str:
-    """Returns which server has imported what the command needs, and for a local one no more than that."""
-    if arguments[:1] == ["bench"] or {"--decode", "--preview"} & {*arguments}:
-        return "tensorflow"
-    if environment or any("://" in each or each.startswith("--runner") for each in arguments):
-        return "remote"
-    return "local"
+def succeed(*arguments: object) -> Completed:
+    """Runs `imagebeam` in this process and expects exit code 0."""
+    completed = call(*arguments)
+    assert completed.returncode == 0, completed.stderr
+    return completed
+
+
+def start(
+    *arguments: object,
+    environment: Mapping[str, str] = {},
+    cwd: str | os.PathLike[str] = ROOT,
+    streams: Sequence[int | None] | None = None,
+) -> Process:
+    """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process.
+
+    `streams` are the descriptors of its standard streams; by default pipes for output and errors.
+    """
+    return _start([*IMAGEBEAM, *map(str, arguments)], environment, cwd, streams)
+
+
+def start_program(
+    code: str,
+    *arguments: object,
+    environment: Mapping[str, str] = {},
+    cwd: str | os.PathLike[str] = ROOT,
+    streams: Sequence[int | None] | None = None,
+) -> Process:
+    """Starts a Python program whose sys.argv is `arguments` after the first."""
+    return _start([PYTHON, "-c", code, *map(str, arguments)], environment, cwd, streams)
+
+
+def _start(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: str | os.PathLike[str],
+    streams: Sequence[int | None] | None,
+) -> Process:
+    stdin, stdout, stderr = streams or (subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
+    variables = {"PYTHONPATH": str(ROOT), **os.environ, **environment}
+    return subprocess.Popen(
+        command,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=cwd,
+        env=variables,
+        text=True,
+        start_new_session=True,  # a process group of its own, as a shell gives a command
+    )
+
+
+def run(*arguments: object, environment: Mapping[str, str] = {}, cwd: str | os.PathLike[str] = ROOT) -> Completed:
+    """Runs `imagebeam` to its end, in a process of its own."""
+    return _finish(start(*arguments, environment=environment, cwd=cwd))
+
+
+def run_python(code: str, environment: Mapping[str, str] = {}) -> Completed:
+    """Runs a program to its end, with `environment` added to that of this process."""
+    return _finish(start_program(code, environment=environment))
+
+
+def _finish(process: Process) -> Completed:
+    try:
+        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.wait(), stdout, stderr)

@@ -4,19 +4,13 @@ In CI (IMAGEBEAM_CI=1) a test marked `integration` that skips is a failure: no m
 property fails because the machine is busy.
 """
 
-import contextlib
-import gc
-import importlib
 import os
 import pathlib
 import signal
-import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 
 import hypothesis
 import pytest
-
-from tests import forked_commands, kept_thumbnails, kept_writers, quick_beam, quick_disk
 
 _IN_CI = os.environ.get("IMAGEBEAM_CI") == "1"
 _TESTS = pathlib.Path(__file__).parent
@@ -24,7 +18,7 @@ _INTEGRATION = _TESTS / "integration"
 
 LONG_UNIT_TESTS = (  # 10 to 40 s each
     "unit/imagebeam/test_dataset.py",
-    "unit/transforms/test_commit_races.py",
+    "unit/transforms/commit/test_commit_races.py",
     "unit/imagebeam/reader/test_bare_pixels.py",
     "unit/pipelines/test_cli.py",
 )
@@ -43,43 +37,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_configure() -> None:
-    """Keeps the files of tests in memory, where there is room for them."""
-    if memory := quick_disk.find_memory():
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)  # where `tmp_path` is
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Lets a worker of a run of whole folders import early what its tests need, to fork it for their commands."""
-    gc.disable()  # until all is imported, or it walks through the modules again and again
-    if hasattr(session.config, "workerinput") and all(map(os.path.isdir, session.config.args)):
-        forked_commands.fork_servers()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _quick_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Makes jobs quicker in this process. Beam is imported while tests are collected, or not needed."""
-    with contextlib.ExitStack() as stack:
-        if tmp_path_factory.getbasetemp().is_relative_to(quick_disk.IN_MEMORY):
-            stack.enter_context(quick_disk.temporary_files_in(quick_disk.make_folder_in_memory()))
-        if "apache_beam" in sys.modules:
-            importlib.import_module("apache_beam.runners.portability.fn_api_runner")  # otherwise the first job does
-        for each in (quick_beam, quick_disk, kept_writers, kept_thumbnails):
-            stack.enter_context(each.patched())
-        yield
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the long files before the short ones, so that the workers of a run end together."""
     long = {_TESTS / name for name in LONG_UNIT_TESTS}
     items.sort(key=lambda item: (item.path.is_relative_to(_TESTS / "unit"), item.path not in long))
-
-
-def pytest_collection_finish() -> None:
-    """Spares the garbage collector the millions of objects of TensorFlow and Beam, which stay to the end."""
-    gc.enable()
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -33,5 +33,4 @@ def set_constants(path: pathlib.Path, values: Mapping[str, object]) -> str:
 def options_of(command: str) -> set[str]:
     """Returns the options of a command of imagebeam."""
     parser = command_parser.make_parser(collections.defaultdict(lambda: lambda *_: 0))
-    commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
-    return set(commands[command]._option_string_actions)
+    return {name for option in parser.commands[command].options for name in option.action.option_strings}

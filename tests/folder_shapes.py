@@ -107,6 +107,13 @@ def _saved(save: Callable[..., None], *arguments: object, **arrays: object) -> b
     return file.getvalue()
 
 
+def parquet(columns: Mapping[str, Sequence[object]]) -> bytes:
+    """Returns a Parquet file with these columns."""
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(dict(columns)), file)
+    return file.getvalue()
+
+
 def _hdf5(**arrays: np.ndarray) -> bytes:
     file = io.BytesIO()
     with h5py.File(file, "w") as opened:
@@ -545,9 +552,8 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         "parquet",
         4,
         {
-            "data/train-00000-of-00001.parquet": _saved(
-                lambda file, table: pyarrow.parquet.write_table(table, file),
-                pyarrow.table({"image": [{"bytes": _image("JPEG"), "path": None}] * 4, "label": [0, 1, 0, 1]}),
+            "data/train-00000-of-00001.parquet": parquet(
+                {"image": [{"bytes": _image("JPEG"), "path": None}] * 4, "label": [0, 1, 0, 1]}
             )
         },
     ),

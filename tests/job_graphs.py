@@ -13,7 +13,8 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from imagebeam.pipelines import call_arguments, convert, make_job
+from imagebeam.pipelines import call_arguments, convert
+from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.beam import runners
 from imagebeam.transforms.snapshots import snapshot_settings
 
@@ -44,7 +45,8 @@ def add_conversion(
 ) -> None:
     """Adds the steps of a conversion into `folder`."""
     config = call_arguments.as_config({"output": {"uri": str(folder / "out")}, **sections})
-    job = make_job.make_job(config, scratch=str(folder), names_file=str(folder / "names.json"), snapshot=snapshot)
+    files = job_lib.RunFiles(names=str(folder / "names.json"), scratch=str(folder))
+    job = job_lib.make_job(job_lib.Checked(config, 1, snapshot=snapshot), files)
     convert.add_steps(pipeline, job)
 
 

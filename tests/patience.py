@@ -18,7 +18,7 @@ def wait_until(is_so: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid: int | str) -> bool:
     """Returns whether a process still runs. A zombie does not: its parent may take a second to look after it."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
+from imagebeam.transforms.images import orientations
+
 
 @functools.cache
 def photo(width: int, height: int) -> Image.Image:
@@ -30,6 +32,15 @@ def psnr(one: np.ndarray, other: np.ndarray) -> float:
     """Returns the peak signal-to-noise ratio of two pictures in dB; infinite if they are equal."""
     error = np.mean((one.astype(float) - other.astype(float)) ** 2)
     return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
+
+
+def turn_pixels(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Returns pixels, [height, width, ...], turned as an EXIF orientation asks for."""
+    if orientations.mirrors_columns(orientation):
+        pixels = pixels[:, ::-1]
+    if orientations.mirrors_rows(orientation):
+        pixels = pixels[::-1]
+    return pixels.swapaxes(0, 1) if orientations.swaps_sides(orientation) else pixels
 
 
 def without_segments(jpeg: bytes, marker: int) -> bytes:

@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import verify_dataset
-from imagebeam.transforms import commit_dataset, dataset_settings, elements
-from imagebeam.transforms.commit import run_record
+from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.plan import compare_with_committed
+from imagebeam.transforms.publish import run_record
 from tests.unit.transforms import small_dataset
 
 STEPS = ("plan", "write", "commit")
@@ -56,7 +57,7 @@ class Run:
     def sign_lock(self) -> None:
         """Holds the lock, as its launcher does."""
         store = storage.storage_of(self.settings.output)
-        store.make_directories(self.settings.paths.control)
+        store.make_directories(self.settings.paths.metadata)
         record = run_record.RunRecord.of_this_process(self.settings.run_id)
         store.write_whole(self.settings.paths.lock, record.encode())
 

@@ -7,7 +7,7 @@ import pickle
 from imagebeam.transforms.sources import image_source
 
 
-def list_both_ways(source: image_source.RowSource) -> list[image_source.Listing]:
+def list_both_ways(source: image_source.ImageSource) -> list[image_source.Listing]:
     """Returns the listings of a source, after a check that they are the same if its rows are looked up elsewhere."""
     found = list(source.list_all())
     elsewhere = pickle.loads(pickle.dumps(source))

@@ -27,7 +27,7 @@ from tests.servers import go_programs
 
 pytestmark = pytest.mark.integration
 
-_PACKAGES = "python3,python3-venv,ca-certificates,gcc,libc6-dev,libjpeg-dev,libpng-dev"
+_PACKAGES = "python3,python3-venv,ca-certificates,gcc,libc6-dev,libjpeg-dev,libpng-dev,libturbojpeg0-dev"
 _TEMPLATE = "gs://b/t/job_object"  # Google's launcher submits what the program writes there
 _LAUNCHER = f'#!/bin/sh\nexec python "$FLEX_TEMPLATE_PYTHON_PY_FILE" "$@" --template_location={_TEMPLATE}\n'
 

@@ -95,7 +95,7 @@ def test_containers_of_the_pipeline_convert(compiled: pathlib.Path, tmp_path: pa
         ]
         filled = [each.replace("{{$.outputs.parameters['summary'].output_file}}", f"{tmp_path}/s") for each in filled]
         assert "{{" not in "".join(filled)
-        command_line.succeed(*filled, here=True)
+        command_line.succeed(*filled)
     digests = {path.name: path.read_bytes() for path in tmp_path.glob("out/**/*-of-*.tfrecord")}
     assert digests == {path.name: path.read_bytes() for path in tmp_path.glob("expected/*-of-*.tfrecord")} != {}
 

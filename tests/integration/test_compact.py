@@ -15,7 +15,7 @@ import pytest
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import compact, verify_dataset
-from tests import image_sets, snapshot_sets
+from tests import command_line, image_sets, snapshot_sets
 
 SEEDS = (2, 11)  # these two have both orders, splits, sources of sizes and ways of compression
 _OF_ONE_RUN = ("report.html", "catalog.json", "report.json")  # they tell how the snapshot came about
@@ -155,3 +155,17 @@ def test_compaction_that_cannot_run_says_why(tmp_path: pathlib.Path, options: st
     with pytest.raises(errors.ConfigError, match=message):
         compact.compact(output, options or None)
     assert not list(output.glob("snapshots/000003"))
+
+
+def test_old_snapshots_are_removed_with_and_without_a_table(tmp_path: pathlib.Path) -> None:
+    folder, output = tmp_path / "in" / "cat", tmp_path / "out"
+    folder.mkdir(parents=True)
+    given = ("--keep-snapshots", "1")
+    update = ("convert", "--input", folder.parent, "--output", output, "--update", "--workers", "1", *given)
+    commands = [(*update,), ("compact", output, *given), (*update, "-q"), ("compact", output, *given, "-q")]
+    for number, command in enumerate(commands, 1):
+        (folder / f"{number}.jpg").write_bytes(image_sets.make_image(number))
+        snapshot_sets.update(folder.parent, output)
+        command_line.succeed(*command)
+        assert len(list(output.glob("snapshots/*/catalog.json"))) == 1, command
+    assert verify_dataset.verify(output, decode=True).problems == ()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import collections
-import csv
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +13,7 @@ from PIL import Image
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import cli
-from tests import datasets, image_sets
+from tests import datasets, image_sets, recipe_sets
 
 
 @pytest.fixture
@@ -108,43 +105,7 @@ def test_file_that_cannot_be_looked_into_is_counted_and_in_the_rejects(
     assert "it is unknown whether it is an image" in reject["detail"]
 
 
-def test_split_label_image_folder_becomes_its_splits(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    for split, per_label in (("train", 4), ("val", 2), ("junk", 1)):
-        image_sets.write_folder(tmp_path / "splits" / split, per_label=per_label)
-    split = {"by": "directory", "rename": {"val": "validation"}, "names": ["train", "validation"]}
-    datasets.make(tmp_path / "splits", tmp_path / "out", split=split, rejects={"max_fraction": 0.2})
-    assert sorted(datasets.keys(tmp_path / "out", "validation")) == [
-        "val/cat/0.jpg",
-        "val/cat/1.jpg",
-        "val/dog/0.jpg",
-        "val/dog/1.jpg",
-    ]
-    assert len(datasets.keys(tmp_path / "out", "train")) == 8
-    assert datasets.rejects(tmp_path / "out") == {"junk/cat/0.jpg": "bad_split", "junk/dog/0.jpg": "bad_split"}
-
-
 # --- manifests -------------------------------------------------------------------------------------------------------
-
-
-def write_csv(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with open(path, "w", newline="") as file:
-        table = csv.DictWriter(file, list(rows[0]))
-        table.writeheader()
-        table.writerows(rows)
-
-
-def write_jsonl(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def write_parquet(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path)
-
-
-WRITERS = {"csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet}
 
 
 def make_rows(images: pathlib.Path) -> list[dict[str, Any]]:
@@ -168,10 +129,10 @@ def make_rows(images: pathlib.Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("format", list(WRITERS))
+@pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
 def test_manifest_gives_key_label_split_and_columns(images: pathlib.Path, output: pathlib.Path, format: str) -> None:
     rows = make_rows(images)
-    WRITERS[format](images / f"table.{format}", rows)
+    recipe_sets.rows_of(images / f"table.{format}", rows)
     result = datasets.make(
         images / f"table.{format}",
         output,
@@ -192,42 +153,6 @@ def test_manifest_gives_key_label_split_and_columns(images: pathlib.Path, output
                 assert each["image/encoded"] == (images / row["image"]).read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("kind", "column", "stored"),
-    [pytest.param("int", "weight", "int64", id="int"), pytest.param("float", "age", "float", id="float")],
-)
-def test_manifest_target_is_stored_as_the_number_it_is(
-    images: pathlib.Path, output: pathlib.Path, kind: str, column: str, stored: str
-) -> None:
-    rows = make_rows(images)
-    write_csv(images / "table.csv", rows)
-    label = {"by": "column", "column": column, "type": kind}
-    catalog = datasets.make(images / "table.csv", output, source={"by": "manifest"}, label=label).catalog
-    assert (catalog.labels, catalog.label_kind) == ((), stored)
-    found = {each["image/key"].decode(): each["image/class/label"] for each in datasets.read(output)}
-    assert found == {row["image"]: row[column] for row in rows}
-
-
-def test_manifest_rows_that_cannot_be_used_are_rejected_by_reason(images: pathlib.Path, output: pathlib.Path) -> None:
-    rows = [{"image": row["image"], "kind": row["kind"], "age": row["age"]} for row in make_rows(images)]
-    rows[0] |= {"image": "cat/none.jpg"}
-    rows[1] |= {"image": "../outside.jpg"}
-    rows[2] |= {"age": "old"}
-    rows[3] |= {"kind": ""}
-    write_csv(images / "table.csv", rows)
-    source, label = {"by": "manifest"}, {"by": "column", "column": "kind"}
-    columns = {"age": {"type": "float"}}
-    datasets.make(
-        images / "table.csv", output, source=source, label=label, columns=columns, rejects={"max_fraction": 0.2}
-    )
-    assert datasets.rejects(output) == {
-        "cat/none.jpg": "not_found",
-        "../outside.jpg": "outside_root",
-        rows[2]["image"]: "bad_value",
-        rows[3]["image"]: "no_label",
-    }
-
-
 @pytest.mark.parametrize("has_sizes", [True, False])
 def test_trusted_manifest_rejects_a_missing_file_when_it_is_read(
     images: pathlib.Path, output: pathlib.Path, has_sizes: bool
@@ -235,7 +160,7 @@ def test_trusted_manifest_rejects_a_missing_file_when_it_is_read(
     rows = [row | {"size": (images / row["image"]).stat().st_size} for row in make_rows(images)]
     (images / rows[1]["image"]).unlink()
     (images / rows[2]["image"]).write_bytes(b"")
-    write_csv(images / "table.csv", rows)
+    recipe_sets.rows_of(images / "table.csv", rows)
     trusted = {"trust": True, "size": "size"} if has_sizes else {"trust": True}
     result = datasets.make(
         images / "table.csv",
@@ -266,7 +191,7 @@ def test_manifest_with_one_key_twice_is_refused_with_both_addresses(images: path
         {"id": "same", "image": "dog/1.jpg"},
         {"id": "x", "image": "dog/0.jpg"},
     ]
-    write_csv(images / "table.csv", rows)
+    recipe_sets.rows_of(images / "table.csv", rows)
     source = {"by": "manifest", "manifest": {"key": "id"}}
     table = rf"{images}/table\.csv"
     message = (
@@ -295,17 +220,10 @@ def test_hash_split_never_moves_an_image_when_others_come(images: pathlib.Path, 
     assert 24 <= len(datasets.keys(tmp_path / "after", "train")) <= 48  # 36 expected of 60
 
 
-def test_stratified_split_is_exact_in_each_label(images: pathlib.Path, output: pathlib.Path) -> None:
-    datasets.make(images, output, split={"by": "hash", "fractions": FRACTIONS, "stratify": True})
-    for name, expected in (("train", 6), ("test", 4)):
-        labels = collections.Counter(key.split("/")[0] for key in datasets.keys(output, name))
-        assert labels == {"cat": expected, "dog": expected}
-
-
 @pytest.mark.parametrize("stratify", [pytest.param(False, id="by-hash"), pytest.param(True, id="by-rank")])
 def test_grouped_split_keeps_each_group_together(images: pathlib.Path, output: pathlib.Path, stratify: bool) -> None:
     rows = make_rows(images)
-    write_csv(images / "table.csv", rows)
+    recipe_sets.rows_of(images / "table.csv", rows)
     split = {"by": "hash", "fractions": FRACTIONS, "group": "person", "stratify": stratify}
     label = {"by": "column", "column": "kind"}
     datasets.make(images / "table.csv", output, source={"by": "manifest"}, label=label, split=split)
@@ -368,29 +286,6 @@ def test_vocabulary_that_is_not_usable_is_refused(
         datasets.make(images, output, label={"vocabulary": str(images / "labels.txt")})
 
 
-def test_label_base_1_is_recorded_and_used(images: pathlib.Path, output: pathlib.Path) -> None:
-    catalog = datasets.make(images, output, label={"base": 1}).catalog
-    assert (catalog.label_base, catalog.labels) == (1, ("cat", "dog"))
-    assert {(each["image/class/text"], each["image/class/label"]) for each in datasets.read(output)} == {
-        (b"cat", 1),
-        (b"dog", 2),
-    }
-
-
-def test_features_are_renamed_and_dropped(images: pathlib.Path, output: pathlib.Path) -> None:
-    features = {
-        "image/encoded": "image_raw",
-        "image/class/label": "label",
-        "image/filename": None,
-        "image/source_id": "id",
-    }
-    catalog = datasets.make(images, output, features=features).catalog
-    expected = {feature.key for feature in catalog.features}
-    assert {"image_raw", "label", "id"} <= expected
-    assert {"image/encoded", "image/class/label", "image/filename"}.isdisjoint(expected)
-    assert all(set(each) == expected and each["id"] == each["image/key"] for each in datasets.read(output))
-
-
 # --- the output ------------------------------------------------------------------------------------------------------
 
 
@@ -414,7 +309,7 @@ def test_shuffle_none_keeps_keys_in_order(images: pathlib.Path, output: pathlib.
 
 def test_shuffle_none_keeps_rows_in_order(images: pathlib.Path, output: pathlib.Path) -> None:
     rows = make_rows(images)[::-1]
-    write_csv(images / "table.csv", rows)
+    recipe_sets.rows_of(images / "table.csv", rows)
     sections = {"source": {"by": "manifest"}, "label": {"by": "none"}}
     datasets.make(images / "table.csv", output, output={"shuffle": "none", "num_shards": 3}, **sections)
     assert datasets.keys(output) == [row["image"] for row in rows]
@@ -488,43 +383,3 @@ def test_declared_split_without_images_is_refused(images: pathlib.Path, output: 
 
 
 # --- other readers ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_tensorflow_parses_every_record(images: pathlib.Path, output: pathlib.Path, compression: str) -> None:
-    tf = pytest.importorskip("tensorflow")
-    datasets.make(images, output, output={"num_shards": 2, "compression": compression})
-    catalog = catalog_lib.load_catalog(str(output))
-    kinds = {"bytes": tf.string, "int64": tf.int64, "float": tf.float32}
-    spec = {feature.key: tf.io.FixedLenFeature([], kinds[feature.kind]) for feature in catalog.features}
-    paths = [str(output / shard.name) for shard in catalog.splits["train"].shards]
-    dataset = tf.data.TFRecordDataset(paths, "" if compression == "none" else "GZIP")
-    parsed = [tf.io.parse_single_example(record, spec) for record in dataset]
-    assert [{key: value.numpy() for key, value in each.items()} for each in parsed] == datasets.read(output)
-    for each in parsed:
-        pixels = tf.io.decode_image(each["image/encoded"])
-        assert pixels.shape == (each["image/height"], each["image/width"], each["image/channels"])
-
-
-@pytest.mark.parametrize(
-    ("label", "names"),
-    [
-        pytest.param({}, ["cat", "dog"], id="base-0"),
-        pytest.param({"base": 1}, ["background", "cat", "dog"], id="base-1"),
-    ],
-)
-def test_tfds_loads_the_dataset(
-    images: pathlib.Path, output: pathlib.Path, label: dict[str, Any], names: list[str]
-) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
-    datasets.make(images, output, label=label, split={"by": "hash", "fractions": FRACTIONS}, output={"num_shards": 2})
-    builder = tfds.builder_from_directory(str(output))
-    assert builder.info.features["image/class/label"].names == names
-    for split in FRACTIONS:
-        dataset = builder.as_dataset(split)
-        assert builder.info.splits[split].num_examples == len(dataset) == len(datasets.read(output, split))
-        for each in tfds.as_numpy(dataset):
-            assert each["image/encoded"].shape == (16, 24, 3)
-            assert names[each["image/class/label"]] == each["image/class/text"].decode()
-    pairs = list(tfds.as_numpy(builder.as_dataset("test", as_supervised=True)))
-    assert pairs[0][0].shape == (16, 24, 3)

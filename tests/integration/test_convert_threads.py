@@ -9,7 +9,8 @@ import threading
 import apache_beam as beam
 import pytest
 
-from imagebeam.pipelines import convert, make_job
+from imagebeam.pipelines import convert
+from imagebeam.pipelines import job as job_lib
 from tests import datasets, image_sets, patience
 
 THREADS = 3
@@ -26,7 +27,7 @@ def test_converts_in_threads_of_one_process_each_end_with_their_own_dataset(
     all_started, first_ended = threading.Barrier(THREADS), threading.Event()
     add_steps = convert.add_steps
 
-    def build_together(pipeline: beam.Pipeline, job: make_job.Job, plan_only: bool = False) -> None:
+    def build_together(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
         add_steps(pipeline, job, plan_only)
         all_started.wait(timeout=patience.HANG_SEC)  # ends the test where another thread failed
         if not job.settings.output.endswith("out0"):  # runs while the first one closes its writers

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests import captured_jobs, command_line, datasets, forked_commands, image_sets, patience, snapshot_sets
+from tests import captured_jobs, command_line, datasets, image_sets, patience, snapshot_sets
 from tests.servers import dataflow, gcs
 from tests.stored import assert_same, write_images
 
@@ -35,7 +35,7 @@ class Cloud:
     service: dataflow.Service
     output: str  # the address of a folder that is new for each test
 
-    def start(self, command: str = "convert", *more: str, **options: str) -> forked_commands.Process:
+    def start(self, command: str = "convert", *more: str, **options: str) -> command_line.Process:
         options = {"temp_location": "gs://pets/tmp", "sdk_container_image": IMAGE, **options}
         arguments = ["--input", "gs://pets/images", "--output", self.output, *self.service.arguments(**options)]
         settings = ["--set", "output.num_shards=2", *more]
@@ -77,7 +77,7 @@ class Cloud:
         assert_same(folder, self.expected)
 
 
-def finish(process: forked_commands.Process) -> command_line.Completed:
+def finish(process: command_line.Process) -> command_line.Completed:
     try:
         stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:

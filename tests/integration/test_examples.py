@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
 import imagebeam
-from tests import command_line, forked_commands, patience
+from tests import command_line, patience
 from tests.unit.imagebeam.reader import written
 
 EXAMPLES = command_line.ROOT / "examples"
+SCRIPTS = ("demo.py", "eval_exact.py", "train_jax.py", "train_keras.py")
 
 
 RUN_SCRIPT = """
@@ -32,10 +35,10 @@ shapes.make = lambda folder: shutil.copytree(make(folder), {copy!r}) and str(fol
 def run(script: str, *arguments: object, folder: pathlib.Path, first: str = "") -> str:
     """Returns what a script of examples/ prints, started in another folder after the code `first`."""
     # The tests' own settings of JAX must not stand in place of the script's.
-    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    environment = {name: "" for name in ("XLA_FLAGS", "JAX_PLATFORMS")}
     code = RUN_SCRIPT.format(first=first)
-    program = {"code": code, "arguments": [str(EXAMPLES / script), *map(str, arguments)]}
-    process = forked_commands.start("tensorflow", program, {**environment, "TMPDIR": str(folder)}, folder)
+    environment["TMPDIR"] = str(folder)
+    process = command_line.start_program(code, EXAMPLES / script, *arguments, environment=environment, cwd=folder)
     try:
         stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:
@@ -67,7 +70,27 @@ def check_accuracy(printed: str, directory: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["demo.py", "eval_exact.py", "train_jax.py", "train_keras.py"])
+def test_types_of_the_examples_pass_a_strict_check_of_a_user(tmp_path: pathlib.Path) -> None:
+    """Of the packages that the examples import, only keras and tensorflow have no types."""
+    config = tmp_path / "mypy.ini"
+    config.write_text("[mypy]\nstrict = True\n[mypy-keras.*,tensorflow.*]\nignore_missing_imports = True\n")
+    assert (command_line.ROOT / "imagebeam" / "py.typed").exists()
+    (tmp_path / "installed").mkdir()  # as pip installs it: found with its types, and not checked itself
+    (tmp_path / "installed" / "imagebeam").symlink_to(command_line.ROOT / "imagebeam")
+    scripts = [str(EXAMPLES / name) for name in SCRIPTS]
+    options = ["--config-file", str(config), "--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, *scripts],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": f"{tmp_path / 'installed'}:{EXAMPLES}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_help_of_an_example_is_its_usage(script: str, tmp_path: pathlib.Path) -> None:
     printed = run(script, "--help", folder=tmp_path)
     assert printed.startswith(f"usage: {script} [-h]")

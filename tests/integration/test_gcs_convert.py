@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
-from tests import command_line, datasets, forked_commands, image_sets, patience, snapshot_sets
+from tests import command_line, datasets, image_sets, patience, snapshot_sets
 from tests.servers import faults, gcs
 from tests.stored import NUM_IMAGES, ODD_NAMES, assert_same, write_images
 
@@ -188,7 +188,7 @@ def publish_twice(folder: str) -> None:
 
 def test_one_of_two_commits_at_once_fails(stored: Bucket) -> None:
     with (
-        stored.emulator.process(preloaded="remote") as call,
+        stored.emulator.process() as call,
         pytest.raises(FileExistsError, match=r"gs://pets/raced/catalog.json was written by another run"),
     ):
         call(publish_twice, "gs://pets/raced")
@@ -220,7 +220,7 @@ def test_storage_that_is_away_for_a_while_is_waited_for(stored: Bucket, tmp_path
 def test_object_that_is_replaced_after_the_listing_is_a_reject(stored: Bucket, tmp_path: pathlib.Path) -> None:
     gcs.upload(stored.images / "cat", stored.bucket, "changing/cat")
     listed = command_line.start_program(
-        REPLACE, "gs://pets/changing", tmp_path / "out", environment=stored.emulator.environment, preloaded="remote"
+        REPLACE, "gs://pets/changing", tmp_path / "out", environment=stored.emulator.environment
     )
     _, complaint = listed.communicate(timeout=patience.HANG_SEC)
     assert listed.returncode == 0, complaint
@@ -261,7 +261,7 @@ def test_second_run_on_the_same_output_is_refused(stored: Bucket) -> None:
     assert completed.returncode == 0, completed.stderr
 
 
-def wait_for(part: str, stored: Bucket, folder: str, process: forked_commands.Process) -> None:
+def wait_for(part: str, stored: Bucket, folder: str, process: command_line.Process) -> None:
     """Waits until an object in a folder has this part in its name, or the process has ended."""
     patience.wait_until(lambda: process.poll() is not None or any(part in name for name in stored.names(folder)))
 
@@ -355,9 +355,7 @@ def test_run_that_is_terminated_while_it_locks_writes_or_commits_is_continued_by
     arguments = ["--input", str(stored.images), "--output", output, *SETTINGS]
     codes = []
     for step in ("/lock", ".done.json", "/publishing"):
-        process = command_line.start(
-            "convert", "--workers", "2", *arguments, environment=stored.emulator.environment, preloaded="remote"
-        )
+        process = command_line.start("convert", "--workers", "2", *arguments, environment=stored.emulator.environment)
         wait_for(step, stored, "terminated", process)
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.killpg(process.pid, signal.SIGTERM)

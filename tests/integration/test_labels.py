@@ -70,10 +70,10 @@ def test_plan_and_convert_print_which_id_a_number_gets(tmp_path: pathlib.Path) -
     arguments = ["--input", table, "--output", tmp_path / "out", "--set", "source.by=manifest"]
     arguments += ["--set", "label.by=column", "--set", "label.column=label"]
     note = "3 of 3 get another number as their id: 1 -> 0, 2 -> 1, 10 -> 2; label.type: int keeps the numbers"
-    assert note in command_line.succeed("plan", *arguments, here=True).stdout
-    planned = command_line.succeed("plan", *arguments, "--set", "label.type=int", here=True)
+    assert note in command_line.succeed("plan", *arguments).stdout
+    planned = command_line.succeed("plan", *arguments, "--set", "label.type=int")
     assert "classes are numbers" not in planned.stdout
-    converted = command_line.succeed("convert", *arguments, "--workers", 1, here=True)
+    converted = command_line.succeed("convert", *arguments, "--workers", 1)
     assert note in converted.stdout + converted.stderr
 
 

@@ -62,7 +62,7 @@ def images(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 def convert(images: pathlib.Path, output: pathlib.Path, environment: dict[str, str]) -> command_line.Completed:
     where = ["--config", "image_folder", "--input", images, "--output", output]
     settings = ["--set", "rejects.max_fraction=1", "--set", "image.color=keep", "--workers", "1"]
-    return command_line.run_fresh("convert", *where, *settings, environment=environment)
+    return command_line.run("convert", *where, *settings, environment=environment)
 
 
 def test_pictures_are_stored_upright(images: pathlib.Path, environment: dict[str, str], tmp_path: pathlib.Path) -> None:

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from tests import command_line, datasets, forked_commands, patience
+from tests import command_line, datasets, patience
 from tests.golden import test_golden
 from tests.servers import go_programs
 
@@ -66,5 +66,5 @@ def test_signal_leaves_no_process(prism: list[str], tmp_path: pathlib.Path, numb
     assert process.returncode == 128 + number
     assert len(stderr.splitlines()) == 1
     pids = (tmp_path / "pids").read_text().split()
-    patience.wait_until(lambda: not any(map(forked_commands.is_running, pids)))
+    patience.wait_until(lambda: not any(map(patience.is_running, pids)))
     assert not (tmp_path / "out").exists()

@@ -21,7 +21,7 @@ import pytest
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import convert
-from tests import command_line, datasets, forked_commands, image_sets, job_graphs, patience
+from tests import command_line, datasets, image_sets, job_graphs, patience
 
 if sys.version_info < (3, 11):
     pytest.skip("tf.Transform is not for this Python", allow_module_level=True)
@@ -384,16 +384,12 @@ def test_several_beam_workers_and_rows_in_another_order_and_fewer_columns_give_t
     table_in_another_order: pathlib.Path,
     output: pathlib.Path,
     tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Forks, because each new process takes seconds to import TensorFlow; test_golden.py starts new ones.
-    started = forked_commands.fork_beam_workers(monkeypatch)
     names = ("age", "year", "height", "city")  # one of each analysis
     config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table_in_another_order)}}
     config |= {"output": {"num_shards": 3, "uri": str(tmp_path / "out")}}
     config |= {"columns": {name: COLUMNS[name] for name in names}}
     convert.convert(config, ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])
-    assert len(started) == 2
     together, alone = datasets.read(output), datasets.read(tmp_path / "out")
     expected = [{name: each[name] for name in ("image/key", *names)} for each in together]  # in the order of the shards
     assert [{name: each[name] for name in ("image/key", *names)} for each in alone] == expected
@@ -469,7 +465,7 @@ def test_output_on_another_storage_has_the_transform_too(
 _LOADED = """
 import json, sys
 from imagebeam.pipelines import convert
-convert.convert(json.loads(sys.argv[1]), workers=1, _own_process=True)
+convert.convert(json.loads(sys.argv[1]), workers=1)
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
@@ -477,7 +473,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 def test_config_without_transforms_imports_no_tensorflow(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
     config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}}
     config |= {"output": {"uri": str(tmp_path / "out")}, "columns": {"age": {"type": "float"}, "city": {}}}
-    process = command_line.start_program(_LOADED, json.dumps(config), preloaded="local")
+    process = command_line.start_program(_LOADED, json.dumps(config))
     stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
     assert process.wait() == 0, stderr
     loaded = set(stdout.split())
@@ -490,10 +486,10 @@ def test_command_line_transforms_and_plans_the_same(table: pathlib.Path, tmp_pat
     config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}, "columns": {"age": COLUMNS["age"]}}
     (tmp_path / "config.json").write_text(json.dumps(config))  # which is YAML too
     arguments = ("--config", tmp_path / "config.json", "--output", tmp_path / "out")
-    before = command_line.succeed("plan", *arguments, here=True).stdout
+    before = command_line.succeed("plan", *arguments).stdout
     shown = command_line.succeed("convert", *arguments).stderr.splitlines()
     assert re.fullmatch(r"imagebeam \S+ on FnApiRunner, tf\.Transform \d\S+", shown[0])
-    progress = r"(starting tf\.Transform|listing images|tf\.Transform analyses the columns|shards \d).*"
+    progress = r"(listing images|tf\.Transform analyses the columns|shards \d).*"
     assert [line for line in shown[1:] if not re.fullmatch(progress, line)] == []  # nothing of TensorFlow's
     catalog = catalog_lib.load_catalog(str(tmp_path / "out"))
     assert catalog.fingerprint in before

@@ -120,19 +120,6 @@ def test_rewritten_twice_is_the_same_to_the_byte(tmp_path: pathlib.Path) -> None
     assert datasets.shard_digests(tmp_path / "two") == datasets.shard_digests(tmp_path / "three")
 
 
-def test_tfds_loads_what_was_kept(tmp_path: pathlib.Path) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
-    every = [make_features(seed) for seed in range(8)]
-    preset(write(tmp_path / "in", every), tmp_path / "out")
-    builder = tfds.builder_from_directory(str(tmp_path / "out"))
-    loaded = builder.as_dataset(split="train", decoders={"image/encoded": tfds.decode.SkipDecoding()})
-    expected = by_image(every)
-    for each in loaded:
-        same = expected[each["image/encoded"].numpy()]
-        for key in ("image/object/bbox/xmin", "image/object/class/label", "image/object/mask", "weight", "id"):
-            assert np.ravel(each[key].numpy()).tolist() == same[key]
-
-
 PLACES = "image/object/bbox/xmin, image/object/class/label, image/object/mask"
 
 
@@ -248,19 +235,6 @@ def test_image_with_places_in_it_is_not_turned(tmp_path: pathlib.Path, has_boxes
     [stored] = read(tmp_path / "out")
     with Image.open(io.BytesIO(stored["image/encoded"][0])) as picture:
         assert picture.size == ((24, 16) if has_boxes else (16, 24))
-
-
-def test_writer_of_beam_keeps_features(tmp_path: pathlib.Path) -> None:
-    every = [make_features(seed) for seed in range(6)]
-    overrides = ("output.writer=beam", "output.num_shards=2", "split={by: none}")
-    preset(write(tmp_path / "in", every), tmp_path / "out", *overrides)
-    assert by_image(read(tmp_path / "out")) == by_image(every)
-
-
-def test_same_records_are_the_same_dataset(tmp_path: pathlib.Path) -> None:
-    source = write(tmp_path / "in", [make_features(seed) for seed in range(6)])
-    assert preset(source, tmp_path / "out").state == "committed"
-    assert preset(source, tmp_path / "out").state == "kept"
 
 
 def test_keep_is_of_tfrecord_files() -> None:

@@ -252,7 +252,7 @@ def test_repeated_key_of_other_formats_names_lines_or_rows(folder: pathlib.Path)
         pytest.param(
             "table.csv",
             LABELLED[1:],
-            "label.by: column needs source.by: manifest, idx, coco, tar, tfrecord, arrays, parquet; not files",
+            "label.by: column needs source.by: manifest, idx, arrays, coco, tar, tfrecord, parquet; not files",
             "table.csv",
             LABELLED,
             id="table-without-source.by",

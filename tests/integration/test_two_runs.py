@@ -16,9 +16,9 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import verify_dataset
 from imagebeam.pipelines.runs import output_lock
-from imagebeam.transforms.commit import commit_rights, run_record
 from imagebeam.transforms.output import output_paths
-from tests import command_line, forked_commands, image_sets, patience, races
+from imagebeam.transforms.publish import commit_rights, run_record
+from tests import command_line, image_sets, patience, races
 from tests.servers import gcs
 
 pytestmark = pytest.mark.integration
@@ -39,7 +39,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def test_two_runs_on_gs_commit_one_whole_dataset(emulator: gcs.Emulator) -> None:
-    with emulator.process(preloaded="remote") as call:
+    with emulator.process() as call:
         for number, case in enumerate(races.CASES_OF_STORAGES):
             call(races.play, f"gs://pets/races/{number}", *case)
 
@@ -69,7 +69,7 @@ def swap_and_move(folder: str) -> None:
 
 
 def test_one_version_of_a_file_is_swapped_and_moved_on_gs(emulator: gcs.Emulator) -> None:
-    with emulator.process(preloaded="remote") as call:
+    with emulator.process() as call:
         call(swap_and_move, "gs://pets/swap")
 
 
@@ -99,26 +99,26 @@ def run_at(uri: str) -> str:
 
 
 def leave_a_takeover(output: str) -> None:
-    """Neither the lock nor the marker of another run is overwritten or removed, whenever this run was stopped."""
+    """Neither the lock nor the commit lock of another run is overwritten or removed, whenever this run was stopped."""
     paths = output_paths.OutputPaths(output)
     for operation in ("_put_over", "remove"):
-        with taken_over_just_before(paths.lock, operation), output_lock.hold(paths.control, "mine") as lock:
+        with taken_over_just_before(paths.lock, operation), output_lock.hold(paths.metadata, "mine") as lock:
             if operation == "_put_over":
                 with pytest.raises(errors.BusyError, match=f"^another run took over the lock {paths.lock}, which was "):
                     lock.renew()
         assert run_at(paths.lock) == "other"
         storage.storage_of(output).remove(paths.lock)
-        marker = commit_rights.PublishMarker(paths, "mine", "f1")
-        with taken_over_just_before(paths.publish_marker, operation), marker.held():
+        commit_lock = commit_rights.CommitLock(paths, "mine", "f1")
+        with taken_over_just_before(paths.commit_lock, operation), commit_lock.held():
             if operation == "_put_over":
                 with pytest.raises(errors.BusyError, match=f"^another run took over the commit to {output} "):
-                    marker.renew()
-        assert run_at(paths.publish_marker) == "other"
-        storage.storage_of(output).remove(paths.publish_marker)
+                    commit_lock.renew()
+        assert run_at(paths.commit_lock) == "other"
+        storage.storage_of(output).remove(paths.commit_lock)
 
 
 def test_run_that_was_stopped_between_look_and_write_leaves_a_takeover_on_gs(emulator: gcs.Emulator) -> None:
-    with emulator.process(preloaded="remote") as call:
+    with emulator.process() as call:
         call(leave_a_takeover, "gs://pets/stopped")
 
 
@@ -145,18 +145,18 @@ def place(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> tuple[str, 
     )
 
 
-def start(images: pathlib.Path, output: str, environment: dict[str, str], *more: str) -> forked_commands.Process:
+def start(images: pathlib.Path, output: str, environment: dict[str, str], *more: str) -> command_line.Process:
     where = ["--input", images, "--output", output, "--workers", "1", "--set", "output.num_shards=4"]
     return command_line.start("convert", *where, *more, environment=environment)
 
 
-def finish(process: forked_commands.Process, exit_code: int) -> str:
+def finish(process: command_line.Process, exit_code: int) -> str:
     _, complaint = process.communicate(timeout=patience.HANG_SEC)
     assert process.returncode == exit_code, complaint
     return complaint
 
 
-def stop_once(process: forked_commands.Process, is_there: Callable[[], bool]) -> bool:
+def stop_once(process: command_line.Process, is_there: Callable[[], bool]) -> bool:
     """Stops the launcher of a run as soon as a file is there; returns whether that was before the run ended."""
     while process.poll() is None:
         if is_there():
@@ -197,7 +197,7 @@ def test_run_that_lost_its_lock_leaves_the_dataset_of_the_other_run(
     complaint = finish(loser, exit_code=5)
     message = f"{output} has changed since this run was planned: another run committed to it: out, 200 images, written "
     assert message in complaint
-    with emulator.process(preloaded="remote") as call:
+    with emulator.process() as call:
         assert call(seed_of, output) == 1
 
 

@@ -18,8 +18,8 @@ from imagebeam.pipelines import cli, compact, convert, keep_snapshots, report_da
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import elements
-from imagebeam.transforms.commit import publish_dataset
-from tests import datasets, image_sets, snapshot_sets, tars
+from imagebeam.transforms.publish import publish_dataset
+from tests import datasets, image_sets, parquet_files, snapshot_sets, table_sets, tars
 
 CONFIG: dict[str, Any] = {
     "split": {"by": "hash", "fractions": {"train": 0.7, "test": 0.3}},
@@ -569,3 +569,55 @@ def test_members_of_a_tar_that_is_packed_again_are_the_same(tmp_path: pathlib.Pa
     tars.write_tar(tar, [*members[:2], ("1.jpg", bytes(data)), *members[3:]])
     counts = convert.plan(config, update=True).snapshot
     assert (counts["changed"], counts["unchanged"]) == (1, 3)
+
+
+PARQUET_CLASSES = ("zebra", "ant", "monkey")
+
+
+def test_parquet_file_that_was_added_is_taken_in(tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "in" / "data"
+    first, second = (list(map(image_sets.make_image, range(start, start + 6))) for start in (0, 6))
+    parquet_files.write(source / "train-00000-of-00002.parquet", first, {"label": [0, 1, 2] * 2}, PARQUET_CLASSES)
+    sections: dict[str, Any] = {
+        "source": {"by": "parquet"},
+        "label": {"by": "column", "column": "label"},
+        "split": {"by": "column", "column": "split"},
+        "output": {"num_shards": 1},
+        "update": {"compare": "content"},
+    }
+    output = tmp_path / "out"
+    snapshot_sets.update(source.parent, output, **sections)
+    parquet_files.write(source / "train-00001-of-00002.parquet", second, {"label": [0, 1, 2] * 2}, PARQUET_CLASSES)
+    # one image of the first file is replaced, and written in other pages with the others
+    changed = [*first[:2], image_sets.make_image(99), *first[3:]]
+    parquet_files.write(
+        source / "train-00000-of-00002.parquet", changed, {"label": [0, 1, 2] * 2}, PARQUET_CLASSES, row_group_size=2
+    )
+    os.utime(source / "train-00000-of-00002.parquet", ns=(1, 1))
+    result = snapshot_sets.update(source.parent, output, **sections)
+    assert (result.catalog.counts.written, result.catalog.snapshot["added"]) == (12, 6)
+    assert result.catalog.snapshot["changed"] == 1
+    data = {key: stored.data for key, stored in snapshot_sets.living(output).items()}
+    assert data == {
+        f"data/train-{i // 6:05d}-of-00002.parquet/{i % 6}": each for i, each in enumerate(changed + second)
+    }
+
+
+def test_update_moves_an_image_whose_list_has_changed_and_says_so(tmp_path: pathlib.Path) -> None:
+    table_sets.put(tmp_path / "in", "1.jpg", "2.jpg", "3.jpg", "4.jpg")
+    sections = {
+        "source": {"uri": str(tmp_path / "in")},
+        "label": {"by": "none"},
+        "split": {"by": "lists", "lists": {"train": "a.txt", "test": "b.txt"}},
+        "output": {"uri": str(tmp_path / "out")},
+    }
+    (tmp_path / "in/a.txt").write_text("1\n2\n")
+    (tmp_path / "in/b.txt").write_text("3\n4\n")
+    convert.convert(sections, workers=1, update=True)
+    (tmp_path / "in/a.txt").write_text("1\n")
+    (tmp_path / "in/b.txt").write_text("2\n3\n4\n")
+    result = convert.convert(sections, workers=1, update=True)
+    assert {name: split.num_examples for name, split in result.catalog.splits.items()} == {"train": 1, "test": 3}
+    assert [
+        note for note in result.plan.notes if note.startswith("images that the last snapshot has in another split: 1")
+    ]

@@ -196,7 +196,7 @@ def test_every_other_file_is_compared_and_mended(good: pathlib.Path, dataset: pa
     missing = f"{name}: the file is missing; the catalog says {len(content):,} bytes"
     assert complaints(dataset) == [missing, advice]
     assert convert_again(good, dataset, 3, "--overwrite").returncode == 0  # as was advised
-    command_line.succeed("verify", dataset, here=True)
+    command_line.succeed("verify", dataset)
     assert (dataset / name).read_bytes() == content
 
 
@@ -229,7 +229,7 @@ def test_files_named_like_shards_are_named_and_refused_until_they_are_gone(
     assert last == f"1 file is not in the catalog: move or delete it; {summary(1)}"
     (dataset / stale[0]).unlink()
     assert convert_again(good, dataset, 2, "--overwrite").returncode == 0
-    command_line.succeed("verify", dataset, here=True)
+    command_line.succeed("verify", dataset)
     names = [path.name for path in sorted(dataset.glob("*-of-*"))]
     assert names == [f"train-0000{index}-of-00002.tfrecord" for index in (0, 1)]
 
@@ -252,8 +252,8 @@ def test_decode_finds_an_image_that_only_a_decoder_refuses(tmp_path: pathlib.Pat
     pixels = b"IDAT" + bytes(length)  # of the right length and checksum, and no zlib stream
     data = data[:start] + pixels + struct.pack(">I", zlib.crc32(pixels)) + data[start + 8 + length :]
     (tmp_path / "in/cat/4.png").write_bytes(data)
-    command_line.succeed("convert", "-q", "--input", tmp_path / "in", "--output", tmp_path / "out", here=True)
-    command_line.succeed("verify", tmp_path / "out", here=True)
+    command_line.succeed("convert", "-q", "--input", tmp_path / "in", "--output", tmp_path / "out")
+    command_line.succeed("verify", tmp_path / "out")
 
     (found, _) = complaints(tmp_path / "out", "--decode")
     assert found.startswith("train-00000-of-00001.tfrecord, byte offset ")
@@ -282,8 +282,8 @@ def test_images_that_cannot_be_decoded_are_named_and_the_advice_works(tmp_path: 
         broken = data[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + data[table + 16 :]  # three codes of one bit
         (tmp_path / "in" / name).write_bytes(broken)
     arguments = ("convert", "-q", "--input", tmp_path / "in", "--output", tmp_path / "out", "--overwrite")
-    command_line.succeed(*arguments, "--set", "output.num_shards=2", here=True)
-    command_line.succeed("verify", tmp_path / "out", here=True)
+    command_line.succeed(*arguments, "--set", "output.num_shards=2")
+    command_line.succeed("verify", tmp_path / "out")
     *found, advice = complaints(tmp_path / "out", "--decode")
     named = [re.search(r"^(\S+), byte offset \d+: record \d+: image '(.*)': undecodable: ", line) for line in found]
     assert sorted(each[2] for each in named if each) == ["cat/1.jpg", "dog/2.jpg"]
@@ -296,8 +296,8 @@ def test_images_that_cannot_be_decoded_are_named_and_the_advice_works(tmp_path: 
         assert each is not None
         assert each[1].startswith("train-0000")
         (tmp_path / "in" / each[2]).unlink()
-    command_line.succeed(*arguments, here=True)
-    command_line.succeed("verify", tmp_path / "out", "--decode", here=True)
+    command_line.succeed(*arguments)
+    command_line.succeed("verify", tmp_path / "out", "--decode")
 
 
 def test_advice_distinguishes_damage_from_images_written_that_way(tmp_path: pathlib.Path) -> None:

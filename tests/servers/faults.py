@@ -84,10 +84,16 @@ class FaultyProxy:
         self._counts: collections.Counter[str] = collections.Counter()
         self._other_ports: set[int] = set()
         self._token_requests = token_requests
+        self._until_lost = -1  # number of requests before the one of `lose`
         self._uses: collections.Counter[str] = collections.Counter()  # of each token
         self._server = _Server(self)
         self.port: int = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
+
+    def lose(self, number: int) -> None:
+        """Makes the answer of the request with this index be lost, counted from now; -1 for none."""
+        with self._lock:
+            self._until_lost, self._counts["lost"] = number, 0
 
     @property
     def counts(self) -> collections.Counter[str]:
@@ -113,6 +119,9 @@ class FaultyProxy:
         with self._lock:
             self._counts["requests"] += 1
             self._uses[authorization] += 1
+            self._until_lost -= 1
+            if self._until_lost == -1:
+                return "lost"
             if 0 < self._token_requests < self._uses[authorization]:
                 return EXPIRED
             return self._random.choice(self._kinds) if self._random.random() < self.fraction else None

@@ -67,15 +67,12 @@ class Emulator:
         return client.create_bucket(name)
 
     @contextlib.contextmanager
-    def process(self, preloaded: str = "tensorflow") -> Iterator[Callable[..., Any]]:
-        """Starts a process that uses the server: `call(function, *arguments)` runs there, and returns or raises.
-
-        `preloaded` is a key of `forked_commands.PRELOADED`.
-        """
+    def process(self) -> Iterator[Callable[..., Any]]:
+        """Starts a process that uses the server: `call(function, *arguments)` runs there, and returns or raises."""
         with connection.Listener() as listener:
             code = "import sys; from tests.servers import gcs; gcs.answer_calls(sys.argv[1])"
             address = str(listener.address)
-            process = command_line.start_program(code, address, environment=self.environment, preloaded=preloaded)
+            process = command_line.start_program(code, address, environment=self.environment)
             with listener.accept() as caller:
 
                 def call(function: Callable[..., _T], *arguments: Any) -> _T:

@@ -5,30 +5,23 @@ from __future__ import annotations
 import ast
 import functools
 import pathlib
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests import command_line, image_sets
+from tests import command_line
 
 ROOT = command_line.ROOT
 FOLDERS = ("imagebeam", "transforms", "pipelines", "configs")
 IN_TENSORFLOW = {  # imported by the calls that need them
-    "imagebeam.reader.gaps",
-    "imagebeam.reader.list_features",
-    "imagebeam.reader.numpy_iterator",
-    "imagebeam.reader.shared_graphs",
     "imagebeam.reader.tf_decode",
     "imagebeam.reader.tf_pipeline",
-    "imagebeam.reader.tf_parse",
 }
 ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and the folders beside it that each may import
     "pipelines": {
         "config": set(),
         "beam": set(),
-        "inputs": {"beam", "config"},
+        "inputs": {"config"},
         "recognize": {"config", "inputs"},
         "runs": {"beam", "config"},
         "messages": {"runs"},
@@ -38,22 +31,27 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "classes": set(),
         "snapshots": set(),
         "output": {"classes"},
-        "arrays": {"packed"},
-        "images": {"packed"},
+        "images": set(),
+        "arrays": {"images", "packed"},
         "objects": {"images"},
-        "sources": {"arrays", "classes", "images", "objects", "packed"},
-        "shard": {"classes", "images", "packed", "snapshots"},
+        "sources": {"arrays", "classes", "images", "objects", "output", "packed"},
+        "formats": {"arrays", "classes", "images", "objects", "output", "packed", "sources"},
+        "shard": {"arrays", "classes", "images", "packed", "snapshots"},
         "html_report": {"images", "shard"},
         "duplicates": {"images", "output", "shard"},
         "columns": {"output"},
         "updates": {"output", "shard", "snapshots"},
         "plan": {"classes", "output", "shard", "snapshots", "sources", "updates"},
         "reports": {"html_report", "images", "shard", "snapshots", "updates"},
-        "commit": {"output", "plan", "reports", "shard"},
-        "indexing": {"commit", "images", "shard", "sources"},
+        "publish": {"output", "shard"},
+        "commit": {"classes", "duplicates", "images", "output", "plan", "publish", "reports", "shard", "updates"},
+        "indexing": {"images", "publish", "shard", "sources"},
     },
 }
-WITHOUT_BEAM = ("arrays", "classes", "images", "objects", "output", "packed", "shard", "snapshots", "sources")
+WITHOUT_BEAM = (
+    *("arrays", "classes", "formats", "images", "objects"),
+    *("output", "packed", "shard", "snapshots", "sources"),
+)
 HEAVY = {"apache_beam", "imagebeam.pipelines", "imagebeam.transforms", "tensorflow", "PIL", "pydantic"}
 
 
@@ -150,53 +148,6 @@ def test_import_of_every_module_of_the_trainer_brings_nothing_heavy() -> None:
     assert import_afresh(*modules) & HEAVY == set()
 
 
-def test_command_that_reads_a_config_looks_for_no_plugins_of_pydantic() -> None:
-    # to find them, pydantic reads the metadata of all packages, once the first model is defined
-    script = """
-import importlib.metadata, sys
-importlib.metadata.entry_points = None
-from imagebeam.pipelines import cli
-sys.exit(cli.main(["convert", "--config", "nowhere.yaml"]))
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("nowhere.yaml")) == (2, 1)
-
-
-UNUSED = {  # by a conversion of files in class folders, in the process that launches it
-    "PIL.Image",
-    "email",
-    "http",
-    "importlib.metadata",
-    "imagebeam.pipelines.config.model",
-    "imagebeam.pipelines.runs.run_remotely",
-    "imagebeam.transforms.html_report",
-    "imagebeam.transforms.sources.coco",
-    "imagebeam.transforms.sources.parquet",
-    "imagebeam.transforms.sources.tar",
-    "multiprocessing.pool",
-    "numpy._typing",
-    "pstats",
-    "pydantic",
-    "ssl",
-    "yaml",
-}
-
-
-def test_conversion_of_files_imports_nothing_that_it_does_not_use(tmp_path: pathlib.Path) -> None:
-    image_sets.write_folder(tmp_path / "in", per_label=1)
-    code = f"""
-import sys
-from imagebeam.pipelines import cli
-code = cli.main(["convert", "-q", "--input", {str(tmp_path / "in")!r}, "--output", {str(tmp_path / "out")!r}])
-print(code, *sys.modules)
-"""
-    done = command_line.run_python(code)
-    exit_code, *modules = done.stdout.split()
-    assert exit_code == "0", done.stderr
-    assert "apache_beam" in modules and set(modules) & UNUSED == set()
-    assert (tmp_path / "out" / "report.html").exists()  # made in a writer process
-
-
 def test_import_of_what_a_writer_process_needs_brings_no_beam() -> None:
     modules = [name for name in PATHS if room_of(name) in {f"transforms.{room}" for room in WITHOUT_BEAM}]
     assert "imagebeam.transforms.shard.writer_processes" in modules
@@ -275,10 +226,10 @@ def test_no_modules_import_each_other_even_in_functions_or_for_types() -> None:
 
 def test_storages_and_the_shard_cache_import_late_only_the_storage_of_a_scheme() -> None:
     rooms = ("imagebeam.storage", "imagebeam.catalog", "imagebeam.verify_shards", "imagebeam.records")
-    rooms += ("imagebeam.reader.shard_cache", "imagebeam.reader.dataset_source", "imagebeam.reader.source_of_address")
+    rooms += ("imagebeam.reader.shard_cache", "imagebeam.reader.dataset_source")
     at_import, at_any_time = graph(at_import_only=True), graph()
     lazily = {name: at_any_time[name] - at_import[name] for name in PATHS if name.startswith(rooms)}
-    by_scheme = {f"imagebeam.storage.{name}" for name in ("gcs", "fsspec_files", "webhdfs")}
+    by_scheme = {f"imagebeam.storage.{name}" for name in ("gcs", "fsspec_files", "http", "webhdfs")}
     assert {name: found for name, found in lazily.items() if found} == {"imagebeam.storage": by_scheme}
 
 

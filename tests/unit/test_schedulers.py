@@ -131,7 +131,7 @@ def test_commands_of_a_scheduler_convert(scheduler: str, images: pathlib.Path, t
         assert options <= deployed.options_of(arguments[0])
         filled = [each.replace("gs://YOUR-BUCKET/photos", f"{images}/photos") for each in arguments]
         filled = [each.replace("gs://YOUR-BUCKET", str(tmp_path)).replace(STATE, str(tmp_path)) for each in filled]
-        command_line.succeed(*filled, here=True)
+        command_line.succeed(*filled)
     assert {*tmp_path.rglob("catalog.json")}
 
 

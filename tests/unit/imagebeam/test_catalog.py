@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import catalog_format, errors, storage
+from imagebeam import errors, storage
 from imagebeam.catalog import Catalog, Counts, File, Shard, Split
 from imagebeam.features import BYTES, INT64, Feature
 
@@ -42,6 +42,7 @@ CATALOG = Catalog(
 
 names = st.text(max_size=20)
 counts = st.integers(0, 2**63)
+crcs = st.integers(0, 2**32 - 1)
 
 
 def few(elements: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
@@ -66,42 +67,20 @@ def test_catalog_round_trips_through_its_file(tmp_path: pathlib.Path) -> None:
 @given(
     name=names,
     labels=few(names),
-    splits=st.dictionaries(names, few(st.builds(Shard, names, counts, counts, counts)).map(Split), max_size=3),
+    splits=st.dictionaries(
+        names, few(st.builds(Shard, names, counts, counts, counts, st.none() | crcs)).map(Split), max_size=3
+    ),
     features=few(st.builds(Feature, names, names, names)),
     config=st.dictionaries(names, st.none() | st.booleans() | counts | st.floats(allow_nan=False) | names, max_size=4),
     rejected=st.dictionaries(names, counts, max_size=3),
+    files=st.dictionaries(names, st.builds(File, counts, st.none() | crcs), max_size=3),
 )
 def test_any_catalog_round_trips(rejected: dict[str, int], **fields: Any) -> None:
     catalog = dataclasses.replace(CATALOG, counts=Counts(1, 0, rejected, {}), **fields)
     assert Catalog.from_json(catalog.to_json(), "x") == catalog
 
 
-@given(
-    crcs=st.lists(st.none() | st.integers(0, 2**32 - 1), max_size=4),
-    files=st.dictionaries(names, st.builds(File, counts, st.none() | st.integers(0, 2**32 - 1))),
-)
-@settings(deadline=None)
-def test_catalog_with_checksums_of_indexes_and_files_round_trips(
-    crcs: list[int | None], files: dict[str, File]
-) -> None:
-    split = Split(tuple(Shard(f"s{index}", index, 1, 2, crc) for index, crc in enumerate(crcs)))
-    catalog = dataclasses.replace(CATALOG, splits={"train": split}, files=files)
-    assert Catalog.from_json(catalog.to_json(), "x") == catalog
-
-
-def test_catalog_from_before_the_checksums_is_read() -> None:
-    """`files` held sizes alone, of what tf.Transform wrote, and nothing was known of indexes."""
-    fields = json.loads(CATALOG.to_json())
-    del fields["checksum"]
-    fields["files"] = {"transform_fn/saved_model.pb": 7}
-    text = json.dumps(fields | {"checksum": catalog_format._checksum(fields)})
-    catalog = Catalog.from_json(text, "x")
-    assert catalog == dataclasses.replace(CATALOG, files={"transform_fn/saved_model.pb": File(7, None)})
-    assert catalog.splits["train"].shards[0].index_file == File(32, None)
-    assert json.loads(catalog.to_json()) == json.loads(text)  # and written as it was
-
-
-def test_checksums_leave_the_fields_that_older_readers_know() -> None:
+def test_checksums_are_beside_the_fields_of_a_shard() -> None:
     shard = dataclasses.replace(CATALOG.splits["test"].shards[0], index_crc32c=5)
     catalog = dataclasses.replace(CATALOG, splits={"test": Split((shard,))}, files={"labels.txt": File(8, 9)})
     fields = json.loads(catalog.to_json())
@@ -122,15 +101,9 @@ def test_split_sums_up_its_shards() -> None:
     assert (Split(()).num_examples, Split(()).num_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "index_name"),
-    [
-        ("train-00000-of-00016.tfrecord", "index/train-00000-of-00016.index"),
-        ("train-00000-of-00016", "index/train-00000-of-00016.index"),
-    ],
-)
-def test_index_name_replaces_the_suffix(name: str, index_name: str) -> None:
-    assert Shard(name, 0, 0, 0).index_name == index_name
+def test_index_name_replaces_the_suffix() -> None:
+    for name in ("train-00000-of-00016.tfrecord", "train-00000-of-00016"):
+        assert Shard(name, 0, 0, 0).index_name == "index/train-00000-of-00016.index"
 
 
 @pytest.mark.parametrize(

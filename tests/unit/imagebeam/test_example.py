@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam import example, example_encoder, features, wire_format
+from imagebeam import example, example_encoder, features
 from imagebeam.features import BYTES, INT64, Feature
 from tests.unit.imagebeam.example_values import (
     Lists,
@@ -26,15 +26,42 @@ from tests.unit.imagebeam.example_values import (
 )
 
 
+def plain(value: Any) -> example_encoder.Value:
+    """Returns a number of NumPy as a number of Python."""
+    return value if isinstance(value, bytes) else value.item() if hasattr(value, "item") else value
+
+
+def bits_of(parsed: Mapping[str, Iterable[Any]]) -> dict[str, list[object]]:
+    return {key: [bits(plain(value)) for value in values] for key, values in parsed.items()}
+
+
 @settings(deadline=None)
-@given(st.dictionaries(texts, value_lists))
-def test_parse_example_reads_what_tensorflow_serializes(
-    lists: Lists,
-) -> None:
-    parsed = example.parse_example(serialize_with_tensorflow(lists))
-    assert {key: [bits(value) for value in found] for key, found in parsed.items()} == {
-        key: [bits(value) for value in items] for key, (_, items) in lists.items()
-    }
+@given(lists=st.dictionaries(texts, value_lists, min_size=1), data=st.data())
+def test_all_functions_return_what_tensorflow_serializes(lists: Lists, data: st.DataObject) -> None:
+    record = serialize_with_tensorflow(lists)
+    expected = bits_of({key: items for key, (_, items) in lists.items()})
+    wanted = data.draw(st.sets(st.sampled_from(sorted(lists))))
+    assert bits_of(example.parse_example(record)) == expected
+    parsed = example.parse_example(record, wanted)
+    assert bits_of(parsed) == expected
+    for key in wanted:
+        kind, stored = lists[key]
+        if kind != BYTES and stored:
+            assert parsed[key].dtype == (np.int64 if kind == INT64 else np.float32)
+    looked_at = {key: (kind, single) for key, kind, single in example.look_at_features(record)}
+    assert looked_at == {key: (kind, len(values) == 1) for key, (kind, values) in lists.items()}
+    selected = example.parse_example(example.select_features(record, wanted))
+    assert bits_of(selected) == {key: expected[key] for key in wanted}
+    key, size = data.draw(st.sampled_from(sorted(lists))), data.draw(st.integers(0, len(record)))
+    found = example.find_ints(record[:size], key, lambda start, stop: record[start:stop])
+    assert found == (list(lists[key][1]) if lists[key][0] == INT64 else [])
+    kinds = {key: lists[key][0] for key in wanted} | {"🐟 not there": INT64}
+    copied = example.copy_features(record, kinds)
+    features_ = [Feature(key, f"columns/{key}", kind) for key, kind in kinds.items()]
+    encoder = example_encoder.ExampleEncoder(features_, {feature.source for feature in features_})
+    again = b"".join(encoder.encode({f"columns/{key}": value for key, value in copied.items()}, b""))
+    stored_lists = {key: lists[key] for key in wanted} | {"🐟 not there": (INT64, [])}
+    assert parse_with_tensorflow(again) == parse_with_tensorflow(serialize_with_tensorflow(stored_lists))
 
 
 def delimited(field: int, payload: bytes) -> bytes:
@@ -64,63 +91,12 @@ def test_parse_example_reads_unpacked_lists_as_tensorflow_does(
     assert parse_with_tensorflow(data)["k"][1] == [bits(value) for value in expected]
 
 
-@settings(deadline=None)
-@given(lists=st.dictionaries(texts, value_lists, min_size=1), data=st.data())
-def test_copied_features_are_those_of_the_record(lists: Lists, data: st.DataObject) -> None:
-    whole = serialize_with_tensorflow(lists)
-    looked_at = {key: (kind, single) for key, kind, single in example.look_at_features(whole)}
-    assert looked_at == {key: (kind, len(values) == 1) for key, (kind, values) in lists.items()}
-    wanted = data.draw(st.sets(st.sampled_from(sorted(lists))))
-    kinds = {key: lists[key][0] for key in wanted} | {"🐟 not there": INT64}
-    copied = example.copy_features(whole, kinds)
-    features_ = [Feature(key, f"columns/{key}", kind) for key, kind in kinds.items()]
-    encoder = example_encoder.ExampleEncoder(features_, {feature.source for feature in features_})
-    record = b"".join(encoder.encode({f"columns/{key}": value for key, value in copied.items()}, b""))
-    expected = {key: lists[key] for key in wanted} | {"🐟 not there": (INT64, [])}
-    assert parse_with_tensorflow(record) == parse_with_tensorflow(serialize_with_tensorflow(expected))
-
-
 def test_feature_without_a_kind_has_none() -> None:
     message = tf.train.Example()
     message.features.feature["void"].SetInParent()
     message.features.feature["empty"].bytes_list.SetInParent()
     looked_at = sorted(example.look_at_features(message.SerializeToString()))
     assert looked_at == [("empty", BYTES, False), ("void", None, False)]
-
-
-@settings(deadline=None, max_examples=150)
-@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
-def test_damaged_features_are_copied_or_are_a_value_error(lists: Lists, data: st.DataObject) -> None:
-    whole = damage(serialize_with_tensorflow(lists), data, min_size=1)
-    try:
-        looked_at = example.look_at_features(whole)
-    except ValueError as e:
-        assert str(e).startswith("not a tf.train.Example: ")
-    else:
-        example.copy_features(whole, {key: kind or INT64 for key, kind, _ in looked_at})
-
-
-@settings(deadline=None)
-@given(lists=st.dictionaries(texts, value_lists, min_size=1), data=st.data())
-def test_requested_numbers_are_returned_as_arrays(lists: Lists, data: st.DataObject) -> None:
-    whole = serialize_with_tensorflow(lists)
-    wanted = data.draw(st.sets(st.sampled_from(sorted(lists))))
-    expected = example.parse_example(whole)
-    for piece_bytes in (10, 11, 64, 1 << 16):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(wire_format, "_PIECE_BYTES", piece_bytes)
-            found = example.parse_example(whole, wanted)
-        assert list(found) == list(expected)
-        for key, values in found.items():
-            kind, stored = lists[key]
-            if key in wanted and kind != BYTES and stored:
-                assert values.dtype == (np.int64 if kind == INT64 else np.float32)
-            assert list(map(bits, map(plain, values))) == list(map(bits, expected[key]))
-
-
-def plain(value: Any) -> example_encoder.Value:
-    """Returns a number of NumPy as a number of Python."""
-    return value if isinstance(value, bytes) else value.item() if hasattr(value, "item") else value
 
 
 def test_numbers_that_are_not_packed_come_as_arrays() -> None:
@@ -132,43 +108,31 @@ def test_numbers_that_are_not_packed_come_as_arrays() -> None:
     assert example.parse_example(data, {"x"})["x"].tolist() == expected
 
 
-@settings(deadline=None, max_examples=150)
-@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
-def test_damaged_numbers_are_refused_as_arrays_if_they_are_as_lists(lists: Lists, data: st.DataObject) -> None:
-    whole = damage(serialize_with_tensorflow(lists), data)
-    try:
-        expected = example.parse_example(whole)
-    except ValueError as e:
-        with pytest.raises(ValueError, match=r"^not a tf\.train\.Example: "):
-            example.parse_example(whole, set(lists))
-        assert str(e).startswith("not a tf.train.Example: ")
-    else:
-        found = example.parse_example(whole, set(lists))
-        assert {key: len(values) for key, values in found.items()} == {k: len(v) for k, v in expected.items()}
-
-
 # Bytes that are not an example
 
 
-def assert_parses_or_is_a_value_error(data: bytes) -> None:
+@settings(deadline=None, max_examples=200)
+@given(lists=st.dictionaries(texts, value_lists, min_size=1), data=st.data())
+def test_damaged_or_random_bytes_parse_or_are_a_value_error(lists: Lists, data: st.DataObject) -> None:
+    whole = damage(serialize_with_tensorflow(lists), data) if data.draw(st.booleans()) else data.draw(st.binary())
     try:
-        parsed = example.parse_example(data)
+        parsed = example.parse_example(whole)
     except ValueError as e:
         assert str(e).startswith("not a tf.train.Example: ")
+        with pytest.raises(ValueError, match=r"^not a tf\.train\.Example: "):
+            example.parse_example(whole, set(lists))
     else:
         assert all(type(value) in (bytes, int, float) for found in parsed.values() for value in found)
-
-
-@given(st.binary(max_size=300))
-def test_random_bytes_parse_or_are_a_value_error(data: bytes) -> None:
-    assert_parses_or_is_a_value_error(data)
-
-
-@settings(deadline=None)
-@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
-def test_damaged_example_parses_or_is_a_value_error(lists: Lists, data: st.DataObject) -> None:
-    whole = damage(serialize_with_tensorflow(lists), data)
-    assert_parses_or_is_a_value_error(whole)
+        found = example.parse_example(whole, set(lists))
+        assert {key: len(values) for key, values in found.items()} == {k: len(v) for k, v in parsed.items()}
+    with contextlib.suppress(ValueError):
+        kinds = {key: kind or INT64 for key, kind, _ in example.look_at_features(whole)}
+        example.copy_features(whole, kinds)
+    with contextlib.suppress(ValueError):
+        example.select_features(whole, set(lists))
+    with contextlib.suppress(ValueError):
+        ints = example.find_ints(whole[:10], min(lists), lambda start, stop: whole[start:stop])
+        assert all(isinstance(value, int) for value in ints)
 
 
 @pytest.mark.parametrize(
@@ -211,44 +175,3 @@ def test_find_ints_reads_unpacked_lists() -> None:
     assert example.find_ints(example_of(delimited(3, b"\x08\x05\x08\x06")), "k") == [5, 6]
     with pytest.raises(ValueError, match="feature 'k' is broken"):
         example.find_ints(example_of(delimited(3, b"\x0a\x01\xff")), "k")
-
-
-@settings(deadline=None)
-@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
-def test_selected_features_are_those_of_the_record(lists: Lists, data: st.DataObject) -> None:
-    record = serialize_with_tensorflow(lists)
-    keys = data.draw(st.sets(st.sampled_from(sorted(lists))))
-    selected = example.parse_example(example.select_features(record, keys))
-    whole = example.parse_example(record)
-    assert sorted(selected) == sorted(keys)
-    assert all(list(map(bits, selected[key])) == list(map(bits, whole[key])) for key in keys)
-
-
-@settings(deadline=None)
-@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
-def test_features_of_a_damaged_record_are_selected_or_are_a_value_error(lists: Lists, data: st.DataObject) -> None:
-    whole = damage(serialize_with_tensorflow(lists), data)
-    try:
-        example.select_features(whole, set(lists))
-    except ValueError as e:
-        assert str(e).startswith("not a tf.train.Example: ")
-
-
-@settings(deadline=None)
-@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
-def test_find_ints_reads_any_feature_of_numbers_in_parts(lists: Lists, data: st.DataObject) -> None:
-    record = serialize_with_tensorflow(lists)
-    key = data.draw(st.sampled_from(sorted(lists)))
-    size = data.draw(st.integers(0, len(record)))
-    kind, values = lists[key]
-    found = example.find_ints(record[:size], key, lambda start, stop: record[start:stop])
-    assert found == (list(values) if kind == INT64 else [])
-
-
-@settings(deadline=None)
-@given(st.dictionaries(texts, value_lists, min_size=1), st.data())
-def test_find_ints_in_a_damaged_record_finds_numbers_or_is_a_value_error(lists: Lists, data: st.DataObject) -> None:
-    whole = damage(serialize_with_tensorflow(lists), data, min_size=1)
-    with contextlib.suppress(ValueError):
-        found = example.find_ints(whole[:10], min(lists), lambda start, stop: whole[start:stop])
-        assert all(isinstance(value, int) for value in found)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from imagebeam import example, example_encoder, features
 from imagebeam.features import BYTES, FLOAT, INT64, Feature
 from tests.unit.imagebeam.example_values import (
-    INT64_EXTREMES,
     bits,
     parse_with_tensorflow,
     single_values,
@@ -59,13 +58,6 @@ def test_prefix_in_c_is_that_of_python(monkeypatch: pytest.MonkeyPatch, kind: st
     found = [in_c.encode(values, image) for image in images]
     monkeypatch.setattr(example_encoder, "_encode_prefix", None)
     assert found == [in_python.encode(values, image) for image in images]
-
-
-@pytest.mark.parametrize("value", INT64_EXTREMES)
-def test_int64_extremes_survive(value: int) -> None:
-    data = encode({"key": (INT64, value)})
-    assert parse_with_tensorflow(data) == {"key": (INT64, [value])}
-    assert example.parse_example(data) == {"key": [value]}
 
 
 def test_float_zeros_keep_their_sign_in_one_encoder() -> None:
@@ -137,9 +129,3 @@ def test_list_is_not_kept_for_the_next_example() -> None:
     for items in ([1, 2], [], [3], (1, 2)):
         encoded = b"".join(encoder.encode({"columns/x": items}, b""))
         assert example.parse_example(encoded) == {"x": list(items)}
-
-
-def test_image_that_is_a_list_of_numbers_is_a_feature_like_others() -> None:
-    encoder = example_encoder.ExampleEncoder([Feature("img", features.ENCODED, INT64, many=True)])
-    encoded = b"".join(encoder.encode({}, bytes(range(256))))
-    assert parse_with_tensorflow(encoded) == {"img": (INT64, list(range(256)))}

@@ -130,13 +130,8 @@ def test_one_ahead_is_a_plain_loop() -> None:
     assert taken == [0]
 
 
-def test_num_ahead_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="num_ahead is 0; it must be at least 1"):
-        look_ahead.map_ahead(str, [], 0)
-
-
-@pytest.mark.parametrize("num_at_once", [1, 2, 7])
-@pytest.mark.parametrize("length", [0, 1, 5, 50])
+@settings(deadline=None)
+@given(length=st.integers(0, 30), num_at_once=counts)
 def test_call_each_calls_once_on_each_value(length: int, num_at_once: int) -> None:
     calls: list[int] = []
     look_ahead.call_each(calls.append, iter(range(length)), num_at_once)
@@ -193,6 +188,8 @@ def test_call_each_raises_the_error_of_the_values(num_at_once: int) -> None:
     assert sorted(calls) == [0, 1, 2]
 
 
-def test_call_each_with_none_at_once_is_refused() -> None:
+def test_less_than_one_at_once_is_refused() -> None:
     with pytest.raises(ValueError, match="num_at_once is 0; it must be at least 1"):
         look_ahead.call_each(str, [], 0)
+    with pytest.raises(ValueError, match="num_ahead is 0; it must be at least 1"):
+        look_ahead.map_ahead(str, [], 0)

@@ -17,20 +17,14 @@ from tests import command_line
     [
         ("tensorflow", "tensorflow", "tf"),
         ("numpy", "numpy", "tf"),
-        ("jax", "jax", "tf,jax"),
         ("jax.numpy", "jax", "tf,jax"),
         ("grain", "grain", "grain"),
-        ("google.auth", "google.auth", "gcs"),
         ("google.cloud.storage", "google.cloud.storage", "gcs"),
-        ("requests", "requests", "hdfs"),
         ("requests.adapters", "requests", "hdfs"),
         ("fsspec", "fsspec", "hdfs"),
-        ("apache_beam", "apache_beam", "convert"),
         ("apache_beam.options.pipeline_options", "apache_beam", "convert"),
         ("pydantic", "pydantic", "convert"),
-        ("PIL", "Pillow", "convert"),
         ("PIL.Image", "Pillow", "convert"),
-        ("yaml", "yaml", "convert"),
     ],
 )
 def test_extra_is_chosen_by_the_package(module: str, package: str, extra: str) -> None:

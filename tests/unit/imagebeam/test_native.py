@@ -261,7 +261,6 @@ def test_flipped_image_is_the_same_from_right_to_left() -> None:
 def test_every_processor_makes_the_same_images(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = encode(photo(300, 200))
     pictures = [decode(encoded, (10, 20, 150, 170), (40, width), flip) for flip in (False, True)]
-    monkeypatch.setenv("IMAGEBEAM_NO_AVX2", "1")
     for flip, picture in zip((False, True), pictures):
         assert (decode(encoded, (10, 20, 150, 170), (40, width), flip) == picture).all()
 
@@ -445,6 +444,13 @@ def test_image_that_cannot_be_decoded_is_a_failure(encoded: bytes, message: str)
 @pytest.mark.parametrize("part", [(0, 0, 41, 40), (1, 0, 40, 40), (-1, 0, 8, 8), (0, 0, 0, 8), (0, 2**31 - 1, 8, 8)])
 def test_part_outside_of_the_image_is_a_failure(part: tuple[int, int, int, int]) -> None:
     assert failure_of(encode(photo(40, 40)), part) == "the picture has 40 x 40 pixels, not those that the record says"
+
+
+def test_large_jpeg_of_several_scans_is_refused_by_its_header() -> None:
+    encoded = encode(photo(40, 40), progressive=True)
+    position = encoded.index(b"\xff\xc2") + 5
+    announced = encoded[:position] + bytes([0xF0, 0, 0xF0, 0]) + encoded[position + 4 :]  # coefficients of 23 GB
+    assert "61440 x 61440 pixels, which are decoded as a whole, are more than 100000000" in failure_of(announced)
 
 
 @hypothesis.given(strategies.data())

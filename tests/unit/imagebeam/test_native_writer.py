@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import pathlib
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import google_crc32c
@@ -20,14 +18,12 @@ from hypothesis import strategies
 from imagebeam import example_encoder, features, records
 from imagebeam.features import Feature
 from imagebeam.transforms.images import jpeg_structure
-from imagebeam.transforms.shard import read_ahead
 from tests.encoded_images import JPEG
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
     pytest.importorskip("imagebeam._writer", reason="was not built here: docs/reader.md tells what it needs")
 from imagebeam import _writer
 
-has_checksums = pytest.mark.skipif(not hasattr(_writer, "put_record"), reason="this processor has no SSE 4.2")
 EDGES = {0, 1, 7, 8, 9, *(3 * (1 << log) + extra for log in (7, 10, 13) for extra in (-1, 0, 1)), 100_001}
 
 markers = strategies.lists(strategies.sampled_from([0xFF, 0xFF, 0x00, 0xD0, 0xD7, 0xD8, 0xCF, 0x41]), max_size=12).map(
@@ -44,21 +40,13 @@ def test_markers_are_found_as_the_regex_finds_them(content: bytes, before: int, 
         assert _writer.find_marker(content, position) == (-1 if match is None else match.start())
 
 
-def test_markers_are_found_without_avx2_too() -> None:
-    script = f"""if True:
-        import random
-        from imagebeam import _writer
-        from imagebeam.transforms.images import jpeg_structure
-        generator = random.Random(0)
-        for _ in range(300):
-            content = bytes(generator.choices([0xFF, 0, 0xD3, 0xD8, 0x41], [3, 3, 1, 1, 30], k=200))
-            match = jpeg_structure._search_marker(content, 3)
-            assert _writer.find_marker(content, 3) == (-1 if match is None else match.start())
-        print({len(EDGES)})
-    """
-    environment = os.environ | {"IMAGEBEAM_NO_AVX2": "1"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True, text=True)
-    assert done.stdout.strip() == str(len(EDGES))
+@pytest.mark.skipif("IMAGEBEAM_PLAIN_C" in os.environ, reason="runs in the processor without vector instructions")
+def test_everything_holds_without_instructions_of_the_processor() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(
+        command, env=os.environ | {"IMAGEBEAM_PLAIN_C": "1"}, capture_output=True, check=False, text=True
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_prefix_that_is_not_cached_is_left_to_python() -> None:
@@ -137,7 +125,6 @@ def test_check_of_what_is_not_bytes_raises() -> None:
         _writer.check_jpeg(bytearray(b"\xff\xd8"))  # type: ignore[arg-type]
 
 
-@has_checksums
 @pytest.mark.parametrize("size", sorted(EDGES))
 def test_checksum_is_that_of_google_crc32c(size: int) -> None:
     before, content = b"before", random.Random(size).randbytes(size)
@@ -146,7 +133,6 @@ def test_checksum_is_that_of_google_crc32c(size: int) -> None:
         assert _writer.extend_crc(crc, data) == google_crc32c.value(before + content)
 
 
-@has_checksums
 @pytest.mark.parametrize("size", sorted(EDGES))
 def test_record_in_a_buffer_is_framed_as_in_python(size: int) -> None:
     prefix, payload = b"p" * (size % 300), random.Random(size).randbytes(size)
@@ -159,7 +145,6 @@ def test_record_in_a_buffer_is_framed_as_in_python(size: int) -> None:
     assert crc == google_crc32c.value(b"before" + expected)
 
 
-@has_checksums
 @pytest.mark.parametrize("position", [-1, 15, 100])
 def test_record_without_room_raises_and_changes_nothing(position: int) -> None:
     buffer = bytearray(40)
@@ -168,7 +153,6 @@ def test_record_without_room_raises_and_changes_nothing(position: int) -> None:
     assert buffer == bytes(40)
 
 
-@has_checksums
 def test_jpeg_is_put_as_python_puts_it(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "image\udcff.jpg"
     path.write_bytes(JPEG)
@@ -204,7 +188,6 @@ def test_jpeg_is_put_as_python_puts_it(tmp_path: pathlib.Path) -> None:
     assert buffer == expected
 
 
-@has_checksums
 def test_put_jpeg_refuses_other_arguments(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "image.jpg"
     path.write_bytes(JPEG)
@@ -229,110 +212,6 @@ def test_put_jpeg_refuses_other_arguments(tmp_path: pathlib.Path) -> None:
         )
         assert label.layout is not None
         _writer.put_jpeg(*file, bytearray(9), 0, 0, *label.layout, {"columns/label": []})
-
-
-PARTS = [(4, b"prefix"), (0, b""), (7, b"longer prefix")]  # byte offsets in the file, and prefixes
-
-
-@pytest.fixture
-def file_of_parts(tmp_path: pathlib.Path) -> Iterator[tuple[int, int, bytes]]:
-    """Descriptor, version and content."""
-    path = tmp_path / "parts"
-    path.write_bytes(bytes(range(10, 20)))
-    with open(path, "rb") as file:
-        yield file.fileno(), path.stat().st_mtime_ns, path.read_bytes()
-
-
-def _framed(content: bytes, length: int, count: int) -> tuple[bytes, int]:
-    """Returns what Python writes of the first parts, and its checksum after `b"before"`."""
-    buffer, position, crc = bytearray(1000), 0, google_crc32c.value(b"before")
-    for offset, prefix in PARTS[:count]:
-        part = content[offset : offset + length]
-        crc = _writer.put_record(buffer, position, prefix, part, crc)
-        position += len(prefix) + length + 16
-    return bytes(buffer[:position]), crc
-
-
-@has_checksums
-@pytest.mark.parametrize("length", [0, 1, 3])
-@pytest.mark.parametrize("has_version", [False, True])
-def test_parts_are_put_as_records_are(file_of_parts: tuple[int, int, bytes], length: int, has_version: bool) -> None:
-    file, version, content = file_of_parts
-    parts = [(file, version if has_version else 0, *part) for part in PARTS]
-    expected, crc = _framed(content, length, 3)
-    buffer = bytearray(b"-" * (len(expected) + 10))
-    found = _writer.put_parts(parts, length, buffer, 5, google_crc32c.value(b"before"), 10**12)
-    assert (bytes(buffer), found) == (b"-----" + expected + b"-----", (3, len(expected), crc, False))
-    assert _writer.put_parts([], length, buffer, 5, 9, 0) == (0, 0, 9, False)
-
-
-@has_checksums
-def test_parts_end_before_one_that_cannot_be_put(file_of_parts: tuple[int, int, bytes]) -> None:
-    file, version, content = file_of_parts
-    parts = [(file, version, *part) for part in PARTS]
-    before = google_crc32c.value(b"before")
-
-    def put(parts: Any, length: int = 3, size: int = 200, position: int = 0) -> Any:
-        buffer = bytearray(size)
-        count, num_bytes, crc, is_slow = _writer.put_parts(parts, length, buffer, position, before, 10**12)
-        framed, expected_crc = _framed(content, length, count) if count else (b"", before)
-        assert (bytes(buffer[position : position + num_bytes]), crc, is_slow) == (framed, expected_crc, False)
-        return count
-
-    whole = len(_framed(content, 3, 3)[0])
-    assert [put(parts, size=size) for size in (whole, whole - 1, 0)] == [3, 2, 0]
-    assert [put(parts, position=position) for position in (200, 201, -1)] == [0, 0, 0]
-    assert [put(parts, length) for length in (3, 4, 6, 7, -1, -16)] == [3, 2, 2, 0, 0, 0]  # the file ends
-    changed = [*parts[:2], (file, version + 1, *PARTS[2])]
-    assert [put(each) for each in (changed, changed[2:], changed[:2])] == [0, 0, 2]
-    closed = [*parts[:2], (-1, 0, *PARTS[2])]
-    assert [put(each) for each in (closed, [(-1, 1, *PARTS[0])])] == [2, 0]
-    assert put([*parts[:1], (file, version, -1, b"")]) == 1
-    assert _writer.put_parts(parts * 100, 3, bytearray(10**4), 0, 0, 10**12)[0] == 256
-
-
-@has_checksums
-def test_parts_of_file_that_changes_meanwhile_are_not_put(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "parts"
-    path.write_bytes(bytes(4096))
-    os.utime(path, (0, 1))
-    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 4096) as buffer:  # so that reading it writes into it
-        found = _writer.put_parts([(file.fileno(), 10**9, 0, b"prefix")], 10, buffer, 100, 9, 10**12)
-        is_changed = os.fstat(file.fileno()).st_mtime_ns != 10**9  # by a write into memory, not on every file system
-    assert found[0] == (0 if is_changed else 1)
-    assert not is_changed or found == (0, 0, 9, False)
-
-
-@has_checksums
-def test_parts_end_after_a_read_that_waited(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "parts"
-    path.write_bytes(bytes(1 << 20))
-    with open(path, "r+b") as file:
-        os.fsync(file.fileno())
-        if hasattr(os, "posix_fadvise"):  # so that reads wait, where the file is on a disk
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        parts, buffer = [(file.fileno(), 0, number << 12, b"") for number in range(256)], bytearray(1 << 20)
-        before = read_ahead._count_waits()
-        count, _, _, is_slow = _writer.put_parts(parts, 8, buffer, 0, 0, -1)
-        has_waited = read_ahead._count_waits() > before
-    assert has_waited or not is_slow
-    assert is_slow or count == 256
-
-
-@has_checksums
-def test_put_parts_refuses_other_arguments(file_of_parts: tuple[int, int, bytes]) -> None:
-    file, version, _ = file_of_parts
-    with pytest.raises(TypeError, match="put_parts takes 6 arguments, 1 were given"):
-        _writer.put_parts([])  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="put_parts takes a list first"):
-        _writer.put_parts((), 1, bytearray(9), 0, 0, 0)  # type: ignore[arg-type]
-    for part in ((file, version, 0), (file, version, 0, "prefix"), [file, version, 0, b""]):
-        with pytest.raises(TypeError, match="put_parts takes parts of three numbers and bytes, part 1 is another"):
-            _writer.put_parts([(file, version, 0, b""), part], 1, bytearray(90), 0, 0, 0)  # type: ignore[list-item]
-    with pytest.raises(OverflowError):
-        _writer.put_parts([(file, version, 1 << 64, b"")], 1, bytearray(90), 0, 0, 0)
-    with pytest.raises(BufferError, match="not writable"):
-        _writer.put_parts([], 1, b"constant", 0, 0, 0)
 
 
 def test_layout_is_that_of_encoded_images_alone() -> None:

@@ -1,21 +1,16 @@
-"""Nouns have the ending that fits their number."""
+"""Nouns, sizes and lists in messages."""
 
 from __future__ import annotations
-
-import pytest
 
 from imagebeam import plural
 
 
-@pytest.mark.parametrize(
-    ("number", "noun", "text"),
-    [
-        pytest.param(0, "shard", "0 shards", id="none"),
-        pytest.param(1, "shard", "1 shard", id="one"),
-        pytest.param(1024, "shard", "1,024 shards", id="many"),
-        pytest.param(1, "class", "1 class", id="one-class"),
-        pytest.param(2, "class", "2 classes", id="two-classes"),
-    ],
-)
-def test_count_has_the_right_ending(number: int, noun: str, text: str) -> None:
-    assert plural.count(number, noun) == text
+def test_count_has_the_right_ending() -> None:
+    given = ((0, "shard"), (1, "shard"), (1024, "shard"), (1, "class"), (2, "class"))
+    texts = [plural.count(number, noun) for number, noun in given]
+    assert texts == ["0 shards", "1 shard", "1,024 shards", "1 class", "2 classes"]
+
+
+def test_long_lists_end_in_the_number_of_further_names() -> None:
+    texts = [plural.name_some(names, 2) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"], ["x"] * 2002)]
+    assert texts == ["", "a", "a, b", "a, b and 1 more", "x, x and 2,000 more"]

@@ -6,6 +6,7 @@ import io
 import os
 import pathlib
 import random
+import zlib
 
 import hypothesis
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies
 import imagebeam
 from imagebeam import errors, features
 from imagebeam.reader import batch_reader
+from imagebeam.transforms.images import png_chunks
 from tests import encoded_images
 from tests.encoded_images import chunk, insert
 from tests.pictures import photo
@@ -24,8 +26,9 @@ from tests.unit.transforms.images.test_turn_png import KINDS, random_png
 tf = pytest.importorskip("tensorflow")
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there they must be built
     pytest.importorskip("imagebeam._native", reason="was not built here: docs/reader.md tells what it needs")
-    pytest.importorskip("imagebeam._png", reason="was not built here: docs/reader.md tells what it needs")
 _native = batch_reader._native
+if os.environ.get("IMAGEBEAM_CI") != "1" and not _native.DECODES_PNG:
+    pytest.skip("libpng was not built in: docs/reader.md tells what it needs", allow_module_level=True)
 
 TRANSPARENT = {0: b"\0\1", 2: b"\0\1\0\2\0\3", 3: b"\x80\0\x7f"}  # tRNS of gray, RGB and palette
 
@@ -126,6 +129,45 @@ def test_png_of_another_size_than_its_record_is_a_failure() -> None:
     assert found == "the picture has 13 x 7 pixels, not those that the record says"
 
 
+def bare_png(height: int, width: int) -> bytes:
+    """Returns a PNG of 1 bit whose rows are zeros: 48 KB for 400 million pixels."""
+    rows = zlib.compressobj()
+    compressed = b"".join(rows.compress(bytes(1 + -(-width // 8))) for _ in range(height)) + rows.flush()
+    header = png_chunks.encode_header(height, width, depth=1)
+    return b"".join((png_chunks.SIGNATURE, header, chunk(b"IDAT", compressed), chunk(b"IEND", b"")))
+
+
+def peak_bytes() -> int:
+    [line] = [each for each in pathlib.Path("/proc/self/status").read_text().splitlines() if "VmHWM" in each]
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux does")
+@pytest.mark.parametrize("says", [(16, 16), (20_000, 20_000)], ids=["small-record", "true-record"])
+def test_large_png_is_refused_before_memory_is_taken(says: tuple[int, int]) -> None:
+    encoded = bare_png(20_000, 20_000)
+    assert len(encoded) < 60_000
+    out, sizes = np.zeros((1, 8, 8, 3), np.uint8), np.array([says], np.int32)
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins at what is taken now
+    before = peak_bytes()
+    more = [b""], None, 1, False, False, None
+    [(_, failure)] = _native.decode(
+        [encoded], np.array([[0, 0, *says]], np.int32), np.zeros(1, bool), out, 1, *more, sizes
+    )
+    expected = "its record says 16 x 16" if says == (16, 16) else "are more than 100000000"
+    assert expected in failure
+    [(_, failure)] = _native.decode([encoded], np.array([[0, 0, 16, 16]], np.int32), np.zeros(1, bool), out, 1)
+    assert "are more than 100000000" in failure
+    assert peak_bytes() - before < 50 << 20
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    arguments = [b""], np.zeros((1, 4), np.int32), np.zeros(1, bool), np.zeros((1, 8, 8, 3), np.uint8), 1, [b""]
+    for sizes in (np.zeros((2, 2), np.int32), np.zeros((1, 2), np.int64)):
+        with pytest.raises(ValueError, match="images and sizes do not fit each other"):
+            _native.decode(*arguments, None, 1, False, False, None, sizes)
+
+
 def png_of(width: int, height: int) -> bytes:
     buffer = io.BytesIO()
     photo(width, height).save(buffer, "PNG")
@@ -141,6 +183,18 @@ def write(folder: pathlib.Path, images: list[bytes], sizes: list[tuple[int, int]
     formats = {"png": sum(map(bool, images)), "jpeg": sum(not each for each in images)}
     counted = {"formats": {name: count for name, count in formats.items() if count}}
     return written.write(folder, written.IMAGE, examples, num_shards=1, statistics=counted)
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "progressive"])
+@pytest.mark.parametrize("crop", ["center", "squash"])
+def test_image_of_another_size_than_its_record_is_an_error(tmp_path: pathlib.Path, kind: str, crop: str) -> None:
+    buffer = io.BytesIO()
+    photo(60, 40).save(buffer, "PNG" if kind == "png" else "JPEG", progressive=kind == "progressive")
+    dataset = write(tmp_path / "out", [buffer.getvalue()], [(30, 20)])
+    with pytest.raises(errors.ExampleError, match=r"the image has 40 x 60 pixels, its record says 20 x 30"):
+        next(dataset.as_numpy("train", 1, image_size=16, num_epochs=1, shuffle=None, crop=crop, decoder="native"))
+    with pytest.raises(errors.ExampleError, match=r"the image has 40 x 60 pixels, its record says 20 x 30"):
+        dataset.as_grain("train")[0]
 
 
 @pytest.mark.parametrize("crop", ["random", "center", "squash", "resize_shorter"])

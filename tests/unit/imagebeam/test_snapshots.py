@@ -28,10 +28,10 @@ def test_removed_records_come_back_by_shard(removed: list[set[int]]) -> None:
     }
 
 
-@pytest.mark.parametrize("removed", [[[1]], [[1, 2, 3]], [[2, 1]], [[1, 1]], [[1, 10]]])
-def test_removed_records_that_do_not_fit_are_refused(removed: list[list[int]]) -> None:
-    with pytest.raises(errors.CatalogError, match=r"^removed\.bin does not fit the catalog"):
-        snapshots.decode_removed(snapshots.encode_removed(removed), catalog_of(("s", 10, 2)), "removed.bin")
+def test_removed_records_that_do_not_fit_are_refused() -> None:
+    for removed in ([1], [1, 2, 3], [2, 1], [1, 1], [1, 10]):
+        with pytest.raises(errors.CatalogError, match=r"^removed\.bin does not fit the catalog"):
+            snapshots.decode_removed(snapshots.encode_removed([removed]), catalog_of(("s", 10, 2)), "removed.bin")
 
 
 def commit(dataset: pathlib.Path, name: str) -> None:
@@ -54,12 +54,6 @@ def test_latest_moves_forward_only_and_over_all_that_is_committed(tmp_path: path
     assert snapshots.latest_name(dataset) == "000003"
     snapshots.move_latest(dataset, "000002")
     assert snapshots.latest_name(dataset) == "000003"
-
-
-def test_latest_that_was_edited_is_an_error(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "LATEST").write_text("newest\n")
-    with pytest.raises(errors.CatalogError, match=r"LATEST holds 'newest', and should name a folder"):
-        snapshots.find_latest(str(tmp_path))
 
 
 def test_catalog_of_other_folders_or_removed_records_is_not_read_by_older_versions() -> None:

@@ -20,6 +20,12 @@ def test_packed_varints_are_unpacked_one_by_one_and_as_an_array(values: list[int
     assert wire_format.unpack_varints(np.frombuffer(packed, np.uint8)).tolist() == values
 
 
+def test_long_lists_of_varints_are_unpacked_in_pieces() -> None:
+    values = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 20_000).tolist()  # 190 KB of varints
+    packed = b"".join(map(wire_format.varint, values))
+    assert wire_format.unpack_varints(np.frombuffer(packed, np.uint8)).tolist() == values
+
+
 @given(INT64, st.binary(max_size=5), st.binary(max_size=5))
 def test_varint_is_read_at_its_position(value: int, before: bytes, after: bytes) -> None:
     varint = wire_format.varint(value)

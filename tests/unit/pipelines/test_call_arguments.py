@@ -6,6 +6,7 @@ import pathlib
 import re
 from typing import Any
 
+import hypothesis.strategies
 import pytest
 from apache_beam.options import pipeline_options
 
@@ -84,6 +85,12 @@ def test_wrong_types_are_refused_before_any_work(
     with pytest.raises(errors.ConfigError, match=re.escape(message)):
         convert.convert(**{"config": fields, **arguments})
     assert list(tmp_path.iterdir()) == []
+
+
+@hypothesis.given(hypothesis.strategies.text(hypothesis.strategies.characters(codec=None), max_size=8))
+def test_addresses_of_a_command_line_arrive_as_they_are(text: str) -> None:
+    config = call_arguments.CommandConfig("cats_dogs", ("split.seed=3",), f"/{text}", f"out/\U0001f600{text}").load()
+    assert (config.source.uri, config.output.uri, config.split.seed) == (f"/{text}", f"out/\U0001f600{text}", 3)
 
 
 def test_locale_without_utf8_is_refused(images: pathlib.Path) -> None:

@@ -12,8 +12,8 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import call_arguments, convert, inspect_dataset, verify_dataset
 from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.images import native_resizer
-from tests import forked_commands, image_sets
+from imagebeam.transforms.images import resample
+from tests import image_sets
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,9 @@ def test_resampler_is_noted_in_catalog_and_fingerprint(
     assert in_c.counts == by_pillow.counts
     assert in_c.fingerprint != by_pillow.fingerprint
     assert in_c.splits["train"].shards[0].crc32c != by_pillow.splits["train"].shards[0].crc32c
-    assert in_c.versions == {**by_pillow.versions, "resizer": native_resizer.library()}
-    monkeypatch.setattr(native_resizer, "_resize", None)
-    with pytest.raises(errors.ConfigError, match="has no C extension _resize"):
+    assert in_c.versions == {**by_pillow.versions, "resizer": resample.library()}
+    monkeypatch.setattr(resample, "_writer", None)
+    with pytest.raises(errors.ConfigError, match="no resizer in C"):
         convert_with("native")
 
 
@@ -88,7 +88,6 @@ def test_names_of_label_files_are_staged_for_the_run_and_change_nothing(
         addresses.append(self.address)
 
     monkeypatch.setattr(label_names.StagedNames, "write", record)
-    forked_commands.fork_beam_workers(monkeypatch, "remote")
     written = []
     for limit in (label_names.MAX_IN_GRAPH, 0):
         monkeypatch.setattr(label_names, "MAX_IN_GRAPH", limit)
@@ -96,11 +95,11 @@ def test_names_of_label_files_are_staged_for_the_run_and_change_nothing(
         sections = {"source": {"uri": images}, "label": label, "output": {"uri": output}}
         assert len(convert.plan(sections).labels) == 3
         result = convert.convert(sections, options, workers=1)
-        assert not (output / catalog_lib.CONTROL_DIRECTORY).exists()
+        assert not (output / catalog_lib.METADATA_DIRECTORY).exists()
         written.append((result.catalog.fingerprint, result.catalog.labels, dict(result.catalog.splits)))
     assert written[0] == written[1]
     planned, converted = addresses
-    assert converted.startswith(f"{tmp_path}/out0/{catalog_lib.CONTROL_DIRECTORY}/names-")
+    assert converted.startswith(f"{tmp_path}/out0/{catalog_lib.METADATA_DIRECTORY}/names-")
     assert not pathlib.Path(planned).parent.exists()
 
 

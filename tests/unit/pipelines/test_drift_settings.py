@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import make_job, update_settings
+from imagebeam.pipelines import job, update_settings
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.snapshots import snapshot_drift
 
@@ -54,7 +54,9 @@ def test_command_that_fails_on_drift_is_another_command_for_the_same_dataset(tmp
     commands, identities = set(), set()
     for fails, drift in ((False, {}), (True, {}), (True, {"labels": 0.2})):
         given = make_config(tmp_path, **drift)
-        settings = make_job.make_job(given, snapshot=update_settings.find_base(given, False, False, fails)).settings
+        settings = job.make_job(
+            job.Checked(given, 1, snapshot=update_settings.find_base(given, False, False, fails))
+        ).settings
         commands.add(settings.command)
         identities.add(settings.identity)
     assert (len(commands), len(identities)) == (3, 1)

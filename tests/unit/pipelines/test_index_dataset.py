@@ -15,9 +15,9 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records
 from imagebeam.pipelines import cli, convert, index_dataset, index_job, report_dataset, verify_dataset
-from imagebeam.transforms.commit import publish_dataset
 from imagebeam.transforms.indexing import scan_shard
 from imagebeam.transforms.plan import compare_with_committed
+from imagebeam.transforms.publish import publish_dataset
 from tests import datasets, foreign_shards
 
 
@@ -358,12 +358,6 @@ def test_folder_of_links_is_indexed(tmp_path: pathlib.Path) -> None:
     )
 
 
-def test_base64_pixels_are_left_to_convert(tmp_path: pathlib.Path) -> None:
-    foreign_shards.write(tmp_path / "train.tfrecord.gz", [foreign_shards.tfrecorder(0)], "GZIP")
-    with pytest.raises(errors.ConfigError, match=r"is base64, as TFRecorder writes pixels.*imagebeam convert"):
-        imagebeam.index(tmp_path)
-
-
 def test_command_for_base64_pixels_converts_them(tmp_path: pathlib.Path) -> None:
     examples = [foreign_shards.tfrecorder(each) for each in range(5)]
     foreign_shards.write(tmp_path / "in" / "train-00000-of-00001.tfrecord.gz", examples, "GZIP")
@@ -380,19 +374,16 @@ def test_command_for_base64_pixels_converts_them(tmp_path: pathlib.Path) -> None
         assert each["label"] == index % 2
 
 
-def test_folder_that_does_not_exist_is_an_error(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.ConfigError, match=r"gone' does not exist; give a folder with TFRecord files"):
-        imagebeam.index(tmp_path / "gone")
+def test_wrong_arguments_are_an_error(tmp_path: pathlib.Path) -> None:
     make_gzip(tmp_path)
-    with pytest.raises(errors.ConfigError, match=r"is a file; give the folder of the TFRecord files: "):
-        imagebeam.index(tmp_path / "train.records")
-
-
-def test_options_that_make_no_sense_are_an_error(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.ConfigError, match="label_base is 2; give 0 or 1"):
-        imagebeam.index(tmp_path, label_base=2)
-    with pytest.raises(errors.ConfigError, match="--split is empty"):
-        imagebeam.index(tmp_path, split="")
+    for folder, options, message in (
+        ("gone", {}, "gone' does not exist; give a folder with TFRecord files"),
+        ("train.records", {}, "is a file; give the folder of the TFRecord files: "),
+        ("", {"label_base": 2}, "label_base is 2; give 0 or 1"),
+        ("", {"split": ""}, "--split is empty"),
+    ):
+        with pytest.raises(errors.ConfigError, match=message):
+            imagebeam.index(tmp_path / folder, **options)
 
 
 def test_folders_with_files_of_one_name_are_read_through_the_cache(tmp_path: pathlib.Path) -> None:

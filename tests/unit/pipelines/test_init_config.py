@@ -134,15 +134,15 @@ def test_config_that_init_writes_is_planned_and_converted(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder_shapes.write(tmp_path, {f"pets/{name}": each for name, each in CLASSES.items()}))
-    done = command_line.succeed("init", "pets", here=True)
+    done = command_line.succeed("init", "pets")
     assert done.stdout == (
         "recognized  image_folder: 3 folders of images (cat, dog, owl)\n"
         "written     imagebeam.yaml\n"
         "next: imagebeam plan --config imagebeam.yaml\n"
         "then: imagebeam convert --config imagebeam.yaml\n"
     )
-    assert "listed       12 images" in command_line.succeed("plan", "--config", "imagebeam.yaml", here=True).stdout
-    command_line.succeed("convert", "--config", "imagebeam.yaml", "-q", here=True)
+    assert "listed       12 images" in command_line.succeed("plan", "--config", "imagebeam.yaml").stdout
+    command_line.succeed("convert", "--config", "imagebeam.yaml", "-q")
     assert (tmp_path / "pets-tfrecords" / "catalog.json").is_file()
     again = command_line.call("init", "pets")
     assert (again.returncode, "exists already" in again.stderr) == (2, True)

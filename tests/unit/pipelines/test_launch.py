@@ -125,16 +125,16 @@ def test_job_server_that_cannot_be_downloaded_is_one_clear_error(tmp_path: pathl
 
 
 class PipelineOfAnotherProcess:
-    """Stands for a pipeline on Prism, and for its result: the signal comes when the job runs and Beam does not know."""
-
-    runner = None
+    """Stands for a pipeline on Prism, its runner and its result: the signal comes before Beam returns the job."""
 
     def __init__(self, number: signal.Signals):
-        self._number = number
-        self.state = "RUNNING"
+        self.runner, self.state, self._number = self, "RUNNING", number
+
+    def default_job_server(self, _: object) -> job_server.JobServer:
+        return job_server.StopOnExitJobServer(ServerOf(self))  # takes over SIGINT
 
     def run(self) -> PipelineOfAnotherProcess:
-        job_server.StopOnExitJobServer(ServerWithoutProcess()).start()  # takes over SIGINT
+        self.default_job_server(None).start()
         os.kill(os.getpid(), self._number)
         return self
 
@@ -145,26 +145,30 @@ class PipelineOfAnotherProcess:
         self.state = "CANCELLED"
 
 
-class ServerWithoutProcess(job_server.JobServer):
+class ServerOf(job_server.JobServer):  # type: ignore[misc]
+    """The job server of a pipeline."""
+
+    def __init__(self, pipeline: PipelineOfAnotherProcess):
+        self._pipeline = pipeline
+
     def start(self) -> str:
         return "localhost:0"
 
     def stop(self) -> None:
-        raise AssertionError("stopped before its job was cancelled")
+        self._pipeline.state += ", then stopped"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_signal_while_a_job_is_submitted_cancels_it(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+def test_signal_while_a_job_is_submitted_cancels_it_before_its_server_ends(
+    tmp_path: pathlib.Path, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr(job_server.atexit, "register", lambda _: None)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as the command's own
     try:
         handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
         pipeline: Any = PipelineOfAnotherProcess(number)
         with pytest.raises(KeyboardInterrupt):
             launch.run_pipeline(dataset_settings.DatasetSettings(str(tmp_path), "{}", ()), pipeline)
-        assert pipeline.state == "CANCELLED"
+        assert pipeline.state == "CANCELLED, then stopped"
         assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -177,7 +181,7 @@ def test_interruption_tells_of_finished_shards_where_there_are_some(tmp_path: pa
         staging.mkdir(parents=True)
         (staging / "train-00000-of-00001.tfrecord.done.json").write_text("{}")
     settings = dataset_settings.DatasetSettings(str(tmp_path), "{}", ())
-    with pytest.raises(KeyboardInterrupt) as raised, launch.noting_kept_shards(settings):
+    with pytest.raises(KeyboardInterrupt) as raised, launch._noting_kept_shards(settings):
         raise KeyboardInterrupt
     assert str(raised.value) == ("finished shards are kept, run the same command again to go on" if keeps else "")
 

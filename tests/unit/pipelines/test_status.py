@@ -17,8 +17,8 @@ from imagebeam.pipelines import cli, status
 from imagebeam.pipelines.runs import dataflow_jobs, last_run, remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
-from imagebeam.transforms.commit import run_record
 from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.publish import run_record
 from tests import datasets, image_sets
 from tests.servers import dataflow
 
@@ -48,7 +48,7 @@ def leave_lock(output: pathlib.Path, job: remote_job.RemoteJob | None = None, **
 
 
 def leave_shard(output: pathlib.Path) -> None:
-    (output / ".imagebeam" / "staging-f00d").mkdir()
+    (output / ".imagebeam" / "staging-f00d").mkdir(exist_ok=True)
     (output / ".imagebeam" / "staging-f00d" / "train-00000-of-00001.tfrecord.done.json").write_text("{}")
 
 
@@ -60,16 +60,12 @@ def leave_dataset(output: pathlib.Path, dataset: pathlib.Path) -> None:
     shutil.copytree(dataset, output, dirs_exist_ok=True)
 
 
-def test_output_without_a_trace_has_nothing(tmp_path: pathlib.Path) -> None:
-    found = status.status(str(tmp_path / "nowhere"))
-    assert (found.state, found.exit_code, found.catalog) == ("nothing", 2, None)
-
-
 def test_committed_dataset_without_a_run_is_told(dataset: pathlib.Path) -> None:
     found = status.status(str(dataset))
     assert (found.state, found.exit_code) == ("committed", 0)
-    rows = dict(status.status_rows(found))
-    assert rows["dataset"].startswith("out, 4 images, written 20")
+    assert dict(status.status_rows(found))["dataset"].startswith("out, 4 images, written 20")
+    described = found.to_json()["dataset"]
+    assert (described["name"], described["written"], described["rejected"]) == ("out", 4, 0)
 
 
 @pytest.mark.parametrize("has_dataset", [False, True], ids=["new", "replaces"])
@@ -244,18 +240,15 @@ def test_refusal_counts_more_than_the_messages_of_its_job(
 
 
 def test_run_that_was_killed_keeps_its_shards(output: pathlib.Path) -> None:
-    leave_shard(output)
-    found = status.status(str(output))
-    assert (found.state, found.exit_code, found.keeps_shards) == ("stopped", 1, True)
-    assert dict(status.status_rows(found))["kept"] == "finished shards; run the same command again to go on"
-    assert found.causes == ["an unfinished run left 1 finished shard"]
-
-
-def test_run_that_was_killed_before_its_first_shard_is_told(output: pathlib.Path) -> None:
     (output / ".imagebeam" / "staging-f00d").mkdir()
     found = status.status(str(output))
     assert (found.state, found.exit_code, found.keeps_shards) == ("stopped", 1, False)
     assert found.causes == ["an unfinished run left 0 finished shards"]
+    leave_shard(output)
+    found = status.status(str(output))
+    assert (found.state, found.keeps_shards) == ("stopped", True)
+    assert dict(status.status_rows(found))["kept"] == "finished shards; run the same command again to go on"
+    assert found.causes == ["an unfinished run left 1 finished shard"]
 
 
 @pytest.mark.parametrize("has_dataset", [False, True], ids=["new", "replaces"])
@@ -380,12 +373,6 @@ def test_command_prints_a_table_or_json(
     fields = json.loads(capsys.readouterr().out)
     assert fields["job"]["id"] == running.id and fields["job"]["console"].startswith("https://console.cloud")
     assert (fields["state"], fields["counters"], fields["dataset"]) == ("running", COUNTERS, None)
-
-
-def test_command_on_a_dataset_describes_it(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", str(dataset), "--json"]) == 0
-    described = json.loads(capsys.readouterr().out)["dataset"]
-    assert (described["name"], described["written"], described["rejected"]) == ("out", 4, 0)
 
 
 def test_command_on_nothing_exits_2(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

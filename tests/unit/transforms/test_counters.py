@@ -12,7 +12,8 @@ from apache_beam.metrics import MetricsFilter
 from apache_beam.options import pipeline_options
 
 from imagebeam import catalog
-from imagebeam.pipelines import convert, make_job
+from imagebeam.pipelines import convert
+from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import counters, elements
 from tests import image_sets
@@ -25,7 +26,7 @@ def run(images: pathlib.Path, folder: pathlib.Path, **sections: Any) -> dict[str
     fields = {"source": {"uri": str(images)}, "output": {"uri": str(folder)}, "rejects": {"max_fraction": 1.0}}
     for name, values in sections.items():
         fields[name] = {**fields.get(name, {}), **values}
-    job = make_job.make_job(config_lib.parse_config(fields, where="the test"))
+    job = job_lib.make_job(job_lib.Checked(config_lib.parse_config(fields, where="the test"), 1))
     pipeline = beam.Pipeline(options=pipeline_options.PipelineOptions([f"--runner={FN_API}"]))
     convert.add_steps(pipeline, job)
     result = pipeline.run()

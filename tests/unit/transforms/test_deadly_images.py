@@ -11,7 +11,7 @@ import pytest
 
 from imagebeam.pipelines import convert
 from imagebeam.transforms.images import pillow_decoder
-from tests import datasets, image_sets, kept_writers
+from tests import datasets, image_sets
 
 HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
 PLUGIN = """
@@ -74,8 +74,7 @@ def test_images_that_kill_are_named_and_the_rest_is_written(
     for name in ("cat/a.heic", "dog/b.heic"):
         (images / name).write_bytes(HEIC + b"kill")
     sections = {"source": {"uri": str(images)}, "output": {"uri": str(tmp_path / "out"), "num_shards": 2}}
-    with kept_writers.fresh():
-        result = convert.convert({**sections, **more, "rejects": {"max_fraction": 0.5}}, workers=workers)
+    result = convert.convert({**sections, **more, "rejects": {"max_fraction": 0.5}}, workers=workers)
     assert result.catalog is not None
     assert (result.catalog.counts.written, dict(result.catalog.counts.rejected)) == (12, {"crashed": 2})
     found = rejects(tmp_path / "out")
@@ -88,8 +87,7 @@ def test_image_that_takes_too_long_is_rejected(images: pathlib.Path, tmp_path: p
     (images / "cat/a.heic").write_bytes(HEIC + b"slow")
     sections = {"source": {"uri": str(images)}, "output": {"uri": str(tmp_path / "out"), "num_shards": 2}}
     limits = {"rejects": {"max_fraction": 0.5}, "image": {"limits": {"max_seconds": 5}}}
-    with kept_writers.fresh():
-        result = convert.convert({**sections, **limits}, workers=1)
+    result = convert.convert({**sections, **limits}, workers=1)
     assert result.catalog is not None
     assert (result.catalog.counts.written, dict(result.catalog.counts.rejected)) == (12, {"too_slow": 1})
     assert "longer than image.limits.max_seconds of 5 s" in rejects(tmp_path / "out")["cat/a.heic"][1]

@@ -10,9 +10,9 @@ from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that
 
 from imagebeam.transforms import elements, list_images, summaries
+from imagebeam.transforms.formats.tables import manifest
 from imagebeam.transforms.shard import writer_processes
-from imagebeam.transforms.sources import files, image_source, manifest
-from tests import kept_writers
+from imagebeam.transforms.sources import files, image_source, reference_rules
 
 
 @pytest.fixture
@@ -61,9 +61,8 @@ def test_workers_list_what_one_process_lists(folder: pathlib.Path, monkeypatch: 
 
 
 def test_listing_of_a_writer_process_that_died_is_made_again(folder: pathlib.Path) -> None:
-    source = files.FilesSource(str(folder))
-    with kept_writers.fresh(), writer_processes.start(1) as pool:
+    task = reference_rules.ListingTask(files.FilesSource(str(folder)), reference_rules.NO_RULES)
+    with writer_processes.start(1) as pool:
         pool._processes[0].kill()
-        pool.begin(image_source.list_whole, source)
-        found = list(list_images._ListInProcessFn(source, pool.token).process(b""))
-    assert found == list(source.list_all())
+        found = list(list_images._ListInProcessFn(task, pool.token).process(b""))
+    assert found == reference_rules.list_whole(task)

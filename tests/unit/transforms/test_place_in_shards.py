@@ -12,25 +12,23 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints import decorators
 
 from imagebeam.transforms import (
-    assign_splits,
-    commit_dataset,
     dataset_settings,
     elements,
     hashing,
-    label_images,
-    plan_dataset,
     rank_references,
     ref_batches,
     reference_order,
+    stratify_splits,
     write_shards,
 )
 from imagebeam.transforms import (
     place_in_shards as place_in_shards_lib,
 )
+from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
-from imagebeam.transforms.plan import run_report, stage_inputs
+from imagebeam.transforms.plan import plan_dataset, run_report, stage_inputs
 from imagebeam.transforms.reports import store_dead_letters
-from imagebeam.transforms.sources import label_rule, split_rule
+from imagebeam.transforms.sources import split_rule
 from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
 from tests.unit.transforms.small_batches import in_batches
@@ -56,7 +54,7 @@ def place_in_shards(
         rejected = pipeline | "Rejects" >> beam.Create(rejects).with_output_types(Reject)
         images = pipeline | "Refs" >> beam.Create(in_batches(refs)).with_output_types(ref_batches.RefBatch)
         ranked = images | rank_references.RankInSplits(ORDER)
-        plan, ranking = ranked.rankings | plan_dataset.PlanDataset(dataset, [tallied], rejected)
+        plan, ranking = ranked.rankings | plan_dataset.PlanDataset(dataset, tallied, rejected)
         placed = ranked.runs | place_in_shards_lib.PlaceInShards(plan, ranking)
         assert_that(plan, check_plan, label="CheckPlan")
         assert_that(placed, check_shards, label="CheckShards")
@@ -121,11 +119,10 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
 @pytest.mark.parametrize(
     "make_transform",
     [
-        pytest.param(lambda _: label_images.LabelImages(label_rule.LabelRule("directory")), id="LabelImages"),
-        pytest.param(lambda _: assign_splits.AssignSplits(split_rule.SplitRule("directory")), id="AssignSplits"),
+        pytest.param(lambda _: stratify_splits.StratifySplits(split_rule.SplitRule("directory")), id="StratifySplits"),
         pytest.param(lambda _: rank_references.RankReferences(ORDER), id="RankReferences"),
         pytest.param(lambda _: rank_references.RankInSplits(ORDER), id="RankInSplits"),
-        pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, [other], other), id="PlanDataset"),
+        pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, other, other), id="PlanDataset"),
         pytest.param(lambda other: place_in_shards_lib.PlaceInShards(other, other), id="PlaceInShards"),
         pytest.param(lambda _: stage_inputs.StageInputs(DATASET), id="StageInputs"),
         pytest.param(lambda other: write_shards.WriteShards(other, DATASET), id="WriteShards"),

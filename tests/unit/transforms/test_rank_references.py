@@ -14,10 +14,9 @@ from apache_beam.testing.util import assert_that
 
 from imagebeam.transforms import elements, rank_references, reference_order, sort_intervals, spread_rows, summaries
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.interval_summaries import PartialRanking, merge_rankings
 from imagebeam.transforms.reference_order import HashOrder, ListedOrder, Order
 from imagebeam.transforms.shard import writer_processes
-from tests import kept_writers
+from imagebeam.transforms.summaries import PartialRanking, merge_rankings
 from tests.unit.transforms.small_batches import Ranked, SetAndRef, in_keyed_batches, rank_plainly
 
 BY_HASH = HashOrder(0, b"imagebeam.order")
@@ -235,6 +234,6 @@ def test_references_that_writer_processes_sort_are_ranked_as_without_them(
 def test_references_whose_process_dies_are_sorted_in_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_references, "_MAX_SENT", 40)
     intervals = in_intervals(BY_HASH, keyed_refs(100))
-    with kept_writers.fresh(), writer_processes.start(1) as pool:
+    with writer_processes.start(1) as pool:
         pool._processes[0].kill()
         assert sort_in_bundle(BY_HASH, intervals, pool.token) == sort_in_bundle(BY_HASH, intervals, None)

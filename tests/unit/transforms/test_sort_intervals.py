@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from imagebeam.transforms import elements, reference_order, sort_intervals
 from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask
-from imagebeam.transforms.interval_summaries import merge_rankings
 from imagebeam.transforms.reference_order import HashOrder, ListedOrder, Order
+from imagebeam.transforms.summaries import merge_rankings
 from tests.unit.transforms.small_batches import SetAndRef, rank_plainly
 
 BY_HASH = HashOrder(0, b"imagebeam.order")
@@ -160,8 +160,8 @@ def test_digest_depends_on_all_but_the_address_and_the_order_of_listing(order: O
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
 @pytest.mark.parametrize("field", ImageRef._fields)
 def test_digest_depends_on_every_field_but_those_left_out_on_purpose(order: Order, field: str) -> None:
-    # `offset` and `length` imply `inside`; `facts` are a digest of other fields; `frame` is known once the file is read
-    left_out = {"inside", "facts", "content", "replaces", "frame"} | ({"position"} if order == BY_HASH else set())
+    # `offset` and `length` imply `inside`; `fingerprint` is a digest of other fields; `frame` is known later
+    left_out = {"inside", "fingerprint", "content", "replaces", "frame"} | ({"position"} if order == BY_HASH else set())
     values = {"mask": Mask("/masks/1.png"), "further": (FurtherImage("/b/1.png"),)}
     other = PETS[0]._replace(**{field: values.get(field, "another value")})
     digests = {digest({"train": [each]}, order) for each in (PETS[0], other)}

@@ -22,8 +22,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import records
-from imagebeam.reader import record_bytes
-from imagebeam.reader.shard_cache import cached_source
+from imagebeam.reader import cache_room, dataset_source, selection, shard_cache, shard_reader
 from tests import patience
 
 ROOT = pathlib.Path(__file__).parents[4]
@@ -59,8 +58,9 @@ class FarFileSystem(fsspec.AbstractFileSystem):
         return {"name": path, "size": os.path.getsize(path), "type": "file"}
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        self._log("cat", path)
-        return self._content(path)
+        content = self._content(path)[start:end]
+        self._log("cat", path, len(content))
+        return content
 
     def get_file(self, rpath: str, lpath: str, **_: Any) -> None:
         self._log("get", rpath)
@@ -81,33 +81,41 @@ class FarFileSystem(fsspec.AbstractFileSystem):
             return fault
         return pathlib.Path(path).read_bytes()
 
-    def _log(self, operation: str, path: str) -> None:
+    def _log(self, operation: str, path: str, num_bytes: int = 0) -> None:
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         with open(folder.removesuffix("/index") + ".log", "a") as log:
-            log.write(f"{operation} {os.path.basename(path)}\n")
+            log.write(f"{operation} {os.path.basename(path)} {num_bytes}\n")
 
 
 fsspec.register_implementation("far", FarFileSystem, clobber=True)
 
 
 def write_dataset(
-    folder: pathlib.Path, num_shards: int = 4, num_records: int = 3, num_bytes: int = 1000, compression: str = "none"
+    folder: pathlib.Path,
+    num_shards: int = 4,
+    num_records: int | Sequence[int] = 3,
+    num_bytes: int = 1000,
+    compression: str = "none",
 ) -> pathlib.Path:
-    """Shards of `num_records` random records of `num_bytes` each in "train", and a small split "test"."""
+    """Shards of random records of `num_bytes` each in "train", and a small split "test".
+
+    `num_records` is the number in each shard, or one for each of them.
+    """
     rng = random.Random(str(folder.name))
     (folder / "index").mkdir(parents=True)
     splits = {}
-    for split, count in (("train", num_shards), ("test", 1)):
-        shards = []
-        for index in range(count):
+    sizes = [num_records] * num_shards if isinstance(num_records, int) else num_records
+    for split, counts in (("train", sizes), ("test", sizes[:1])):
+        shards, count = [], len(counts)
+        for index, size in enumerate(counts):
             buffer = io.BytesIO()
             writer = records.RecordWriter(buffer, compression)
-            for _ in range(num_records):
+            for _ in range(size):
                 writer.write(rng.randbytes(num_bytes if split == "train" else 10))
             writer.finish()
             data = buffer.getvalue()
             name = f"{split}-{index:05d}-of-{count:05d}.tfrecord"
-            shard = catalog_lib.Shard(name, num_records, len(data), google_crc32c.value(data))
+            shard = catalog_lib.Shard(name, size, len(data), google_crc32c.value(data))
             (folder / name).write_bytes(data)
             if compression == "none":
                 (folder / shard.index_name).write_bytes(records.encode_index(writer.offsets, len(data)))
@@ -131,16 +139,46 @@ def write_dataset(
     return folder
 
 
-def open_source(folder: pathlib.Path, cache_dir: pathlib.Path, max_bytes: int = UNBOUNDED, **options: Any) -> Any:
-    """A source of far://, its catalog loaded."""
+def open_cache(folder: pathlib.Path, cache_dir: pathlib.Path, max_bytes: int = UNBOUNDED, **options: Any) -> Any:
+    """The cache of a dataset at far://."""
+    catalog = catalog_lib.load_catalog(str(folder))
+    room = cache_room.Room(str(cache_dir), max_bytes)
     options = {"damage_waits_sec": (0, 0), **options}
-    source = cached_source.CachedSource(f"far://{folder}", str(cache_dir), max_bytes, **options)
-    source.load_catalog()
-    return source
+    return shard_cache.ShardCache(f"far://{folder}", {}, room, catalog, **options)
 
 
-def open_place(folder: pathlib.Path, cache_dir: pathlib.Path, max_bytes: int = UNBOUNDED, **options: Any) -> Any:
-    return open_source(folder, cache_dir, max_bytes, **options).place(shards_of(folder), None)
+def open_files(
+    folder: pathlib.Path, cache_dir: pathlib.Path, max_bytes: int = UNBOUNDED, ahead: Sequence[int] = (), **options: Any
+) -> shard_cache.CachedFiles:
+    """The shards of "train" in a cache; those of `ahead` are downloaded with the first."""
+    cache = open_cache(folder, cache_dir, max_bytes, **options)
+    return shard_cache.CachedFiles(cache, shard_reader.SplitShards(f"far://{folder}", shards_of(folder), None), ahead)
+
+
+def reads_of(sizes: Sequence[int], block_records: int = 2, window_blocks: int | None = 2) -> selection.Reads:
+    """All records of shards of these sizes."""
+    return selection.Reads(selection.share_of(sizes, 0, 1), block_records, window_blocks)
+
+
+def open_reader(source: dataset_source.DatasetSource, split: str = "train", **blocks: Any) -> Any:
+    """A reader for all records of a split."""
+    catalog = source.load_catalog()
+    sizes = [shard.records for shard in catalog.splits[split].shards]
+    return source.open_reader(catalog, split, reads_of(sizes, **blocks))
+
+
+def fetch(reader: Any, wanted: Sequence[int], epoch: int = 0) -> list[bytes | shard_reader.Trouble]:
+    return list(reader.fetch(np.array(wanted, np.int64), np.full(len(wanted), epoch)))
+
+
+def stored_in(folder: pathlib.Path) -> list[bytes]:
+    """The records of "train" in order."""
+    compression = catalog_lib.load_catalog(str(folder)).compression
+    found = []
+    for shard in shards_of(folder):
+        with open(folder / shard.name, "rb") as file:
+            found += [record.data for record in records.read_records(file, compression)]
+    return found
 
 
 def shards_of(folder: pathlib.Path) -> Sequence[catalog_lib.Shard]:
@@ -159,7 +197,14 @@ def log_of(folder: pathlib.Path, operation: str) -> list[str]:
     """The names of the files that were read in some way, in their order."""
     log = pathlib.Path(f"{folder}.log")
     lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
-    return [name for each, name in lines if each == operation]
+    return [name for each, name, _ in lines if each == operation]
+
+
+def bytes_read(folder: pathlib.Path) -> int:
+    """The bytes of shards that were read in place."""
+    log = pathlib.Path(f"{folder}.log")
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    return sum(int(size) for operation, name, size in lines if operation == "cat" and name.endswith(".tfrecord"))
 
 
 def downloads_of(folder: pathlib.Path) -> list[int]:
@@ -203,9 +248,10 @@ def opened_in(cache_dir: pathlib.Path) -> list[str]:
     return [path for path in opened if path.startswith(str(cache_dir))]
 
 
-def fetch_all(source: Any, split: str = "train") -> list[bytes | record_bytes.Trouble]:
-    catalog = source.load_catalog()
-    return list(source.fetcher(catalog, split).fetch(np.arange(catalog.splits[split].num_examples)))
+def fetch_all(address: str, cache_dir: pathlib.Path | None, **options: Any) -> list[bytes | shard_reader.Trouble]:
+    """All records of "train" of a dataset that is opened."""
+    reader = open_reader(dataset_source.DatasetSource(address, cache_dir and str(cache_dir), **options))
+    return fetch(reader, range(int(reader.split.ends[-1])))
 
 
 def start_process(folder: pathlib.Path, cache_dir: pathlib.Path, order: Sequence[int], **behaviour: Any) -> Any:
@@ -216,10 +262,10 @@ for name, value in {behaviour!r}.items():
     setattr(t.FarFileSystem, name, value)
 import pathlib
 folder = pathlib.Path({str(folder)!r})
-place = t.open_place(folder, pathlib.Path({str(cache_dir)!r}))
+files = t.open_files(folder, pathlib.Path({str(cache_dir)!r}))
 print("ready", flush=True)
 input()
-assert all(place.read(shard, 0, t.WHOLE) == t.content_of(folder, shard) for shard in {list(order)!r})
+assert all(files.open(shard).read(0, t.WHOLE) == t.content_of(folder, shard) for shard in {list(order)!r})
 print("ok")
 """
     process = subprocess.Popen(

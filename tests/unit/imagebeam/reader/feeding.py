@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests import command_line, forked_commands, patience
+from tests import command_line, patience
 
 PER_LABEL = 26
 SIZE = 2 * PER_LABEL
@@ -22,15 +22,15 @@ def keys_of(examples: Iterator[Mapping[str, Any]]) -> list[str]:
     return [each["image/key"].decode() for each in examples]
 
 
-def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) -> forked_commands.Process:
+def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) -> command_line.Process:
     """Starts `function` in a process of its own, in which JAX has `num_devices`."""
     code = f"import {function.__module__} as module; module.{function.__name__}(*{arguments!r})"
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}", "JAX_PLATFORMS": "cpu"}
     environment = {**flags, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return command_line.start_program(code, environment=environment, preloaded="tensorflow")
+    return command_line.start_program(code, environment=environment)
 
 
-def finish(process: forked_commands.Process) -> Any:
+def finish(process: command_line.Process) -> Any:
     """Returns the JSON that the function printed last. Its process must succeed without an ignored exception."""
     try:
         stdout, stderr = process.communicate(timeout=patience.HANG_SEC)

@@ -54,7 +54,7 @@ def decoder(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-WHOLE: dict[str, Any] = {"image_size": 16, "num_epochs": 1, "shuffle": None}
+WHOLE: dict[str, Any] = {"image_size": 16, "num_epochs": 1, "shuffle": None, "drop_remainder": True}
 Rows = list[dict[str, Any]]
 
 

@@ -70,8 +70,7 @@ def test_source_without_classes_gives_labels_as_they_are(
     directory: pathlib.Path, dataset: imagebeam.ImageDataset
 ) -> None:
     targets = dataclasses.replace(dataset.catalog, label_kind="int64")
-    fetcher = dataset._source.fetcher(dataset.catalog, "train")
-    source = ExampleSource(dataset.select("train"), fetcher, targets)
+    source = imagebeam.ImageDataset(dataset._source, targets).as_grain("train")
     assert [source[index]["label"] for index in range(SIZE)] == [
         each["image/class/label"] for each in datasets.read(directory)
     ]
@@ -173,7 +172,7 @@ class StubFetcher:
     content: bytes
     real: Any
 
-    def fetch(self, wanted: np.ndarray) -> Iterator[bytes]:
+    def fetch(self, wanted: np.ndarray, epochs: np.ndarray) -> Iterator[bytes]:
         return iter([self.content] * len(wanted))
 
     def trouble(self, record: int, detail: str) -> Any:
@@ -197,7 +196,7 @@ def test_source_at_a_record_of_another_writer_names_it(
         wanted = dataset.catalog.features if change else ()
         values = {**datasets.read(pathlib.Path(dataset.directory))[0], **change}
         content = b"".join(example_encoder.ExampleEncoder(wanted).encode(values, values["image/encoded"]))
-    stub = StubFetcher(content, dataset._source.fetcher(dataset.catalog, "train"))
+    stub = StubFetcher(content, dataset.as_grain("train")._fetcher)
     source = ExampleSource(dataset.select("train"), stub, dataset.catalog)  # type: ignore[arg-type]
     with pytest.raises(errors.ExampleError, match=rf"record 2 of shard .*, key '.+', byte offset \d+: {message}"):
         source[2]

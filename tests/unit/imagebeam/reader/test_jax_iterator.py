@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pathlib
 import socket
 import sys
@@ -27,6 +28,8 @@ class StubBatches(Iterator[dict[str, np.ndarray]]):
 
     batches: list[dict[str, np.ndarray]]
     num_read: int = 0
+    has_state: bool = True
+    started_in: int = dataclasses.field(default_factory=os.getpid)
     was_read: threading.Semaphore = dataclasses.field(default_factory=lambda: threading.Semaphore(0))
 
     def __next__(self) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import imagebeam
+from imagebeam import features
 from imagebeam.reader import batch_reader
 
 tf = pytest.importorskip("tensorflow")
@@ -93,7 +94,8 @@ def test_key_that_a_record_has_twice_the_last_one_empty_has_no_value(kind: str) 
     else:
         full, empty = ({"bytes_list": {"value": each}} for each in ([b"five"], []))
     parts = [example(features={"feature": {"x": each}}).SerializeToString() for each in (full, empty)]
-    reader = types.SimpleNamespace(_keys=(b"x",), _kinds=(kind,))
+    feature = features.Feature("x", "x", kind)
+    reader = types.SimpleNamespace(_keys=(b"x",), _wanted=[feature], _image=feature, _needed=1)
     [values], failures = batch_reader.BatchReader._find_features(reader, [parts[0], b"".join(parts)])  # type: ignore[arg-type]
     assert np.count_nonzero(values[0]) and not np.count_nonzero(values[1])
     assert failures == {1: "feature 'x' is missing"}
@@ -115,7 +117,7 @@ def test_pixels_are_cast_as_by_tensorflow(dataset: imagebeam.ImageDataset, dtype
     levels = list(dataset.as_numpy("train", 20, **asked))
     batches = list(dataset.as_numpy("train", 20, dtype=dtype, normalize=normalize, **asked))
     options = imagebeam.ReadOptions(batch_size=20, dtype=dtype, normalize=normalize, image_size=SIZE)
-    cast = tf.function(tf_decode.make_caster(options, dataset.mean_and_std(options)))
+    cast = tf.function(tf_decode.make_caster(options, dataset.records("train", options).mean_and_std))
     assert [int(batch["mask"].sum()) for batch in batches] == [20, 20, 12]
     for level, batch in zip(levels, batches, strict=True):
         assert batch["image"].dtype == tf.as_dtype(dtype).as_numpy_dtype

@@ -223,8 +223,123 @@ def test_padded_pairs_have_weights_with_which_keras_counts_each_example_once(
     for part in parts[1:]:
         evaluated = evaluated.concatenate(part)
     result = model.evaluate(evaluated, verbose=0, return_dict=True)
-    [(images, labels)] = dataset.as_tf("train", NUM_EXAMPLES, **options, supervised=True).as_numpy_iterator()
+    [(images, labels, _)] = dataset.as_tf("train", NUM_EXAMPLES, **options, supervised=True).as_numpy_iterator()
     logits = model.predict(images, verbose=0).astype(np.float64)
     assert result["accuracy"] == pytest.approx((logits.argmax(1) == labels).mean(), abs=1e-6)
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(NUM_EXAMPLES), labels]
     assert result["ce"] == pytest.approx(losses.mean(), rel=1e-4)
+
+
+class Losses(keras.callbacks.Callback):  # type: ignore[misc]
+    """Keeps the running loss after each batch, which depends on all batches before it in the epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.losses.append(logs["loss"])
+
+
+def fit(model: Any, batches: Any, **options: Any) -> list[float]:
+    losses = Losses()
+    model.fit(batches, verbose=0, callbacks=[losses], **options)
+    return losses.losses
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global"])
+@pytest.mark.parametrize("decoder", ["auto", "tensorflow"])
+def test_losses_after_a_restart_in_an_epoch_are_those_of_a_run_without_one(
+    dataset: imagebeam.ImageDataset, model: Any, tmp_path: pathlib.Path, shuffle: str, decoder: str
+) -> None:
+    def train(first_epoch: int) -> Any:
+        options = {"image_size": 8, "supervised": True, "shuffle": shuffle, "decoder": decoder, "seed": 4}
+        once = {"num_epochs": 1, "next_epoch_each_iteration": True, "first_epoch": first_epoch}
+        return dataset.as_tf("train", BATCH_SIZE, **options, **once)
+
+    path = str(tmp_path / "model.keras")
+    save = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epoch == 1 and model.save(path))
+    losses = Losses()
+    model.fit(train(0), epochs=4, verbose=0, callbacks=[losses, save])
+    restarted = keras.models.load_model(path)
+    assert fit(restarted, train(2), initial_epoch=2, epochs=4) == pytest.approx(losses.losses[10:], rel=1e-5)
+    assert len(losses.losses) == 20
+
+
+def test_losses_after_a_restart_at_a_step_are_those_of_a_run_without_one(
+    dataset: imagebeam.ImageDataset, model: Any, tmp_path: pathlib.Path
+) -> None:
+    options = {"image_size": 8, "supervised": True}
+    path = str(tmp_path / "model.keras")
+    save = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epoch == 1 and model.save(path))
+    losses = Losses()
+    train = dataset.as_tf("train", BATCH_SIZE, **options)
+    model.fit(train, epochs=4, steps_per_epoch=3, verbose=0, callbacks=[losses, save])
+    restarted = keras.models.load_model(path)
+    state = dataset.state_at("train", int(restarted.optimizer.iterations), BATCH_SIZE)
+    batches = dataset.as_tf("train", BATCH_SIZE, **options, state=state)
+    assert fit(restarted, batches, epochs=2, steps_per_epoch=3) == pytest.approx(losses.losses[6:], rel=1e-5)
+
+
+WEIGHTS = {0: 0.5, 1: 3.0}
+
+
+@pytest.mark.parametrize("weights", [WEIGHTS, "my_weight"], ids=["class", "feature"])
+@pytest.mark.parametrize("decoder", ["auto", "tensorflow"])
+def test_weights_are_those_of_classes_or_of_a_feature_and_zero_for_padding(
+    tmp_path: pathlib.Path, weights: Any, decoder: str
+) -> None:
+    column = features.Feature("my_weight", "columns/my_weight", features.FLOAT)
+    examples = [
+        {**written.jpeg_values(index), features.LABEL: 1 + index % 2, "columns/my_weight": index / 4}
+        for index in range(7)
+    ]
+    wanted = (*written.IMAGE, written.LABEL, column)
+    made = written.write(tmp_path / "out", wanted, examples, labels=("cat", "dog"), label_base=1)
+    expected = [WEIGHTS[index % 2] if weights is WEIGHTS else index / 4 for index in range(7)]
+    options = {"image_size": 8, "weights": weights, "decoder": decoder}
+    for label_base in (0, 1):
+        given = {each + label_base: weight for each, weight in weights.items()} if weights is WEIGHTS else weights
+        asked = {**options, "weights": given, "label_base": label_base, "shuffle": None}
+        named = list(made.as_numpy("train", 4, **asked))
+        assert named[0].keys() == {"image", "label", "mask", "weight"}
+        assert np.concatenate([batch["weight"] for batch in named]).tolist() == [*expected, 0.0]
+        pairs = list(made.as_numpy("train", 4, **asked, supervised=True))
+        assert np.concatenate([weight for _, _, weight in pairs]).tolist() == [*expected, 0.0]
+    one = next(iter(made.as_tf("train", **options, supervised=True, shuffle="global")))
+    assert (len(one), one[2].shape, one[2].dtype) == (3, (), tf.float32)
+
+
+def test_class_weights_are_by_id_and_count_the_classes_that_are_kept(tmp_path: pathlib.Path) -> None:
+    examples = [written.jpeg_values(index) | {features.LABEL: label} for index, label in enumerate((1, 1, 1, 2))]
+    counted = {"labels": {"cat": 3, "dog": 1}}
+    made = written.write(
+        tmp_path / "out",
+        (*written.IMAGE, written.LABEL),
+        examples,
+        labels=("cat", "dog", "owl"),
+        label_base=1,
+        statistics=counted,
+    )
+    assert made.class_weights() == {0: 4 / 6, 1: 2.0, 2: 0.0}
+    assert made.class_weights("train[:50%]", label_base=1) == {1: 4 / 6, 2: 2.0, 3: 0.0}
+    assert made.filter(["dog"]).class_weights() == {0: 0.0, 1: 1.0, 2: 0.0}
+    weighted = next(made.as_numpy("train", 4, image_size=8, shuffle=None, weights=made.class_weights()))
+    assert np.allclose(weighted["weight"], [4 / 6, 4 / 6, 4 / 6, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({0: 1.0}, r"weights lacks 1 \('dog'\): give one for each id from 0 to 1"),
+        ({0: 1.0, 1: 2.0, 7: 1.0}, r"weights has \[7\], which are no classes"),
+        ({0: 1.0, 1: -2.0}, "a weight must be 0 or more"),
+        ({"cat": 1.0}, "a class of weights is 'cat'; it must be a whole number"),
+        ([1.0, 2.0], r"weights is \[1.0, 2.0\]; it must be \{id of a class: weight\}"),
+        ("image/key", "weights='image/key' is a bytes; name a feature with one number"),
+        ("image/weight", "there is no feature 'image/weight'"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(dataset: imagebeam.ImageDataset, weights: Any, message: str) -> None:
+    with pytest.raises(imagebeam.ConfigError, match=message):
+        dataset.as_tf("train", BATCH_SIZE, image_size=8, weights=weights)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import pathlib
 from typing import Any
@@ -212,7 +211,7 @@ def test_jax_takes_only_lists_of_one_length(objects: imagebeam.ImageDataset) -> 
     jax = pytest.importorskip("jax")
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     with pytest.raises(errors.ConfigError, match=rf"{XMIN} has any number of values, .*: give list_size, such as"):
-        objects.as_jax("train", sharding, 4, features=("image/key", XMIN))
+        objects.as_jax("train", sharding, 4, features=("image/key", XMIN), **WHOLE)
     batch = next(objects.as_jax("train", sharding, 4, features=("image/key", XMIN), list_size=3, **WHOLE))
     assert isinstance(batch[XMIN], jax.Array)
     assert (batch[XMIN].shape, batch["label"].shape) == ((4, 3), (4, 3))
@@ -317,24 +316,43 @@ def test_list_size_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "is_logged"),
+    ("options", "moves"),
     [
-        pytest.param({}, True, id="random"),
-        pytest.param({"crop": "center"}, True, id="center"),
-        pytest.param({"crop": "squash", "flip": True}, True, id="flip"),
-        pytest.param({"crop": "squash"}, False, id="squash"),
-        pytest.param({"crop": None, "image_size": None, "batch_size": None}, False, id="whole"),
+        pytest.param({}, "crop='random', flip=True", id="random"),
+        pytest.param({"crop": "center"}, "crop='center', flip=False", id="center"),
+        pytest.param({"crop": "resize_shorter"}, "crop='resize_shorter', flip=False", id="resize_shorter"),
+        pytest.param({"crop": "squash", "flip": True}, "crop='squash', flip=True", id="flip"),
+        pytest.param({"crop": "squash"}, None, id="squash"),
+        pytest.param({"crop": None, "image_size": None, "batch_size": None}, None, id="whole"),
     ],
 )
-def test_boxes_of_cropped_images_are_a_warning(
-    objects: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture, options: dict[str, Any], is_logged: bool
+@pytest.mark.parametrize(
+    ("key", "kind", "of_masks"),
+    [
+        (XMIN, features.FLOAT, ""),
+        ("image/object/keypoint/x", features.FLOAT, ""),
+        ("image/object/mask", features.BYTES, ", and resize the masks to image_size"),
+        ("image/segmentation/class/encoded", features.BYTES, ", and resize the masks to image_size"),
+    ],
+)
+def test_boxes_keypoints_and_masks_of_moved_pixels_are_refused(
+    tmp_path: pathlib.Path, options: dict[str, Any], moves: str | None, key: str, kind: str, of_masks: str
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        objects.as_tf("train", **{"batch_size": 4, "features": (XMIN,), **options})
-    logged = [record.message for record in caplog.records if "refers to the whole stored image" in record.message]
-    assert bool(logged) == is_logged
-    assert all(message.startswith(f"{XMIN} refers") for message in logged)
-    assert all(message.endswith('; use crop="squash", flip=False') for message in logged)
+    many = key != "image/segmentation/class/encoded"
+    value: Any = {features.FLOAT: 0.5, features.BYTES: b"png"}[kind]
+    examples = [{**written.jpeg_values(0), key: (value,) if many else value}]
+    dataset = written.write(tmp_path / "out", (*written.IMAGE, features.Feature(key, key, kind, many)), examples)
+    asked = {"batch_size": 1, "features": (key,), "num_epochs": 1, **options}
+    if moves is None:
+        assert dataset.as_tf("train", **asked) is not None
+        return
+    with pytest.raises(errors.ConfigError) as refused:
+        dataset.as_tf("train", **asked)
+    assert str(refused.value) == (
+        f"features asks for {key}, which fit the whole image, and {moves} move the pixels of the image only: give "
+        f'crop="squash", flip=False{of_masks}; or crop=None, image_size=None without a batch size, and crop image and '
+        "features together; or leave the features out"
+    )
 
 
 # --- masks -----------------------------------------------------------------------------------------------------------
@@ -359,17 +377,3 @@ def test_masks_of_classes_come_as_the_bytes_of_their_png(tmp_path: pathlib.Path)
     batch = next(iter(decoded))
     assert (batch["image"].shape, batch["mask"].shape) == ((4, 16, 16, 3), (4, 16, 16, 1))
     assert [np.unique(mask).tolist() for mask in batch["mask"].numpy()] == [[0], [1], [2], [3]]
-
-
-def test_warning_about_masks_of_cropped_images_says_to_resize_them(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    key = "image/segmentation/class/encoded"
-    wanted = (*written.IMAGE, features.Feature(key, key, features.BYTES))
-    dataset = written.write(tmp_path / "out", wanted, [{**written.jpeg_values(0), key: b"png"}])
-    with caplog.at_level(logging.WARNING):
-        dataset.as_tf("train", 1, image_size=16, features=(key,), crop="center")
-    assert caplog.messages == [
-        f"{key} refers to the whole stored image, but crop='center', flip=False change only the image; "
-        'use crop="squash", flip=False, and resize masks to image_size yourself'
-    ]

@@ -216,7 +216,14 @@ def test_mixture_restored_at_any_batch_goes_on_without_a_difference(
 def test_processes_make_equally_many_batches_of_different_examples(
     mixed: imagebeam.Mixture, shuffle: str | None, pad: bool
 ) -> None:
-    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": 1, "pad": pad, "process_count": 3}
+    options = {
+        **OPTIONS,
+        "shuffle": shuffle,
+        "num_epochs": 1,
+        "pad": pad,
+        "drop_remainder": not pad,
+        "process_count": 3,
+    }
     batches = [list(mixed.as_numpy(2, **options, process_index=index)) for index in range(3)]
     assert len({len(each) for each in batches}) == 1
     keys = [key for each in batches for key in keys_of(each)]
@@ -228,7 +235,14 @@ def test_processes_make_equally_many_batches_of_different_examples(
 def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uninterrupted_one(
     mixed: imagebeam.Mixture, shuffle: str | None, pad: bool
 ) -> None:
-    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": 2, "pad": pad, "process_count": 2}
+    options = {
+        **OPTIONS,
+        "shuffle": shuffle,
+        "num_epochs": 2,
+        "pad": pad,
+        "drop_remainder": not pad,
+        "process_count": 2,
+    }
 
     def begin(**more: Any) -> list[Any]:
         return [mixed.as_numpy(3, **options, process_index=index, **more) for index in range(2)]
@@ -414,6 +428,6 @@ def test_decoder_in_c_reads_batches_of_a_mixture(mixed: imagebeam.Mixture) -> No
     from imagebeam.reader import tf_pipeline
 
     options = imagebeam.ReadOptions(batch_size=4)
-    assert tf_pipeline.decodes_natively(mixed.plan(options), options)
-    unknown = dataclasses.replace(mixed.plan(options), formats=frozenset())
+    assert tf_pipeline.decodes_natively(mixed.make_plan(options), options)
+    unknown = dataclasses.replace(mixed.make_plan(options), formats=frozenset())
     assert not tf_pipeline.decodes_natively(unknown, options)

@@ -33,7 +33,7 @@ def unreadable(dataset: imagebeam.ImageDataset, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         raise AssertionError("read before the options were checked")
 
-    monkeypatch.setattr(type(opened._source), "fetcher", refuse)
+    monkeypatch.setattr(type(opened._source), "open_reader", refuse)
     monkeypatch.setattr(type(opened._source), "read", refuse)
     return opened
 

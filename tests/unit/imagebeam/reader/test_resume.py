@@ -143,7 +143,7 @@ def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uni
 
 @pytest.mark.parametrize("shuffle", ["stream", None])
 def test_state_of_one_process_is_exact_in_another(whole: imagebeam.ImageDataset, shuffle: str | None) -> None:
-    options = {**OPTIONS, "shuffle": shuffle, "process_count": PROCESS_COUNT}
+    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": None, "process_count": PROCESS_COUNT}
     first, second = (whole.as_numpy("train", BATCH_SIZE, process_index=index, **options) for index in range(2))
     for _ in range(8):  # beyond the first epoch, in which the shares differ by one
         next(first), next(second)
@@ -271,7 +271,7 @@ def test_batch_without_readable_examples_counts_in_the_state(broken: imagebeam.I
 def test_full_batches_without_readable_examples_are_filled_with_the_next_ones(
     broken: imagebeam.ImageDataset, decoder: str
 ) -> None:
-    options = {**OPTIONS, "shuffle": None, "num_epochs": 1, "on_error": "skip", "decoder": decoder}
+    options = {**OPTIONS, **WAYS["drop"], "shuffle": None, "num_epochs": 1, "on_error": "skip", "decoder": decoder}
     keys = [keys_of(batch) for batch in broken.as_tf("train", 1, **options).as_numpy_iterator()]
     replaced = {7: 10, 8: 10, 9: 10, 20: 21, 40: 0}  # the last one by the first of the next epoch
     assert keys == [[str(replaced.get(index, index))] for index in range(NUM_EXAMPLES)]
@@ -285,7 +285,7 @@ def test_full_batches_without_readable_examples_are_filled_with_the_next_ones(
 def test_processes_that_skip_and_drop_the_remainder_make_equally_many_batches(
     broken: imagebeam.ImageDataset, decoder: str, shuffle: str | None
 ) -> None:
-    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": 2, "on_error": "skip", "decoder": decoder}
+    options = {**OPTIONS, **WAYS["drop"], "shuffle": shuffle, "num_epochs": 2, "on_error": "skip", "decoder": decoder}
     counts = [
         sum(1 for _ in broken.as_tf("train", BATCH_SIZE, process_index=index, process_count=3, **options))
         for index in range(3)
@@ -316,13 +316,14 @@ def test_fraction_of_skipped_examples_counts_from_where_the_reader_began(tmp_pat
     """Twelve of the last twenty examples are broken: 0.6 of those that this reader reads, 0.1 of all since epoch 0."""
     dataset = write(tmp_path / "end", range(29, NUM_EXAMPLES))
     options = {**OPTIONS, "shuffle": None, "on_error": "skip", "max_error_fraction": 0.3, "decoder": decoder}
+    options["num_epochs"] = None
     sound = write(tmp_path / "sound").as_numpy("train", 7, **options)
     for _ in range(3):
         next(sound)
     for epoch in (0, 2):
         state = imagebeam.ReaderState.from_dict(sound.state().to_dict() | {"epoch": epoch})
         with pytest.raises(errors.ExampleError, match=r"11 of \d\d examples could not be read or decoded"):
-            list(dataset.as_numpy("train", 7, **options, num_epochs=3, drop_remainder=False, state=state))
+            list(dataset.as_numpy("train", 7, **{**options, "num_epochs": 3}, drop_remainder=False, state=state))
 
 
 def test_statistics_are_measured_on_readable_examples(

@@ -287,3 +287,28 @@ def test_schedule_of_many_processes_looks_at_each_shard_once() -> None:
     job_of = imagebeam.ReadOptions(batch_size=1, num_epochs=1, process_index=4095, process_count=4096)
     made = schedule.plan(epochs_of([1250 + index % 2 for index in range(1024)]), job_of)
     assert made.num_batches == 312
+
+
+@pytest.mark.parametrize("shuffle", ["stream", "global", None])
+@pytest.mark.parametrize("process_count", [1, 3])
+def test_first_epoch_begins_each_process_with_its_records_of_that_epoch(
+    shuffle: str | None, process_count: int
+) -> None:
+    epochs = epochs_of([9, 7, 6])
+    for index in range(process_count):
+        asked: dict[str, Any] = {"shuffle": shuffle, "process_index": index, "process_count": process_count}
+        asked |= {"batch_size": 2, "drop_remainder": False}
+        every = schedule.plan(epochs, imagebeam.ReadOptions(**asked, num_epochs=5))
+        later = schedule.plan(epochs, imagebeam.ReadOptions(**asked, num_epochs=2, first_epoch=3))
+        records, found_epochs = later.order.locate(np.arange(later.begin, later.end))
+        assert set(found_epochs.tolist()) == {3, 4}
+        if shuffle != "global":
+            size = len(records) // 2
+            expected, _ = every.order.locate(np.arange(3 * size, 5 * size))
+            assert records.tolist() == expected.tolist()
+        restored = schedule.plan(
+            epochs, imagebeam.ReadOptions(**asked, num_epochs=2, first_epoch=3, state=later.state_after(2))
+        )
+        assert restored.state_after(1) == later.state_after(3)
+        rest, _ = restored.order.locate(np.arange(restored.begin, restored.end))
+        assert rest.tolist() == records[4:].tolist()

@@ -13,7 +13,6 @@ import pytest
 
 import imagebeam
 from imagebeam import catalog_format, errors, features
-from imagebeam.reader import dataset_source
 from tests import linked_snapshots
 from tests.unit.imagebeam.reader import far_dataset, written
 
@@ -199,23 +198,16 @@ def test_missing_shard_of_an_earlier_snapshot_is_named(tmp_path: pathlib.Path) -
 
 
 @pytest.mark.parametrize("snapshot", [None, 2])
-def test_tensorflow_reads_the_shards_of_all_snapshots(either: pathlib.Path, snapshot: int | None) -> None:
-    """As at gs://, where TensorFlow's file system is the same for a reader."""
-    pytest.importorskip("tensorflow")
-    local, far_away = dataset_source.LocalSource(str(either)), dataset_source.TensorFlowSource(str(either))
-    expected, catalog = (source.load_catalog(snapshot) for source in (local, far_away))
-    assert (far_away.directory, catalog) == (local.directory, expected)
-    far_away.check_shards(catalog)
-    assert far_away.load_removed(catalog) == local.load_removed(catalog) != {}
-    every = np.arange(sum(shard.records for shard in catalog.splits["train"].shards))
-    found, records = (list(each.fetcher(catalog, "train").fetch(every)) for each in (far_away, local))
-    assert found == records and all(isinstance(record, bytes) for record in records)
+def test_shards_of_all_snapshots_are_read_at_their_address(either: pathlib.Path, snapshot: int | None) -> None:
+    local, far_away = (imagebeam.open_dataset(f"{scheme}{either}", snapshot=snapshot) for scheme in ("", "far://"))
+    asked = {**OPTIONS, "num_epochs": 1, "drop_remainder": False}
+    found, expected = (keys_of(each.as_numpy("train", 4, **asked)) for each in (far_away, local))
+    assert (far_away.directory, far_away.catalog, found) == (f"far://{local.directory}", local.catalog, expected)
 
 
-def test_unknown_snapshot_is_refused_by_tensorflow_with_those_that_there_are(plain: pathlib.Path) -> None:
-    pytest.importorskip("tensorflow")
+def test_unknown_snapshot_of_an_address_is_refused_with_those_that_there_are(plain: pathlib.Path) -> None:
     with pytest.raises(errors.ConfigError, match=r"it has 000001, 000002, 000003 .the latest.$"):
-        dataset_source.TensorFlowSource(str(plain)).load_catalog("000009")
+        imagebeam.open_dataset(f"far://{plain}", snapshot="000009")
 
 
 # Through the cache

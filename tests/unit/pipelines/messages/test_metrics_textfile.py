@@ -29,10 +29,10 @@ SUMMARY: dict[str, Any] = {
 ENDED = 1735787045.678
 
 
-def samples(text: str) -> dict[tuple[str, str], float]:
+def samples(text: bytes) -> dict[tuple[str, str], float]:
     """The value of each sample by its name and its own label."""
     found = {}
-    for family in parser.text_string_to_metric_families(text):
+    for family in parser.text_string_to_metric_families(text.decode()):
         assert family.type == "gauge" and family.documentation
         for sample in family.samples:
             assert sample.labels["output"] == SUMMARY["output"] and sample.labels["name"] in ("pets", "")
@@ -63,11 +63,16 @@ def test_run_that_failed_keeps_the_time_of_the_last_success() -> None:
     failure["ended"] = "2025-01-03T00:00:00.000+00:00"
     first = metrics_textfile.format_metrics(failure)
     assert ("last_success_timestamp_seconds", "") not in samples(first)
-    second = metrics_textfile.format_metrics(failure, metrics_textfile.format_metrics(SUMMARY))
-    third = samples(metrics_textfile.format_metrics(failure, second))
+    second = metrics_textfile.format_metrics(failure, metrics_textfile.format_metrics(SUMMARY).decode())
+    third = samples(metrics_textfile.format_metrics(failure, second.decode()))
     assert third["last_success_timestamp_seconds", ""] == ENDED
     assert third["last_run_success", ""] == 0 and third["last_run_exit_code", ""] == 2
     assert ("last_run_images_listed", "") not in third
+
+
+def test_earlier_file_that_holds_no_metrics_is_replaced() -> None:
+    failure = {**SUMMARY, "output": "\udcff", "exit_code": 1}
+    assert b"last_success" not in metrics_textfile.format_metrics(failure, "no {metrics")
 
 
 def test_plan_that_would_be_refused_is_no_success() -> None:

@@ -106,7 +106,7 @@ def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: data
     leave_plan(dataset)
     leave_shard(dataset, 0, records=500)
     line.line()
-    storage.storage_of(dataset.output).remove_tree(dataset.paths.control)
+    storage.storage_of(dataset.output).remove_tree(dataset.paths.metadata)
     os.unlink(dataset.report)
     assert line.line().startswith("shards 1/4  images 500/2,000")
 

@@ -171,7 +171,7 @@ def test_summary_on_standard_output_is_alone_there(
 ) -> None:
     output, told = committed
     command = ("convert", "--input", images, "--output", output, "--workers", 1, "--set", "output.num_shards=2")
-    completed = command_line.succeed(*command, "--summary-json", "-", here=True)
+    completed = command_line.succeed(*command, "--summary-json", "-")
     summary = checked(completed.stdout, 0)
     assert (summary["state"], summary["digest"]) == ("kept", told.summary["digest"])
     assert summary["message"].endswith("holds this dataset already: same config, same images")
@@ -432,7 +432,7 @@ def test_snapshots_are_summed_up_with_what_changed(images: pathlib.Path, tmp_pat
     update = ("--input", tmp_path / "in", "--output", tmp_path / "pets", "--update")
 
     def told(command: str, *arguments: object) -> tuple[str, str, list[int], int]:
-        completed = command_line.succeed(command, *arguments, "--summary-json", "-", here=True)
+        completed = command_line.succeed(command, *arguments, "--summary-json", "-")
         summary = checked(completed.stdout, 0)
         changes = [summary["counts"][name] for name in summaries.CHANGES]
         assert summary["counts"].get("read_and_rejected") == (None if command == "plan" else 0)

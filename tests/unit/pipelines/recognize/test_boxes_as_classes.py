@@ -58,9 +58,9 @@ def test_data_set_of_boxes_is_refused_as_classes(
         open_folder(tmp_path, split=split)
     assert f"is a data set of boxes: {evidence}" in str(found.value)
     assert f"use --config {preset}." in str(found.value)
-    (listing,) = image_source.list_whole(open_folder(tmp_path, label={"by": "none"}))
+    (listing,) = open_folder(tmp_path, label={"by": "none"}).list_all()
     included = open_folder(tmp_path, source={"uri": str(tmp_path), "include": "**"})
-    assert listing.num_refs == sum(each.num_refs for each in image_source.list_whole(included)) > 0
+    assert listing.num_refs == sum(each.num_refs for each in included.list_all()) > 0
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_folders_of_images_are_classes(tmp_path: pathlib.Path, folders: list[str
     for folder in folders:
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "x.png").write_bytes(image_sets.make_image(1, "PNG"))
-    (listing,) = image_source.list_whole(open_folder(tmp_path))
+    (listing,) = open_folder(tmp_path).list_all()
     assert listing.num_refs == len(folders)
 
 
@@ -85,5 +85,5 @@ def test_classes_whose_images_have_xml_beside_them_stay_classes(tmp_path: pathli
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.png").write_bytes(image_sets.make_image(1, "PNG"))
         (tmp_path / folder / "x.xml").write_text("<annotation/>")
-    (listing,) = image_source.list_whole(open_folder(tmp_path))
+    (listing,) = open_folder(tmp_path).list_all()
     assert listing.num_refs == 2

@@ -11,7 +11,6 @@ from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import image_source
 from tests import folder_shapes
 from tests.folder_shapes import images
 
@@ -90,7 +89,7 @@ def test_names_of_slices_and_frames_have_a_note_with_options_that_group_them(
     ]
     config = config_lib.load_config(first.preset, overrides)
     rules = open_source.listing_rules_of(config)
-    listed = [rules.apply(each) for each in image_source.list_whole(open_source.make_source(config))]
+    listed = [rules.apply(each) for each in open_source.make_source(config).list_all()]
     refs = [ref for each in listed for ref in elements.unpack_refs(each.packed_refs)]
     assert [reject for each in listed for reject in each.rejects] == []
     assert {ref.group for ref in refs} == groups

@@ -9,7 +9,6 @@ import random
 import re
 import sys
 import zipfile
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,9 +16,8 @@ import pytest
 from imagebeam import errors, storage
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import coco_signs, recognize_folder
-from imagebeam.pipelines.recognize.survey import Bounds, Folder, Survey, split_meant
-from imagebeam.transforms.sources import image_source
+from imagebeam.pipelines.recognize import recognize_folder
+from imagebeam.transforms.sources.folder_probe import Bounds, Folder, FolderProbe, split_meant
 from tests import command_line, folder_shapes
 from tests.folder_shapes import images, table
 
@@ -38,7 +36,7 @@ def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.
     config = load(found)
     assert found.sure is not None
     assert found.sure.preset == preset
-    listings = list(image_source.list_whole(open_source.make_source(config)))
+    listings = list(open_source.make_source(config).list_all())
     rules = open_source.listing_rules_of(config)
     listed = [rules.apply(each) for each in listings]
     assert sum(each.num_refs for each in listed) == number
@@ -227,7 +225,7 @@ def test_one_file_is_recognized_and_its_preset_lists_its_images(
     found = recognize_folder.recognize(f"{tmp_path}/{name}")
     config = load(found)
     assert (found.sure and found.sure.preset) == preset
-    assert sum(each.num_refs for each in image_source.list_whole(open_source.make_source(config))) == number
+    assert sum(each.num_refs for each in open_source.make_source(config).list_all()) == number
 
 
 @pytest.mark.parametrize(
@@ -316,16 +314,6 @@ def test_json_of_coco_is_known_by_its_annotations_and_not_by_its_name(tmp_path: 
     assert named["coco_panoptic"] == {"train": "segments.json"}
 
 
-def test_each_json_file_is_parsed_once_for_all_kinds_of_coco(tmp_path: pathlib.Path) -> None:
-    _, _, tree = folder_shapes.SHAPES["captions-of-coco"]
-    tree = tree | {f"annotations/more_{n}.json": folder_shapes.coco_json() for n in range(3)}
-    survey = Survey(str(folder_shapes.write(tmp_path, tree)))
-    with mock.patch.object(coco_signs, "shape_of_json", wraps=coco_signs.shape_of_json) as parse:
-        found = list(coco_signs.find_coco(survey, ""))
-    assert {each.preset for each in found} == {"coco", "coco_captions"}
-    assert parse.call_count == sum(name.endswith(".json") for name in tree)
-
-
 @pytest.mark.parametrize(
     "name", ["/cat/0.jpg", "../cat/0.jpg", "C:/cat/0.jpg", ".", "cat/../../0.jpg", "cat//0.jpg", "cat"]
 )
@@ -406,6 +394,44 @@ def test_annotations_that_no_preset_reads_are_named(tmp_path: pathlib.Path) -> N
     )
 
 
+_LISTS = folder_shapes.parquet({"images": [[b"x", b"y"]], "views": [[{"bytes": b"x", "path": "a"}]], "ids": [[1]]})
+_CAPTIONS = "captions go into a table with the columns image and caption (docs/recipes/captions.md)"
+
+
+@pytest.mark.parametrize(
+    ("tree", "remarks"),
+    [
+        pytest.param(
+            images("#.jpg") | {f"{n}.txt": "a cat" for n in range(4)},
+            (f"4 .txt files have names of images (0.txt beside 0.jpg), and are left out: {_CAPTIONS}",),
+            id="captions",
+        ),
+        pytest.param(
+            images("a/#.jpg", "b/#.jpg") | {"a/1.txt": "a cat", "b/notes.txt": "of another name"},
+            (f"1 .txt file has the name of an image (a/1.txt beside 1.jpg), and is left out: {_CAPTIONS}",),
+            id="in-classes",
+        ),
+        pytest.param(
+            {"a.parquet": _LISTS},
+            (
+                "1 Parquet file: the column 'images' of a.parquet holds a list of images in each row, which is not "
+                "read: write Parquet files with one image in each row",
+                "1 Parquet file: the column 'views' of a.parquet holds a list of images in each row, which is not "
+                "read: write Parquet files with one image in each row",
+            ),
+            id="lists-in-parquet",
+        ),
+    ],
+)
+def test_files_that_describe_images_and_are_left_out_are_named(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, remarks: tuple[str, ...]
+) -> None:
+    root = folder_shapes.write(tmp_path / "in", tree)
+    assert recognize_folder.recognize(str(root)).remarks == remarks
+    shown = command_line.call("plan", "--input", root, "--output", tmp_path / "out").stdout
+    assert all(f"  {each}\n" in shown for each in remarks)
+
+
 def test_parquet_without_pyarrow_is_noted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = folder_shapes.write(tmp_path, folder_shapes.SHAPES["parquet"][2])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -456,7 +482,7 @@ def test_every_preset_has_a_shape() -> None:
 
 @pytest.mark.parametrize("shape", folder_shapes.SHAPES)
 def test_a_sign_finds_only_the_presets_that_it_names(tmp_path: pathlib.Path, shape: str) -> None:
-    survey = Survey(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])))
+    survey = FolderProbe(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])))
     for sign, presets in recognize_folder.SIGNS.items():
         assert {each.preset for each in sign(survey, "")} <= {*presets}
 
@@ -508,7 +534,7 @@ def test_no_head_of_a_file_breaks_a_sign(tmp_path: pathlib.Path, head: bytes) ->
 
 def test_survey_lists_no_more_than_its_bounds(tmp_path: pathlib.Path) -> None:
     folder_shapes.write(tmp_path, {f"{n}/{m}.txt": "x" for n in range(5) for m in range(7)})
-    survey = Survey(str(tmp_path), Bounds(folders=3, entries=4, all_entries=100, heads=1))
+    survey = FolderProbe(str(tmp_path), Bounds(folders=3, entries=4, all_entries=100, heads=1))
     root = survey.look()
     assert (len(root.folders), root.is_whole) == (4, False)
     assert [len(survey.look(name).files) for name in root.folders] == [4, 4, 0, 0]
@@ -520,7 +546,7 @@ def test_survey_lists_no_more_than_its_bounds(tmp_path: pathlib.Path) -> None:
 
 def test_all_entries_together_are_bounded(tmp_path: pathlib.Path) -> None:
     folder_shapes.write(tmp_path, {f"{n}/{m}.txt": "x" for n in range(5) for m in range(7)})
-    survey = Survey(str(tmp_path), Bounds(all_entries=10))
+    survey = FolderProbe(str(tmp_path), Bounds(all_entries=10))
     looked = [survey.look(), *(survey.look(str(n)) for n in range(5))]
     assert sum(len(each.folders) + len(each.files) for each in looked) == 10
 
@@ -573,7 +599,7 @@ def test_folder_counts_its_images_by_extension() -> None:
 
 def test_plan_goes_on_with_a_preset_that_fits_beyond_doubt(tmp_path: pathlib.Path) -> None:
     root = folder_shapes.write(tmp_path / "pets", folder_shapes.SHAPES["splits-under-other-names"][2])
-    done = command_line.succeed("plan", "--input", root, here=True)
+    done = command_line.succeed("plan", "--input", root)
     assert done.stdout.startswith(
         "recognized  imagefolder: Training and Testing hold 2 folders of images each (cat, dog)"
     )
@@ -583,7 +609,7 @@ def test_plan_goes_on_with_a_preset_that_fits_beyond_doubt(tmp_path: pathlib.Pat
     assert command == f"next: imagebeam convert --config imagefolder --input {root} {setting} --output OUTPUT"
     assert config == f"or: imagebeam init {root} writes these settings as a config"
     words = ("convert", "--config", "imagefolder", "--input", root, "--output", tmp_path / "out", "-q", "--set")
-    command_line.succeed(*words, "split.rename={Training: train, Testing: test}", here=True)
+    command_line.succeed(*words, "split.rename={Training: train, Testing: test}")
 
 
 def test_plan_lists_presets_that_fit_alike(tmp_path: pathlib.Path) -> None:
@@ -597,14 +623,14 @@ def test_plan_lists_presets_that_fit_alike(tmp_path: pathlib.Path) -> None:
 
 def test_plan_says_that_no_preset_recognizes_a_folder(tmp_path: pathlib.Path) -> None:
     folder_shapes.write(tmp_path, images("scans/deep/#.png"))
-    done = command_line.succeed("plan", "--input", tmp_path, here=True)
+    done = command_line.succeed("plan", "--input", tmp_path)
     assert "no preset recognizes this folder: each folder directly in it is taken as a class" in done.stdout
     assert "1 class: scans" in done.stdout
 
 
 def test_plan_with_settings_of_its_own_is_left_alone(tmp_path: pathlib.Path) -> None:
     root = folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks"][2])
-    done = command_line.succeed("plan", "--input", root, "--set", "label.by=none", here=True)
+    done = command_line.succeed("plan", "--input", root, "--set", "label.by=none")
     assert "recognized" not in done.stdout
     assert "listed       8 images" in done.stdout
 

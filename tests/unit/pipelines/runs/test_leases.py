@@ -19,7 +19,7 @@ import pytest
 from imagebeam import errors, storage
 from imagebeam.pipelines.messages import command_messages
 from imagebeam.pipelines.runs import output_lock
-from imagebeam.transforms.commit import commit_rights, run_record
+from imagebeam.transforms.publish import commit_rights, run_record
 from tests import patience
 
 CONTROL = "memory://out/.imagebeam"

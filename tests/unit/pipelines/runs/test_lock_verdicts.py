@@ -17,7 +17,7 @@ import pytest
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.runs import output_lock, remote_job
-from imagebeam.transforms.commit import commit_rights, run_record
+from imagebeam.transforms.publish import commit_rights, run_record
 from tests import patience, races
 
 JOB = remote_job.RemoteJob("DataflowRunner", "pets", "europe-west4", "convert-cats", "2026-11-22_1")

@@ -21,7 +21,7 @@ VALUES = {
     "short": np.array([[-300, 5]], np.int16),
     "none": np.zeros((0, 3)),
 }
-OTHERS = {"text": "a text", "cell": np.array([1, "a"], object), "struct": {"a": 1}, "complex": np.array([1j])}
+OTHERS = {"text": "a text", "cell": np.array([1, "a"], object), "struct": {"a": 1}}
 
 
 def header(byte_order: str = "<") -> bytes:
@@ -77,47 +77,34 @@ def test_mat_of_version_73_shows_shapes_as_matlab_does(tmp_path: pathlib.Path) -
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    "data",
     [
-        pytest.param(b"", r"is not a .mat file of version 5 or 7.3; save it by save\('-v7', ...\)", id="empty"),
-        pytest.param(bytes(200), "is not a .mat file of version 5", id="version-4"),
-        pytest.param(header() + b"\x0e", "was cut short", id="tag"),
-        pytest.param(header() + matrix((2, 2), b"\1\2\3\4")[:-4], "was cut short", id="values"),
-        pytest.param(header() + matrix((-2, -2), b"\1\2\3\4"), r"has the shape \(-2, -2\)", id="negative"),
-        pytest.param(header() + matrix((1,) * 40, b"\1"), "has an element of 160 bytes where at most 128", id="axes"),
-        pytest.param(header() + struct.pack("<2I", 15, 4) + b"abcd", "is a broken .mat file", id="compressed"),
-        pytest.param(header() + struct.pack("<2I", 15, 2) + b"\x78\x9c", "was cut short", id="compressed-cut"),
+        pytest.param(b"", id="empty"),
+        pytest.param(bytes(200), id="zeros"),
+        pytest.param(header() + b"\x0e", id="tag"),
+        pytest.param(header() + struct.pack("<2I", 15, 4) + b"abcd", id="compressed"),
+        pytest.param(header() + struct.pack("<2I", 15, 2) + b"\x78\x9c", id="compressed-cut"),
+        pytest.param(header() + matrix((2, 2), b"\1\2\3\4")[:-6], id="values"),
+        pytest.param(header() + matrix((2, 3), b"\1\2\3\4"), id="fewer-values-than-the-shape"),
+        pytest.param(header() + matrix((1 << 30, 1 << 30), b"\1\2\3\4"), id="vast-shape"),
     ],
 )
-def test_mat_that_is_broken_is_refused(tmp_path: pathlib.Path, data: bytes, message: str) -> None:
-    (tmp_path / "a.mat").write_bytes(data)
-    with pytest.raises(broken_content.BrokenContentError, match=message):
-        matlab_files.list_arrays(str(tmp_path / "a.mat"), 0)
-
-
-@pytest.mark.parametrize(
-    ("shape", "stored"), [((2, 3), 2), ((1 << 30, 1 << 30), 2), ((2, 2), 99)], ids=["larger", "vast", "type"]
-)
-def test_mat_whose_values_do_not_fit_the_shape_is_refused(
-    tmp_path: pathlib.Path, shape: tuple[int, int], stored: int
-) -> None:
+def test_mat_that_is_broken_is_refused(tmp_path: pathlib.Path, data: bytes) -> None:
     uri = str(tmp_path / "a.mat")
-    (tmp_path / "a.mat").write_bytes(header() + matrix(shape, b"\1\2\3\4", stored))
-    [found] = matlab_files.list_arrays(uri, 0)
-    with pytest.raises(
-        broken_content.BrokenContentError, match="has 4 bytes of values of the array 'x', whose shape is"
-    ):
-        list(matlab_files.read_values(uri, 0, found))
-    with pytest.raises(broken_content.BrokenContentError, match="has no array 'z' any more"):
-        list(matlab_files.read_values(uri, 0, found._replace(name="z")))
+    (tmp_path / "a.mat").write_bytes(data)
+    with pytest.raises(broken_content.BrokenContentError, match=r"is not a complete .mat file|was cut short"):
+        [b"".join(matlab_files.read_values(uri, 0, each)) for each in matlab_files.list_arrays(uri, 0)]
 
 
-def test_mat_with_more_values_in_a_tag_than_fit_is_refused(tmp_path: pathlib.Path) -> None:
-    values = struct.pack("<I", 6 << 16 | 2) + b"\1\2\3\4"  # 6 bytes, as the shape demands
-    (tmp_path / "a.mat").write_bytes(header() + matrix((2, 3), b"")[:-8] + values)
-    [found] = matlab_files.list_arrays(str(tmp_path / "a.mat"), 0)
-    with pytest.raises(broken_content.BrokenContentError, match="has a small element of 6 bytes, and at most 4 fit"):
-        list(matlab_files.read_values(str(tmp_path / "a.mat"), 0, found))
+def test_mat_with_other_values_than_listed_is_refused(tmp_path: pathlib.Path) -> None:
+    uri = str(tmp_path / "a.mat")
+    scipy.io.savemat(uri, {"x": np.ones((2, 2)), "complex": np.array([1j])})
+    found = {each.name: each for each in matlab_files.list_arrays(uri, 0)}
+    with pytest.raises(broken_content.BrokenContentError, match="values of complex128 in the array 'complex'"):
+        array_files.load(uri, 0, found["complex"])
+    for name, shape in (("x", (4,)), ("z", (2, 2))):
+        with pytest.raises(broken_content.BrokenContentError, match=f"has no array '{name}' of the shape"):
+            array_files.load(uri, 0, found["x"]._replace(name=name, shape=shape))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,8 +8,8 @@ import pytest
 from imagebeam import errors
 from imagebeam.pipelines.config import arrays_section
 from imagebeam.pipelines.inputs import find_arrays
-from imagebeam.transforms import elements, unpacked_content
-from imagebeam.transforms.arrays import pixel_rows
+from imagebeam.transforms import elements
+from imagebeam.transforms.arrays import pixel_rows, unpacked_content
 from imagebeam.transforms.packed import broken_content
 from imagebeam.transforms.sources import pixel_csv, table_rows
 from tests import array_sets

@@ -2,18 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import apache_beam as beam
 import pytest
-from apache_beam.runners.portability import fn_api_runner
-from apache_beam.testing import test_pipeline
-from apache_beam.testing.util import assert_that, equal_to
 
-from imagebeam.transforms import label_images
+from imagebeam.transforms import elements
 from imagebeam.transforms.classes import label_names, labels_by_index
 from imagebeam.transforms.classes.labels_by_index import ListSurvey, ListUse
 from imagebeam.transforms.elements import ImageRef, Reason
-from imagebeam.transforms.sources import label_rule
-from tests.unit.transforms.small_batches import create
+from imagebeam.transforms.sources import image_source, label_rule, reference_rules
 
 LISTS = (("val", ("cat", "dog", "cat")),)
 RULE = label_rule.LabelRule("directory", level=1, names=label_names.LabelNames(lists=LISTS))
@@ -37,7 +32,7 @@ def ref(key: str) -> ImageRef:
     ],
 )
 def test_number_of_a_name_stands_before_its_extension(key: str, number: int) -> None:
-    assert labels_by_index.number_of(ref(key)) == number
+    assert labels_by_index.number_of(key) == number
 
 
 @pytest.mark.parametrize(
@@ -110,18 +105,18 @@ def test_survey_is_the_same_however_the_images_are_divided() -> None:
     for start in range(len(refs)):
         surveyors = [labels_by_index.ListSurveyor(LISTS) for _ in range(3)]
         for index, each in enumerate(refs[start:] + refs[:start]):
-            surveyors[index % 3].add(each)
+            surveyors[index % 3].add(each.key, each.label)
         assert _merge_all([surveyor.survey for surveyor in surveyors]) == expected
 
 
-def test_transform_tells_how_the_lists_fit() -> None:
+def test_rules_tell_how_the_lists_fit() -> None:
     keys = ["val/x_1.JPEG", "val/x_3.JPEG", "val/x_7.JPEG", "train/owl/1.JPEG"]
-    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        labelled = pipeline | create([ref(key) for key in keys]) | label_images.LabelImages(RULE)
-        found = labelled.tallies | beam.Map(lambda tally: tally.lists) | beam.CombineGlobally(_merge_all)
-        expected = ListSurvey({"val": ListUse(3, frozenset({"cat", "dog"}), 3, 7)}, frozenset({"owl"}))
-        assert_that(found, equal_to([expected]), label="Surveys")
-        assert_that(labelled.rejects | beam.Map(lambda reject: reject.key), equal_to([keys[2]]), label="Rejects")
+    listing = image_source.Listing(elements.UnpackedRefs([ref(key) for key in keys]), len(keys), (), {}, ())
+    listed = reference_rules.ReferenceRules(label=RULE).apply(listing)
+    assert listed.lists == ListSurvey({"val": ListUse(3, frozenset({"cat", "dog"}), 3, 7)}, frozenset({"owl"}))
+    assert [reject.key for reject in listed.rejects] == [keys[2]]
+    without = reference_rules.ReferenceRules(label=label_rule.LabelRule("directory")).apply(listing)
+    assert without.lists == labels_by_index.NO_LISTS
 
 
 def _merge_all(surveys: Iterable[ListSurvey]) -> ListSurvey:
@@ -129,9 +124,3 @@ def _merge_all(surveys: Iterable[ListSurvey]) -> ListSurvey:
     for each in surveys:
         merged = merged.merge(each)
     return merged
-
-
-def test_transform_without_lists_tells_nothing() -> None:
-    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        created = pipeline | create([ref("cat/1.jpg")])
-        assert (created | label_images.LabelImages(label_rule.LabelRule("directory"))).tallies is None

@@ -45,7 +45,7 @@ def test_state_keeps_the_counts_of_objects() -> None:
     def encoded(*objects: dict[str, int] | None) -> bytes:
         builder = image_states.StateBuilder()
         for each in objects:
-            ref = elements.ImageRef("a", "/a", facts=bytes(image_states.FACTS_BYTES))
+            ref = elements.ImageRef("a", "/a", fingerprint=bytes(image_states.FINGERPRINT_BYTES))
             builder.add(ref, statistics.measure("a.jpg", IMAGE, each))
         return builder.encode()
 

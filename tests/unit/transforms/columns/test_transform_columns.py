@@ -13,7 +13,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.columns import transform_columns
 from imagebeam.transforms.columns.transformed_column import ColumnTransform
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_paths, stage_transform
 from tests.unit.transforms import small_dataset
 
 AGE = ColumnTransform("age", "age", 1, features.FLOAT, "z_score")
@@ -87,8 +87,8 @@ def test_stage_copies_both_folders_and_lists_them(tmp_path: pathlib.Path) -> Non
     small_dataset.write_transform(tmp_path / "from")
     (tmp_path / "from/temporary").mkdir()
     (tmp_path / "from/temporary/x").write_bytes(b"3")
-    transform_columns.stage(str(tmp_path / "from"), str(tmp_path / "to"))
-    transform_columns.stage(str(tmp_path / "from"), str(tmp_path / "to"))  # as a bundle that runs twice does
+    stage_transform.stage(str(tmp_path / "from"), str(tmp_path / "to"))
+    stage_transform.stage(str(tmp_path / "from"), str(tmp_path / "to"))  # as a bundle that runs twice does
     listed = json.loads((tmp_path / "to" / output_paths.STAGED_FILES).read_text())
     assert listed == {
         name: [len(data), google_crc32c.value(data)]

@@ -5,8 +5,8 @@ import pytest
 from imagebeam import errors
 from imagebeam.transforms.duplicates import duplicate_counts
 from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
-from imagebeam.transforms.duplicates.duplicate_settings import OFF, DuplicateSettings
 from imagebeam.transforms.elements import Duplicate
+from imagebeam.transforms.shard.duplicate_settings import OFF, DuplicateSettings
 
 
 def duplicate(key: str, split: str, first_key: str, first_split: str) -> Duplicate:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms.duplicates import duplicate_settings, match_hashes
+from imagebeam.transforms.duplicates import match_hashes
+from imagebeam.transforms.shard import duplicate_settings
 
 DISTANCES = range(duplicate_settings.MAX_DISTANCE + 1)
 

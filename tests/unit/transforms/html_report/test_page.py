@@ -2,16 +2,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
+import html.parser
 import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
-from imagebeam.transforms.html_report import facts, page, reject_examples, sample_records, style, thumbnails
+from imagebeam.transforms.html_report import (
+    dataset_facts,
+    page,
+    reject_examples,
+    sample_records,
+    thumbnails,
+    visible_text,
+)
 from tests import pictures
-from tests.unit.transforms.html_report import test_markup
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -25,9 +35,28 @@ HOSTILE = [
 JPEG = pictures.encode(pictures.photo(96, 64))
 
 
+class Events(html.parser.HTMLParser):
+    """What a parser finds in a page."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
 def make(
     labels: list[str] | None = None, picture: bytes = b"\xff\xd8", num_splits: int = 2, **more: Any
-) -> facts.Facts:
+) -> dataset_facts.DatasetFacts:
     labels = HOSTILE if labels is None else labels
     splits = {
         f"split {number}{HOSTILE[number % 2]}": catalog_lib.Split(
@@ -76,12 +105,12 @@ def make(
         ],
         "notes": (HOSTILE[0],),
     }
-    return facts.Facts(catalog, **{**known, **more})
+    return dataset_facts.DatasetFacts(catalog, **{**known, **more})
 
 
 def test_hostile_texts_add_no_element_and_no_address() -> None:
     content = page.render(make())
-    found = test_markup.Events(content.decode())
+    found = Events(content.decode())
     assert "script" not in found.tags and "iframe" not in found.tags
     names = {name for name, _ in found.attributes}
     assert not any(name.startswith("on") for name in names) and "style" not in names
@@ -93,7 +122,7 @@ def test_hostile_texts_add_no_element_and_no_address() -> None:
 
 
 def test_sections_and_links_to_them_are_the_same() -> None:
-    found = test_markup.Events(page.render(make()).decode())
+    found = Events(page.render(make()).decode())
     ids = [value for name, value in found.attributes if name == "id"]
     links = [value[1:] for name, value in found.attributes if name == "href" and value and value.startswith("#")]
     assert links == [
@@ -114,8 +143,9 @@ def test_policy_allows_the_style_sheet_of_the_page_and_nothing_else() -> None:
     content = page.render(make()).decode()
     sheet = content.split("<style>")[1].split("</style>")[0]
     digest = base64.b64encode(hashlib.sha256(sheet.encode()).digest()).decode()
-    assert f"style-src 'sha256-{digest}'" in style.POLICY and style.POLICY.startswith("default-src 'none'; ")
-    assert content.count("<style") == 1 and content.index(style.POLICY) < content.index("<style")
+    policy = html.unescape(content.split('Policy" content="')[1].split('"')[0])
+    assert f"style-src 'sha256-{digest}'" in policy and policy.startswith("default-src 'none'; ")
+    assert content.count("<style") == 1 and content.index("Content-Security-Policy") < content.index("<style")
 
 
 @pytest.mark.parametrize(("num_labels", "num_splits"), [(1_000, 3), (22_000, 3), (200, 400)])
@@ -139,7 +169,7 @@ def test_page_of_a_large_dataset_is_below_one_megabyte(num_labels: int, num_spli
     ],
 )
 def test_facts_that_are_missing_or_have_another_shape_are_left_out(more: dict[str, Any]) -> None:
-    test_markup.Events(page.render(make(**more)).decode())
+    Events(page.render(make(**more)).decode())
 
 
 def test_tables_that_a_step_has_added_are_shown() -> None:
@@ -155,7 +185,7 @@ def test_shares_of_images_that_were_changed_are_of_all_images() -> None:
         "reencoded": {"gif to png": 50},
     }
     name = "split 0" + HOSTILE[0]
-    cells = list(filter(str.strip, test_markup.Events(page.render(make(statistics={name: counted})).decode()).texts))
+    cells = list(filter(str.strip, Events(page.render(make(statistics={name: counted})).decode()).texts))
 
     def row_of(name: str) -> list[str]:
         start = cells.index(name)
@@ -168,3 +198,86 @@ def test_shares_of_images_that_were_changed_are_of_all_images() -> None:
     assert row_of("90")[1:] == ["5", "0.5 %"]  # no code of EXIF
     assert row_of("gif to png")[1:] == ["50", "5.0 %"]
     assert cells.count("share of all") == 3
+
+
+def test_classes_without_an_image_are_named_and_few_classes_are_all_listed() -> None:
+    name = "split 0" + HOSTILE[0]
+    content = page.render(make(["cat", "dog", "emu"], statistics={name: {"labels": {"cat": 2, "dog": 31}}})).decode()
+    assert content.index("<bdi>dog") < content.index("<bdi>cat")
+    assert "15.5 : 1" in content and "very unequal" in content and "emu</bdi>" in content
+    assert "1 class without an image" in content and '<svg class="curve"' not in content
+
+
+@pytest.mark.parametrize("count", [41, 1_000, 22_000])
+def test_many_classes_are_shown_by_a_curve_and_both_ends(count: int) -> None:
+    counts = {f"class {index:05d}": count - index for index in range(count)}
+    content = page.render(make(list(counts), statistics={"split 0" + HOSTILE[0]: {"labels": counts}})).decode()
+    section = content.split('id="labels"')[1].split("</section>")[0]
+    assert section.count("<tr><th") - 2 == 30 and 'class="curve"' in section
+    assert f"{count - 30:,} class" in section
+    assert "class 00000<" in section and f"class {count - 1:05d}<" in section and "class 00020<" not in section
+
+
+def test_bars_are_as_long_as_their_shares_and_are_seen_unless_they_are_empty() -> None:
+    counts = {"formats": {"jpeg": 10**6, "png": 1, "gif": 500_000, "bmp": 0}}
+    content = page.render(make(statistics={"split 0" + HOSTILE[0]: counts})).decode()
+    images = content.split('id="images"')[1].split("</section>")[0]
+    assert re.findall(r'<rect width="([0-9.]+)"', images)[:4] == ["100", "50", "0.6", "0"]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        pytest.param("cat", "cat", id="plain"),
+        pytest.param("<script>alert(1)</script>", "<script>alert(1)</script>", id="script"),
+        pytest.param("\" onclick='x'", "\" onclick='x'", id="quotes"),
+        pytest.param("&amp;", "&amp;", id="entity"),
+        pytest.param("\u202eabc\u2066", "\\u202eabc\\u2066", id="right-to-left-override"),
+        pytest.param("שלום", "שלום", id="right-to-left-script"),
+        pytest.param("caf\udce9", "caf\\xe9", id="byte-that-is-no-utf8"),
+        pytest.param("\ud800", "\\ud800", id="lone-surrogate"),
+        pytest.param("a\nb\0\x1b[0m", "a\\u000ab\\u0000\\u001b[0m", id="controls"),
+        pytest.param("\U000e0041", "\\U000e0041", id="invisible-tag"),
+        pytest.param("क्\u200dष", "क्\u200dष", id="joiner"),
+        pytest.param("x" * visible_text.MAX_CHARS, "x" * visible_text.MAX_CHARS, id="just-fits"),
+        pytest.param(7, "7", id="number"),
+    ],
+)
+def test_text_is_shown_as_it_is_and_adds_no_element(value: object, shown: str) -> None:
+    found = Events(page.shown(value))
+    assert ("".join(found.texts), found.tags, found.attributes) == (shown, ["bdi"], [])
+
+
+def test_long_text_keeps_both_ends_and_more_of_it_in_its_title() -> None:
+    found = Events(page.shown("a" * 5000 + "b" * 5000))
+    (shown,) = found.texts
+    assert len(shown) == visible_text.MAX_CHARS and shown.startswith("aaa") and shown.endswith("bbb") and "…" in shown
+    ((name, title),) = found.attributes
+    assert name == "title" and title is not None and len(title) == 400
+
+
+@given(st.text(st.characters(), max_size=200))
+def test_any_text_is_one_element_that_can_be_stored(value: str) -> None:
+    shown = page.shown(value)
+    shown.encode()
+    assert Events(shown).tags == ["bdi"]
+    assert not any(char in shown for char in "\u202a\u202b\u202d\u202e\u2066\u2067\u2068\n\r\0")
+
+
+def test_decode_keeps_bytes_that_are_no_utf8() -> None:
+    assert "caf\\xe9" in page.shown(visible_text.decode(b"caf\xe9"))
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "shown"),
+    [
+        (0, 10, "0.0 %"),
+        (1, 3, "33.3 %"),
+        (1, 10**6, "< 0.1 %"),
+        (10**6 - 1, 10**6, "> 99.9 %"),
+        (10, 10, "100.0 %"),
+        (0, 0, "0.0 %"),
+    ],
+)
+def test_percent_shows_no_share_as_nothing_or_as_all(part: int, whole: int, shown: str) -> None:
+    assert page.percent(part, whole) == shown

@@ -83,6 +83,38 @@ def test_profile_is_converted_to_srgb_on_request() -> None:
     assert not np.array_equal(np.asarray(PIL.Image.open(io.BytesIO(converted.data))), NOISE[..., :3])
 
 
+TRANSPARENT = {"P": bytes([255, 0, 255]), "L": 7, "RGB": (7, 7, 7), "1": 0}  # of the first pixels; see clear_corner
+
+
+def clear_corner(mode: str, profile: str | None) -> bytes:
+    """Returns a PNG whose upper left pixel is transparent, and no other one of another color."""
+    picture = PIL.Image.new(mode, (6, 4), {"P": 0, "L": 90, "RGB": (200, 90, 30), "1": 255}[mode])
+    picture.putpixel((0, 0), {"P": 1, "L": 7, "RGB": (7, 7, 7), "1": 0}[mode])
+    if mode == "P":
+        picture.putpalette([200, 90, 30, 7, 7, 7, 1, 2, 3])
+    icc = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    icc = icc.replace(b"rXYZ", b"tmp0").replace(b"bXYZ", b"rXYZ").replace(b"tmp0", b"bXYZ")
+    options = {"icc_profile": icc} if profile == "srgb" and mode in ("P", "RGB") else {}
+    return save(picture, "PNG", transparency=TRANSPARENT[mode], **options)
+
+
+@pytest.mark.parametrize("profile", ["keep", "srgb"])
+@pytest.mark.parametrize("mode", TRANSPARENT)
+def test_transparent_colors_show_the_background(mode: str, profile: str) -> None:
+    data = clear_corner(mode, profile)
+    found = pixels_of(ImagePolicy(profile=profile, background=(0, 255, 0)), data)
+    assert found.shape == (4, 6, 3) and found[0, 0].tolist() == [0, 255, 0]
+    assert len(np.unique(found.reshape(-1, 3), axis=0)) == 2
+    assert ImagePolicy(profile="keep").prepare(data).data == data
+
+
+@pytest.mark.parametrize("mode", ["P", "RGB"])
+def test_profile_keeps_the_transparency_of_a_palette_and_of_one_color(mode: str) -> None:
+    found = pixels_of(ImagePolicy(profile="srgb"), clear_corner(mode, "srgb"))
+    assert found.shape == (4, 6, 4)
+    assert found[..., 3].tolist() == [[0, *[255] * 5], *[[255] * 6] * 3]
+
+
 @pytest.mark.parametrize("mode", ["L", "RGB", "LA", "RGBA"])
 @pytest.mark.parametrize(("color", "kept"), [("keep", "L RGB LA RGBA"), ("rgb", "RGB"), ("gray", "L"), ("mean", "L")])
 def test_bytes_are_kept_where_the_colors_are_as_wanted(mode: str, color: str, kept: str) -> None:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import strategies
 from PIL import Image
 
-from imagebeam.transforms.images import orientations, pixels, turn_png
+from imagebeam.transforms.images import orientations, pixels
 from imagebeam.transforms.images.orientations import Box
+from tests import pictures
 
 ORIENTATIONS = range(1, 9)
 fractions = strategies.floats(0, 1)
@@ -20,7 +21,7 @@ def test_box_holds_the_same_pixels(orientation: int) -> None:
     picture = Image.fromarray(np.arange(8 * 16, dtype=np.uint8).reshape(8, 16))
     turned = pixels.turn_upright(picture, orientation)
     assert turned.size[::-1] == orientations.turn_size(8, 16, orientation)
-    assert (np.asarray(turned) == turn_png.turn_pixels(np.asarray(picture), orientation)).all()
+    assert (np.asarray(turned) == pictures.turn_pixels(np.asarray(picture), orientation)).all()
 
     def cut(image: Image.Image, box: Box) -> np.ndarray:
         width, height = image.size
@@ -28,7 +29,7 @@ def test_box_holds_the_same_pixels(orientation: int) -> None:
             box.xmin * width, box.ymin * height, box.xmax * width, box.ymax * height)]))  # fmt: skip
 
     box = Box(xmin=2 / 16, xmax=7 / 16, ymin=1 / 8, ymax=4 / 8)
-    expected = turn_png.turn_pixels(cut(picture, box), orientation)
+    expected = pictures.turn_pixels(cut(picture, box), orientation)
     assert cut(turned, orientations.turn_box(box, orientation)).tolist() == expected.tolist()
 
 
@@ -38,7 +39,7 @@ def test_box_holds_the_same_pixels(orientation: int) -> None:
 def test_point_is_at_the_same_pixel(row: int, column: int, orientation: int) -> None:
     image = np.zeros((8, 16), np.uint8)
     image[row, column] = 1
-    turned = turn_png.turn_pixels(image, orientation)
+    turned = pictures.turn_pixels(image, orientation)
     x, y = orientations.turn_point((column + 0.5) / 16, (row + 0.5) / 8, orientation)
     assert turned[int(y * turned.shape[0]), int(x * turned.shape[1])] == 1
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import ImageCms
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, prepare, resample, structure
+from imagebeam.transforms.images import checked_image, pixels, resample, structure
 from imagebeam.transforms.images.encoders import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
 from imagebeam.transforms.images.scaling import Scaling
@@ -322,9 +322,11 @@ def test_broken_exif_leaves_the_picture_as_it_is(exif: bytes) -> None:
 
 
 @pytest.mark.parametrize("color", ["keep", "mean"])
-def test_resize_is_pillows_bicubic(color: str) -> None:
+def test_resize_by_pillow_is_its_bicubic(color: str) -> None:
     photo = pictures.photo(60, 40)
-    image = ImagePolicy(encode="raw", color=color, scaling=Scaling((25, 20))).prepare(save(photo, "PNG"))
+    image = ImagePolicy(encode="raw", color=color, scaling=Scaling((25, 20), resampler="pillow")).prepare(
+        save(photo, "PNG")
+    )
     mean = PIL.Image.fromarray((np.asarray(photo).astype(int).sum(2) // 3).astype(np.uint8))
     expected = np.asarray((photo if color == "keep" else mean).resize((20, 25)))  # bicubic is Pillow's default
     assert np.array_equal(values_of(image).squeeze(), expected)
@@ -334,7 +336,8 @@ def test_resize_is_pillows_bicubic(color: str) -> None:
 def test_palette_is_resized_as_colors_not_as_indices() -> None:
     data = save(pictures.photo(60, 40).convert("P"), "PNG")
     found = values_of(ImagePolicy(encode="raw", scaling=Scaling((20, 30))).prepare(data))
-    assert np.array_equal(found, np.asarray(open_picture(data).convert("RGB").resize((30, 20))))
+    expected = resample.resize(open_picture(data).convert("RGB"), (30, 20), "bicubic")
+    assert np.array_equal(found, np.asarray(expected))
 
 
 @pytest.mark.parametrize(
@@ -410,44 +413,21 @@ def test_bare_pixels_are_prepared_like_other_images(channels: int) -> None:
     assert (resized.height, resized.width, resized.channels) == (4, 5, 1)
 
 
+@pytest.mark.parametrize("resampler", ["native", "pillow"])
 @pytest.mark.parametrize(
-    ("fields", "channels_in_c"),
-    [
-        ({"scaling": Scaling((4, 5))}, {1, 3}),
-        ({"scaling": Scaling((40, 5), filter="lanczos")}, {1, 3}),
-        ({"scaling": Scaling(shortest_side=7), "encode": "int64_list"}, {1, 3}),
-        ({"scaling": Scaling(max_pixels=9)}, {1, 3}),
-        ({"scaling": Scaling(shortest_side=70)}, set()),  # keeps its size
-        ({"scaling": Scaling((4, 5), fit="crop")}, set()),
-        ({"scaling": Scaling((4, 5), fit="pad")}, set()),
-        ({"scaling": Scaling((4, 5)), "color": "gray"}, set()),
-        ({"scaling": Scaling((4, 5)), "sum_pixels": True}, set()),
-        ({"scaling": Scaling((4, 5)), "encode": "png"}, set()),
-        ({"scaling": Scaling((40, 50))}, set()),  # too large
-    ],
-    ids=lambda fields: "-".join(map(str, fields)) if isinstance(fields, dict) else "",
+    "fields",
+    [{"size": (4, 5)}, {"size": (40, 5), "filter": "lanczos"}, {"shortest_side": 7}, {"max_pixels": 9}],
+    ids=str,
 )
-def test_bare_pixels_that_are_scaled_in_c_are_those_of_pillow(
-    monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], channels_in_c: set[int]
-) -> None:
-    in_c: set[int] = set()
-    resize_bytes = resample.resize_bytes
-    monkeypatch.setattr(prepare, "_MAX_BARE_PIXELS", 1999)
-
-    def note(data: bytes, shape: tuple[int, int, int], *further: Any) -> bytes | None:
-        scaled = resize_bytes(data, shape, *further)
-        in_c.update([shape[2]] if scaled is not None else [])
-        return scaled
-
+def test_bare_pixels_are_scaled_as_pictures_are(fields: dict[str, Any], resampler: str) -> None:
+    how = Scaling(**fields, resampler=resampler)
     for channels in (1, 2, 3, 4):
-        shape = (13, 17, channels)
-        data = np.ascontiguousarray(NOISE[..., :channels]).tobytes()
-        policy = ImagePolicy(**{"raw_shape": shape, "encode": "raw", **fields})
-        monkeypatch.setattr(resample, "resize_bytes", note)
-        found = policy.prepare(data)
-        monkeypatch.setattr(resample, "resize_bytes", lambda *_: None)
-        assert found == policy.prepare(data)
-    assert in_c == (channels_in_c if resample._has_same_pixels() else set())
+        array = np.ascontiguousarray(NOISE[:13, :17, :channels])
+        found = ImagePolicy(raw_shape=(13, 17, channels), encode="raw", scaling=how).prepare(array.tobytes())
+        picture = pixels.from_bytes(array.tobytes(), (13, 17, channels))
+        expected = resample.resize(picture, how.scaled(17, 13), how.filter, resampler)
+        assert found.data == expected.tobytes()
+        assert (found.width, found.height) == expected.size
 
 
 @pytest.mark.parametrize("encoding", ["keep", *ENCODINGS])

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import strategies
 from PIL import Image
 
+from imagebeam import _writer
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, exif, orientations, pixels, structure, turn_jpeg, turn_upright
 from tests import encoded_images, jpeg_coefficients
 from tests.pictures import damage, encode, photo, psnr
 
-if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
-    pytest.importorskip("imagebeam._turn", reason="was not built here: docs/upright.md says what it needs")
+if os.environ.get("IMAGEBEAM_CI") != "1" and turn_upright.library() is None:  # there it must be built
+    pytest.skip("TurboJPEG was not built in: docs/upright.md says what it needs", allow_module_level=True)
 
 WHOLE_BLOCKS, PARTIAL_BLOCKS = (96, 64), (93, 61)  # width, height
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -81,11 +82,46 @@ def test_whole_blocks_are_turned_without_loss(kind: str, orientation: int) -> No
     assert turn_upright.turn_upright(source) == found
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "progressive"])
+def test_turned_coefficients_are_those_of_the_source_mirrored_and_transposed(kind: str) -> None:
+    for orientation in range(2, 9):
+        source = turned_photo(kind, WHOLE_BLOCKS, orientation)
+        found = jpeg_coefficients.read(turn_upright.turn_upright(source).image.data)
+        steps = (
+            orientations.mirrors_columns(orientation),
+            orientations.mirrors_rows(orientation),
+            orientations.swaps_sides(orientation),
+        )
+        expected = [jpeg_coefficients.turn(each, *steps) for each in jpeg_coefficients.read(source.data)]
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected):
+            assert (one.table == other.table).all() and (one.blocks == other.blocks).all()
+
+
+def test_segment_between_scans_is_not_moved_before_them() -> None:
+    source = turned_photo("progressive", WHOLE_BLOCKS, 2).data
+    second_scan = source.index(b"\xff\xda", source.index(b"\xff\xda") + 2)
+    between = structure.check_image(encoded_images.insert(source, second_scan, b"\xff\xfe\0\4hi"))
+    assert turn_jpeg.turn_without_loss(between) is None
+    assert turn_upright.turn_upright(between).image.orientation == 1
+
+
+def test_large_header_takes_no_memory() -> None:
+    source = turned_photo("444", WHOLE_BLOCKS, 2)
+    assert turn_jpeg.turn_without_loss(source._replace(height=65_496, width=65_496)) is None
+
+
+@pytest.mark.parametrize("orientation", [0, 9, -1])
+def test_unknown_orientation_is_refused(orientation: int) -> None:
+    with pytest.raises(ValueError, match=f"EXIF orientation {orientation}, expected 1 to 8"):
+        _writer.turn_jpeg(b"", orientation, False)
+
+
 @pytest.mark.parametrize("orientation", range(2, 9))
 @pytest.mark.parametrize("kind", KINDS)
 def test_partial_blocks_are_encoded_again_like_the_source(kind: str, orientation: int) -> None:
     source = turned_photo(kind, PARTIAL_BLOCKS, orientation)
-    found = turn_upright.upright_jpeg(source)
+    found = turn_upright.turn_upright(source)
     assert found.is_lossless == (orientation == 5)  # which mirrors nothing
     check_turned(source, found.image, 36)
     assert 0.8 < len(found.image.data) / len(source.data) < 1.1
@@ -93,8 +129,8 @@ def test_partial_blocks_are_encoded_again_like_the_source(kind: str, orientation
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_the_c_extension_every_jpeg_is_encoded_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (turn_upright.library() or "").startswith("libjpeg-turbo ")
-    monkeypatch.setattr(turn_jpeg, "_turn", None)
+    assert (turn_upright.library() or "").startswith("TurboJPEG ")
+    monkeypatch.setattr(turn_jpeg, "_writer", None)
     assert turn_upright.library() is None
     source = turned_photo(kind, WHOLE_BLOCKS, 6)
     found = turn_upright.turn_upright(source)

@@ -12,11 +12,12 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, shard_names, storage, verify_shards
-from imagebeam.transforms import commit_dataset, dataset_settings, summaries
-from imagebeam.transforms.commit import commit_rights
+from imagebeam.transforms import dataset_settings, summaries
+from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import compare_with_committed, decide_plan
+from imagebeam.transforms.publish import commit_rights
 from tests import delayed_storage, races
 from tests.unit.transforms import small_dataset
 

@@ -8,8 +8,8 @@ PATHS = output_paths.OutputPaths("gs://b/pets")
 
 
 def test_paths_are_below_the_output() -> None:
-    assert PATHS.control == "gs://b/pets/.imagebeam"
-    assert PATHS.publish_marker == "gs://b/pets/.imagebeam/publishing"
+    assert PATHS.metadata == "gs://b/pets/.imagebeam"
+    assert PATHS.commit_lock == "gs://b/pets/.imagebeam/publishing"
     assert PATHS.catalog == "gs://b/pets/catalog.json"
     assert PATHS.lock == "gs://b/pets/.imagebeam/lock"
     assert PATHS.last_run == "gs://b/pets/.imagebeam/last-run.json"

@@ -12,7 +12,8 @@ from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
-from imagebeam.transforms import commit_dataset, dataset_settings
+from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.output import tfds_metadata

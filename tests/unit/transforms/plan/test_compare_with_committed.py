@@ -6,7 +6,8 @@ import pathlib
 import pytest
 
 from imagebeam import catalog as catalog_lib
-from imagebeam.transforms import commit_dataset, dataset_settings, summaries
+from imagebeam.transforms import dataset_settings, summaries
+from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef
 from imagebeam.transforms.plan import compare_with_committed, decide_plan
 from tests.unit.transforms import small_dataset
@@ -149,7 +150,7 @@ def test_plan_beside_stray_shard_is_refused_unless_a_commit_of_ours_left_it(
     assert make_plan(dataclasses.replace(dataset, overwrite=True)).message == message
     staged = pathlib.Path(dataset.paths.staging("f1"))
     staged.mkdir(parents=True)
-    pathlib.Path(dataset.paths.publish_marker).write_text("f1")
+    pathlib.Path(dataset.paths.commit_lock).write_text("f1")
     assert make_plan(dataset).message == message  # a commit was cut short, but it did not put this file there
     shard = catalog_lib.Shard("validation-00000-of-00004", 0, 0, 0)
     catalog = dataclasses.replace(EMPTY, splits={"validation": catalog_lib.Split((shard,))})
@@ -186,7 +187,8 @@ def test_plan_beside_users_file_of_our_name_is_refused_unless_a_commit_of_ours_l
     assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
     staged = pathlib.Path(dataset.paths.staging("f1"))
     staged.mkdir(parents=True)
-    (staged / "catalog.json").write_text(dataclasses.replace(EMPTY, labels=("cat",)).to_json())
+    named = dataclasses.replace(EMPTY, labels=("cat",), files={name: catalog_lib.File(1, 0)})
+    (staged / "catalog.json").write_text(named.to_json())
     assert make_plan(dataset).action == "write"
 
 

@@ -173,7 +173,7 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
             id="nothing-at-all",
         ),
         pytest.param(
-            {"features": features.resolve_features({}, None, {}, has_segmentation=True)},
+            {"features": features.resolve_features({}, None, {}, given=("segmentation",))},
             ranking_of({}),
             Tally(0, {"not_included": 3}, ()),
             NO_REJECTS,
@@ -183,7 +183,7 @@ COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "lab
             id="no-path-of-an-image",
         ),
         pytest.param(
-            {"features": features.resolve_features({}, None, {}, has_segmentation=True)},
+            {"features": features.resolve_features({}, None, {}, given=("segmentation",))},
             ranking_of({}),
             Tally(0, {"image_without_mask": 3}, ()),
             NO_REJECTS,

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from imagebeam import storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.images import limits, prepare
 from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
-from tests import delayed_storage, kept_writers
+from tests import delayed_storage
 from tests.unit.transforms import small_dataset
 from tests.unit.transforms.test_deadly_images import HEIC, write_plugin
 
@@ -62,7 +61,7 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+def job(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     write_plugin(tmp_path, monkeypatch)
     settings = small_dataset.make_settings(tmp_path / "out")
     refs = small_dataset.make_refs(tmp_path / "images", per_label=6)
@@ -74,8 +73,7 @@ def job(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job
         return submit(self, function, task, mend)
 
     monkeypatch.setattr(writer_processes.WriterProcesses, "submit", noted)
-    with kept_writers.fresh():
-        yield job
+    return job
 
 
 def test_first_attempt_is_marked_while_it_writes_and_no_longer(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,6 @@ from tests.unit.transforms import small_dataset
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
     pytest.importorskip("imagebeam._writer", reason="was not built here: docs/reader.md tells what it needs")
-pytestmark = pytest.mark.skipif(records._put_jpeg is None, reason="this processor has no SSE 4.2")
 
 FEATURES = features.resolve_features({}, "class", {"weight": ("int64", False)})
 RECIPE = encode.ExampleRecipe(FEATURES, {"cat": 0, "dog": 1}, ("columns/weight",))
@@ -75,7 +74,9 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
         path = root / name
         path.write_bytes(content)
         status, label = path.stat(), ("cat", "dog")[number % 2]
-        ref = ImageRef(f"{name}\udcff", str(path), status.st_size, status.st_mtime_ns, label=label, facts=b"facts")
+        ref = ImageRef(
+            f"{name}\udcff", str(path), status.st_size, status.st_mtime_ns, label=label, fingerprint=b"facts"
+        )
         found.append(ref._replace(columns=(number,)))
     (root / "gone.jpg").unlink()
     (root / "changed.jpg").write_bytes(UPRIGHT)

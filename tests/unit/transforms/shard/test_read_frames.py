@@ -256,7 +256,7 @@ def test_boxes_are_repeated_and_each_picture_has_the_size_that_they_are_for(tmp_
         write_file(tmp_path, "other.gif", animation("gif", 2, 0)),
     ]
     boxes = tuple(f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
-    every = features.resolve_features({}, "class", {}, has_objects=True)
+    every = features.resolve_features({}, "class", {}, given=("objects",))
     layout = {
         "features": tuple(each for each in every if "object" not in each.key or each.key in boxes),
         "columns": boxes,

@@ -8,7 +8,6 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator
 
-import google_crc32c
 import pytest
 
 from imagebeam import example, records, storage
@@ -92,7 +91,7 @@ def test_refs_of_task_are_in_the_order_of_ranks(refs: list[ImageRef]) -> None:
 
 def test_write_twice_from_scratch_gives_equal_bytes(refs: list[ImageRef], layout: DatasetSettings) -> None:
     first = write(layout, refs), staged_files(layout)
-    storage.storage_of(layout.output).remove_tree(layout.paths.control)
+    storage.storage_of(layout.output).remove_tree(layout.paths.metadata)
     assert (write(layout, refs), staged_files(layout)) == first
 
 
@@ -109,20 +108,6 @@ def test_write_of_finished_shard_keeps_it(
     first, files = write(layout, refs), staged_files(layout)
     monkeypatch.setattr(shard_writer.ShardWriter, "write_unfinished", refuse_to_write)
     assert (write(layout, refs), staged_files(layout)) == (first._replace(is_kept=True), files)
-
-
-def test_finished_shard_has_the_checksum_of_its_index_even_if_an_older_version_left_it_out(
-    refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = write(layout, refs)
-    index = staged_files(layout)[INDEX]
-    assert first.shard.index_file == (len(index), google_crc32c.value(index))
-    done = pathlib.Path(layout.paths.staging("f1"), DONE)
-    fields = json.loads(done.read_text())
-    del fields["shard"]["index_crc32c"]
-    done.write_text(json.dumps(fields))
-    monkeypatch.setattr(shard_writer.ShardWriter, "write_unfinished", refuse_to_write)
-    assert write(layout, refs) == first._replace(is_kept=True)
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import elements
-from imagebeam.transforms.elements import ImageRef, Label
+from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.images.checked_image import Image, PixelSums
 from imagebeam.transforms.shard import statistics
 
@@ -83,19 +82,6 @@ def test_build_counts_kinds_and_ranges() -> None:
 )
 def test_build_of_images_without_class_counts_no_labels(label: int | float | None) -> None:
     assert count([(label, Image(b"", "png", 1, 1, 3, "RGB"))])["labels"] == {}
-
-
-@given(st.lists(st.tuples(st.sampled_from(["cat", ("cat", "dog"), (), 7, 0.5, None]), st.booleans())), images)
-def test_images_counted_as_alike_are_counted_like_any(members: list[tuple[Label, bool]], image: Image) -> None:
-    measures = statistics.measure("/k", image._replace(sums=None))
-    each, alike = statistics.StatisticsBuilder(), statistics.StatisticsBuilder()
-    for label, is_alike in members:
-        each.add(elements.classes_of(label), measures)
-        if is_alike:
-            alike.add_alike([label], measures)
-        else:
-            alike.add(elements.classes_of(label), measures)
-    assert json.dumps(alike.build()) == json.dumps(each.build())
 
 
 def test_build_without_images_has_empty_ranges() -> None:

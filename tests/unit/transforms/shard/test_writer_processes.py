@@ -7,13 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 import imagebeam
 from imagebeam.transforms.shard import writer_processes
-from tests import command_line, kept_writers, patience
+from tests import command_line, patience
 
 EVALUATE = eval  # tasks are expressions
 OPEN_FILES = (  # apart from the three standard streams
@@ -39,11 +38,9 @@ with writer_processes.start(3) as pool:
 
 
 @pytest.fixture(autouse=True)
-def _fresh_and_patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Starts the processes that users get, and leaves a process that ends by itself the time for it."""
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves a process that ends by itself the time for it."""
     monkeypatch.setattr(writer_processes, "_PATIENCE_SEC", patience.HANG_SEC)
-    with kept_writers.fresh():
-        yield
 
 
 needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks for processes in /proc")
@@ -232,15 +229,6 @@ def test_processes_started_beside_a_users_modules_import_ours(
         assert pool.submit(EVALUATE, "__import__('imagebeam').__path__[0]").result() == imagebeam.__path__[0]
 
 
-def test_call_begun_early_is_taken_once_and_then_made_again() -> None:
-    with writer_processes.start(1) as pool:
-        pool.begin(eval, "__import__('time').time()")
-        pool.submit(EVALUATE, "__import__('time').sleep(0.01)").result()
-        before = time.time()
-        assert pool.take(eval, "__import__('time').time()").result() < before
-        assert pool.take(eval, "__import__('time').time()").result() >= before
-
-
 @pytest.mark.parametrize("way", ["script", "code", "stdin"])
 def test_processes_start_from_a_program_without_a_main_guard(way: str, tmp_path: pathlib.Path) -> None:
     script = tmp_path / "convert_mine.py"
@@ -282,14 +270,3 @@ def test_processes_get_settings_of_malloc_unless_the_user_sets_them(monkeypatch:
         "MALLOC_TOP_PAD_": "4096",
     }
     assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
-
-
-def test_early_answer_reaches_the_launcher_before_the_task_ends() -> None:
-    found: list[bytes] = []
-    with writer_processes.start(1) as pool:
-        assert pool.submit(writer_processes.answer_early, b"part", on_early=found.append).result() is None
-        assert found == [b"part"]
-        assert pool.submit(writer_processes.answer_early, b"dropped").result() is None  # nobody asked for it
-        assert pool.submit(len, "ab").result() == 2
-        assert pool.size == 1
-    assert found == [b"part"]

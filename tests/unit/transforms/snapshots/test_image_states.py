@@ -110,21 +110,23 @@ def test_state_without_contents_has_no_field_that_earlier_versions_do_not_know()
     assert list(fields) == ["keys", "facts", "num_bytes", "positions", "labels", "measures", "rejects"]
 
 
-def test_still_covers_what_facts_do_but_versions() -> None:
-    still = image_states.still_of(FULL, keep_position=True)
+def test_stable_fingerprint_covers_what_fingerprints_do_but_versions() -> None:
+    stable = image_states.stable_fingerprint_of(FULL, keep_position=True)
     assert FULL.mask is not None
     later = tuple(each._replace(version=each.version + 1) for each in FULL.further)
     newer = FULL._replace(
         version=FULL.version + 1, mask=FULL.mask._replace(version=FULL.mask.version + 1), further=later
     )
-    assert image_states.still_of(newer, keep_position=True) == still
-    assert image_states.facts_of(newer, keep_position=True) != image_states.facts_of(FULL, keep_position=True)
+    assert image_states.stable_fingerprint_of(newer, keep_position=True) == stable
+    assert image_states.fingerprint_of(newer, keep_position=True) != image_states.fingerprint_of(
+        FULL, keep_position=True
+    )
     larger = FULL._replace(mask=FULL.mask._replace(size=FULL.mask.size + 1))
     fewer = FULL._replace(further=FULL.further[1:])
     for other in (FULL._replace(size=FULL.size + 1), FULL._replace(label="other"), larger, fewer):
-        assert image_states.still_of(other, keep_position=True) != still
+        assert image_states.stable_fingerprint_of(other, keep_position=True) != stable
     among_others = FULL._replace(offset=100, length=200, blocks=elements.SnappyBlocks(300, 4))
-    assert image_states.still_of(among_others, keep_position=True) == still
+    assert image_states.stable_fingerprint_of(among_others, keep_position=True) == stable
 
 
 def test_content_tells_the_bytes_of_image_and_mask_apart() -> None:
@@ -135,13 +137,13 @@ def test_content_tells_the_bytes_of_image_and_mask_apart() -> None:
     assert {(content[:8], len(content)) for content in contents} == {(b"8 bytes.", image_states.CONTENT_BYTES)}
 
 
-def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
-    facts = image_states.facts_of(FULL, keep_position=True)
+def test_fingerprint_covers_all_that_a_record_is_made_of_but_folders() -> None:
+    fingerprint = image_states.fingerprint_of(FULL, keep_position=True)
     left_out = {
         "key",
         "group",
         "inside",
-        "facts",
+        "fingerprint",
         "content",
         "replaces",
         "frame",
@@ -152,12 +154,12 @@ def test_facts_cover_all_that_a_record_is_made_of_but_folders() -> None:
     changes["further"] = FULL.further * 2
     changes |= {"uri": "other.png", "split": "other", "mask": FULL.mask._replace(size=FULL.mask.size + 1)}
     for field, value in changes.items():
-        other = image_states.facts_of(FULL._replace(**{field: value}), keep_position=True)
-        assert (other == facts) == (field in left_out), field
+        other = image_states.fingerprint_of(FULL._replace(**{field: value}), keep_position=True)
+        assert (other == fingerprint) == (field in left_out), field
     moved = FULL._replace(uri=f"/elsewhere/{FULL.uri.rpartition('/')[2]}")
-    assert image_states.facts_of(moved, keep_position=True) == facts
+    assert image_states.fingerprint_of(moved, keep_position=True) == fingerprint
     later = FULL._replace(position=FULL.position + 1)
-    assert image_states.facts_of(later, False) == image_states.facts_of(FULL, False)
+    assert image_states.fingerprint_of(later, False) == image_states.fingerprint_of(FULL, False)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.transforms import elements
+from imagebeam.transforms.formats import yolo
 from imagebeam.transforms.images import image_objects
-from imagebeam.transforms.objects import yolo_text
 from imagebeam.transforms.sources import annotated_files, files, image_source
 from tests import detection_sets
 
 RULE = annotated_files.PairRule(".txt", "images", "labels", "keep")
 RULE_LIST = annotated_files.Part("train", "train.txt", is_list=True)
-READER = yolo_text.YoloReader(image_objects.ClassNames(("cat",)))
+READER = yolo.YoloReader(image_objects.ClassNames(("cat",)))
 
 
 def source(root: pathlib.Path, *parts: annotated_files.Part, **options: object) -> annotated_files.AnnotatedFilesSource:
@@ -25,7 +25,7 @@ def source(root: pathlib.Path, *parts: annotated_files.Part, **options: object) 
 
 
 def listed(found: annotated_files.AnnotatedFilesSource) -> tuple[list[elements.ImageRef], list[elements.Reject], dict]:
-    listings = image_source.list_whole(found)
+    listings = list(found.list_all())
     assert [problem for listing in listings for problem in listing.problems] == []
     refs = [ref for listing in listings for ref in elements.unpack_refs(listing.packed_refs)]
     assert len(refs) == sum(listing.num_refs for listing in listings)
@@ -130,7 +130,7 @@ def test_missing_list_is_a_problem(tmp_path: pathlib.Path) -> None:
 def test_rows_are_looked_up_apart(tmp_path: pathlib.Path) -> None:
     detection_sets.write_yolo(tmp_path, {"images": 3})
     found = pickle.loads(pickle.dumps(source(tmp_path, annotated_files.Part("train", "images"))))
-    assert isinstance(found, image_source.RowSource)
+    assert found.spreads == "rows"
     (batch,) = found.list_rows()
     assert isinstance(batch, image_source.RowBatch)
     assert found.look_up(batch).num_refs == 3

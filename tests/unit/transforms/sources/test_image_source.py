@@ -66,15 +66,3 @@ def test_parts_are_listed_in_order_up_to_an_error(monkeypatch: pytest.MonkeyPatc
     assert [each.problems for each in found] == [
         (), (), ("b cannot be read (Input/output error); run the command again",),
     ]  # fmt: skip
-
-
-def test_list_whole_returns_every_listing_of_the_source() -> None:
-    class TwoListings:
-        def list_all(self) -> Iterator[image_source.Listing]:
-            builder = image_source.ListingBuilder()
-            for _ in range(2):
-                builder.add(REF)
-                yield builder.take()
-
-    found = image_source.list_whole(TwoListings())
-    assert [each.num_refs for each in found] == [1, 1]

@@ -10,7 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from imagebeam import errors
-from imagebeam.transforms import elements, unpacked_content
+from imagebeam.transforms import elements
+from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import containers, parquet, table_rows

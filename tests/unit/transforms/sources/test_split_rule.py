@@ -12,9 +12,9 @@ from imagebeam.transforms.sources.split_rule import SplitRule
 EIGHTY_TWENTY = (("train", 0.8), ("test", 0.2))
 THREE = (("train", 0.7), ("validation", 0.2), ("test", 0.1))
 
-CARVED = SplitRule(
+HELD_OUT = SplitRule(
     "source",
-    carve=(("validation", "train", 1000),),
+    holdout=(("validation", "train", 1000),),
     rename=(("t10k", "test"),),
     declared=("train", "test", "validation"),
 )
@@ -49,9 +49,9 @@ def ref(key: str, **fields: object) -> ImageRef:
             SplitRule("source", rename=(("t10k", "test"),), declared=("train", "test")), ref("1", split="t10k"), "test",
             id="source-renamed",
         ),
-        pytest.param(CARVED, ref("train/00999", split="train", position=999), "validation", id="carved-last"),
-        pytest.param(CARVED, ref("train/01000", split="train", position=1000), "train", id="carved-no-more"),
-        pytest.param(CARVED, ref("test/00000", split="t10k"), "test", id="carved-from-another"),
+        pytest.param(HELD_OUT, ref("train/00999", split="train", position=999), "validation", id="held-out-last"),
+        pytest.param(HELD_OUT, ref("train/01000", split="train", position=1000), "train", id="held-out-no-more"),
+        pytest.param(HELD_OUT, ref("test/00000", split="t10k"), "test", id="held-out-from-another"),
         pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/1.jpg"), "train", id="hash"),
         pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/3.jpg"), "test", id="hash-of-another"),
         pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY, seed=5), ref("cat/3.jpg"), "train", id="other-seed"),
@@ -81,7 +81,7 @@ def test_apply_gives_the_split_and_changes_nothing_else(rule: SplitRule, image: 
             SplitRule("column"), ref("1.jpg", split="\u0664"), r"must consist of letters", id="digit-elsewhere"
         ),
         pytest.param(
-            CARVED,
+            HELD_OUT,
             ref("1", split="extra"),
             r"^split 'extra' is not among the declared ones, train, test, validation$",
             id="source-not-declared",
@@ -170,9 +170,9 @@ def test_row_after_all_counts_is_told_how_to_be_taken() -> None:
 
 
 @pytest.mark.parametrize("by", ["source", "column", "index"])
-def test_first_rows_of_a_split_are_carved_out(by: str) -> None:
+def test_first_rows_of_a_split_are_held_out(by: str) -> None:
     counts = (("train", None),) if by == "index" else ()
-    rule = SplitRule(by, counts=counts, carve=(("validation", "train", 2),))
+    rule = SplitRule(by, counts=counts, holdout=(("validation", "train", 2),))
     found = [rule.apply(ref("1.jpg", position=row, split="train")).split for row in range(4)]
     assert found == ["validation", "validation", "train", "train"]
     if by != "index":

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms import unpacked_content
+from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import table_rows, tfrecord

@@ -1,0 +1,76 @@
+"""HttpStorage, against a server on this machine that refuses, fails, is silent and drips."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam import storage
+from imagebeam.storage import remote
+from imagebeam.transforms import elements
+from tests.servers import web
+
+OPTIONS = {"requests_timeout": 0.3}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with web.serve({"/a.bin": b"0123456789"}) as address:
+        yield address
+
+
+def test_files_are_looked_up_read_and_downloaded(server: str, tmp_path: pathlib.Path) -> None:
+    store = storage.storage_of(server, OPTIONS)
+    assert store.stat(f"{server}/a.bin")[:3] == ("a.bin", storage.FILE, 10)
+    assert store.read(f"{server}/a.bin") == b"0123456789"
+    store.download(f"{server}/a.bin", str(tmp_path / "a"))
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize("does_read", [False, True], ids=["stat", "read"])
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("{server}/gone.jpg", "not_found"),
+        ("{server}/410", "not_found"),
+        ("{server}/401", "http_403"),
+        ("{server}/403", "http_403"),
+        ("{server}/451", "http_4xx"),
+        ("{server}/429", "http_4xx"),
+        ("{server}/503", "http_5xx"),
+        ("{server}/silent", "timeout"),
+        ("http://no-such-host.invalid/a.jpg", "dns"),
+        ("http://127.0.0.1:1/a.jpg", "unreadable"),
+    ],
+)
+def test_failure_is_an_error_of_the_file_that_tells_its_cause(
+    server: str, address: str, reason: str, does_read: bool
+) -> None:
+    uri = address.format(server=server)
+    store = storage.storage_of(uri, OPTIONS)
+    with remote.budget(0.3), pytest.raises(OSError) as caught:
+        store.read(uri) if does_read else store.stat(uri)
+    assert elements.Reason.of_error(caught.value).value == reason
+    assert not storage.is_fault(caught.value)
+    assert uri in str(caught.value)
+
+
+def test_server_that_drips_is_given_up_when_the_time_of_the_request_is_over(server: str) -> None:
+    with remote.budget(0.3), pytest.raises(storage.RequestError, match=r"/drip: no whole .* within 0\.3 s") as caught:
+        storage.storage_of(server, OPTIONS).read(f"{server}/drip")
+    assert caught.value.cause == "timeout"
+
+
+def test_server_that_is_silent_is_left_alone_and_one_that_answers_is_not(server: str) -> None:
+    with web.serve({}) as silent, remote.budget(0.3):
+        store = storage.storage_of(silent, {"requests_timeout": 0.31})  # known to no other test
+        details = []
+        for number in range(5):
+            with pytest.raises(storage.RequestError) as caught:
+                store.read(f"{silent}/silent/{number}")
+            assert caught.value.cause == "timeout"
+            details.append(str(caught.value))
+        assert [("was not asked again" in each) for each in details] == [False] * 3 + [True] * 2
+        assert store.read(f"{server}/a.bin") == b"0123456789"

@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from imagebeam import errors, storage
+from imagebeam.features import BYTES, FLOAT, INT64
+from imagebeam.transforms import elements
+from imagebeam.transforms.elements import ImageRef, Reason, Reject
+from imagebeam.transforms.formats.tables import table_formats
+from imagebeam.transforms.formats.tables.manifest import ManifestSource, Trust
+from imagebeam.transforms.sources import image_source, table_rows
+from tests import image_sets, listed_bucket, spread_rows
+
+JPEG = image_sets.make_image(1)
+FORMATS = ("csv", "jsonl", "parquet")
+
+Row = Mapping[str, Any]
+
+
+def encode(rows: Sequence[Row], manifest_format: str) -> bytes:
+    if manifest_format == "parquet":
+        buffer = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(list(rows)), buffer)
+        return buffer.getvalue()
+    if manifest_format == "jsonl":
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def read(source: ManifestSource) -> tuple[list[ImageRef], list[Reject], list[str]]:
+    found = spread_rows.list_both_ways(source)
+    refs = [ref for item in found if item.num_refs for ref in elements.unpack_refs(item.packed_refs)]
+    return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
+
+
+def make_source(uri: str, manifest_format: str, **options: Any) -> ManifestSource:
+    """Makes a source; `options` are its own or those of its rows, with columns as (name, kind)."""
+    names = {field.name for field in dataclasses.fields(table_rows.RowFields)}
+    columns = tuple(table_rows.Column(*column) for column in options.pop("columns", ()))
+    fields = table_rows.RowFields(columns=columns, **{name: options.pop(name) for name in names & set(options)})
+    return ManifestSource(uri, manifest_format, fields=fields, **options)
+
+
+class Folder:
+    """A folder with images and manifests."""
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+
+    def image(self, name: str) -> str:
+        """Writes an image; returns its address."""
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(JPEG)
+        return str(target)
+
+    def source(self, data: bytes | str | Sequence[Row], manifest_format: str = "csv", **options: Any) -> ManifestSource:
+        """Writes a manifest of these bytes, text or rows; returns its source."""
+        uri = self.path / f"manifest.{manifest_format}"
+        if isinstance(data, str):
+            data = data.encode("utf-8", "surrogateescape")
+        uri.write_bytes(data if isinstance(data, bytes) else encode(data, manifest_format))
+        return make_source(str(uri), manifest_format, **options)
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> Folder:
+    (tmp_path / "root").mkdir()
+    return Folder(tmp_path / "root")
+
+
+COLUMNS = (("age", INT64), ("dose", FLOAT), ("note", BYTES))
+NAMES = ("image", "id", "class", "set", "patient", "age", "dose", "note")
+CELLS = [
+    ("a.jpg", "k1", "cat", "train", "p 1", 7, 0.5, "x"),
+    ("b/c d.jpg", "2", 'a "dog", or\ntwo', "test", "p,2", -1, 2.0, " "),
+    ('ünï,\n"q".jpg', "k\t3", "\N{CAT FACE}", "", None, 2**63 - 1, -1e-7, "é\r\n"),
+]
+ROWS = [dict(zip(NAMES, cells, strict=True)) for cells in CELLS]
+
+
+@pytest.mark.parametrize(
+    ("manifest_format", "data"),
+    [
+        *(
+            pytest.param(manifest_format, encode(ROWS, manifest_format), id=manifest_format)
+            for manifest_format in FORMATS
+        ),
+        pytest.param("csv", b"\xef\xbb\xbf" + encode(ROWS, "csv"), id="csv-with-bom"),
+        pytest.param("jsonl", b"\xef\xbb\xbf" + encode(ROWS, "jsonl"), id="jsonl-with-bom"),
+        pytest.param("jsonl", "".join(json.dumps(row) + "\r\n" for row in ROWS).encode(), id="jsonl-in-ascii"),
+    ],
+)
+def test_every_format_gives_the_same_references(folder: Folder, manifest_format: str, data: bytes) -> None:
+    uris = [folder.image(str(row["image"])) for row in ROWS]
+    source = folder.source(
+        data, manifest_format, key="id", label="class", split="set", group="patient", columns=COLUMNS
+    )
+    source.check_columns()
+    found = [
+        ("k1", "cat", "train", "p 1", (7, 0.5, b"x")),
+        ("2", 'a "dog", or\ntwo', "test", "p,2", (-1, 2.0, b" ")),
+        ("k\t3", "\N{CAT FACE}", "", "", (2**63 - 1, -1e-7, "é\r\n".encode())),
+    ]
+    expected = [
+        ImageRef(key, uri, len(JPEG), os.stat(uri).st_mtime_ns, 0, -1, position, label, split, group, columns)
+        for position, (uri, (key, label, split, group, columns)) in enumerate(zip(uris, found, strict=True))
+    ]
+    assert read(source) == (expected, [], [])
+
+
+@pytest.mark.parametrize("manifest_format", FORMATS)
+def test_path_is_the_key_by_default(folder: Folder, manifest_format: str) -> None:
+    folder.image("a.jpg")
+    (ref,), rejects, problems = read(folder.source([{"image": "./a.jpg", "more": "x"}], manifest_format))
+    assert (ref.key, ref.uri) == ("a.jpg", f"{folder.path}/a.jpg")
+    assert (ref.label, ref.split, ref.group, ref.columns) == (None, "", "", ())
+    assert (rejects, problems) == ([], [])
+
+
+@pytest.mark.parametrize("manifest_format", FORMATS)
+def test_empty_label_is_none_in_every_format(folder: Folder, manifest_format: str) -> None:
+    folder.image("a.jpg")
+    rows = [{"image": "a.jpg", "label": label} for label in ("x", "", None)]
+    refs, _, _ = read(folder.source(rows, manifest_format, label="label"))
+    assert [ref.label for ref in refs] == ["x", None, None]
+
+
+def test_name_that_is_not_utf8_opens_its_file(folder: Folder) -> None:
+    name = os.fsdecode(b"caf\xe9.jpg")
+    folder.image(name)
+    for data, manifest_format in (("image\n" + name, "csv"), (f'{{"image": "{name}"}}', "jsonl")):
+        ((ref,), rejects, _) = read(folder.source(data, manifest_format))
+        assert (ref.key, rejects) == (name, [])
+        assert storage.storage_of(ref.uri).read(ref.uri) == JPEG
+    table = pa.table({"image": pa.array([os.fsencode(name)], pa.binary()), "note": pa.array([b"\xff"], pa.binary())})
+    pq.write_table(table, folder.path / "m.parquet")
+    ((ref,), rejects, _) = read(make_source(f"{folder.path}/m.parquet", "parquet", columns=(("note", BYTES),)))
+    assert (ref.key, ref.columns, rejects) == (name, (b"\xff",), [])
+
+
+def test_csv_without_a_header_is_read_with_the_given_names(folder: Folder) -> None:
+    folder.image("a.jpg")
+    folder.image("b.jpg")
+    source = folder.source("a.jpg,cat\nb.jpg,dog\nb.jpg\n", label="class", header=("image", "class"))
+    source.check_columns()
+    refs, (reject,), problems = read(source)
+    assert [(ref.key, ref.label, ref.position) for ref in refs] == [("a.jpg", "cat", 0), ("b.jpg", "dog", 1)]
+    assert (reject.reason, problems) == (Reason.BAD_ROW, [])
+    with pytest.raises(errors.ConfigError, match=r"has no column 'class'; its columns are 'image'"):
+        folder.source("a.jpg,cat\n", label="class", header=("image",)).check_columns()
+
+
+@pytest.mark.parametrize(("name", "delimiter", "separator"), [("x.tsv", None, "\t"), ("x.csv", " ", " ")])
+def test_delimiter_is_that_of_the_extension_or_the_config(
+    folder: Folder, name: str, delimiter: str | None, separator: str
+) -> None:
+    folder.image("a, b.jpg")
+    (folder.path / name).write_text(f'image{separator}age\n"a, b.jpg"{separator}7\n')
+    uri = f"{folder.path}/{name}"
+    source = make_source(uri, table_formats.format_of(uri), columns=(("age", INT64),), delimiter=delimiter)
+    source.check_columns()
+    ((ref,), rejects, problems) = read(source)
+    assert (ref.key, ref.columns, rejects, problems) == ("a, b.jpg", (7,), [], [])
+
+
+def test_blank_lines_are_skipped(folder: Folder) -> None:
+    folder.image("a.jpg")
+    for data, manifest_format in (
+        ("\n\nimage,x\r\n\na.jpg,1\n\n\na.jpg,2\n\n", "csv"),
+        ('\n{"image": "a.jpg"}\n \n{"image": "a.jpg"}', "jsonl"),
+    ):
+        source = folder.source(data, manifest_format)
+        source.check_columns()
+        refs, rejects, problems = read(source)
+        assert [ref.position for ref in refs] == [0, 1]
+        assert (rejects, problems) == ([], [])
+
+
+def test_many_rows_are_split_into_several_listings(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_source, "MAX_REFS", 3)
+    folder.image("a.jpg")
+    rows = [{"image": "a.jpg" if index % 2 else "gone.jpg"} for index in range(7)]
+    source = folder.source(rows)
+    assert [item.num_refs + len(item.rejects) for item in source.list_all()] == [3, 3, 1]
+    refs, rejects, _ = read(source)
+    assert [ref.position for ref in refs] == [1, 3, 5]
+    assert [reject.detail.split()[1] for reject in rejects] == ["2", "4", "6", "8"]  # lines of the file
+
+
+# Manifests that cannot be used
+
+
+@pytest.mark.parametrize("manifest_format", ["csv", "parquet"])
+def test_missing_columns_are_a_config_error_that_names_those_there(folder: Folder, manifest_format: str) -> None:
+    source = folder.source([{"path": "a.jpg", "label": "x"}], manifest_format, label="label", split="set")
+    complaint = (
+        f"manifest {source.uri!r} has no column 'image', 'set'; its columns are 'path', 'label'; "
+        "set source.manifest.image, label.column and the like"
+    )
+    with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
+        source.check_columns()
+
+
+def test_json_lines_may_leave_out_all_but_the_image(folder: Folder) -> None:
+    folder.image("a.jpg")
+    source = folder.source('{"image": "a.jpg"}\n{"image": "a.jpg", "label": "x"}', "jsonl", label="label")
+    source.check_columns()
+    assert [ref.label for ref in read(source)[0]] == [None, "x"]
+    with pytest.raises(errors.ConfigError, match="has no column 'image'; its columns are 'file', 'label'; set source"):
+        folder.source('{"file": "a.jpg", "label": "x"}', "jsonl", label="label").check_columns()
+
+
+def test_column_twice_is_a_config_error_if_it_is_needed(folder: Folder) -> None:
+    folder.image("a.jpg")
+    source = folder.source("image,label,x,label\na.jpg,1,2,3\n", label="label")
+    complaint = f"manifest {source.uri!r} has the column 'label' twice; rename one of them"
+    with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
+        source.check_columns()
+    folder.source("image,x,x\na.jpg,1,2\n").check_columns()
+
+
+@pytest.mark.parametrize(
+    ("data", "manifest_format", "complaint"),
+    [
+        pytest.param(b"no parquet", "parquet", "cannot be read as parquet: .*[Pp]arquet", id="not-parquet"),
+        pytest.param(b'image,"a"b\n', "csv", "cannot be read as csv: ',' expected after '\"'", id="broken-header"),
+        pytest.param(None, "csv", r"cannot be read as csv: \[Errno 2\] No such file or directory", id="missing"),
+    ],
+)
+def test_manifest_that_cannot_be_read_is_a_config_error(
+    folder: Folder, data: bytes | None, manifest_format: str, complaint: str
+) -> None:
+    source = folder.source(data or b"", manifest_format)
+    if data is None:
+        os.unlink(source.uri)
+    with pytest.raises(errors.ConfigError, match=f"manifest {source.uri!r} {complaint}"):
+        source.check_columns()
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        pytest.param('image\na.jpg\n"a.jpg\na.jpg\n', "line 4: unexpected end of data", id="open-quote"),
+        pytest.param('image\na.jpg\n"a.jpg"x\n', "line 3: ',' expected after '\"'", id="text-after-a-quote"),
+    ],
+)
+def test_truncated_csv_is_a_problem_after_its_whole_rows(folder: Folder, data: str, complaint: str) -> None:
+    folder.image("a.jpg")
+    source = folder.source(data)
+    refs, rejects, problems = read(source)
+    assert ([ref.key for ref in refs], rejects) == (["a.jpg"], [])
+    assert problems == [f"manifest {source.uri!r} cannot be read to its end: {complaint}"]
+
+
+# Rows that cannot be used
+
+
+def reject_of(folder: Folder, data: str | Sequence[Row], manifest_format: str = "csv", **options: Any) -> Reject:
+    """Returns the reject of the only bad row."""
+    folder.image("good.jpg")
+    source = folder.source(data, manifest_format, **options)
+    refs, (reject,), problems = read(source)
+    assert [ref.uri for ref in refs] == [f"{folder.path}/good.jpg"]
+    assert problems == []
+    assert reject.stage == "list"
+    prefix = f"{ {'csv': 'line 3', 'jsonl': 'line 2', 'parquet': 'row 1'}[manifest_format] } of {source.uri}: "
+    assert reject.detail.startswith(prefix)
+    return reject._replace(detail=reject.detail.removeprefix(prefix))
+
+
+@pytest.mark.parametrize(
+    ("line", "detail"),
+    [
+        pytest.param("a.jpg", "1 cells, the header has 2; quote the cells that hold commas", id="too-few"),
+        pytest.param("a,b.jpg,x", "3 cells, the header has 2; quote the cells that hold commas", id="too-many"),
+    ],
+)
+def test_ragged_row_of_a_csv_is_a_reject(folder: Folder, line: str, detail: str) -> None:
+    reject = reject_of(folder, f"image,label\ngood.jpg,x\n{line}\n", label="label")
+    assert reject == Reject("line 3", f"{folder.path}/manifest.csv", "list", Reason.BAD_ROW, detail)
+
+
+@pytest.mark.parametrize(
+    ("line", "detail"),
+    [
+        pytest.param("{broken}", "not JSON: Expecting property name enclosed in double quotes", id="syntax"),
+        pytest.param('{"image": "a.jpg"', "not JSON: Expecting ',' delimiter", id="cut-short"),
+        pytest.param('["a.jpg"]', "a JSON list, expected an object", id="list"),
+        pytest.param('"a.jpg"', "a JSON str, expected an object", id="text"),
+        pytest.param("null", "a JSON NoneType, expected an object", id="null"),
+        pytest.param(
+            '{"image": "\\ud800.jpg"}', "not JSON: 'utf-8' codec can't encode character", id="half-a-character"
+        ),
+        pytest.param("[" * 100_000, "not JSON: maximum recursion depth exceeded", id="deep"),
+    ],
+)
+def test_bad_json_line_is_a_reject(folder: Folder, line: str, detail: str) -> None:
+    reject = reject_of(folder, f'{{"image": "good.jpg"}}\n{line}\n', "jsonl")
+    assert reject[:4] == ("line 2", f"{folder.path}/manifest.jsonl", "list", Reason.BAD_ROW)
+    assert reject.detail.startswith(detail)
+
+
+@pytest.mark.parametrize("manifest_format", FORMATS)
+@pytest.mark.parametrize("empty", ["", None])
+def test_empty_image_cell_is_a_reject(folder: Folder, manifest_format: str, empty: str | None) -> None:
+    reject = reject_of(
+        folder, [{"image": "good.jpg", "id": "1"}, {"image": empty, "id": "2"}], manifest_format, key="id"
+    )
+    uri = f"{folder.path}/manifest.{manifest_format}"
+    assert reject == Reject("2", uri, "list", Reason.BAD_ROW, "column 'image' is empty")
+
+
+def test_empty_key_cell_is_a_reject(folder: Folder) -> None:
+    reject = reject_of(folder, "image,id\ngood.jpg,1\na.jpg,\n", key="id")
+    assert reject == Reject("line 3", "a.jpg", "list", Reason.BAD_ROW, "column 'id' is empty")
+
+
+def test_missing_file_is_a_reject(folder: Folder) -> None:
+    for path in ("gone.jpg", "no/folder.jpg", "good.jpg/below"):
+        reject = reject_of(folder, f"image\ngood.jpg\n{path}\n")
+        assert reject == Reject(path, path, "list", Reason.NOT_FOUND, f"there is no file '{folder.path}/{path}'")
+
+
+def test_path_of_an_unreadable_file_is_a_reject(folder: Folder) -> None:
+    os.mkfifo(folder.path / "pipe.jpg")
+    (folder.path / "folder.jpg").mkdir()
+    (folder.path / "loop.jpg").symlink_to("loop.jpg")
+    cases = {
+        "pipe.jpg": f"'{folder.path}/pipe.jpg' is not a regular file (special)",
+        "folder.jpg": f"'{folder.path}/folder.jpg' is not a regular file (directory)",
+        ".": f"'{folder.path}/.' is not a regular file (directory)",
+        "loop.jpg": f"'{folder.path}/loop.jpg' cannot be read (Too many levels of symbolic links)",
+        "x" * 300: f"'{folder.path}/{'x' * 300}' cannot be read (File name too long)",
+    }
+    for path, detail in cases.items():
+        reject = reject_of(folder, f"image\ngood.jpg\n{path}\n")
+        assert reject == Reject(path, path, "list", Reason.UNREADABLE, detail)
+    reject = reject_of(folder, '{"image": "good.jpg"}\n{"image": "a\\u0000.jpg"}\n', "jsonl")
+    assert reject.reason is Reason.UNREADABLE
+    assert reject.detail.startswith(f"'{folder.path}/a\\x00.jpg' is not a valid path (")
+    assert "embedded null" in reject.detail
+
+
+# Paths that leave the manifest's folder
+
+
+@pytest.mark.parametrize("path", ["../out.jpg", "a/../../out.jpg", "{parent}/out.jpg", "file://{parent}/out.jpg"])
+def test_path_outside_is_a_reject_unless_it_is_allowed(folder: Folder, path: str) -> None:
+    (folder.path.parent / "out.jpg").write_bytes(JPEG)
+    path = path.format(parent=folder.path.parent)
+    detail = f"{path!r} leaves '{folder.path}'; source.manifest.allow_outside: true would take it"
+    data = f"image\ngood.jpg\n{path}\n"
+    assert reject_of(folder, data) == Reject(path, path, "list", Reason.OUTSIDE_ROOT, detail)
+
+    (_, ref), rejects, _ = read(folder.source(data, allow_outside=True))
+    assert (ref.key, rejects) == ("../out.jpg" if path.endswith("../out.jpg") else ref.uri, [])
+    assert os.path.samefile(ref.uri, folder.path.parent / "out.jpg")
+
+
+@pytest.mark.parametrize(
+    "path", ["a/../in.jpg", "{root}/in.jpg", "FILE://localhost{root}/in.jpg", "{root}/../root/in.jpg"]
+)
+def test_path_inside_the_folder_is_accepted_in_any_spelling(folder: Folder, path: str) -> None:
+    uri = folder.image("in.jpg")
+    path = path.format(root=folder.path)
+    ((ref,), rejects, _) = read(folder.source(f"image\n{path}\n"))
+    assert (ref.key, ref.uri, rejects) == ("in.jpg", uri, [])  # one key for one file
+
+
+def test_path_in_a_folder_with_the_same_prefix_is_outside(folder: Folder) -> None:
+    (folder.path.parent / "root2").mkdir()
+    (folder.path.parent / "root2/a.jpg").write_bytes(JPEG)
+    for path in (f"{folder.path}2/a.jpg", "../root2/a.jpg"):
+        assert reject_of(folder, f"image\ngood.jpg\n{path}\n").reason is Reason.OUTSIDE_ROOT
+
+
+def test_address_of_an_unknown_scheme_is_a_reject_even_if_allowed(folder: Folder) -> None:
+    data = "image\ngood.jpg\nnfs://host/a.jpg\n"
+    reject = reject_of(folder, data)
+    assert (reject.reason, reject.uri) == (Reason.OUTSIDE_ROOT, "nfs://host/a.jpg")
+    reject = reject_of(folder, data, allow_outside=True)
+    assert (reject.reason, reject.uri) == (Reason.UNREADABLE, "nfs://host/a.jpg")
+    assert reject.detail.startswith("address 'nfs://host/a.jpg': scheme 'nfs' is not known; write a path, or gs://")
+
+
+def test_file_address_with_a_host_is_a_reject(folder: Folder) -> None:
+    reject = reject_of(folder, "image\ngood.jpg\nfile://a/b.jpg\n", allow_outside=True)
+    assert reject.reason is Reason.UNREADABLE
+    assert reject.detail.startswith("address 'file://a/b.jpg' names a host after file://")
+
+
+def test_manifest_given_by_a_bare_name_resolves_beside_itself(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.image("a.jpg")
+    folder.source("image\na.jpg\n/etc/passwd\n")
+    monkeypatch.chdir(folder.path)
+    (ref,), (reject,), _ = read(ManifestSource("manifest.csv", "csv"))
+    assert (ref.uri, reject.reason) == ("./a.jpg", Reason.OUTSIDE_ROOT)
+
+
+@pytest.mark.parametrize(
+    ("manifest_format", "bad"), [("csv", "old"), ("jsonl", "old"), ("jsonl", [1]), ("parquet", "old")], ids=str
+)
+def test_value_of_another_kind_is_a_reject(folder: Folder, manifest_format: str, bad: object) -> None:
+    good = "7" if manifest_format == "parquet" else 7
+    rows = [{"image": "good.jpg", "age": good}, {"image": "good.jpg", "age": bad}]
+    reject = reject_of(folder, rows, manifest_format, columns=(("age", INT64),))
+    several = "[1] is a list, expected one value; for a list set columns.age.list: true"
+    detail = f"column 'age': {several if bad == [1] else repr(bad) + ' is not an integer'}"
+    assert reject == Reject("good.jpg", "good.jpg", "list", Reason.BAD_VALUE, detail)
+
+
+# Rows that are taken as they are
+
+
+@pytest.mark.parametrize("manifest_format", FORMATS)
+def test_trusted_rows_are_taken_with_the_size_in_their_column_and_no_look_at_a_file(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, manifest_format: str
+) -> None:
+    rows = [{"image": "gone.jpg", "bytes": 5}, {"image": "b/c.jpg", "bytes": None}, {"image": "../out.jpg", "bytes": 7}]
+    source = folder.source(rows, manifest_format, trust=Trust("bytes"))
+    source.check_columns()
+    monkeypatch.setattr(storage.LocalStorage, "stat", None)
+    refs, rejects, problems = read(source)
+    root = str(folder.path)
+    assert refs == [ImageRef("gone.jpg", f"{root}/gone.jpg", 5), ImageRef("b/c.jpg", f"{root}/b/c.jpg", position=1)]
+    assert ([reject.reason for reject in rejects], problems) == ([Reason.OUTSIDE_ROOT], [])
+    assert [ref.size for ref in read(dataclasses.replace(source, trust=Trust()))[0]] == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("cell", "detail"),
+    [
+        pytest.param("many", "column 'bytes': 'many' is not an integer", id="text"),
+        pytest.param("-1", "column 'bytes': '-1' is negative; expected a number of bytes", id="negative"),
+    ],
+)
+def test_size_that_is_no_number_of_bytes_is_a_reject(folder: Folder, cell: str, detail: str) -> None:
+    reject = reject_of(folder, f"image,bytes\ngood.jpg,7\nbad.jpg,{cell}\n", trust=Trust("bytes"))
+    assert reject == Reject("bad.jpg", "bad.jpg", "list", Reason.BAD_VALUE, detail)
+
+
+def test_column_of_sizes_must_exist(folder: Folder) -> None:
+    with pytest.raises(errors.ConfigError, match="has no column 'bytes'; its columns are 'image'"):
+        folder.source("image\na.jpg\n", trust=Trust("bytes")).check_columns()
+
+
+# Rows whose files are found by listing folders
+
+
+def test_rows_of_a_bucket_are_looked_up_by_pages_with_the_same_result(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = listed_bucket.Bucket([f"all/{index:04d}.jpg" for index in range(0, 2000, 2)] + ["all/0003.jpg/below"], 100)
+    local, opened = storage.storage_of, str(tmp_path / "m.csv")
+    monkeypatch.setattr(storage, "storage_of", lambda uri: bucket if uri.startswith("stub://") else local(uri))
+    monkeypatch.setattr(table_rows, "is_absolute", lambda path: path.startswith("stub://"))
+    monkeypatch.setattr(storage, "normalize", str)
+    names = [f"stub://b/all/{index:04d}.jpg" for index in range(1000)]
+    (tmp_path / "m.csv").write_text("image\n" + "".join(f"{name}\n" for name in names))
+    refs, rejects, problems = read(ManifestSource(opened, "csv", allow_outside=True))
+    assert [ref.uri for ref in refs] == names[::2]
+    assert problems == []
+    reasons = {reject.uri: reject.reason for reject in rejects}
+    assert reasons == dict.fromkeys(names[1::2], Reason.NOT_FOUND) | {"stub://b/all/0003.jpg": Reason.UNREADABLE}
+    assert bucket.num_looks <= 4  # of 2000: `read` lists twice
+    assert bucket.num_pages <= 14

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms import elements
+from imagebeam.transforms.formats import box_csv
+from tests import detection_sets
+
+ROW = "0.jpg,40,20,cat,0,0,10,10\n"
+
+
+def open_csv(root: pathlib.Path, **section: Any) -> box_csv.BoxCsvSource:
+    fields = {"source": {"by": "box_csv", "uri": str(root), "box_csv": section}, "output": {"uri": f"{root}-out"}}
+    found = open_source.make_source(config_lib.parse_config(fields, "test"))
+    assert isinstance(found, box_csv.BoxCsvSource)
+    return found
+
+
+def listed(source: box_csv.BoxCsvSource) -> tuple[dict[str, elements.ImageRef], dict[str, str], dict[str, int]]:
+    refs, rejects, passed_over = {}, {}, {}
+    for found in source.list_all():
+        assert found.problems == ()
+        refs.update({ref.key: ref for ref in elements.unpack_refs(found.packed_refs)})
+        rejects.update({reject.key: f"{reject.reason}: {reject.detail}" for reject in found.rejects})
+        passed_over.update(found.passed_over)
+    return refs, rejects, passed_over
+
+
+def write_rows(root: pathlib.Path, rows: str, encoding: str = "utf-8") -> None:
+    for number in range(3):
+        detection_sets.write_image(root / "images" / f"{number}.jpg", number)
+    (root / "train.csv").write_bytes(f"{detection_sets.CSV_HEADER}\n{rows}".encode(encoding))
+
+
+def test_columns_have_other_names_and_boxes_their_size(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_image(tmp_path / "images/0.jpg", 0)
+    (tmp_path / "data").mkdir()
+    rows = "id;w;h;label;x;y;bw;bh;other\n0.jpg;40;20;cat;10;5;20;10;1\n0.jpg;40;20;;;;;;\n"
+    (tmp_path / "data/train.csv").write_text(rows)
+    columns = {"filename": "id", "width": "w", "height": "h", "class": "label", "xmin": "x", "ymin": "y"}
+    for names, expected in (
+        (("box_width", "box_height"), (0.25, 0.75, 0.25, 0.75)),
+        (("xmax", "ymax"), (0.25, 0.5, 0.25, 0.5)),
+    ):
+        section = {**columns, names[0]: "bw", names[1]: "bh"}
+        refs, rejects, _ = listed(open_csv(tmp_path, columns=section, delimiter=";"))
+        assert not rejects
+        edges = dict(zip(box_csv.COLUMNS, refs["images/0.jpg"].columns, strict=True))
+        found = [edges[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")]
+        assert found == [(each,) for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("head", "section", "message"),
+    [
+        pytest.param(
+            detection_sets.CSV_HEADER.replace(",", ";"),
+            {},
+            r"has no column filename, .*: set source.box_csv.delimiter: ';'",
+            id="semicolons",
+        ),
+        pytest.param("\ufeff", {}, "looks like UTF-16 text; save it as UTF-8", id="utf-16"),
+        pytest.param(
+            detection_sets.CSV_HEADER,
+            {"columns": {"xmin": "left"}},
+            r"has no column left; its first .*filename,width,height,class,left,.*set source.box_csv.columns for other",
+            id="renamed",
+        ),
+        pytest.param(
+            detection_sets.CSV_HEADER, {"columns": {"box_width": "w"}}, "box_width and box_height go together", id="one"
+        ),
+        pytest.param(
+            detection_sets.CSV_HEADER,
+            {"columns": {"box_width": "w", "box_height": "h", "xmax": "r"}},
+            "in place of xmax and ymax",
+            id="both",
+        ),
+    ],
+)
+def test_head_that_does_not_fit_is_refused_with_the_setting(
+    tmp_path: pathlib.Path, head: str, section: dict[str, Any], message: str
+) -> None:
+    detection_sets.write_image(tmp_path / "images/0.jpg", 0)
+    encoding = "utf-16-le" if head == "\ufeff" else "utf-8"
+    (tmp_path / "train.csv").write_bytes(f"{head}\n{ROW}".encode(encoding))
+    with pytest.raises(errors.ConfigError, match=message):
+        open_csv(tmp_path, **section)
+
+
+def test_images_outside_of_all_splits_are_counted_and_their_folders_named(tmp_path: pathlib.Path) -> None:
+    write_rows(tmp_path, ROW)
+    for name in ("unlabeled/deep/2.PNG", "unlabeled/deep/3.txt", ".cache/4.jpg", "notes/a.txt"):
+        detection_sets.write_image(tmp_path / name, 1)
+    source = open_csv(tmp_path)
+    assert source.unread == ("unlabeled",)
+    _, _, passed_over = listed(source)
+    assert passed_over["image_outside_splits"] == 1
+    (note,) = source.facts().notes
+    assert note.startswith("folders with images that belong to no split, and are not read: unlabeled; to read them")
+
+
+def test_rows_of_an_image_are_joined_wherever_they_are(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_csv(tmp_path / "train_labels.csv", tmp_path / "images" / "train", range(8))
+    refs, rejects, passed_over = listed(open_csv(tmp_path))
+    assert (rejects, passed_over) == ({}, {})
+    assert len(refs) == 8
+    for number in range(8):
+        ref = refs[f"images/train/{number}.jpg"]
+        assert (ref.split, ref.expected) == ("train", detection_sets.SIZE[::-1])
+        columns = dict(zip(box_csv.COLUMNS, ref.columns, strict=True))
+        found = {
+            (name.decode(), label, *(round(edge, 5) for edge in box))
+            for name, label, *box in zip(
+                columns["image/object/class/text"],
+                columns["image/object/class/label"],
+                *(columns[f"image/object/bbox/{edge}"] for edge in ("xmin", "xmax", "ymin", "ymax")),
+            )
+        }
+        expected = detection_sets.boxes(number)
+        assert found == {(each.name, detection_sets.CLASSES.index(each.name) + 1, *each.shares) for each in expected}
+
+
+@pytest.mark.parametrize(
+    ("rows", "reject"),
+    [
+        pytest.param("0.jpg,40,20,cat,0,0,10", "bad_value: .*line 2: ymax is '', expected a finite number", id="short"),
+        pytest.param("0.jpg,40,20,cat,0,0,nan,10", "bad_value: .*xmax is 'nan'", id="nan"),
+        pytest.param("0.jpg,40,20,cat,9,0,5,10", "bad_value: .*the box ends before it begins: 9 to 5", id="order"),
+        pytest.param("0.jpg,x,20,cat,0,0,5,10", "bad_value: .*line 2: height and width are .*'x'", id="width"),
+        pytest.param(f"{ROW}0.jpg,41,20,cat,0,0,5,10", "bad_value: .*41 x 20 in line 3, and 40 x 20 in", id="sizes"),
+        pytest.param("0.jpg,40,20,,0,0,5,10", "unknown_label: .*line 2: the class '' is none of", id="no-class"),
+        pytest.param("7.jpg,40,20,cat,0,0,5,10", "not_found: .*there is no file", id="no-image"),
+        pytest.param("../0.jpg,40,20,cat,0,0,5,10", "outside_root: ", id="outside"),
+        pytest.param(",40,20,cat,0,0,5,10", "bad_row: .*line 2: file_name is ''", id="no-name"),
+    ],
+)
+def test_bad_row_rejects_its_image(tmp_path: pathlib.Path, rows: str, reject: str) -> None:
+    write_rows(tmp_path, f"{rows}\n1.jpg,40,20,cat,0,0,10,10\n")
+    refs, rejects, _ = listed(open_csv(tmp_path))
+    assert list(refs) == ["images/1.jpg"]
+    (found,) = rejects.values()
+    assert re.search(reject, found)
+
+
+def test_boxes_are_clipped_or_dropped_and_counted(tmp_path: pathlib.Path) -> None:
+    write_rows(tmp_path, "0.jpg,40,20,cat,-4,0,50,10\n0.jpg,40,20,cat,50,0,60,10\n0.jpg,40,20,cat,5,0,5,10\n")
+    refs, _, passed_over = listed(open_csv(tmp_path))
+    assert refs["images/0.jpg"].columns[:2] == ((0.0,), (1.0,))
+    assert passed_over == {"object_outside_image": 1, "object_without_area": 1, "not_in_annotations": 2}
+    _, rejects, _ = listed(open_csv(tmp_path, outside="reject"))
+    assert "source.box_csv.outside: clip would cut it" in rejects["images/0.jpg"]
+
+
+def test_images_without_objects_are_kept_or_left_out(tmp_path: pathlib.Path) -> None:
+    write_rows(tmp_path, f"{ROW}1.jpg,40,20,,,,,\n")
+    assert sorted(listed(open_csv(tmp_path))[0]) == ["images/0.jpg", "images/1.jpg"]
+    refs, _, passed_over = listed(open_csv(tmp_path, without_objects=False))
+    assert (list(refs), passed_over["without_objects"]) == (["images/0.jpg"], 1)
+
+
+def test_given_classes_decide_the_ids(tmp_path: pathlib.Path) -> None:
+    write_rows(tmp_path, ROW)
+    refs, _, _ = listed(open_csv(tmp_path, classes=["dog", "cat"], base=0))
+    assert refs["images/0.jpg"].columns[4] == (1,)
+    _, rejects, _ = listed(open_csv(tmp_path, classes=["dog"]))
+    assert "the class 'cat' is none of source.box_csv.classes" in rejects["images/0.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["train_labels.csv", "test_labels.csv", "images/x"], [("train", "images"), ("test", "images")]),
+        (["train_labels.csv", "images/train/x", "train/x"], [("train", "images/train")]),
+        (["train/_annotations.csv", "valid/_annotations.csv"], [("train", "train"), ("valid", "valid")]),
+        (["train.csv"], [("train", "")]),
+    ],
+)
+def test_files_and_folders_are_found(tmp_path: pathlib.Path, files: list[str], expected: list[tuple[str, str]]) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("x")
+    root, splits = box_csv.find(str(tmp_path), box_csv.BoxCsv())
+    assert (root, [(split.name, split.folder) for split in splits]) == (str(tmp_path), expected)
+    root, splits = box_csv.find(str(tmp_path / files[0]), box_csv.BoxCsv())
+    assert [split.name for split in splits] == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (
+            b"image,xmin\n",
+            "has no column filename, width, .*; its first line names image, xmin, expected filename",
+        ),
+        (f"{detection_sets.CSV_HEADER},class\n".encode(), "has the column 'class' twice"),
+    ],
+)
+def test_wrong_header_is_an_error(tmp_path: pathlib.Path, content: bytes, error: str) -> None:
+    (tmp_path / "train.csv").write_bytes(content)
+    with pytest.raises(errors.ConfigError, match=error):
+        open_csv(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "has no rows, so there are no images; fill it"),
+        ("0.jpg,40,20,é,0,0,5,10".encode("latin-1"), "cannot be read as CSV after line 0: .*; save it as UTF-8"),
+        (b'0.jpg,40,20,"cat,0,0,5,10\n1.jpg,40,20,cat,0,0,5,10\n', "unexpected end of data; correct the quotes"),
+        (b'0.jpg,40,20,"cat,0,0,5,10\n1.jpg,40,20,c"at,0,0,5,10\n', "after line 1: .*; correct the quotes"),
+    ],
+)
+def test_unusable_file_is_a_problem(tmp_path: pathlib.Path, content: bytes, problem: str) -> None:
+    (tmp_path / "train.csv").write_bytes(f"{detection_sets.CSV_HEADER}\n".encode() + content)
+    (listing,) = open_csv(tmp_path).list_all()
+    assert re.search(problem, listing.problems[0])
+
+
+def test_no_file_is_an_error(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.ConfigError, match=r"holds no train_labels.csv, train/_annotations.csv or train.csv"):
+        open_csv(tmp_path)
+    with pytest.raises(errors.ConfigError, match="is not a folder; give the folder of the images and CSV files"):
+        open_csv(tmp_path / "nowhere")
+    with pytest.raises(errors.ConfigError, match="name the same in both"):
+        open_csv(tmp_path, annotations={"train": "a.csv"}, images={"test": "b"})

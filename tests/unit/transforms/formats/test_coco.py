@@ -1,0 +1,583 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from imagebeam import errors
+from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms import elements
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.formats import coco, coco_json
+from imagebeam.transforms.objects import object_tables
+from imagebeam.transforms.sources import image_source, table_rows
+from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
+from tests import coco_sets
+
+Fields = dict[str, Any]
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    coco_sets.write(tmp_path / "in")
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def train(root: pathlib.Path) -> Fields:
+    loaded: Fields = json.loads((root / "annotations" / "instances_train2017.json").read_text())
+    return loaded
+
+
+def make_source(root: pathlib.Path, splits: tuple[str, ...] = ("train",), **options: Any) -> coco.CocoSource:
+    names = {"train": "train2017", "validation": "val2017"}
+    parts = [
+        AnnotatedSplit(split, f"{root}/annotations/instances_{names[split]}.json", options.pop("folder", names[split]))
+        for split in splits
+    ]
+    rule = {name: options.pop(name) for name in ("masks", "rejects_outside", "crowd") if name in options}
+    return coco.CocoSource(str(root), tuple(parts), objects=coco_json.ObjectRule(**rule), **options)
+
+
+def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], image_source.Listing]:
+    """Returns all references, and a listing of everything else."""
+    found = list(source.list_all())
+    refs = [ref for each in found for ref in elements.unpack_refs(each.packed_refs)]
+    rejects = tuple(reject for each in found for reject in each.rejects)
+    passed_over = {kind: count for each in found for kind, count in each.passed_over.items()}
+    return refs, image_source.Listing(
+        b"", len(refs), rejects, passed_over, tuple(p for each in found for p in each.problems)
+    )
+
+
+def values(ref: elements.ImageRef) -> Fields:
+    return dict(zip((*coco.COLUMNS, coco.MASKS), ref.columns))
+
+
+def test_every_image_has_the_objects_of_its_id_in_the_order_of_the_file(root: pathlib.Path, train: Fields) -> None:
+    refs, rest = list_all(make_source(root))
+    assert (rest.rejects, rest.passed_over, rest.problems) == ((), {}, ())
+    assert [ref.key for ref in refs] == [f"train2017/{image['file_name']}" for image in train["images"]]
+    for position, (ref, image) in enumerate(zip(refs, train["images"])):
+        path = root / "train2017" / image["file_name"]
+        assert (ref.uri, ref.size, ref.version) == (str(path), path.stat().st_size, path.stat().st_mtime_ns)
+        assert (ref.split, ref.position, ref.expected) == ("train", position, (30, 40))
+        found, objects = values(ref), coco_sets.objects_of(train, image["id"])
+        assert found["image/source_id"] == str(image["id"]).encode()
+        assert found["image/object/bbox/xmin"] == pytest.approx([each["bbox"][0] / 40 for each in objects])
+        assert found["image/object/bbox/ymin"] == pytest.approx([each["bbox"][1] / 30 for each in objects])
+        assert found["image/object/bbox/xmax"] == pytest.approx([sum(each["bbox"][::2]) / 40 for each in objects])
+        assert found["image/object/bbox/ymax"] == pytest.approx([sum(each["bbox"][1::2]) / 30 for each in objects])
+        assert found["image/object/class/label"] == tuple(each["category_id"] for each in objects)
+        names = tuple(coco_sets.CATEGORIES[each["category_id"]].encode() for each in objects)
+        assert found["image/object/class/text"] == names
+        assert found["image/object/area"] == pytest.approx([each["area"] for each in objects])
+        assert found["image/object/is_crowd"] == tuple(each["iscrowd"] for each in objects)
+        assert coco.MASKS not in found
+
+
+@pytest.mark.parametrize("order", [["annotations", "categories", "images"], ["categories", "images", "annotations"]])
+def test_order_of_the_lists_in_the_file_does_not_matter(root: pathlib.Path, train: Fields, order: list[str]) -> None:
+    expected = list_all(make_source(root, masks=True))
+    coco_sets.save(root, "train", {name: train[name] for name in order})
+    assert list_all(make_source(root, masks=True)) == expected
+
+
+def test_byte_order_mark_at_the_start_is_ignored(root: pathlib.Path) -> None:
+    expected = list_all(make_source(root))
+    path = root / "annotations" / "instances_train2017.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    source = make_source(root)
+    source.check()
+    assert list_all(source) == expected
+
+
+def test_source_is_picklable_and_hashable(root: pathlib.Path) -> None:
+    source = make_source(root, fields=table_rows.RowFields(columns=(table_rows.Column("license", "int64"),)))
+    assert pickle.loads(pickle.dumps(source)) == source
+    assert hash(source) == hash(make_source(root, fields=source.fields))
+
+
+def test_fields_of_the_images_become_columns(root: pathlib.Path, train: Fields) -> None:
+    del train["images"][3]["date_captured"]
+    coco_sets.save(root, "train", train)
+    fields = table_rows.RowFields(
+        columns=(table_rows.Column("license", "int64"), table_rows.Column("date_captured", "bytes"))
+    )
+    refs, rest = list_all(make_source(root, fields=fields))
+    assert [ref.columns[-2:] for ref in refs[:3]] == [(number, b"2013-11-14 17:02:52") for number in (1, 2, 3)]
+    (reject,) = rest.rejects
+    assert reject.reason is Reason.BAD_VALUE
+    assert reject.detail.endswith("column 'date_captured' is empty")
+
+
+def test_missing_value_that_is_an_error_is_a_problem(root: pathlib.Path) -> None:
+    fields = table_rows.RowFields(columns=(table_rows.Column("weather", "bytes", missing="error"),))
+    _, rest = list_all(make_source(root, fields=fields))
+    assert "instances_train2017.json" in rest.problems[0]
+    assert "column 'weather' is empty, and columns.weather.missing is error" in rest.problems[0]
+
+
+# --- objects ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bbox", "edges"),  # xmin, xmax, ymin, ymax
+    [
+        pytest.param([-4, -3, 14, 9], (0, 10 / 40, 0, 6 / 30), id="left-and-top"),
+        pytest.param([30, 20, 20, 20], (30 / 40, 1, 20 / 30, 1), id="right-and-bottom"),
+        pytest.param([-10, -10, 100, 100], (0, 1, 0, 1), id="all-round"),
+        pytest.param([0, 0, 40, 30], (0, 1, 0, 1), id="whole-picture"),
+    ],
+)
+def test_box_outside_of_the_picture_is_clipped_at_its_edge(
+    root: pathlib.Path, train: Fields, bbox: list[float], edges: tuple[float, ...]
+) -> None:
+    coco_sets.objects_of(train, 16)[0]["bbox"] = bbox
+    coco_sets.save(root, "train", train)
+    refs, rest = list_all(make_source(root))
+    names = [f"image/object/bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax")]
+    assert [values(refs[1])[name] for name in names] == [pytest.approx([edge]) for edge in edges]
+    assert (rest.rejects, rest.passed_over) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        pytest.param({"bbox": [40, 0, 5, 5]}, "object_outside_image", id="right-of-it"),
+        pytest.param({"bbox": [3, -9, 5, 9]}, "object_outside_image", id="above-it"),
+        pytest.param({"bbox": [3, 3, 0, 9]}, "object_without_area", id="no-width"),
+        pytest.param({"bbox": [3, 3, 9, 0.0]}, "object_without_area", id="no-height"),
+        pytest.param({"image_id": 12345}, "object_of_unknown_image", id="unknown-image"),
+        pytest.param({"image_id": None}, "object_of_unknown_image", id="no-image"),
+    ],
+)
+def test_object_without_area_in_the_picture_is_dropped_and_counted(
+    root: pathlib.Path, train: Fields, change: Fields, kind: str
+) -> None:
+    coco_sets.objects_of(train, 23)[0].update(change)
+    coco_sets.save(root, "train", train)
+    refs, rest = list_all(make_source(root, masks=True))
+    assert (rest.rejects, rest.passed_over, len(refs)) == ((), {kind: 1}, 12)
+    assert {len(values(refs[2])[name]) for name in (*coco.COLUMNS[1:], coco.MASKS)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        pytest.param({"bbox": None}, "bbox is None, expected [x, y, width, height]", id="no-box"),
+        pytest.param({"bbox": [1, 2, 3]}, "bbox is [1, 2, 3], expected [x, y, width, height]", id="three-numbers"),
+        pytest.param({"bbox": [1, 2, "3", 4]}, "bbox is [1, 2, '3', 4], expected", id="text"),
+        pytest.param({"bbox": [1, 2, True, 4]}, "bbox is [1, 2, True, 4], expected", id="true"),
+        pytest.param({"bbox": [1, 2, -3, 4]}, "bbox [1, 2, -3, 4] has a negative size", id="negative"),
+        pytest.param({"bbox": {"x": 1}}, "bbox is {'x': 1}, expected", id="object"),
+        pytest.param({"category_id": 2}, "category_id is 2, which is none of the file's categories", id="category"),
+        pytest.param({"category_id": "dog"}, "category_id is 'dog', which is none", id="category-text"),
+        pytest.param({"category_id": [1]}, "category_id is [1], which is none", id="category-list"),
+        pytest.param({"area": -1}, "area is -1, expected pixels", id="negative-area"),
+        pytest.param({"area": 1e39}, "area is 1e+39, expected pixels", id="huge-area"),
+        pytest.param({"area": "much"}, "area is 'much', expected pixels", id="area-text"),
+        pytest.param({"iscrowd": 2}, "iscrowd is 2, expected 0 or 1", id="crowd"),
+        pytest.param({"iscrowd": "0"}, "iscrowd is '0', expected 0 or 1", id="crowd-text"),
+        pytest.param({"segmentation": [[1, 2]]}, "segmentation holds a polygon of 2 numbers", id="mask"),
+    ],
+)
+def test_image_with_a_wrong_annotation_is_rejected(
+    root: pathlib.Path, train: Fields, change: Fields, detail: str
+) -> None:
+    wrong = coco_sets.objects_of(train, 23)[1]
+    wrong.update(change)
+    coco_sets.save(root, "train", train)
+    refs, rest = list_all(make_source(root, masks=True))
+    (reject,) = rest.rejects
+    assert (reject.key, reject.reason) == ("train2017/000000000023.jpg", Reason.BAD_VALUE)
+    start = f"image 2 of {root}/annotations/instances_train2017.json: annotation {wrong['id']}: "
+    assert reject.detail.startswith(start + detail)
+    assert (len(refs), rest.passed_over, rest.problems) == (11, {}, ())
+
+
+def test_wrong_segmentation_is_ignored_unless_masks_are_stored(root: pathlib.Path, train: Fields) -> None:
+    for each in train["annotations"]:
+        each["segmentation"] = "none"
+    coco_sets.save(root, "train", train)
+    assert list_all(make_source(root))[1].rejects == ()
+
+
+def test_missing_area_is_that_of_the_box_and_missing_crowd_is_zero(root: pathlib.Path, train: Fields) -> None:
+    (only,) = coco_sets.objects_of(train, 16)
+    del only["area"], only["iscrowd"]
+    coco_sets.save(root, "train", train)
+    found = values(list_all(make_source(root))[0][1])
+    assert found["image/object/area"] == pytest.approx([only["bbox"][2] * only["bbox"][3]])
+    assert found["image/object/is_crowd"] == (0,)
+
+
+def test_boxes_outside_of_the_picture_are_rejected_on_request_except_for_rounding(
+    root: pathlib.Path, train: Fields
+) -> None:
+    coco_sets.objects_of(train, 16)[0]["bbox"] = [30, 20, 10.005, 10]
+    beyond = coco_sets.objects_of(train, 23)[0]
+    beyond["bbox"] = [30, 20, 10.5, 10]
+    coco_sets.save(root, "train", train)
+    refs, rest = list_all(make_source(root, rejects_outside=True))
+    (reject,) = rest.rejects
+    assert f"annotation {beyond['id']}: the box from 30 to 40.5 leaves the image, which has 40 px" in reject.detail
+    assert values(refs[1])["image/object/bbox/xmax"] == (1.0,)
+
+
+def test_crowds_are_left_out_on_request_and_counted(root: pathlib.Path, train: Fields) -> None:
+    crowds = sum(each["iscrowd"] for each in train["annotations"])
+    refs, rest = list_all(make_source(root, crowd=False))
+    assert crowds > 0
+    assert rest.passed_over == {"crowd": crowds}
+    assert {flag for ref in refs for flag in values(ref)["image/object/is_crowd"]} == {0}
+    assert sum(len(values(ref)["image/object/area"]) for ref in refs) == len(train["annotations"]) - crowds
+
+
+def test_images_without_objects_are_left_out_on_request_and_counted(root: pathlib.Path) -> None:
+    refs, rest = list_all(make_source(root, without_objects=False))
+    assert (len(refs), rest.passed_over) == (9, {"without_objects": 3})
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "detail"),
+    [
+        pytest.param({"file_name": None}, Reason.BAD_ROW, "file_name is None, expected a name", id="no-name"),
+        pytest.param({"file_name": 7}, Reason.BAD_ROW, "file_name is 7, expected a name", id="number-as-name"),
+        pytest.param({"id": None}, Reason.BAD_ROW, "id is None, expected an integer or a text", id="no-id"),
+        pytest.param({"id": 1.5}, Reason.BAD_ROW, "id is 1.5, expected an integer", id="half-id"),
+        pytest.param({"id": True}, Reason.BAD_ROW, "id is None, expected an integer", id="true-id"),
+        pytest.param({"width": 0}, Reason.BAD_VALUE, "height and width are (30, 0), expected pixels", id="zero"),
+        pytest.param({"height": -1}, Reason.BAD_VALUE, "height and width are (-1, 40)", id="negative"),
+        pytest.param({"height": "30"}, Reason.BAD_VALUE, "height and width are ('30', 40)", id="text"),
+        pytest.param({"file_name": "gone.jpg"}, Reason.NOT_FOUND, "there is no file", id="no-file"),
+        pytest.param({"file_name": "no/folder.jpg"}, Reason.NOT_FOUND, "there is no file", id="no-folder"),
+        pytest.param({"file_name": "../x.jpg"}, Reason.OUTSIDE_ROOT, "leaves the folder of images", id="above"),
+        pytest.param({"file_name": "/etc/passwd"}, Reason.OUTSIDE_ROOT, "leaves the folder", id="absolute"),
+        pytest.param({"file_name": "gs://b/x.jpg"}, Reason.OUTSIDE_ROOT, "leaves the folder", id="elsewhere"),
+        pytest.param({"file_name": "folder.jpg"}, Reason.UNREADABLE, "is not a regular file (directory)", id="folder"),
+        pytest.param({"file_name": "link.jpg"}, Reason.NOT_FOUND, "there is no file", id="broken-link"),
+    ],
+)
+def test_image_that_cannot_be_used_is_rejected(
+    root: pathlib.Path, train: Fields, change: Fields, reason: Reason, detail: str
+) -> None:
+    (root / "train2017" / "folder.jpg").mkdir()
+    (root / "train2017" / "link.jpg").symlink_to("nowhere")
+    train["images"][0].update(change)
+    coco_sets.save(root, "train", train)
+    refs, rest = list_all(make_source(root))
+    (reject,) = rest.rejects
+    assert (reject.reason, len(refs), rest.problems) == (reason, 11, ())
+    assert reject.detail.startswith(f"image 0 of {root}/annotations/instances_train2017.json: {detail}") or (
+        detail in reject.detail
+    )
+
+
+def test_entries_that_are_not_json_objects_are_rejected_or_counted(root: pathlib.Path, train: Fields) -> None:
+    train["images"][0], train["annotations"][0] = "a.jpg", ["x"]
+    coco_sets.save(root, "train", train)
+    _, rest = list_all(make_source(root))
+    assert [(each.key, each.reason) for each in rest.rejects] == [("train image 0", Reason.BAD_ROW)]
+    assert rest.passed_over["object_of_unknown_image"] == 1
+
+
+def test_images_with_the_same_id_are_both_rejected(root: pathlib.Path, train: Fields) -> None:
+    train["images"][4]["id"] = 16
+    coco_sets.save(root, "train", train)
+    _, rest = list_all(make_source(root))
+    names = "000000000016.jpg, 000000000037.jpg"
+    assert [each.reason for each in rest.rejects] == [Reason.BAD_VALUE] * 2
+    assert all(each.detail.endswith(f"two images have the id 16: {names}") for each in rest.rejects)
+
+
+def test_ids_may_be_texts_and_whole_numbers_may_be_written_with_a_point(root: pathlib.Path, train: Fields) -> None:
+    for each in train["annotations"]:
+        each["image_id"] = f"id-{each['image_id']}" if each["image_id"] < 50 else float(each["image_id"])
+        each["category_id"] = float(each["category_id"])
+    for image in train["images"]:
+        image["id"] = f"id-{image['id']}" if image["id"] < 50 else image["id"]
+        image["width"] = float(image["width"])
+    expected = [values(ref) for ref in list_all(make_source(root))[0]]
+    coco_sets.save(root, "train", train)
+    refs, rest = list_all(make_source(root))
+    assert rest.rejects == ()
+    assert values(refs[1])["image/source_id"] == b"id-16"
+    for found, before in zip(map(values, refs), expected):
+        assert list(found.values())[1:] == list(before.values())[1:]
+
+
+def test_files_that_no_annotation_names_are_counted_once_for_splits_that_share_a_folder(root: pathlib.Path) -> None:
+    for name in os.listdir(root / "val2017"):
+        os.rename(root / "val2017" / name, root / "train2017" / name)
+    for name in ("stray.jpg", "notes.txt", ".hidden"):
+        (root / "train2017" / name).touch()
+    refs, rest = list_all(make_source(root, ("train",), folder="train2017"))
+    assert rest.passed_over == {"not_in_annotations": 7, "hidden": 1}
+    parts = [
+        AnnotatedSplit(split, f"{root}/annotations/instances_{name}.json", "train2017")
+        for split, name in (("train", "train2017"), ("validation", "val2017"))
+    ]
+    refs, rest = list_all(coco.CocoSource(str(root), tuple(parts)))
+    assert (len(refs), rest.passed_over, rest.rejects) == (17, {"not_in_annotations": 2, "hidden": 1}, ())
+
+
+def test_names_with_folders_are_paths_below_the_folder_of_images(root: pathlib.Path, train: Fields) -> None:
+    (root / "train2017" / "deep").mkdir()
+    name = train["images"][0]["file_name"]
+    os.rename(root / "train2017" / name, root / "train2017" / "deep" / name)
+    train["images"][0]["file_name"] = f"./deep/{name}"
+    coco_sets.save(root, "train", train)
+    refs, rest = list_all(make_source(root))
+    assert (refs[0].key, rest.rejects) == (f"train2017/deep/{name}", ())
+
+
+def test_annotations_beside_the_images_need_no_folder(root: pathlib.Path, train: Fields) -> None:
+    path = root / "train2017" / "annotations.json"
+    path.write_text(json.dumps(train))
+    refs, rest = list_all(coco.CocoSource(str(root / "train2017"), (AnnotatedSplit("train", str(path), ""),)))
+    assert [ref.key for ref in refs] == [image["file_name"] for image in train["images"]]
+    assert rest.passed_over == {"not_in_annotations": 1}
+
+
+# --- files that are no use -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        pytest.param(lambda text: text[:-40], "is not JSON, in the last .* before byte .*: parse error", id="cut"),
+        pytest.param(lambda text: text + "x", "is not JSON, .*trailing garbage", id="garbage"),
+        pytest.param(lambda text: text.replace('"iscrowd": 0', '"iscrowd": NaN'), "is not JSON, .*invalid", id="nan"),
+        pytest.param(lambda text: text.replace('"images"', '"pictures"'), "names no image: .* 'images'", id="images"),
+        pytest.param(lambda text: '{"images": {"id": 1}}', "names no image", id="images-no-list"),
+        pytest.param(
+            lambda text: text.replace('"annotations"', '"objects"'), "has no list 'annotations'", id="annotations"
+        ),
+        pytest.param(
+            lambda text: text.replace('"categories"', '"classes"'), "no list 'categories', which names", id="categories"
+        ),
+        pytest.param(lambda text: text.replace('"id": 18', '"id": 1'), "two categories have the id 1;", id="twice"),
+        pytest.param(
+            lambda text: text.replace('"name": "dog"', '"name": 3'), "the category .* needs an integer id", id="name"
+        ),
+    ],
+)
+def test_unusable_annotation_file_is_a_problem_that_names_it(
+    root: pathlib.Path, train: Fields, change: Callable[[str], str], problem: str
+) -> None:
+    path = coco_sets.save(root, "train", train)
+    path.write_text(change(path.read_text()))
+    _, rest = list_all(make_source(root))
+    assert len(rest.problems) == 1
+    assert rest.problems[0].startswith(repr(str(path)))
+    with pytest.raises(AssertionError, match=problem):
+        raise AssertionError(rest.problems[0])
+
+
+def test_annotation_file_without_objects_is_valid_with_an_empty_list(root: pathlib.Path, train: Fields) -> None:
+    coco_sets.save(root, "train", train | {"annotations": [], "categories": []})
+    refs, rest = list_all(make_source(root))
+    assert (len(refs), rest.problems) == (12, ())
+
+
+def test_annotation_file_deleted_after_the_check_is_a_problem(root: pathlib.Path) -> None:
+    source = make_source(root)
+    source.check()
+    (root / "annotations" / "instances_train2017.json").unlink()
+    _, rest = list_all(source)
+    assert "the images or annotations of train cannot be read: [Errno 2]" in rest.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(None, "source.coco.annotations.train: .* cannot be read", id="missing"),
+        pytest.param(b"", "begins with b''; a JSON object begins with {", id="empty"),
+        pytest.param(b"[1]", r"begins with b'\[1\]'", id="list"),
+        pytest.param(b"\x1f\x8b\x08", "begins with b", id="gzip"),
+    ],
+)
+def test_check_raises_for_a_file_of_something_else(root: pathlib.Path, content: bytes | None, message: str) -> None:
+    path = root / "annotations" / "instances_train2017.json"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(errors.ConfigError, match=message):
+        make_source(root).check()
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "annotations/instances_train2017.json"])
+def test_check_raises_without_a_folder_of_images(root: pathlib.Path, folder: str) -> None:
+    with pytest.raises(errors.ConfigError, match=r"source\.coco\.images\.train: .*(cannot be read|is not a folder)"):
+        make_source(root, folder=folder).check()
+
+
+TEXT = json.dumps(coco_sets.annotations(6, 9)).encode()
+PIECES = (
+    b"NaN",
+    b"1e999",
+    b"9" * 40,
+    b"null",
+    b"[",
+    b"{",
+    b'"',
+    b"-1",
+    b"true",
+    b"\\u0000",
+    b"\\ud800",
+    b"\xff",
+    b"[[]]",
+)
+
+
+@hypothesis.settings(max_examples=200, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.given(
+    edits=strategies.lists(
+        strategies.tuples(
+            strategies.integers(0, len(TEXT) - 1), strategies.integers(0, 12), strategies.sampled_from(PIECES)
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    masks=strategies.booleans(),
+)
+def test_broken_file_gives_rejects_or_a_problem_and_never_fails(
+    tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[int, int, bytes]], masks: bool
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "broken.json"
+    text = TEXT
+    for start, length, piece in edits:
+        text = text[:start] + piece + text[start + length :]
+    path.write_bytes(text)
+    source = coco.CocoSource(
+        str(path.parent), (AnnotatedSplit("train", str(path), ""),), coco_json.ObjectRule(masks=masks)
+    )
+    refs, rest = list_all(source)
+    assert rest.problems or len(refs) + len(rest.rejects) > 0
+    for ref in refs:
+        assert all(0 <= edge <= 1 for edges in ref.columns[1:5] for edge in edges)
+
+
+# --- keypoints and captions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keypoints", "detail"),
+    [
+        pytest.param([1, 2, 2], r"keypoints are \[1, 2, 2\], expected 9 numbers", id="few"),
+        pytest.param([1, 2, 2] * 4, "expected 9 numbers: x, y and visibility of each of 3", id="many"),
+        pytest.param("1 2 2", "keypoints are '1 2 2'", id="text"),
+        pytest.param([float("nan")] * 9, "keypoints are", id="nan"),
+        pytest.param([1, 2, 3] * 3, "visibility 3, expected 0, 1 or 2", id="visibility"),
+    ],
+)
+def test_bad_keypoints_are_an_error(keypoints: Any, detail: str) -> None:
+    with pytest.raises(coco_json.BadAnnotationError, match=detail):
+        coco_json._keypoints(keypoints, 30, 40, 3)
+
+
+def test_bad_and_foreign_captions(root: pathlib.Path, train: Fields) -> None:
+    spoken = coco_sets.captions(train)
+    first, *_, last = spoken["images"]
+    spoken["annotations"] = [
+        {"image_id": first["id"], "id": 1, "caption": 5},
+        {"image_id": last["id"], "id": 2, "caption": " \n"},
+        {"image_id": 12345, "id": 3, "caption": "x"},
+        {"image_id": last["id"], "id": 4, "caption": " A dog. "},
+    ]
+    path = root / "captions.json"
+    path.write_text(json.dumps(spoken))
+    source = make_source(root, has_objects=False, captions=(("train", str(path)),))
+    source.check()
+    refs, found = list_all(source)
+    assert [reject.detail for reject in found.rejects if "caption is 5, expected a text" in reject.detail]
+    assert {ref.columns[0]: ref.columns[1] for ref in refs}[str(last["id"]).encode()] == (b"A dog.",)
+    assert found.passed_over["caption_of_unknown_image"] == 1
+    with pytest.raises(errors.ConfigError, match=r"source.coco.captions.train: .* cannot be read"):
+        make_source(root, has_objects=False, captions=(("train", "/none.json"),)).check()
+
+
+@pytest.mark.parametrize(
+    ("categories", "message"),
+    [
+        pytest.param([{"id": 1, "name": "a"}], "has no category with keypoints: name the file", id="none"),
+        pytest.param(
+            [{"id": 1, "keypoints": ["a"]}, {"id": 2, "keypoints": ["b", "c"]}],
+            "with 1 and with 2 keypoints",
+            id="other",
+        ),
+        pytest.param([{"id": 1, "keypoints": "nose"}], "has the keypoints 'nose', expected a list", id="text"),
+    ],
+)
+def test_keypoints_without_common_names_are_refused(tmp_path: pathlib.Path, categories: Any, message: str) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"categories": categories}))
+    with (
+        coco_json.open_file(str(tmp_path / "a.json")) as file,
+        pytest.raises(object_tables.AnnotationFileError, match=message),
+    ):
+        coco_json.read_keypoint_names(file)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "detail"),
+    [
+        pytest.param({"segments_info": []}, "it has no file_name or no list segments_info", id="name"),
+        pytest.param({"file_name": "a.png"}, "it has no file_name or no list segments_info", id="segments"),
+        pytest.param({"file_name": "a.png", "segments_info": [5]}, "a segment has the id None", id="segment"),
+        pytest.param(
+            {"file_name": "a.png", "segments_info": [{"id": 0, "category_id": 1}]}, "expected ids from 1 to", id="zero"
+        ),
+        pytest.param(
+            {"file_name": "a.png", "segments_info": [{"id": 1, "category_id": 1, "bbox": [0, 0, 1, 1]}] * 2},
+            "expected ids from 1 to 16,777,215, each once",
+            id="twice",
+        ),
+        pytest.param(
+            {"file_name": "a.png", "segments_info": [{"id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}]},
+            "category_id is 5, which is none",
+            id="category",
+        ),
+        pytest.param({"file_name": "../a.png", "segments_info": []}, "is not a name in a folder", id="path"),
+        pytest.param({"file_name": "none.png", "segments_info": []}, "there is no mask", id="missing"),
+        pytest.param(None, "it has no panoptic annotation", id="none"),
+    ],
+)
+def test_bad_panoptic_annotations_are_rejects(root: pathlib.Path, train: Fields, annotation: Any, detail: str) -> None:
+    image = train["images"][0]
+    found = [] if annotation is None else [{**annotation, "image_id": image["id"]}]
+    train = {**train, "images": [image], "annotations": found}
+    (root / "annotations/instances_train2017.json").write_text(json.dumps(train))
+    _, listing = list_all(make_source(root, panoptic=(("train", str(root)),)))
+    (reject,) = listing.rejects
+    assert detail in reject.detail
+
+
+def test_lvis_is_read_by_the_addresses_of_its_images(root: pathlib.Path, train: Fields) -> None:
+    for number, image in enumerate(train["images"]):
+        folder = "val2017" if number == 0 else "train2017"
+        image["coco_url"] = f"http://images.cocodataset.org/{folder}/{image.pop('file_name')}"
+        image |= {"neg_category_ids": [1, 90], "not_exhaustive_category_ids": []}
+    for each in train["annotations"]:
+        del each["iscrowd"]
+    (root / "lvis_v1_train.json").write_text(json.dumps(train))
+    (root / "lvis_v1_val.json").write_text(json.dumps({**train, "images": [], "annotations": []}))
+    config = config_lib.load_config("lvis", [f"source.uri={root}", f"output.uri={root}-out"])
+    source = open_source.make_source(config)
+    assert isinstance(source, coco.CocoSource)
+    refs, found = list_all(dataclasses.replace(source, splits=source.splits[:1]))
+    assert {ref.key.split("/")[0] for ref in refs} == {"train2017"} and len(refs) == len(train["images"]) - 1
+    assert all(ref.columns[-2:] == ((1, 90), ()) for ref in refs)
+    assert [reject.detail.split("; ")[0].split(": ")[1] for reject in found.rejects] == [
+        f"there is no file '{root}/val2017/{train['images'][0]['coco_url'].split('/')[-1]}'"
+    ]

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import itertools
+import pathlib
+from typing import Any
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam import errors
+from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.formats import voc
+from imagebeam.transforms.images import checked_image, image_objects
+from imagebeam.transforms.sources import annotated_files
+from tests import detection_sets
+
+
+def find(root: pathlib.Path, **wanted: Any) -> voc.VocSet:
+    return voc.find(str(root), pydantic.TypeAdapter(voc.Voc).validate_python(wanted))
+
+
+def parts_of(found: voc.VocSet) -> list[tuple[str, str]]:
+    return [(part.split, part.path) for part in found.parts]
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        (["train", "val", "trainval"], ["train", "val"]),
+        (["train", "val", "test"], ["train", "val", "test"]),
+        (["trainval", "test"], ["trainval", "test"]),
+        (["cat_train"], []),
+    ],
+)
+def test_lists_are_splits(tmp_path: pathlib.Path, lists: list[str], expected: list[str]) -> None:
+    detection_sets.write_voc(tmp_path, {name: [1] for name in lists})
+    splits = [(name.replace("trainval", "train"), f"ImageSets/Main/{name}.txt") for name in expected]
+    assert parts_of(find(tmp_path)) == (splits or [("train", "JPEGImages")])
+    assert find(tmp_path)[1:] == ("JPEGImages", "Annotations")
+
+
+@pytest.mark.parametrize(
+    ("folders", "expected", "names"),
+    [
+        (["train", "valid"], [("train", "train"), ("valid", "valid")], ("JPEGImages", "Annotations")),
+        ([], [("train", "")], ("JPEGImages", "Annotations")),
+        (["images", "annotations"], [("train", "images")], ("images", "annotations")),
+    ],
+)
+def test_folders_are_splits_without_lists(
+    tmp_path: pathlib.Path, folders: list[str], expected: list[tuple[str, str]], names: tuple[str, str]
+) -> None:
+    for folder in folders:
+        (tmp_path / folder).mkdir()
+    found = find(tmp_path)
+    assert (parts_of(found), found[1:]) == (expected, names)
+
+
+def test_config_names_lists_and_folders(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_voc(tmp_path, {"day": [1]})
+    (tmp_path / "more").mkdir()
+    found = find(tmp_path, images={"train": ["ImageSets/Main/day.txt", "more"]})
+    assert [tuple(part) for part in found.parts] == [
+        ("train", "ImageSets/Main/day.txt", True),
+        ("train", "more", False),
+    ]
+    with pytest.raises(errors.ConfigError, match=r"source.voc.images.train: 'x' is neither a folder nor a list"):
+        find(tmp_path, images={"train": "x"})
+
+
+def test_folder_above_or_none_is_an_error(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_voc(tmp_path / "VOC2007", {"train": [1]})
+    with pytest.raises(errors.ConfigError, match=r"holds the data set in its folder 'VOC2007': give '.*/VOC2007'"):
+        find(tmp_path)
+    with pytest.raises(errors.ConfigError, match="is no folder; give the one that holds Annotations"):
+        find(tmp_path / "nowhere")
+
+
+def open_voc(root: pathlib.Path, **voc: Any) -> annotated_files.AnnotatedFilesSource:
+    fields = {"source": {"by": "voc", "uri": str(root), "voc": voc}, "output": {"uri": f"{root}-out"}}
+    found = open_source.make_source(config_lib.parse_config(fields, "test"))
+    assert isinstance(found, annotated_files.AnnotatedFilesSource)
+    return found
+
+
+def test_classes_are_collected_from_the_files_or_given(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_voc(tmp_path, {"train": range(8)})
+    (tmp_path / "Annotations" / "000002.xml").write_text("<broken")
+    assert open_voc(tmp_path).reader.classes.names == detection_sets.CLASSES
+    (tmp_path / "names.txt").write_text("zebra\ncat\n")
+    assert open_voc(tmp_path, classes="names.txt").reader.classes.as_json() == [["zebra", "cat"], None, 1]
+    for file in (tmp_path / "Annotations").iterdir():
+        file.write_text("<annotation/>")
+    with pytest.raises(errors.ConfigError, match="no XML file with an object was found"):
+        open_voc(tmp_path)
+    with pytest.raises(errors.ConfigError, match=r"the XML files below .* cannot be read \(No such file"):
+        open_voc(tmp_path, images={"train": "ImageSets/Main/train.txt"}, annotation_folder="nowhere")
+
+
+# --- XML files -------------------------------------------------------------------------------------------------------
+
+CLASSES = image_objects.ClassNames(("cat", "dog"), base=1)
+READER = voc.VocReader(CLASSES)
+BOX = "<bndbox><xmin>1</xmin><ymin>6</ymin><xmax>20</xmax><ymax>15</ymax></bndbox>"
+DOG = f"<object><name>dog</name>{BOX}</object>"
+SIZE = "<size><width>40</width><height>20</height></size>"
+
+
+def xml(*parts: str) -> bytes:
+    return f"<annotation>{''.join(parts)}</annotation>".encode()
+
+
+def test_edges_count_from_one_and_belong_to_the_box() -> None:
+    found = READER.read(xml(SIZE, DOG))
+    assert found.expected == (20, 40)
+    assert dict(zip(READER.columns, found.values)) == {
+        "image/object/bbox/xmin": (0.0,),
+        "image/object/bbox/xmax": (0.5,),
+        "image/object/bbox/ymin": (0.25,),
+        "image/object/bbox/ymax": (0.75,),
+        "image/object/class/label": (2,),
+        "image/object/class/text": (b"dog",),
+        "image/object/difficult": (0,),
+        "image/object/truncated": (0,),
+        "image/object/view": (b"Unspecified",),
+    }
+    from_zero = voc.VocReader(CLASSES, origin=0).read(xml(SIZE, DOG))
+    assert from_zero.values[0] == (0.025,)
+
+
+def test_flags_pose_and_parts_of_objects() -> None:
+    objects = [detection_sets.Box("cat", 0, 0, 40, 20), detection_sets.Box("dog", 4, 5, 6, 10)]
+    found = READER.read(detection_sets.voc_xml(objects).encode())
+    assert found.values[:4] == ((0.0, 0.1), (1.0, 0.15), (0.0, 0.25), (1.0, 0.5))  # the boxes of parts are none
+    assert found.values[4:] == ((1, 2), (b"cat", b"dog"), (0, 1), (1, 0), (b"Left", b"Left"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\xef\xbb\xbf" + xml(SIZE, DOG), id="byte-order-mark"),
+        pytest.param(b'<?xml version="1.0" encoding="utf-8"?>\r\n' + xml(SIZE, DOG), id="declaration"),
+        pytest.param(xml(SIZE, DOG).decode().encode("utf-16"), id="utf-16"),
+        pytest.param(b'<?xml version="1.0" encoding="iso-8859-1"?>' + xml(SIZE, DOG, "<x>\xe9</x>"), id="latin-1"),
+        pytest.param(xml(DOG.replace("dog", " &#100;og\n"), SIZE), id="character-reference"),
+        pytest.param(xml(SIZE, DOG.replace("<xmin>1<", "<xmin>1.0<").replace("dog", "<![CDATA[dog]]>")), id="float"),
+        pytest.param(xml(SIZE, "<!-- <object> -->", DOG), id="comment"),
+    ],
+)
+def test_spellings_of_one_object_are_equal(data: bytes) -> None:
+    found = READER.read(data)
+    assert found.values[:2] == ((0.0,), (0.5,))
+    assert found.values[5] == (b"dog",)
+    assert voc.class_names(data) == {"dog"}
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        pytest.param(b"", "is not XML: no element found", id="empty"),
+        pytest.param(b"\x89PNG", "is not XML", id="not-xml"),
+        pytest.param(xml(SIZE, DOG)[:-4], "is not XML", id="cut"),
+        pytest.param(b"<html/>", "begins with <html>, expected <annotation>", id="other-root"),
+        pytest.param(xml(DOG), "<size>: it has no <height>", id="no-size"),
+        pytest.param(xml(SIZE.replace("40", "0"), DOG), "<size>: width is '0', expected the pixels", id="zero-size"),
+        pytest.param(xml(SIZE, SIZE), "states <width> twice", id="two-sizes"),
+        pytest.param(xml(SIZE, "<object><name>dog</name></object>"), "object 1: it has no <xmin>", id="no-box"),
+        pytest.param(xml(SIZE, f"<object>{BOX}</object>"), "object 1: it has no <name>", id="no-name"),
+        pytest.param(xml(SIZE, DOG.replace(BOX, BOX * 2)), "states <xmin> twice in object 1", id="two-boxes"),
+        pytest.param(xml(SIZE, DOG, DOG.replace(">20<", ">nan<")), "object 2: xmax is 'nan', expected a", id="nan"),
+        pytest.param(xml(SIZE, DOG.replace(">20<", ">1e999<")), "xmax is '1e999'", id="infinite"),
+        pytest.param(
+            xml(SIZE, DOG.replace(">20<", ">0<")), "the box ends before it begins: xmin 1, xmax 0", id="order"
+        ),
+        pytest.param(xml(SIZE, DOG.replace("<name>", "<difficult>2</difficult><name>")), "difficult is '2'", id="flag"),
+        pytest.param(b'<?xml version="1.0" encoding="gbk"?>' + xml(SIZE), "save it as UTF-8", id="encoding"),
+        pytest.param(b"<!DOCTYPE annotation>" + xml(SIZE), "has a document type", id="document-type"),
+    ],
+)
+def test_bad_file_rejects_the_image(data: bytes, detail: str) -> None:
+    with pytest.raises(checked_image.BadImageError) as found:
+        READER.read(data)
+    assert found.value.reason is Reason.BAD_VALUE
+    assert detail in found.value.detail
+    assert ("save it as UTF-8" in found.value.detail) == (detail == "save it as UTF-8")
+
+
+def test_unknown_class_rejects_the_image() -> None:
+    with pytest.raises(checked_image.BadImageError, match="object 1: the class 'cow' is none of") as found:
+        READER.read(xml(SIZE, DOG.replace("dog", "cow")))
+    assert found.value.reason is Reason.UNKNOWN_LABEL
+
+
+LAUGHS = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 20))
+ATTACKS = {
+    "billion-laughs": f'<!DOCTYPE annotation [<!ENTITY e0 "ha">{LAUGHS}]><annotation>&e19;</annotation>',
+    "quadratic": f'<!DOCTYPE annotation [<!ENTITY a "{"x" * 100_000}">]><annotation>{"&a;" * 10_000}</annotation>',
+    "file": '<!DOCTYPE annotation [<!ENTITY f SYSTEM "file:///etc/passwd">]><annotation>&f;</annotation>',
+    "external-dtd": '<!DOCTYPE annotation SYSTEM "http://127.0.0.1:9/x.dtd"><annotation/>',
+    "parameter-entity": '<!DOCTYPE a [<!ENTITY % p SYSTEM "http://127.0.0.1:9/p"> %p;]><annotation/>',
+    "undefined-entity": "<annotation>&lol;</annotation>",
+    "depth": "<annotation>" + "<a>" * 1_000_000,
+    "attributes": "<annotation " + " ".join(f'a{n}="x"' for n in range(100_000)),
+    "too-long": "<annotation>" + " " * (16 << 20),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack_is_a_reject_and_expands_nothing(name: str) -> None:
+    with pytest.raises(checked_image.BadImageError):
+        voc.parse(ATTACKS[name].encode())
+    assert voc.class_names(ATTACKS[name].encode()[:100_000]) == set()
+
+
+@pytest.mark.parametrize(
+    ("edges", "values", "dropped"),
+    [
+        pytest.param((0, 0, 41, 21), ((0.0,), (1.0,), (0.0,), (1.0,)), {}, id="clipped"),
+        pytest.param((40, 1, 40, 1), ((0.975,), (1.0,), (0.0,), (0.05,)), {}, id="one-pixel"),
+        pytest.param((50, 1, 60, 5), ((), (), (), ()), {image_objects.OUTSIDE: 1}, id="outside"),
+    ],
+)
+def test_box_is_clipped_or_dropped_and_counted(edges: tuple[int, ...], values: object, dropped: dict[str, int]) -> None:
+    names = ("xmin", "ymin", "xmax", "ymax")
+    box = "".join(f"<{name}>{edge}</{name}>" for name, edge in zip(names, edges))
+    data = xml(SIZE, f"<object><name>dog</name><bndbox>{box}</bndbox></object>")
+    found = READER.read(data)
+    assert (found.values[:4], found.dropped) == (values, dropped)
+    if edges[0] != 40:
+        with pytest.raises(checked_image.BadImageError, match=r"source\.voc\.outside: clip would cut it"):
+            voc.VocReader(CLASSES, rejects_outside=True).read(data)
+
+
+def test_image_without_file_has_no_objects() -> None:
+    assert READER.read(None).values == ((),) * 9
+    assert READER.read(xml(SIZE)).values == ((),) * 9
+
+
+_PIECES = (
+    "<annotation> </annotation> <object> </object> <name> dog </name> &lt; <!-- <!DOCTYPE <![CDATA[ ]]> <part> 1e9 nan"
+)
+PIECES = st.sampled_from((SIZE, DOG, BOX, "\x00", *_PIECES.split()))
+
+
+@given(st.one_of(st.binary(max_size=60), st.lists(PIECES, max_size=12).map("".join).map(str.encode)))
+def test_any_bytes_give_valid_boxes_or_a_reject(data: bytes) -> None:
+    names = voc.class_names(data)
+    try:
+        found = READER.read(data)
+    except checked_image.BadImageError as e:
+        assert e.reason in (Reason.BAD_VALUE, Reason.UNKNOWN_LABEL)
+        return
+    for xmin, xmax, ymin, ymax in zip(*found.values[:4]):
+        assert 0 <= xmin < xmax <= 1
+        assert 0 <= ymin < ymax <= 1
+    assert {text.decode() for text in found.values[5]} <= names
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_class_names_are_those_of_the_objects(count: int) -> None:
+    objects = list(itertools.islice(itertools.cycle([detection_sets.Box("cat", 0, 0, 2, 2)]), count))
+    assert voc.class_names(detection_sets.voc_xml(objects).encode()) == ({"cat"} if count else set())
+    assert voc.class_names(xml("<object><pose/><name>dog</name></object>")) == {"dog"}

@@ -1,0 +1,390 @@
+from __future__ import annotations
+
+import math
+import pathlib
+import pickle
+from typing import Any
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagebeam import errors
+from imagebeam.pipelines import open_source
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.formats import yolo
+from imagebeam.transforms.images import checked_image, image_objects
+from imagebeam.transforms.sources import annotated_files
+
+NAMES = "names: [cat, dog]\n"
+
+
+def find(root: pathlib.Path, **wanted: Any) -> yolo.YoloSet:
+    return yolo.find(str(root), pydantic.TypeAdapter(yolo.Yolo).validate_python(wanted))
+
+
+def folders_of(found: yolo.YoloSet) -> list[tuple[str, str, bool]]:
+    return [tuple(part) for part in found.parts]
+
+
+def make_folders(root: pathlib.Path, *folders: str) -> None:
+    for folder in folders:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("folders", "text", "expected"),
+    [
+        pytest.param(
+            ["images/train", "images/val"],
+            "train: images/train\nval: images/val\n",
+            [("train", "images/train"), ("val", "images/val")],
+            id="ultralytics",
+        ),
+        pytest.param(
+            ["images/train", "images/val"],
+            "path: ../datasets/coco8\ntrain: images/train\nval: images/val\ntest:\n",
+            [("train", "images/train"), ("val", "images/val")],
+            id="path-of-another-machine",
+        ),
+        pytest.param(
+            ["coco8/images/train"],
+            "path: coco8\ntrain: images/train\n",
+            [("train", "coco8/images/train")],
+            id="path-below",
+        ),
+        pytest.param(
+            ["train/images", "valid/images"],
+            "train: ../train/images\nval: ../valid/images\n",
+            [("train", "train/images"), ("val", "valid/images")],
+            id="roboflow",
+        ),
+        pytest.param(
+            ["a/images", "b/images"],
+            "train: [a/images, b/images]\n",
+            [("train", "a/images"), ("train", "b/images")],
+            id="list-of-folders",
+        ),
+        pytest.param(["images"], "train: .\n", [("train", "")], id="root"),
+    ],
+)
+def test_data_yaml_names_folders(
+    tmp_path: pathlib.Path, folders: list[str], text: str, expected: list[tuple[str, str]]
+) -> None:
+    make_folders(tmp_path, *folders)
+    (tmp_path / "data.yaml").write_text(text + NAMES)
+    for uri in (tmp_path, tmp_path / "data.yaml"):
+        found = find(uri)
+        assert (found.root, folders_of(found)) == (str(tmp_path), [(*each, False) for each in expected])
+        assert found.classes.names == ("cat", "dog")
+
+
+def test_data_yaml_names_lists_and_absolute_paths(tmp_path: pathlib.Path) -> None:
+    make_folders(tmp_path, "images/val")
+    (tmp_path / "train.txt").write_text("")
+    (tmp_path / "coco.yml").write_text(f"train: train.txt\nval: {tmp_path}/images/val\n{NAMES}")
+    (tmp_path / "other.yaml").write_text("lr: 0.1")  # without names: not of the data set
+    assert folders_of(find(tmp_path)) == [("train", "train.txt", True), ("val", "images/val", False)]
+
+
+@pytest.mark.parametrize(
+    ("folders", "expected"),
+    [
+        (["images/train", "images/val", "labels/train"], [("train", "images/train"), ("val", "images/val")]),
+        (["images", "labels"], [("train", "images")]),
+        (["train/images", "test/images"], [("train", "train/images"), ("test", "test/images")]),
+        (["train", "valid"], [("train", "train"), ("valid", "valid")]),
+        ([], [("train", "")]),
+    ],
+)
+def test_folders_show_the_splits_without_a_yaml(
+    tmp_path: pathlib.Path, folders: list[str], expected: list[tuple[str, str]]
+) -> None:
+    make_folders(tmp_path, *folders)
+    (tmp_path / "classes.txt").write_text("cat\ndog\n\n")
+    found = find(tmp_path)
+    assert [each[:2] for each in folders_of(found)] == expected
+    assert found.classes.names == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("names: {0: cat, 1: dog}", (("cat", "dog"), None)),
+        ("names: {'1': dog, 0: cat}", (("cat", "dog"), None)),
+        ("names: {3: cat, 7: dog}", (("cat", "dog"), (3, 7))),
+        ("names: [0, 1, yes, no]", (("0", "1", "yes", "no"), None)),
+        ("names:\n- cat\nnc: 1", (("cat",), None)),
+    ],
+)
+def test_names_are_a_list_or_a_mapping(tmp_path: pathlib.Path, names: str, expected: tuple[Any, ...]) -> None:
+    make_folders(tmp_path, "images")
+    (tmp_path / "data.yaml").write_text(f"train: images\n{names}\n")
+    classes = find(tmp_path).classes
+    assert (classes.names, classes.numbers) == expected
+
+
+def test_config_replaces_what_files_say(tmp_path: pathlib.Path) -> None:
+    make_folders(tmp_path, "a/images", "b")
+    (tmp_path / "data.yaml").write_text(f"train: nowhere\n{NAMES}kpt_shape: [17, 3]\n")
+    (tmp_path / "list.txt").write_text("")
+    found = find(tmp_path, images={"train": "a/images/", "test": ["b", "list.txt"]}, classes=["x", "y"], base=1)
+    assert folders_of(found) == [("train", "a/images", False), ("test", "b", False), ("test", "list.txt", True)]
+    assert (found.classes.names, found.classes.base, found.num_keypoint_values) == (("x", "y"), 1, 51)
+    (tmp_path / "names.txt").write_text("p\nq\n")
+    assert find(tmp_path, images={"train": "b"}, classes="names.txt").classes.names == ("p", "q")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        pytest.param(
+            f"train: images\nval: nowhere\n{NAMES}",
+            "val is 'nowhere', and below .* there is no 'nowhere'",
+            id="no-folder",
+        ),
+        pytest.param(
+            f"train: /content/x/images\n{NAMES}",
+            "there is no such path: correct it, or name the folders",
+            id="absolute",
+        ),
+        pytest.param(f"train: 3\n{NAMES}", "train is 3; expected a path", id="number"),
+        pytest.param(NAMES, "names no images, as train, val and test", id="no-images"),
+        pytest.param(
+            "train: images\n",
+            "has no names, so the classes have no names; list them in source.yolo.classes",
+            id="no-names",
+        ),
+        pytest.param("train: images\nnames: [cat]\nnc: 2", "has nc: 2 and 1 names", id="nc"),
+        pytest.param("train: images\nnames: [cat, cat]", "names 'cat' twice", id="twice"),
+        pytest.param("train: images\nnames: [cat, '']", "the name of class 1 is empty", id="empty-name"),
+        pytest.param("train: images\nnames: {a: cat}", "names has the key 'a'", id="key"),
+        pytest.param("train: images\nnames: [[cat]]", "the name of class 0 is", id="nested"),
+        pytest.param("train: images\nnames: cat", "names is 'cat'; expected a list", id="text"),
+        pytest.param(f"train: images\n{NAMES}kpt_shape: 3", "kpt_shape is 3", id="keypoints"),
+        pytest.param("- cat", "holds a list; expected a mapping", id="list"),
+        pytest.param("a: [", "is not YAML", id="not-yaml"),
+        pytest.param("[" * 1500, "is not YAML", id="deep"),
+    ],
+)
+def test_wrong_data_yaml_is_an_error(tmp_path: pathlib.Path, text: str, error: str) -> None:
+    make_folders(tmp_path, "images")
+    (tmp_path / "data.yaml").write_text(text)
+    with pytest.raises(errors.ConfigError, match=error):
+        find(tmp_path)
+
+
+def test_wrong_places_are_errors(tmp_path: pathlib.Path) -> None:
+    make_folders(tmp_path, "images")
+    with pytest.raises(errors.ConfigError, match=r"has no data.yaml and no classes.txt, so the classes have no names"):
+        find(tmp_path)
+    with pytest.raises(errors.ConfigError, match=r"names.txt' cannot be read .*; give a file below --input, or a list"):
+        find(tmp_path, classes="names.txt")
+    with pytest.raises(errors.ConfigError, match=r"source.yolo.images.train: '../x' is neither a folder nor a list"):
+        find(tmp_path, classes=["cat"], images={"train": "../x"})
+    with pytest.raises(errors.ConfigError, match="is not a folder; give the folder of the data set"):
+        find(tmp_path / "nowhere")
+    with pytest.raises(errors.ConfigError, match=r"x.yaml' cannot be read"):
+        find(tmp_path, data="x.yaml")
+    (tmp_path / "data.yaml").write_bytes(b"\xff")
+    with pytest.raises(errors.ConfigError, match="is not UTF-8 text"):
+        find(tmp_path)
+    (tmp_path / "data.yaml").write_bytes(b"#" * ((1 << 20) + 1))
+    with pytest.raises(errors.ConfigError, match="has more than 1 MiB"):
+        find(tmp_path)
+    (tmp_path / "data.yaml").unlink()
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(NAMES)
+    with pytest.raises(errors.ConfigError, match=r"several YAML files with names of classes, a.yaml, b.yaml: name one"):
+        find(tmp_path)
+    assert find(tmp_path, data="a.yaml", images={"train": "images"}).classes.names == ("cat", "dog")
+
+
+def test_two_splits_of_the_same_folder_are_refused_with_the_setting_for_one(tmp_path: pathlib.Path) -> None:
+    make_folders(tmp_path, "images")
+    (tmp_path / "data.yaml").write_text(f"{NAMES}train: images\nval: images\n")
+    message = r"train and val are the same 'images', .* set source\.yolo\.images=\{train: images\}$"
+    with pytest.raises(errors.ConfigError, match=message):
+        find(tmp_path)
+    assert folders_of(find(tmp_path, images={"train": "images"})) == [("train", "images", False)]
+
+
+@pytest.mark.parametrize("file", ["data.yaml", "classes.txt", "train/labels/classes.txt"])
+def test_folder_above_the_data_set_is_refused_with_the_right_one(tmp_path: pathlib.Path, file: str) -> None:
+    make_folders(tmp_path, "a", "pets/images", "pets/train/labels")
+    (tmp_path / "pets" / file).write_text("cat\n")
+    message = rf"^--input '{tmp_path}' holds the data set in its folder 'pets': give '{tmp_path}/pets'$"
+    with pytest.raises(errors.ConfigError, match=message):
+        find(tmp_path)
+
+
+def test_folders_have_the_names_of_the_config(tmp_path: pathlib.Path) -> None:
+    make_folders(tmp_path, "pictures/train", "pictures/val", "boxes/train")
+    found = find(tmp_path, image_folder="pictures", classes=("cat",))
+    assert folders_of(found) == [("train", "pictures/train", False), ("val", "pictures/val", False)]
+    make_folders(tmp_path / "roboflow", "train/pictures", "valid/pictures")
+    found = find(tmp_path / "roboflow", image_folder="pictures", classes=("cat",))
+    assert folders_of(found) == [("train", "train/pictures", False), ("valid", "valid/pictures", False)]
+
+
+def test_folders_of_no_split_are_found(tmp_path: pathlib.Path) -> None:
+    for name in ("images/train/a", "images/extra/b", "labels/extra/c", "test/images/d", "images/train/in/f"):
+        make_folders(tmp_path, str(pathlib.Path(name).parent))
+        (tmp_path / f"{name}.jpg").write_bytes(b"x")
+    fields: dict[str, Any] = {"source": {"by": "yolo", "uri": str(tmp_path)}, "output": {"uri": f"{tmp_path}/more"}}
+    fields["source"]["yolo"] = {"images": {"train": "images/train"}, "classes": ["cat"], "without_labels": "reject"}
+    source = open_source.make_source(config_lib.parse_config(fields, "test"))
+    assert isinstance(source, annotated_files.AnnotatedFilesSource)
+    assert source.unread == ("test", "images/extra")
+    assert {"image_outside_splits": 2} in [dict(found.passed_over) for found in source.list_all()]
+
+
+# --- label files -----------------------------------------------------------------------------------------------------
+
+CLASSES = image_objects.ClassNames(("cat", "dog"))
+READER = yolo.YoloReader(CLASSES)
+
+
+def test_center_and_size_become_edges_with_ids_and_names() -> None:
+    found = READER.read(b"1 0.5 0.25 0.5 0.25\n0 0.5 0.5 1 1\n")
+    assert found.values == (
+        (0.25, 0.0),
+        (0.75, 1.0),
+        (0.125, 0.0),
+        (0.375, 1.0),
+        (1, 0),
+        (b"dog", b"cat"),
+    )
+    assert found.expected is None
+    assert dict(zip(READER.columns, found.values))["image/object/class/text"] == (b"dog", b"cat")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"0 0.5 0.5 0.5 0.5\r\n", id="crlf"),
+        pytest.param(b"0 0.5 0.5 0.5 0.5\r", id="cr"),
+        pytest.param(b"\xef\xbb\xbf0 0.5 0.5 0.5 0.5", id="byte-order-mark"),
+        pytest.param(b"\n\n  0\t0.5  0.5 0.5 0.5  \n\n", id="blanks"),
+        pytest.param(b"0.0 5e-1 .5 +0.5 0.50", id="other-spellings"),
+        pytest.param(b"0 0.25 0.25 0.75 0.25 0.75 0.75 0.25 0.75", id="polygon"),
+        pytest.param(b"0 0.25 0.25 0.75 0.5 0.5 0.75", id="triangle"),
+    ],
+)
+def test_spellings_of_one_box_are_equal(data: bytes) -> None:
+    assert READER.read(data).values[:5] == ((0.25,), (0.75,), (0.25,), (0.75,), (0,))
+
+
+@pytest.mark.parametrize("data", [None, b"", b"\n \r\n", b"\xef\xbb\xbf"])
+def test_image_without_label_lines_has_no_objects(data: bytes | None) -> None:
+    assert READER.read(data).values == ((),) * 6
+
+
+@pytest.mark.parametrize(
+    ("line", "detail"),
+    [
+        pytest.param(b"0 nan 0.5 0.5 0.5", "'nan' is not a finite number", id="nan"),
+        pytest.param(b"0 0.5 inf 0.5 0.5", "'inf' is not a finite number", id="inf"),
+        pytest.param(b"0 0.5 0.5 1e999 0.5", "'1e999' is not a finite number", id="too-large"),
+        pytest.param(b"0 0.5 0.5 1_0 0.5", "'1_0' is not a finite number", id="underscore"),
+        pytest.param(b"cat 0.5 0.5 0.5 0.5", "'cat' is not a finite number", id="name"),
+        pytest.param(b"0,0.5,0.5,0.5,0.5", "is not a finite number", id="commas"),
+        pytest.param(b"0.5 0.5 0.5 0.5 0.5", "the class is '0.5', expected an integer", id="class-fraction"),
+        pytest.param(b"0 -0.5 0.5 0.5 0.5", "-0.5 is not a share of the image", id="negative-center"),
+        pytest.param(b"0 0.5 0.5 -0.005 0.5", "the box has a negative size", id="negative-size"),
+        pytest.param(b"0 120 80 40 40", "120 is not a share of the image, 0 to 1; divide pixels", id="pixels"),
+        pytest.param(b"0 0.5 0.5 1.5 0.5", "1.5 is not a share of the image", id="beyond-one"),
+        pytest.param(b"0 0.5 0.5 0.5", "4 fields, expected class x y width height", id="four"),
+        pytest.param(b"0", "1 fields", id="one"),
+        pytest.param(b"0 0 0 1 0 1 1 0", "8 fields", id="eight"),
+        pytest.param(b"0 0 0 1 0 1 7", "a polygon: 7 is not a share", id="polygon-in-pixels"),
+        pytest.param(b"0 0.5 0.5 0.5 0.5 0.9", "source.yolo.confidence: drop leaves it out", id="confidence"),
+        pytest.param("0 0.5 0.5 0.5 ½".encode(), "which is no text of numbers", id="not-ascii"),
+        pytest.param("0 0.5 0.5 0.5 0.5".encode("utf-16"), "which is no text of numbers", id="utf-16"),
+        pytest.param(b"0 0.5 0.5 0.5 0.5\0", "is not a finite number", id="null"),
+    ],
+)
+def test_bad_line_rejects_the_image_and_names_the_line(line: bytes, detail: str) -> None:
+    with pytest.raises(checked_image.BadImageError) as found:
+        READER.read(b"0 0.5 0.5 0.5 0.5\n\n" + line if not line.startswith(b"\xff") else line)
+    assert found.value.reason is Reason.BAD_VALUE
+    assert detail in found.value.detail
+    assert "line 3" in found.value.detail or line.startswith(b"\xff")
+
+
+@pytest.mark.parametrize("number", [b"2", b"-1", b"1e9"])
+def test_unknown_class_rejects_the_image(number: bytes) -> None:
+    with pytest.raises(checked_image.BadImageError, match="the classes are 0 to 1") as found:
+        READER.read(number + b" 0.5 0.5 0.5 0.5")
+    assert found.value.reason is Reason.UNKNOWN_LABEL
+
+
+def test_classes_with_gaps_keep_their_numbers_and_base_is_added() -> None:
+    reader = yolo.YoloReader(image_objects.ClassNames(("cat", "dog"), (3, 7), base=1))
+    assert reader.read(b"7 0.5 0.5 0.5 0.5").values[4:] == ((8,), (b"dog",))
+    with pytest.raises(checked_image.BadImageError, match="the class is 4, and the classes are 3 to 7"):
+        reader.read(b"4 0.5 0.5 0.5 0.5")
+
+
+@pytest.mark.parametrize(
+    ("line", "values", "dropped"),
+    [
+        pytest.param(b"0 0 0.5 0.5 0.5", ((0.0,), (0.25,), (0.25,), (0.75,)), {}, id="clipped"),
+        pytest.param(b"0 0.5 0.5 0 0.5", ((), (), (), ()), {image_objects.NO_AREA: 1}, id="no-width"),
+        pytest.param(b"0 -0.005 0.5 0.002 0.5", ((), (), (), ()), {image_objects.OUTSIDE: 1}, id="outside"),
+        pytest.param(b"0 0.1 0.1 0.1 0.1 0.1 0.1", ((), (), (), ()), {image_objects.NO_AREA: 1}, id="point"),
+    ],
+)
+def test_box_is_clipped_or_dropped_and_counted(line: bytes, values: object, dropped: dict[str, int]) -> None:
+    found = READER.read(line)
+    assert (found.values[:4], found.dropped) == (values, dropped)
+
+
+def test_options_change_what_becomes_of_lines() -> None:
+    strict = yolo.YoloReader(CLASSES, polygons="reject", rejects_outside=True)
+    with pytest.raises(checked_image.BadImageError, match=r"source.yolo.outside: clip would cut it"):
+        strict.read(b"0 0 0.5 0.5 0.5")
+    assert strict.read(b"0 0.25 0.5 0.500001 0.5").values[0] == (0.0,)  # rounded
+    with pytest.raises(checked_image.BadImageError, match=r"a polygon of 3 points; source.yolo.polygons: box"):
+        strict.read(b"0 0 0 1 0 1 1")
+    dropping = yolo.YoloReader(CLASSES, confidence="drop")
+    assert dropping.read(b"0 0.5 0.5 0.5 0.5 0.9").values[0] == (0.25,)
+    posed = yolo.YoloReader(CLASSES, num_keypoint_values=6)
+    assert posed.read(b"0 0.5 0.5 0.5 0.5 1 2 3 4 5 6").values[0] == (0.25,)
+    with pytest.raises(checked_image.BadImageError, match="5 fields, expected 11"):
+        posed.read(b"0 0.5 0.5 0.5 0.5")
+
+
+def test_file_that_is_too_long_is_a_reject() -> None:
+    with pytest.raises(checked_image.BadImageError, match="the annotations of one image may have 16,777,216") as found:
+        READER.read(b" " * (image_objects.MAX_FILE_BYTES + 1))
+    assert found.value.reason is Reason.TOO_LARGE
+
+
+def test_reader_is_pickled_without_what_it_computed() -> None:
+    READER.read(b"0 0.5 0.5 0.5 0.5")
+    assert pickle.dumps(READER) == pickle.dumps(yolo.YoloReader(image_objects.ClassNames(("cat", "dog"))))
+
+
+NUMBERS = st.one_of(
+    st.floats(-0.2, 1.2).map(str), st.integers(-2, 3).map(str), st.sampled_from(["nan", "-inf", "", "x", "1e-400", "½"])
+)
+LINES = st.lists(NUMBERS, max_size=9).map(" ".join)
+FILES = st.one_of(st.binary(max_size=80), st.lists(LINES, max_size=4).map("\n".join).map(str.encode))
+
+
+@given(FILES)
+def test_any_bytes_give_valid_boxes_or_a_reject(data: bytes) -> None:
+    try:
+        found = READER.read(data)
+    except checked_image.BadImageError as e:
+        assert e.reason in (Reason.BAD_VALUE, Reason.UNKNOWN_LABEL)
+        return
+    assert len({len(values) for values in found.values}) == 1
+    for xmin, xmax, ymin, ymax, label, text in zip(*found.values):
+        assert 0 <= xmin < xmax <= 1
+        assert 0 <= ymin < ymax <= 1
+        assert CLASSES.texts()[label] == text
+        assert not any(map(math.isnan, (xmin, xmax, ymin, ymax)))

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import socket
+import time
+
+import pytest
+
+from imagebeam.transforms.publish import run_record
+from imagebeam.transforms.publish.run_record import RunRecord
+from tests import races
+
+HERE = socket.gethostname()
+
+
+def test_record_survives_its_encoding(tmp_path: pathlib.Path) -> None:
+    record = RunRecord.of_this_process(
+        "f00d", fingerprint="ab", config="c", job={"id": "1"}, is_left_to_job=True, ended=("a",)
+    )
+    assert (record.process, record.host) == (os.getpid(), HERE)
+    assert run_record.parse(record.encode()) == record
+    (tmp_path / "lock").write_bytes(record.encode() + b'the rest of a longer record"}\n')
+    assert run_record.read(str(tmp_path / "lock")) == record
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"ab12",
+        b"[]",
+        b"7",
+        b"process 1 on elsewhere",
+        b'{"time": "yesterday"}',
+        b'{"time": null}',
+        b'{"process": "1"}',
+        b'{"run": 1}',
+        b'{"job": "x"}',
+        b'{"ended": 7}',
+        b'{"ended": [["u"]]}',
+        b'{"ended": [7]}',
+        b'{"is_left_to_job": "no"}',
+    ],
+)
+def test_other_content_is_no_record(content: bytes) -> None:
+    assert run_record.parse(content) is None
+
+
+def test_record_with_fields_of_a_newer_version_is_read() -> None:
+    assert run_record.parse(json.dumps({"run": "y", "mood": "good"}).encode()) == RunRecord("y")
+
+
+def test_missing_file_holds_no_record(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    assert run_record.read(str(tmp_path / "nothing")) is None
+    assert run_record.read(str(tmp_path / "file" / "below")) is None
+
+
+def test_record_of_a_lock_that_is_being_signed_is_waited_for(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    record = RunRecord.of_this_process("f00d")
+    monkeypatch.setattr(time, "sleep", lambda seconds: lock.write_bytes(record.encode()))
+    assert run_record.read(str(lock)) == record
+
+
+@pytest.mark.parametrize("is_renewed", [True, False], ids=["renewed", "not-renewed"])
+@pytest.mark.parametrize("age", [0, 149, 151, 1e9])
+@pytest.mark.parametrize("process", ["alive", "gone", "elsewhere", "not-known"])
+def test_process_is_gone_if_it_ended_here_or_its_record_expired(process: str, age: float, is_renewed: bool) -> None:
+    number = {"alive": os.getpid(), "gone": races.pid_of_nobody(), "elsewhere": races.pid_of_nobody(), "not-known": 0}
+    record = RunRecord("x", number[process], "elsewhere" if process == "elsewhere" else HERE, time.time() - age)
+    assert record.is_gone(is_renewed) == ((is_renewed and age > 150) or process == "gone")
+
+
+NO_DATES = ["NaN", "Infinity", "-Infinity", "1e400", "1" + "0" * 400, "9e9"]
+
+
+@pytest.mark.parametrize("number", NO_DATES, ids=lambda number: number[:9])
+def test_record_with_an_impossible_time_is_read_and_not_dated(number: str) -> None:
+    record = run_record.parse(b'{"run": "x", "process": 1, "host": "elsewhere", "time": %s}' % number.encode())
+    assert record is not None
+    assert (record.is_dated, record.is_gone(is_renewed=True)) == (False, False)
+    who = (
+        r"process 1 on elsewhere, renewed at (-?inf|nan|9000000000) s by a clock that disagrees with this host's, \d+ s"
+    )
+    assert re.fullmatch(who, record.describe(is_renewed=True))
+    gone = dataclasses.replace(record, process=races.pid_of_nobody(), host=HERE)
+    assert gone.is_gone(is_renewed=True)
+
+
+@pytest.mark.parametrize(("ahead", "is_dated"), [(-1e9, True), (0, True), (100, True), (200, False)])
+def test_clock_of_another_host_may_be_a_little_ahead(ahead: float, is_dated: bool) -> None:
+    record = RunRecord("x", 1, "elsewhere", time.time() + ahead)
+    assert record.is_dated == is_dated
+    assert ("last renewed 0 s ago" in record.describe(is_renewed=True)) == (ahead in (0, 100))
+
+
+def test_watch_tells_a_record_that_changes_from_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    watch, other = run_record.Watch(), run_record.Watch()
+    assert (watch.look(b"a"), other.look(b"a")) == ("watching", "watching")
+    monkeypatch.setattr(time, "monotonic", lambda: now + 149)
+    assert (watch.look(b"a"), other.look(b"b")) == ("watching", "renewed")
+    monkeypatch.setattr(time, "monotonic", lambda: now + 152)
+    assert (watch.look(b"a"), other.look(b"b")) == ("expired", "renewed")
+
+
+def test_successor_names_the_runs_whose_jobs_have_ended() -> None:
+    first = RunRecord("a")
+    assert RunRecord("b").after(None, has_ended=True).ended == ()
+    assert RunRecord("b").after(first, has_ended=False).ended == ()
+    second = RunRecord("b").after(first, has_ended=True)
+    assert second.ended == ("a",)
+    assert RunRecord("c").after(second, has_ended=True).ended == ("a", "b")
+    many = second
+    for number in range(30):
+        many = RunRecord(str(number)).after(many, has_ended=True)
+    assert many.ended == tuple(str(number) for number in range(9, 29))
+
+
+@pytest.mark.parametrize(
+    ("job", "is_renewed", "text"),
+    [
+        pytest.param(None, False, "process 7 on h", id="process"),
+        pytest.param(None, True, "process 7 on h, last renewed 12 s ago", id="renewed"),
+        pytest.param({"runner": "DataflowRunner", "id": "", "name": "cats"}, True, "DataflowRunner job cats", id="job"),
+        pytest.param({"runner": "DataflowRunner", "id": "5", "name": "cats"}, False, "DataflowRunner job 5", id="id"),
+    ],
+)
+def test_record_is_described(job: dict[str, str] | None, is_renewed: bool, text: str) -> None:
+    assert RunRecord("x", 7, "h", time.time() - 12, job=job).describe(is_renewed) == text

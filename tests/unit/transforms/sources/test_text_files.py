@@ -1,0 +1,47 @@
+"""Small files of text that a config names."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from imagebeam import errors
+from imagebeam.transforms.sources import text_files
+
+
+def read(path: pathlib.Path) -> str:
+    return text_files.read_text(str(path), 1, "source.x: 'f'", "give another", "no list")
+
+
+def test_text_without_its_byte_order_mark_is_read_up_to_the_limit(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "f").write_bytes(b"\xef\xbb\xbf" + b"#" * ((1 << 20) - 3))
+    assert read(tmp_path / "f") == "#" * ((1 << 20) - 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        pytest.param(None, r"source.x: 'f' cannot be read \(No such file or directory\); give another", id="missing"),
+        pytest.param(b"\xff", "source.x: 'f' is not UTF-8 text: ", id="not-utf-8"),
+        pytest.param(b"#" * ((1 << 20) + 1), "source.x: 'f' has more than 1 MiB; it is no list", id="too-large"),
+    ],
+)
+def test_file_that_is_no_small_text_is_refused(tmp_path: pathlib.Path, content: bytes | None, error: str) -> None:
+    if content is not None:
+        (tmp_path / "f").write_bytes(content)
+    with pytest.raises(errors.ConfigError, match=f"^{error}"):
+        read(tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("names.txt", "gs://b/set/names.txt"),
+        ("./lists/../names.txt", "gs://b/set/names.txt"),
+        ("/lists/names.txt", "/lists/names.txt"),
+        ("gs://c/names.txt", "gs://c/names.txt"),
+    ],
+)
+def test_relative_address_is_below_the_folder(given: str, address: str) -> None:
+    assert text_files.address_below("gs://b/set", given) == address
