@@ -1,20 +1,20 @@
 """Measures processes for the benchmarks: time, memory of a process tree, peers in turn, medians and ratios.
 
-Linux only: it reads /proc. Nothing of the project is imported, so that what is measured cannot depend on it.
+Linux only. Nothing of the project is imported, so that what is measured cannot depend on it.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import json
 import mmap
 import os
 import platform
-import re
 import resource
 import shlex
-import signal
+import shutil
 import statistics
 import struct
 import subprocess
@@ -24,22 +24,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import psutil
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+PEERS_FOLDER = REPOSITORY / "benchmarks" / "peers"
 MEGABYTE = 1_000_000
 
 _SAMPLE_SECONDS = 0.05
-# Reading smaps_rollup walks the page tables of the process (about 9 ms per GB here) and holds its memory lock. So the
-# next reading waits 20 times as long as the last one took: at most 5 % of one core, every 50 ms for a small process.
-_PSS_REST = 20
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_MAX_MEMORY_FRACTION = 0.6
+_MAX_MEMORY_FRACTION = 0.6  # of the free memory, for one peer
 _LOG_TAIL_LINES = 25
 _MAX_EXTRAPOLATION_RATIO = 1.15  # of 250k, 500k, 1M: n is 1, n log n 1.03, n**1.5 1.23, n**2 1.6
-
-_SHARD_NAME = re.compile(r".+-\d{5,}-of-\d{5,}(\.tfrecord)?")
 _RECORD_LENGTH = struct.Struct("<Q")
 _FRAME_BYTES = 16  # length, its checksum, the record's checksum
 
@@ -55,220 +51,133 @@ class Measurement:
     seconds: float  # wall time
     cpu_seconds: float  # user and system time of all processes
     peak_rss_bytes: int  # sum over the tree; pages shared by several processes count once for each
-    peak_pss_bytes: int  # sum over the tree; shared pages are divided among those that share them
-    num_pss_readings: int
     others_cpu_fraction: float  # share of the machine's CPU time that other processes took meanwhile
-    stopped: str = ""  # why the harness ended it before its time; "" when it ran to its end
+    stopped: str = ""  # why the harness killed it; "" when it ran to its end
 
 
-class _Memory(NamedTuple):
-    rss_bytes: int
-    pss_bytes: int
-    num_pss_readings: int
-    stopped: str
+M = TypeVar("M", bound=Measurement)
 
 
 # --- one process -----------------------------------------------------------------------------------------------------
 
 
-def run(
-    command: Sequence[str | os.PathLike[str]],
-    *,
-    cwd: str | os.PathLike[str] = REPOSITORY,
-    env: Mapping[str, str] | None = None,
-    max_memory_bytes: int | None = None,
-) -> Measurement:
-    """Runs a command in a session of its own and measures it; none of its processes outlives the call.
+def run(command: Sequence[str | os.PathLike[str]], env: Mapping[str, str] | None = None) -> Measurement:
+    """Runs a command in its own process group and measures it; none of its processes outlives the call.
 
-    Args:
-        command: program and arguments.
-        cwd: its working directory.
-        env: set in addition to the environment of this process.
-        max_memory_bytes: the tree is ended when its summed resident memory passes this, so that a peer whose memory
-            grows with the data cannot take the machine down. Default: 60 % of what is free at the start.
+    A tree that uses more than 60 % of the memory that was free at the start is killed, so that a peer whose memory
+    grows with the data cannot take the machine down.
 
     Raises:
-        BenchmarkError: if the command exits with another code than 0, with the end of what it printed.
+        BenchmarkError: if the command exits with another code than 0. The text has the end of what it printed.
     """
-    if max_memory_bytes is None:
-        max_memory_bytes = int(_MAX_MEMORY_FRACTION * _meminfo("MemAvailable"))
     words = [os.fspath(word) for word in command]
-    # Programs start from cached bytecode, as on a user's machine: without, the project's own modules cost 50 ms more.
+    # Programs start from cached bytecode, as on a user's machine: otherwise our own modules cost 50 ms more.
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as log:
-        busy, usage = _busy_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        own = time.process_time()
-        start = time.perf_counter()
+        own, before = time.process_time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        busy, start = _busy_seconds(), time.perf_counter()
         process = subprocess.Popen(
             words,
-            cwd=cwd,
+            cwd=REPOSITORY,
             env={**inherited, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        sampler = _MemorySampler(process.pid, max_memory_bytes)
+        sampler = _MemorySampler(process.pid, int(_MAX_MEMORY_FRACTION * psutil.virtual_memory().available))
+        sampler.start()
         try:
-            sampler.start()
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             seconds = time.perf_counter() - start
-            busy = _busy_seconds() - busy
-            own = time.process_time() - own
         finally:
-            _kill_session(process.pid)
-            memory = sampler.stop()
+            _kill_group(process.pid)
+            sampler.done.set()
+            sampler.join()
             process.wait()  # only now: until it is reaped, its id cannot be another process's
-        usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_seconds = usage_after.ru_utime + usage_after.ru_stime - usage.ru_utime - usage.ru_stime
-        if process.returncode and not memory.stopped:
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if process.returncode and not sampler.stopped:
             log.seek(0)
             tail = log.read().decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
             raise BenchmarkError(
                 "\n".join([f"exit code {process.returncode}, expected 0, of: {shlex.join(words)}", *tail])
             )
-    capacity = seconds * (os.cpu_count() or 1)
-    return Measurement(
-        seconds=seconds,
-        cpu_seconds=cpu_seconds,
-        peak_rss_bytes=memory.rss_bytes,
-        peak_pss_bytes=memory.pss_bytes,
-        num_pss_readings=memory.num_pss_readings,
-        others_cpu_fraction=min(1.0, max(0.0, (busy - cpu_seconds - own) / capacity)),
-        stopped=memory.stopped,
-    )
+    cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    others = _busy_seconds() - busy - cpu_seconds - (time.process_time() - own)
+    others /= seconds * (os.cpu_count() or 1)
+    return Measurement(seconds, cpu_seconds, sampler.peak_rss_bytes, min(1.0, max(0.0, others)), sampler.stopped)
 
 
 class _MemorySampler(threading.Thread):
-    """Follows the memory of a session every 50 ms until `stop` (see `_PSS_REST` for the exact measure)."""
+    """Follows the memory of a process and its descendants, every 50 ms."""
 
-    def __init__(self, session: int, max_rss_bytes: int):
+    def __init__(self, pid: int, max_rss_bytes: int):
         super().__init__(daemon=True)
-        self._session = session
+        self._pid = pid
         self._max_rss_bytes = max_rss_bytes
-        self._done = threading.Event()
-        self._peak_rss_bytes = 0
-        self._peak_pss_bytes = 0
-        self._num_pss_readings = 0
-        self._stopped = ""
+        self.done = threading.Event()
+        self.peak_rss_bytes = 0
+        self.stopped = ""
 
     def run(self) -> None:
-        next_pss = 0.0
-        while not self._done.is_set():
-            pids = _session_pids(self._session)
-            rss_bytes = sum(map(_rss_bytes, pids))
-            self._peak_rss_bytes = max(self._peak_rss_bytes, rss_bytes)
-            if rss_bytes > self._max_rss_bytes and not self._stopped:
-                self._stopped = (
+        while not self.done.is_set():
+            rss_bytes = sum(map(_rss_bytes, _tree(self._pid)))
+            self.peak_rss_bytes = max(self.peak_rss_bytes, rss_bytes)
+            if rss_bytes > self._max_rss_bytes and not self.stopped:
+                self.stopped = (
                     f"its processes held {rss_bytes // MEGABYTE} MB together, "
                     f"at most {self._max_rss_bytes // MEGABYTE} MB were allowed"
                 )
-                _kill_session(self._session)
-            start = time.perf_counter()
-            if start >= next_pss:
-                pss_bytes = sum(map(_pss_bytes, pids))
-                end = time.perf_counter()
-                next_pss = end + _PSS_REST * (end - start)
-                self._peak_pss_bytes = max(self._peak_pss_bytes, pss_bytes)
-                self._num_pss_readings += 1
-            self._done.wait(_SAMPLE_SECONDS)
-
-    def stop(self) -> _Memory:
-        """Ends the thread and returns the peaks."""
-        self._done.set()
-        if self.ident is not None:
-            self.join()
-        return _Memory(self._peak_rss_bytes, self._peak_pss_bytes, self._num_pss_readings, self._stopped)
+                _kill_group(self._pid)
+            self.done.wait(_SAMPLE_SECONDS)
 
 
-def _session_pids(session: int) -> list[int]:
-    """Returns the processes of a session, and their descendants that started a session of their own."""
-    parents: dict[int, int] = {}
-    members: set[int] = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        # "pid (any text) state ppid pgrp session ..."
-        fields = _read_proc(f"/proc/{name}/stat", 1024).rpartition(b")")[2].split()
-        if len(fields) < 4:
-            continue
-        pid = int(name)
-        parents[pid] = int(fields[1])
-        if int(fields[3]) == session:
-            members.add(pid)
-    num_before = -1
-    while len(members) != num_before:
-        num_before = len(members)
-        members.update(pid for pid, parent in parents.items() if parent in members)
-    return sorted(members)
+def _tree(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
 
 
-def _kill_session(session: int) -> None:
-    for pid in _session_pids(session):
-        with contextlib.suppress(ProcessLookupError):  # ended by itself meanwhile
-            os.kill(pid, signal.SIGKILL)
-
-
-def _rss_bytes(pid: int) -> int:
-    fields = _read_proc(f"/proc/{pid}/statm", 256).split()
-    return int(fields[1]) * _PAGE_BYTES if len(fields) > 1 else 0
-
-
-def _pss_bytes(pid: int) -> int:
-    """Returns the proportional set size, or the resident set size if the kernel does not let us read the former."""
-    match = re.search(rb"^Pss:\s+(\d+) kB", _read_proc(f"/proc/{pid}/smaps_rollup", 4096), re.MULTILINE)
-    return int(match[1]) * 1024 if match else _rss_bytes(pid)
-
-
-def _read_proc(path: str, max_bytes: int) -> bytes:
-    """Returns the content of the file; empty if the process ended or we may not read it."""
+def _rss_bytes(process: psutil.Process) -> int:
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, max_bytes)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
+        return process.memory_info().rss
+    except psutil.Error:  # ended meanwhile
+        return 0
+
+
+def _kill_group(pid: int) -> None:
+    for process in _tree(pid):  # also those that left the group
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, 9)
 
 
 def _busy_seconds() -> float:
     """Returns the CPU seconds that all cores of this machine have spent on anything but idling."""
-    user, nice, system, _, _, irq, softirq = map(int, _read_proc("/proc/stat", 4096).split(b"\n")[0].split()[1:8])
-    return (user + nice + system + irq + softirq) / _TICKS_PER_SECOND
-
-
-def _meminfo(field: str) -> int:
-    match = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    if match is None:
-        raise BenchmarkError(f"/proc/meminfo has no {field}: these benchmarks need Linux")
-    return int(match[1]) * 1024
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system + times.irq + times.softirq
 
 
 # --- before and after ------------------------------------------------------------------------------------------------
 
 
-def warm_files(paths: Iterable[str | os.PathLike[str]]) -> int:
-    """Reads every file once, so that it is in the page cache; returns their bytes."""
-    buffer = memoryview(bytearray(4 << 20))
-    total = 0
+def warm_files(paths: Iterable[Path]) -> None:
+    """Reads every file once, so that it is in the page cache."""
     for path in paths:
-        with open(path, "rb", buffering=0) as file:
-            while num_read := file.readinto(buffer):
-                total += num_read
-    return total
+        with path.open("rb") as file:
+            while file.read(4 << 20):
+                pass
 
 
-def warm_memory(num_bytes: int) -> int:
+def warm_memory(num_bytes: int) -> None:
     """Writes to this much memory, at most half of the free memory: a virtual machine is slow at first use of a page."""
-    num_bytes = min(num_bytes, _meminfo("MemAvailable") // 2)
+    num_bytes = min(num_bytes, psutil.virtual_memory().available // 2)
     block = b"\1" * (1 << 20)
     with mmap.mmap(-1, max(num_bytes, len(block))) as memory:
         for _ in range(num_bytes // len(block)):
             memory.write(block)
-    return num_bytes
 
 
 class Written(NamedTuple):
@@ -280,52 +189,86 @@ class Written(NamedTuple):
 
 
 def count_records(folder: Path) -> Written:
-    """Counts the records of all shards (`*-00000-of-00016`, with or without `.tfrecord`) from their lengths alone.
+    """Counts the records of all shards (`*-of-*`, with or without `.tfrecord`) from their lengths alone.
 
     Raises:
         BenchmarkError: if the lengths do not end exactly where a file does.
     """
-    shards = [path for path in folder.rglob("*") if path.is_file() and _SHARD_NAME.fullmatch(path.name)]
+    shards = [path for path in folder.glob("*-of-*") if path.is_file()]
     num_records = num_record_bytes = 0
     for path in shards:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            offset, size = 0, os.fstat(descriptor).st_size
+        size, offset = path.stat().st_size, 0
+        with path.open("rb") as file:
             while offset < size:
-                header = os.pread(descriptor, _RECORD_LENGTH.size, offset)
+                file.seek(offset)
+                header = file.read(_RECORD_LENGTH.size)
                 length = _RECORD_LENGTH.unpack(header)[0] if len(header) == _RECORD_LENGTH.size else size
                 offset += length + _FRAME_BYTES
                 num_records += 1
                 num_record_bytes += length
-            if offset != size:
-                raise BenchmarkError(f"{path} has {size} bytes, its last record would end at {offset}")
-        finally:
-            os.close(descriptor)
+        if offset != size:
+            raise BenchmarkError(f"{path} has {size} bytes, its last record would end at {offset}")
     return Written(len(shards), num_records, num_record_bytes)
+
+
+def run_writer(
+    peer: str, command: Sequence[str], output: Path, num_records: int | None, min_bytes: int = 0
+) -> Measurement:
+    """Runs a peer that writes into `output`, checks the number of records in its shards and removes them.
+
+    Args:
+        peer: named in errors.
+        command: of the peer.
+        output: folder that is made for it.
+        num_records: number of records to expect; None if the peer does not write TFRecords.
+        min_bytes: number of bytes that the records have at least.
+
+    Raises:
+        BenchmarkError: if the peer fails, or its records are not as expected.
+    """
+    output.mkdir()
+    try:
+        measurement = run(command)
+        written = count_records(output)
+    finally:
+        shutil.rmtree(output)
+        os.sync()  # otherwise the next peer waits while data of this one is written to the disk
+    if num_records is None or measurement.stopped:
+        return measurement
+    if written.num_records != num_records or written.num_record_bytes < min_bytes:
+        raise BenchmarkError(
+            f"{peer} wrote {written.num_records:,} records of {written.num_record_bytes:,} bytes, "
+            f"expected {num_records:,} of at least {min_bytes:,}"
+        )
+    return measurement
+
+
+def imagebeam_command(command: str, config: str, settings: Sequence[str], *options: object) -> list[str]:
+    """Returns a command line of imagebeam; `settings` are values of `--set`."""
+    words = [word for setting in settings for word in ("--set", setting)]
+    return [sys.executable, "-m", "imagebeam", command, "--config", config, *words, *map(str, options)]
 
 
 # --- in turn ---------------------------------------------------------------------------------------------------------
 
 
-def run_in_turn(
-    peers: Mapping[str, Callable[[], Measurement]], rounds: int, name: str = ""
-) -> dict[str, list[Measurement]]:
+def run_in_turn(peers: Mapping[str, Callable[[], M]], rounds: int, name: str = "") -> dict[str, list[M]]:
     """Measures every peer once, then every peer again, so that a drift of the machine affects all of them equally.
 
     A peer that was stopped is not run again: it would be stopped again.
     """
-    results: dict[str, list[Measurement]] = {peer: [] for peer in peers}
+    results: dict[str, list[M]] = {peer: [] for peer in peers}
     for round_index in range(rounds):
         for peer, measure in peers.items():
             if any(measurement.stopped for measurement in results[peer]):
                 continue
-            measurement = measure()
-            results[peer].append(measurement)
+            found = measure()
+            results[peer].append(found)
             progress(
-                f"{name} round {round_index + 1}/{rounds} {peer}: {measurement.seconds:.2f} s, "
-                f"{measurement.peak_rss_bytes / MEGABYTE:.0f} MB resident, "
-                f"others took {measurement.others_cpu_fraction:.0%} of the CPUs"
-                + (f"; stopped: {measurement.stopped}" if measurement.stopped else "")
+                f"{name} round {round_index + 1}/{rounds} {peer}: {found.seconds:.2f} s, "
+                f"{found.peak_rss_bytes / MEGABYTE:.0f} MB resident, "
+                f"others took {found.others_cpu_fraction:.0%} of the CPUs"
+                + (f"; stopped: {found.stopped}" if found.stopped else "")
             )
     return results
 
@@ -333,45 +276,54 @@ def run_in_turn(
 def summarize(measurements: Sequence[Measurement], count: int, noun: str = "images") -> dict[str, Any]:
     """Returns one peer's part of the output: rates of `count` things (`noun`), times and memory of its rounds."""
     finished = [measurement for measurement in measurements if not measurement.stopped]
-    stopped = [measurement.stopped for measurement in measurements if measurement.stopped]
     return {
-        f"{noun}_per_second": [round(count / m.seconds, 1) for m in finished],
-        f"{noun}_per_second_median": _median([count / m.seconds for m in finished], 1),
-        "seconds_median": _median([m.seconds for m in finished], 3),
-        "cpu_seconds_median": _median([m.cpu_seconds for m in finished], 3),
-        "peak_rss_mb": [round(m.peak_rss_bytes / MEGABYTE, 1) for m in measurements],
-        "peak_rss_mb_median": _median([m.peak_rss_bytes / MEGABYTE for m in measurements], 1),
-        "peak_pss_mb": [round(m.peak_pss_bytes / MEGABYTE, 1) for m in measurements],
-        "peak_pss_mb_median": _median([m.peak_pss_bytes / MEGABYTE for m in measurements], 1),
-        "pss_readings": [m.num_pss_readings for m in measurements],
+        f"{noun}_per_second": series([count / m.seconds for m in finished], 1),
+        "seconds": series([m.seconds for m in finished], 3),
+        "cpu_seconds": series([m.cpu_seconds for m in finished], 3),
+        "peak_rss_mb": series([m.peak_rss_bytes / MEGABYTE for m in measurements], 1),
         "others_cpu_fraction": [round(m.others_cpu_fraction, 3) for m in measurements],
-        "stopped": stopped[0] if stopped else None,
+        "stopped": next((m.stopped for m in measurements if m.stopped), None),
     }
 
 
-def speed_ratio(first: Sequence[Measurement], second: Sequence[Measurement]) -> dict[str, Any] | None:
-    """Returns how many times as fast `first` is as `second`: one ratio per round, and their median.
+def series(values: Sequence[float], digits: int) -> dict[str, Any] | None:
+    """Returns the median and the value of each round; None without values."""
+    if not values:
+        return None
+    return {"median": round(statistics.median(values), digits), "rounds": [round(each, digits) for each in values]}
 
-    Each round's two runs stood next to each other in time, so these ratios are steadier than one of two medians.
-    None when one of the two never finished.
+
+def ratios(
+    results: Mapping[str, Sequence[M]], pairs: Iterable[tuple[str, str]], cost: Callable[[M], float]
+) -> dict[str, Any]:
+    """Returns "first/second": how many times the cost of `first` the one of `second` is, for the pairs that were run.
+
+    Each round's two runs were close in time, so these ratios are steadier than one of two medians. The value is None
+    if one of the two never finished.
     """
-    ratios = [b.seconds / a.seconds for a, b in zip(first, second, strict=False) if not (a.stopped or b.stopped)]
-    return {"median": _median(ratios, 3), "rounds": [round(ratio, 3) for ratio in ratios]} if ratios else None
+    return {
+        f"{first}/{second}": series(
+            [cost(b) / cost(a) for a, b in zip(results[first], results[second]) if not (a.stopped or b.stopped)], 3
+        )
+        for first, second in pairs
+        if first in results and second in results
+    }
 
 
-def cpu_ratio(first: Sequence[Measurement], second: Sequence[Measurement]) -> dict[str, Any] | None:
-    """Returns how many times as much CPU time `second` takes as `first`, like `speed_ratio`."""
-    ratios = [
-        b.cpu_seconds / a.cpu_seconds for a, b in zip(first, second, strict=False) if not (a.stopped or b.stopped)
-    ]
-    return {"median": _median(ratios, 3), "rounds": [round(ratio, 3) for ratio in ratios]} if ratios else None
+def compare(results: Mapping[str, Sequence[Measurement]], pairs: Sequence[tuple[str, str]], count: int) -> dict:
+    """Returns the summary of every peer that converts `count` images, and the ratios of wall and CPU time."""
+    return {
+        "peers": {peer: summarize(measurements, count) for peer, measurements in results.items()},
+        "ratios": ratios(results, pairs, lambda m: m.seconds),
+        "cpu_ratios": ratios(results, pairs, lambda m: m.cpu_seconds),
+    }
 
 
 def growth(counts: Sequence[int], values: Sequence[float]) -> dict[str, Any] | None:
     """Returns how a cost grows with the count, from at least three counts in ascending order; None from fewer.
 
-    `per_million` is the slope of the least-squares line, which leaves the cost of starting out. `extrapolation_ratio`
-    is the last value over what a straight line through the first two predicts for it: 1 is linear, more is worse.
+    `per_million` is the slope of the least-squares line, which excludes the cost of start-up. `extrapolation_ratio`
+    is the last value over the prediction of a straight line through the first two: 1 is linear, more is worse.
     """
     if len(counts) < 3:
         return None
@@ -385,17 +337,44 @@ def growth(counts: Sequence[int], values: Sequence[float]) -> dict[str, Any] | N
     }
 
 
-def _median(values: Sequence[float], digits: int) -> float | None:
-    return round(statistics.median(values), digits) if values else None
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+def make_parser(doc: str | None, *, rounds: int = 3, peers: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Returns a parser of the options that most scripts take."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=positive, default=rounds, help="runs of each peer (default: %(default)s)")
+    parser.add_argument("--scratch", type=Path, default=Path("/tmp"), metavar="DIR", help="default: %(default)s")
+    if peers:
+        parser.add_argument("--peers", nargs="+", choices=peers, default=list(peers), help="default: all")
+    return parser
+
+
+def positive(text: str) -> int:
+    """Parses a number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
+
+
+def print_result(name: str, measure: Callable[[], Mapping[str, Any]]) -> int:
+    """Measures and prints the one JSON object of a benchmark; returns its exit code."""
+    machine = describe_machine()
+    try:
+        print(json.dumps({"benchmark": name, "machine": machine, **measure()}, indent=2), flush=True)
+    except BenchmarkError as e:
+        progress(f"error: {e}")
+        return 1
+    return 0
 
 
 def describe_machine() -> dict[str, Any]:
     """Returns a description of the machine and the versions."""
-    model = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
-        "cpu": model[1].strip() if model else platform.machine(),
+        "cpu": models[0].partition(": ")[2] if models else platform.machine(),
         "num_cpus": os.cpu_count(),
-        "memory_mb": _meminfo("MemTotal") // MEGABYTE,
+        "memory_mb": psutil.virtual_memory().total // MEGABYTE,
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_average_at_start": round(os.getloadavg()[0], 2),
@@ -405,18 +384,3 @@ def describe_machine() -> dict[str, Any]:
 def progress(text: str) -> None:
     """Prints one line to stderr; stdout is for the JSON."""
     print(text.strip(), file=sys.stderr, flush=True)
-
-
-def print_result(measure: Callable[[], Mapping[str, Any]]) -> int:
-    """Measures and prints the result; returns the exit code of the benchmark."""
-    try:
-        print_json(measure())
-    except BenchmarkError as e:
-        progress(f"error: {e}")
-        return 1
-    return 0
-
-
-def print_json(value: Mapping[str, Any]) -> None:
-    """Prints the one object of a benchmark."""
-    print(json.dumps(value, indent=2), flush=True)

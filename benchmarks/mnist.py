@@ -8,68 +8,42 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
-import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import harness
 from tests import idx_files
 
-NUM_TRAIN, NUM_TEST = 60_000, 10_000
-NUM_RECORDS = NUM_TRAIN + NUM_TEST
-
-_LOOP = Path(__file__).resolve().parent / "peers" / "mnist_loop.py"
+_NUM_TRAIN, _NUM_TEST = 60_000, 10_000
 
 
-def command(peer: str, source: Path, output: Path) -> list[str]:
-    """Returns the command line of a peer."""
-    addresses = ["--input", str(source), "--output", str(output)]
-    if peer == "loop":
-        return [sys.executable, str(_LOOP), *addresses]
-    return [sys.executable, "-m", "imagebeam", "convert", "--config", "mnist", *addresses, "--workers", "2"]
-
-
-def convert(peer: str, source: Path, scratch: Path) -> harness.Measurement:
-    """Runs a peer, counts the records that it wrote, and removes them.
-
-    Raises:
-        BenchmarkError: if it fails, or they are not as many as the pictures.
-    """
-    output = scratch / "output"
-    output.mkdir()
-    try:
-        measurement = harness.run(command(peer, source, output))
-        written = harness.count_records(output)
-    finally:
-        shutil.rmtree(output)
-        os.sync()
-    if written.num_records != NUM_RECORDS:
-        raise harness.BenchmarkError(f"{peer} wrote {written.num_records:,} records, expected {NUM_RECORDS:,}")
-    return measurement
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each peer")
-    args = parser.parse_args(argv)
-    machine = harness.describe_machine()
-    results = {}
-    with tempfile.TemporaryDirectory(prefix="imagebeam-mnist-") as temporary:
-        scratch = Path(temporary)
+def _measure(args: argparse.Namespace) -> dict[str, Any]:
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="imagebeam-mnist-", dir=args.scratch) as temporary:
+        output = Path(temporary) / "output"
         for name, zipped in (("plain", ()), ("gz", ("train", "t10k"))):
-            idx_files.write_mnist(scratch / name, NUM_TRAIN, NUM_TEST, zipped=zipped)
-            runs = {peer: functools.partial(convert, peer, scratch / name, scratch) for peer in ("loop", "imagebeam")}
-            measured = harness.run_in_turn(runs, args.rounds, name=f"{name},")
-            results[name] = {
-                "peers": {peer: harness.summarize(each, NUM_RECORDS) for peer, each in measured.items()},
-                "imagebeam/loop": harness.speed_ratio(measured["imagebeam"], measured["loop"]),
-                "cpu: imagebeam/loop": harness.cpu_ratio(measured["imagebeam"], measured["loop"]),
+            source = Path(temporary) / name
+            idx_files.write_mnist(source, _NUM_TRAIN, _NUM_TEST, zipped=zipped)
+            addresses = ["--input", str(source), "--output", str(output)]
+            commands = {
+                "loop": [sys.executable, str(harness.PEERS_FOLDER / "mnist_loop.py"), *addresses],
+                "imagebeam": harness.imagebeam_command("convert", "mnist", [], *addresses, "--workers", 2),
             }
-    harness.print_json({"benchmark": "mnist", "machine": machine, "rounds": args.rounds, "files": results})
-    return 0
+            count = _NUM_TRAIN + _NUM_TEST
+            runs = {
+                peer: functools.partial(harness.run_writer, peer, command, output, count)
+                for peer, command in commands.items()
+            }
+            results = harness.run_in_turn(runs, args.rounds, name=f"{name},")
+            found[name] = harness.compare(results, [("imagebeam", "loop")], count)
+    return {"files": found}
+
+
+def main() -> int:
+    args = harness.make_parser(__doc__).parse_args()
+    return harness.print_result("mnist", lambda: _measure(args))
 
 
 if __name__ == "__main__":

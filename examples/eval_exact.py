@@ -30,10 +30,7 @@ def main() -> None:
                 test,
                 BATCH_SIZE,
                 image_size=64,
-                crop="center",
-                shuffle=None,
-                num_epochs=1,
-                pad=True,
+                shuffle=None,  # one epoch, center crop, pad=True
                 process_index=process_index,
                 process_count=PROCESS_COUNT,
                 features=("image/key",),

@@ -56,7 +56,8 @@ def predict(parameters: Parameters, image: jax.Array) -> jax.Array:
         )
         hidden = jax.nn.relu(hidden + parameters[f"{name}_bias"].astype(hidden.dtype))
         hidden = jax.lax.reduce_window(hidden, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    return hidden.max((1, 2)).astype(jnp.float32) @ parameters["dense"] + parameters["dense_bias"]
+    logits: jax.Array = hidden.max((1, 2)).astype(jnp.float32) @ parameters["dense"] + parameters["dense_bias"]
+    return logits
 
 
 def loss_of(parameters: Parameters, batch: Batch) -> jax.Array:
@@ -81,8 +82,8 @@ def train_step(parameters: Parameters, moments: tuple[Parameters, Parameters], s
 @jax.jit
 def count_correct(parameters: Parameters, batch: Batch) -> jax.Array:
     """Returns the number of examples that are predicted right; padding does not count."""
-    predicted = predict(parameters, batch["image"]).argmax(1)
-    return ((predicted == batch["label"]) & batch["mask"]).sum()
+    is_right: jax.Array = predict(parameters, batch["image"]).argmax(1) == batch["label"]
+    return jnp.sum(is_right & batch["mask"])
 
 
 def main() -> None:
@@ -90,12 +91,12 @@ def main() -> None:
     folder = shapes.parse_arguments()
     tf.config.set_visible_devices([], "GPU")  # TensorFlow only reads; it would take the memory that JAX needs
     mesh = Mesh(np.array(jax.devices()), ("data",))
-    over_devices = NamedSharding(mesh, PartitionSpec("data"))
+    over_devices, copied = (NamedSharding(mesh, spec) for spec in map(PartitionSpec, ("data", None)))
     print(f"{jax.device_count()} devices ({jax.devices()[0].platform}) in {jax.process_count()} processes")
     with shapes.open_dataset(folder) as dataset:
         train, test = shapes.splits_of(dataset)
         pictures = {"image_size": IMAGE_SIZE, "crop": "squash", "dtype": "bfloat16", "normalize": "imagenet"}
-        parameters = jax.device_put(make_parameters(len(dataset.labels)), NamedSharding(mesh, PartitionSpec()))
+        parameters = jax.device_put(make_parameters(len(dataset.labels)), copied)
         moments = (jax.tree.map(jnp.zeros_like, parameters), jax.tree.map(jnp.zeros_like, parameters))
         batches = dataset.as_jax(train, over_devices, BATCH_SIZE, **pictures, flip=True, shuffle="global")
         for step, batch in zip(range(STEPS), batches):
@@ -104,7 +105,7 @@ def main() -> None:
                 print(f"step {step + 1}: loss {loss:.4f}")
         print(f"a checkpoint would hold {batches.state().to_dict()}")
 
-        tested = dataset.as_jax(test, over_devices, BATCH_SIZE, **pictures, shuffle=None, num_epochs=1, pad=True)
+        tested = dataset.as_jax(test, over_devices, BATCH_SIZE, **pictures, shuffle=None)
         correct = sum(int(count_correct(parameters, batch)) for batch in tested)
         count = dataset.num_examples(test)
         print(f"accuracy {correct / count:.3f} over {count} examples")

@@ -66,7 +66,7 @@ def main() -> None:
         steps = dataset.num_examples(train) // BATCH_SIZE
         model.fit(batches, epochs=EPOCHS, steps_per_epoch=steps, shuffle=False, verbose=2)
 
-        padded = dataset.as_tf(test, BATCH_SIZE, **size, shuffle=None, num_epochs=1, pad=True, supervised=True)
+        padded = dataset.as_tf(test, BATCH_SIZE, **size, shuffle=None, supervised=True)
         accuracy = model.evaluate(padded, verbose=0, return_dict=True)["accuracy"]
         print(f"accuracy {accuracy:.3f} over {dataset.num_examples(test)} examples")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import grain
 import numpy as np
 import reader_measure
+from absl import flags
 from array_record.python import array_record_module
 from PIL import Image
 
@@ -60,5 +61,6 @@ def batches(args: argparse.Namespace) -> Iterator[np.ndarray]:
 
 
 if __name__ == "__main__":
+    flags.FLAGS(["reader_grain"])  # Grain reads flags of absl, which must be parsed
     args = reader_measure.make_parser(__doc__).parse_args()
     reader_measure.run(batches(args), args.seconds, "grain", "array_record", "pillow")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import Any
 
 import reader_measure
-import tensorflow as tf
 
 import imagebeam
 
 
-def batches(args: argparse.Namespace) -> Iterator[tf.Tensor]:
-    dataset = imagebeam.open_dataset(str(args.dataset)).as_tf(
+def images_of(args: argparse.Namespace) -> Iterator[Any]:
+    dataset = imagebeam.open_dataset(str(args.dataset))
+    feed = dataset.as_numpy if args.feed == "numpy" else dataset.as_tf
+    batches = feed(
         "train",
         reader_measure.BATCH_SIZE,
         image_size=reader_measure.SIDE,
@@ -21,7 +23,7 @@ def batches(args: argparse.Namespace) -> Iterator[tf.Tensor]:
         shuffle=args.shuffle,
         decoder=args.decoder,
     )
-    for batch in dataset:
+    for batch in batches:
         yield batch["image"]
 
 
@@ -29,5 +31,6 @@ if __name__ == "__main__":
     parser = reader_measure.make_parser(__doc__)
     parser.add_argument("--shuffle", choices=("stream", "global"), default="stream")
     parser.add_argument("--decoder", choices=("native", "tensorflow"), default="native")
+    parser.add_argument("--feed", choices=("tf", "numpy"), default="tf")
     args = parser.parse_args()
-    reader_measure.run(batches(args), args.seconds, "tensorflow")
+    reader_measure.run(images_of(args), args.seconds, "numpy" if args.feed == "numpy" else "tensorflow")

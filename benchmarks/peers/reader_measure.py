@@ -12,13 +12,13 @@ import json
 import math
 import os
 import random
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import psutil
 
 BATCH_SIZE = 128
 SIDE = 224
@@ -30,7 +30,6 @@ _WARM_UP_BATCHES = 8
 _WARM_UP_SECONDS = 3.0  # also what tf.data's AUTOTUNE needs to settle
 _NUM_TRIALS = 10
 _LOG_RATIO = tuple(map(math.log, ASPECT_RATIO))
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:
@@ -63,9 +62,9 @@ def run(batches: Iterable[Any], seconds: float, *packages: str) -> NoReturn:
     }
     print(json.dumps(line), flush=True)
     # Threads and processes of the pipeline are still at work, and some libraries would wait for them.
-    for pid in _tree_ticks().keys() - {os.getpid()}:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
     os._exit(0)
 
 
@@ -94,7 +93,6 @@ def _count(batches: Iterator[Any], seconds: float) -> dict[str, float]:
         num_images += len(next(batches))
     own, busy = _own_seconds() - own_start, _busy_seconds() - busy_start
     return {
-        "images_per_second": round(num_images / elapsed, 1),
         "images": num_images,
         "seconds": round(elapsed, 3),
         "cpu_seconds": round(own, 3),
@@ -104,29 +102,18 @@ def _count(batches: Iterator[Any], seconds: float) -> dict[str, float]:
 
 def _own_seconds() -> float:
     """Returns the CPU time of this process and its living descendants."""
-    return sum(_tree_ticks().values()) / _TICKS_PER_SECOND
-
-
-def _tree_ticks() -> dict[int, int]:
-    """Returns the CPU time by process, of this one and its descendants."""
-    parents, ticks = {}, {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            # "pid (any text) state ppid ... utime stime ..."
-            fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:  # ended meanwhile
-            continue
-        parents[int(name)], ticks[int(name)] = int(fields[1]), int(fields[11]) + int(fields[12])
-    tree = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in tree} - tree:
-        tree |= more
-    return {pid: ticks[pid] for pid in tree}
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):  # ended meanwhile
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _busy_seconds() -> float:
     """Returns the CPU seconds that all cores of this machine have spent on anything but idling."""
-    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
-    return (user + nice + system + irq + softirq) / _TICKS_PER_SECOND
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system + times.irq + times.softirq
 
 
 # --- for more than one peer ------------------------------------------------------------------------------------------
