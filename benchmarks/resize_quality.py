@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 
-from imagebeam.transforms.images import prepare, resample, scaling
+from imagebeam.transforms.images import prepare, resample
 
 FILTERS = ("lanczos", "bicubic", "area")
 RESAMPLERS = (resample.NATIVE, resample.PILLOW)
@@ -37,7 +37,7 @@ def exact(data: bytes, size: tuple[int, int]) -> np.ndarray:
 
 def stored(data: bytes, side: int, encode: str, resampler: str, filter: str) -> np.ndarray:
     """Returns the pixels of the image that convert stores."""
-    how = scaling.Scaling(shortest_side=side, filter=filter, resampler=resampler)
+    how = resample.Scaling(shortest_side=side, filter=filter, resampler=resampler)
     image = prepare.ImagePolicy(encode=encode, scaling=how).prepare(data)
     with PIL.Image.open(io.BytesIO(image.data)) as picture:
         return np.asarray(picture.convert("RGB")).astype(np.float64)
@@ -70,7 +70,7 @@ def measure(images: Sequence[bytes], side: int) -> dict[str, dict[str, float]]:
     exacts = []
     for data in images:
         with PIL.Image.open(io.BytesIO(data)) as opened:
-            exacts.append(exact(data, scaling.Scaling(shortest_side=side).scaled(*opened.size)))
+            exacts.append(exact(data, resample.Scaling(shortest_side=side).scaled(*opened.size)))
     for encode, resampler, filter in itertools.product(STORED, RESAMPLERS, FILTERS):
         made = [stored(data, side, encode, resampler, filter) for data in images]
         found = [(psnr(one, other), ssim(one, other)) for one, other in zip(made, exacts)]

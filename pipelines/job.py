@@ -21,16 +21,7 @@ from imagebeam.pipelines.recognize import seen_masks
 from imagebeam.transforms import dataset_settings, kept_features, reference_order
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.columns import transformed_column
-from imagebeam.transforms.images import (
-    class_masks,
-    jpeg_entry_points,
-    pillow_decoder,
-    prepare,
-    reader_decoder,
-    resample,
-    segment_masks,
-    turn_upright,
-)
+from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
 from imagebeam.transforms.output import output_paths, recorded_inputs
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.snapshots import snapshot_settings
@@ -275,9 +266,9 @@ def _settings_of(
     objects = known.annotations
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     masks = open_source.mask_policy(config)
-    if segment_masks.COLUMN in known.columns:
+    if class_masks.SEGMENTS_COLUMN in known.columns:
         facts[recorded_inputs.MASKS] = [class_masks.VERSION, None]
-        masks = dataclasses.replace(masks, segments=known.columns.index(segment_masks.COLUMN))
+        masks = dataclasses.replace(masks, segments=known.columns.index(class_masks.SEGMENTS_COLUMN))
     if config.source.masks.rule is not None:
         facts[recorded_inputs.MASKS] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
     return dataset_settings.DatasetSettings(
@@ -377,7 +368,7 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
         resample.require()
         libraries["resized_by"] = resample.library()
     if any(feature.source == features.ENTRY_POINTS for feature in config.resolve_features()):
-        jpeg_entry_points.require()
+        reader_decoder.require_entry_points()
     if libraries:
         facts[recorded_inputs.LIBRARIES] = libraries
     if raw_shape is not None:

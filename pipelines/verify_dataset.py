@@ -8,7 +8,7 @@ import os
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, find_snapshot, plural, storage, verify_shards
 from imagebeam.reader import bare_pixels
-from imagebeam.transforms.images import checked_image, jpeg_entry_points, reader_decoder
+from imagebeam.transforms.images import checked_image, reader_decoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,10 @@ class _DecodeRecord:
             if self._pixels is None:
                 size = tuple(values[each][0] for each in self._size)
                 self._decoder.check(values[self._image][0], size if len(size) == 2 else None)
-                if self._points and jpeg_entry_points.find_in(values[self._image][0]) != values[self._points][0]:
+                if (
+                    self._points
+                    and reader_decoder.find_entry_points_in(values[self._image][0]) != values[self._points][0]
+                ):
                     return f"{key}{self._points} are not the entry points of this image: write the dataset again"
             else:
                 self._pixels.read(values)

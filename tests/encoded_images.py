@@ -9,7 +9,7 @@ import zlib
 
 from PIL import Image as PillowImage
 
-from imagebeam.transforms.images import png_chunks
+from imagebeam.transforms.images import png_structure
 
 SIZE = (23, 17)  # width, height
 SOF, SOS, DQT, DHT = b"\xff\xc0", b"\xff\xda", b"\xff\xdb", b"\xff\xc4"
@@ -49,11 +49,11 @@ def encode(image_format: str, mode: str = "RGB", **options: object) -> bytes:
 
 def png(*chunks: bytes) -> bytes:
     """Returns a PNG of these chunks."""
-    return png_chunks.SIGNATURE + b"".join(chunks)
+    return png_structure.SIGNATURE + b"".join(chunks)
 
 
-chunk = png_chunks.encode_chunk
-ihdr = png_chunks.encode_header
+chunk = png_structure.encode_chunk
+ihdr = png_structure.encode_header
 
 ROWS = zlib.compress((b"\0" + bytes(8)) * 8)
 IDAT, IEND, PLTE, TRNS = chunk(b"IDAT", ROWS), chunk(b"IEND"), chunk(b"PLTE", bytes(48)), chunk(b"tRNS", b"\0\xff")
@@ -110,7 +110,7 @@ def with_right_crcs(data: bytes) -> bytes:
     """Corrects the CRCs of a damaged PNG, so that checks behind them are reached; returns other bytes unchanged."""
     fixed = bytearray(data)
     position = 8
-    while data.startswith(png_chunks.SIGNATURE) and position + 12 <= len(data):
+    while data.startswith(png_structure.SIGNATURE) and position + 12 <= len(data):
         end = position + 8 + struct.unpack_from(">I", data, position)[0]
         if end + 4 > len(data):
             break

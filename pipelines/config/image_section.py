@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from imagebeam.pipelines.config.field_types import STRICT, Bytes, Count, NotBool
-from imagebeam.transforms.images import colors, encoders, limits, prepare, resample, scaling
+from imagebeam.transforms.images import checked_image, encoders, pixels, prepare, resample
 
 MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
 
@@ -80,7 +80,7 @@ class ImageConfig(pydantic.BaseModel):
     background: tuple[_Level, _Level, _Level] | None = None
     """Red, green and blue, 0 to 255, of what shows through transparent pixels; without it alpha is kept, or left out
     where `color` or JPEG has none. Also the color of padding, which is black by default."""
-    white_level: Annotated[int, pydantic.Field(ge=255, le=colors.WHITE), NotBool] = colors.WHITE
+    white_level: Annotated[int, pydantic.Field(ge=255, le=pixels.WHITE), NotBool] = pixels.WHITE
     """The number of a gray image of 16 bits that becomes white, 255; larger ones do, too. Set 1023, 4095 or 16383 for
     numbers of 10, 12 or 14 bits, whose images are nearly black by default: gray PNGs of 16 bits are then encoded with
     8. Of colors of 16 bits the upper 8 are always taken."""
@@ -189,7 +189,7 @@ class ImageConfig(pydantic.BaseModel):
             white_level=self.white_level,
             profile=self.profile,
             metadata=self.metadata,
-            scaling=scaling.Scaling(
+            scaling=resample.Scaling(
                 size=self.resize,
                 fit=self.fit,
                 shortest_side=self.shortest_side,
@@ -200,6 +200,6 @@ class ImageConfig(pydantic.BaseModel):
                 resampler=self.resampler,
             ),
             encoding=encoders.Encoding(self.quality, self.chroma, self.progressive, self.png_level, self.webp),
-            limits=limits.Limits(**self.limits.model_dump()),
+            limits=checked_image.Limits(**self.limits.model_dump()),
             sum_pixels=sum_pixels,
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from imagebeam import errors
 from imagebeam.pipelines.config import source_section
-from imagebeam.transforms.images import mask_colors
+from imagebeam.transforms.images import class_masks
 from imagebeam.transforms.sources import text_files
 
 _MAX_MIB = 1
@@ -28,7 +28,7 @@ _LINES = tuple(
 _OPTION = "source.masks.colors"
 
 
-def read_colors(masks: source_section.MasksConfig, root: str) -> mask_colors.MaskColors | None:
+def read_colors(masks: source_section.MasksConfig, root: str) -> class_masks.MaskColors | None:
     """Returns the colors of the classes; None if masks hold numbers.
 
     Args:
@@ -53,8 +53,8 @@ def read_colors(masks: source_section.MasksConfig, root: str) -> mask_colors.Mas
         )
     if len(pairs) > _MAX_CLASSES:
         raise errors.ConfigError(f"{where} has {len(pairs):,} colors, expected up to {_MAX_CLASSES:,}")
-    colors = mask_colors.MaskColors(pairs, frozenset(masks.ignore))
-    highest = mask_colors.IGNORED if masks.ignore else mask_colors.IGNORED + 1
+    colors = class_masks.MaskColors(pairs, frozenset(masks.ignore))
+    highest = class_masks.IGNORED if masks.ignore else class_masks.IGNORED + 1
     if masks.bits == 8 and len(colors.names) > highest:
         raise errors.ConfigError(f"{where} has {len(colors.names):,} classes: set source.masks.bits: 16")
     return colors

@@ -10,7 +10,7 @@ from imagebeam import errors, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, coco_json, detect_coco
-from imagebeam.transforms.images import image_objects, object_masks, segment_masks
+from imagebeam.transforms.images import class_masks, image_objects, object_masks
 from imagebeam.transforms.objects import object_tables
 from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, split_folders, table_rows
 
@@ -189,7 +189,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
             *((MASKS,) if self.objects.masks else ()),
             *(image_objects.KEYPOINT_COLUMNS if self.objects.keypoints else ()),
             *((CAPTIONS,) if self.captions else ()),
-            *((segment_masks.COLUMN,) if self.panoptic else ()),
+            *((class_masks.SEGMENTS_COLUMN,) if self.panoptic else ()),
         )
 
     def read(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import features, storage
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import image_objects, object_masks, segment_masks
+from imagebeam.transforms.images import class_masks, image_objects, object_masks
 from imagebeam.transforms.objects import json_depth, object_tables
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
@@ -221,7 +221,7 @@ def read_segments(
                 raise BadAnnotationError("it has no file_name or no list segments_info")
             if image in images.panoptic:
                 raise BadAnnotationError(f"it is a second one: the first has {images.panoptic[image][0]!r}")
-            images.panoptic[image] = name, segment_masks.pack(segments)
+            images.panoptic[image] = name, class_masks.pack_segments(segments)
         except ValueError as e:
             images.faults[image] = Reason.BAD_VALUE, f"panoptic annotation of image {image_id!r}: {e}"
             continue

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_chunks
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_structure
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -20,7 +20,7 @@ _DARK, _LIGHT = range(32), range(224, 256)  # nearly black, nearly white
 _MIN_GRAYS = 16  # different numbers between them
 _SHARE = 0.9  # of the pixels
 _MAX_PIXELS = 1 << 24
-_PNG_DEPTH = png_chunks.HEADER_START + png_chunks.DEPTH_BYTE
+_PNG_DEPTH = png_structure.HEADER_START + png_structure.DEPTH_BYTE
 _BMP_DEPTH = 28  # byte offset
 _TIFF_DEPTH = 258  # tag
 

@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, colors, image_formats, structure
+from imagebeam.transforms.images import checked_image, image_formats, pixels, structure
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -43,11 +43,11 @@ class Encoding:
             BadImageError: if the image is larger than the format or an example allows.
         """
         if format == image_formats.JPEG:
-            picture = colors.without_alpha(picture)
+            picture = pixels.without_alpha(picture)
         elif format == image_formats.WEBP:  # TensorFlow refuses one with alpha where three channels are wanted
-            picture = colors.in_mode(picture, "RGB")
+            picture = pixels.in_mode(picture, "RGB")
         width, height = picture.size
-        channels = colors.CHANNELS[picture.mode]
+        channels = pixels.CHANNELS[picture.mode]
         if max(height, width) > checked_image.MAX_SIDE_PX.get(format, max(height, width)):
             raise checked_image.too_many_pixels(height, width)
         num_bytes = height * width * channels * _BYTES_PER_VALUE.get(format, 0)

@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_chunks
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_structure
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -110,7 +110,7 @@ class FrameReader:
 
 def is_animated_png(data: bytes) -> bool:
     """Returns whether a PNG says before its pixels that it has frames."""
-    return data.find(_ANIMATION_CONTROL, 0, max(data.find(png_chunks.PIXELS), 0)) >= 0
+    return data.find(_ANIMATION_CONTROL, 0, max(data.find(png_structure.PIXELS), 0)) >= 0
 
 
 def count_pages(data: bytes) -> int:

@@ -6,8 +6,6 @@ import functools
 import re
 from collections.abc import Mapping
 
-from imagebeam.transforms.images import png_chunks
-
 JPEG = "jpeg"
 PNG = "png"
 WEBP = "webp"
@@ -34,7 +32,7 @@ BY_EXTENSION = {extension: name for name, extensions in _EXTENSIONS.items() for 
 
 _SIGNATURES = {  # in the order in which they are tried
     JPEG: rb"\xff\xd8\xff",
-    PNG: re.escape(png_chunks.SIGNATURE),
+    PNG: rb"\x89PNG\r\n\x1a\n",
     "gif": rb"GIF8[79]a",
     WEBP: rb"RIFF.{4}WEBP",
     "tiff": rb"II[*+]\0|MM\0[*+]",

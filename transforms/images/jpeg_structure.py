@@ -13,7 +13,7 @@ import struct
 from typing import NamedTuple
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, exif, image_formats
+from imagebeam.transforms.images import checked_image, image_formats, orientations
 from imagebeam.transforms.images.checked_image import Image, corrupt
 
 # A marker is 0xFF and one of these codes. Most markers begin a segment, whose first two bytes are its length.
@@ -96,7 +96,7 @@ def check_jpeg(data: bytes, only_header: bool = False) -> Image:
     image = Image(data, image_formats.JPEG, height, width, components, COLORSPACES[components])
     if not exif_start:
         return image
-    return _with_orientation(image, exif.read_orientation(data, exif_start, exif_end))
+    return _with_orientation(image, orientations.read_orientation(data, exif_start, exif_end))
 
 
 def _with_orientation(image: Image, orientation: int) -> Image:
@@ -138,8 +138,12 @@ def _check_segments(data: bytes, only_header: bool) -> Image:
             raise checked_image.truncated(f"the segment FF {code:02X} at byte {marker} ends at byte {end}", size)
         if code in METADATA:
             may_skip = not in_scans
-            if code == _APP1 and data.startswith(exif.HEADER, start + 2) and orientation == checked_image.UPRIGHT:
-                orientation = exif.read_orientation(data, start + 2 + len(exif.HEADER), end)
+            if (
+                code == _APP1
+                and data.startswith(orientations.EXIF_HEADER, start + 2)
+                and orientation == checked_image.UPRIGHT
+            ):
+                orientation = orientations.read_orientation(data, start + 2 + len(orientations.EXIF_HEADER), end)
         elif code == _SOS:
             if frame is None:
                 raise corrupt(f"the scan at byte {marker} has no frame header")

@@ -10,15 +10,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import (
-    checked_image,
-    image_formats,
-    limits,
-    pillow_decoder,
-    png_chunks,
-    source_kinds,
-    structure,
-)
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_structure, structure
 from imagebeam.transforms.images.checked_image import BadImageError
 
 if TYPE_CHECKING:
@@ -68,9 +60,9 @@ def open_mask(data: bytes, check: str) -> OpenedMask:
         BadImageError: if it is no file that can hold classes.
     """
     if data.startswith(NPY_SIGNATURE):
-        from imagebeam.transforms.images import npy_array  # late: a writer process needs 15 MB more with NumPy
+        from imagebeam.transforms.images import npy_header  # late: a writer process needs 15 MB more with NumPy
 
-        array = npy_array.read(data)
+        array = npy_header.read_array(data)
         if array.ndim == 3 and array.shape[2] == 1:
             array = array[..., 0]
         is_colors = array.ndim == 3 and array.shape[2] == 3 and array.dtype.itemsize == 1
@@ -89,7 +81,7 @@ def open_mask(data: bytes, check: str) -> OpenedMask:
         return OpenedMask(found.format, found.height, found.width, data)
     structure.check_size(data)
     picture = pillow_decoder.open_lazily(data, str(format))
-    if source_kinds.is_lossy(picture, data, str(format)):
+    if pillow_decoder.is_lossy(picture, data, str(format)):
         raise _lossy(f"{format} compressed with loss")
     return OpenedMask(str(format), picture.height, picture.width, data, picture)
 
@@ -107,7 +99,7 @@ def read_pixels(mask: OpenedMask) -> MaskPixels:
     Raises:
         BadImageError: if they cannot be decoded, or there are several pictures.
     """
-    limits.NO_LIMITS.check_decoded(mask.height, mask.width, f"a {mask.format} mask")
+    checked_image.NO_LIMITS.check_decoded(mask.height, mask.width, f"a {mask.format} mask")
     if mask.array is not None:
         return MaskPixels(colors=mask.array) if mask.array.ndim == 3 else MaskPixels(mask.array)
     if mask.picture is None:
@@ -122,15 +114,15 @@ def read_pixels(mask: OpenedMask) -> MaskPixels:
 def _read_png(png: bytes) -> MaskPixels:
     import numpy as np
 
-    _, _, depth, color_type, *_ = png_chunks.unpack_header(png, png_chunks.HEADER_START)
-    if color_type == png_chunks.GRAY:
+    _, _, depth, color_type, *_ = png_structure.unpack_header(png, png_structure.HEADER_START)
+    if color_type == png_structure.GRAY:
         return MaskPixels(gray_numbers(png), _shades(depth) if depth <= 8 else None)
     picture = pillow_decoder.decode_any(png, image_formats.PNG)
     if depth == 16:
         raise checked_image.unsupported("a png with colors of 16 bits", "save it with 8 bits a channel")
-    if color_type != png_chunks.PALETTE_INDEX:
+    if color_type != png_structure.PALETTE_INDEX:
         return _read_picture(picture)
-    entries = next(chunk.data for chunk in png_chunks.read_chunks(png) if chunk.kind == png_chunks.PALETTE)
+    entries = next(chunk.data for chunk in png_structure.read_chunks(png) if chunk.kind == png_structure.PALETTE)
     return MaskPixels(np.asarray(picture), np.frombuffer(entries, np.uint8).reshape(-1, 3))
 
 
@@ -142,7 +134,7 @@ def gray_numbers(png: bytes) -> np.ndarray:
     """
     import numpy as np
 
-    depth = png[png_chunks.HEADER_START + png_chunks.DEPTH_BYTE]
+    depth = png[png_structure.HEADER_START + png_structure.DEPTH_BYTE]
     numbers = np.asarray(pillow_decoder.decode_any(png, image_formats.PNG))
     if depth == 16:
         return numbers.astype(np.uint16)

@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from imagebeam.transforms.images import png_chunks
+from imagebeam.transforms.images import png_structure
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,10 +97,10 @@ def encode_png(pixels: np.ndarray) -> bytes:
     compressed = zlib.compress(lines.data, _PNG_LEVEL)
     return b"".join(
         (
-            png_chunks.SIGNATURE,
-            png_chunks.encode_header(height, width),
-            png_chunks.encode_chunk(png_chunks.PIXELS, compressed),
-            png_chunks.encode_chunk(png_chunks.END),
+            png_structure.SIGNATURE,
+            png_structure.encode_header(height, width),
+            png_structure.encode_chunk(png_structure.PIXELS, compressed),
+            png_structure.encode_chunk(png_structure.END),
         )
     )
 

@@ -13,7 +13,7 @@ import functools
 import math
 from typing import TYPE_CHECKING
 
-from imagebeam.transforms.images import checked_image, colors, image_formats, limits, pillow_decoder, pixels
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ _NUM_FREQUENCIES = 8
 _SCALE = 1 << 12  # of the cosines: 32 * 32 * 255 * _SCALE**2 is far below 2**63
 
 
-def hash_image(image: checked_image.Image, allowed: limits.Limits = limits.NO_LIMITS) -> bytes:
+def hash_image(image: checked_image.Image, allowed: checked_image.Limits = checked_image.NO_LIMITS) -> bytes:
     """Returns the perceptual hash of an image as it is stored, turned upright; 8 bytes.
 
     Returns b"" if its pixels cannot be decoded, or would take too much memory: such an image is like no other.
@@ -56,7 +56,7 @@ def hash_picture(picture: PIL.Image.Image, orientation: int = checked_image.UPRI
     """
     import numpy as np  # late: a writer process needs 15 MB more with it
 
-    gray = colors.to_eight_bits(picture).convert("L")
+    gray = pixels.to_eight_bits(picture).convert("L")
     small = gray.resize((_SIDE_PX, _SIDE_PX), pillow_decoder.pillow().Resampling.LANCZOS)
     values = np.asarray(pixels.turn_upright(small, orientation)).astype(np.int64)
     lowest = (_cosines() @ values @ _cosines().T).reshape(-1)

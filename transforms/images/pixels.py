@@ -1,16 +1,20 @@
-"""Turns decoded pixels upright, and sums them."""
+"""Converts the colors of decoded pixels, turns them upright, and sums them."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import io
 import struct
 from operator import mul
 from typing import TYPE_CHECKING
 
-from imagebeam.transforms.images import checked_image, colors, exif, orientations
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import checked_image, orientations
 from imagebeam.transforms.images.pillow_decoder import pillow
 
 if TYPE_CHECKING:
+    import numpy as np
     import PIL.Image
 
 _VALUES = range(256)
@@ -33,7 +37,7 @@ _BROKEN_EXIF = (ArithmeticError, AttributeError, LookupError, OSError, SyntaxErr
 def from_bytes(data: bytes, shape: tuple[int, int, int]) -> PIL.Image.Image:
     """Returns the image whose rows are `data`; `shape` is height, width, channels."""
     height, width, channels = shape
-    return pillow().frombytes(colors.MODES[channels], (width, height), data)
+    return pillow().frombytes(MODES[channels], (width, height), data)
 
 
 def orientation(picture: PIL.Image.Image) -> int:
@@ -45,7 +49,7 @@ def orientation(picture: PIL.Image.Image) -> int:
     if picture.format == "JXL" and not getattr(picture, "jpeg", False):
         return checked_image.UPRIGHT
     with contextlib.suppress(*_BROKEN_EXIF):
-        found = picture.getexif().get(exif.ORIENTATION_TAG)
+        found = picture.getexif().get(orientations.ORIENTATION_TAG)
         return found if found in _TURNS else checked_image.UPRIGHT
     return checked_image.UPRIGHT
 
@@ -69,10 +73,213 @@ def turn_upright(picture: PIL.Image.Image, orientation: int) -> PIL.Image.Image:
 
 def sum_up(picture: PIL.Image.Image) -> checked_image.PixelSums:
     """Returns the sums of the pixels as a reader decodes them: as RGB (gray repeated), without alpha."""
-    picture = colors.without_alpha(colors.to_eight_bits(picture))
+    picture = without_alpha(to_eight_bits(picture))
     counts = picture.histogram()
     channels = [counts[start : start + 256] for start in range(0, len(counts), 256)]
     totals = [sum(map(mul, channel, _VALUES)) for channel in channels]
     squares = [sum(map(mul, channel, _SQUARES)) for channel in channels]
     repeats = 3 // len(channels)
     return checked_image.PixelSums(picture.width * picture.height, (*totals * repeats,), (*squares * repeats,))
+
+
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+CHANNELS = {mode: channels for channels, mode in MODES.items()}
+# By the mode in which Pillow decodes: the mode of ours that it is converted to.
+_EIGHT_BITS = {mode: mode for mode in CHANNELS} | {
+    "1": "L",
+    "PA": "RGBA",
+    "La": "LA",
+    "RGBa": "RGBA",
+    "RGBX": "RGB",
+    "CMYK": "RGB",
+    "YCbCr": "RGB",
+    "HSV": "RGB",
+}
+_SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+WHITE = 65_535  # the number of 16 bits that becomes 255, unless image.white_level says another one
+_WITHOUT_ALPHA = {"LA": "L", "RGBA": "RGB"}
+_VISIBLE = 3  # of 255: more than rounding, and than two versions of the same profile
+_ROWS_AT_ONCE = 256  # of wide numbers that become bytes: the whole image at once would take several times its memory
+
+
+def to_eight_bits(picture: PIL.Image.Image, white: int = WHITE) -> PIL.Image.Image:
+    """Converts `picture` to one of the four modes.
+
+    Gray numbers of 16 bits from 0 to `white` become 0 to 255, and larger ones 255:
+
+    - A palette becomes RGB, or RGBA if it has transparency. CMYK, YCbCr, HSV and CIE L*a*b* become RGB.
+    - With 65,535 the upper 8 bits are kept, as libpng and TensorFlow do. Of 16-bit colors they always are. 32-bit
+      integers are taken for 16-bit ones (`I`), those below 0 or above 65,535 become the nearest of both.
+    - Floating-point numbers (`F`) from 0 to 1 become 0 to 255. If one is above 1, they are taken for 0 to 255; if one
+      is above 255, for 16-bit numbers. What is outside becomes the nearest bound, and not-a-number 0.
+
+    Raises:
+        BadImageError: if there is no rule for its mode.
+    """
+    mode = picture.mode
+    if mode in _SIXTEEN_BITS or mode == "I":
+        return _from_numbers(picture, 256 / (white + 1))
+    if mode == "F":
+        return _from_numbers(picture, _scale_of_floats(picture, white))
+    if mode == "LAB":
+        return _lab_to_rgb(picture)
+    if mode == "P":
+        wanted: str | None = "RGBA" if "transparency" in picture.info else "RGB"
+    else:
+        wanted = _EIGHT_BITS.get(mode)
+    if wanted is None:
+        detail = f"{(picture.format or '').lower()} of Pillow's mode {mode}: convert it to 8 bits a channel first"
+        raise checked_image.BadImageError(Reason.UNSUPPORTED_FORMAT, detail)
+    return picture if mode == wanted else picture.convert(wanted)
+
+
+def _from_numbers(picture: PIL.Image.Image, scale: float) -> PIL.Image.Image:
+    """Multiplies numbers by `scale` and rounds down; Pillow's own conversion turns all values above 255 white."""
+    import numpy as np
+
+    values = np.asarray(picture)
+    found = np.empty(values.shape, np.uint8)
+    for start in range(0, len(values), _ROWS_AT_ONCE):
+        rows = values[start : start + _ROWS_AT_ONCE].astype(np.float64) * scale
+        found[start : start + _ROWS_AT_ONCE] = np.nan_to_num(rows, nan=0.0, posinf=255, neginf=0).clip(0, 255)
+    return pillow().fromarray(found)
+
+
+def find_highest(picture: PIL.Image.Image) -> int | None:
+    """Returns the largest number in a gray picture of 16 or 32 bits; None for other pictures."""
+    if picture.mode not in _SIXTEEN_BITS and picture.mode != "I":
+        return None
+    import numpy as np
+
+    return int(np.asarray(picture).max())
+
+
+def _scale_of_floats(picture: PIL.Image.Image, white: int) -> float:
+    import numpy as np
+
+    values: np.ndarray = np.asarray(picture)
+    highest = float(np.max(values, initial=0, where=np.isfinite(values)))
+    return 255 if highest <= 1 else 1 if highest <= 255 else 256 / (white + 1)
+
+
+def _lab_to_rgb(picture: PIL.Image.Image) -> PIL.Image.Image:
+    from PIL import ImageCms
+
+    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+    converted = ImageCms.profileToProfile(picture, lab, srgb, outputMode="RGB")
+    assert converted is not None  # it is None for a conversion in place
+    return converted
+
+
+def has_other_profile(picture: PIL.Image.Image) -> bool:
+    """Returns whether a file has an ICC profile by which colors differ visibly from sRGB; not of a broken profile."""
+    profile: bytes = picture.info.get("icc_profile") or b""
+    mode = picture.mode if picture.mode in ("CMYK", "L", "LA") else "RGB"
+    return bool(profile) and _changes_colors(profile, mode.removesuffix("A"))
+
+
+@functools.lru_cache(maxsize=64)  # cameras and programs write the same few profiles
+def _changes_colors(profile: bytes, mode: str) -> bool:
+    """Converts a few colors by a profile: names tell little, as of "sRGB" with linear curves."""
+    channels = len(mode)
+    steps = bytes(range(0, 256, 17))
+    mixed = bytes((step * (1 + 2 * channel)) % 256 for step in steps for channel in range(channels))
+    test = pillow().frombytes(mode, (2 * len(steps), 1), bytes(step for step in steps for _ in range(channels)) + mixed)
+    converted = _to_srgb(test, profile)
+    if converted is None or mode == "CMYK":
+        return converted is not None
+    pairs = zip(in_mode(test, "RGB").tobytes(), converted.tobytes())
+    return any(abs(one - other) > _VISIBLE for one, other in pairs)
+
+
+def with_alpha(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Returns a decoded picture with alpha if one color or level of it is transparent, as tRNS of PNG says."""
+    if picture.mode not in ("1", "L", "RGB") or "transparency" not in picture.info:
+        return picture
+    return picture.convert("RGBA" if picture.mode == "RGB" else "LA")
+
+
+def to_srgb(picture: PIL.Image.Image, white: int = WHITE) -> PIL.Image.Image:
+    """Converts the colors of a decoded file from its ICC profile to sRGB.
+
+    The intent is perceptual, as the profile defines it. Alpha stays. A picture without a profile, or with a broken one
+    or one of another color space than its pixels, is returned as it is. `white` is as in `to_eight_bits`.
+    """
+    profile = picture.info.get("icc_profile")
+    if not profile:
+        return picture
+    opaque, alpha = picture, None
+    if picture.mode != "CMYK":
+        picture = to_eight_bits(picture, white)  # a palette's transparency becomes alpha
+        alpha = picture.getchannel("A") if picture.mode in _WITHOUT_ALPHA else None
+        opaque = without_alpha(picture)
+    converted = _to_srgb(opaque, profile)
+    if converted is None:
+        return picture
+    converted = in_mode(converted, "L" if opaque.mode == "L" else "RGB")
+    if alpha is not None:
+        converted.putalpha(alpha)
+    return converted
+
+
+def _to_srgb(opaque: PIL.Image.Image, profile: bytes) -> PIL.Image.Image | None:
+    """Returns an RGB picture; None if the profile is broken or of another color space than the picture."""
+    from PIL import ImageCms
+
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        # LittleCMS makes gray of gray only with a gray profile of the target: by way of RGB.
+        target = ImageCms.createProfile("sRGB")
+        return ImageCms.profileToProfile(opaque, source, target, outputMode="RGB")
+    except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
+        return None
+
+
+def recolor(picture: PIL.Image.Image, color: str, background: tuple[int, int, int] | None = None) -> PIL.Image.Image:
+    """Converts `picture` to the channels that image.color names.
+
+    Args:
+        picture: of any of the four modes.
+        color: "keep", "rgb", "gray" or "mean"; all but "keep" leave out alpha.
+        background: red, green and blue of what shows through transparent pixels; None leaves alpha out without
+            blending.
+    """
+    if background is not None:
+        picture = _blend(picture, background)
+    if color == "keep":
+        return picture
+    if color == "rgb":
+        return in_mode(picture, "RGB")
+    picture = without_alpha(picture)
+    if picture.mode == "L":
+        return picture
+    return picture.convert("L") if color == "gray" else _mean_of_channels(picture)
+
+
+def _blend(picture: PIL.Image.Image, background: tuple[int, int, int]) -> PIL.Image.Image:
+    if picture.mode not in _WITHOUT_ALPHA:
+        return picture
+    is_gray = picture.mode == "LA" and len(set(background)) == 1
+    below = pillow().new("RGBA", picture.size, (*background, 255))
+    blended = pillow().alpha_composite(below, in_mode(picture, "RGBA")).convert("RGB")
+    return blended.getchannel("R") if is_gray else blended
+
+
+def _mean_of_channels(picture: PIL.Image.Image) -> PIL.Image.Image:
+    import numpy as np
+
+    channels = np.asarray(picture)
+    total = channels[..., 0].astype(np.uint16)
+    total += channels[..., 1]
+    total += channels[..., 2]
+    return pillow().fromarray((total // 3).astype(np.uint8))
+
+
+def without_alpha(picture: PIL.Image.Image) -> PIL.Image.Image:
+    """Returns `picture`, of any of the four modes, without its alpha channel."""
+    return in_mode(picture, _WITHOUT_ALPHA.get(picture.mode, picture.mode))
+
+
+def in_mode(picture: PIL.Image.Image, mode: str) -> PIL.Image.Image:
+    """Returns `picture` in a mode of Pillow."""
+    return picture if picture.mode == mode else picture.convert(mode)

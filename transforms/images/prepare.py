@@ -13,23 +13,17 @@ from typing import TYPE_CHECKING
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import (
-    base64_pixels,
     checked_image,
     class_masks,
-    colors,
     encoders,
     frame_reader,
     image_formats,
-    limits,
     orientations,
     pillow_decoder,
     pixels,
-    png_chunks,
+    png_structure,
     reader_decoder,
     resample,
-    scaling,
-    source_kinds,
-    strip_metadata,
     structure,
     turn_upright,
 )
@@ -75,12 +69,12 @@ class ImagePolicy:
     annotations: str = "stored"  # or "upright": to which pixels boxes and masks refer where EXIF data ask for a turn
     color: str = KEEP  # or rgb, gray, mean
     background: tuple[int, int, int] | None = None  # red, green, blue behind transparent pixels; None drops alpha
-    white_level: int = colors.WHITE  # the gray number of 16 bits that becomes 255
+    white_level: int = pixels.WHITE  # the gray number of 16 bits that becomes 255
     profile: str = KEEP  # or "srgb": converts colors with an ICC profile
     metadata: str = KEEP  # or "strip": of images whose bytes are kept; what is encoded here has none
-    scaling: scaling.Scaling = scaling.UNSCALED
+    scaling: resample.Scaling = resample.UNSCALED
     encoding: encoders.Encoding = encoders.USUAL
-    limits: limits.Limits = limits.NO_LIMITS
+    limits: checked_image.Limits = checked_image.NO_LIMITS
     sum_pixels: bool = False  # compute the sums for mean and deviation
     objects: image_objects.AnnotationReader | None = None  # of the file with each image's objects, if there is one
     masks: class_masks.MaskPolicy = class_masks.NUMBERS  # of the masks with classes, if there are some
@@ -96,7 +90,7 @@ class ImagePolicy:
             BadImageError: if the image is to be rejected.
         """
         if self.is_base64:
-            data = base64_pixels.decode(data)
+            data = structure.decode_base64(data)
         if (shape := self._shape_of(data, expected)) is not None:
             return self._prepare_raw(data, shape, expected)
         structure.check_size(data)
@@ -108,7 +102,7 @@ class ImagePolicy:
                 self._check_header(checked.height, checked.width, checked.orientation, expected)
             if self._wants_any_pixels or self._has_wanted_pixels(checked):
                 turned = self._turn(checked)
-                return self._keep(strip_metadata.strip(turned) if self.metadata == STRIP else turned)
+                return self._keep(structure.strip_metadata(turned) if self.metadata == STRIP else turned)
             if self.scaling.is_native and (resized := self._resize_in_c(checked)) is not None:
                 return resized
             if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
@@ -117,9 +111,9 @@ class ImagePolicy:
             stated = checked.orientation
         elif format in pillow_decoder.decoded_formats() and not (self.encode == KEEP and self.other_formats == REJECT):
             opened = pillow_decoder.open_lazily(data, str(format))
-            if format == "jp2" and source_kinds.is_wide_jp2(data):
+            if format == "jp2" and pillow_decoder.is_wide_jp2(data):
                 raise checked_image.unsupported("colors of more than 8 bits in jpeg 2000, which Pillow decodes wrong")
-            if format == "tiff" and source_kinds.is_raw_photo(opened):
+            if format == "tiff" and pillow_decoder.is_raw_photo(opened):
                 raise checked_image.unsupported(
                     "a camera's raw photo (DNG, NEF or the like), which begins with a preview"
                 )
@@ -164,7 +158,7 @@ class ImagePolicy:
         structure.check_size(data)
         self.limits.check_bytes(len(data))
         reader = frame_reader.FrameReader(data, format)
-        if reader.count < 2 or (format == frame_reader.TIFF and source_kinds.is_raw_photo(reader.opened)):
+        if reader.count < 2 or (format == frame_reader.TIFF and pillow_decoder.is_raw_photo(reader.opened)):
             return None
         self.limits.check_frames(reader.count)
         if format in frame_reader.ANIMATED:  # all frames have one size
@@ -203,14 +197,14 @@ class ImagePolicy:
     # These two are asked for every image.
     @functools.cached_property
     def _checks_headers(self) -> bool:
-        return self.orientation == REJECT or self.limits != limits.NO_LIMITS
+        return self.orientation == REJECT or self.limits != checked_image.NO_LIMITS
 
     @functools.cached_property
     def _wants_any_pixels(self) -> bool:
         """Whether the pixels of every JPEG and PNG are stored as they are, perhaps turned upright."""
         takes_all = self.color == self.profile == self.encode == KEEP and self.background is None
-        takes_all = takes_all and self.white_level == colors.WHITE
-        return takes_all and self.scaling == scaling.UNSCALED and self.frames != REJECT and not self.limits.max_frames
+        takes_all = takes_all and self.white_level == pixels.WHITE
+        return takes_all and self.scaling == resample.UNSCALED and self.frames != REJECT and not self.limits.max_frames
 
     def _accepted(self) -> tuple[str, ...]:
         if self.encode == KEEP and self.other_formats == REJECT:
@@ -295,9 +289,9 @@ class ImagePolicy:
         if self.encode != KEEP or image.colorspace not in _KEPT_COLORSPACES.get(self.color, (image.colorspace,)):
             return False
         is_transparent = image.colorspace in ("GRAY_ALPHA", "RGBA")
-        if self.background is not None and (is_transparent or png_chunks.has_transparency(image.data)):
+        if self.background is not None and (is_transparent or png_structure.has_transparency(image.data)):
             return False
-        if self.white_level != colors.WHITE and png_chunks.is_wide_gray(image.data):
+        if self.white_level != pixels.WHITE and png_structure.is_wide_gray(image.data):
             return False
         height, width = image.height, image.width
         if self.orientation == APPLY:
@@ -309,7 +303,7 @@ class ImagePolicy:
         if self.profile == SRGB or self.frames == REJECT or self.limits.max_frames is not None:
             opened = pillow_decoder.open_lazily(image.data, image.format)
             self._check_frames(opened)
-            return self.profile != SRGB or not colors.has_other_profile(opened)
+            return self.profile != SRGB or not pixels.has_other_profile(opened)
         return True
 
     def _keep(self, image: Image) -> Image:
@@ -365,23 +359,23 @@ class ImagePolicy:
             raise BadImageError(Reason.UNDECODABLE, found)
         has_turned = format not in structure.CHECKED_FORMATS and pixels.orientation(opened) != stated  # as TIFF's does
         picture = opened.copy() if is_frame else opened  # the next frame is drawn on it, and needs its metadata
-        highest = colors.find_highest(picture)
-        picture = colors.with_alpha(picture)
+        highest = pixels.find_highest(picture)
+        picture = pixels.with_alpha(picture)
         if self.profile == SRGB:
-            picture = colors.to_srgb(picture, self.white_level)
-        picture = colors.to_eight_bits(picture, self.white_level)
+            picture = pixels.to_srgb(picture, self.white_level)
+        picture = pixels.to_eight_bits(picture, self.white_level)
         picture = _turn_decoded(picture, stated if has_turned else checked_image.UPRIGHT, turn)
         target = self.encode
         if target == KEEP:
-            is_lossy = source_kinds.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
+            is_lossy = pillow_decoder.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
             target = image_formats.JPEG if is_lossy else image_formats.PNG
         else:
-            is_lossy = target == image_formats.WEBP and source_kinds.is_lossy(opened, data, format)
+            is_lossy = target == image_formats.WEBP and pillow_decoder.is_lossy(opened, data, format)
         image = self._encode_picture(picture, target, chroma, upright, is_lossy)
         if turn == checked_image.UPRIGHT:
             image = image._replace(orientation=stated)
         if self.encode == KEEP:
-            is_wide = highest is not None and self.white_level != colors.WHITE
+            is_wide = highest is not None and self.white_level != pixels.WHITE
             image = image._replace(reencoded=self._cause(format, target, upright, is_frame, is_wide))
         return self._note_turn(image, turn)._replace(source_format=format, highest=highest)
 
@@ -405,7 +399,7 @@ class ImagePolicy:
         size: tuple[int, int] | None = None,
         is_lossy: bool = False,
     ) -> Image:
-        picture = colors.recolor(picture, self.color, self.background)
+        picture = pixels.recolor(picture, self.color, self.background)
         picture = self.scaling.apply(picture, self.background, size)
         image = self.encoding.encode(picture, target, chroma, is_lossy)
         if self.sum_pixels:

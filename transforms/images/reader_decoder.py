@@ -1,4 +1,4 @@
-"""Decodes whole images with the decoders of the reader, to find images that it cannot read."""
+"""Decodes whole images with the decoders of the reader, and finds the entry points with which it decodes crops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import re
 from typing import Any
 
-from imagebeam import errors, missing_packages
+from imagebeam import errors, features, missing_packages
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, structure, webp_structure
 
@@ -111,3 +111,45 @@ def _decode_in_c(image: checked_image.Image) -> None:
 
 def _undecodable(detail: str) -> checked_image.BadImageError:
     return checked_image.BadImageError(elements.Reason.UNDECODABLE, detail)
+
+
+try:
+    from imagebeam import _native
+except ImportError:  # installed without a compiler, or without libjpeg-turbo
+    _native = None  # type: ignore[assignment]
+
+
+def find_entry_points(image: checked_image.Image) -> bytes:
+    """Returns the entry points of a checked image; empty if it has none.
+
+    Only JPEGs have them: those with one scan of Huffman codes (not the progressive ones), no restart markers, and no
+    damage that a decoder would notice.
+
+    Raises:
+        ConfigError: if the C extension is missing.
+    """
+    return find_entry_points_in(image.data) if image.format == image_formats.JPEG else b""
+
+
+def find_entry_points_in(encoded: bytes) -> bytes:
+    """Returns the entry points of an encoded image of any format; empty if it has none.
+
+    Raises:
+        ConfigError: if the C extension is missing.
+    """
+    require_entry_points()
+    return _native.find_entry_points(encoded)
+
+
+def require_entry_points() -> None:
+    """Refuses to begin without the C extension.
+
+    Raises:
+        ConfigError: if it is missing.
+    """
+    if _native is None:
+        raise errors.ConfigError(
+            f"features names {features.ENTRY_POINTS!r}, and this installation of imagebeam has no C extension _native: "
+            "install a C compiler and libjpeg-turbo (apt-get install gcc python3-dev libjpeg-dev) and then imagebeam "
+            "again, or leave that feature out"
+        )

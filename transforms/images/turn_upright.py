@@ -1,26 +1,212 @@
 """Turns encoded images and masks upright, as their EXIF orientation asks for.
 
 Cameras store the pixels as the sensor reads them, and note in EXIF data how to turn them. Readers of datasets ignore
-EXIF data, so the turn must be in the pixels.
+EXIF data, so the turn must be in the pixels. A JPEG is turned by moving its compressed blocks where possible, elsewhere
+by decoding and encoding it.
 """
 
 from __future__ import annotations
 
 import io
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import (
     checked_image,
-    colors,
-    exif,
     image_formats,
+    jpeg_structure,
     orientations,
     pillow_decoder,
     pixels,
-    png_chunks,
-    turn_jpeg,
+    png_structure,
 )
-from imagebeam.transforms.images.checked_image import Image
+from imagebeam.transforms.images.checked_image import BadImageError, Image
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+try:
+    from imagebeam import _writer
+except ImportError:  # it was not built
+    _writer = None  # type: ignore[assignment]
+
+_MAX_VALUES = 2**28  # of all components: their coefficients take 4 bytes each. Pillow decodes no more either.
+
+_SOI, _EOI, _SOS, _APP0, _APP1, _APP14 = b"\xff\xd8", 0xD9, 0xDA, 0xE0, 0xE1, 0xEE
+_PROGRESSIVE = frozenset({0xC2, 0xCA})
+_JFIF, _ADOBE = b"JFIF\0", b"Adobe"
+_ADOBE_TRANSFORM = 11  # offset of the color transform in the segment's content: 0 for RGB or CMYK, 1 YCbCr, 2 YCCK
+_RGB_NUMBERS = b"RGB"  # of components
+# By the size of a luma sample's chroma samples, width and height: Pillow's name. It writes no others.
+_SUBSAMPLINGS = {(2, 1): 1, (2, 2): 2}
+_NO_SUBSAMPLING = 0
+
+
+class _Segment(NamedTuple):
+    code: int  # second byte of the marker
+    start: int  # byte offset of the content, after the length
+    end: int
+
+
+class _Component(NamedTuple):
+    number: int
+    width: int  # sampling factors
+    height: int
+    table: int  # number of the quantization table
+
+
+def library() -> str | None:
+    """Returns name and version of the library that turns without loss; None where it was not built in."""
+    return getattr(_writer, "TURNER", None)
+
+
+def turn_without_loss(image: Image) -> bytes | None:
+    """Returns a checked JPEG turned upright, or None where only `encode_turned` can turn it."""
+    if library() is None or image.height * image.width * image.channels > _MAX_VALUES:
+        return None
+    segments = _read_segments(image.data)
+    if _has_metadata_between_scans(image.data, segments[-1].end):
+        return None  # it would move before the first scan, where an Adobe or JFIF segment changes the colors
+    data = _with_upright_exif(image, segments)
+    # Without stray bytes between segments, which are no damage to the image but would make libjpeg warn.
+    parts = [data[start - 4 : end] for _, start, end in segments]
+    is_progressive = any(segment.code in _PROGRESSIVE for segment in segments)
+    whole = b"".join((_SOI, *parts, data[segments[-1].end :]))
+    turned: bytes | None = _writer.turn_jpeg(whole, image.orientation, is_progressive)
+    return turned
+
+
+def _has_metadata_between_scans(data: bytes, position: int) -> bool:
+    """Returns whether segments APPn or COM follow a scan; ends where the image does, also if it was cut short."""
+    while (marker := jpeg_structure.find_marker(data, position)) >= 0 and data[marker + 1] != _EOI:
+        if data[marker + 1] in jpeg_structure.METADATA:
+            return True
+        position = jpeg_structure.segment_end(data, marker)
+    return False
+
+
+def encode_turned(image: Image) -> bytes:
+    """Returns a checked JPEG turned upright after decoding it, with its own tables and subsampling.
+
+    Where Pillow cannot write the subsampling, such as 4:4:0, chroma is stored in full. Arithmetic coding becomes
+    Huffman coding, YCCK becomes CMYK.
+
+    Raises:
+        BadImageError: if Pillow cannot decode it.
+        ConfigError: if Pillow is not installed.
+    """
+    segments = _read_segments(image.data)
+    [frame] = [segment for segment in segments if segment.code in jpeg_structure.FRAMES]
+    components = _read_components(image.data[frame.start : frame.end])
+    keeps_rgb = image.channels == 3 and _is_rgb(image.data, segments, components)
+    picture = pillow_decoder.decode(image, keeps_ycbcr=not keeps_rgb)
+    tables = {number: list(table) for number, table in picture.quantization.items()}  # type: ignore[attr-defined]
+    picture = pixels.turn_upright(picture, image.orientation)
+    if orientations.swaps_sides(image.orientation):
+        components = [each._replace(width=each.height, height=each.width) for each in components]
+        tables = {number: _transpose(table) for number, table in tables.items()}
+    options = {
+        "qtables": _tables_in_order(components, tables),
+        "subsampling": _subsampling(components),
+        "keep_rgb": keeps_rgb,
+    }
+    encoded = _encode(picture, options, frame.code in _PROGRESSIVE)
+    # The encoder's own metadata make way for the source's.
+    pictured = next(each for each in _read_segments(encoded) if each.code not in jpeg_structure.METADATA)
+    metadata = _with_upright_exif(image, segments)
+    kept = [_SOI]
+    for segment in segments:
+        if segment.code in jpeg_structure.METADATA:
+            if image.channels == 4 and _is_adobe(image.data, segment):
+                metadata[segment.start + _ADOBE_TRANSFORM] = 0
+            kept.append(bytes(metadata[segment.start - 4 : segment.end]))
+    return b"".join((*kept, encoded[pictured.start - 4 :]))
+
+
+def _read_segments(data: bytes) -> list[_Segment]:
+    """Returns the segments of a checked JPEG up to the first scan, which is the last of them."""
+    segments: list[_Segment] = []
+    position = len(_SOI)
+    while not segments or segments[-1].code != _SOS:
+        marker = jpeg_structure.find_marker(data, position)
+        position = jpeg_structure.segment_end(data, marker)
+        segments.append(_Segment(data[marker + 1], marker + 4, position))
+    return segments
+
+
+def _with_upright_exif(image: Image, segments: list[_Segment]) -> bytearray:
+    """Returns the JPEG with orientation 1 in its EXIF data, and the sizes there as after the turn."""
+    data = bytearray(image.data)
+    for code, start, end in segments:
+        if code == _APP1 and data.startswith(orientations.EXIF_HEADER, start):
+            orientations.set_upright(
+                data, start + len(orientations.EXIF_HEADER), end, orientations.swaps_sides(image.orientation)
+            )
+    return data
+
+
+def _read_components(frame: bytes) -> list[_Component]:
+    """Reads the components of a frame header, T.81 B.2.2."""
+    fields = frame[6:]
+    return [
+        _Component(number, factors >> 4, factors & 0x0F, table)
+        for number, factors, table in zip(fields[::3], fields[1::3], fields[2::3])
+    ]
+
+
+def _is_adobe(data: bytes, segment: _Segment) -> bool:
+    has_transform = segment.end - segment.start > _ADOBE_TRANSFORM
+    return segment.code == _APP14 and has_transform and data.startswith(_ADOBE, segment.start)
+
+
+def _is_rgb(data: bytes, segments: list[_Segment], components: list[_Component]) -> bool:
+    """Returns whether three components are RGB and not YCbCr: default_decompress_parms in jdapimin.c of libjpeg."""
+    if any(code == _APP0 and end - start >= 14 and data.startswith(_JFIF, start) for code, start, end in segments):
+        return False
+    transforms = [data[each.start + _ADOBE_TRANSFORM] for each in segments if _is_adobe(data, each)]
+    if transforms:
+        return transforms[-1] == 0
+    return bytes(each.number for each in components) == _RGB_NUMBERS
+
+
+def _transpose(table: list[int]) -> list[int]:
+    """Exchanges rows and columns of 8 x 8 values, row by row."""
+    return [table[8 * column + row] for row in range(8) for column in range(8)]
+
+
+def _tables_in_order(components: list[_Component], tables: dict[int, list[int]]) -> list[list[int]]:
+    """Returns the quantization table of each component: Pillow gives them one by one, and the last to the rest."""
+    ordered = [tables[each.table] for each in components]
+    while len(ordered) > 1 and ordered[-1] == ordered[-2]:
+        ordered.pop()
+    return ordered
+
+
+def _subsampling(components: list[_Component]) -> int:
+    """Returns the chroma subsampling by Pillow's name."""
+    if len(components) != 3:
+        return _NO_SUBSAMPLING
+    luma, *chroma = ((each.width, each.height) for each in components)
+    return _SUBSAMPLINGS.get(luma, _NO_SUBSAMPLING) if chroma == [(1, 1), (1, 1)] else _NO_SUBSAMPLING
+
+
+def _encode(picture: PIL.Image.Image, options: dict[str, Any], is_progressive: bool) -> bytes:
+    picture.info = {}  # else Pillow stores the metadata of the source file
+    for is_best in (True, False):
+        buffer = io.BytesIO()
+        try:
+            picture.save(
+                buffer, pillow_decoder.DECODED_FORMATS[image_formats.JPEG], optimize=is_best,
+                progressive=is_best and is_progressive, **options,
+            )  # fmt: skip
+        except OSError as e:
+            # Pillow reserves 2 bytes a pixel for both options, too few for noise that is stored without any loss.
+            if not is_best:
+                raise BadImageError(Reason.UNDECODABLE, f"Pillow: cannot encode it turned upright: {e}") from e
+        else:
+            break
+    return buffer.getvalue()
+
 
 _EXIF, _GRAY_ALPHA = b"eXIf", 4
 _ANIMATION = frozenset({b"acTL", b"fcTL", b"fdAT"})  # chunks of the other images of an animated PNG
@@ -56,8 +242,8 @@ def turn_upright(image: Image) -> Upright:
     if image.format == image_formats.PNG:
         data, is_lossless = _turn_png(image.data, image.orientation)
     else:
-        turned = turn_jpeg.turn_without_loss(image)
-        data, is_lossless = turn_jpeg.encode_turned(image) if turned is None else turned, turned is not None
+        turned = turn_without_loss(image)
+        data, is_lossless = encode_turned(image) if turned is None else turned, turned is not None
     height, width = orientations.turn_size(image.height, image.width, image.orientation)
     upright = image._replace(data=data, height=height, width=width, orientation=checked_image.UPRIGHT)
     return Upright(upright, is_lossless)
@@ -83,14 +269,6 @@ def turn_mask(mask: bytes, orientation: int) -> bytes:
     return data
 
 
-def library() -> str | None:
-    """Returns name and version of the library that turns JPEGs without loss; None where it was not built in.
-
-    The bytes of a turned JPEG depend on it: without it every turned JPEG is encoded again.
-    """
-    return turn_jpeg.library()
-
-
 def _turn_png(png: bytes, orientation: int) -> tuple[bytes, bool]:
     """Returns a checked PNG turned, and whether no pixel lost anything: colors of 16 bits keep their upper 8.
 
@@ -98,30 +276,30 @@ def _turn_png(png: bytes, orientation: int) -> tuple[bytes, bool]:
     interlaced PNG becomes a plain one; of an animated PNG the first image stays.
     """
     color_type, depth = (
-        png[png_chunks.HEADER_START + each] for each in (png_chunks.COLOR_TYPE_BYTE, png_chunks.DEPTH_BYTE)
+        png[png_structure.HEADER_START + each] for each in (png_structure.COLOR_TYPE_BYTE, png_structure.DEPTH_BYTE)
     )
     picture = pixels.turn_upright(pillow_decoder.decode_any(png, image_formats.PNG), orientation)
     if color_type == _GRAY_ALPHA:  # of which Pillow makes RGBA if it has 16 bits
-        picture = colors.in_mode(picture, "LA")
+        picture = pixels.in_mode(picture, "LA")
     picture.info = {}
     encoded = io.BytesIO()
     picture.save(encoded, pillow_decoder.DECODED_FORMATS[image_formats.PNG])
-    own = {png_chunks.HEADER: b"", png_chunks.PIXELS: b""}
-    for chunk in png_chunks.read_chunks(encoded.getvalue()):
+    own = {png_structure.HEADER: b"", png_structure.PIXELS: b""}
+    for chunk in png_structure.read_chunks(encoded.getvalue()):
         if chunk.kind in own:
             own[chunk.kind] += chunk.whole
-    has_other_depth = encoded.getvalue()[png_chunks.HEADER_START + png_chunks.DEPTH_BYTE] != depth
-    has_other_numbers = has_other_depth and color_type != png_chunks.PALETTE_INDEX
+    has_other_depth = encoded.getvalue()[png_structure.HEADER_START + png_structure.DEPTH_BYTE] != depth
+    has_other_numbers = has_other_depth and color_type != png_structure.PALETTE_INDEX
     dropped = _ANIMATION | (_OF_DEPTH if has_other_numbers else frozenset())
-    turned = [png_chunks.SIGNATURE]
-    for kind, data, whole in png_chunks.read_chunks(png):
+    turned = [png_structure.SIGNATURE]
+    for kind, data, whole in png_structure.read_chunks(png):
         if kind in own:
             turned.append(own.pop(kind))
             own[kind] = b""  # of several chunks of pixels, the first makes way for all
         elif kind == _EXIF:
             upright = bytearray(data)
-            exif.set_upright(upright, 0, len(upright), orientations.swaps_sides(orientation))
-            turned.append(png_chunks.encode_chunk(kind, bytes(upright)))
+            orientations.set_upright(upright, 0, len(upright), orientations.swaps_sides(orientation))
+            turned.append(png_structure.encode_chunk(kind, bytes(upright)))
         elif kind not in dropped:
             turned.append(whole)
-    return b"".join(turned), depth < 16 or color_type == png_chunks.GRAY
+    return b"".join(turned), depth < 16 or color_type == png_structure.GRAY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 
-from imagebeam.transforms.images import checked_image, colors, image_formats, pillow_decoder, png_chunks
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixels, png_structure
 
 COUNTS, FILES = "dark", "dark_files"  # in statistics.json
 NUM_FILES = 3  # that are named, of a shard
@@ -40,13 +40,13 @@ class DarkImages:
 
     def _highest_kept(self, image: checked_image.Image) -> int | None:
         """Returns the largest number of a PNG of 16 bits whose bytes are kept; None of other images."""
-        if image.format != image_formats.PNG or not png_chunks.is_wide_gray(image.data):
+        if image.format != image_formats.PNG or not png_structure.is_wide_gray(image.data):
             return None
         if self._num_decoded == _NUM_DECODED or image.height * image.width > _MAX_DECODED_PIXELS:
             return None
         self._num_decoded += 1
         try:
-            return colors.find_highest(pillow_decoder.decode(image))
+            return pixels.find_highest(pillow_decoder.decode(image))
         except checked_image.BadImageError:  # only image.check: decode finds and rejects it
             return None
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Literal, TypeAlias
 
 from imagebeam.transforms import hashing
-from imagebeam.transforms.images import limits
+from imagebeam.transforms.images import checked_image
 from imagebeam.transforms.shard import image_hashes
 
 Action: TypeAlias = Literal["off", "report", "drop", "fail"]
@@ -42,7 +42,7 @@ class DuplicateSettings:
         """The action for each kind."""
         return {"exact": self.exact, "near": self.near}
 
-    def hasher(self, allowed: limits.Limits) -> image_hashes.Hasher | None:
+    def hasher(self, allowed: checked_image.Limits) -> image_hashes.Hasher | None:
         """Returns what computes the hashes that are compared; None if there are none."""
         return image_hashes.Hasher(self.exact != "off", self.near != "off", allowed) if self.is_on else None
 

@@ -14,9 +14,9 @@ from imagebeam.transforms.classes import object_classes
 from imagebeam.transforms.images import (
     checked_image,
     image_objects,
-    jpeg_entry_points,
     object_masks,
     orientations,
+    reader_decoder,
     turn_upright,
 )
 
@@ -108,7 +108,7 @@ class ExampleRecipe:
             values[features.further_source(name, "height")] = further.height
             values[features.further_source(name, "width")] = further.width
         if self._has_entry_points:
-            values[features.ENTRY_POINTS] = jpeg_entry_points.find(image)
+            values[features.ENTRY_POINTS] = reader_decoder.find_entry_points(image)
         for name, value in zip(self.columns, (*image.objects, *ref.columns) if image.objects else ref.columns):
             values[name] = value
         if image.annotation_turn != checked_image.UPRIGHT and _BOX[0] in values:

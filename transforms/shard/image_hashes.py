@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, limits, perceptual_hash
+from imagebeam.transforms.images import checked_image, perceptual_hash
 
 CONTENT_BYTES = 16  # two of 10**12 different images are equal in them with a probability of 10**-15
 HASHES_SUFFIX = ".hashes.json.gz"
@@ -38,7 +38,7 @@ class Hasher:
 
     contents: bool = True  # of their bytes
     pictures: bool = False  # of their pixels
-    limits: limits.Limits = limits.NO_LIMITS  # of what is decoded
+    limits: checked_image.Limits = checked_image.NO_LIMITS  # of what is decoded
 
     def hash(self, source: bytes, image: checked_image.Image) -> checked_image.ImageHashes:
         """Returns the hashes of an image.

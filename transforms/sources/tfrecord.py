@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from imagebeam import errors, example, features, plural, records, shard_names, storage
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.arrays import unpacked_content
-from imagebeam.transforms.images import base64_pixels
+from imagebeam.transforms.images import structure
 from imagebeam.transforms.sources import containers, image_source, recognize_tfrecord, table_rows, tfrecord_names
 
 _RECORD = re.compile(r"\.records?$", re.IGNORECASE)
@@ -132,7 +132,7 @@ class TfrecordSource(containers.ContainerSource):
             detail = f"{named} (source.tfrecord.raw_shape) are not one whole number each"
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, detail)
         height, width, channels = (each[0] for each in found)
-        num_bytes = base64_pixels.decoded_size(data) if self.is_base64 else len(data)
+        num_bytes = structure.base64_size(data) if self.is_base64 else len(data)
         fits = min(height, width) > 0 and 1 <= channels <= 4 and num_bytes == height * width * channels
         if not fits:
             detail = f"the image has {num_bytes:,} bytes, and {named} are {height:,}, {width:,} and {channels:,}"

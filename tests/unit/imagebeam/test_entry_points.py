@@ -17,7 +17,7 @@ import imagebeam
 from imagebeam import errors, features
 from imagebeam.pipelines import verify_dataset
 from imagebeam.reader import batch_reader
-from imagebeam.transforms.images import checked_image, jpeg_entry_points
+from imagebeam.transforms.images import checked_image, reader_decoder
 from tests import datasets
 from tests.pictures import damage, encode, photo, without_segments
 
@@ -216,8 +216,8 @@ def test_entry_points_that_do_not_fit_the_batch_are_refused() -> None:
 def test_only_jpegs_have_entry_points() -> None:
     encoded = encode(photo(120, 80))
     image = checked_image.Image(encoded, "jpeg", 80, 120, 3, "RGB")
-    assert jpeg_entry_points.find(image) == _native.find_entry_points(encoded) != b""
-    assert jpeg_entry_points.find(image._replace(format="png")) == b""
+    assert reader_decoder.find_entry_points(image) == _native.find_entry_points(encoded) != b""
+    assert reader_decoder.find_entry_points(image._replace(format="png")) == b""
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def test_batches_are_the_same_with_entry_points(folder: pathlib.Path, monkeypatc
 def test_verify_finds_entry_points_of_another_image(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify_dataset.verify(folder, decode=True).problems == ()
     wrong = _native.find_entry_points(encode(photo(120, 80)))
-    monkeypatch.setattr(jpeg_entry_points, "find_in", lambda encoded: wrong)
+    monkeypatch.setattr(reader_decoder, "find_in", lambda encoded: wrong)
     problems = verify_dataset.verify(folder, decode=True).problems
     assert len(problems) == 9
     assert "points are not the entry points of this image: write the dataset again" in problems[0].detail
@@ -275,6 +275,6 @@ def test_single_examples_have_entry_points_only_if_they_are_asked_for(folder: pa
 def test_feature_needs_the_code_in_c(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jpeg_entry_points, "_native", None)
+    monkeypatch.setattr(reader_decoder, "_native", None)
     with pytest.raises(errors.ConfigError, match="features names 'image/entry_points', and this installation"):
         datasets.make(folder.parent / "images", tmp_path / "out", features={features.ENTRY_POINTS: "points"})

@@ -16,7 +16,7 @@ from hypothesis import strategies
 import imagebeam
 from imagebeam import errors, features
 from imagebeam.reader import batch_reader
-from imagebeam.transforms.images import png_chunks
+from imagebeam.transforms.images import png_structure
 from tests import encoded_images
 from tests.encoded_images import chunk, insert
 from tests.pictures import photo
@@ -133,8 +133,8 @@ def bare_png(height: int, width: int) -> bytes:
     """Returns a PNG of 1 bit whose rows are zeros: 48 KB for 400 million pixels."""
     rows = zlib.compressobj()
     compressed = b"".join(rows.compress(bytes(1 + -(-width // 8))) for _ in range(height)) + rows.flush()
-    header = png_chunks.encode_header(height, width, depth=1)
-    return b"".join((png_chunks.SIGNATURE, header, chunk(b"IDAT", compressed), chunk(b"IEND", b"")))
+    header = png_structure.encode_header(height, width, depth=1)
+    return b"".join((png_structure.SIGNATURE, header, chunk(b"IDAT", compressed), chunk(b"IEND", b"")))
 
 
 def peak_bytes() -> int:

@@ -8,12 +8,12 @@ import pytest
 from imagebeam import errors
 from imagebeam.pipelines.config import source_section
 from imagebeam.pipelines.inputs import color_files
-from imagebeam.transforms.images import mask_colors
+from imagebeam.transforms.images import class_masks
 
 TWO = (("road", (128, 64, 128)), ("traffic light", (1, 2, 255)))
 
 
-def read(root: pathlib.Path, colors: Any, **settings: Any) -> mask_colors.MaskColors:
+def read(root: pathlib.Path, colors: Any, **settings: Any) -> class_masks.MaskColors:
     masks = source_section.MasksConfig(image="(.*)", mask=r"\1.png", colors=colors, **settings)
     found = color_files.read_colors(masks, str(root))
     assert found is not None

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms.images import base64_pixels, checked_image, prepare
+from imagebeam.transforms.images import checked_image, prepare, structure
 
 
 @given(st.binary(max_size=80))
 def test_both_alphabets_are_decoded_and_measured(data: bytes) -> None:
     for encoded in (base64.b64encode(data), base64.urlsafe_b64encode(data)):
-        assert base64_pixels.decode(encoded) == data
-        assert base64_pixels.decoded_size(encoded) == len(data)
+        assert structure.decode_base64(encoded) == data
+        assert structure.base64_size(encoded) == len(data)
 
 
 @pytest.mark.parametrize("data", [b"abc", b"ab cd===", b"\xff\xd8\xff\xe0", b"ab=c"])
 def test_other_bytes_are_corrupt(data: bytes) -> None:
     with pytest.raises(checked_image.BadImageError, match=r"no base64 .*, which source.tfrecord.base64 says"):
-        base64_pixels.decode(data)
+        structure.decode_base64(data)
 
 
 def test_pixels_of_any_shape_are_prepared_by_the_expected_size() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, class_masks, png_chunks, structure
+from imagebeam.transforms.images import checked_image, class_masks, png_structure, structure
 from tests import encoded_images, image_sets
 from tests.encoded_images import IEND, chunk, ihdr, with_right_crcs
 
@@ -38,7 +38,7 @@ def palette_png(values: np.ndarray, **options: Any) -> bytes:
 
 def interlaced_palette_png() -> tuple[bytes, np.ndarray]:
     """Returns an interlaced PNG of 1 x 1 pixels, which has a single pass, and its indices."""
-    header = ihdr(1, 1, 8, png_chunks.PALETTE_INDEX, interlace=1)
+    header = ihdr(1, 1, 8, png_structure.PALETTE_INDEX, interlace=1)
     pixels_of_one_pass = chunk(b"IDAT", zlib.compress(b"\0\x63"))
     data = encoded_images.png(header, chunk(b"PLTE", bytes(768)), pixels_of_one_pass, IEND)
     return data, np.array([[0x63]], np.uint8)
@@ -107,7 +107,7 @@ def test_mask_that_does_not_fit_is_a_bad_image(mask: bytes, reason: Reason, deta
 def test_broken_pixels_of_few_bits_are_a_bad_image() -> None:
     mask = bytearray(palette_png(pixels(4), bits=2))
     start = mask.index(b"IDAT")
-    length, _ = png_chunks.unpack_head(mask, start - 4)
+    length, _ = png_structure.unpack_head(mask, start - 4)
     mask[start + 4 : start + 4 + length] = bytes(length)  # no zlib stream, in a chunk with the right length and CRC
     with pytest.raises(checked_image.BadImageError, match=r"undecodable: Pillow: "):
         class_masks.with_mask(IMAGE, with_right_crcs(bytes(mask)))

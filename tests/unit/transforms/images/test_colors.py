@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 from PIL import ImageCms
 
-from imagebeam.transforms.images import colors
+from imagebeam.transforms.images import pixels
 from imagebeam.transforms.images.prepare import ImagePolicy
 
 NOISE = np.random.default_rng(5).integers(0, 256, (6, 7, 4), np.uint8)
@@ -57,7 +57,7 @@ def test_other_color_spaces_become_rgb(mode: str) -> None:
         )
     else:
         picture = srgb.convert(mode)
-    found = np.asarray(colors.to_eight_bits(picture))
+    found = np.asarray(pixels.to_eight_bits(picture))
     assert found.shape == (4, 4, 3)
     assert np.abs(found.astype(int) - (30, 120, 200)).max() <= 8  # 8 bits of L*a*b* are coarse
 

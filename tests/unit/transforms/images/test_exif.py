@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies
 from PIL import Image
 
-from imagebeam.transforms.images import exif, pixels, structure
+from imagebeam.transforms.images import orientations, pixels, structure
 from tests.pictures import encode, photo
 
 
@@ -33,7 +33,7 @@ def test_orientation_is_read_in_every_byte_order_and_type(order: str, kind: int,
     others = [entry(order, 0x010F, 4, 77), entry(order, 0x0128, 3, 2)]
     data = tiff(order, others[0], entry(order, 0x0112, kind, orientation), others[1], start=start)
     expected = orientation if 1 <= orientation <= 8 else 1
-    assert exif.read_orientation(b"xx" + data, 2, 2 + len(data)) == expected
+    assert orientations.read_orientation(b"xx" + data, 2, 2 + len(data)) == expected
 
 
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
@@ -63,19 +63,19 @@ def test_orientation_of_checked_image_is_that_of_pillow(image_format: str, orien
     ids=["empty", "cut", "far", "no-count", "no-entries", "order", "two-values", "cut-entry", "fraction"],
 )
 def test_broken_exif_asks_for_no_turn(data: bytes) -> None:
-    assert exif.read_orientation(data, 0, len(data)) == 1
-    assert structure.check_image(encode(photo(23, 17), exif=exif.HEADER + data)).orientation == 1
+    assert orientations.read_orientation(data, 0, len(data)) == 1
+    assert structure.check_image(encode(photo(23, 17), exif=orientations.EXIF_HEADER + data)).orientation == 1
 
 
 @hypothesis.settings(max_examples=300, deadline=None)
 @hypothesis.given(strategies.binary(max_size=60), strategies.sampled_from([b"", b"II*\0", b"MM\0*"]))
 def test_any_exif_has_an_orientation(data: bytes, head: bytes) -> None:
-    assert 1 <= exif.read_orientation(head + data, 0, len(head + data)) <= 8
+    assert 1 <= orientations.read_orientation(head + data, 0, len(head + data)) <= 8
 
 
 def test_second_exif_segment_does_not_hide_the_first() -> None:
-    turned = encode(photo(23, 17), exif=exif.HEADER + tiff("<", entry("<", 0x0112, 3, 6)))
-    second = exif.HEADER + tiff("<", entry("<", 0x0112, 3, 1))
+    turned = encode(photo(23, 17), exif=orientations.EXIF_HEADER + tiff("<", entry("<", 0x0112, 3, 6)))
+    second = orientations.EXIF_HEADER + tiff("<", entry("<", 0x0112, 3, 1))
     segment = b"\xff\xe1" + struct.pack(">H", len(second) + 2) + second
     where = turned.index(b"\xff\xdb")
     assert structure.check_image(turned[:where] + segment + turned[where:]).orientation == 6
@@ -103,22 +103,22 @@ def test_orientation_is_reset_and_sizes_are_exchanged(
 ) -> None:
     source = b"xx" + exif_with_sizes(order, kinds, orientation)
     changed = bytearray(source + b"yy")
-    exif.set_upright(changed, 2, len(source), swaps_sides)
+    orientations.set_upright(changed, 2, len(source), swaps_sides)
     expected = exif_with_sizes(order, kinds, 1)
     assert len(changed) == len(source) + 2
     if swaps_sides:
         found = Image.Exif()
-        found.load(exif.HEADER + bytes(changed[2:]))
+        found.load(orientations.EXIF_HEADER + bytes(changed[2:]))
         assert (found[0x0112], found[0x0100], found[0x0101]) == (1, 64, 96)
         assert (found.get_ifd(0x8769)[0xA002], found.get_ifd(0x8769)[0xA003]) == (64, 96)
-        exif.set_upright(changed, 2, len(source), True)
+        orientations.set_upright(changed, 2, len(source), True)
     assert changed == b"xx" + expected + b"yy"
 
 
 def test_size_that_is_alone_stays() -> None:
     source = tiff("<", entry("<", 0x0100, 3, 96), entry("<", 0x0112, 3, 6))
     changed = bytearray(source)
-    exif.set_upright(changed, 0, len(changed), True)
+    orientations.set_upright(changed, 0, len(changed), True)
     assert changed == tiff("<", entry("<", 0x0100, 3, 96), entry("<", 0x0112, 3, 1))
 
 
@@ -139,8 +139,8 @@ def test_size_that_is_alone_stays() -> None:
 )
 def test_any_exif_becomes_upright(data: bytes, swaps_sides: bool) -> None:
     changed = bytearray(b"xx" + data + b"yy")
-    exif.set_upright(changed, 2, 2 + len(data), swaps_sides)
+    orientations.set_upright(changed, 2, 2 + len(data), swaps_sides)
     assert len(changed) == len(data) + 4
     assert changed.startswith(b"xx")
     assert changed.endswith(b"yy")
-    assert exif.read_orientation(bytes(changed), 2, 2 + len(data)) == 1
+    assert orientations.read_orientation(bytes(changed), 2, 2 + len(data)) == 1

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, frame_reader, pillow_decoder, png_chunks
+from imagebeam.transforms.images import checked_image, frame_reader, pillow_decoder, png_structure
+from imagebeam.transforms.images.checked_image import Limits
 from imagebeam.transforms.images.encoders import Encoding
-from imagebeam.transforms.images.limits import Limits
 from imagebeam.transforms.images.prepare import ImagePolicy
 from tests import animations, encoded_images, pictures
 
@@ -207,7 +207,7 @@ def test_frame_that_is_broken_is_rejected_with_those_drawn_on_it(kind: str) -> N
 def test_png_that_announces_more_frames_than_it_has_is_rejected_whole() -> None:
     data = animations.save(FRAMES, "apng")
     start = data.index(b"acTL")
-    chunk = png_chunks.encode_chunk(b"acTL", (2**30).to_bytes(4, "big") + bytes(4))
+    chunk = png_structure.encode_chunk(b"acTL", (2**30).to_bytes(4, "big") + bytes(4))
     data = encoded_images.overwrite(data, start - 4, chunk)
     with pytest.raises(
         checked_image.BadImageError, match=r"^corrupt: the chunk acTL says 1,073,741,824 frames, .* 6 at"

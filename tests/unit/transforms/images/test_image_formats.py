@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagebeam.transforms.images import image_formats, png_chunks
+from imagebeam.transforms.images import image_formats, png_structure
 from tests import encoded_images
 
 
@@ -27,7 +27,7 @@ def test_sniff_format_of_what_pillow_writes(image_format: str, expected: str) ->
     ("head", "expected"),
     [
         (b"\xff\xd8\xff\xe1", "jpeg"),
-        (png_chunks.SIGNATURE, "png"),
+        (png_structure.SIGNATURE, "png"),
         (b"MM\0*", "tiff"),
         (b"II+\0", "tiff"),
         (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "heic"),

@@ -13,14 +13,14 @@ import pytest
 from PIL import Image
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, class_masks, mask_colors, mask_pixels, structure
+from imagebeam.transforms.images import checked_image, class_masks, mask_pixels, structure
 from tests import image_sets, mask_forms
 from tests.mask_forms import bmp, gray_png, indexed, npy, save, tiff
 
 SIZE = (29, 18)  # width, height; no whole bytes in a row of less than 8 bits
 IMAGE = structure.check_image(image_sets.make_image(1, size=SIZE))
 ROAD, SKY, EDGE = (128, 64, 128), (70, 130, 180), (224, 224, 192)
-COLORS = mask_colors.MaskColors((("road", ROAD), ("edge", EDGE), ("sky", SKY)), frozenset({"edge"}))
+COLORS = class_masks.MaskColors((("road", ROAD), ("edge", EDGE), ("sky", SKY)), frozenset({"edge"}))
 DRAWN = class_masks.MaskPolicy(COLORS)
 SIXTEEN = class_masks.MaskPolicy(bits=16)
 
@@ -165,7 +165,7 @@ def test_class_is_the_place_of_the_color(mask: bytes) -> None:
     ids=["png", "tiff", "tiff white is zero", "bmp", "png 8 bits", "png with alpha"],
 )
 def test_black_and_white_are_colors(encode: Callable[[np.ndarray], bytes]) -> None:
-    colors = mask_colors.MaskColors((("white", (255, 255, 255)), ("black", (0, 0, 0))))
+    colors = class_masks.MaskColors((("white", (255, 255, 255)), ("black", (0, 0, 0))))
     values = classes(2)
     mask = encode(values)
     seen = np.asarray(Image.open(io.BytesIO(mask)).convert("RGB"))[..., 0]

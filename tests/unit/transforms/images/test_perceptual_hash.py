@@ -10,7 +10,7 @@ import PIL.Image
 import PIL.ImageEnhance
 import pytest
 
-from imagebeam.transforms.images import checked_image, limits, perceptual_hash, pixels, prepare
+from imagebeam.transforms.images import checked_image, perceptual_hash, pixels, prepare
 
 Picture = PIL.Image.Image
 
@@ -104,4 +104,4 @@ def test_image_that_cannot_be_decoded_has_no_hash() -> None:
     image = stored(photo(3), "PNG")
     broken = image._replace(data=image.data[:3000] + bytes(100) + image.data[3100:])
     assert perceptual_hash.hash_image(broken) == b""
-    assert perceptual_hash.hash_image(image, limits.Limits(max_pixels=100)) == b""
+    assert perceptual_hash.hash_image(image, checked_image.Limits(max_pixels=100)) == b""

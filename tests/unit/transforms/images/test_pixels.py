@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, colors, encoders, pixels, scaling
+from imagebeam.transforms.images import checked_image, encoders, pixels, resample
 
 NOISE = np.random.default_rng(3).integers(0, 256, (5, 4, 4), np.uint8)
 SHAPES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
@@ -56,13 +56,13 @@ def test_orientation_outside_one_to_eight_counts_as_upright() -> None:
 def test_sixteen_bits_keep_the_upper_eight() -> None:
     values = np.array([[0, 255, 256, 0x7FFF, 0xFFFF]], np.uint16)
     np.testing.assert_array_equal(
-        np.asarray(colors.to_eight_bits(PIL.Image.fromarray(values))), np.array([[0, 0, 1, 0x7F, 0xFF]])
+        np.asarray(pixels.to_eight_bits(PIL.Image.fromarray(values))), np.array([[0, 0, 1, 0x7F, 0xFF]])
     )
 
 
 def test_mode_without_a_rule_is_a_bad_image() -> None:
     with pytest.raises(checked_image.BadImageError, match=r"of Pillow's mode BGR;15: convert it to 8 bits a") as e:
-        colors.to_eight_bits(types.SimpleNamespace(mode="BGR;15", format="BMP"))
+        pixels.to_eight_bits(types.SimpleNamespace(mode="BGR;15", format="BMP"))
     assert e.value.reason is Reason.UNSUPPORTED_FORMAT
 
 
@@ -80,7 +80,7 @@ def test_recolor_gives_the_channels_of_the_option(color: str, expected: dict[str
     channels = {name: number for number, name in SHAPES.items()}[mode]
     values = np.ascontiguousarray(NOISE[..., :channels])
     picture = pixels.from_bytes(values.tobytes(), values.shape)
-    found = colors.recolor(picture, color)
+    found = pixels.recolor(picture, color)
     assert found.mode == expected[mode]
     if color == "rgb":
         opaque = values[..., : 1 if channels < 3 else 3]
@@ -90,7 +90,7 @@ def test_recolor_gives_the_channels_of_the_option(color: str, expected: dict[str
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 60), st.booleans())
 def test_resize_never_enlarges_to_a_shortest_side(width: int, height: int, side: int, has_size: bool) -> None:
     picture = PIL.Image.new("L", (width, height))
-    found = scaling.Scaling((7, 9) if has_size else None, shortest_side=side).apply(picture)
+    found = resample.Scaling((7, 9) if has_size else None, shortest_side=side).apply(picture)
     if has_size:
         assert found.size == (9, 7)
     elif min(width, height) <= side:

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, orientations, pixels, structure
-from imagebeam.transforms.images.limits import Limits
+from imagebeam.transforms.images.checked_image import Limits
 from imagebeam.transforms.images.prepare import ImagePolicy
-from imagebeam.transforms.images.scaling import Scaling
+from imagebeam.transforms.images.resample import Scaling
 from tests import encoded_images, pictures
 
 PHOTO = pictures.photo(48, 32)

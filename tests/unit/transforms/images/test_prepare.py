@@ -17,7 +17,7 @@ from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, pixels, resample, structure
 from imagebeam.transforms.images.encoders import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
-from imagebeam.transforms.images.scaling import Scaling
+from imagebeam.transforms.images.resample import Scaling
 from tests import encoded_images, image_sets, pictures
 
 ENCODINGS = ("jpeg", "png", "raw", "int64_list", "float_list")

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import _writer, errors
-from imagebeam.transforms.images import checked_image, encoders, limits, resample
+from imagebeam.transforms.images import checked_image, encoders, resample
 from imagebeam.transforms.images.prepare import ImagePolicy
-from imagebeam.transforms.images.resample import FILTERS
-from imagebeam.transforms.images.scaling import Scaling
+from imagebeam.transforms.images.resample import FILTERS, Scaling
 from tests import pictures
 
 _ON_ITS_SIDE = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"  # orientation 6
@@ -256,7 +255,7 @@ def test_great_reduction_has_the_mean_of_the_picture() -> None:
 
 
 def test_limit_on_pixels_holds() -> None:
-    for policy in policies(limits=limits.Limits(max_pixels=301 * 203 - 1)):
+    for policy in policies(limits=checked_image.Limits(max_pixels=301 * 203 - 1)):
         with pytest.raises(checked_image.BadImageError, match="too_large"):
             policy.prepare(jpeg())
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms.images.prepare import ImagePolicy
-from imagebeam.transforms.images.resample import FILTERS
-from imagebeam.transforms.images.scaling import Scaling
+from imagebeam.transforms.images.resample import FILTERS, Scaling
 from tests import pictures
 
 SIDES = st.integers(1, 3000)

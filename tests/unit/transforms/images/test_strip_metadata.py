@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import ImageCms
 
-from imagebeam.transforms.images import checked_image, strip_metadata, structure
+from imagebeam.transforms.images import checked_image, structure
 from imagebeam.transforms.images.prepare import ImagePolicy
 from tests import encoded_images, pictures
 
@@ -58,7 +58,7 @@ def test_notes_go_and_pixels_and_profile_stay(format: str, options: dict[str, An
 @given(st.sampled_from(sorted(encoded_images.WHOLE.values())))
 def test_any_checked_image_stays_whole(data: bytes) -> None:
     image = structure.check_image(data)
-    stripped = strip_metadata.strip(image)
+    stripped = structure.strip_metadata(image)
     assert structure.check_image(stripped.data)._replace(orientation=1) == stripped._replace(orientation=1)
 
 
@@ -70,15 +70,15 @@ def test_broken_jpeg_that_passes_the_check_passes_it_again_without_notes(seed: i
         image = structure.check_image(pictures.damage(noted("JPEG", quality=90), rng))
     except checked_image.BadImageError:
         return
-    assert structure.check_image(strip_metadata.strip(image).data)[1:4] == image[1:4]
+    assert structure.check_image(structure.strip_metadata(image).data)[1:4] == image[1:4]
 
 
 @pytest.mark.parametrize("after", [b"", b"\xff", b"stray"])
 @pytest.mark.parametrize("length", [0, 1, 2])
 @pytest.mark.parametrize("code", [0xE5, 0xFE], ids="{:02X}".format)
 def test_notes_whose_length_is_too_small_go_with_what_it_leaves_out(code: int, length: int, after: bytes) -> None:
-    plain = strip_metadata.strip(structure.check_image(noted("JPEG"))).data
+    plain = structure.strip_metadata(structure.check_image(noted("JPEG"))).data
     note = bytes((0xFF, code, 0, length)) + after
     at = plain.index(b"\xff\xdb")  # before the tables, where nothing else may be
-    stripped = strip_metadata.strip(structure.check_image(plain[:at] + note + plain[at:])).data
+    stripped = structure.strip_metadata(structure.check_image(plain[:at] + note + plain[at:])).data
     assert stripped == plain[:at] + after.strip(b"stray") + plain[at:]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, image_formats, png_chunks, structure
+from imagebeam.transforms.images import checked_image, image_formats, png_structure, structure
 from tests.encoded_images import (
     DHT,
     DQT,
@@ -207,7 +207,7 @@ def assert_image_or_bad_image_error(data: bytes, check: str) -> None:
         assert image.format == image_formats.sniff_format(data)
 
 
-HEADS = st.sampled_from([b"", b"\xff\xd8\xff", JPEG[: JPEG.index(SOS) + 14], png_chunks.SIGNATURE, png(ihdr(8, 8))])
+HEADS = st.sampled_from([b"", b"\xff\xd8\xff", JPEG[: JPEG.index(SOS) + 14], png_structure.SIGNATURE, png(ihdr(8, 8))])
 
 
 @settings(max_examples=300, deadline=None)

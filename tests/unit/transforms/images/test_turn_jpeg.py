@@ -16,7 +16,7 @@ from PIL import Image
 
 from imagebeam import _writer
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, exif, orientations, pixels, structure, turn_jpeg, turn_upright
+from imagebeam.transforms.images import checked_image, orientations, pixels, structure, turn_upright
 from tests import encoded_images, jpeg_coefficients
 from tests.pictures import damage, encode, photo, psnr
 
@@ -53,7 +53,7 @@ def turned_photo(kind: str, size: tuple[int, int], orientation: int) -> checked_
 def metadata(jpeg: bytes) -> list[tuple[int, bytes]]:
     """Returns code and content of the segments APPn and COM, except EXIF data."""
     found = [each for each in jpeg_coefficients.segments(jpeg) if 0xE0 <= each[0] <= 0xEF or each[0] == 0xFE]
-    return [each for each in found if not each[1].startswith(exif.HEADER)]
+    return [each for each in found if not each[1].startswith(orientations.EXIF_HEADER)]
 
 
 def decode(data: bytes) -> Image.Image:
@@ -102,13 +102,13 @@ def test_segment_between_scans_is_not_moved_before_them() -> None:
     source = turned_photo("progressive", WHOLE_BLOCKS, 2).data
     second_scan = source.index(b"\xff\xda", source.index(b"\xff\xda") + 2)
     between = structure.check_image(encoded_images.insert(source, second_scan, b"\xff\xfe\0\4hi"))
-    assert turn_jpeg.turn_without_loss(between) is None
+    assert turn_upright.turn_without_loss(between) is None
     assert turn_upright.turn_upright(between).image.orientation == 1
 
 
 def test_large_header_takes_no_memory() -> None:
     source = turned_photo("444", WHOLE_BLOCKS, 2)
-    assert turn_jpeg.turn_without_loss(source._replace(height=65_496, width=65_496)) is None
+    assert turn_upright.turn_without_loss(source._replace(height=65_496, width=65_496)) is None
 
 
 @pytest.mark.parametrize("orientation", [0, 9, -1])
@@ -130,7 +130,7 @@ def test_partial_blocks_are_encoded_again_like_the_source(kind: str, orientation
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_the_c_extension_every_jpeg_is_encoded_again(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (turn_upright.library() or "").startswith("TurboJPEG ")
-    monkeypatch.setattr(turn_jpeg, "_writer", None)
+    monkeypatch.setattr(turn_upright, "_writer", None)
     assert turn_upright.library() is None
     source = turned_photo(kind, WHOLE_BLOCKS, 6)
     found = turn_upright.turn_upright(source)
@@ -161,7 +161,7 @@ def test_component_keeps_its_own_quantization_table() -> None:
     swapped = encoded_images.overwrite(source.data, frame + 2, b"\1")
     swapped = encoded_images.overwrite(swapped, frame + 5, b"\0")
     image = structure.check_image(swapped)
-    found = [each.table for each in jpeg_coefficients.read(turn_jpeg.encode_turned(image))]
+    found = [each.table for each in jpeg_coefficients.read(turn_upright.encode_turned(image))]
     assert np.array_equal(found, [each.table for each in jpeg_coefficients.read(swapped)])
 
 
@@ -169,7 +169,7 @@ def test_ycck_becomes_cmyk() -> None:
     plain = turned_photo("cmyk", PARTIAL_BLOCKS, 2)
     ycck = plain.data.replace(b"Adobe\0\x64\0\0\0\0\0", b"Adobe\0\x64\0\0\0\0\2")
     assert ycck != plain.data
-    found = turn_jpeg.encode_turned(structure.check_image(ycck))
+    found = turn_upright.encode_turned(structure.check_image(ycck))
     assert metadata(found) == metadata(plain.data)
     expected = pixels.turn_upright(decode(ycck), 2)
     assert psnr(np.asarray(decode(found)), np.asarray(expected)) > 30
@@ -244,7 +244,7 @@ def test_broken_jpegs_are_turned_or_rejected(seed: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 2])
 @pytest.mark.parametrize("code", [0xE0, 0xE5, 0xEE, 0xFE], ids="{:02X}".format)
-@pytest.mark.parametrize("turn", [turn_jpeg.turn_without_loss, turn_jpeg.encode_turned])
+@pytest.mark.parametrize("turn", [turn_upright.turn_without_loss, turn_upright.encode_turned])
 def test_metadata_of_an_impossible_length_stay_apart_from_what_follows(
     turn: Callable[[checked_image.Image], bytes | None], code: int, length: int
 ) -> None:
@@ -265,5 +265,5 @@ def test_jpeg_that_pillow_cannot_encode_is_a_reject(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Image.Image, "save", save)
     with pytest.raises(checked_image.BadImageError, match="Pillow: cannot encode it turned upright: encoder error -2"):
-        turn_jpeg.encode_turned(structure.check_image(ENCODED_PROGRESSIVE))
+        turn_upright.encode_turned(structure.check_image(ENCODED_PROGRESSIVE))
     assert tried == [(True, True), (False, False)]

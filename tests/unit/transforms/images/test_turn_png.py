@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, exif, orientations, png_chunks, structure, turn_upright
+from imagebeam.transforms.images import checked_image, orientations, png_structure, structure, turn_upright
 from tests import encoded_images, pictures
 from tests.encoded_images import chunk, ihdr, png
 from tests.pictures import photo
@@ -77,7 +77,7 @@ def test_every_pixel_is_at_its_place(kind: tuple[int, int], is_interlaced: bool)
 def test_other_chunks_are_kept_in_order(kind: tuple[int, int]) -> None:
     source = random_png(kind, 5, 9, False, 0)
     found = turn(source, 6)
-    before, after = (list(png_chunks.read_chunks(each)) for each in (source, found.image.data))
+    before, after = (list(png_structure.read_chunks(each)) for each in (source, found.image.data))
     assert [each.kind for each in before] == [each.kind for each in after]
     kept = [content for name, content, _ in before if name not in (b"IHDR", b"IDAT")]
     expected = [UPRIGHT if content == TURNED else content for content in kept]
@@ -89,7 +89,7 @@ def test_transparent_gray_stays_where_the_depth_stays() -> None:
         source = random_png((0, depth), 8, 8, False, 0)
         position = source.index(b"IDAT") - 4
         turned = turn(encoded_images.insert(source, position, chunk(b"tRNS", b"\0\1")), 6).image
-        assert png_chunks.has_transparency(turned.data) is is_kept
+        assert png_structure.has_transparency(turned.data) is is_kept
 
 
 @pytest.mark.parametrize("name", encoded_images.PNGS)
@@ -110,7 +110,7 @@ def test_photo_is_as_small_as_before() -> None:
 
 def test_animated_png_keeps_its_first_image() -> None:
     turned = turn(encoded_images.PNGS["animated"], 6).image.data
-    assert {each.kind for each in png_chunks.read_chunks(turned)} == {b"IHDR", b"IDAT", b"IEND"}
+    assert {each.kind for each in png_structure.read_chunks(turned)} == {b"IHDR", b"IDAT", b"IEND"}
 
 
 @pytest.mark.parametrize("kind", [(0, 8), (0, 16), (2, 8), (3, 1), (3, 2), (3, 4), (3, 8)], ids=str)
@@ -146,4 +146,4 @@ def test_unknown_orientation_is_refused() -> None:
 def test_broken_exif_stays_as_it_is() -> None:
     source = png(ihdr(8, 8), chunk(b"eXIf", TURNED[:12]), encoded_images.IDAT, encoded_images.IEND)
     assert chunk(b"eXIf", TURNED[:12]) in turn(source, 6).image.data
-    assert exif.read_orientation(UPRIGHT, 0, len(UPRIGHT)) == 1
+    assert orientations.read_orientation(UPRIGHT, 0, len(UPRIGHT)) == 1

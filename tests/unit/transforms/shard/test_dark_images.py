@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from imagebeam.transforms.images import colors
+from imagebeam.transforms.images import pixels
 from imagebeam.transforms.images.prepare import AS_IT_IS, ImagePolicy
 from imagebeam.transforms.shard import dark_images
 from tests import image_sets
@@ -46,8 +46,8 @@ def test_image_is_dark_for_its_white_level() -> None:
 
 def test_only_the_first_are_named_and_only_a_few_kept_pngs_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[PIL.Image.Image] = []
-    find_highest = colors.find_highest
-    monkeypatch.setattr(colors, "find_highest", lambda picture: decoded.append(picture) or find_highest(picture))
+    find_highest = pixels.find_highest
+    monkeypatch.setattr(pixels, "find_highest", lambda picture: decoded.append(picture) or find_highest(picture))
     found = count(*[encode(100 + n, "PNG") for n in range(9)])
     assert found == {"dark": {"png up to 7 bits": 4}, "dark_files": {"0": 100, "1": 101, "2": 102}}
     assert len(decoded) == 4
@@ -57,5 +57,5 @@ def test_only_the_first_are_named_and_only_a_few_kept_pngs_are_decoded(monkeypat
 def test_other_images_and_broken_pngs_are_not_dark() -> None:
     assert count(image_sets.make_image(1), image_sets.make_image(1, "PNG")) == {}
     dark, data = dark_images.DarkImages(), encode(100, "PNG")
-    dark.add("cut", ImagePolicy().prepare(data)._replace(data=data[:-30]), colors.WHITE)
+    dark.add("cut", ImagePolicy().prepare(data)._replace(data=data[:-30]), pixels.WHITE)
     assert dark.counts() == {}

@@ -12,7 +12,7 @@ import pytest
 
 from imagebeam import storage
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.images import limits, prepare
+from imagebeam.transforms.images import checked_image, prepare
 from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
 from tests import delayed_storage
 from tests.unit.transforms import small_dataset
@@ -163,7 +163,7 @@ def test_image_that_killed_a_worker_is_rejected_and_later_shards_are_written_apa
 
 
 def test_shards_with_a_limit_of_seconds_are_written_apart(job: Job) -> None:
-    policy = dataclasses.replace(prepare.AS_IT_IS, limits=limits.Limits(max_seconds=600))
+    policy = dataclasses.replace(prepare.AS_IT_IS, limits=checked_image.Limits(max_seconds=600))
     job.settings = dataclasses.replace(job.settings, policy=policy)
     worker = job.start_worker()
     written = [worker.write(task) for task in job.tasks[:2]]

@@ -9,7 +9,7 @@ import pytest
 
 from imagebeam import example, features
 from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask, Reason, Reject
-from imagebeam.transforms.images import checked_image, limits, prepare, structure
+from imagebeam.transforms.images import checked_image, prepare, structure
 from imagebeam.transforms.shard import encode, image_hashes, read_ahead, read_images
 from tests import image_sets
 
@@ -68,7 +68,7 @@ def test_file_that_changed_since_the_listing_is_a_reject(refs: list[ImageRef]) -
 
 
 def test_limits_hold_for_every_image(refs: list[ImageRef]) -> None:
-    policy = prepare.ImagePolicy(limits=limits.Limits(max_side=25))
+    policy = prepare.ImagePolicy(limits=checked_image.Limits(max_side=25))
     rejects = [each for each in read(refs, policy) if isinstance(each, Reject)]
     assert [each.reason for each in rejects] == [Reason.TOO_LARGE] * 2
     assert all(each.detail.startswith("column 'right', ") for each in rejects)

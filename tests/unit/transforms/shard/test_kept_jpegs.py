@@ -14,7 +14,7 @@ import pytest
 from imagebeam import features, records
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, WrittenShard
-from imagebeam.transforms.images import checked_image, exif, jpeg_structure, limits, prepare, scaling
+from imagebeam.transforms.images import checked_image, jpeg_structure, orientations, prepare, resample
 from imagebeam.transforms.shard import (
     encode,
     image_hashes,
@@ -40,7 +40,7 @@ def with_exif(jpeg: bytes, orientation: int, kind: int = 3, order: str = "<") ->
     entries = [(0x0100, 4, 1, struct.pack(f"{order}I", 8)), (0x0112, kind, 1, struct.pack(order + value, orientation))]
     content = signature + struct.pack(f"{order}IH", 8, 3)
     content += b"".join(struct.pack(f"{order}HHI4s", *entry) for entry in (*entries, entries[0]))
-    segment = exif.HEADER + content + bytes(4)
+    segment = orientations.EXIF_HEADER + content + bytes(4)
     return encoded_images.insert(jpeg, 2, b"\xff\xe1" + struct.pack(">H", 2 + len(segment)) + segment)
 
 
@@ -163,7 +163,7 @@ def test_orientation_is_read_as_in_python(tmp_path: pathlib.Path, taken: list[st
 @pytest.mark.parametrize(
     "fields",
     [
-        {"limits": limits.Limits(max_bytes=10**6)},
+        {"limits": checked_image.Limits(max_bytes=10**6)},
         {"orientation": prepare.REJECT},
         {"check": "header"},
         {"check": "decode"},
@@ -176,7 +176,7 @@ def test_orientation_is_read_as_in_python(tmp_path: pathlib.Path, taken: list[st
         {"frames": prepare.EACH},
         {"frames": "reject"},
         {"sum_pixels": True},
-        {"scaling": scaling.Scaling(shortest_side=10)},
+        {"scaling": resample.Scaling(shortest_side=10)},
         {"raw_shape": (1, 1, 1)},
         {"is_raw": True},
         {"is_base64": True},

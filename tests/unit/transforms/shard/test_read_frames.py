@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from imagebeam import example, features, records, storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.images import image_formats, limits, prepare
+from imagebeam.transforms.images import checked_image, image_formats, prepare
 from imagebeam.transforms.shard import (
     image_hashes,
     read_ahead,
@@ -187,7 +187,7 @@ def test_broken_frame_is_rejected_by_its_key_and_the_others_are_written(tmp_path
 
 
 def test_file_beyond_the_limit_of_frames_is_one_reject(tmp_path: pathlib.Path) -> None:
-    policy = prepare.ImagePolicy(frames="each", limits=limits.Limits(max_frames=3))
+    policy = prepare.ImagePolicy(frames="each", limits=checked_image.Limits(max_frames=3))
     refs = [write_file(tmp_path, f"{count}.gif", animation("gif", count, 0)) for count in (1, 3, 4)]
     stored = store(tmp_path / "out", refs, policy=policy)
     assert list(stored.examples) == ["1.gif", "3.gif#0000", "3.gif#0001", "3.gif#0002"]
@@ -229,7 +229,7 @@ def test_file_that_killed_its_process_is_left_out_whole(tmp_path: pathlib.Path) 
 
 
 def test_frame_that_takes_too_long_is_rejected(tmp_path: pathlib.Path) -> None:
-    policy = prepare.ImagePolicy(frames="each", limits=limits.Limits(max_seconds=1e-9))
+    policy = prepare.ImagePolicy(frames="each", limits=checked_image.Limits(max_seconds=1e-9))
     stored = store(tmp_path / "out", [write_file(tmp_path, "a.gif", animation("gif", 2, 0))], policy=policy)
     assert {key: reject.reason for key, reject in stored.rejects.items()} == dict.fromkeys(
         ("a.gif#0000", "a.gif#0001"), "too_slow"
