@@ -11,7 +11,7 @@ from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.output import output_paths
-from imagebeam.transforms.shard import duplicate_settings, encode, record_copier, shard_writer
+from imagebeam.transforms.shard import encode, image_hashes, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import snapshot_settings
 
@@ -80,7 +80,7 @@ class DatasetSettings:
     on_repeated_key: str = ""  # what to do about two images with one key; "" for tables
     hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
     snapshot: snapshot_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
-    duplicates: duplicate_settings.DuplicateSettings = duplicate_settings.OFF
+    duplicates: image_hashes.DuplicateSettings = image_hashes.OFF
 
     @property
     def vocabulary(self) -> tuple[str, ...] | None:
@@ -116,7 +116,7 @@ class DatasetSettings:
 
     def writer_of(self, plan: elements.DatasetPlan) -> shard_writer.ShardWriter:
         copies = self.snapshot is not None and self.snapshot.compacted
-        return (record_copier.RecordCopier if copies else shard_writer.ShardWriter)(
+        return (shard_writer.RecordCopier if copies else shard_writer.ShardWriter)(
             staging=self.paths.staging(plan.fingerprint),
             output=self.output,
             recipe=self.recipe(plan),

@@ -14,7 +14,7 @@ from apache_beam.utils import windowed_value
 from imagebeam.transforms import counters, elements, ref_batches, spread_rows, step
 from imagebeam.transforms.duplicates import find_duplicates, match_hashes
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.shard import deadly_images, duplicate_settings, hash_images, writer_processes
+from imagebeam.transforms.shard import deadly_images, image_hashes, read_images, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 _TASK_REFS = 500  # read by one call, so that reading ahead pays and all processes are busy
@@ -42,12 +42,12 @@ class _SpreadFn(spread_rows.SpreadRowsFn):
 class _HashImagesFn(beam.DoFn):
     """(interval, [packed references]) -> packed rows of HashedImage. Reads the images, in writer processes if any."""
 
-    def __init__(self, reader: hash_images.ImageReader, writers: str | None):
+    def __init__(self, reader: read_images.ImageReader, writers: str | None):
         self._reader = reader
         self._writers = writers  # token of the writer processes that the launcher started
 
     def start_bundle(self) -> None:
-        self._hash: Callable[[hash_images.HashTask], bytes] = (
+        self._hash: Callable[[read_images.HashTask], bytes] = (
             self._reader.hash_images
         )  # one object: it is sent to a process once
         self._refs: list[elements.ImageRef] = []
@@ -67,7 +67,7 @@ class _HashImagesFn(beam.DoFn):
         yield from map(window.GlobalWindows.windowed_value, blocks)
 
     def _read(self, refs: list[elements.ImageRef]) -> Iterator[bytes]:
-        task = hash_images.HashTask(elements.pack_refs(refs))
+        task = read_images.HashTask(elements.pack_refs(refs))
         pool = writer_processes.find(self._writers)
         if pool is None:
             yield self._hash(task)
@@ -110,7 +110,7 @@ def reject_of(duplicate: elements.Duplicate) -> elements.Reject:
 class DropDuplicates(step.Step):
     """Leaves one of several images that are the same, if `duplicates` drops the others; they become rejects."""
 
-    settings: duplicate_settings.DuplicateSettings
+    settings: image_hashes.DuplicateSettings
     policy: prepare.ImagePolicy
     read_ahead: read_ahead_lib.ReadAhead
     rejects: beam.PCollection[elements.Reject]  # of earlier steps
@@ -121,7 +121,7 @@ class DropDuplicates(step.Step):
         hasher = dropping.hasher(self.policy.limits)
         if hasher is None:
             return DistinctImages(refs, self.rejects)
-        reader = hash_images.ImageReader(self.policy, self.read_ahead, hasher)
+        reader = read_images.ImageReader(self.policy, self.read_ahead, hasher)
         spread = refs | "SpreadByKey" >> beam.ParDo(_SpreadFn()).with_output_types(spread_rows.PackedRows)
         duplicates = (
             spread

@@ -8,7 +8,7 @@ import pydantic
 
 from imagebeam import shard_names
 from imagebeam.pipelines.config.field_types import STRICT, NotBool
-from imagebeam.transforms.shard import duplicate_settings
+from imagebeam.transforms.shard import image_hashes
 
 
 class DuplicatesConfig(pydantic.BaseModel):
@@ -22,7 +22,7 @@ class DuplicatesConfig(pydantic.BaseModel):
     near: Literal["off", "report", "drop", "fail"] = "off"
     """The same for images that look alike, saved again, scaled or recolored. Every image is decoded for it. Images with
     the same bytes count here only if `exact` is off."""
-    near_distance: Annotated[int, pydantic.Field(ge=0, le=duplicate_settings.MAX_DISTANCE), NotBool] = 4
+    near_distance: Annotated[int, pydantic.Field(ge=0, le=image_hashes.MAX_DISTANCE), NotBool] = 4
     """Bits of 64 in which the perceptual hashes (pHash) of two such images differ at most."""
     keep_in: Annotated[tuple[str, ...], pydantic.Field(max_length=100)] = ()
     """Splits that keep their image if another split has it too, the first one first, such as [test, validation]. Then
@@ -44,9 +44,9 @@ class DuplicatesConfig(pydantic.BaseModel):
                 raise ValueError(f"duplicates.keep_in names {name!r}: give each split once, by its name")
         return self
 
-    def settings(self) -> duplicate_settings.DuplicateSettings:
+    def settings(self) -> image_hashes.DuplicateSettings:
         """Returns the settings of the transforms."""
-        return duplicate_settings.DuplicateSettings(self.exact, self.near, self.near_distance, self.keep_in)
+        return image_hashes.DuplicateSettings(self.exact, self.near, self.near_distance, self.keep_in)
 
     def identity(self) -> dict[str, Any]:
         """Returns what decides which duplicates are known of a dataset; {} if none are looked for.

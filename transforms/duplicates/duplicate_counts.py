@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from imagebeam import errors, plural
 from imagebeam.transforms import elements
-from imagebeam.transforms.shard import duplicate_settings
+from imagebeam.transforms.shard import image_hashes
 
 NUM_EXAMPLES = 3  # that an error names
 Counts: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -25,7 +25,7 @@ class StoredDuplicates(NamedTuple):
     examples: tuple[elements.Duplicate, ...]  # the first of each kind
 
 
-def count(settings: duplicate_settings.DuplicateSettings, stored: Sequence[StoredDuplicates]) -> Counts:
+def count(settings: image_hashes.DuplicateSettings, stored: Sequence[StoredDuplicates]) -> Counts:
     """Returns the counts of all files, with an empty mapping for a kind of which there are none; {} if none is on."""
     totals: dict[str, dict[str, dict[str, int]]] = {
         kind: {} for kind, action in settings.actions.items() if action != "off"
@@ -52,7 +52,7 @@ def describe(by_split: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def find_refusal(
-    settings: duplicate_settings.DuplicateSettings, counts: Counts, stored: Sequence[StoredDuplicates] = ()
+    settings: image_hashes.DuplicateSettings, counts: Counts, stored: Sequence[StoredDuplicates] = ()
 ) -> errors.DuplicatesError | None:
     """Returns the error of a run that finds duplicates where there must be none; None if it may be committed.
 

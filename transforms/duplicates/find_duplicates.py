@@ -21,7 +21,7 @@ from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import elements, reference_order, spread_rows, step
 from imagebeam.transforms.duplicates import match_hashes
-from imagebeam.transforms.shard import duplicate_settings, image_hashes
+from imagebeam.transforms.shard import image_hashes
 
 HashedBlock = bytes  # packed rows of HashedImage
 Matches = tuple[int, bytes]  # interval of hashes, array of MATCH
@@ -66,7 +66,7 @@ def _place(image: image_hashes.HashedImage) -> tuple[str, str, str]:
 class _FindEqualFn(beam.DoFn):
     """(interval of contents, [packed rows]) -> Duplicate. Goes over the rows twice and holds the first of each hash."""
 
-    def __init__(self, settings: duplicate_settings.DuplicateSettings):
+    def __init__(self, settings: image_hashes.DuplicateSettings):
         self._settings = settings
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[elements.Duplicate]:
@@ -79,7 +79,7 @@ class _FindEqualFn(beam.DoFn):
 
 
 def _find_firsts(
-    images: Iterable[image_hashes.HashedImage], field: str, settings: duplicate_settings.DuplicateSettings
+    images: Iterable[image_hashes.HashedImage], field: str, settings: image_hashes.DuplicateSettings
 ) -> tuple[dict[bytes, image_hashes.HashedImage], set[bytes]]:
     """Returns the first image of each hash, and the hashes that occur more than once."""
     firsts: dict[bytes, image_hashes.HashedImage] = {}
@@ -97,7 +97,7 @@ def _find_firsts(
 class _RankFn(beam.DoFn):
     """HashedBlock -> (interval, array of RANKED): hashes alone, for the tables."""
 
-    def __init__(self, settings: duplicate_settings.DuplicateSettings):
+    def __init__(self, settings: image_hashes.DuplicateSettings):
         self._settings = settings
 
     def process(self, block: HashedBlock) -> Iterator[tuple[int, bytes]]:
@@ -186,7 +186,7 @@ class _ChooseFirstFn(beam.DoFn):
 class _LookUpFirstsFn(beam.DoFn):
     """(interval of firsts, rows and matches in it) -> (interval of hashes, packed rows of First)."""
 
-    def __init__(self, settings: duplicate_settings.DuplicateSettings):
+    def __init__(self, settings: image_hashes.DuplicateSettings):
         self._settings = settings
 
     def process(self, element: tuple[int, Mapping[str, Iterable[bytes]]]) -> Iterator[spread_rows.PackedRows]:
@@ -211,7 +211,7 @@ class _FindNearFn(beam.DoFn):
     Images that `_FindEqualFn` finds are left out: of images with the same bytes, only the first is looked at.
     """
 
-    def __init__(self, settings: duplicate_settings.DuplicateSettings):
+    def __init__(self, settings: image_hashes.DuplicateSettings):
         self._settings = settings
 
     def process(self, element: tuple[int, Mapping[str, Iterable[bytes]]]) -> Iterator[elements.Duplicate]:
@@ -246,7 +246,7 @@ class FindDuplicates(step.Step):
     With both kinds on, an image whose bytes repeat others is not a near duplicate too.
     """
 
-    settings: duplicate_settings.DuplicateSettings
+    settings: image_hashes.DuplicateSettings
 
     def expand(self, blocks: beam.PCollection[HashedBlock]) -> beam.PCollection[elements.Duplicate]:
         found = []

@@ -17,7 +17,7 @@ from imagebeam.transforms import elements, hashing, step
 from imagebeam.transforms.duplicates import duplicate_counts, find_duplicates
 from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
 from imagebeam.transforms.output import output_paths
-from imagebeam.transforms.shard import duplicate_settings, shard_writer
+from imagebeam.transforms.shard import image_hashes, shard_writer
 
 _MIN_FILES, _MAX_FILES = 16, 4096
 _IMAGES_PER_FILE = 100_000
@@ -90,7 +90,7 @@ class ReportDuplicates(step.Step):
     Yields nothing, and adds no step, if no duplicates are looked for.
     """
 
-    settings: duplicate_settings.DuplicateSettings
+    settings: image_hashes.DuplicateSettings
     paths: output_paths.OutputPaths
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     dropped: "beam.PCollection[elements.Duplicate] | None" = None

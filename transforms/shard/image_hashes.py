@@ -1,21 +1,35 @@
-"""The hashes of the images of one shard, stored beside it until the commit, for the search for duplicates.
+"""The search for duplicates, as far as writer processes take part: its settings, and the hashes of images.
 
-gzip-compressed JSON with columns of equal length in the order of the shard's records. Imports no Beam.
+Hashes of a shard's images are stored beside it until the commit: gzip-compressed JSON with columns of equal length in
+the order of the shard's records. Imports no Beam.
+
+The hash of a picture is pHash: gray, scaled to 32 x 32, two-dimensional DCT-II, and one bit for each of the 8 x 8
+lowest frequencies, whether it is above their median. Few of these 64 bits change when a picture is saved again, scaled
+or recolored. All sums are of integers, so that the bits are the same on every machine.
+
+Source: https://www.hackerfactor.com/blog/index.php?/archives/432-Looks-Like-It.html; `phash` of
+https://github.com/JohannesBuchner/imagehash does the same with floats.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import gzip
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, perceptual_hash
+from imagebeam.transforms import elements, hashing
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixels
+
+if TYPE_CHECKING:
+    import numpy as np
+    import PIL.Image
 
 CONTENT_BYTES = 16  # two of 10**12 different images are equal in them with a probability of 10**-15
 HASHES_SUFFIX = ".hashes.json.gz"
@@ -50,7 +64,7 @@ class Hasher:
             image: the same as it is stored.
         """
         content = hashlib.sha256(source).digest()[:CONTENT_BYTES] if self.contents else b""
-        picture = perceptual_hash.hash_image(image, self.limits) if self.pictures else b""
+        picture = hash_image(image, self.limits) if self.pictures else b""
         return checked_image.ImageHashes(content, picture)
 
 
@@ -89,3 +103,126 @@ def decode_hashes(data: bytes, split: str) -> list[HashedImage]:
         return [HashedImage(content, picture, split, key, uri) for content, picture, key, uri in rows]
     except (OSError, EOFError, KeyError, TypeError, zlib.error) as e:
         raise ValueError(f"the hashes of a shard are damaged: {type(e).__name__}: {e}") from e
+
+
+HASH_BYTES = 8
+_SIDE_PX = 32
+_DRAFT_PX = 2 * _SIDE_PX  # a JPEG is decoded at a part of its size, but not below this
+_NUM_FREQUENCIES = 8
+_SCALE = 1 << 12  # of the cosines: 32 * 32 * 255 * _SCALE**2 is far below 2**63
+
+
+def hash_image(image: checked_image.Image, allowed: checked_image.Limits = checked_image.NO_LIMITS) -> bytes:
+    """Returns the perceptual hash of an image as it is stored, turned upright; 8 bytes.
+
+    Returns b"" if its pixels cannot be decoded, or would take too much memory: such an image is like no other.
+
+    Args:
+        image: the result of a check.
+        allowed: limits of what is decoded.
+    """
+    if image.format not in (image_formats.JPEG, image_formats.PNG, image_formats.WEBP):
+        return hash_picture(pixels.from_bytes(image.data, (image.height, image.width, image.channels)))
+    try:
+        picture = pillow_decoder.open_lazily(image.data, image.format)
+        picture.draft("L", (_DRAFT_PX, _DRAFT_PX))  # luma alone, scaled while it is decoded; PNGs stay as they are
+        allowed.check_decoded(picture.height, picture.width, image.format)
+        pillow_decoder.load(picture)
+        return hash_picture(picture, image.orientation)
+    except checked_image.BadImageError:
+        return b""
+
+
+def hash_picture(picture: PIL.Image.Image, orientation: int = checked_image.UPRIGHT) -> bytes:
+    """Returns the perceptual hash of decoded pixels.
+
+    Args:
+        picture: in any mode.
+        orientation: the EXIF orientation that is applied first.
+    """
+    import numpy as np  # late: a writer process needs 15 MB more with it
+
+    gray = pixels.to_eight_bits(picture).convert("L")
+    small = gray.resize((_SIDE_PX, _SIDE_PX), pillow_decoder.pillow().Resampling.LANCZOS)
+    values = np.asarray(pixels.turn_upright(small, orientation)).astype(np.int64)
+    lowest = (_cosines() @ values @ _cosines().T).reshape(-1)
+    lower, upper = np.sort(lowest)[lowest.size // 2 - 1 : lowest.size // 2 + 1]
+    return np.packbits(2 * lowest > lower + upper).tobytes()
+
+
+@functools.cache
+def _cosines() -> np.ndarray:
+    """Returns int64 [8, 32]: by frequency and place, the cosines of the DCT-II times `_SCALE`."""
+    import numpy as np
+
+    angle = math.pi / (2 * _SIDE_PX)
+    return np.array(
+        [
+            [round(_SCALE * math.cos((2 * place + 1) * frequency * angle)) for place in range(_SIDE_PX)]
+            for frequency in range(_NUM_FREQUENCIES)
+        ],
+        dtype=np.int64,
+    )
+
+
+Action: TypeAlias = Literal["off", "report", "drop", "fail"]
+MAX_DISTANCE = 6  # bits; see match_hashes for what each more costs
+_PURPOSE = b"imagebeam.near"
+_MAX_PLACE = 255
+_TRAIN = "train"  # a split whose name begins so keeps its image last
+
+
+@dataclasses.dataclass(frozen=True)
+class DuplicateSettings:
+    """Settings for images that repeat others."""
+
+    exact: Action = "off"  # the same bytes
+    near: Action = "off"  # perceptual hashes that differ in few bits
+    near_distance: int = 4  # bits in which they differ at most
+    keep_in: tuple[str, ...] = ()  # splits that keep their image, before all others
+
+    def only(self, *actions: Action) -> DuplicateSettings:
+        """Returns the settings without the searches that lead to other actions."""
+        return dataclasses.replace(
+            self,
+            exact=self.exact if self.exact in actions else "off",
+            near=self.near if self.near in actions else "off",
+        )
+
+    @property
+    def is_on(self) -> bool:
+        return self.exact != "off" or self.near != "off"
+
+    @property
+    def actions(self) -> dict[str, Action]:
+        """The action for each kind."""
+        return {"exact": self.exact, "near": self.near}
+
+    def hasher(self, allowed: checked_image.Limits) -> Hasher | None:
+        """Returns what computes the hashes that are compared; None if there are none."""
+        return Hasher(self.exact != "off", self.near != "off", allowed) if self.is_on else None
+
+    def place_of_split(self, split: str) -> int:
+        """Returns a number from 0 to 255: of two equal images, the one in the split with the smaller number stays.
+
+        Splits named in `keep_in` come first, those that begin with "train" last. So an image that is in the training
+        and the test set stays in the test set.
+        """
+        if split in self.keep_in:
+            return min(self.keep_in.index(split), _MAX_PLACE - 2)
+        return _MAX_PLACE if split.startswith(_TRAIN) else _MAX_PLACE - 1
+
+    def order_of(self, image: HashedImage) -> tuple[int, bytes]:
+        """Returns the order of images with equal hashes: by split, then by key. The first one stays."""
+        return self.place_of_split(image.split), hashing.encode_key(image.key)
+
+    def rank_of(self, image: HashedImage) -> int:
+        """Returns the order of images with different hashes, an unsigned integer of 64 bits.
+
+        By split, then by a hash of the key, because keys do not fit into 64 bits. A hash has the smallest rank of the
+        images with it.
+        """
+        return self.place_of_split(image.split) << 56 | hashing.hash64(image.key, 0, _PURPOSE) >> 8
+
+
+OFF = DuplicateSettings()

@@ -1,20 +1,23 @@
-"""Reads the images of a shard, with their masks and further images, and checks and changes them as the config says."""
+"""Reads the images of a shard, with their masks and further images, and checks and changes them as the config says.
+
+Imports no Beam.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import re
+import threading
+import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from imagebeam.transforms import elements
+from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, class_masks, image_objects, prepare, structure
-from imagebeam.transforms.shard import (
-    image_hashes,
-    read_frames,
-    time_limit,
-    writer_processes,
-)
+from imagebeam.transforms.shard import image_hashes, writer_processes
 from imagebeam.transforms.shard import (
     read_ahead as read_ahead_lib,
 )
@@ -54,7 +57,7 @@ def read_or_take(
 ) -> Iterator[tuple[elements.ImageRef, checked_image.Image | elements.Reject | elements.Measures]]:
     """Yields images like `read_images`, or what is counted of those that `take` wrote."""
     limit = policy.limits.max_seconds
-    watch = None if limit is None else time_limit.Watch(limit)
+    watch = None if limit is None else Watch(limit)
     image: checked_image.Image | elements.Reject
     try:
         for number, (ref, files) in enumerate(_read_or_take_files(refs, read_ahead, take)):
@@ -69,7 +72,7 @@ def read_or_take(
                     if frames is not None:
                         yield from frames
                         continue
-                ref = ref._replace(key=read_frames.still_key(ref.key))
+                ref = ref._replace(key=still_key(ref.key))
             if number in skipped:
                 image = _skip(ref, skipped[number], limit)
             elif isinstance(data, read_ahead_lib.ReadError):
@@ -151,7 +154,7 @@ def _prepare_in_time(
     policy: prepare.ImagePolicy,
     hasher: image_hashes.Hasher | None,
     number: int,
-    watch: time_limit.Watch,
+    watch: Watch,
 ) -> checked_image.Image | elements.Reject:
     try:
         return watch.run(number, lambda: _prepare(ref, files, policy, hasher))
@@ -165,17 +168,17 @@ def _read_frames(
     policy: prepare.ImagePolicy,
     hasher: image_hashes.Hasher | None,
     number: int,
-    watch: time_limit.Watch | None,
-) -> Iterator[read_frames.ReadImage] | None:
+    watch: Watch | None,
+) -> Iterator[ReadImage] | None:
     """Returns the pictures of a file that has several, or its reject; None if it has one picture."""
 
     def in_time(prepare_one: Callable[[], checked_image.Image]) -> checked_image.Image:
         return prepare_one() if watch is None else watch.run(number, prepare_one)
 
     try:
-        return read_frames.read_frames(ref, data, policy, hasher, in_time)
+        return read_frames(ref, data, policy, hasher, in_time)
     except checked_image.BadImageError as e:
-        still = ref._replace(key=read_frames.still_key(ref.key))
+        still = ref._replace(key=still_key(ref.key))
         return iter([(still, _reject(still, e))])
 
 
@@ -199,7 +202,7 @@ def _read_objects(
 def _skip(ref: elements.ImageRef, reason: elements.Reason, max_seconds: float | None) -> elements.Reject:
     """Returns the reject of an image that ended a process which tried it."""
     if reason is elements.Reason.TOO_SLOW:
-        return _reject(ref, time_limit.too_slow(max_seconds))
+        return _reject(ref, too_slow(max_seconds))
     detail = "two processes died on it: out of memory, or a fault of a decoder; look at it apart, or leave it out"
     return elements.Reject(ref.key, ref.uri, "check", reason, detail)
 
@@ -258,3 +261,171 @@ def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]
             yield elements.ImageRef(ref.key, *ref.mask, inside=_BESIDE)
         for further in ref.further:
             yield elements.ImageRef(ref.key, further.uri, further.size, further.version, inside=_BESIDE)
+
+
+_T = TypeVar("_T")
+_LOOKS = 8  # at the clock, within the limit
+
+
+class Watch:
+    """Limits the seconds that one image of a shard may take. To be closed, so that its thread ends.
+
+    A decoder in C cannot be interrupted. In a writer process, an image that takes too long ends the process, and the
+    next one goes on without it (`writer_processes.end_as_slow`). Elsewhere it is rejected when its decoder returns.
+    """
+
+    def __init__(self, max_seconds: float):
+        self._max_seconds = max_seconds
+        self._begun: tuple[int, float] | None = None  # number and start of the image that is being prepared
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="imagebeam-time-limit", daemon=True)
+        self._thread.start()
+
+    def run(self, number: int, prepare: Callable[[], _T]) -> _T:
+        """Returns `prepare()`, the work on image `number` of the shard.
+
+        Raises:
+            BadImageError: if it took too long.
+        """
+        begin = time.monotonic()
+        self._begun = number, begin
+        try:
+            done = prepare()
+        finally:
+            self._begun = None
+        if time.monotonic() - begin > self._max_seconds:
+            raise too_slow(self._max_seconds)
+        return done
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ends.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ends.wait(self._max_seconds / _LOOKS):
+            begun = self._begun
+            if begun is not None and time.monotonic() - begun[1] > self._max_seconds:
+                writer_processes.end_as_slow(begun[0])
+
+
+def too_slow(max_seconds: float | None) -> checked_image.BadImageError:
+    """Returns the error for an image that takes too long."""
+    limit = "" if max_seconds is None else f" of {max_seconds:g} s"
+    return checked_image.BadImageError(
+        Reason.TOO_SLOW, f"takes longer than image.limits.max_seconds{limit} to decode and encode"
+    )
+
+
+_DIGITS = 4  # at least, so that the keys of a file sort in the order of its frames
+_ENDS_AS_FRAME = re.compile(rf"#\d{{{_DIGITS},}}", re.ASCII)
+# Calls a function that prepares an image, within its time.
+InTime: TypeAlias = Callable[[Callable[[], checked_image.Image]], checked_image.Image]
+ReadImage: TypeAlias = tuple[elements.ImageRef, "checked_image.Image | elements.Reject"]
+
+
+def frame_key(key: str, number: int, count: int) -> str:
+    """Returns the key of one picture: "clip.gif#0003" is the fourth frame of clip.gif.
+
+    Args:
+        key: of the file.
+        number: of the picture, from 0.
+        count: of the pictures in the file.
+    """
+    digits = max(_DIGITS, len(str(count - 1)))
+    return f"{key}#{number:0{digits}d}"
+
+
+def still_key(key: str) -> str:
+    """Returns the key of the only picture of a file: that of the file, unless it looks like the key of a frame."""
+    suffix = key[key.rfind("#") :] if "#" in key else ""
+    return frame_key(key, 0, 1) if _ENDS_AS_FRAME.fullmatch(suffix) else key
+
+
+def read_frames(
+    ref: elements.ImageRef,
+    data: bytes,
+    policy: prepare.ImagePolicy,
+    hasher: image_hashes.Hasher | None,
+    in_time: InTime,
+) -> Iterator[ReadImage] | None:
+    """Returns each picture of a file with its reference, one after the other; None if the file has one picture.
+
+    Args:
+        ref: the file.
+        data: the bytes that were read for it: the image, or a record that holds it.
+        policy: checks and changes the pictures.
+        hasher: of the pictures' hashes; None without them.
+        in_time: calls what prepares a picture.
+
+    Raises:
+        BadImageError: if the whole file is to be rejected.
+    """
+    source = data if ref.inside is None else data[ref.inside[0] : sum(ref.inside)]
+    frames = policy.prepare_frames(source, ref.expected)
+    if frames is None:
+        return None
+    if ref.mask is not None:
+        raise checked_image.BadImageError(
+            elements.Reason.SEVERAL_FRAMES,
+            f"it holds {frames.count:,} images and has one mask: split it, and give each image a mask",
+        )
+    return _each_frame(ref, data, frames, hasher, in_time)
+
+
+def _each_frame(
+    ref: elements.ImageRef,
+    data: bytes,
+    frames: prepare.Frames,
+    hasher: image_hashes.Hasher | None,
+    in_time: InTime,
+) -> Iterator[ReadImage]:
+    def prepare_next() -> checked_image.Image:
+        image = next(frames.images)
+        if isinstance(image, checked_image.BadImageError):
+            raise image
+        if ref.inside is not None:
+            image = image._replace(record=data)
+        return image if hasher is None else image._replace(hashes=hasher.hash(image.data, image))
+
+    for number in range(frames.count):
+        one = ref._replace(key=frame_key(ref.key, number, frames.count), frame=number)
+        image: checked_image.Image | elements.Reject
+        try:
+            image = in_time(prepare_next)
+        except checked_image.BadImageError as e:
+            image = elements.Reject(one.key, one.uri, "check", e.reason, e.detail)
+        yield one, image
+
+
+class HashTask(NamedTuple):
+    """Some images to hash."""
+
+    packed_refs: bytes
+    skipped: tuple[tuple[int, elements.Reason], ...] = ()  # as in ShardTask, by the order in which they are read
+
+    def without(self, image: int, reason: elements.Reason) -> HashTask:
+        """Returns this task with an image that is left out unread; `image` is its number, counted from 0."""
+        return self._replace(skipped=(*self.skipped, (image, reason)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageReader:
+    """Reads images before their shard is planned."""
+
+    policy: prepare.ImagePolicy
+    read_ahead: read_ahead_lib.ReadAhead
+    hasher: image_hashes.Hasher
+
+    def hash_images(self, task: HashTask) -> bytes:
+        """Returns packed rows of HashedImage.
+
+        Images that will be rejected are left out: nothing is dropped in favor of an image that is not written.
+        """
+        refs = sorted(elements.unpack_refs(task.packed_refs), key=lambda ref: (ref.uri, ref.offset))
+        hashed = [
+            image_hashes.hashed(ref, image)
+            for ref, image in read_images(refs, self.policy, self.read_ahead, dict(task.skipped), self.hasher)
+            if not isinstance(image, elements.Reject)
+        ]
+        return elements.pack_rows(hashed)

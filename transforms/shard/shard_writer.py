@@ -7,27 +7,20 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import catalog, records, shard_names, storage, verify_shards
+from imagebeam import catalog, errors, example_encoder, records, shard_names, storage, verify_shards
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import prepare
-from imagebeam.transforms.shard import (
-    encode,
-    image_hashes,
-    kept_jpegs,
-    read_images,
-    shard_file,
-    statistics,
-    writer_processes,
-)
+from imagebeam.transforms.images import checked_image, image_formats, jpeg_structure, prepare
+from imagebeam.transforms.shard import encode, image_hashes, read_images, shard_file, statistics, writer_processes
 from imagebeam.transforms.shard import (
     read_ahead as read_ahead_lib,
 )
-from imagebeam.transforms.snapshots import image_states
+from imagebeam.transforms.snapshots import image_states, snapshot_refs
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
 REJECTS_SUFFIX = ".rejects.jsonl"
@@ -189,8 +182,8 @@ class ShardWriter:
         """
         # A process that died may have died of an image: the next one tells of each before it looks at it.
         is_usual = self.hasher is None and not task.skipped and not writer_processes.notes_each()
-        layout = kept_jpegs.find_layout(self.recipe, self.policy) if is_usual else None
-        take = None if layout is None else kept_jpegs.KeptJpegs(writer, self.recipe, layout).take
+        layout = find_layout(self.recipe, self.policy) if is_usual else None
+        take = None if layout is None else KeptJpegs(writer, self.recipe, layout).take
         skipped = dict(task.skipped)
         images = read_images.read_or_take(task.refs(), self.policy, self.read_ahead, skipped, self.hasher, take)
         for ref, image in images:
@@ -279,3 +272,92 @@ def decode_written(data: bytes) -> elements.WrittenShard:
     """Parses the result of `encode_written`."""
     fields: dict[str, Any] = json.loads(data)
     return elements.WrittenShard(**fields | {"shard": catalog.Shard(**fields["shard"])})
+
+
+_MAX_LEFT = 50  # images in a row that are not usual, or values that no other image has: from then on Python has all
+
+
+def find_layout(recipe: encode.ExampleRecipe, policy: prepare.ImagePolicy) -> example_encoder.Layout | None:
+    """Returns how to encode JPEGs whose bytes are kept; None if the config wants them otherwise."""
+    return recipe.layout if policy.keeps_any_jpeg else None
+
+
+class KeptJpegs:
+    """Writes JPEGs whose bytes are kept into one shard: reads, checks, encodes and frames each in one call of C.
+
+    This is the usual image, and Python's part in it would take as long as all of C's. What is not as usual in an image,
+    or in the config, is left to Python, which makes the same records. Not thread-safe.
+    """
+
+    def __init__(self, writer: records.RecordWriter, recipe: encode.ExampleRecipe, layout: example_encoder.Layout):
+        self._writer = writer
+        self._recipe = recipe
+        self._layout = layout
+        self._num_left = 0  # images in a row that C has read and left to Python
+
+    def take(self, ref: elements.ImageRef) -> tuple[elements.Measures | bytes, float] | None:
+        """Reads a local file, and writes it if it is a usual JPEG.
+
+        Returns:
+            What is counted of the image, or the bytes of a file that was not written; and how many seconds it took to
+            read them. None if the file was not read.
+        """
+        if ref.mask is not None or ref.further or ref.inside is not None or ref.expected is not None or ref.content:
+            return None
+        if self._num_left == _MAX_LEFT:
+            return None
+        values = self._recipe.values_of(ref)
+        if ref.columns:
+            values.update(zip(self._recipe.columns, ref.columns))
+        found = self._writer.write_jpeg(ref.uri, ref.size, ref.version, self._layout, values)
+        if found is None:
+            return None
+        read_nsec, data, height, width, channels = found
+        if data is not None:
+            self._num_left += 1
+            return data, read_nsec * 1e-9
+        self._num_left = 0
+        measures = elements.Measures(
+            image_formats.JPEG,
+            jpeg_structure.COLORSPACES[channels],
+            checked_image.UPRIGHT,
+            height,
+            width,
+            ref.size,
+            "",
+            "",
+            statistics.misname(ref.uri, image_formats.JPEG),
+        )
+        return measures, read_nsec * 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordCopier(ShardWriter):
+    """Writes shards of records that other shards hold: no image is decoded, and each record keeps its bytes."""
+
+    def _write_records(
+        self,
+        writer: records.RecordWriter,
+        task: ShardTask,
+        counts: statistics.StatisticsBuilder,
+        hashes: list[image_hashes.HashedImage] | None,  # None: no image is decoded
+    ) -> Iterator[tuple[elements.ImageRef, elements.Measures | elements.Reject]]:
+        copied = (ref for ref in task.refs() if snapshot_refs.reject_of(ref) is None)
+        fetched = read_ahead_lib.fetch(copied, self.read_ahead)
+        for number, ref in enumerate(task.refs()):
+            writer_processes.note_progress(number)
+            if (reject := snapshot_refs.reject_of(ref)) is not None:
+                yield ref, reject
+                continue
+            _, data = next(fetched)
+            if isinstance(data, read_ahead_lib.ReadError):
+                raise errors.ShardError(f"shard {ref.uri}: the record of {ref.key!r} cannot be read ({data.detail})")
+            try:
+                (record,) = records.read_records(io.BytesIO(data))
+            except (errors.RecordError, ValueError) as e:
+                raise errors.ShardError(
+                    f"shard {ref.uri}: the record of {ref.key!r} at byte offset {ref.offset} is broken ({e}); run "
+                    "imagebeam verify"
+                ) from e
+            writer.write(record.data)
+            yield ref, snapshot_refs.measures_of(ref)

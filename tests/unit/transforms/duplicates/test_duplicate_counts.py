@@ -6,7 +6,7 @@ from imagebeam import errors
 from imagebeam.transforms.duplicates import duplicate_counts
 from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
 from imagebeam.transforms.elements import Duplicate
-from imagebeam.transforms.shard.duplicate_settings import OFF, DuplicateSettings
+from imagebeam.transforms.shard.image_hashes import OFF, DuplicateSettings
 
 
 def duplicate(key: str, split: str, first_key: str, first_split: str) -> Duplicate:

@@ -14,8 +14,7 @@ from apache_beam.testing.util import assert_that
 from imagebeam.transforms import elements, hashing
 from imagebeam.transforms.duplicates import find_duplicates
 from imagebeam.transforms.elements import Duplicate
-from imagebeam.transforms.shard.duplicate_settings import DuplicateSettings
-from imagebeam.transforms.shard.image_hashes import HashedImage
+from imagebeam.transforms.shard.image_hashes import DuplicateSettings, HashedImage
 
 REPORT_BOTH = DuplicateSettings("report", "report", 4)
 

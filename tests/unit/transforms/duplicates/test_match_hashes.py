@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam.transforms.duplicates import match_hashes
-from imagebeam.transforms.shard import duplicate_settings
+from imagebeam.transforms.shard import image_hashes
 
-DISTANCES = range(duplicate_settings.MAX_DISTANCE + 1)
+DISTANCES = range(image_hashes.MAX_DISTANCE + 1)
 
 
 @functools.cache

@@ -10,7 +10,8 @@ import PIL.Image
 import PIL.ImageEnhance
 import pytest
 
-from imagebeam.transforms.images import checked_image, perceptual_hash, pixels, prepare
+from imagebeam.transforms.images import checked_image, pixels, prepare
+from imagebeam.transforms.shard import image_hashes
 
 Picture = PIL.Image.Image
 
@@ -33,7 +34,7 @@ def stored(picture: Picture, format: str = "JPEG", **options: object) -> checked
 
 
 def hash_of(image: checked_image.Image) -> int:
-    return int.from_bytes(perceptual_hash.hash_image(image), "big")
+    return int.from_bytes(image_hashes.hash_image(image), "big")
 
 
 def scaled(picture: Picture, factor: float) -> Picture:
@@ -97,11 +98,11 @@ def test_bits_are_those_of_the_definition() -> None:
         for across in waves
     ]
     bits = "".join(str(int(each > statistics.median(lowest))) for each in lowest)
-    assert perceptual_hash.hash_picture(gray).hex() == f"{int(bits, 2):016x}" == "810001bf4bbf5f73"
+    assert image_hashes.hash_picture(gray).hex() == f"{int(bits, 2):016x}" == "810001bf4bbf5f73"
 
 
 def test_image_that_cannot_be_decoded_has_no_hash() -> None:
     image = stored(photo(3), "PNG")
     broken = image._replace(data=image.data[:3000] + bytes(100) + image.data[3100:])
-    assert perceptual_hash.hash_image(broken) == b""
-    assert perceptual_hash.hash_image(image, checked_image.Limits(max_pixels=100)) == b""
+    assert image_hashes.hash_image(broken) == b""
+    assert image_hashes.hash_image(image, checked_image.Limits(max_pixels=100)) == b""

@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, perceptual_hash, reader_decoder, webp_structure
+from imagebeam.transforms.images import checked_image, reader_decoder, webp_structure
 from imagebeam.transforms.images.encoders import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
+from imagebeam.transforms.shard import image_hashes
 from tests import encoded_images, pictures
 
 PHOTO = pictures.photo(48, 33)
@@ -63,7 +64,7 @@ def test_webp_has_three_channels_that_tensorflow_and_pillow_read_alike(source: s
     )  # this picture has hard colors, and a lossy WebP half of their resolution
     assert image.sums is not None and image.sums.totals == tuple(read.reshape(-1, 3).astype(int).sum(0))
     assert webp_structure.check_webp(image.data)[1:6] == image[1:6]
-    assert perceptual_hash.hash_image(image)
+    assert image_hashes.hash_image(image)
 
 
 def test_webp_is_smaller_with_less_quality() -> None:

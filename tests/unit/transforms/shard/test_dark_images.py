@@ -10,7 +10,7 @@ import pytest
 
 from imagebeam.transforms.images import pixels
 from imagebeam.transforms.images.prepare import AS_IT_IS, ImagePolicy
-from imagebeam.transforms.shard import dark_images
+from imagebeam.transforms.shard import statistics
 from tests import image_sets
 
 
@@ -23,7 +23,7 @@ def encode(highest: int, format: str = "TIFF") -> bytes:
 
 
 def count(*files: bytes, policy: ImagePolicy = AS_IT_IS) -> dict[str, dict[str, int]]:
-    dark = dark_images.DarkImages()
+    dark = statistics.DarkImages()
     for number, data in enumerate(files):
         dark.add(str(number), policy.prepare(data), policy.white_level)
     return {name: dict(counts) for name, counts in dark.counts().items()}
@@ -56,6 +56,6 @@ def test_only_the_first_are_named_and_only_a_few_kept_pngs_are_decoded(monkeypat
 
 def test_other_images_and_broken_pngs_are_not_dark() -> None:
     assert count(image_sets.make_image(1), image_sets.make_image(1, "PNG")) == {}
-    dark, data = dark_images.DarkImages(), encode(100, "PNG")
+    dark, data = statistics.DarkImages(), encode(100, "PNG")
     dark.add("cut", ImagePolicy().prepare(data)._replace(data=data[:-30]), pixels.WHITE)
     assert dark.counts() == {}

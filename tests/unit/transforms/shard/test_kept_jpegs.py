@@ -15,14 +15,7 @@ from imagebeam import features, records
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, WrittenShard
 from imagebeam.transforms.images import checked_image, jpeg_structure, orientations, prepare, resample
-from imagebeam.transforms.shard import (
-    encode,
-    image_hashes,
-    kept_jpegs,
-    read_ahead,
-    shard_file,
-    writer_processes,
-)
+from imagebeam.transforms.shard import encode, image_hashes, read_ahead, shard_file, shard_writer, writer_processes
 from tests import encoded_images, pictures
 from tests.unit.transforms import small_dataset
 
@@ -87,15 +80,15 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that C wrote."""
     names: list[str] = []
-    take = kept_jpegs.KeptJpegs.take
+    take = shard_writer.KeptJpegs.take
 
-    def note(self: kept_jpegs.KeptJpegs, ref: ImageRef) -> Any:
+    def note(self: shard_writer.KeptJpegs, ref: ImageRef) -> Any:
         outcome = take(self, ref)
         if outcome is not None and isinstance(outcome[0], elements.Measures):
             names.append(pathlib.Path(ref.uri).name)
         return outcome
 
-    monkeypatch.setattr(kept_jpegs.KeptJpegs, "take", note)
+    monkeypatch.setattr(shard_writer.KeptJpegs, "take", note)
     return names
 
 
@@ -184,8 +177,8 @@ def test_orientation_is_read_as_in_python(tmp_path: pathlib.Path, taken: list[st
     ids=lambda fields: "-".join(fields),
 )
 def test_policy_that_looks_further_leaves_all_to_python(fields: dict[str, Any]) -> None:
-    assert kept_jpegs.find_layout(RECIPE, prepare.ImagePolicy()) is not None
-    assert kept_jpegs.find_layout(RECIPE, prepare.ImagePolicy(**fields)) is None
+    assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy()) is not None
+    assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy(**fields)) is None
 
 
 @pytest.mark.parametrize(
@@ -201,7 +194,7 @@ def test_policy_that_looks_further_leaves_all_to_python(fields: dict[str, Any]) 
     ids=["no-image", "list-of-pixels", "entry-points", "kept", "further", "objects"],
 )
 def test_recipe_that_needs_more_leaves_all_to_python(fields: dict[str, Any]) -> None:
-    assert kept_jpegs.find_layout(dataclasses.replace(RECIPE, **fields), prepare.AS_IT_IS) is None
+    assert shard_writer.find_layout(dataclasses.replace(RECIPE, **fields), prepare.AS_IT_IS) is None
 
 
 @pytest.mark.parametrize(
@@ -216,11 +209,11 @@ def test_recipe_that_needs_more_leaves_all_to_python(fields: dict[str, Any]) -> 
     ids=lambda change: "-".join(change),
 )
 def test_reference_that_says_more_is_left_to_python(refs: list[ImageRef], change: dict[str, Any]) -> None:
-    layout = kept_jpegs.find_layout(RECIPE, prepare.AS_IT_IS)
+    layout = shard_writer.find_layout(RECIPE, prepare.AS_IT_IS)
     assert layout is not None
     with pytest.raises(AttributeError):  # there is no writer to ask
-        kept_jpegs.KeptJpegs(None, RECIPE, layout).take(refs[0])  # type: ignore[arg-type]
-    assert kept_jpegs.KeptJpegs(None, RECIPE, layout).take(refs[0]._replace(**change)) is None  # type: ignore[arg-type]
+        shard_writer.KeptJpegs(None, RECIPE, layout).take(refs[0])  # type: ignore[arg-type]
+    assert shard_writer.KeptJpegs(None, RECIPE, layout).take(refs[0]._replace(**change)) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["int64", "float"])

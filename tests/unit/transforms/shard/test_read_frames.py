@@ -19,14 +19,7 @@ from imagebeam import example, features, records, storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.images import checked_image, image_formats, prepare
-from imagebeam.transforms.shard import (
-    image_hashes,
-    read_ahead,
-    read_frames,
-    read_images,
-    shard_writer,
-    writer_processes,
-)
+from imagebeam.transforms.shard import image_hashes, read_ahead, read_images, shard_writer, writer_processes
 from tests import animations, encoded_images, image_sets
 from tests.unit.transforms import small_dataset
 
@@ -155,16 +148,16 @@ def test_every_picture_of_any_folder_is_written_once_with_the_same_bytes_whereve
 def test_no_two_pictures_have_the_same_key(counts: dict[str, int]) -> None:
     keys = []
     for key, count in counts.items():
-        frames = [read_frames.frame_key(key, number, count) for number in range(count)]
+        frames = [read_images.frame_key(key, number, count) for number in range(count)]
         assert frames == sorted(frames)
-        keys += frames if count > 1 else [read_frames.still_key(key)]
+        keys += frames if count > 1 else [read_images.still_key(key)]
     assert len(set(keys)) == len(keys)
 
 
 def test_key_of_a_frame_has_as_many_digits_as_the_last_one() -> None:
-    assert read_frames.frame_key("a/b.gif", 3, 12) == "a/b.gif#0003"
-    assert read_frames.frame_key("a/b.gif", 3, 10_001) == "a/b.gif#00003"
-    assert [read_frames.still_key(each) for each in ("a#b.gif", "a#001", "a#0001")] == [
+    assert read_images.frame_key("a/b.gif", 3, 12) == "a/b.gif#0003"
+    assert read_images.frame_key("a/b.gif", 3, 10_001) == "a/b.gif#00003"
+    assert [read_images.still_key(each) for each in ("a#b.gif", "a#001", "a#0001")] == [
         "a#b.gif",
         "a#001",
         "a#0001#0000",
