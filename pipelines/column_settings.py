@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.beam import runners
-from imagebeam.transforms.columns import transformed_column
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms import elements
+from imagebeam.transforms.output import output_folder
 
 if TYPE_CHECKING:
     from imagebeam.pipelines.config import model as config_lib
@@ -21,9 +21,7 @@ _STATISTICS_VERSION = "2"  # raised when they give other numbers; 1 were tf.Tran
 _REACHED_BY_TENSORFLOW = ("file", "gs")
 
 
-def make_transforms(
-    config: config_lib.Config, sources: Sequence[str]
-) -> tuple[transformed_column.ColumnTransform, ...]:
+def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[elements.ColumnTransform, ...]:
     """Returns how the columns of `config` are transformed.
 
     Args:
@@ -35,7 +33,7 @@ def make_transforms(
     for name in config.transformed:
         column, source = config.columns[name], f"columns/{name}"
         transforms.append(
-            transformed_column.ColumnTransform(
+            elements.ColumnTransform(
                 column=name,
                 key=keys[source],
                 position=list(sources).index(source),
@@ -93,4 +91,4 @@ def scratch_folder(config: config_lib.Config, beam_arguments: Sequence[str]) -> 
             f"write to {output!r}; choose an --output that is gs:// or a folder that all workers share, or the local "
             "runner"
         )
-    return output_paths.OutputPaths(output).new_transform_folder()
+    return output_folder.OutputPaths(output).new_transform_folder()

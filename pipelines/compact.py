@@ -15,8 +15,8 @@ from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import BeamOptions
 from imagebeam.pipelines.config import other_sections
 from imagebeam.pipelines.messages import run_journal
-from imagebeam.transforms import dataset_settings, reference_order
-from imagebeam.transforms.output import output_folder, output_paths
+from imagebeam.transforms import dataset_settings, sort_intervals
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.snapshots import snapshot_settings
 
@@ -37,7 +37,7 @@ def add_steps(
     from imagebeam.transforms.updates import list_records
 
     assert settings.snapshot is not None
-    order = reference_order.order_of(catalog.config["output"]["shuffle"], catalog.config["split"]["seed"])
+    order = sort_intervals.order_of(catalog.config["output"]["shuffle"], catalog.config["split"]["seed"])
     committer = commit_dataset.Committer(settings, catalog.name, catalog.config)
     list_all = list_records.ListRecords(settings.snapshot.compacted_folder, catalog.splits)
     listed = pipeline | "List" >> list_all  # batches of ImageRef: where a record is, or why an image has none
@@ -133,7 +133,7 @@ def _settings(
     snapshot: snapshot_settings.SnapshotSettings, catalog: catalog_lib.Catalog
 ) -> dataset_settings.DatasetSettings:
     """Returns settings that are those of the latest snapshot, as far as shards and records depend on them."""
-    run_id, paths = output_paths.new_run_id(), output_paths.OutputPaths(snapshot.folder)
+    run_id, paths = output_folder.new_run_id(), output_folder.OutputPaths(snapshot.folder)
     stored = catalog.config["output"]
     transformed = any(name.startswith(output_folder.TRANSFORM_FOLDERS) for name in catalog.files)
     first = next(shard for split in catalog.splits.values() for shard in split.shards)

@@ -30,20 +30,11 @@ if TYPE_CHECKING:
 
 def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
     """Adds the steps of a job to the pipeline, from the listing to the commit, or to the plan alone."""
-    from imagebeam.transforms import (
-        drop_duplicates,
-        list_images,
-        place_in_shards,
-        rank_references,
-        stratify_splits,
-    )
+    from imagebeam.transforms import drop_duplicates, list_images, place_in_shards, rank_references, stratify_splits
     from imagebeam.transforms.columns import transform_columns
     from imagebeam.transforms.commit import commit_dataset  # late: import Beam
     from imagebeam.transforms.duplicates import report_duplicates
-    from imagebeam.transforms.plan import (
-        plan_dataset,  # late: import Beam
-        stage_inputs,
-    )
+    from imagebeam.transforms.plan import plan_dataset
     from imagebeam.transforms.reports import store_dead_letters
     from imagebeam.transforms.updates import compare_with_snapshot
 
@@ -65,7 +56,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
     if plan_only:
         return
-    _ = plan | "StageInputs" >> stage_inputs.StageInputs(settings)
+    _ = plan | "StageInputs" >> plan_dataset.StageInputs(settings)
     placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns

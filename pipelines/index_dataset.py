@@ -20,7 +20,7 @@ from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.indexing import choose_features, find_shards, make_catalog, scan_shard
-from imagebeam.transforms.output import committed_catalog, output_paths
+from imagebeam.transforms.output import output_folder
 
 # Before all records are read: the number of files of each split and of first records in each that decide the keys.
 _SAMPLE_FILES = _SAMPLE_RECORDS = 4
@@ -96,7 +96,7 @@ def index(
         made = make_catalog.make_catalog(folder, found, keys, merged, options)
         return IndexResult("planned", made.catalog, made.notes, (), time.monotonic() - start)
     records.require_fast_crc32c()
-    run_id = output_paths.new_run_id()
+    run_id = output_folder.new_run_id()
     settings = _settings(folder, run_id)
     with _hold(settings):
         previous = _find_previous(folder)
@@ -151,13 +151,13 @@ def _settings(folder: str, run_id: str) -> dataset_settings.DatasetSettings:
     return dataset_settings.DatasetSettings(output=folder, identity="", features=(), run_id=run_id)
 
 
-def _find_previous(folder: str) -> committed_catalog.FoundCatalog | None:
+def _find_previous(folder: str) -> output_folder.FoundCatalog | None:
     """Returns the catalog of an earlier index.
 
     Raises:
         ConfigError: if the folder holds a dataset of imagebeam.
     """
-    found = committed_catalog.find_catalog(folder)
+    found = output_folder.find_catalog(folder)
     if found is None and snapshots.latest_name(folder) is None:
         return None
     if found is None or (found.catalog is not None and not found.catalog.indexed):

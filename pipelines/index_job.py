@@ -15,18 +15,18 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import cpu_count, errors, plural, records, storage
 from imagebeam.pipelines.messages import progress
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.indexing import find_shards, make_catalog, publish_index, scan_shard
-from imagebeam.transforms.output import committed_catalog, output_folder
+from imagebeam.transforms.indexing import find_shards, make_catalog, scan_shard
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.shard import writer_processes
 
 _BYTES_FOR_PROCESS = 64 << 20  # a further process is worth its start if it reads this many bytes
 
 
-def read_scans(folder: str, previous: committed_catalog.FoundCatalog | None) -> Mapping[str, KnownScan]:
+def read_scans(folder: str, previous: output_folder.FoundCatalog | None) -> Mapping[str, KnownScan]:
     """Returns the scans of an earlier index by the name of the file; {} if they are lost or unreadable."""
     if previous is None:
         return {}
-    uri = storage.join(folder, publish_index.SCANS_FILE)
+    uri = storage.join(folder, make_catalog.SCANS_FILE)
     try:
         stored = json.loads(gzip.decompress(storage.storage_of(uri).read(uri)))
         return {
@@ -160,7 +160,7 @@ class Job:
         return [done[task.name] for task in tasks]
 
     def _task(self, shard: find_shards.ForeignShard) -> scan_shard.ScanTask:
-        staged = publish_index.staged_index_name(catalog_lib.Shard(shard.name, 0, 0, 0))
+        staged = make_catalog.staged_index_name(catalog_lib.Shard(shard.name, 0, 0, 0))
         return scan_shard.ScanTask(
             storage.join(self.folder, shard.name),
             shard.name,
@@ -197,14 +197,14 @@ class Job:
         self,
         made: make_catalog.Made,
         scans: Sequence[scan_shard.ShardScan],
-        previous: committed_catalog.FoundCatalog | None,
+        previous: output_folder.FoundCatalog | None,
     ) -> catalog_lib.Catalog:
         """Commits the catalog with the staged indexes; returns it."""
         shards = {shard.name: shard for shard in self.found.shards}
         stored = [[shards[scan.name].size, shards[scan.name].version, scan.to_json()] for scan in scans]
         files = {
             catalog_lib.STATISTICS_FILE: json.dumps(made.statistics, indent=1).encode() + b"\n",
-            publish_index.SCANS_FILE: gzip.compress(json.dumps(stored).encode(), mtime=0),
+            make_catalog.SCANS_FILE: gzip.compress(json.dumps(stored).encode(), mtime=0),
         }
         self._refuse_to_replace(files, previous)
         plan = elements.DatasetPlan(
@@ -220,9 +220,9 @@ class Job:
             committed=None if previous is None else previous.record,
             run_id=self.settings.run_id,
         )
-        return publish_index.publish_index(self.settings, plan, made.catalog, files)
+        return make_catalog.publish_index(self.settings, plan, made.catalog, files)
 
-    def _refuse_to_replace(self, files: Mapping[str, bytes], previous: committed_catalog.FoundCatalog | None) -> None:
+    def _refuse_to_replace(self, files: Mapping[str, bytes], previous: output_folder.FoundCatalog | None) -> None:
         """Raises ConfigError if a file of the user has the name of one that the index needs."""
         own = set() if previous is None or previous.catalog is None else set(previous.catalog.files)
         killed = storage.storage_of(self.staging).exists(storage.join(self.staging, catalog_lib.CATALOG_FILE))

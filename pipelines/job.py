@@ -18,11 +18,10 @@ from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import label_files
 from imagebeam.pipelines.recognize import seen_masks
-from imagebeam.transforms import dataset_settings, kept_features, reference_order
+from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals
 from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.columns import transformed_column
 from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
-from imagebeam.transforms.output import output_paths, recorded_inputs
+from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.snapshots import snapshot_settings
 from imagebeam.transforms.sources import (
@@ -47,10 +46,10 @@ class Checked(NamedTuple):
     snapshot: snapshot_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
 
     @property
-    def paths(self) -> output_paths.OutputPaths:
+    def paths(self) -> output_folder.OutputPaths:
         """The addresses in the folder that the run writes."""
         snapshot = self.snapshot
-        return output_paths.OutputPaths(
+        return output_folder.OutputPaths(
             snapshot.folder if snapshot is not None else storage.normalize(str(self.config.output.uri or ""))
         )
 
@@ -87,9 +86,9 @@ class RunFiles(NamedTuple):
     scratch: str = ""  # folder where tf.Transform writes first
 
     @classmethod
-    def new(cls, paths: output_paths.OutputPaths, scratch: str = "") -> RunFiles:
+    def new(cls, paths: output_folder.OutputPaths, scratch: str = "") -> RunFiles:
         """Returns those of a new run that writes a folder."""
-        run_id = output_paths.new_run_id()
+        run_id = output_folder.new_run_id()
         return cls(run_id, paths.report(run_id), paths.names_file(run_id), scratch)
 
 
@@ -103,25 +102,25 @@ class Job:
     source: image_source.ImageSource
     rules: reference_rules.ReferenceRules  # for each image that the source lists
     split: split_rule.SplitRule
-    order: reference_order.Order
+    order: sort_intervals.Order
     is_complete: bool  # whether all that is listed is written: no step leaves out images before they are read
     settings: dataset_settings.DatasetSettings  # with all names of the label files
     name: str  # of the dataset
     config: Mapping[str, Any]  # as JSON, for the catalog
     with_beam: bool  # whether Beam's own writer writes the shards
-    transforms: tuple[transformed_column.ColumnTransform, ...]
+    transforms: tuple[elements.ColumnTransform, ...]
     scratch: str  # folder where tf.Transform writes first
 
     @property
-    def early_order(self) -> reference_order.HashOrder | None:
+    def early_order(self) -> sort_intervals.HashOrder | None:
         """The order in which images can be ranked when they are listed; None if a later step decides it."""
-        order = self.order if isinstance(self.order, reference_order.HashOrder) else None
+        order = self.order if isinstance(self.order, sort_intervals.HashOrder) else None
         return order if self.is_complete and self.rules.split is not None else None
 
     @property
     def keeps_position(self) -> bool:
         """Whether the row of an image in the source decides its place."""
-        return isinstance(self.order, reference_order.ListedOrder)
+        return isinstance(self.order, sort_intervals.ListedOrder)
 
     @property
     def advisor(self) -> listing_rules.Advisor:
@@ -164,7 +163,7 @@ def make_job(checked: Checked, files: RunFiles = NO_FILES) -> Job:
             open_source.listing_rules_of(config), label, None if split.stratify else split
         ),
         split=split,
-        order=reference_order.order_of(config.output.shuffle, config.split.seed),
+        order=sort_intervals.order_of(config.output.shuffle, config.split.seed),
         is_complete=snapshot is None and not config.duplicates.settings().only("drop").is_on,
         settings=settings,
         name=config.output.name or config_lib.default_name(storage.normalize(str(config.output.uri))),

@@ -12,7 +12,7 @@ from imagebeam import errors, find_snapshot, plural, snapshots, storage
 from imagebeam.pipelines.messages import job_progress
 from imagebeam.pipelines.runs import dataflow_jobs, finished_work, job_states, last_run, lock_verdicts, remote_job
 from imagebeam.storage import remote
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.publish import run_record
 
@@ -148,14 +148,14 @@ def _look(output: str) -> Status:
     return known
 
 
-def _paths_of_runs(output: str) -> output_paths.OutputPaths:
+def _paths_of_runs(output: str) -> output_folder.OutputPaths:
     """Returns where runs write: to the folder of the next snapshot, if the output has snapshots."""
     latest: str | None = None
     with contextlib.suppress(errors.CatalogError):
         latest = snapshots.latest_name(output)
-    next_one = output_paths.OutputPaths(snapshots.folder_of(output, snapshots.name_after(latest)))
+    next_one = output_folder.OutputPaths(snapshots.folder_of(output, snapshots.name_after(latest)))
     if latest is None and run_record.read(next_one.lock) is None:  # no first snapshot is being written either
-        return output_paths.OutputPaths(output)
+        return output_folder.OutputPaths(output)
     return next_one
 
 
@@ -191,7 +191,7 @@ def _require_bucket(output: str) -> None:
         return
 
 
-def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_paths.OutputPaths) -> Status:
+def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_folder.OutputPaths) -> Status:
     """Returns the status of an output whose lock names a job."""
     try:
         service = remote_job.service_of(job)
@@ -234,7 +234,7 @@ def _find_refusal(control: str) -> tuple[str, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     for name in sorted(names):
-        if name.startswith(output_paths.REPORT_PREFIX) and name.endswith(".json"):
+        if name.startswith(output_folder.REPORT_PREFIX) and name.endswith(".json"):
             report = run_report.read_report(storage.join(control, name))
             if report is not None and report["state"] == "refused":
                 return str(report["message"]), int(report["exit_code"])

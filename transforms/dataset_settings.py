@@ -10,7 +10,7 @@ from imagebeam import shard_names
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.shard import encode, image_hashes, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import snapshot_settings
@@ -91,8 +91,8 @@ class DatasetSettings:
         return self.names.texts
 
     @property
-    def paths(self) -> output_paths.OutputPaths:
-        return output_paths.OutputPaths(self.output)
+    def paths(self) -> output_folder.OutputPaths:
+        return output_folder.OutputPaths(self.output)
 
     def shard_name(self, split: str, shard_index: int, num_shards: int) -> str:
         return str(shard_names.ShardName(split, shard_index, num_shards, self.suffix))

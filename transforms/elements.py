@@ -13,6 +13,30 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from imagebeam import catalog as catalog_lib
 from imagebeam import features, storage
 
+
+class PickledFields:
+    """Base of a frozen dataclass with cached properties: a pickled copy has the fields alone, and computes the rest."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the values of the fields by their names."""
+        fields: Any = self
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(fields)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnTransform:
+    """A column that tf.Transform computes."""
+
+    column: str  # name in the table, and of the saved transform's input
+    key: str  # key of the feature in the examples, and of the saved transform's output
+    position: int  # in ImageRef.columns
+    kind: str  # kind of the raw values: bytes, int64 or float; Config.resolve_features decides the transformed kind
+    name: str  # z_score, scale_0_1, log, bucketize or vocabulary
+    buckets: int = 10
+    top_k: int | None = None
+    num_oov_buckets: int = 0
+
+
 RemovedRecords: TypeAlias = tuple[int, bytes]  # index of a shard in its catalog; uint32 indexes of records, unordered
 NamedFile: TypeAlias = tuple[str, bytes]  # path below the output, content
 Label: TypeAlias = "str | int | float | tuple[str, ...] | None"  # a class, a target's value, or several classes

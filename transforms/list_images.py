@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import counters, elements, rank_references, ref_batches, reference_order, step, summaries
+from imagebeam.transforms import counters, elements, rank_references, ref_batches, sort_intervals, step, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import SortedRun
 from imagebeam.transforms.sources import files, image_source, reference_rules
@@ -150,7 +150,7 @@ class ListImages(step.Step):
 
     source: image_source.ImageSource
     rules: reference_rules.ReferenceRules = reference_rules.NO_RULES
-    order: reference_order.HashOrder | None = None  # in which a writer process may rank the images; None: not there
+    order: sort_intervals.HashOrder | None = None  # in which a writer process may rank the images; None: not there
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, pbegin: beam.pvalue.PBegin) -> ListedImages:

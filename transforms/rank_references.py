@@ -18,9 +18,8 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
 from imagebeam.transforms import elements, ref_batches, sort_intervals, spread_rows, step, summaries
-from imagebeam.transforms.reference_order import NUM_INTERVALS, HashOrder, ListedOrder, Order
 from imagebeam.transforms.shard import writer_processes
-from imagebeam.transforms.sort_intervals import PackedRows, SortedRun
+from imagebeam.transforms.sort_intervals import NUM_INTERVALS, HashOrder, ListedOrder, Order, PackedRows, SortedRun
 from imagebeam.transforms.summaries import MAX_DUPLICATES, IntervalSummary, PartialRanking
 
 _NUM_QUANTILE_REFS = 16 * NUM_INTERVALS  # references whose order values bound the intervals of ListedOrder

@@ -9,7 +9,7 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import elements, hashing, reference_order
+from imagebeam.transforms import elements, hashing, sort_intervals
 
 MAX_PENDING = 50_000  # rows that a bundle holds before it packs them: 30 MB
 PackedRows = tuple[int, bytes]  # interval, packed rows
@@ -17,7 +17,7 @@ PackedRows = tuple[int, bytes]  # interval, packed rows
 
 def interval_of_key(key: str) -> int:
     """Returns the interval of the rows of an image, by a checksum of its key."""
-    return zlib.crc32(hashing.encode_key(key)) % reference_order.NUM_INTERVALS
+    return zlib.crc32(hashing.encode_key(key)) % sort_intervals.NUM_INTERVALS
 
 
 class SpreadRowsFn(beam.DoFn):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from imagebeam.transforms import elements, kept_features
-from imagebeam.transforms.classes import labels_by_index
+from imagebeam.transforms.classes import label_names
 
 MAX_DUPLICATES = 5  # named in the ranking
 DIGEST_BITS = 128
@@ -24,7 +24,7 @@ class Tally(NamedTuple):
     listed: int
     passed_over: Mapping[str, int]
     problems: tuple[str, ...]
-    lists: labels_by_index.ListSurvey = labels_by_index.NO_LISTS  # how the images fit label.lists
+    lists: label_names.ListSurvey = label_names.NO_LISTS  # how the images fit label.lists
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from imagebeam import errors, storage
-from imagebeam.transforms.classes import class_names, labels_by_index
+from imagebeam.transforms.classes import class_names, label_names
 
 
 def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, ...] | None:
@@ -64,7 +64,7 @@ def read_texts(address: str | None, in_column: bool = False) -> dict[str, str]:
     return texts
 
 
-def read_lists(addresses: Mapping[str, str]) -> labels_by_index.Lists:
+def read_lists(addresses: Mapping[str, str]) -> label_names.Lists:
     """Returns the labels of the images in each folder, in the order of the images' numbers.
 
     Raises:

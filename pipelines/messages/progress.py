@@ -15,9 +15,9 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import plural, snapshots, storage
 from imagebeam.pipelines.messages import json_log, terminal
 from imagebeam.transforms import dataset_settings, elements, summaries
-from imagebeam.transforms.classes import object_classes
+from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.duplicates import duplicate_counts
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.shard import shard_writer
 
@@ -176,7 +176,7 @@ class Progress(ShownLine):
         """Returns whether tf.Transform's output is staged, so that shards are being written."""
         staging = self._settings.paths.staging(plan.fingerprint)
         if plan.action != "write" or storage.storage_of(staging).exists(
-            storage.join(staging, output_paths.STAGED_FILES)
+            storage.join(staging, output_folder.STAGED_FILES)
         ):
             self._is_analysed, self._writing_since = True, time.monotonic()
         return self._is_analysed
@@ -296,7 +296,7 @@ def _object_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns a row with the number of objects of each class; none if the images have no objects."""
     counts: Counter[str] = Counter()
     for split in statistics.values():
-        counts.update(split.get(object_classes.COUNTS, {}))
+        counts.update(split.get(class_names.COUNTS, {}))
     if not counts:
         return []
     named = [f"{name} {number:,}" for name, number in counts.most_common()]

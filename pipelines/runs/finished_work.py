@@ -9,7 +9,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
-from imagebeam.transforms.output import committed_catalog, output_folder, output_paths, recorded_inputs
+from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.shard import deadly_images, shard_writer
 
 
@@ -44,9 +44,7 @@ def dataset_of(output: str, identity: str) -> catalog_lib.Catalog:
     except errors.CatalogError as e:
         raise NotOfThisRunError("without a dataset") from e
     if not recorded_inputs.are_of(catalog.inputs, identity):
-        raise NotOfThisRunError(
-            f"and {output} holds a dataset of another config ({committed_catalog.describe(catalog)})"
-        )
+        raise NotOfThisRunError(f"and {output} holds a dataset of another config ({output_folder.describe(catalog)})")
     return catalog
 
 
@@ -95,7 +93,7 @@ def describe_kept(output: str) -> str:
     if not has_finished_shards(output):
         return ""
     is_local = storage.storage_of(output).is_local
-    where = "" if is_local else f" in {output_paths.OutputPaths(output).metadata}"  # not obvious for a bucket
+    where = "" if is_local else f" in {output_folder.OutputPaths(output).metadata}"  # not obvious for a bucket
     return f"; finished shards are kept{where}, run the same command again to go on"
 
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from imagebeam import storage
 from imagebeam.pipelines.runs import remote_job
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 
 State: TypeAlias = Literal["failed", "cancelled", "refused"]
 _STATES = ("failed", "cancelled", "refused")
@@ -47,7 +47,7 @@ def record(output: str, state: State, job: remote_job.RemoteJob, causes: Sequenc
     """
     ended = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     fields = dataclasses.asdict(LastRun(state, job, tuple(causes), exit_code, ended))
-    uri = output_paths.OutputPaths(output).last_run
+    uri = output_folder.OutputPaths(output).last_run
     storage.storage_of(uri).write_whole(uri, json.dumps(fields).encode(), durable=False)
 
 
@@ -58,7 +58,7 @@ def read(output: str) -> LastRun | None:
         ConfigError: if the output cannot be read with these credentials.
         OSError: if the storage does not answer.
     """
-    uri = output_paths.OutputPaths(output).last_run
+    uri = output_folder.OutputPaths(output).last_run
     try:
         fields = json.loads(storage.storage_of(uri).read(uri))
         job = remote_job.RemoteJob.from_fields(fields["job"])

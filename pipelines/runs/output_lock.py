@@ -19,7 +19,7 @@ from typing import Any
 from imagebeam import errors, storage
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.pipelines.runs.lock_verdicts import Verdict, explain_process, judge
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights, run_record
 
 _LOGGER = logging.getLogger("imagebeam.pipelines.output_lock")  # users select lines of logs by this name
@@ -115,8 +115,8 @@ def hold(control: str, run: str = "", config: str = "", attaches: bool = False) 
         BusyError: if another run holds it.
         ConfigError: if the folder cannot be made.
     """
-    path = storage.join(control, output_paths.LOCK_FILE)
-    lock = Lock(run_record.RunRecord.of_this_process(run or output_paths.new_run_id(), config=config), attaches)
+    path = storage.join(control, output_folder.LOCK_FILE)
+    lock = Lock(run_record.RunRecord.of_this_process(run or output_folder.new_run_id(), config=config), attaches)
     with (_LocalLock if storage.storage_of(control).is_local else _Lease)(path, lock).held():
         yield lock
 

@@ -16,7 +16,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import verify_dataset
 from imagebeam.pipelines.runs import output_lock
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights, run_record
 from tests import command_line, image_sets, patience, races
 from tests.servers import gcs
@@ -100,7 +100,7 @@ def run_at(uri: str) -> str:
 
 def leave_a_takeover(output: str) -> None:
     """Neither the lock nor the commit lock of another run is overwritten or removed, whenever this run was stopped."""
-    paths = output_paths.OutputPaths(output)
+    paths = output_folder.OutputPaths(output)
     for operation in ("_put_over", "remove"):
         with taken_over_just_before(paths.lock, operation), output_lock.hold(paths.metadata, "mine") as lock:
             if operation == "_put_over":

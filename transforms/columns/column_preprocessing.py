@@ -21,7 +21,7 @@ from tfx_bsl.public import tfxio
 from imagebeam import features
 from imagebeam.transforms import step
 from imagebeam.transforms.columns import analyze_values
-from imagebeam.transforms.columns.transformed_column import ColumnTransform
+from imagebeam.transforms.elements import ColumnTransform
 
 _ARROW_TYPES = {features.BYTES: pa.large_binary(), features.INT64: pa.int64(), features.FLOAT: pa.float32()}
 _TENSOR_TYPES = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import apache_beam as beam
 
 from imagebeam.transforms import dataset_settings, elements, place_in_shards, step
-from imagebeam.transforms.columns.transformed_column import ColumnTransform
-from imagebeam.transforms.output import stage_transform
+from imagebeam.transforms.elements import ColumnTransform
+from imagebeam.transforms.output import output_folder
 
 _BATCH_ROWS = 1024  # each batch is one call of TensorFlow
 
@@ -54,7 +54,7 @@ class _StageFn(beam.DoFn):
 
     def process(self, _: bytes, plan: elements.DatasetPlan, analysed: Any) -> Iterator[str]:
         if plan.action == "write":
-            stage_transform.stage(self._scratch, self._settings.paths.staging(plan.fingerprint))
+            output_folder.stage(self._scratch, self._settings.paths.staging(plan.fingerprint))
         yield self._scratch
 
 

@@ -10,7 +10,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.plan import reject_limit
+from imagebeam.transforms.plan import decide_plan
 from imagebeam.transforms.reports import merge_statistics, snapshot_report
 
 
@@ -53,7 +53,7 @@ def check_dataset(
     unnamed = output_folder.OutputFolder(settings.output).find_unnamed_shards(settings.suffix)
     if unnamed:  # added since the plan was made
         raise errors.ConfigError(output_folder.refuse_unnamed_shards(settings.output, unnamed))
-    if excess := reject_limit.find_excess(settings, counts.listed, counts.rejected, advises=True):
+    if excess := decide_plan.find_excess(settings, counts.listed, counts.rejected, advises=True):
         raise excess
     for name, split in catalog.splits.items():  # TFDS loads no split without an example
         if not split.num_examples and name in plan.splits:
@@ -78,7 +78,7 @@ def notes_on_dataset(
     further = sum(each.further for each in written)
     frames = [f"{plural.count(further, 'image')} came as further frames or pages of files"] if further else []
     drift = snapshot_report.notes_of(settings.snapshot)
-    changed = reject_limit.note_changed(settings, rejected)
+    changed = decide_plan.note_changed(settings, rejected)
     return [*frames, *changed, *_note_absent_classes(settings, plan, merged), *drift]
 
 

@@ -19,20 +19,14 @@ import apache_beam as beam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, records, snapshots, storage, version
 from imagebeam.transforms import dataset_settings, elements, step, summaries
-from imagebeam.transforms.classes import object_classes
+from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.commit import commit_checks
 from imagebeam.transforms.duplicates import duplicate_counts
 from imagebeam.transforms.images import pillow_decoder, resample
-from imagebeam.transforms.output import committed_catalog, output_paths, tfds_metadata
+from imagebeam.transforms.output import output_folder, tfds_metadata
 from imagebeam.transforms.plan import run_report
-from imagebeam.transforms.publish import commit_rights, metadata_folder, publish_dataset
-from imagebeam.transforms.reports import (
-    count_removed,
-    join_dead_letters,
-    merge_statistics,
-    snapshot_report,
-    stage_report,
-)
+from imagebeam.transforms.publish import commit_rights, publish_dataset
+from imagebeam.transforms.reports import join_dead_letters, merge_statistics, snapshot_report, stage_report
 from imagebeam.transforms.shard import shard_writer, statistics, writer_processes
 from imagebeam.transforms.updates import commit_snapshot, compare_with_snapshot
 
@@ -152,8 +146,8 @@ class Committer:
         return catalog
 
     @property
-    def _metadata_folder(self) -> metadata_folder.MetadataFolder:
-        return metadata_folder.MetadataFolder(self.settings)
+    def _metadata_folder(self) -> commit_rights.MetadataFolder:
+        return commit_rights.MetadataFolder(self.settings)
 
     def _commit_lock(self, plan: elements.DatasetPlan) -> commit_rights.CommitLock:
         return commit_rights.CommitLock(self.settings.paths, plan.run_id, plan.fingerprint)
@@ -164,7 +158,7 @@ class Committer:
         Raises:
             BusyError: if another run has replaced the dataset since the plan was made.
         """
-        found = committed_catalog.find_catalog(self.settings.output)
+        found = output_folder.find_catalog(self.settings.output)
         if found is None and self.settings.snapshot is not None:  # nothing has changed since the snapshot before
             return
         if found is None or found.catalog is None or found.record.fingerprint != plan.fingerprint:
@@ -191,7 +185,7 @@ class Committer:
         """
         if plan.action != "write":
             return None
-        found = committed_catalog.find_catalog(self.settings.output)
+        found = output_folder.find_catalog(self.settings.output)
         if found is None or found.record == plan.committed or found.record.fingerprint != plan.fingerprint:
             return None
         with contextlib.suppress(errors.BusyError):  # whoever holds the lock then may have the same staging folder
@@ -252,8 +246,8 @@ class Committer:
     def _name_object_classes(self, dataset: commit_snapshot.Continued) -> commit_snapshot.Continued:
         """Returns the dataset with the classes of its objects in the catalog, also of those that it took over."""
         reader = self.settings.policy.objects
-        counts = [each.get(object_classes.COUNTS, {}) for each in dataset.merged.values()]
-        names = object_classes.names_by_id(counts, {} if reader is None else reader.classes.texts())
+        counts = [each.get(class_names.COUNTS, {}) for each in dataset.merged.values()]
+        names = class_names.names_by_id(counts, {} if reader is None else reader.classes.texts())
         return dataset._replace(catalog=dataclasses.replace(dataset.catalog, object_classes=names))
 
     def _stage_files(
@@ -273,7 +267,7 @@ class Committer:
         store = storage.storage_of(staging)
         found = {}
         if self.settings.analyze is not None:
-            listed = json.loads(store.read(storage.join(staging, output_paths.STAGED_FILES)))
+            listed = json.loads(store.read(storage.join(staging, output_folder.STAGED_FILES)))
             found = {name: catalog_lib.File(*file) for name, file in listed.items()}
         by_split = {split: dataset.merged[split] for split in catalog.splits if split in dataset.merged}
         formats = {name for split in by_split.values() for name in split["formats"]}
@@ -285,7 +279,7 @@ class Committer:
         if catalog.labels:
             files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
         if catalog.object_classes:
-            files[object_classes.LABEL_MAP_FILE] = object_classes.label_map(catalog.object_classes)
+            files[class_names.LABEL_MAP_FILE] = class_names.label_map(catalog.object_classes)
         if (colors := self.settings.policy.masks.colors) is not None:
             files[catalog_lib.MASK_LABELS_FILE] = tfds_metadata.labels_text(list(colors.names))
         for folder in {os.path.dirname(name) for name in files} - {""}:
@@ -442,7 +436,7 @@ class CommitDataset(step.Step):
             changes["removed"] = beam.pvalue.AsIter(self.compared.removed)
             snapshot = self.committer.settings.snapshot
             if snapshot is not None and snapshot.base:
-                counted = self.compared.removed | "CountRemoved" >> count_removed.CountRemoved(snapshot.base_folder)
+                counted = self.compared.removed | "CountRemoved" >> merge_statistics.CountRemoved(snapshot.base_folder)
                 changes["removed_statistics"] = beam.pvalue.AsDict(counted)
         if self.duplicates is not None:
             changes["duplicates"] = beam.pvalue.AsList(self.duplicates)

@@ -19,7 +19,7 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import elements, reference_order, spread_rows, step
+from imagebeam.transforms import elements, sort_intervals, spread_rows, step
 from imagebeam.transforms.duplicates import match_hashes
 from imagebeam.transforms.shard import image_hashes
 
@@ -28,7 +28,7 @@ Matches = tuple[int, bytes]  # interval of hashes, array of MATCH
 First = tuple[bytes, bytes, str, str, str]  # a hash; hash, split, key and uri of the first image near it
 
 _NUM_PARTS = 64  # of each table: a part has 16 bytes of every 64th hash
-_INTERVAL_BITS = reference_order.NUM_INTERVALS.bit_length() - 1
+_INTERVAL_BITS = sort_intervals.NUM_INTERVALS.bit_length() - 1
 
 
 class _SpreadFn(spread_rows.SpreadRowsFn):

@@ -16,7 +16,7 @@ from imagebeam import storage
 from imagebeam.transforms import elements, hashing, step
 from imagebeam.transforms.duplicates import duplicate_counts, find_duplicates
 from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.shard import image_hashes, shard_writer
 
 _MIN_FILES, _MAX_FILES = 16, 4096
@@ -26,7 +26,7 @@ _IMAGES_PER_FILE = 100_000
 class _ReadHashesFn(beam.DoFn):
     """WrittenShard -> packed rows of its HashedImages."""
 
-    def __init__(self, paths: output_paths.OutputPaths):
+    def __init__(self, paths: output_folder.OutputPaths):
         self._paths = paths
 
     def process(self, written: elements.WrittenShard, plan: elements.DatasetPlan) -> Iterator[bytes]:
@@ -53,7 +53,7 @@ class _KeyByFileFn(beam.DoFn):
 class _StoreFn(beam.DoFn):
     """(file index, [Duplicate]) -> StoredDuplicates."""
 
-    def __init__(self, paths: output_paths.OutputPaths, kinds: Sequence[str]):
+    def __init__(self, paths: output_folder.OutputPaths, kinds: Sequence[str]):
         self._paths = paths
         self._kinds = kinds
 
@@ -91,7 +91,7 @@ class ReportDuplicates(step.Step):
     """
 
     settings: image_hashes.DuplicateSettings
-    paths: output_paths.OutputPaths
+    paths: output_folder.OutputPaths
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     dropped: "beam.PCollection[elements.Duplicate] | None" = None
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam.transforms.html_report import dataset_facts, page, reject_examples, sample_records, thumbnails
+from imagebeam.transforms.html_report import dataset_facts, page, sample_records, thumbnails
 
 
 def read_share(
@@ -54,13 +54,13 @@ def make_report(
     examples: Mapping[str, Any] = {}
     if sum(catalog.counts.rejected.values()):
         try:
-            examples = reject_examples.find_reject_examples(rejects)
+            examples = sample_records.find_reject_examples(rejects)
         except OSError as e:
             notes = (*notes, f"{catalog_lib.REJECTS_FILE} cannot be read ({e})")
     repeated: Sequence[Mapping[str, Any]] = ()
     if duplicates is not None:
         try:
-            repeated = reject_examples.find_duplicates(duplicates)
+            repeated = sample_records.find_duplicates(duplicates)
         except OSError as e:
             notes = (*notes, f"{catalog_lib.DUPLICATES_FILE} cannot be read ({e})")
     return page.render(

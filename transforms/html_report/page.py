@@ -14,7 +14,7 @@ import jinja2
 import markupsafe
 
 from imagebeam import features, plural
-from imagebeam.transforms.html_report import class_balance, dataset_facts, sample_records
+from imagebeam.transforms.html_report import dataset_facts, sample_records
 from imagebeam.transforms.html_report.visible_text import MAX_CHARS, shorten, visible
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.shard import statistics
@@ -78,7 +78,7 @@ def render(facts: dataset_facts.DatasetFacts) -> bytes:
             num_images=facts.num_images,
             lead=_lead(facts),
             contact_sheets=dict(_contact_sheets(facts)),
-            classes=class_balance.describe(facts.by_split("labels"), catalog.labels),
+            classes=dataset_facts.describe(facts.by_split("labels"), catalog.labels),
             tables=_count_tables(facts),
             sizes=list(_sizes(facts)),
             repeats=[

@@ -13,7 +13,7 @@ import functools
 import io
 from typing import TYPE_CHECKING, Any
 
-from imagebeam.transforms import pickled_fields
+from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import (
     checked_image,
@@ -92,7 +92,7 @@ _ROWS_AT_ONCE = 256  # the numbers of all colors of a large mask would take four
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskColors(pickled_fields.PickledFields):
+class MaskColors(elements.PickledFields):
     """The colors of the classes. A class has the number of its place, without those that are ignored."""
 
     colors: tuple[tuple[str, tuple[int, int, int]], ...]  # name; red, green, blue

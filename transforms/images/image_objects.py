@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from imagebeam.transforms import pickled_fields
+from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, orientations
 
@@ -80,7 +80,7 @@ class Annotations(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassNames(pickled_fields.PickledFields):
+class ClassNames(elements.PickledFields):
     """The classes of objects: their ids in records, and their names."""
 
     names: tuple[str, ...]

@@ -1,23 +1,198 @@
-"""Finds out what the output of a run holds before it begins, and which of the files imagebeam has written itself."""
+"""The folder of a dataset: its addresses, the files in it, and the catalog that is committed there."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
+import secrets
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, plural, shard_names, snapshots, storage, verify_shards
-from imagebeam.transforms.classes import object_classes
-from imagebeam.transforms.output import output_paths, tfds_metadata
+from imagebeam import errors, plural, records, shard_names, snapshots, storage, verify_shards
+from imagebeam.transforms import elements
+from imagebeam.transforms.classes import class_names
+from imagebeam.transforms.output import tfds_metadata
+
+INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see recorded_inputs
+STAGED_FILES = "files.json"  # in the staging folder: sizes and checksums of tf.Transform's staged output
+LOCK_FILE = "lock"  # in the metadata folder
+LAST_RUN_FILE = "last-run.json"  # in the metadata folder: how a job ended badly, see pipelines.runs.last_run
+REPLACED_PREFIX = "replaced-"  # in the metadata folder, followed by a fingerprint: the catalog that it replaced
+REPORT_PREFIX = "run-"  # in the metadata folder: the report of a run
+DRIFT_REPORT_FILE = "report.json"  # in the metadata folder: of a snapshot that was refused, see snapshot_report
+NAMES_PREFIX = "names-"  # in the metadata folder: staged names of a run, see label_names
+
+
+def new_run_id() -> str:
+    """Returns an id for one run. It signs the lock and names the report."""
+    return secrets.token_hex(8)
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputPaths:
+    """Addresses below the folder of one dataset."""
+
+    output: str
+
+    @property
+    def metadata(self) -> str:
+        """The metadata folder: the lock, staged shards and reports; a commit removes it."""
+        return storage.join(self.output, catalog_lib.METADATA_DIRECTORY)
+
+    @property
+    def lock(self) -> str:
+        """The record of the run that writes to the output, see run_record."""
+        return storage.join(self.metadata, LOCK_FILE)
+
+    @property
+    def last_run(self) -> str:
+        """The record of the last job, if it ended badly."""
+        return storage.join(self.metadata, LAST_RUN_FILE)
+
+    @property
+    def commit_lock(self) -> str:
+        """The record of the run that commits. It exists until the dataset is complete."""
+        return storage.join(self.metadata, catalog_lib.COMMIT_LOCK_FILE)
+
+    @property
+    def catalog(self) -> str:
+        return storage.join(self.output, catalog_lib.CATALOG_FILE)
+
+    def staging(self, fingerprint: str) -> str:
+        """The folder where shards wait for the commit."""
+        return storage.join(self.metadata, f"{catalog_lib.STAGING_PREFIX}{fingerprint}")
+
+    def replaced(self, fingerprint: str) -> str:
+        """The address to which the catalog of the dataset that this one replaces is moved."""
+        return storage.join(self.metadata, f"{REPLACED_PREFIX}{fingerprint}.json")
+
+    def report(self, run_id: str) -> str:
+        """The address of the report of one run."""
+        return storage.join(self.metadata, f"{REPORT_PREFIX}{run_id}.json")
+
+    @property
+    def drift_report(self) -> str:
+        """The address of the report of a snapshot that was refused because it drifts too far."""
+        return storage.join(self.metadata, DRIFT_REPORT_FILE)
+
+    def names_file(self, run_id: str) -> str:
+        """The address of the staged names of one run."""
+        return storage.join(self.metadata, f"{NAMES_PREFIX}{run_id}.json")
+
+    def new_transform_folder(self) -> str:
+        """An address for tf.Transform's output, before it is staged."""
+        return storage.join(self.metadata, f"transform-{secrets.token_hex(4)}")
+
+    def beam_folder(self, report: str) -> str:
+        """The folder where `beam.io.WriteToTFRecord` writes, until its files are moved to the staging folder.
+
+        Args:
+            report: of the run, whose name the folder shares.
+        """
+        return storage.join(self.metadata, "beam-" + report.rpartition("/")[2].removesuffix(".json"))
+
+
+_ATTEMPTS = 5  # a catalog may be replaced while it is read
+
+
+class FoundCatalog(NamedTuple):
+    """A `catalog.json`, as one read found it."""
+
+    record: elements.Committed
+    catalog: catalog_lib.Catalog | None  # None if it cannot be read
+    error: errors.CatalogError | None  # why it cannot be read
+
+
+def find_catalog(output: str) -> FoundCatalog | None:
+    """Returns the catalog in the folder `output`; None if there is none.
+
+    Raises:
+        OSError: if the storage does not answer.
+    """
+    uri = storage.join(output, catalog_lib.CATALOG_FILE)
+    store = storage.storage_of(uri)
+    for attempt in range(_ATTEMPTS):
+        try:
+            version = store.stat(uri).version
+            data = store.read(uri, version=version)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except storage.ChangedError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            continue
+        except OSError as e:
+            if storage.is_fault(e):
+                raise
+            problem = errors.CatalogError(f"{uri} cannot be read ({e.strerror or e}); grant read access to it")
+            return FoundCatalog(elements.Committed("", version), None, problem)
+        return _describe(uri, version, data)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _describe(uri: str, version: int, data: bytes) -> FoundCatalog:
+    catalog, error = None, None
+    try:
+        catalog = catalog_lib.Catalog.from_json(data.decode("utf-8", "replace"), uri)
+    except errors.CatalogError as e:
+        error = e
+    fingerprint = "" if catalog is None else catalog.fingerprint
+    record = elements.Committed(fingerprint, version, len(data), records.extend_crc(0, data))
+    return FoundCatalog(record, catalog, error)
+
+
+def has_bytes_of(uri: str, record: elements.Committed) -> bool:
+    """Returns whether the file at `uri` exists and holds the bytes of the catalog that was recorded."""
+    try:
+        data = storage.storage_of(uri).read(uri)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        return record.bytes < 0
+    return record.bytes in (-1, len(data)) and record.crc32c in (-1, records.extend_crc(0, data))
+
+
+def describe(catalog: catalog_lib.Catalog | None) -> str:
+    """Returns text such as `pets, 100 images, written 2026-01-31T12:00:00+00:00`; None is a catalog that is damaged."""
+    if catalog is None:
+        return "a catalog that cannot be read"
+    return f"{catalog.name}, {plural.count(catalog.counts.written, 'image')}, written {catalog.created}"
+
+
+def stage(folder: str, staging: str) -> None:
+    """Copies tf.Transform's output into a staging folder, and writes a list of the files there for the commit."""
+    files = {}
+    source, target = storage.storage_of(folder), storage.storage_of(staging)
+    for name in sorted(_files_below(folder)):
+        data = source.read(storage.join(folder, name))
+        uri = storage.join(staging, name)
+        target.make_directories(uri.rpartition("/")[0])
+        target.write_whole(uri, data)
+        files[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
+    target.write_whole(storage.join(staging, STAGED_FILES), json.dumps(files).encode())
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    store = storage.storage_of(folder)
+    waiting = list(TRANSFORM_FOLDERS)
+    while waiting:
+        inner = waiting.pop()
+        for entry in store.list_directory(storage.join(folder, inner)):
+            name = f"{inner}/{entry.name}"
+            if entry.kind == storage.DIRECTORY:
+                waiting.append(name)
+            else:
+                yield name
+
 
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # names given by tf.Transform
 
 _WRITTEN_FILES = (
     catalog_lib.LABELS_FILE,
     catalog_lib.MASK_LABELS_FILE,
-    object_classes.LABEL_MAP_FILE,
+    class_names.LABEL_MAP_FILE,
     catalog_lib.STATISTICS_FILE,
     catalog_lib.REPORT_PAGE_FILE,
     *tfds_metadata.LOADED_BY,
@@ -32,7 +207,7 @@ class OutputFolder:
 
     @property
     def metadata(self) -> str:
-        return output_paths.OutputPaths(self.uri).metadata
+        return OutputPaths(self.uri).metadata
 
     def find_unnamed_shards(self, suffix: str) -> list[str]:
         """Returns the files named like shards that no catalog of imagebeam names, sorted. A commit keeps them."""
@@ -89,7 +264,7 @@ class OutputFolder:
             uri = storage.join(self.metadata, entry.name)
             if entry.kind == storage.DIRECTORY:
                 names |= self._files_in(storage.join(uri, catalog_lib.CATALOG_FILE))
-            elif entry.name.startswith(output_paths.REPLACED_PREFIX):
+            elif entry.name.startswith(REPLACED_PREFIX):
                 names |= self._files_in(uri)
         return names
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from imagebeam import plural, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 
 _COLORS = "source.masks.colors"  # key of the config
 NO_INPUTS: Mapping[str, Any] = {}  # of a run that was killed before it recorded them
@@ -68,13 +68,13 @@ def write_inputs(staging: str, plan: elements.DatasetPlan) -> None:
     """Writes into the staging folder what the dataset is made of, for a later run that cannot use the shards there."""
     store = storage.storage_of(staging)
     store.make_directories(staging)
-    uri = storage.join(staging, output_paths.INPUTS_FILE)
+    uri = storage.join(staging, output_folder.INPUTS_FILE)
     store.write_whole(uri, json.dumps(plan.inputs).encode(), durable=False)
 
 
 def read_inputs(staging: str) -> Mapping[str, Any]:
     """Reads what the dataset in a staging folder is made of; NO_INPUTS if its run did not record it."""
-    uri = storage.join(staging, output_paths.INPUTS_FILE)
+    uri = storage.join(staging, output_folder.INPUTS_FILE)
     try:
         found = json.loads(storage.storage_of(uri).read(uri))
     except (FileNotFoundError, ValueError):

@@ -7,7 +7,7 @@ import dataclasses
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.output import committed_catalog, output_folder, recorded_inputs
+from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.plan import decide_plan
 from imagebeam.transforms.shard import shard_writer
 from imagebeam.transforms.snapshots import snapshot_settings
@@ -34,7 +34,7 @@ def _compare_with_output(
 ) -> elements.DatasetPlan:
     output = settings.output
     folder = output_folder.OutputFolder(output)
-    found = committed_catalog.find_catalog(output)
+    found = output_folder.find_catalog(output)
     if found is not None and found.catalog is not None and found.catalog.indexed:
         return _refuse(
             plan,
@@ -82,7 +82,7 @@ def _compare_with_output(
         difference = recorded_inputs.compare_inputs(committed.inputs, plan.inputs)
         return _refuse(
             plan,
-            f"{output} holds another dataset ({committed_catalog.describe(committed)}; {difference}); choose another "
+            f"{output} holds another dataset ({output_folder.describe(committed)}; {difference}); choose another "
             "--output, or --overwrite",
         )
     return plan

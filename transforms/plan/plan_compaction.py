@@ -13,7 +13,7 @@ from apache_beam.typehints import decorators
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
 from imagebeam.transforms import dataset_settings, elements, step, summaries
-from imagebeam.transforms.output import output_paths, stage_transform
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import compare_with_committed, decide_plan, plan_dataset, run_report
 from imagebeam.transforms.snapshots import snapshot_settings
 
@@ -62,7 +62,7 @@ def make_plan(
             "removed": 0,
             "unchanged": compacted.counts.written,
         },
-        run_id=settings.run_id or output_paths.new_run_id(),
+        run_id=settings.run_id or output_folder.new_run_id(),
     )
 
 
@@ -102,7 +102,7 @@ class _TakeOverTransformFn(beam.DoFn):
         if plan.action == "write" and self._settings.analyze is not None:
             staging = self._settings.paths.staging(plan.fingerprint)
             storage.storage_of(staging).make_directories(staging)
-            stage_transform.stage(_snapshot_of(self._settings).compacted_folder, staging)
+            output_folder.stage(_snapshot_of(self._settings).compacted_folder, staging)
         yield plan
 
 

@@ -13,8 +13,8 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam.transforms import counters, dataset_settings, elements, kept_features, step, summaries
-from imagebeam.transforms.classes import labels_by_index
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.classes import label_names
+from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.plan import compare_with_committed, decide_plan, run_report
 from imagebeam.transforms.sources import listing_rules, split_lists
 
@@ -37,7 +37,7 @@ class _Stock:
     listed: int = 0
     passed_over: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     problems: set[str] = dataclasses.field(default_factory=set)
-    lists: labels_by_index.ListSurvey = labels_by_index.NO_LISTS
+    lists: label_names.ListSurvey = label_names.NO_LISTS
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
     rejected: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     digest: int = 0
@@ -128,7 +128,7 @@ class _PlanFn(beam.DoFn):
             plan = dataclasses.replace(plan, notes=(*plan.notes, *find_notes(self._advisor, ranking)))
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
-        run_id = self._settings.run_id or output_paths.new_run_id()
+        run_id = self._settings.run_id or output_folder.new_run_id()
         plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
         run_report.write_report(self._settings.report, "planned", plan)
         num_images = sum(split.num_records for split in plan.splits.values())
@@ -233,3 +233,23 @@ class PlanDataset(step.Step):
             rejects=beam.pvalue.AsIter(rejects),
             **compared,
         )
+
+
+class _StageInputsFn(beam.DoFn):
+    def __init__(self, settings: dataset_settings.DatasetSettings):
+        self._settings = settings
+
+    def process(self, plan: elements.DatasetPlan) -> Iterator[None]:
+        if plan.action == "write":
+            recorded_inputs.write_inputs(self._settings.paths.staging(plan.fingerprint), plan)
+        yield from ()
+
+
+@dataclasses.dataclass
+class StageInputs(step.Step):
+    """Writes into the staging folder what the dataset is made of, before the first shard is written."""
+
+    settings: dataset_settings.DatasetSettings
+
+    def expand(self, plan: beam.PCollection[elements.DatasetPlan]) -> beam.PCollection[None]:
+        return plan | "Write" >> beam.ParDo(_StageInputsFn(self.settings))

@@ -9,9 +9,10 @@ import time
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
-from imagebeam.transforms import dataset_settings
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import run_record
 
 SETTLE_SEC = 1.0  # after a takeover on a storage without atomic swaps: wait, then check that nobody else did the same
@@ -24,7 +25,7 @@ class LockView(NamedTuple):
     ended: Collection[str] = ()  # ids of runs that are known to have ended
 
 
-def look_at_lock(paths: output_paths.OutputPaths, run_id: str) -> LockView:
+def look_at_lock(paths: output_folder.OutputPaths, run_id: str) -> LockView:
     """Returns whether a run still holds the lock of its output.
 
     A job can outlive its launcher, and with it the lock. It may commit as long as no other run holds the lock.
@@ -83,7 +84,7 @@ class CommitLock:
     the lease notices that before it changes another file.
     """
 
-    def __init__(self, paths: output_paths.OutputPaths, run_id: str, fingerprint: str):
+    def __init__(self, paths: output_folder.OutputPaths, run_id: str, fingerprint: str):
         self._output = paths.output
         self._uri = paths.commit_lock
         self._store = storage.storage_of(paths.output)
@@ -196,3 +197,60 @@ class CommitLock:
         if not run_record.replace_own(self._uri, self._is_own, record):
             raise self._taken_over(run_record.read(self._uri))
         self._record = record
+
+
+_LEFT_BY_RUNS = (  # prefixes of names; the lock has none of them
+    f"{output_folder.LOCK_FILE}.tmp-",
+    output_folder.LAST_RUN_FILE,
+    output_folder.REPLACED_PREFIX,
+    catalog_lib.COMMIT_LOCK_FILE,
+    output_folder.REPORT_PREFIX,
+    output_folder.NAMES_PREFIX,
+    output_folder.DRIFT_REPORT_FILE,
+    catalog_lib.REJECTS_FILE,
+    catalog_lib.DUPLICATES_FILE,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MetadataFolder:
+    """The folder for the lock, the commit lock, the reports and the staged files of the runs of one dataset."""
+
+    settings: dataset_settings.DatasetSettings
+
+    def clear(self, plan: elements.DatasetPlan, lock: LockView) -> None:
+        """Empties it but for the lock, the commit lock and the report of this run.
+
+        Whoever has a staging folder has held the lock, so their runs have ended if this one holds it. A run that has
+        lost the lock removes only what is its own.
+        """
+        if not lock.is_held:
+            self.remove_own(plan)
+            return
+        paths, store = self.settings.paths, storage.storage_of(self.settings.output)
+        for entry in self.left_entries():
+            uri = storage.join(paths.metadata, entry.name)
+            if entry.kind == storage.DIRECTORY:
+                store.remove_tree(uri)
+            elif uri != paths.commit_lock:
+                store.remove(uri)
+
+    def remove_own(self, plan: elements.DatasetPlan) -> None:
+        """Removes the staging folder of this dataset, and the catalog that it replaced."""
+        paths, store = self.settings.paths, storage.storage_of(self.settings.output)
+        store.remove_tree(paths.staging(plan.fingerprint))
+        store.remove(paths.replaced(plan.fingerprint))
+
+    def left_entries(self) -> list[storage.Entry]:
+        """Returns what runs have left in it, without the lock and the report of this run."""
+        folder, store = self.settings.paths.metadata, storage.storage_of(self.settings.output)
+        try:
+            entries = list(store.list_directory(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [
+            entry
+            for entry in entries
+            if entry.kind == storage.DIRECTORY
+            or (entry.name.startswith(_LEFT_BY_RUNS) and storage.join(folder, entry.name) != self.settings.report)
+        ]

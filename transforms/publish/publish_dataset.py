@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, look_ahead, storage
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.output import committed_catalog, output_folder, tfds_metadata
+from imagebeam.transforms.output import output_folder, tfds_metadata
 from imagebeam.transforms.publish import commit_rights
 from imagebeam.transforms.shard import shard_writer
 
@@ -64,19 +64,19 @@ class Publication:
         """Names of files by which other readers would still load the dataset that is replaced."""
         return tfds_metadata.LOADED_BY
 
-    def require_committed(self) -> committed_catalog.FoundCatalog | None:
+    def require_committed(self) -> output_folder.FoundCatalog | None:
         """Returns the catalog to replace. None if there is none, or an earlier attempt has retired it.
 
         Raises:
             BusyError: if the output holds another catalog than the plan was compared with.
         """
         recorded = self.plan.committed
-        found = committed_catalog.find_catalog(self.settings.output)
+        found = output_folder.find_catalog(self.settings.output)
         if found is None:
-            if recorded is not None and not committed_catalog.has_bytes_of(self.replaced, recorded):
+            if recorded is not None and not output_folder.has_bytes_of(self.replaced, recorded):
                 raise self._busy("replaces the dataset there, whose catalog is gone")
         elif found.record != recorded:
-            raise self._busy(f"committed to it: {committed_catalog.describe(found.catalog)}")
+            raise self._busy(f"committed to it: {output_folder.describe(found.catalog)}")
         return found
 
     @property
@@ -148,11 +148,9 @@ class Publication:
             try:
                 store.rename(self.settings.paths.catalog, self.replaced, recorded.version)
             except (FileNotFoundError, storage.ChangedError) as e:
-                if store.exists(self.settings.paths.catalog) or not committed_catalog.has_bytes_of(
-                    self.replaced, recorded
-                ):
+                if store.exists(self.settings.paths.catalog) or not output_folder.has_bytes_of(self.replaced, recorded):
                     raise self._busy("committed to it") from e
-            if not committed_catalog.has_bytes_of(self.replaced, recorded):  # replaced while it was moved
+            if not output_folder.has_bytes_of(self.replaced, recorded):  # replaced while it was moved
                 with contextlib.suppress(FileExistsError):
                     store.publish(self.replaced, self.settings.paths.catalog)
                 raise self._busy("committed to it")
@@ -268,7 +266,7 @@ class Publication:
         try:
             store.publish(own, target)
         except (FileExistsError, FileNotFoundError) as e:
-            found = committed_catalog.find_catalog(self.settings.output)
+            found = output_folder.find_catalog(self.settings.output)
             if found is not None and found.catalog is not None and found.record.fingerprint == self.plan.fingerprint:
                 return found.catalog  # the bundle that commits ran twice at the same time
             raise errors.BusyError(

@@ -3,6 +3,7 @@
 They name every class. So the commit gets one merged value for each split, and shards without statistics.
 """
 
+import array
 import dataclasses
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from apache_beam.typehints import decorators
 
 from imagebeam.transforms import elements, step
 from imagebeam.transforms.shard import statistics
+from imagebeam.transforms.snapshots import image_states
 
 SplitStatistics = tuple[str, bytes]  # split, pickled statistics: Beam encodes the strings of a dict as UTF-8
 
@@ -79,3 +81,40 @@ def merge_by_split(written: Iterable[elements.WrittenShard]) -> dict[str, dict[s
 def unpack_by_split(merged: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
     """Returns the statistics of each split from the output of MergeStatistics."""
     return {split: pickle.loads(packed) for split, packed in merged.items()}
+
+
+class _CountFn(beam.DoFn):
+    """(index of a shard, packed indexes of its removed records) -> split and statistics of these records."""
+
+    def __init__(self, folder: str):
+        self._folder = folder
+        self._states: image_states.SnapshotStates | None = None
+
+    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[SplitStatistics]:
+        index, packed = element
+        if self._states is None:
+            self._states = image_states.SnapshotStates(self._folder)
+        read = self._states.read(index)
+        counts = statistics.StatisticsBuilder()
+        for records in packed:
+            for record in array.array("I", records):
+                image = read.images[record]
+                assert image.measures is not None, "the states are read with measures"
+                counts.add(image.labels, image.measures)
+        yield read.split, pickle.dumps(counts.build())
+
+
+class CountRemoved(beam.PTransform):
+    """The records that a run removes from the snapshot in a folder -> their statistics, one for each split."""
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self._folder = folder
+
+    def expand(self, removed: beam.PCollection[elements.RemovedRecords]) -> beam.PCollection[SplitStatistics]:
+        return (
+            removed
+            | "ByShard" >> beam.GroupByKey()  # (index of the shard, [packed indexes])
+            | "Count" >> beam.ParDo(_CountFn(self._folder)).with_output_types(SplitStatistics)
+            | "Merge" >> beam.CombinePerKey(MergeStatisticsFn())
+        )

@@ -10,7 +10,7 @@ from typing import Any, cast
 from imagebeam import example, example_encoder, features
 from imagebeam.features import Feature
 from imagebeam.transforms import elements, hashing
-from imagebeam.transforms.classes import object_classes
+from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.images import (
     checked_image,
     image_objects,
@@ -87,7 +87,7 @@ class ExampleRecipe:
             return None
         labels, texts = self._object_places
         values: Any = (*image.objects, *ref.columns) if image.objects else ref.columns
-        return object_classes.count(values[labels], values[texts])
+        return class_names.count(values[labels], values[texts])
 
     def encode(self, ref: elements.ImageRef, image: checked_image.Image) -> tuple[bytes, bytes]:
         """Returns the serialized example in two pieces: all before the image's bytes, and these bytes, uncopied."""

@@ -20,7 +20,7 @@ from imagebeam.transforms.shard import encode, image_hashes, read_images, shard_
 from imagebeam.transforms.shard import (
     read_ahead as read_ahead_lib,
 )
-from imagebeam.transforms.snapshots import image_states, snapshot_refs
+from imagebeam.transforms.snapshots import image_states
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
 REJECTS_SUFFIX = ".rejects.jsonl"
@@ -342,11 +342,11 @@ class RecordCopier(ShardWriter):
         counts: statistics.StatisticsBuilder,
         hashes: list[image_hashes.HashedImage] | None,  # None: no image is decoded
     ) -> Iterator[tuple[elements.ImageRef, elements.Measures | elements.Reject]]:
-        copied = (ref for ref in task.refs() if snapshot_refs.reject_of(ref) is None)
+        copied = (ref for ref in task.refs() if image_states.reject_of(ref) is None)
         fetched = read_ahead_lib.fetch(copied, self.read_ahead)
         for number, ref in enumerate(task.refs()):
             writer_processes.note_progress(number)
-            if (reject := snapshot_refs.reject_of(ref)) is not None:
+            if (reject := image_states.reject_of(ref)) is not None:
                 yield ref, reject
                 continue
             _, data = next(fetched)
@@ -360,4 +360,4 @@ class RecordCopier(ShardWriter):
                     "imagebeam verify"
                 ) from e
             writer.write(record.data)
-            yield ref, snapshot_refs.measures_of(ref)
+            yield ref, image_states.measures_of(ref)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.classes import object_classes
+from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixels, png_structure
 
 _RANGES = ("height", "width", "bytes")
@@ -119,7 +119,7 @@ class StatisticsBuilder:
         counters |= {name: counter for name, counter in self._changes.items() if counter}
         counters |= {_DROPPED: self._dropped} if self._dropped else {}
         counters |= self.dark.counts()
-        counters |= {object_classes.COUNTS: self._objects} if self._objects is not None else {}
+        counters |= {class_names.COUNTS: self._objects} if self._objects is not None else {}
         counted = {name: _ordered(name, counter) for name, counter in counters.items()}
         return counted | self._ranges | {_PIXELS: self._pixels}
 
@@ -226,8 +226,8 @@ def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
         described["class_weights"] = class_weights(labels)
     if FILES in merged:
         described[FILES] = dict(itertools.islice(merged[FILES].items(), _NUM_DARK))
-    if object_classes.COUNTS in merged:
-        described[object_classes.COUNTS] = object_classes.by_name(merged[object_classes.COUNTS])
+    if class_names.COUNTS in merged:
+        described[class_names.COUNTS] = class_names.by_name(merged[class_names.COUNTS])
     if sums := merged.get(_PIXELS):
         described[_PIXELS] = {"images": sums["images"]} | _mean_and_std(sums)
     return described

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
+from imagebeam import errors, find_snapshot, records, storage
 from imagebeam.transforms import elements
 
 FINGERPRINT_BYTES = 16
@@ -294,3 +294,110 @@ def damaged(where: str, why: str) -> errors.CatalogError:
         f"{where} is damaged ({why}), so it is not known which images are new: restore it, or run imagebeam convert "
         "--update --overwrite, which writes a whole new snapshot"
     )
+
+
+class ShardStates(NamedTuple):
+    """The state of one shard; or of images that were rejected before the snapshot was compacted."""
+
+    split: str  # "" without a shard
+    shard: catalog_lib.Shard | None
+    snapshot: int  # number of the snapshot that wrote it
+    images: Sequence[ImageState]  # in the order of the records
+    rejects: Sequence[RejectState]
+    removed: Sequence[int]  # ascending indexes of records
+
+
+class SnapshotStates:
+    """The states of a snapshot, file by file."""
+
+    def __init__(self, folder: str, with_measures: bool = True):
+        self.catalog = catalog_lib.load_catalog(folder)
+        self._folder = folder
+        self._with_measures = with_measures
+        self._shards = [(split, shard) for split, each in self.catalog.splits.items() for shard in each.shards]
+        self._rejects = sorted(name for name in self.catalog.files if is_rejects_name(name))
+        self._removed = find_snapshot.load_removed(folder, self.catalog)
+
+    def __len__(self) -> int:
+        """Returns the number of files: one for each shard, in the order of the catalog, then those of rejects."""
+        return len(self._shards) + len(self._rejects)
+
+    def read(self, index: int) -> ShardStates:
+        """Reads one file.
+
+        Raises:
+            CatalogError: if it is missing, or is not that of the catalog.
+        """
+        if index >= len(self._shards):
+            name = self._rejects[index - len(self._shards)]
+            state = self._load(name, 0, self.catalog.files[name])
+            return ShardStates("", None, snapshot_of_rejects(name), (), state.rejects, ())
+        split, shard = self._shards[index]
+        state = self._load(shard.state_name, shard.records, shard.state_file)
+        number = int(shard.name.split("/")[1] if shard.is_elsewhere else self.catalog.snapshot["name"])
+        return ShardStates(split, shard, number, state.images, state.rejects, self._removed.get(shard.name, ()))
+
+    def _load(self, name: str, num_images: int, expected: catalog_lib.File | None) -> ShardState:
+        uri = storage.join_relative(self._folder, name)
+        try:
+            data = storage.storage_of(uri).read(uri)
+        except FileNotFoundError as e:
+            raise damaged(uri, "it is gone") from e
+        if expected is not None and len(data) != expected.bytes:
+            raise damaged(uri, f"it has {len(data):,} bytes, the catalog says {expected.bytes:,}")
+        if expected is not None and (found := records.extend_crc(0, data)) != expected.crc32c:
+            crc32c = "none" if expected.crc32c is None else f"{expected.crc32c:08x}"
+            raise damaged(uri, f"it has the crc32c {found:08x}, the catalog says {crc32c}")
+        return decode_state(data, num_images, uri, self._with_measures)
+
+
+def of_record(image: ImageState, split: str, uri: str, start: int, end: int) -> elements.ImageRef:
+    """Returns the reference to a record of a shard.
+
+    Args:
+        image: its state.
+        split: of the shard.
+        uri: address of the shard.
+        start: byte offset of the record with its frame, in the unpacked shard.
+        end: byte offset of its end.
+    """
+    return elements.ImageRef(
+        image.key,
+        uri,
+        size=image.num_bytes,
+        offset=start,
+        length=end - start,
+        position=image.position,
+        label=image.labels,
+        split=split,
+        columns=(image.measures,),
+        fingerprint=image.fingerprint,
+        content=image.content,
+    )
+
+
+def of_reject(state: RejectState) -> elements.ImageRef:
+    """Returns the reference to an image that was rejected while its shard was written."""
+    return elements.ImageRef(
+        state.reject.key,
+        state.reject.uri,
+        size=state.num_bytes,
+        position=state.position,
+        split=state.split,
+        columns=(state.reject,),
+        fingerprint=state.fingerprint,
+        content=state.content,
+    )
+
+
+def reject_of(ref: elements.ImageRef) -> elements.Reject | None:
+    """Returns why the image was rejected; None for a record."""
+    (held,) = ref.columns
+    return held if isinstance(held, elements.Reject) else None
+
+
+def measures_of(ref: elements.ImageRef) -> elements.Measures:
+    """Returns what the statistics count of the image in a record."""
+    (held,) = ref.columns
+    assert isinstance(held, elements.Measures), "a rejected image has no record"
+    return held

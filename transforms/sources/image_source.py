@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 from imagebeam.transforms import elements, kept_features, sort_intervals
-from imagebeam.transforms.classes import labels_by_index
+from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import image_objects
 
 MAX_REFS = 10_000  # in one listing; packed they take some 0.4 MB, so a worker never holds much more than it works on
@@ -24,7 +24,7 @@ class Listing(NamedTuple):
     passed_over: Mapping[str, int]  # number of files by kind that do not count as listed
     problems: tuple[str, ...]  # error texts; any of them fails the whole run
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images
-    lists: labels_by_index.ListSurvey = labels_by_index.NO_LISTS  # how the images fit label.lists, if they are labelled
+    lists: label_names.ListSurvey = label_names.NO_LISTS  # how the images fit label.lists, if they are labelled
     ranked: sort_intervals.SortedIntervals | None = None  # the references of all listings, if they are ranked already
 
     def packed(self) -> Listing:

@@ -7,8 +7,8 @@ import functools
 import re
 from collections.abc import Iterable
 
-from imagebeam.transforms import elements, parse_numbers, pickled_fields
-from imagebeam.transforms.classes import class_names, label_names, labels_by_index
+from imagebeam.transforms import elements, parse_numbers
+from imagebeam.transforms.classes import class_names, label_names
 
 
 class LabelError(ValueError):
@@ -24,7 +24,7 @@ _parse_number = functools.lru_cache(maxsize=4096)(parse_numbers.parse_number)  #
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelRule(pickled_fields.PickledFields):
+class LabelRule(elements.PickledFields):
     """Rule that finds the label of a reference."""
 
     by: str  # directory, filename, column or none
@@ -85,7 +85,7 @@ class LabelRule(pickled_fields.PickledFields):
         return re.compile(self.pattern or "")
 
     def _from_directory(self, ref: elements.ImageRef) -> str:
-        listed = self._lists.get(labels_by_index.folder_of(ref.key)) if self._lists else None
+        listed = self._lists.get(label_names.folder_of(ref.key)) if self._lists else None
         if listed is not None:
             return self._from_list(ref, listed)
         folders = ref.key.split("/")[:-1]
@@ -105,7 +105,7 @@ class LabelRule(pickled_fields.PickledFields):
 
     @staticmethod
     def _from_list(ref: elements.ImageRef, labels: tuple[str, ...]) -> str:
-        number = labels_by_index.number_of(ref.key)
+        number = label_names.number_of(ref.key)
         if not 1 <= number <= len(labels):
             raise LabelError(
                 elements.Reason.NO_LABEL,
@@ -122,7 +122,7 @@ class LabelRule(pickled_fields.PickledFields):
 
 
 def label_all(
-    rule: LabelRule, refs: Iterable[elements.ImageRef], surveyor: labels_by_index.ListSurveyor | None
+    rule: LabelRule, refs: Iterable[elements.ImageRef], surveyor: label_names.ListSurveyor | None
 ) -> tuple[list[elements.ImageRef], list[elements.Reject]]:
     """Returns the references with their labels, and rejects in place of those without one.
 

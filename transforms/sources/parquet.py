@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors, plural, storage
-from imagebeam.transforms import elements, pickled_fields
+from imagebeam.transforms import elements
 from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.packed import broken_content, gzip_content, parquet_content
 from imagebeam.transforms.sources import (
@@ -39,7 +39,7 @@ _SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "te
 
 
 @dataclasses.dataclass(frozen=True)
-class ParquetSource(pickled_fields.PickledFields, containers.ContainerSource):
+class ParquetSource(elements.PickledFields, containers.ContainerSource):
     """The Parquet files of a folder."""
 
     NOUN = parquet_columns.NOUN

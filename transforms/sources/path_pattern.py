@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 
-from imagebeam.transforms import elements, pickled_fields
+from imagebeam.transforms import elements
 from imagebeam.transforms.sources import table_rows
 
 MAX_PATH = 1024  # characters of a path that is matched: bounds the time of patterns that try many ways
@@ -36,7 +36,7 @@ def check(pattern: str) -> frozenset[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class PathPattern(pickled_fields.PickledFields):
+class PathPattern(elements.PickledFields):
     """A pattern for whole keys, whose named groups are the cells of a row."""
 
     pattern: str

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from imagebeam.transforms import elements, reference_order, sort_intervals
-from imagebeam.transforms.classes import labels_by_index
+from imagebeam.transforms import elements, sort_intervals
+from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.sources import image_source, label_rule, listing_rules, split_rule
 
 _MAX_PLAIN_REFS = 100_000  # that are not compressed: 15 MB, a tenth of a second
@@ -35,10 +35,10 @@ class ReferenceRules:
         """Returns the listing with the labels and splits of its images. What a rule rejects is among its rejects."""
         listing = self.listing.apply(listing)
         refs = elements.unpack_refs(listing.packed_refs)
-        rejects, survey = list(listing.rejects), labels_by_index.NO_LISTS
+        rejects, survey = list(listing.rejects), label_names.NO_LISTS
         if self.label is not None:
             lists = self.label.names.lists
-            surveyor = labels_by_index.ListSurveyor(lists) if lists else None
+            surveyor = label_names.ListSurveyor(lists) if lists else None
             refs, unlabelled = label_rule.label_all(self.label, refs, surveyor)
             rejects += unlabelled
             survey = survey if surveyor is None else surveyor.survey
@@ -58,7 +58,7 @@ class ListingTask(NamedTuple):
 
     source: image_source.ImageSource
     rules: ReferenceRules
-    order: reference_order.HashOrder | None = None  # in which images are ranked in their splits; None: not here
+    order: sort_intervals.HashOrder | None = None  # in which images are ranked in their splits; None: not here
 
 
 def list_whole(task: ListingTask) -> list[image_source.Listing]:
@@ -90,7 +90,7 @@ def _take_first(listings: Iterator[image_source.Listing]) -> tuple[list[image_so
     return taken, True
 
 
-def _rank(listings: Sequence[image_source.Listing], order: reference_order.HashOrder) -> list[image_source.Listing]:
+def _rank(listings: Sequence[image_source.Listing], order: sort_intervals.HashOrder) -> list[image_source.Listing]:
     """Returns the listings without their references, and one with the ranks of them all."""
     refs = itertools.chain.from_iterable(elements.unpack_refs(listing.packed_refs) for listing in listings)
     ranked = sort_intervals.sort_whole(refs, order)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from imagebeam import errors, storage
-from imagebeam.transforms import elements, hashing, pickled_fields
+from imagebeam.transforms import elements, hashing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ _COMMENT = "#"
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitLists(pickled_fields.PickledFields):
+class SplitLists(elements.PickledFields):
     """Text files that name the images of a split, one a line. Each process reads them once: 9 bytes a name."""
 
     lists: tuple[tuple[str, str], ...]  # split, address of its list; a split may have several

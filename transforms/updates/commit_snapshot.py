@@ -4,14 +4,48 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import find_snapshot, snapshots, storage
 from imagebeam.transforms import elements, summaries
+from imagebeam.transforms.shard import shard_writer
 from imagebeam.transforms.snapshots import image_states, snapshot_settings
-from imagebeam.transforms.updates import continue_snapshot, reject_states
+from imagebeam.transforms.updates import continue_snapshot
+
+
+def of_base(
+    settings: snapshot_settings.SnapshotSettings, base: catalog_lib.Catalog | None
+) -> Iterator[tuple[str, bytes]]:
+    """Yields the files of such states that the snapshot before has."""
+    for name in base.files if base is not None else ():
+        if image_states.is_rejects_name(name):
+            uri = storage.join(settings.base_folder, name)
+            yield name, storage.storage_of(uri).read(uri)
+
+
+def of_shards(
+    settings: snapshot_settings.SnapshotSettings, staging: str, lost: Iterable[elements.WrittenShard]
+) -> Iterator[tuple[str, bytes]]:
+    """Yields the file with the states of all images that were rejected while some shards were written.
+
+    Args:
+        settings: of the snapshot that is written.
+        staging: its staging folder.
+        lost: the shards, none of which has a record.
+    """
+    rejects: list[image_states.RejectState] = []
+    for each in lost:
+        uri = storage.join(staging, shard_writer.staged_state_name(each.shard))
+        state = image_states.decode_state(storage.storage_of(uri).read(uri), each.shard.records, uri)
+        rejects.extend(state.rejects)
+    if rejects:
+        yield (
+            image_states.rejects_name(int(settings.name)),
+            image_states.encode_state(image_states.ShardState((), rejects)),
+        )
+
 
 Statistics = Mapping[str, Mapping[str, Any]]  # merged, by split
 
@@ -80,8 +114,8 @@ def continue_dataset(
     if settings.compacted:
         run = run._replace(base_statistics=merged)
     merged = {split: merged[split] for split in written.splits if split in merged}  # in the order of the catalog
-    files = dict(changes.reject_states) | dict(reject_states.of_base(settings, base))
-    files |= reject_states.of_shards(settings, staging, (each for each in shards if each.split not in written.splits))
+    files = dict(changes.reject_states) | dict(of_base(settings, base))
+    files |= of_shards(settings, staging, (each for each in shards if each.split not in written.splits))
     files |= {image_states.STATISTICS_FILE: json.dumps(merged).encode()}
     return Continued(written, merged, files | ({snapshots.REMOVED_FILE: removed} if removed else {}), run)
 

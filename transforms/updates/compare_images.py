@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
 from imagebeam.transforms import elements, summaries
-from imagebeam.transforms.snapshots import image_states, snapshot_states
+from imagebeam.transforms.snapshots import image_states
 
 NO_RECORD = -1
 REJECTS_FILE = -1  # instead of the index of a shard
@@ -46,7 +46,7 @@ _VERSION, _MASK, _FURTHER = map(elements.ImageRef._fields.index, ("version", "ma
 _FINGERPRINT, _RECORD, _SPLIT = map(KnownImage._fields.index, ("fingerprint", "record", "split"))
 
 
-def known_images(states: snapshot_states.ShardStates, index: int) -> Iterator[KnownImage]:
+def known_images(states: image_states.ShardStates, index: int) -> Iterator[KnownImage]:
     """Yields the images of a shard that belong to the snapshot, and those rejected while it was written.
 
     Args:

@@ -18,7 +18,7 @@ from apache_beam.typehints import decorators
 from imagebeam.transforms import counters, elements, hashing, ref_batches, spread_rows, step, summaries
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.shard import read_images
-from imagebeam.transforms.snapshots import image_states, snapshot_settings, snapshot_states
+from imagebeam.transforms.snapshots import image_states, snapshot_settings
 from imagebeam.transforms.updates import compare_images
 
 _MAX_PART_ROWS = 400_000  # rows of an interval that are Python objects at the same time: 200 MB
@@ -68,11 +68,11 @@ class _ReadStatesFn(_SpreadFn):
 
     def __init__(self, settings: snapshot_settings.SnapshotSettings):
         self._settings = settings
-        self._states: snapshot_states.SnapshotStates | None = None
+        self._states: image_states.SnapshotStates | None = None
 
     def process(self, index: int) -> Iterator[tuple[int, PackedRows]]:
         if self._states is None:
-            self._states = snapshot_states.SnapshotStates(self._settings.base_folder, with_measures=False)
+            self._states = image_states.SnapshotStates(self._settings.base_folder, with_measures=False)
         if index == compare_images.REJECTS_FILE:
             known = compare_images.known_rejects(self._settings.base_folder)
         else:
@@ -209,7 +209,7 @@ class _NameShardsFn(beam.DoFn):
 
     def process(self, _: bytes) -> Iterator[int]:
         if self._settings.base:
-            yield from range(len(snapshot_states.SnapshotStates(self._settings.base_folder)))
+            yield from range(len(image_states.SnapshotStates(self._settings.base_folder)))
             if self._settings.retry_rejects:
                 yield compare_images.REJECTS_FILE
 

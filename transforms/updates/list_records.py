@@ -12,7 +12,7 @@ from apache_beam.typehints import decorators
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
 from imagebeam.transforms import elements, hashing, ref_batches
-from imagebeam.transforms.snapshots import image_states, snapshot_refs, snapshot_states
+from imagebeam.transforms.snapshots import image_states
 from imagebeam.transforms.updates import compare_images
 
 FRAME_BYTES = records.HEADER_BYTES + records.FOOTER_BYTES
@@ -33,7 +33,7 @@ class _NameShardsFn(beam.DoFn):
     """The folder of a snapshot -> the index of each shard, and of each file of rejects after them."""
 
     def process(self, folder: str) -> Iterator[int]:
-        yield from range(len(snapshot_states.SnapshotStates(folder)))
+        yield from range(len(image_states.SnapshotStates(folder)))
 
 
 class _ListRecordsFn(beam.DoFn):
@@ -41,11 +41,11 @@ class _ListRecordsFn(beam.DoFn):
 
     def __init__(self, folder: str):
         self._folder = folder
-        self._states: snapshot_states.SnapshotStates | None = None
+        self._states: image_states.SnapshotStates | None = None
 
     def process(self, index: int) -> Iterator[Any]:
         if self._states is None:
-            self._states = snapshot_states.SnapshotStates(self._folder)
+            self._states = image_states.SnapshotStates(self._folder)
         read = self._states.read(index)
         for state in read.rejects:
             yield beam.pvalue.TaggedOutput("known", (hashing.encode_key(state.reject.key), (read.snapshot, state)))
@@ -55,7 +55,7 @@ class _ListRecordsFn(beam.DoFn):
         offsets = _offsets_of(self._folder, read.shard, self._states.catalog.compression)
         removed = frozenset(read.removed)
         yield from ref_batches.batch(
-            snapshot_refs.of_record(image, read.split, uri, start, end)
+            image_states.of_record(image, read.split, uri, start, end)
             for record, (image, (start, end)) in enumerate(zip(read.images, itertools.pairwise(offsets)))
             if record not in removed
         )
@@ -92,7 +92,7 @@ class _MatchRejectsFn(beam.DoFn):
                 continue
             snapshot, state = known.pop()
             if state.split in self._splits:
-                yield ref_batches.RefBatch([snapshot_refs.of_reject(state._replace(reject=reject))])
+                yield ref_batches.RefBatch([image_states.of_reject(state._replace(reject=reject))])
             else:
                 yield beam.pvalue.TaggedOutput("early", reject)
                 yield beam.pvalue.TaggedOutput("states", (snapshot, state))

@@ -9,7 +9,7 @@ import pytest
 from imagebeam import errors, features
 from imagebeam.pipelines import column_settings
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms.columns.transformed_column import ColumnTransform
+from imagebeam.transforms.elements import ColumnTransform
 
 AGE = {"type": "float", "transform": "z_score"}
 

@@ -8,7 +8,7 @@ import apache_beam as beam
 
 from imagebeam.transforms import elements, rank_references
 from imagebeam.transforms.ref_batches import RefBatch
-from imagebeam.transforms.reference_order import Order
+from imagebeam.transforms.sort_intervals import Order
 
 SetAndRef = tuple[str, elements.ImageRef]
 Ranked = dict[str, list[elements.ImageRef]]  # by set, in the order of ranks

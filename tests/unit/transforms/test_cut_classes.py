@@ -13,10 +13,10 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import cut_classes, elements, rank_references, reference_order, spread_rows
-from imagebeam.transforms.cut_classes import CutClasses, Division
+from imagebeam.transforms import elements, rank_references, sort_intervals, spread_rows, stratify_splits
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.reference_order import HashOrder
+from imagebeam.transforms.sort_intervals import HashOrder
+from imagebeam.transforms.stratify_splits import CutClasses, Division
 from tests.unit.transforms.small_batches import in_keyed_batches
 
 COUNTS = st.dictionaries(st.integers(0, 20), st.integers(1, 5), min_size=1, max_size=8).map(
@@ -27,7 +27,7 @@ COUNTS = st.dictionaries(st.integers(0, 20), st.integers(1, 5), min_size=1, max_
 @given(COUNTS, st.lists(st.integers(0, 45), max_size=4).map(sorted))
 def test_cuts_give_each_image_the_split_of_its_rank(counts: list[tuple[int, int]], starts: list[int]) -> None:
     division = Division(tuple(starts), tuple(f"split{index}" for index in range(len(starts) + 1)))
-    cuts = cut_classes.find_cuts(list(itertools.chain.from_iterable(counts)), division)
+    cuts = stratify_splits.find_cuts(list(itertools.chain.from_iterable(counts)), division)
     places = [(interval, offset) for interval, count in counts for offset in range(count)]
     expected = [division.splits[bisect.bisect_right(starts, rank)] for rank in range(len(places))]
     assert [cuts.split_in(interval)(offset) for interval, offset in places] == expected
@@ -84,8 +84,8 @@ def test_cut_classes_splits_like_a_plain_sort_of_each_class(
     max_part_refs: int,
     is_grouped: bool,
 ) -> None:
-    monkeypatch.setattr(reference_order, "_MAX_PART_REFS", max_part_refs)
-    monkeypatch.setattr(reference_order, "NUM_INTERVALS", num_intervals)
+    monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", max_part_refs)
+    monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", num_intervals)
     monkeypatch.setattr(spread_rows, "MAX_PENDING", 30)
     order = HashOrder(1, b"imagebeam.split", "group" if is_grouped else "key")
     rng = random.Random(num_refs)
@@ -107,9 +107,9 @@ def test_cut_classes_splits_like_a_plain_sort_of_each_class(
 
 
 def test_no_step_yields_an_element_for_each_class_and_interval() -> None:
-    count = cut_classes._CountFn()
+    count = stratify_splits._CountFn()
     rows = [(f"{index:05d}", 0, *ImageRef(f"{index}.jpg", "")) for index in range(3000)]
     packed = [(100, elements.pack_rows(rows[start : start + 100])) for start in range(0, 3000, 100)]
     found = list(count.process((3, packed)))
     assert len(found) == 16
-    assert sum(len(cut_classes._add_up([counts])) for _, counts in found) == 3000
+    assert sum(len(stratify_splits._add_up([counts])) for _, counts in found) == 3000

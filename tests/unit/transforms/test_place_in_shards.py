@@ -17,7 +17,7 @@ from imagebeam.transforms import (
     hashing,
     rank_references,
     ref_batches,
-    reference_order,
+    sort_intervals,
     stratify_splits,
     write_shards,
 )
@@ -26,14 +26,14 @@ from imagebeam.transforms import (
 )
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
-from imagebeam.transforms.plan import plan_dataset, run_report, stage_inputs
+from imagebeam.transforms.plan import plan_dataset, run_report
 from imagebeam.transforms.reports import store_dead_letters
 from imagebeam.transforms.sources import split_rule
 from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
 from tests.unit.transforms.small_batches import in_batches
 
-ORDER = reference_order.HashOrder(0, reference_order.PURPOSE)
+ORDER = sort_intervals.HashOrder(0, sort_intervals.PURPOSE)
 Placed = place_in_shards_lib.PlacedShard
 REFS = [
     ImageRef(f"{index}\udcff.jpg", f"/data/{index}.jpg", 10, label="cat", split="test" if index % 5 == 0 else "train")
@@ -76,7 +76,7 @@ def test_place_in_shards_cuts_the_order_of_hashes_into_equal_shards(tmp_path: pa
             assert [len(refs) for refs in placed] == expected
             in_order = sorted(
                 (ref for ref in REFS if ref.split == split),
-                key=lambda ref: hashing.hash64(ref.key, 0, reference_order.PURPOSE),
+                key=lambda ref: hashing.hash64(ref.key, 0, sort_intervals.PURPOSE),
             )
             assert [ref for refs in placed for ref in refs] == in_order
         assert not found
@@ -124,7 +124,7 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
         pytest.param(lambda _: rank_references.RankInSplits(ORDER), id="RankInSplits"),
         pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, other, other), id="PlanDataset"),
         pytest.param(lambda other: place_in_shards_lib.PlaceInShards(other, other), id="PlaceInShards"),
-        pytest.param(lambda _: stage_inputs.StageInputs(DATASET), id="StageInputs"),
+        pytest.param(lambda _: plan_dataset.StageInputs(DATASET), id="StageInputs"),
         pytest.param(lambda other: write_shards.WriteShards(other, DATASET), id="WriteShards"),
         pytest.param(lambda other: store_dead_letters.StoreDeadLetters(DATASET, other), id="StoreDeadLetters"),
         pytest.param(lambda other: commit_dataset.CommitDataset(COMMITTER, other, other), id="CommitDataset"),

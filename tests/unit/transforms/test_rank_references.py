@@ -12,10 +12,10 @@ from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that
 
-from imagebeam.transforms import elements, rank_references, reference_order, sort_intervals, spread_rows, summaries
+from imagebeam.transforms import elements, rank_references, sort_intervals, spread_rows, summaries
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.reference_order import HashOrder, ListedOrder, Order
 from imagebeam.transforms.shard import writer_processes
+from imagebeam.transforms.sort_intervals import HashOrder, ListedOrder, Order
 from imagebeam.transforms.summaries import PartialRanking, merge_rankings
 from tests.unit.transforms.small_batches import Ranked, SetAndRef, in_keyed_batches, rank_plainly
 
@@ -93,9 +93,9 @@ def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
     monkeypatch: pytest.MonkeyPatch, order: Order, num_refs: int, max_pending: int, threads: int
 ) -> None:
     monkeypatch.setattr(spread_rows, "MAX_PENDING", max_pending)
-    monkeypatch.setattr(reference_order, "NUM_INTERVALS", 50)
+    monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", 50)
     monkeypatch.setattr(rank_references, "_NUM_QUANTILE_REFS", 100)  # fewer than there are
-    monkeypatch.setattr(reference_order, "_MAX_PART_REFS", 20)  # 500 in 50 intervals are 10 in each
+    monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", 20)  # 500 in 50 intervals are 10 in each
     refs = keyed_refs(num_refs)
     expected = rank_plainly(refs, order)
     random.Random(num_refs).shuffle(refs)
@@ -130,9 +130,9 @@ def test_hash_order_of_grouped_references_keeps_each_group_in_one_run() -> None:
 
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
 def test_digest_of_many_intervals_ignores_the_order_of_listing(monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
-    monkeypatch.setattr(reference_order, "NUM_INTERVALS", 50)
+    monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", 50)
     monkeypatch.setattr(rank_references, "_NUM_QUANTILE_REFS", 100)
-    monkeypatch.setattr(reference_order, "_MAX_PART_REFS", 5)
+    monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", 5)
     refs = keyed_refs(500)
 
     def digest_all(_: bytes, rankings: Iterable[PartialRanking]) -> bytes:
@@ -152,12 +152,12 @@ def test_digest_of_many_intervals_ignores_the_order_of_listing(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
-@pytest.mark.parametrize("num_intervals", [1, reference_order.NUM_INTERVALS])
+@pytest.mark.parametrize("num_intervals", [1, sort_intervals.NUM_INTERVALS])
 def test_ranking_finds_keys_that_occur_twice_even_in_two_sets(
     monkeypatch: pytest.MonkeyPatch, order: Order, num_intervals: int
 ) -> None:
-    monkeypatch.setattr(reference_order, "NUM_INTERVALS", num_intervals)
-    monkeypatch.setattr(reference_order, "_MAX_PART_REFS", 30)
+    monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", num_intervals)
+    monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", 30)
     unique = [("train", ref(f"{index}.jpg", position=index)) for index in range(150)]
     again = [
         ("train", ref("7\udcff.jpg", position=160)),

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import reference_order
+from imagebeam.transforms import sort_intervals
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.reference_order import ListedOrder
+from imagebeam.transforms.sort_intervals import ListedOrder
 
 
 def ref(key: str, position: int = 0, **fields: object) -> ImageRef:
@@ -27,7 +27,7 @@ def test_listed_order_puts_the_chosen_values_into_existing_intervals_in_order(
     boundaries = order.boundaries(chosen)
     intervals = order.intervals(sorted(value for _, value in chosen), boundaries)
     assert intervals == sorted(intervals)
-    assert all(0 <= interval < reference_order.NUM_INTERVALS for interval in intervals)
+    assert all(0 <= interval < sort_intervals.NUM_INTERVALS for interval in intervals)
 
 
 @pytest.mark.parametrize("num_chosen", [0, 1, 2, 1023, 1024, 1025, 5000, 16_384])
@@ -36,5 +36,5 @@ def test_listed_order_spreads_any_number_of_chosen_values_evenly(num_chosen: int
     boundaries = order.boundaries([(0, (row, b"")) for row in range(num_chosen)])
     intervals = order.intervals([(row, b"") for row in range(num_chosen)], boundaries)
     most = max(map(intervals.count, set(intervals)), default=0)
-    assert most == -(-num_chosen // reference_order.NUM_INTERVALS)
-    assert max(intervals, default=0) < reference_order.NUM_INTERVALS
+    assert most == -(-num_chosen // sort_intervals.NUM_INTERVALS)
+    assert max(intervals, default=0) < sort_intervals.NUM_INTERVALS

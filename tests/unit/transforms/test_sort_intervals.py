@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import elements, reference_order, sort_intervals
+from imagebeam.transforms import elements, sort_intervals
 from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask
-from imagebeam.transforms.reference_order import HashOrder, ListedOrder, Order
+from imagebeam.transforms.sort_intervals import HashOrder, ListedOrder, Order
 from imagebeam.transforms.summaries import merge_rankings
 from tests.unit.transforms.small_batches import SetAndRef, rank_plainly
 
@@ -26,8 +26,8 @@ def test_parts_of_an_interval_are_small_and_follow_each_other_however_rows_are_p
     indices: set[int], num_rows: int, max_part_refs: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference_order, "NUM_INTERVALS", 2)
-        patch.setattr(reference_order, "_MAX_PART_REFS", max_part_refs)
+        patch.setattr(sort_intervals, "NUM_INTERVALS", 2)
+        patch.setattr(sort_intervals, "_MAX_PART_REFS", max_part_refs)
         refs = [ref(f"{index}.jpg") for index in indices]
         refs = [each for each in refs if BY_HASH.intervals(BY_HASH.values([each]), ()) == [1]]
         rows = [("train", value, *each) for value, each in zip(BY_HASH.values(refs), refs)]
@@ -84,7 +84,7 @@ def test_whole_dataset_is_ranked_and_summarized_as_its_intervals_are(
     refs = [each._replace(label=str(each.label)) if each.split == "test" else each for each in refs]
     refs = sorted(refs, key=lambda each: (each.key, each.uri))  # of equal keys and addresses, the first listed is first
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reference_order, "NUM_INTERVALS", num_intervals)
+        patch.setattr(sort_intervals, "NUM_INTERVALS", num_intervals)
         patch.setattr(sort_intervals, "_RUN_REFS", run_refs)
         whole, spread = sort_intervals.sort_whole(refs, BY_HASH), sort_spread(refs)
         assert merge_rankings([whole.ranking]) == merge_rankings([spread.ranking])

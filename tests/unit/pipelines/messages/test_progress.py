@@ -19,7 +19,7 @@ import pytest
 from imagebeam import catalog, plural, storage
 from imagebeam.pipelines.messages import command_messages, progress
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.shard import shard_writer
 from tests import patience
@@ -153,7 +153,7 @@ def test_line_names_tf_transform_while_it_starts_and_analyses(dataset: dataset_s
     assert line.line().startswith("listing images... ")
     leave_plan(dataset)
     assert re.fullmatch(r"tf\.Transform analyses the columns\.\.\. \d+ s", line.line())
-    pathlib.Path(dataset.paths.staging(PLAN.fingerprint), output_paths.STAGED_FILES).write_text("{}")
+    pathlib.Path(dataset.paths.staging(PLAN.fingerprint), output_folder.STAGED_FILES).write_text("{}")
     assert line.line().startswith("shards 0/4")
 
 

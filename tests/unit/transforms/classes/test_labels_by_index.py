@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import pytest
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.classes import label_names, labels_by_index
-from imagebeam.transforms.classes.labels_by_index import ListSurvey, ListUse
+from imagebeam.transforms.classes import label_names
+from imagebeam.transforms.classes.label_names import ListSurvey, ListUse
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.sources import image_source, label_rule, reference_rules
 
@@ -32,7 +32,7 @@ def ref(key: str) -> ImageRef:
     ],
 )
 def test_number_of_a_name_stands_before_its_extension(key: str, number: int) -> None:
-    assert labels_by_index.number_of(key) == number
+    assert label_names.number_of(key) == number
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def survey(num_images: int = 3, highest: int = 3, folder_labels: tuple[str, ...]
 @pytest.mark.parametrize(
     ("found", "has_vocabulary"),
     [
-        pytest.param(labels_by_index.NO_LISTS, False, id="no-lists"),
+        pytest.param(label_names.NO_LISTS, False, id="no-lists"),
         pytest.param(survey(), False, id="fits"),
         pytest.param(survey(num_images=2), False, id="one-missing-in-between"),
         pytest.param(survey(folder_labels=("owl",)), True, id="the-vocabulary-decides"),
@@ -103,7 +103,7 @@ def test_survey_is_the_same_however_the_images_are_divided() -> None:
     refs += [ref(f"train/{name}/1.JPEG")._replace(label=name) for name in ("cat", "owl")]
     expected = ListSurvey({"val": ListUse(3, frozenset({"cat", "dog"}), 4, 9)}, frozenset({"cat", "owl"}))
     for start in range(len(refs)):
-        surveyors = [labels_by_index.ListSurveyor(LISTS) for _ in range(3)]
+        surveyors = [label_names.ListSurveyor(LISTS) for _ in range(3)]
         for index, each in enumerate(refs[start:] + refs[:start]):
             surveyors[index % 3].add(each.key, each.label)
         assert _merge_all([surveyor.survey for surveyor in surveyors]) == expected
@@ -116,11 +116,11 @@ def test_rules_tell_how_the_lists_fit() -> None:
     assert listed.lists == ListSurvey({"val": ListUse(3, frozenset({"cat", "dog"}), 3, 7)}, frozenset({"owl"}))
     assert [reject.key for reject in listed.rejects] == [keys[2]]
     without = reference_rules.ReferenceRules(label=label_rule.LabelRule("directory")).apply(listing)
-    assert without.lists == labels_by_index.NO_LISTS
+    assert without.lists == label_names.NO_LISTS
 
 
 def _merge_all(surveys: Iterable[ListSurvey]) -> ListSurvey:
-    merged = labels_by_index.NO_LISTS
+    merged = label_names.NO_LISTS
     for each in surveys:
         merged = merged.merge(each)
     return merged

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.classes import object_classes
+from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.shard import statistics
 from imagebeam.transforms.snapshots import image_states
@@ -13,16 +13,16 @@ IMAGE = structure.check_image(image_sets.make_image(1))
 
 
 def test_objects_are_counted_by_id_and_name() -> None:
-    counted = object_classes.count((10, 2, 10), (b"traffic light", b"cat", b"traffic light"))
+    counted = class_names.count((10, 2, 10), (b"traffic light", b"cat", b"traffic light"))
     assert counted == {"10 traffic light": 2, "2 cat": 1}
-    assert list(object_classes.by_name(counted).items()) == [("cat", 1), ("traffic light", 2)]
-    assert object_classes.by_name({"1 cat": 1, "2 cat": 5}) == {"cat": 6}
-    names = object_classes.names_by_id([counted, {"2 dog": 1}], {0: b"\xff", 2: b"cat"})
+    assert list(class_names.by_name(counted).items()) == [("cat", 1), ("traffic light", 2)]
+    assert class_names.by_name({"1 cat": 1, "2 cat": 5}) == {"cat": 6}
+    names = class_names.names_by_id([counted, {"2 dog": 1}], {0: b"\xff", 2: b"cat"})
     assert names == {0: "\udcff", 2: "cat", 10: "traffic light"}
 
 
 def test_label_map_is_text_of_protobuf() -> None:
-    text = object_classes.label_map({1: 'a "b"\\', 90: "\u00e9"}).decode()
+    text = class_names.label_map({1: 'a "b"\\', 90: "\u00e9"}).decode()
     assert text == 'item {\n  id: 1\n  name: "a \\"b\\"\\\\"\n}\nitem {\n  id: 90\n  name: "\u00e9"\n}\n'
 
 

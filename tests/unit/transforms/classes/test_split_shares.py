@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms.classes import split_shares
+from imagebeam.transforms import stratify_splits
 
 Sizes = Mapping[str, int]
 
@@ -26,7 +26,7 @@ def totals(counts: Mapping[str, tuple[int, ...]]) -> list[int]:
 @example(HARD, [5, 21, 5, 18, 21, 5])
 @example(HARD, [26, 63, 26, 98, 98, 1])
 def test_every_class_and_every_split_comes_within_one_image_of_its_share(sizes: Sizes, parts: list[int]) -> None:
-    counts = split_shares.share_out(sizes, [part / sum(parts) for part in parts])
+    counts = stratify_splits.share_out(sizes, [part / sum(parts) for part in parts])
     exact = [fractions_lib.Fraction(part, sum(parts)) for part in parts]
     assert counts.keys() == sizes.keys()
     for name, row in counts.items():
@@ -40,7 +40,9 @@ def test_every_class_and_every_split_comes_within_one_image_of_its_share(sizes: 
 @given(sizes_of_classes, weights)
 def test_order_of_the_classes_does_not_count(sizes: Sizes, parts: list[int]) -> None:
     fractions = [part / sum(parts) for part in parts]
-    assert split_shares.share_out(dict(reversed(sizes.items())), fractions) == split_shares.share_out(sizes, fractions)
+    assert stratify_splits.share_out(dict(reversed(sizes.items())), fractions) == stratify_splits.share_out(
+        sizes, fractions
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,18 +54,22 @@ def test_order_of_the_classes_does_not_count(sizes: Sizes, parts: list[int]) -> 
     ],
 )
 def test_many_small_classes_give_each_split_its_share(fractions: list[float], expected: list[int]) -> None:
-    counts = split_shares.share_out({f"{index:03}": 4 for index in range(100)}, fractions)
+    counts = stratify_splits.share_out({f"{index:03}": 4 for index in range(100)}, fractions)
     assert totals(counts) == expected
     assert len(collections.Counter(counts.values())) > 1  # not every class is rounded alike
 
 
 def test_share_that_needs_no_rounding_is_exact_in_each_class() -> None:
     sizes = {"ant": 10, "bee": 30, "cow": 200}
-    assert split_shares.share_out(sizes, [0.7, 0.2, 0.1]) == {"ant": (7, 2, 1), "bee": (21, 6, 3), "cow": (140, 40, 20)}
+    assert stratify_splits.share_out(sizes, [0.7, 0.2, 0.1]) == {
+        "ant": (7, 2, 1),
+        "bee": (21, 6, 3),
+        "cow": (140, 40, 20),
+    }
 
 
 def test_nothing_is_shared_out() -> None:
-    assert split_shares.share_out({}, [0.5, 0.5]) == {}
+    assert stratify_splits.share_out({}, [0.5, 0.5]) == {}
 
 
 @pytest.mark.parametrize("sign", [pytest.param(1, id="too-few"), pytest.param(-1, id="too-many")])
@@ -71,6 +77,6 @@ def test_split_that_is_owed_a_whole_image_gets_it_by_way_of_another(sign: int) -
     exact = [[15, 15, 10], [20, 15, 15]]  # in tenths: no class has the first and the last split rounded
     counts = [[1, 2, 1], [2, 1, 2]] if sign > 0 else [[2, 1, 1], [2, 2, 1]]
     owed = [sign * 11, sign * 4, sign * -15]
-    split_shares._settle(counts, exact, owed, 10)
+    stratify_splits._settle(counts, exact, owed, 10)
     assert owed == [sign * 1, sign * 4, sign * -5]
     assert counts == ([[2, 1, 1], [2, 2, 1]] if sign > 0 else [[1, 2, 1], [2, 1, 2]])

@@ -10,13 +10,13 @@ from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline, util
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms.columns import analyze_values, exact_statistics
+from imagebeam.transforms.columns import analyze_values
 
 NUM_VALUES, NUM_QUANTILES = 3000, 7
 COLUMN = np.random.default_rng(5).lognormal(3, 2, NUM_VALUES).astype(np.float32)
 RANKS = [NUM_VALUES * index // NUM_QUANTILES for index in range(1, NUM_QUANTILES)]
 BOUNDARIES = np.sort(COLUMN)[RANKS].tolist()
-MOMENTS = exact_statistics.sum_up(COLUMN)
+MOMENTS = analyze_values.sum_up(COLUMN)
 
 
 def make_batches(seed: int, num_batches: int) -> list[Any]:
@@ -57,7 +57,7 @@ def test_counts_leave_a_bundle_whenever_enough_values_are_pending(monkeypatch: p
     assert taken == [False, False, False, True, False, False, False, True, False, False]
     rest = list(count.finish_bundle())
     assert all(isinstance(each, windowed_value.WindowedValue) for each in rest)
-    assert sum(exact_statistics.total_of(each.value[1]) for each in rest) == 600
+    assert sum(analyze_values.total_of(each.value[1]) for each in rest) == 600
     count.start_bundle()
     assert list(count.finish_bundle()) == []
 
@@ -80,4 +80,4 @@ def test_value_that_is_not_finite_is_an_error_that_names_its_column(transform: A
         if isinstance(transform, beam.DoFn):
             list(transform.process(batch))
         else:
-            transform.add_input(exact_statistics.Moments(), batch)
+            transform.add_input(analyze_values.Moments(), batch)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms.columns import exact_statistics
-from imagebeam.transforms.columns.exact_statistics import Moments
+from imagebeam.transforms.columns import analyze_values
+from imagebeam.transforms.columns.analyze_values import Moments
 
 LARGEST = float(np.finfo(np.float32).max)
 SMALLEST = 2.0**-149
@@ -33,15 +33,15 @@ def bundles(draw: st.DrawFn) -> tuple[Any, list[Any]]:
 
 def quantiles(parts: Sequence[Any], num_quantiles: int) -> list[float]:
     """Returns the boundaries of values in parts, as analyze_values finds them."""
-    by_interval: dict[int, list[exact_statistics.Counts]] = {}
+    by_interval: dict[int, list[analyze_values.Counts]] = {}
     for part in parts:
-        for interval, counts in exact_statistics.count_ordinals(exact_statistics.to_ordinals(part)).items():
+        for interval, counts in analyze_values.count_ordinals(analyze_values.to_ordinals(part)).items():
             by_interval.setdefault(interval, []).append(counts)
-    added = {interval: exact_statistics.add_counts(counts) for interval, counts in by_interval.items()}
-    totals = {interval: exact_statistics.total_of(counts) for interval, counts in added.items()}
+    added = {interval: analyze_values.add_counts(counts) for interval, counts in by_interval.items()}
+    totals = {interval: analyze_values.total_of(counts) for interval, counts in added.items()}
     found: dict[int, float] = {}
-    for interval, wanted in exact_statistics.find_intervals(totals, num_quantiles).items():
-        found.update(exact_statistics.find_boundaries(interval, added[interval], wanted))
+    for interval, wanted in analyze_values.find_intervals(totals, num_quantiles).items():
+        found.update(analyze_values.find_boundaries(interval, added[interval], wanted))
     return [found[index] for index in sorted(found)]
 
 
@@ -52,11 +52,11 @@ def quantiles(parts: Sequence[Any], num_quantiles: int) -> list[float]:
 @given(bundles())
 def test_moments_are_the_same_for_any_order_and_parts(drawn: tuple[Any, list[Any]]) -> None:
     column, parts = drawn
-    together = exact_statistics.sum_up(column)
-    assert Moments().merge(map(exact_statistics.sum_up, parts)) == together
+    together = analyze_values.sum_up(column)
+    assert Moments().merge(map(analyze_values.sum_up, parts)) == together
     nested = Moments()
     for part in reversed(parts):
-        nested = exact_statistics.sum_up(part).merge([nested])
+        nested = analyze_values.sum_up(part).merge([nested])
     assert nested == together
 
 
@@ -67,7 +67,7 @@ def test_moments_are_the_same_for_any_order_and_parts(drawn: tuple[Any, list[Any
 @example(np.array([2**62 + 1, 2**62 - 1, 2**53 + 1], np.int64))
 def test_moments_are_exact_and_rounded_once(column: Any) -> None:
     values = [fractions.Fraction(value) for value in column.astype(np.float64).tolist()]
-    moments = exact_statistics.sum_up(column)
+    moments = analyze_values.sum_up(column)
     mean = sum(values) / fractions.Fraction(max(1, len(values)))
     variance = sum((value - mean) ** 2 for value in values) / fractions.Fraction(max(1, len(values)))
     assert (moments.mean, moments.variance) == (float(mean), float(variance))
@@ -76,7 +76,7 @@ def test_moments_are_exact_and_rounded_once(column: Any) -> None:
 
 def test_moments_are_numpys_to_rounding() -> None:
     column = np.random.default_rng(1).lognormal(3, 2, 5000).astype(np.float32)
-    moments = Moments().merge(exact_statistics.sum_up(part) for part in np.array_split(column, 7))
+    moments = Moments().merge(analyze_values.sum_up(part) for part in np.array_split(column, 7))
     np.testing.assert_allclose(moments.mean, column.astype(np.float64).mean(), rtol=1e-13)
     np.testing.assert_allclose(moments.variance, column.astype(np.float64).var(), rtol=1e-13)
 
@@ -92,7 +92,7 @@ def test_moments_are_numpys_to_rounding() -> None:
     ],
 )
 def test_moments_of_a_few_values(column: list[float], expected: tuple[float, float]) -> None:
-    moments = exact_statistics.sum_up(np.array(column, np.float32))
+    moments = analyze_values.sum_up(np.array(column, np.float32))
     assert (moments.mean, moments.variance) == expected
 
 
@@ -103,11 +103,11 @@ def test_moments_of_a_few_values(column: list[float], expected: tuple[float, flo
 @given(columns)
 def test_ordinals_have_the_order_of_the_values(column: Any) -> None:
     rounded = column.astype(np.float64).astype(np.float32)
-    ordinals = exact_statistics.to_ordinals(column)
+    ordinals = analyze_values.to_ordinals(column)
     assert ordinals.dtype == np.uint32
-    np.testing.assert_array_equal(exact_statistics.to_floats(ordinals), rounded)
-    np.testing.assert_array_equal(exact_statistics.to_floats(np.sort(ordinals)), np.sort(rounded))
-    assert not np.signbit(exact_statistics.to_floats(ordinals)[rounded == 0]).any()
+    np.testing.assert_array_equal(analyze_values.to_floats(ordinals), rounded)
+    np.testing.assert_array_equal(analyze_values.to_floats(np.sort(ordinals)), np.sort(rounded))
+    assert not np.signbit(analyze_values.to_floats(ordinals)[rounded == 0]).any()
 
 
 @settings(deadline=None)
@@ -136,10 +136,10 @@ def test_boundaries_of_a_few_values(column: list[float], expected: list[float]) 
 
 
 def test_counts_stay_small_and_exact_however_often_a_value_occurs() -> None:
-    often = {7: exact_statistics.count_ordinals(np.full(300, 7 << 16, np.uint32))[7]}
+    often = {7: analyze_values.count_ordinals(np.full(300, 7 << 16, np.uint32))[7]}
     assert list(map(len, often[7])) == [2, 2]
-    assert exact_statistics.total_of(exact_statistics.add_counts([often[7]] * 1000)) == 300_000
-    rarely = exact_statistics.count_ordinals(np.arange(1 << 16, dtype=np.uint32))
+    assert analyze_values.total_of(analyze_values.add_counts([often[7]] * 1000)) == 300_000
+    rarely = analyze_values.count_ordinals(np.arange(1 << 16, dtype=np.uint32))
     assert list(rarely) == [0] and sum(map(len, rarely[0])) == 3 << 16
 
 
@@ -149,5 +149,5 @@ def test_counts_stay_small_and_exact_however_often_a_value_occurs() -> None:
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_value_that_is_not_finite_is_an_error_that_names_it_and_its_column(value: str) -> None:
     with pytest.raises(ValueError, match=f"column 'age' holds {value}; expected finite numbers: correct the value, or"):
-        exact_statistics.check_finite(np.array([1, float(value)], np.float32), "age")
-    exact_statistics.check_finite(np.array([1, 2], np.int64), "age")
+        analyze_values.check_finite(np.array([1, float(value)], np.float32), "age")
+    analyze_values.check_finite(np.array([1, 2], np.int64), "age")

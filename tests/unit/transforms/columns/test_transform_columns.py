@@ -11,9 +11,8 @@ import pytest
 from imagebeam import features
 from imagebeam.transforms import elements
 from imagebeam.transforms.columns import transform_columns
-from imagebeam.transforms.columns.transformed_column import ColumnTransform
-from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.output import output_paths, stage_transform
+from imagebeam.transforms.elements import ColumnTransform, ImageRef
+from imagebeam.transforms.output import output_folder
 from tests.unit.transforms import small_dataset
 
 AGE = ColumnTransform("age", "age", 1, features.FLOAT, "z_score")
@@ -87,9 +86,9 @@ def test_stage_copies_both_folders_and_lists_them(tmp_path: pathlib.Path) -> Non
     small_dataset.write_transform(tmp_path / "from")
     (tmp_path / "from/temporary").mkdir()
     (tmp_path / "from/temporary/x").write_bytes(b"3")
-    stage_transform.stage(str(tmp_path / "from"), str(tmp_path / "to"))
-    stage_transform.stage(str(tmp_path / "from"), str(tmp_path / "to"))  # as a bundle that runs twice does
-    listed = json.loads((tmp_path / "to" / output_paths.STAGED_FILES).read_text())
+    output_folder.stage(str(tmp_path / "from"), str(tmp_path / "to"))
+    output_folder.stage(str(tmp_path / "from"), str(tmp_path / "to"))  # as a bundle that runs twice does
+    listed = json.loads((tmp_path / "to" / output_folder.STAGED_FILES).read_text())
     assert listed == {
         name: [len(data), google_crc32c.value(data)]
         for name, data in {"transform_fn/assets/city": b"Rome\n", "transform_fn/saved_model.pb": b"1"}.items()

@@ -22,7 +22,7 @@ from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.commit import commit_checks, commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.html_report import make_report
-from imagebeam.transforms.output import committed_catalog, output_folder, stage_transform
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.reports import stage_report
 from imagebeam.transforms.shard import shard_writer, writer_processes
@@ -48,7 +48,7 @@ class Dataset:
         if self.settings.analyze is not None:
             output = pathlib.Path(self.settings.output)
             small_dataset.write_transform(output.parent / "scratch")
-            stage_transform.stage(str(output.parent / "scratch"), self.settings.paths.staging(self.plan.fingerprint))
+            output_folder.stage(str(output.parent / "scratch"), self.settings.paths.staging(self.plan.fingerprint))
         return small_dataset.write_shards(self.settings, self.plan, self.splits)
 
     def run(self) -> catalog_lib.Catalog | None:
@@ -57,7 +57,7 @@ class Dataset:
 
     def compare(self) -> DatasetPlan:
         """The plan, with the catalog that the output holds now."""
-        found = committed_catalog.find_catalog(self.settings.output)
+        found = output_folder.find_catalog(self.settings.output)
         return dataclasses.replace(self.plan, committed=None if found is None else found.record)
 
     def store_rejects(self) -> list[str]:

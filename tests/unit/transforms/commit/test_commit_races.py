@@ -14,7 +14,7 @@ import pytest
 from imagebeam import storage
 from imagebeam.storage import fsspec_files, remote
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights, publish_dataset, run_record
 from tests import lost_answers, races
 from tests.unit.transforms import small_dataset
@@ -208,7 +208,7 @@ def test_killed_commit_is_known_to_the_next_whatever_answer_is_lost(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "_FIRST_WAIT_SEC", 0.001)
-    paths = output_paths.OutputPaths(f"lossymemory://{tmp_path.name}")
+    paths = output_folder.OutputPaths(f"lossymemory://{tmp_path.name}")
     killed = dataclasses.replace(
         run_record.RunRecord.of_this_process("A", fingerprint="f1"), process=races.pid_of_nobody()
     )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagebeam.transforms.html_report import class_balance
+from imagebeam.transforms.html_report import dataset_facts
 
 
 @pytest.mark.parametrize(
@@ -15,17 +15,17 @@ from imagebeam.transforms.html_report import class_balance
     ],
 )
 def test_balance_of_counts(counts: list[int], ratio: float, median: float, effective: float) -> None:
-    balance = class_balance.balance_of(counts)
+    balance = dataset_facts.balance_of(counts)
     assert (balance.ratio, balance.median) == (ratio, median)
     assert balance.effective == pytest.approx(effective, rel=1e-4)
 
 
 @pytest.mark.parametrize("count", [2, 199, 200, 22_000])
 def test_curve_has_a_bounded_number_of_points_inside_its_box(count: int) -> None:
-    points = class_balance.curve(list(range(count, 0, -1)))
+    points = dataset_facts.curve(list(range(count, 0, -1)))
     assert len(points) <= 200
     assert all(0 <= x <= 400 and 0 <= y <= 64 for x, y in points)
 
 
 def test_dataset_without_classes_has_none() -> None:
-    assert class_balance.describe({}, []) is class_balance.describe({"train": {"a": 0}}, ["a"]) is None
+    assert dataset_facts.describe({}, []) is dataset_facts.describe({"train": {"a": 0}}, ["a"]) is None

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
-from imagebeam.transforms.html_report import (
-    dataset_facts,
-    page,
-    reject_examples,
-    sample_records,
-    thumbnails,
-    visible_text,
-)
+from imagebeam.transforms.html_report import dataset_facts, page, sample_records, thumbnails, visible_text
 from tests import pictures
 
 HOSTILE = [
@@ -98,7 +91,7 @@ def make(
     known: dict[str, Any] = {
         "statistics": dict.fromkeys(splits, table) | {"turned": {"90": 4}},
         "samples": samples,
-        "rejects": {HOSTILE[0]: [reject_examples.RejectExample(HOSTILE[3], HOSTILE[1], HOSTILE[0])] * 3},
+        "rejects": {HOSTILE[0]: [sample_records.RejectExample(HOSTILE[3], HOSTILE[1], HOSTILE[0])] * 3},
         "changes": {"splits": {HOSTILE[0]: {"added": 5}}, "drift": {"labels": {HOSTILE[0]: drift}}},
         "duplicates": [
             {"kind": "near", "distance": 3, "key": HOSTILE[0], "split": HOSTILE[1], "first_key": HOSTILE[3]}

@@ -7,7 +7,7 @@ import pytest
 
 from imagebeam import errors, records, storage
 from imagebeam.transforms.elements import Committed
-from imagebeam.transforms.output import committed_catalog
+from imagebeam.transforms.output import output_folder
 from tests import races
 from tests.unit.transforms import small_dataset
 
@@ -22,14 +22,14 @@ def output(tmp_path: pathlib.Path) -> str:
 
 def test_catalog_is_found_with_its_version_and_bytes(output: str) -> None:
     path = pathlib.Path(output, "catalog.json")
-    found = committed_catalog.find_catalog(output)
+    found = output_folder.find_catalog(output)
     assert found is not None and found.catalog is not None and found.error is None
     data = path.read_bytes()
     assert found.record == Committed("f0", path.stat().st_mtime_ns, len(data), records.extend_crc(0, data))
-    assert committed_catalog.has_bytes_of(str(path), found.record)
+    assert output_folder.has_bytes_of(str(path), found.record)
     path.write_bytes(data.replace(b"f0", b"f9"))
-    assert not committed_catalog.has_bytes_of(str(path), found.record)
-    other = committed_catalog.find_catalog(output)
+    assert not output_folder.has_bytes_of(str(path), found.record)
+    other = output_folder.find_catalog(output)
     assert other is not None and other.record != found.record
     assert isinstance(other.error, errors.CatalogError) and other.record.fingerprint == ""
 
@@ -37,8 +37,8 @@ def test_catalog_is_found_with_its_version_and_bytes(output: str) -> None:
 @pytest.mark.parametrize("folder", ["nothing", "file/below"])
 def test_folder_without_a_catalog_has_none(tmp_path: pathlib.Path, folder: str) -> None:
     (tmp_path / "file").touch()
-    assert committed_catalog.find_catalog(str(tmp_path / folder)) is None
-    assert not committed_catalog.has_bytes_of(str(tmp_path / folder), Committed("f", 1))
+    assert output_folder.find_catalog(str(tmp_path / folder)) is None
+    assert not output_folder.has_bytes_of(str(tmp_path / folder), Committed("f", 1))
 
 
 def test_catalog_that_may_not_be_read_is_recorded_by_its_version(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,11 +46,11 @@ def test_catalog_that_may_not_be_read_is_recorded_by_its_version(output: str, mo
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(storage.LocalStorage, "read", refuse)
-    found = committed_catalog.find_catalog(output)
+    found = output_folder.find_catalog(output)
     path = pathlib.Path(output, "catalog.json")
     assert found is not None and found.record == Committed("", path.stat().st_mtime_ns)
     assert str(found.error) == f"{path} cannot be read (Permission denied); grant read access to it"
-    assert committed_catalog.has_bytes_of(str(path), found.record)
+    assert output_folder.has_bytes_of(str(path), found.record)
 
 
 @pytest.mark.parametrize("replacements", [1, 4, 5])
@@ -69,9 +69,9 @@ def test_catalog_that_is_replaced_while_it_is_read_is_read_again(
     monkeypatch.setattr(storage.LocalStorage, "stat", stat_and_replace)
     if replacements == 5:
         with pytest.raises(storage.ChangedError):
-            committed_catalog.find_catalog(output)
+            output_folder.find_catalog(output)
     else:
-        found = committed_catalog.find_catalog(output)
+        found = output_folder.find_catalog(output)
         assert found is not None and found.record.version == path.stat().st_mtime_ns
 
 
@@ -81,4 +81,4 @@ def test_storage_that_fails_is_no_missing_catalog(output: str, monkeypatch: pyte
 
     monkeypatch.setattr(storage.LocalStorage, "read", fail)
     with pytest.raises(storage.UnavailableError):
-        committed_catalog.find_catalog(output)
+        output_folder.find_catalog(output)

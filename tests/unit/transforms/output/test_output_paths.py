@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import re
 
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 
-PATHS = output_paths.OutputPaths("gs://b/pets")
+PATHS = output_folder.OutputPaths("gs://b/pets")
 
 
 def test_paths_are_below_the_output() -> None:
@@ -21,7 +21,7 @@ def test_paths_are_below_the_output() -> None:
 
 def test_paths_of_one_run_are_new_each_time() -> None:
     for make, pattern in (
-        (output_paths.new_run_id, r"[0-9a-f]{16}"),
+        (output_folder.new_run_id, r"[0-9a-f]{16}"),
         (PATHS.new_transform_folder, r"gs://b/pets/\.imagebeam/transform-[0-9a-f]{8}"),
     ):
         first, second = make(), make()

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.plan import reject_limit
+from imagebeam.transforms.plan import decide_plan
 from imagebeam.transforms.shard import read_ahead
 from tests.unit.transforms import small_dataset
 
@@ -29,7 +29,7 @@ def dataset(tmp_path: pathlib.Path) -> dataset_settings.DatasetSettings:
 def test_find_excess_blames_the_config_if_it_rejects_every_image(
     dataset: dataset_settings.DatasetSettings, rejected: dict[str, int], message: str
 ) -> None:
-    assert str(reject_limit.find_excess(dataset, 3, rejected)).startswith(message)
+    assert str(decide_plan.find_excess(dataset, 3, rejected)).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_find_excess_blames_the_config_if_it_rejects_every_image(
 def test_find_excess_returns_an_error_only_above_the_limit(
     dataset: dataset_settings.DatasetSettings, rejected: int, refused: bool
 ) -> None:
-    assert (reject_limit.find_excess(dataset, 200, {"corrupt": rejected}) is not None) == refused
+    assert (decide_plan.find_excess(dataset, 200, {"corrupt": rejected}) is not None) == refused
 
 
 def test_duplicates_that_were_dropped_do_not_count(dataset: dataset_settings.DatasetSettings) -> None:
-    assert reject_limit.find_excess(dataset, 200, {"corrupt": 2, "duplicate": 100}) is None
-    error = reject_limit.find_excess(dataset, 200, {"corrupt": 3, "duplicate": 100})
+    assert decide_plan.find_excess(dataset, 200, {"corrupt": 2, "duplicate": 100}) is None
+    error = decide_plan.find_excess(dataset, 200, {"corrupt": 3, "duplicate": 100})
     assert str(error).startswith("3 of 200 images were rejected (1.50%; corrupt 3), rejects.max_fraction allows 1.00%")
 
 
@@ -51,7 +51,7 @@ def test_duplicates_that_were_dropped_do_not_count(dataset: dataset_settings.Dat
 def test_find_excess_of_changed_images_says_to_list_again(
     dataset: dataset_settings.DatasetSettings, saved: bool, again: str
 ) -> None:
-    error = reject_limit.find_excess(dataclasses.replace(dataset, saved_listing=saved), 3, {"changed": 2})
+    error = decide_plan.find_excess(dataclasses.replace(dataset, saved_listing=saved), 3, {"changed": 2})
     assert f"allows 1.00%: nothing was committed; 2 changed after the listing: {again}" in str(error)
     assert str(error).endswith("which lists again; for others fix the images or raise rejects.max_fraction")
 
@@ -59,24 +59,24 @@ def test_find_excess_of_changed_images_says_to_list_again(
 def test_note_changed_counts_the_images_and_says_how_to_include_them(
     dataset: dataset_settings.DatasetSettings,
 ) -> None:
-    assert reject_limit.note_changed(dataset, {"corrupt": 3}) == []
-    assert reject_limit.note_changed(dataset, {"changed": 1}) == [
+    assert decide_plan.note_changed(dataset, {"corrupt": 3}) == []
+    assert decide_plan.note_changed(dataset, {"changed": 1}) == [
         "1 image changed after the listing and was rejected; to take it in, run the same command again with --overwrite"
     ]
-    (note,) = reject_limit.note_changed(dataset, {"changed": 1200})
+    (note,) = decide_plan.note_changed(dataset, {"changed": 1200})
     assert note.startswith("1,200 images changed after the listing and were rejected; to take them in, run")
 
 
 def test_images_of_another_size_than_the_table_says_blame_the_table(dataset: dataset_settings.DatasetSettings) -> None:
     trusted = dataclasses.replace(dataset, read_ahead=read_ahead.READ_AHEAD._replace(size_column="bytes"))
     end = "rejected; to take {} in, correct the table and run the same command again with --overwrite"
-    assert reject_limit.note_changed(trusted, {"changed": 1}) == [
+    assert decide_plan.note_changed(trusted, {"changed": 1}) == [
         "1 image differs in size from column 'bytes' of the table and was " + end.format("it")
     ]
-    assert reject_limit.note_changed(trusted, {"changed": 2}) == [
+    assert decide_plan.note_changed(trusted, {"changed": 2}) == [
         "2 images differ in size from column 'bytes' of the table and were " + end.format("them")
     ]
-    error = reject_limit.find_excess(trusted, 3, {"changed": 2})
+    error = decide_plan.find_excess(trusted, 3, {"changed": 2})
     assert "committed; 2 differ in size from column 'bytes' of the table: correct the table; for others fix" in str(
         error
     )
@@ -86,11 +86,11 @@ def test_images_of_another_size_than_the_table_says_blame_the_table(dataset: dat
 def test_every_reason_has_an_advice_or_a_reason_for_none(
     dataset: dataset_settings.DatasetSettings, reason: elements.Reason
 ) -> None:
-    assert (reason in reject_limit._ADVICE) != (reason in reject_limit._NO_ADVICE)
-    advice = reject_limit.advise({reason.value: 2, "not_found": 1})
-    assert advice == reject_limit._ADVICE.get(reason, "")
+    assert (reason in decide_plan._ADVICE) != (reason in decide_plan._NO_ADVICE)
+    advice = decide_plan.advise({reason.value: 2, "not_found": 1})
+    assert advice == decide_plan._ADVICE.get(reason, "")
     without = dataclasses.replace(dataset, max_reject_fraction=-1)  # duplicates that are dropped never count
-    error = str(reject_limit.find_excess(without, 3, {reason.value: 3}, advises=True))
+    error = str(decide_plan.find_excess(without, 3, {reason.value: 3}, advises=True))
     assert error.endswith(f"nothing was committed; {advice}" if advice else ("committed", "raise rejects.max_fraction"))
 
 
@@ -108,7 +108,7 @@ def test_a_run_may_reject_many_images_but_not_all(
     dataset: dataset_settings.DatasetSettings, listed: int, rejected: dict[str, int], message: str | None
 ) -> None:
     lenient = dataclasses.replace(dataset, max_reject_fraction=1.0)
-    error = reject_limit.find_excess(lenient, listed, rejected, advises=True)
+    error = decide_plan.find_excess(lenient, listed, rejected, advises=True)
     assert (error is None) == (message is None)
     assert str(error).startswith(message or "None")
 
@@ -117,11 +117,11 @@ def test_advice_is_for_the_most_frequent_reason_and_only_if_no_image_is_left(
     dataset: dataset_settings.DatasetSettings,
 ) -> None:
     rejected = {"too_small": 2, "truncated": 1}
-    assert str(reject_limit.find_excess(dataset, 3, rejected, advises=True)) == (
+    assert str(decide_plan.find_excess(dataset, 3, rejected, advises=True)) == (
         "3 of 3 images were rejected (100.00%; too_small 2, truncated 1), rejects.max_fraction allows 1.00%: nothing "
         "was committed; lower image.limits.min_side"
     )
     for listed, advises in ((4, True), (3, False)):
-        error = str(reject_limit.find_excess(dataset, listed, rejected, advises))
+        error = str(decide_plan.find_excess(dataset, listed, rejected, advises))
         assert error.endswith("nothing was committed; fix the images or raise rejects.max_fraction")
-    assert reject_limit.advise({}) == ""
+    assert decide_plan.advise({}) == ""

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from imagebeam import errors, look_ahead
-from imagebeam.transforms.output import output_paths
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights, run_record
 from imagebeam.transforms.publish.commit_rights import CommitLock, LockView
 from imagebeam.transforms.publish.run_record import RunRecord
@@ -20,9 +20,9 @@ JOB = {"runner": "DataflowRunner", "name": "cats", "id": "5"}
 
 
 @pytest.fixture
-def paths(tmp_path: pathlib.Path) -> output_paths.OutputPaths:
+def paths(tmp_path: pathlib.Path) -> output_folder.OutputPaths:
     (tmp_path / "out/.imagebeam").mkdir(parents=True)
-    return output_paths.OutputPaths(str(tmp_path / "out"))
+    return output_folder.OutputPaths(str(tmp_path / "out"))
 
 
 def sign(uri: str, run: str, is_gone: bool = False, age: float = 0.0, **fields: object) -> RunRecord:
@@ -41,7 +41,7 @@ def sign(uri: str, run: str, is_gone: bool = False, age: float = 0.0, **fields: 
 
 
 def test_lock_is_held_as_long_as_it_names_the_run(
-    paths: output_paths.OutputPaths, monkeypatch: pytest.MonkeyPatch
+    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_record, "_READ_WAIT_SEC", 0.0)  # of a lock that is not signed
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=False)
@@ -61,7 +61,7 @@ def test_lock_is_held_as_long_as_it_names_the_run(
     ],
 )
 def test_lock_of_another_run_stops_the_commit(
-    paths: output_paths.OutputPaths, fields: dict[str, bool], who: str
+    paths: output_folder.OutputPaths, fields: dict[str, bool], who: str
 ) -> None:
     sign(paths.lock, "other", **fields)
     message = (
@@ -83,7 +83,7 @@ def test_lock_of_another_run_stops_the_commit(
     ],
 )
 def test_job_removes_report_and_lock_if_nobody_else_does(
-    paths: output_paths.OutputPaths, run: str, job: dict[str, str] | None, left: bool, is_gone: bool, is_removed: bool
+    paths: output_folder.OutputPaths, run: str, job: dict[str, str] | None, left: bool, is_gone: bool, is_removed: bool
 ) -> None:
     report = pathlib.Path(paths.report("mine"))
     report.write_text("{}")
@@ -99,7 +99,7 @@ def test_job_removes_report_and_lock_if_nobody_else_does(
 # ---- the commit lock
 
 
-def test_commit_lock_is_there_while_it_is_held(paths: output_paths.OutputPaths) -> None:
+def test_commit_lock_is_there_while_it_is_held(paths: output_folder.OutputPaths) -> None:
     with CommitLock(paths, "mine", "f1").held() as commit_lock:
         found = run_record.read(paths.commit_lock)
         assert found is not None and (found.run, found.fingerprint) == ("mine", "f1")
@@ -120,7 +120,7 @@ def test_commit_lock_is_there_while_it_is_held(paths: output_paths.OutputPaths) 
 )
 @pytest.mark.parametrize("fingerprint", ["f1", "f2"])
 def test_commit_lock_is_taken_over_from_a_run_that_is_gone(
-    paths: output_paths.OutputPaths,
+    paths: output_folder.OutputPaths,
     run: str,
     is_gone: bool,
     age: float,
@@ -145,7 +145,7 @@ def test_commit_lock_is_taken_over_from_a_run_that_is_gone(
 
 @pytest.mark.parametrize("is_renewed", [False, True], ids=["left", "renewed"])
 def test_commit_lock_with_an_impossible_time_is_watched(
-    paths: output_paths.OutputPaths, monkeypatch: pytest.MonkeyPatch, is_renewed: bool
+    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch, is_renewed: bool
 ) -> None:
     now = [time.monotonic()]
     age = -9e9
@@ -171,7 +171,7 @@ def test_commit_lock_with_an_impossible_time_is_watched(
 
 
 @pytest.mark.parametrize("text", ["f1", "", "{"])
-def test_commit_lock_that_is_not_understood_is_taken_over(paths: output_paths.OutputPaths, text: str) -> None:
+def test_commit_lock_that_is_not_understood_is_taken_over(paths: output_folder.OutputPaths, text: str) -> None:
     pathlib.Path(paths.commit_lock).write_text(text)
     with CommitLock(paths, "mine", "f1").held() as commit_lock:
         assert not commit_lock.continues
@@ -179,7 +179,7 @@ def test_commit_lock_that_is_not_understood_is_taken_over(paths: output_paths.Ou
 
 @pytest.mark.parametrize("has_changed", [False, True], ids=["nothing-changed", "files-changed"])
 def test_commit_lock_of_a_commit_that_fails_stays_if_files_changed_and_is_nobodys(
-    paths: output_paths.OutputPaths, has_changed: bool
+    paths: output_folder.OutputPaths, has_changed: bool
 ) -> None:
     with pytest.raises(OSError, match="disk full"), CommitLock(paths, "mine", "f1").held() as commit_lock:
         if has_changed:
@@ -191,7 +191,7 @@ def test_commit_lock_of_a_commit_that_fails_stays_if_files_changed_and_is_nobody
 
 
 def test_commit_lock_is_renewed_twice_a_minute(
-    paths: output_paths.OutputPaths, monkeypatch: pytest.MonkeyPatch
+    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
@@ -207,7 +207,7 @@ def test_commit_lock_is_renewed_twice_a_minute(
 
 
 def test_commit_lock_is_renewed_once_by_many_threads(
-    paths: output_paths.OutputPaths, monkeypatch: pytest.MonkeyPatch
+    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit_lock, renewed = CommitLock(paths, "mine", "f1"), []
     with commit_lock.held():
@@ -221,7 +221,7 @@ def test_commit_lock_is_renewed_once_by_many_threads(
 
 @pytest.mark.parametrize("is_removed", [False, True], ids=["taken-over", "gone"])
 def test_commit_that_was_stopped_notices_the_takeover_and_leaves_the_commit_lock(
-    paths: output_paths.OutputPaths, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch, is_removed: bool
 ) -> None:
     now = time.time()
     message = rf"^another run took over the commit to {paths.output}.*, since this one was stopped for more than 150 s"

@@ -15,8 +15,8 @@ from apache_beam.testing.util import assert_that
 from imagebeam.transforms import elements, list_images, rank_references, sort_intervals, summaries
 from imagebeam.transforms.classes.label_names import LabelNames
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.reference_order import HashOrder
 from imagebeam.transforms.shard import writer_processes
+from imagebeam.transforms.sort_intervals import HashOrder
 from imagebeam.transforms.sources import image_source, path_pattern, reference_rules, split_lists, table_rows
 from imagebeam.transforms.sources.label_rule import LabelRule
 from imagebeam.transforms.sources.listing_rules import NO_RULES, ListingRules
