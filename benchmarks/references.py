@@ -62,7 +62,7 @@ def place(manifest: str, *settings: str) -> None:
 
     from imagebeam.pipelines import job as job_lib
     from imagebeam.pipelines.config import model as config_lib
-    from imagebeam.transforms import list_images, place_in_shards, rank_references, stratify_splits
+    from imagebeam.transforms import list_images, rank_references, stratify_splits, write_shards
     from imagebeam.transforms.plan import plan_dataset
 
     addresses = [f"source.uri={manifest}", f"output.uri={manifest}.output", "output.num_shards=1024"]
@@ -73,7 +73,7 @@ def place(manifest: str, *settings: str) -> None:
         ranked = split | rank_references.RankInSplits(job.order)
         plan_of = plan_dataset.PlanDataset(job.settings, listed.tallies, listed.rejects, job.table)
         plan, ranking = ranked.rankings | plan_of
-        placed = ranked.runs | place_in_shards.PlaceInShards(plan, ranking)
+        placed = ranked.runs | write_shards.PlaceInShards(plan, ranking)
         _ = placed | "Take" >> beam.Map(_count_runs)
 
 

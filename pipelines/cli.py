@@ -19,7 +19,7 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, missing_packages, shell_words
 from imagebeam.pipelines import command_parser, dataset_commands, option_variables
-from imagebeam.pipelines.messages import command_messages, json_log, run_journal, run_outputs, terminal
+from imagebeam.pipelines.messages import json_log, run_journal, run_outputs, terminal
 
 if TYPE_CHECKING:
     from imagebeam.pipelines import call_arguments
@@ -54,7 +54,7 @@ def _has_lost_output(is_committed: bool = False) -> bool:
     if failure is None:
         return False
     done = "; the dataset is committed" if is_committed else ""
-    command_messages.complain(f"cannot write to standard output ({failure.strerror}); part of it is missing{done}")
+    terminal.complain(f"cannot write to standard output ({failure.strerror}); part of it is missing{done}")
     return True
 
 
@@ -67,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         if options.log_format == "json":
             lines = stack.enter_context(json_log.standard_error_as_json(options.verbose))
             lines.context = journal.context
-        outputs = run_outputs.RunOutputs(options, journal, command_messages.warn)
+        outputs = run_outputs.RunOutputs(options, journal, terminal.warn)
         if options.takes_standard_output:
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         try:
@@ -113,9 +113,9 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     known.journal = journal
     journal.input = getattr(known, "input", None)  # as far as known before the config is read
     journal.output = getattr(known, "output", getattr(known, "directory", None))
-    command_messages.quieten(known.verbose)
+    terminal.quieten(known.verbose)
     for name, near_name in known.misspelt:
-        command_messages.warn(f"there is no option for the environment variable {name}; did you mean {near_name}?")
+        terminal.warn(f"there is no option for the environment variable {name}; did you mean {near_name}?")
     with _stopped_by_signals() as stopped_by:
         try:
             outputs.open()
@@ -127,7 +127,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
             advice = "run the same command again" if known.run is _convert else ""
             text = "; ".join(text for text in (_STOPPED[number], str(e) or advice) if text)
             journal.end("interrupted", 128 + number, text)
-            command_messages.tell_failure(text)
+            terminal.tell_failure(text)
             return 128 + number
         except (errors.ImagebeamError, ModuleNotFoundError, OSError) as e:
             if known.verbose and json_log.current() is None:
@@ -135,7 +135,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
             shown = missing_packages.missing_package(e, "this command") if isinstance(e, ModuleNotFoundError) else e
             journal.fail(shown.exit_code if isinstance(shown, errors.ImagebeamError) else 1, str(shown))
             journal.error = e
-            command_messages.tell_failure(str(shown))
+            terminal.tell_failure(str(shown))
             return journal.exit_code
 
 
@@ -220,7 +220,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if transform_version := column_settings.versions(config).get("tensorflow_transform"):
         texts.append(f"tf.Transform {transform_version}")
     if not known.quiet:
-        command_messages.tell(", ".join(texts))
+        terminal.tell(", ".join(texts))
     _import_libraries(config, beam_arguments, known.verbose)
     result, output = convert.run(_request(known, config, beam_arguments), known.journal), str(config.output.uri)
     known.journal.take_catalog(result.catalog)
@@ -236,15 +236,15 @@ def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -
     from imagebeam.pipelines.messages import progress, report_rows
 
     for note in result.plan.notes:
-        command_messages.tell(f"note: {note}")
+        terminal.tell(f"note: {note}")
     if result.state == "kept":
-        command_messages.say(f"{result.message}; nothing to do")
+        terminal.say(f"{result.message}; nothing to do")
         return
     if result.message:
-        command_messages.say(result.message)
+        terminal.say(result.message)
     seconds = None if result.is_attached else time.monotonic() - start  # nobody here saw when the job began
     progress.print_table([*progress.summary_rows(result.catalog, output, seconds), *report_rows.rows(result.report)])
-    command_messages.say(f"next: imagebeam verify {shell_words.quote(output)}")
+    terminal.say(f"next: imagebeam verify {shell_words.quote(output)}")
 
 
 def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_journal.State:
@@ -270,7 +270,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     known.journal.job, known.journal.template = done.job, done.template or None
     known.journal.end("submitted", 0)
     if done.job is None:
-        command_messages.say(f"template written to {done.template}")
+        terminal.say(f"template written to {done.template}")
         return 0
     progress.print_table(
         [
@@ -279,7 +279,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             ("output", output),
         ]
     )
-    command_messages.say(f"next: imagebeam status {shell_words.quote(output)}")
+    terminal.say(f"next: imagebeam status {shell_words.quote(output)}")
     return 0
 
 
@@ -296,7 +296,7 @@ def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if known.quiet:
         return 0
     if result.state == "kept":
-        command_messages.say(f"snapshot {result.snapshot} of {known.directory} stands alone already; nothing to do")
+        terminal.say(f"snapshot {result.snapshot} of {known.directory} stands alone already; nothing to do")
         return 0
     progress.print_table(progress.summary_rows(result.catalog, known.directory, result.seconds))
     return 0
@@ -321,15 +321,15 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
     if known.quiet:
         return 0
     for change in result.changes:
-        command_messages.tell(f"changed: {change}")
+        terminal.tell(f"changed: {change}")
     for note in result.notes:
-        command_messages.tell(f"note: {note}")
+        terminal.tell(f"note: {note}")
     if result.state == "kept":
-        command_messages.say(f"the index of {known.directory} fits its shards; nothing to do")
+        terminal.say(f"the index of {known.directory} fits its shards; nothing to do")
         return 0
     progress.print_table(index_dataset.result_rows(result, known.directory))
     command = "index" if result.state == "planned" else "verify"
-    command_messages.say(f"next: imagebeam {command} {shell_words.quote(known.directory)}")
+    terminal.say(f"next: imagebeam {command} {shell_words.quote(known.directory)}")
     return 0
 
 
@@ -348,14 +348,14 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         command = _convert_command(known, beam_arguments, config)
         convert.check_plan(_request(known, config, beam_arguments))  # before the input is listed, which may take long
         config = convert.save_listing(config, known.save_listing)
-        command_messages.say(f"listed into {known.save_listing}; next: {command}")
+        terminal.say(f"listed into {known.save_listing}; next: {command}")
     _import_libraries(config, beam_arguments, known.verbose)
     planned = convert.run_plan(_request(known, config, beam_arguments), known.journal)
     known.journal.end(_STATES_OF_PLAN[planned.action], planned.exit_code, planned.message)
     progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     if planned.action == "write":
         for number, command in enumerate(recognized.next):
-            command_messages.say(f"{'or' if number else 'next'}: {command}")
+            terminal.say(f"{'or' if number else 'next'}: {command}")
     return planned.exit_code
 
 
@@ -370,9 +370,9 @@ def _init(known: argparse.Namespace, _: list[str]) -> int:
     init_config.write(written, known.output, known.force)
     progress.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
     first, *others = init_config.next_commands(known.output)
-    command_messages.say(f"next: {first}")
+    terminal.say(f"next: {first}")
     for command in others:
-        command_messages.say(f"then: {command}")
+        terminal.say(f"then: {command}")
     return 0
 
 

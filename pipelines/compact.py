@@ -30,7 +30,7 @@ def add_steps(
     catalog: catalog_lib.Catalog,
 ) -> None:
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
-    from imagebeam.transforms import place_in_shards, rank_references, write_shards
+    from imagebeam.transforms import rank_references, write_shards
     from imagebeam.transforms.commit import commit_dataset
     from imagebeam.transforms.plan import plan_compaction
     from imagebeam.transforms.reports import store_dead_letters
@@ -44,7 +44,7 @@ def add_steps(
     ranked = listed.refs | "Rank" >> rank_references.RankInSplits(order)  # SortedRun; PartialRanking
     plan_of = plan_compaction.PlanCompaction(settings, listed.early_rejects)
     plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
-    placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
+    placed = ranked.runs | "Place" >> write_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     written = placed | "Write" >> write_shards.WriteShards(plan, settings)  # WrittenShard
     store = store_dead_letters.StoreDeadLetters(settings, plan)
     rejects = listed.early_rejects | "StoreDeadLetters" >> store  # file name

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
     """Adds the steps of a job to the pipeline, from the listing to the commit, or to the plan alone."""
-    from imagebeam.transforms import drop_duplicates, list_images, place_in_shards, rank_references, stratify_splits
+    from imagebeam.transforms import drop_duplicates, list_images, rank_references, stratify_splits, write_shards
     from imagebeam.transforms.columns import transform_columns
     from imagebeam.transforms.commit import commit_dataset  # late: import Beam
     from imagebeam.transforms.duplicates import report_duplicates
@@ -57,7 +57,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     if plan_only:
         return
     _ = plan | "StageInputs" >> plan_dataset.StageInputs(settings)
-    placed = ranked.runs | "Place" >> place_in_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
+    placed = ranked.runs | "Place" >> write_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
     written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard

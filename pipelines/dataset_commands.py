@@ -14,7 +14,7 @@ import time
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, plural
-from imagebeam.pipelines.messages import command_messages, run_journal, terminal
+from imagebeam.pipelines.messages import run_journal, terminal
 
 _MAX_NOTES = 100  # problems of a dataset in a summary
 
@@ -43,11 +43,11 @@ def remove_snapshots(directory: str, num_kept: int) -> None:
     removal = keep_snapshots.keep_snapshots(directory, num_kept)
     if removal.removed:
         files = plural.count(removal.num_files, "file")
-        command_messages.say(
+        terminal.say(
             f"removed {plural.count(len(removal.removed), 'snapshot')}: {', '.join(removal.removed)} ({files})"
         )
     if removal.pinned:
-        command_messages.say(f"kept, because pinned: {', '.join(removal.pinned)}")
+        terminal.say(f"kept, because pinned: {', '.join(removal.pinned)}")
 
 
 def status(known: argparse.Namespace, _: list[str]) -> int:
@@ -77,11 +77,11 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
     journal.take_catalog(result.catalog)
     journal.notes = [str(problem) for problem in result.problems[:_MAX_NOTES]]
     for problem in result.problems:
-        command_messages.complain(str(problem))
+        terminal.complain(str(problem))
     counts = result.catalog.counts
     decoded = ", every image decoded" if known.decode else ""
     if result.problems:
-        command_messages.complain(result.advice)
+        terminal.complain(result.advice)
         journal.end("failed", errors.VerificationError.exit_code, result.advice)
         return errors.VerificationError.exit_code
     journal.end("verified", 0)
@@ -92,7 +92,7 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
         f"{known.directory}{which}: {records} in {plural.count(result.num_shards, 'shard')} "
         f"{'matches' if counts.written == 1 else 'match'} the catalog{decoded} ({time.monotonic() - start:.1f} s)"
     )
-    command_messages.say_in_lines(shown, indent=2)
+    terminal.say_in_lines(shown, indent=2)
     return 0
 
 
@@ -105,18 +105,18 @@ def inspect(known: argparse.Namespace, _: list[str]) -> int:
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
     progress.print_table(inspect_dataset.catalog_rows(catalog, directory))
-    command_messages.say("features of each example:")
+    terminal.say("features of each example:")
     progress.print_table(inspect_dataset.feature_rows(catalog))
     for index, values in zip(range(known.n or 0), inspect_dataset.read_examples(directory, catalog, split)):
         print()
         shown = f"{split} {index}: {inspect_dataset.describe_example(values)}"
-        command_messages.say_in_lines(shown, indent=2)
+        terminal.say_in_lines(shown, indent=2)
         if terminal.reader_has_gone() and known.save_to is None:
-            return command_messages.NOBODY_READS
+            return terminal.NOBODY_READS
     if known.save_to is not None:
         paths = inspect_dataset.save_images(directory, catalog, split, known.n or 5, known.save_to)
         print()
-        command_messages.say(f"{plural.count(len(paths), 'image')} written to {known.save_to}")
+        terminal.say(f"{plural.count(len(paths), 'image')} written to {known.save_to}")
     return 0
 
 
@@ -125,7 +125,7 @@ def report(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import report_dataset
 
     num_bytes = report_dataset.write_report(known.directory, known.output, known.snapshot)
-    command_messages.say(f"{plural.format_bytes(num_bytes)} written to {known.output}: open it in a browser")
+    terminal.say(f"{plural.format_bytes(num_bytes)} written to {known.output}: open it in a browser")
     return 0
 
 
@@ -141,7 +141,7 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
     split = known.split or ("train" if "train" in dataset.splits else next(iter(dataset.splits)))
     _check_split(split.partition("[")[0], dataset.catalog)
     _import_tensorflow(known.verbose)
-    command_messages.tell(f"measuring 4 x {known.seconds:g} s; other running programs lower the result")
+    terminal.tell(f"measuring 4 x {known.seconds:g} s; other running programs lower the result")
     result = bench_reader.run_bench(
         dataset,
         split,
@@ -155,7 +155,7 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
         print(json.dumps(result.to_json(), indent=1))
         return 0
     progress.print_table(bench_reader.bench_rows(result))
-    command_messages.say_in_lines(bench_reader.summarize(result), indent=2)
+    terminal.say_in_lines(bench_reader.summarize(result), indent=2)
     return 0
 
 

@@ -134,7 +134,10 @@ class Job:
 
     @property
     def writer(self) -> type[write_shards.WriteShards] | type[write_shards_with_beam.WriteShardsWithBeam]:
-        from imagebeam.transforms import write_shards, write_shards_with_beam  # late: import Beam
+        from imagebeam.transforms import (
+            write_shards,  # late: import Beam
+            write_shards_with_beam,
+        )
 
         return write_shards_with_beam.WriteShardsWithBeam if self.with_beam else write_shards.WriteShards
 

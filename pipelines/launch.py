@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeAlias
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines.beam import hold_signals, job_servers, prism, runners
+from imagebeam.pipelines.beam import hold_signals, job_servers, runners
 from imagebeam.pipelines.messages import job_progress, progress, run_journal
 from imagebeam.pipelines.runs import dataflow_options, finished_work, output_lock, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings
@@ -257,7 +257,7 @@ def _run_and_wait(pipeline: beam.Pipeline) -> None:
         pipeline.run().wait_until_finish()
         return
     result = None
-    with prism.broken_streams_ignored(), _unprinted(), job_servers.ended(runner):
+    with job_servers.broken_streams_ignored(), _unprinted(), job_servers.ended(runner):
         try:
             with hold_signals.held_back():
                 result = pipeline.run()

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, plural, snapshots, storage
 from imagebeam.pipelines.messages import job_progress
-from imagebeam.pipelines.runs import dataflow_jobs, finished_work, job_states, last_run, lock_verdicts, remote_job
+from imagebeam.pipelines.runs import finished_work, output_lock, remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
@@ -122,7 +122,7 @@ def _look(output: str) -> Status:
     record = run_record.read(paths.lock)
     known = Status(output, "nothing", catalog=_find_catalog(output))
     if record is not None:
-        job = lock_verdicts.job_in(record)
+        job = output_lock.job_in(record)
         known = _of_process(known, record) if job is None else _of_job(known, job, paths)
     if known.state in ("running", "unknown"):
         return known
@@ -130,7 +130,7 @@ def _look(output: str) -> Status:
     with contextlib.suppress(storage.UnavailableError):  # how the run ended is what counts
         shards = finished_work.count_finished_shards(paths.output)
     known = dataclasses.replace(known, keeps_shards=bool(shards))
-    last = last_run.read(paths.output) if record is None else None
+    last = remote_job.read_last_run(paths.output) if record is None else None
     if last is not None:
         ended: Summary = "cancelled" if last.state == "cancelled" else "failed"
         return dataclasses.replace(
@@ -195,12 +195,12 @@ def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_folder.Outpu
     """Returns the status of an output whose lock names a job."""
     try:
         service = remote_job.service_of(job)
-        seen = dataflow_jobs.look_up(service, job.id, job.name)
+        seen = remote_job.look_up_on_dataflow(service, job.id, job.name)
         job, state = dataclasses.replace(job, id=seen.id), seen.state
         counters: Mapping[str, int] = {}
         with contextlib.suppress(OSError, errors.ConfigError):  # the state is what counts
             counters = service.counters(job.id) if job.id else {}
-        if state not in job_states.ENDED:
+        if state not in remote_job.ENDED:
             doing = job_progress.describe(state, counters)
             return dataclasses.replace(known, state="running", doing=doing, job=job, counters=counters)
         if state == "done":
@@ -214,7 +214,7 @@ def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_folder.Outpu
         return dataclasses.replace(known, state=ended, job=job, counters=counters, causes=causes)
     except (OSError, errors.ConfigError) as e:
         cause = str(getattr(e, "strerror", None) or e)
-        release = lock_verdicts.advise_release(paths.lock, job, e)
+        release = output_lock.advise_release(paths.lock, job, e)
         return dataclasses.replace(known, state="unknown", job=job, causes=[cause], release=release)
 
 

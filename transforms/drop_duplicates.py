@@ -11,8 +11,8 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import counters, elements, ref_batches, spread_rows, step
-from imagebeam.transforms.duplicates import find_duplicates, match_hashes
+from imagebeam.transforms import elements, step
+from imagebeam.transforms.duplicates import find_duplicates
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import deadly_images, image_hashes, read_images, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
@@ -24,17 +24,17 @@ _MAX_WAITING = 16  # unfinished calls in writer processes
 class DistinctImages(NamedTuple):
     """The outputs of DropDuplicates."""
 
-    images: beam.PCollection[ref_batches.RefBatch]
+    images: beam.PCollection[step.RefBatch]
     rejects: beam.PCollection[elements.Reject]  # also those of earlier steps
     duplicates: "beam.PCollection[elements.Duplicate] | None" = None  # that were dropped; None if nothing is dropped
 
 
-class _SpreadFn(spread_rows.SpreadRowsFn):
+class _SpreadFn(step.SpreadRowsFn):
     """References -> (interval of keys, packed references)."""
 
-    def process(self, refs: ref_batches.RefBatch) -> Iterator[spread_rows.PackedRows]:
+    def process(self, refs: step.RefBatch) -> Iterator[step.PackedRows]:
         for ref in refs:
-            self.add(spread_rows.interval_of_key(ref.key), ref)
+            self.add(step.interval_of_key(ref.key), ref)
         if self.is_full:
             yield from self.take()
 
@@ -78,7 +78,7 @@ class _HashImagesFn(beam.DoFn):
 
 
 def _key_by_interval(duplicate: elements.Duplicate) -> tuple[int, elements.Duplicate]:
-    return spread_rows.interval_of_key(duplicate.key), duplicate
+    return step.interval_of_key(duplicate.key), duplicate
 
 
 class _DropFn(beam.DoFn):
@@ -89,23 +89,23 @@ class _DropFn(beam.DoFn):
         dropped = {duplicate.key: duplicate for duplicate in found["duplicates"]}
         for block in found["refs"]:
             refs = elements.unpack_refs(block)
-            yield from ref_batches.batch(ref for ref in refs if ref.key not in dropped)
+            yield from step.batch(ref for ref in refs if ref.key not in dropped)
             for ref in refs:
                 if ref.key in dropped:
                     yield beam.pvalue.TaggedOutput("rejects", reject_of(dropped[ref.key]))
-        counters.count_rejects({elements.Reason.DUPLICATE.value: len(dropped)})
+        step.count_rejects({elements.Reason.DUPLICATE.value: len(dropped)})
 
 
 def reject_of(duplicate: elements.Duplicate) -> elements.Reject:
     """Returns the dead letter of an image that repeats another one."""
     like = "it has the bytes of"
     if duplicate.kind == "near":
-        like = f"its perceptual hash differs in {duplicate.distance} bits of {match_hashes.HASH_BITS} from that of"
+        like = f"its perceptual hash differs in {duplicate.distance} bits of {find_duplicates.HASH_BITS} from that of"
     first = f"{like} {duplicate.first_key!r} in split {duplicate.first_split}, {duplicate.first_uri}"
     return elements.Reject(duplicate.key, duplicate.uri, "duplicates", elements.Reason.DUPLICATE, first)
 
 
-@decorators.with_input_types(ref_batches.RefBatch)
+@decorators.with_input_types(step.RefBatch)
 @dataclasses.dataclass
 class DropDuplicates(step.Step):
     """Leaves one of several images that are the same, if `duplicates` drops the others; they become rejects."""
@@ -116,13 +116,13 @@ class DropDuplicates(step.Step):
     rejects: beam.PCollection[elements.Reject]  # of earlier steps
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> DistinctImages:
+    def expand(self, refs: beam.PCollection[step.RefBatch]) -> DistinctImages:
         dropping = self.settings.only("drop")
         hasher = dropping.hasher(self.policy.limits)
         if hasher is None:
             return DistinctImages(refs, self.rejects)
         reader = read_images.ImageReader(self.policy, self.read_ahead, hasher)
-        spread = refs | "SpreadByKey" >> beam.ParDo(_SpreadFn()).with_output_types(spread_rows.PackedRows)
+        spread = refs | "SpreadByKey" >> beam.ParDo(_SpreadFn()).with_output_types(step.PackedRows)
         duplicates = (
             spread
             | "GroupToRead" >> beam.GroupByKey()  # (interval, [packed references])
@@ -139,8 +139,8 @@ class DropDuplicates(step.Step):
             | "MeetDuplicates" >> beam.CoGroupByKey()  # (interval, {refs: [packed rows], duplicates: [Duplicate]})
             | "Drop"
             >> beam.ParDo(_DropFn())
-            .with_output_types(ref_batches.RefBatch, rejects=elements.Reject)
+            .with_output_types(step.RefBatch, rejects=elements.Reject)
             .with_outputs("rejects", main="images")
         )
         rejects = (self.rejects, kept.rejects) | "AllRejects" >> beam.Flatten()
-        return DistinctImages(ref_batches.typed(kept.images), rejects, duplicates)
+        return DistinctImages(step.typed(kept.images), rejects, duplicates)

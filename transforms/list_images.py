@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import counters, elements, rank_references, ref_batches, sort_intervals, step, summaries
+from imagebeam.transforms import elements, rank_references, sort_intervals, step, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import SortedRun
 from imagebeam.transforms.sources import files, image_source, reference_rules
@@ -19,7 +19,7 @@ from imagebeam.transforms.summaries import PartialRanking
 class ListedImages(NamedTuple):
     """The outputs of ListImages."""
 
-    images: beam.PCollection[ref_batches.RefBatch]
+    images: beam.PCollection[step.RefBatch]
     rejects: beam.PCollection[elements.Reject]
     tallies: beam.PCollection[summaries.Tally]
     ranked: "rank_references.RankedReferences | None" = None  # of images that are not among `images`
@@ -121,12 +121,12 @@ class _OpenListingFn(beam.DoFn):
     """A listing -> references, rejects and tally; sorted runs and rankings if it is ranked."""
 
     def process(self, element: image_source.Listing) -> Iterator[Any]:
-        yield from ref_batches.batch(elements.unpack_refs(element.packed_refs))
+        yield from step.batch(elements.unpack_refs(element.packed_refs))
         for reject in element.rejects:
             yield beam.pvalue.TaggedOutput("rejects", reject)
-        counters.count_rejects(collections.Counter(reject.reason.value for reject in element.rejects))
+        step.count_rejects(collections.Counter(reject.reason.value for reject in element.rejects))
         listed = element.num_refs + len(element.rejects)
-        counters.count(counters.LISTED, listed)
+        step.count(step.LISTED, listed)
         tally = summaries.Tally(listed, element.passed_over, element.problems, element.lists, element.features)
         yield beam.pvalue.TaggedOutput("tallies", tally)
         if element.ranked is not None:
@@ -189,7 +189,7 @@ class ListImages(step.Step):
         if token is None:
             listings = listings | "ApplyRules" >> beam.Map(self.rules.apply).with_output_types(Any)
         opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn()).with_output_types(
-            ref_batches.RefBatch, **outputs
+            step.RefBatch, **outputs
         ).with_outputs(*outputs, main="images")
         ranked = rank_references.RankedReferences(opened.runs, opened.rankings) if may_be_ranked else None
-        return ListedImages(ref_batches.typed(opened.images), opened.rejects, opened.tallies, ranked)
+        return ListedImages(step.typed(opened.images), opened.rejects, opened.tallies, ranked)

@@ -17,7 +17,7 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, ref_batches, sort_intervals, spread_rows, step, summaries
+from imagebeam.transforms import elements, sort_intervals, step, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import NUM_INTERVALS, HashOrder, ListedOrder, Order, PackedRows, SortedRun
 from imagebeam.transforms.summaries import MAX_DUPLICATES, IntervalSummary, PartialRanking
@@ -26,7 +26,7 @@ _NUM_QUANTILE_REFS = 16 * NUM_INTERVALS  # references whose order values bound t
 _MAX_SENT = 4_000  # references, about, that a writer process sorts at once: 20 ms
 _MAX_TASKS = 8  # unfinished, of writer processes
 
-KeyedRefs = tuple[str, ref_batches.RefBatch]  # name of the set, references
+KeyedRefs = tuple[str, step.RefBatch]  # name of the set, references
 
 
 _BY_KEY = HashOrder(0, b"imagebeam.key")
@@ -39,7 +39,7 @@ class RankedReferences(NamedTuple):
     rankings: beam.PCollection[PartialRanking]
 
 
-class _SpreadFn(spread_rows.SpreadRowsFn):
+class _SpreadFn(step.SpreadRowsFn):
     """(set, references) -> (interval, PackedRows)."""
 
     def __init__(self, order: Order, max_plain_bytes: int):
@@ -154,17 +154,17 @@ def first_rank(run: SortedRun, ranking: summaries.Ranking) -> int:
 
 
 def key_by(
-    refs: beam.PCollection[ref_batches.RefBatch], label: str, set_of: Callable[[elements.ImageRef], str]
+    refs: beam.PCollection[step.RefBatch], label: str, set_of: Callable[[elements.ImageRef], str]
 ) -> beam.PCollection[KeyedRefs]:
     """Divides batches of references into those of each set."""
     divided = refs | label >> beam.FlatMap(_divide, set_of=set_of).with_output_types(KeyedRefs)
-    return ref_batches.typed(divided, KeyedRefs)
+    return step.typed(divided, KeyedRefs)
 
 
-def _divide(refs: ref_batches.RefBatch, set_of: Callable[[elements.ImageRef], str]) -> Iterable[KeyedRefs]:
-    sets: dict[str, ref_batches.RefBatch] = {}
+def _divide(refs: step.RefBatch, set_of: Callable[[elements.ImageRef], str]) -> Iterable[KeyedRefs]:
+    sets: dict[str, step.RefBatch] = {}
     for ref in refs:
-        sets.setdefault(set_of(ref), ref_batches.RefBatch()).append(ref)
+        sets.setdefault(set_of(ref), step.RefBatch()).append(ref)
     return sets.items()
 
 
@@ -210,7 +210,7 @@ def _split_of(ref: elements.ImageRef) -> str:
     return ref.split
 
 
-@decorators.with_input_types(ref_batches.RefBatch)
+@decorators.with_input_types(step.RefBatch)
 @dataclasses.dataclass
 class RankInSplits(step.Step):
     """Ranks every reference inside its split."""
@@ -219,7 +219,7 @@ class RankInSplits(step.Step):
     ranked: RankedReferences | None = None  # references that have their ranks already: then these are all of a dataset
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> RankedReferences:
+    def expand(self, refs: beam.PCollection[step.RefBatch]) -> RankedReferences:
         keyed = key_by(refs, "KeyBySplit", _split_of)  # (split, RefBatch)
         found = keyed | "RankReferences" >> RankReferences(self.order)
         if self.ranked is None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, hashing, rank_references, ref_batches, sort_intervals, step
+from imagebeam.transforms import elements, hashing, rank_references, sort_intervals, step
 from imagebeam.transforms.sources import split_rule
 
 _NUM_TABLES = 16  # workers that add up counts; with 21,841 classes each has 1.4 million of 8 bytes
@@ -116,7 +116,7 @@ class _SplitFn(beam.DoFn):
 
     def process(
         self, element: tuple[int, Iterable[sort_intervals.PackedRows]], cuts: Sequence[bytes]
-    ) -> Iterator[ref_batches.RefBatch]:
+    ) -> Iterator[step.RefBatch]:
         if cuts is not self._packed:  # the same for all elements of a bundle
             rows = itertools.chain.from_iterable(map(elements.unpack_rows, cuts))
             self._packed, self._cuts = cuts, {name: Cuts(starts, splits) for name, starts, splits in rows}
@@ -127,7 +127,7 @@ class _SplitFn(beam.DoFn):
                 refs = list(elements.rows_of(columns))
                 split_at = self._cuts[name].split_in(interval, num_before[name])
                 divide = _split_groups if self._is_grouped else _split_images
-                yield from ref_batches.batch(divide(refs, split_at))
+                yield from step.batch(divide(refs, split_at))
                 num_before[name] += len(refs)
 
 
@@ -163,7 +163,7 @@ class CutClasses(step.Step):
     divide: Divide
     is_grouped: bool = False  # whether images that follow each other in one group stay together
 
-    def expand(self, refs: beam.PCollection[rank_references.KeyedRefs]) -> beam.PCollection[ref_batches.RefBatch]:
+    def expand(self, refs: beam.PCollection[rank_references.KeyedRefs]) -> beam.PCollection[step.RefBatch]:
         intervals = refs | "GroupInIntervals" >> rank_references.GroupInIntervals(self.order)  # (interval, [rows])
         counts = (
             intervals
@@ -186,7 +186,7 @@ class CutClasses(step.Step):
             | "Gather" >> beam.Map(_gather, packed=beam.pvalue.AsIter(cuts)).with_output_types(Any)
         )
         split = beam.ParDo(_SplitFn(self.order, self.is_grouped), cuts=beam.pvalue.AsSingleton(gathered))
-        return ref_batches.typed(intervals | "Split" >> split.with_output_types(ref_batches.RefBatch))
+        return step.typed(intervals | "Split" >> split.with_output_types(step.RefBatch))
 
 
 _Row = list[int]  # one number for each split
@@ -293,8 +293,8 @@ def _group_of(ref: elements.ImageRef) -> str:
     return ascii(ref.group or ref.key)
 
 
-def _with_majority_label(element: tuple[str, Iterable[ref_batches.RefBatch]]) -> rank_references.KeyedRefs:
-    refs = ref_batches.RefBatch(itertools.chain.from_iterable(element[1]))
+def _with_majority_label(element: tuple[str, Iterable[step.RefBatch]]) -> rank_references.KeyedRefs:
+    refs = step.RefBatch(itertools.chain.from_iterable(element[1]))
     return ascii(majority_label(refs)), refs
 
 
@@ -338,7 +338,7 @@ def _divide(sizes: Mapping[str, int], rule: split_rule.SplitRule) -> dict[str, D
     return {name: divide_class(rule, division) for name, division in divide_classes(rule, sizes).items()}
 
 
-@decorators.with_input_types(ref_batches.RefBatch)
+@decorators.with_input_types(step.RefBatch)
 @dataclasses.dataclass
 class StratifySplits(step.Step):
     """Gives references their splits by their rank among those of their label, if the rule is stratified.
@@ -348,14 +348,14 @@ class StratifySplits(step.Step):
 
     rule: split_rule.SplitRule
 
-    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> beam.PCollection[ref_batches.RefBatch]:
+    def expand(self, refs: beam.PCollection[step.RefBatch]) -> beam.PCollection[step.RefBatch]:
         if not self.rule.stratify:
             return refs
         if self.rule.grouped:
             groups = rank_references.key_by(refs, "KeyByGroup", _group_of) | "Group" >> beam.GroupByKey()
             with_label = beam.Map(_with_majority_label).with_output_types(rank_references.KeyedRefs)
             labelled = groups | "MajorityLabel" >> with_label  # (label, RefBatch) from (group, [RefBatch])
-            keyed = ref_batches.typed(labelled, rank_references.KeyedRefs)
+            keyed = step.typed(labelled, rank_references.KeyedRefs)
         else:
             keyed = rank_references.key_by(refs, "KeyByLabel", _label_of)
         field = "group" if self.rule.grouped else "key"

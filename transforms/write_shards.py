@@ -1,17 +1,76 @@
-"""Writes shards, one per element."""
+"""Gathers the references of each planned shard, and writes the shards, one per element."""
 
 import collections
 import concurrent.futures
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import apache_beam as beam
 from apache_beam.transforms import window
+from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards, step
+from imagebeam.transforms import dataset_settings, elements, rank_references, sort_intervals, step, summaries
 from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
+
+ShardKey = tuple[str, int]  # split, shard index
+PackedRun = tuple[int, bytes]  # first rank, packed references
+PlacedShard = tuple[ShardKey, Iterable[PackedRun]]
+
+
+class _CutIntoShardsFn(beam.DoFn):
+    """A sorted run -> (shard, part of the run)."""
+
+    def process(
+        self, run: sort_intervals.SortedRun, plan: elements.DatasetPlan, ranking: summaries.Ranking
+    ) -> Iterator[tuple[ShardKey, PackedRun]]:
+        if plan.action != "write":
+            return
+        split, _, _, num_refs, packed = run
+        planned, start = plan.splits[split], rank_references.first_rank(run, ranking)
+        end, first_shard = start + num_refs, planned.shard_of(start)
+        if end <= planned.shard_start(first_shard + 1):
+            yield (split, first_shard), (start, packed)
+            return
+        refs, rank = elements.unpack_refs(packed), start
+        while rank < end:
+            shard_index = planned.shard_of(rank)
+            stop = min(end, planned.shard_start(shard_index + 1))
+            yield (split, shard_index), (rank, elements.pack_refs(refs[rank - start : stop - start]))
+            rank = stop
+
+
+def _every_shard(plan: elements.DatasetPlan) -> Iterator[tuple[ShardKey, PackedRun]]:
+    """Yields an empty run for every planned shard, so that a shard without images is written too."""
+    if plan.action == "write":
+        for split, planned in plan.splits.items():
+            for shard_index in range(planned.num_shards):
+                yield (split, shard_index), (planned.shard_start(shard_index), b"")
+
+
+@decorators.with_input_types(sort_intervals.SortedRun)
+@dataclasses.dataclass
+class PlaceInShards(step.Step):
+    """Sorted runs -> the references of each planned shard: equal to within one in every split.
+
+    A shard is a run of consecutive ranks in the order of the keys' hashes, so its content depends on the set of keys
+    and the number of shards alone.
+    """
+
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    ranking: beam.PCollection[summaries.Ranking]  # one element
+
+    def expand(self, runs: beam.PCollection[sort_intervals.SortedRun]) -> beam.PCollection[PlacedShard]:
+        part_type = tuple[ShardKey, PackedRun]
+        parts = runs | "CutIntoShards" >> beam.ParDo(
+            _CutIntoShardsFn(),
+            plan=beam.pvalue.AsSingleton(self.plan),
+            ranking=beam.pvalue.AsSingleton(self.ranking),
+        ).with_output_types(part_type)
+        every = self.plan | "EveryShard" >> beam.FlatMap(_every_shard).with_output_types(part_type)
+        return (parts, every) | "WithEmptyShards" >> beam.Flatten() | "GroupShards" >> beam.GroupByKey()
+
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_WAITING = 8  # unfinished tasks of writer processes: enough to keep them busy without holding many references
@@ -29,9 +88,7 @@ class _WriteShardFn(beam.DoFn):
         self._futures: collections.deque[concurrent.futures.Future[elements.WrittenShard]] = collections.deque()
         self._write: Callable[[shard_writer.ShardTask], elements.WrittenShard] | None = None
 
-    def process(
-        self, element: place_in_shards.PlacedShard, plan: elements.DatasetPlan
-    ) -> Iterator[elements.WrittenShard]:
+    def process(self, element: PlacedShard, plan: elements.DatasetPlan) -> Iterator[elements.WrittenShard]:
         (split, shard_index), runs = element
         task = shard_writer.ShardTask(split, shard_index, plan.splits[split].num_shards, tuple(runs))
         pool = writer_processes.find(self._writers)
@@ -61,7 +118,7 @@ class _WriteShardFn(beam.DoFn):
 
     @staticmethod
     def _counted(written: elements.WrittenShard) -> elements.WrittenShard:
-        counters.count_written(written)
+        step.count_written(written)
         _LOGGER.debug(
             "%s %s: %d records, %d bytes, rejects %s",
             "kept" if written.is_kept else "wrote",
@@ -80,7 +137,7 @@ class WriteShards(step.Step):
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     settings: dataset_settings.DatasetSettings
 
-    def expand(self, shards: beam.PCollection[place_in_shards.PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
+    def expand(self, shards: beam.PCollection[PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         return shards | "Write" >> beam.ParDo(
             _WriteShardFn(self.settings, writer_processes.current_token()), plan=beam.pvalue.AsSingleton(self.plan)
         ).with_output_types(elements.WrittenShard)

@@ -15,7 +15,7 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
-from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards, step
+from imagebeam.transforms import dataset_settings, elements, step, write_shards
 from imagebeam.transforms.shard import read_images, shard_writer, statistics
 
 _LOGGER = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class _EncodeFn(beam.DoFn):
     def __init__(self, settings: dataset_settings.DatasetSettings):
         self._settings = settings
 
-    def process(self, element: place_in_shards.PlacedShard, plan: elements.DatasetPlan) -> Iterator[Any]:
+    def process(self, element: write_shards.PlacedShard, plan: elements.DatasetPlan) -> Iterator[Any]:
         (split, shard_index), runs = element
         num_shards = plan.splits[split].num_shards
         name = self._settings.shard_name(split, shard_index, num_shards)
@@ -94,7 +94,7 @@ class _AdoptFn(beam.DoFn):
         shard = self._read_again(name, staged)
         split = shard_names.ShardName.parse(name).split
         written = elements.WrittenShard(split, shard, counted.rejected, counted.statistics, further=counted.further)
-        counters.count_written(written)
+        step.count_written(written)
         _LOGGER.debug("wrote %s: %d records, %d bytes", name, shard.records, shard.bytes)
         yield written
 
@@ -133,7 +133,7 @@ class WriteShardsWithBeam(step.Step):
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     settings: dataset_settings.DatasetSettings
 
-    def expand(self, placed: beam.PCollection[place_in_shards.PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
+    def expand(self, placed: beam.PCollection[write_shards.PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         plan = beam.pvalue.AsSingleton(self.plan)
         encoded = placed | "Encode" >> beam.ParDo(_EncodeFn(self.settings), plan=plan).with_output_types(
             tuple[str, bytes], counted=tuple[str, _Counted]

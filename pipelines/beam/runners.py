@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.pipelines.beam import hold_signals, job_servers, prism
+from imagebeam.pipelines.beam import hold_signals, job_servers
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -198,7 +198,7 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         # otherwise Beam asks pip for all packages of this environment, and stages their names and paths
         arguments.append("--experiments=disable_logging_submission_environment")
         if is_prism(arguments):
-            arguments += prism.added_arguments(arguments)
+            arguments += job_servers.added_arguments(arguments)
     parsers: list[argparse.ArgumentParser] = []
     # a parser of all of Beam's options
     pipeline_options.PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)

@@ -14,14 +14,7 @@ import yaml
 
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
-from imagebeam.pipelines.config import (
-    duplicates_section,
-    explain_errors,
-    field_types,
-    image_section,
-    other_sections,
-    source_section,
-)
+from imagebeam.pipelines.config import explain_errors, field_types, image_section, other_sections, source_section
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.sources import path_pattern, strict_yaml
 
@@ -53,7 +46,7 @@ class Config(pydantic.BaseModel):
     output: other_sections.OutputConfig = other_sections.OutputConfig()
     statistics: other_sections.StatisticsConfig = other_sections.StatisticsConfig()
     rejects: other_sections.RejectsConfig = other_sections.RejectsConfig()
-    duplicates: duplicates_section.DuplicatesConfig = duplicates_section.DuplicatesConfig()
+    duplicates: other_sections.DuplicatesConfig = other_sections.DuplicatesConfig()
     update: other_sections.UpdateConfig = other_sections.UpdateConfig()
 
     @pydantic.model_validator(mode="after")

@@ -8,10 +8,10 @@ from typing import TextIO
 
 from imagebeam import plural
 from imagebeam.pipelines.messages import progress
-from imagebeam.pipelines.runs import job_states
+from imagebeam.pipelines.runs import remote_job
 
 _LINE_SEC = 0.25  # between two updates of the line, which cost no request
-_WORDS: dict[job_states.State, str] = {
+_WORDS: dict[remote_job.State, str] = {
     "queued": "queued",
     "running": "starting workers",
     "cancelling": "cancelling",
@@ -21,7 +21,7 @@ _WORDS: dict[job_states.State, str] = {
 }
 
 
-def describe(state: job_states.State, counters: Mapping[str, int]) -> str:
+def describe(state: remote_job.State, counters: Mapping[str, int]) -> str:
     """Returns what a job is doing: queued, starting workers, listing, writing n of m, or committing.
 
     Args:
@@ -49,7 +49,7 @@ class JobProgress(progress.ShownLine):
         self._text = "submitting the job"
         self._since = time.monotonic()
 
-    def update(self, state: job_states.State, counters: Mapping[str, int]) -> None:
+    def update(self, state: remote_job.State, counters: Mapping[str, int]) -> None:
         """Takes what a look at the job has found."""
         self._text = describe(state, counters)
         self._fields = {"stage": state, "counters": dict(counters)}

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import imagebeam
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines.messages import run_journal, run_summary
+from imagebeam.pipelines.messages import run_journal
 
 _PRODUCER = f"urn:imagebeam:{imagebeam.__version__}"  # a URI that identifies this code
 _ENVIRONMENT = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")  # variables of the client, and all with this prefix:
@@ -208,7 +208,7 @@ def _make_output(kind: _EventType, journal: run_journal.Journal) -> Any:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(
             journal.snapshot or catalog.fingerprint, producer=_PRODUCER
         )
-        summary = run_summary.summarize(journal)
+        summary = run_journal.summarize(journal)
         statistics["outputStatistics"] = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
             rowCount=catalog.counts.written,
             size=summary["bytes"],

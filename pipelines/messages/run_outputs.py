@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import sys
-from collections.abc import Callable
-from typing import NamedTuple, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TextIO
 
 from imagebeam import errors, missing_packages, storage
-from imagebeam.pipelines.messages import (
-    json_log,
-    metrics_textfile,
-    openlineage_events,
-    run_journal,
-    run_summary,
-    terminal,
-)
+from imagebeam.pipelines.messages import json_log, openlineage_events, run_journal, terminal
 from imagebeam.storage import remote
 
 _STANDARD_OUTPUT = "-"
@@ -76,8 +70,8 @@ class RunOutputs:
         """Writes the summary and the metrics of the command, which has ended, and sends the last event."""
         if not self._options.command:
             return
-        summary = run_summary.summarize(self._journal)
-        document = run_summary.encode(summary)
+        summary = run_journal.summarize(self._journal)
+        document = run_journal.encode(summary)
         path = self._options.summary_json
         if self._options.takes_standard_output:
             with contextlib.redirect_stdout(self._standard_output):
@@ -87,7 +81,7 @@ class RunOutputs:
         elif path:
             self._write(path, document, "the summary")
         if path := self._options.metrics_textfile:
-            metrics = metrics_textfile.format_metrics(summary, _read_earlier(path))
+            metrics = format_metrics(summary, _read_earlier(path))
             self._write(path, metrics, "the metrics")
         if self._events is not None:
             self._events.end(self._journal)
@@ -141,3 +135,70 @@ def _read_earlier(path: str) -> str:
             return storage.storage_of(uri).read(uri).decode("utf-8", "replace")
     except (OSError, errors.ImagebeamError):
         return ""
+
+
+_PREFIX = "imagebeam_last_run_"
+_LAST_SUCCESS = "imagebeam_last_success_timestamp_seconds"
+_HELP = {
+    "timestamp_seconds": "When the last run ended.",
+    "success": "Whether the last run ended well (1) or not (0).",
+    "exit_code": "Exit code of the last run.",
+    "images_listed": "Images that the last run listed.",
+    "images_written": "Images in the dataset that the last run committed or found.",
+    "images_rejected": "Images that the last run rejected, by reason.",
+    "bytes": "Bytes of the dataset's shards.",
+    "seconds": "Seconds of each stage of the last run, and in total.",
+}
+
+
+def format_metrics(summary: Mapping[str, Any], earlier: str = "") -> bytes:
+    """Returns the content of the file for the summary of a run.
+
+    Args:
+        summary: see `run_summary.summarize`.
+        earlier: content of the file that is replaced. The time of the last success is taken from it if this run failed.
+    """
+    import prometheus_client
+
+    labels = {  # file names can hold lone surrogates
+        name: (summary[name] or "").encode("utf-8", "replace").decode() for name in ("command", "output", "name")
+    }
+    ended = datetime.datetime.fromisoformat(summary["ended"]).timestamp()
+    is_success = summary["state"] in run_journal.ENDED_WELL and summary["exit_code"] == 0
+    counts = summary["counts"]
+    values: dict[str, list[tuple[dict[str, str], float]]] = {
+        "timestamp_seconds": [({}, ended)],
+        "success": [({}, int(is_success))],
+        "exit_code": [({}, summary["exit_code"])],
+        "images_listed": [] if counts is None else [({}, counts["listed"])],
+        "images_written": [] if counts is None else [({}, counts["written"])],
+        "images_rejected": []
+        if counts is None
+        else [({"reason": reason}, number) for reason, number in counts["rejected"].items()],
+        "bytes": [] if summary["bytes"] is None else [({}, summary["bytes"])],
+        "seconds": [({"stage": stage}, sec) for stage, sec in summary["durations"].items() if sec is not None],
+    }
+    registry = prometheus_client.CollectorRegistry()
+
+    def add(name: str, text: str, samples: Sequence[tuple[dict[str, str], float]]) -> None:
+        gauge = prometheus_client.Gauge(name, text, [*labels, *(samples[0][0] if samples else ())], registry=registry)
+        for more, value in samples:
+            gauge.labels(**labels, **more).set(value)
+
+    for name, samples in values.items():
+        add(f"{_PREFIX}{name}", _HELP[name], samples)
+    success = ended if is_success else _find_success(earlier)
+    if success is not None:
+        add(_LAST_SUCCESS, "When a run last ended well.", [({}, success)])
+    return prometheus_client.generate_latest(registry)
+
+
+def _find_success(text: str) -> float | None:
+    """Returns the time of the last success in the text of metrics; None if there is none."""
+    from prometheus_client import parser
+
+    try:
+        samples = [each for family in parser.text_string_to_metric_families(text) for each in family.samples]
+    except (LookupError, ValueError):  # the file is not of this command
+        return None
+    return next((each.value for each in samples if each.name == _LAST_SUCCESS), None)

@@ -1,4 +1,4 @@
-"""The standard streams of a command, which survive when their reader goes away."""
+"""What a command prints: standard streams that survive when their reader goes away, and lines that fit a terminal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import contextlib
 import errno
 import faulthandler
 import io
+import logging
 import os
+import re
 import select
+import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TextIO
+
+from imagebeam.pipelines.messages import json_log
 
 _READER_HAS_GONE = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET})  # EIO: a closed terminal
 
@@ -49,9 +55,9 @@ def wrap(text: str, stream: TextIO, indent: int) -> str:
     columns = columns_of(stream)
     if columns is None or indent + len(text) <= columns or columns - indent < _MIN_WIDTH:
         return text
-    from imagebeam.pipelines.messages import broken_lines  # its patterns take 1 ms, and are rarely needed
+    pass  # MERGED  # its patterns take 1 ms, and are rarely needed
 
-    return ("\n" + " " * indent).join(broken_lines.break_lines(text, columns - indent))
+    return ("\n" + " " * indent).join(break_lines(text, columns - indent))
 
 
 class _Output(io.FileIO):
@@ -181,3 +187,92 @@ def hush_libraries() -> Iterator[None]:
                 faulthandler.disable()
             os.dup2(real, 2)
             os.close(real)
+
+
+_BRACES = r"\{(?:[^{}\n]|\{[^{}\n]*\})*\}|\[[^\[\]\n]*\]"
+# A quote after a letter is an apostrophe.
+_WORD = rf"""(?:(?<!\w)"[^"\n]*"|(?<!\w)'[^'\n]*'(?!\w)|{_BRACES}|\S)+"""
+_OPTION = rf"--[a-z][\w-]*(?:[ =]{_WORD})?"
+_OPTIONS = rf"{_OPTION}(?: {_OPTION})*"
+_COMMAND = rf"(?:imagebeam|pip install) {_WORD}(?: (?!--){_WORD})?(?: {_OPTIONS})?"
+_SETTING = rf"[a-z_]+(?:\.[a-z_]+)+: {_WORD}"  # a key of a config with its value
+_WHOLE = re.compile(rf"(?:{_COMMAND}|{_OPTIONS}|{_SETTING}|{_WORD})(?!\S)")
+
+
+def break_lines(text: str, columns: int) -> list[str]:
+    """Returns the lines of a text.
+
+    Lines end at blanks, but not in quotes and braces, nor in a command or its options: a line break in them would run a
+    part of a command that is copied from the screen. What is longer than a line gets one of its own.
+
+    Args:
+        text: without line breaks.
+        columns: that a line may have.
+    """
+    lines: list[str] = []
+    for match in _WHOLE.finditer(text):
+        if lines and len(lines[-1]) + 1 + len(match[0]) <= columns:
+            lines[-1] += f" {match[0]}"
+        else:
+            lines.append(match[0])
+    return lines
+
+
+_INDENT = 2  # of the further lines of a message
+NOBODY_READS = 128 + signal.SIGPIPE  # exit code of a command whose reader has gone
+
+
+def quieten(verbose: bool) -> None:
+    """Hides log messages of libraries that do not help the user; `-v` shows them."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.CRITICAL, format="%(levelname)s %(name)s: %(message)s"
+    )
+    if not verbose:
+        logging.getLogger("imagebeam.pipelines.output_lock").setLevel(logging.WARNING)  # it says why a run waits
+        warnings.simplefilter("ignore")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def tell_failure(text: str) -> None:
+    """Prints why the command ends. As JSON, the line of the summary says it, so that an error is one line."""
+    if json_log.current() is None:
+        _say_in_lines(f"imagebeam: {text}", sys.stderr, _INDENT)
+
+
+def complain(text: str) -> None:
+    """Prints what is wrong."""
+    if (log := json_log.current()) is not None:
+        log.log(text, "ERROR")
+    else:
+        _say_in_lines(f"imagebeam: {text}", sys.stderr, _INDENT)
+
+
+def warn(text: str) -> None:
+    """Prints what may be a mistake."""
+    if (log := json_log.current()) is not None:
+        log.log(text, "WARNING")
+    else:
+        _say_in_lines(f"imagebeam: {text}", sys.stderr, _INDENT)
+
+
+def tell(text: str) -> None:
+    """Prints one line about the run on standard error."""
+    if (log := json_log.current()) is not None:
+        log.log(text)
+    else:
+        _say_in_lines(text, sys.stderr, _INDENT)
+
+
+def say_in_lines(text: str, indent: int) -> None:
+    """Prints one line; on a terminal it is broken between words, with its further lines indented."""
+    _say_in_lines(text, sys.stdout, indent)
+
+
+def _say_in_lines(text: str, stream: TextIO, indent: int) -> None:
+    print(wrap(printable(text), stream, indent), file=stream)
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Prints one line, with control characters in file names escaped."""
+    print(printable(text), file=stream or sys.stdout)

@@ -1,16 +1,341 @@
-"""A job that outlives its launcher: where it runs, and how to ask its service for its state."""
+"""Jobs that outlive their launcher: where each runs, how to ask its service for its state, how the last one ended."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import datetime
+import errno
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from imagebeam import errors
-from imagebeam.pipelines.runs import dataflow_jobs
-from imagebeam.pipelines.runs.job_states import ENDED, State
+from imagebeam import errors, missing_packages, storage
+from imagebeam.transforms.output import output_folder
 
-__all__ = ["ENDED", "Found", "RemoteJob", "State", "describe", "look_up", "service_of"]
+State: TypeAlias = Literal["queued", "running", "cancelling", "done", "failed", "cancelled"]
+ENDED: frozenset[State] = frozenset({"done", "failed", "cancelled"})
+
+_T = TypeVar("_T")
+
+PATIENCE_SEC = 30.0  # for one question with all its repetitions
+_TIMEOUT_SEC = 20.0  # for one request
+_FIRST_WAIT_SEC, _LONGEST_WAIT_SEC = 0.5, 8.0
+_REPEATED = (408, 429, 500, 502, 503, 504)  # status codes of errors that pass
+_MAX_ERRORS = 3  # shown of a job that failed
+_MAX_SHOWN = 80  # characters of an answer that is not understood
+_NAMESPACE = "imagebeam"
+
+_STATES: dict[str, State] = {
+    "JOB_STATE_STOPPED": "queued",  # created, not yet started
+    "JOB_STATE_PENDING": "queued",
+    "JOB_STATE_QUEUED": "queued",
+    "JOB_STATE_CANCELLING": "cancelling",
+    "JOB_STATE_DONE": "done",
+    "JOB_STATE_DRAINED": "cancelled",
+    "JOB_STATE_FAILED": "failed",
+    "JOB_STATE_CANCELLED": "cancelled",
+    "JOB_STATE_UPDATED": "cancelled",  # another job took its place
+}
+
+
+class Seen(NamedTuple):
+    """A job as the service describes it."""
+
+    id: str
+    name: str
+    state: State
+    created_sec: float = 0.0  # when it was submitted, in seconds since the epoch; 0 if the service does not tell
+
+
+class _UnreadableError(Exception):
+    """An answer is none of Dataflow's."""
+
+
+class Service:
+    """Dataflow in one project and region. Not thread-safe; connects at the first question.
+
+    Every method raises ConfigError without credentials, packages or permission, and OSError if the service does not
+    answer, or something else answers, such as a proxy.
+    """
+
+    def __init__(self, project: str, region: str, endpoint: str = "", patience_sec: float = PATIENCE_SEC):
+        """Describes the service; `endpoint` is "" for the public one."""
+        self._place = {"project_id": project, "location": region}
+        self._endpoint = endpoint
+        self._patience_sec = patience_sec
+        self._clients: dict[str, Any] = {}
+
+    def get(self, id: str) -> Seen:
+        """Returns a job.
+
+        Raises:
+            FileNotFoundError: if the service has no job with this id.
+        """
+        return self._ask("jobs", lambda jobs, how: _seen(jobs.get_job({**self._place, "job_id": id}, **how)), id)
+
+    def find_active(self, name: str) -> Seen | None:
+        """Returns the active job with a name, of which there is at most one; None if there is none."""
+
+        def find(jobs: Any, how: dict[str, Any]) -> Seen | None:
+            from google.cloud import dataflow
+
+            request = {**self._place, "filter": dataflow.ListJobsRequest.Filter.ACTIVE}
+            found = (_seen(job) for job in jobs.list_jobs(request, **how) if job.name == name)
+            return next((job for job in found if job.state not in ENDED), None)
+
+        return self._ask("jobs", find, name)
+
+    def counters(self, id: str) -> dict[str, int]:
+        """Returns imagebeam's counters of a job, added up over its steps, with work that is still in progress."""
+
+        def read(metrics: Any, how: dict[str, Any]) -> dict[str, int]:
+            return add_up(metrics.get_job_metrics({**self._place, "job_id": id}, **how).metrics)
+
+        return self._ask("metrics", read, id)
+
+    def error_lines(self, id: str) -> list[str]:
+        """Returns the causes in the error messages of a job, in the order of time; the last few if there are many."""
+
+        def read(messages: Any, how: dict[str, Any]) -> list[str]:
+            from google.cloud import dataflow
+
+            request = {
+                **self._place,
+                "job_id": id,
+                "minimum_importance": dataflow.JobMessageImportance.JOB_MESSAGE_ERROR,
+            }
+            return [message.message_text for message in messages.list_job_messages(request, **how)]
+
+        return choose_lines(self._ask("messages", read, id))
+
+    def cancel(self, id: str) -> None:
+        """Asks for the end of a job, which takes the service a minute or more."""
+
+        def update(jobs: Any, how: dict[str, Any]) -> None:
+            from google.cloud import dataflow
+
+            wanted = dataflow.Job(requested_state=dataflow.JobState.JOB_STATE_CANCELLED)
+            jobs.update_job({**self._place, "job_id": id, "job": wanted}, **how)
+
+        self._ask("jobs", update, id)
+
+    def _ask(self, kind: str, request: Callable[[Any, dict[str, Any]], _T], what: str) -> _T:
+        """Sends a request, again and again for a while if the error is one that passes."""
+        try:
+            from google.api_core import exceptions, retry
+            from google.auth import exceptions as auth_exceptions
+            from google.protobuf import json_format
+            from requests import exceptions as http_exceptions
+        except ModuleNotFoundError as e:
+            raise missing_packages.missing_package(e, "asking Dataflow", "dataflow") from e
+
+        # The client checks no answer: JSON of another shape fails where its fields are used. None of these is a
+        # ValueError, which is how the client refuses a request.
+        unreadable = (json_format.Error, UnicodeError, TypeError, AttributeError, _UnreadableError)
+
+        def passes(error: BaseException) -> bool:
+            if isinstance(error, exceptions.GoogleAPICallError):
+                return error.code in _REPEATED
+            return isinstance(error, (http_exceptions.RequestException, auth_exceptions.TransportError, *unreadable))
+
+        repeat = retry.Retry(passes, _FIRST_WAIT_SEC, _LONGEST_WAIT_SEC, timeout=self._patience_sec)
+        try:
+            # A request with pages sends the others outside of the client's own repetition: hence around the whole.
+            client = self._client(kind)
+            return repeat(request)(client, {"retry": None, "timeout": _TIMEOUT_SEC})
+        except exceptions.RetryError as e:
+            cause = e.cause or e
+            raise (self._unreadable(cause) if isinstance(cause, unreadable) else self._unreachable(cause)) from e
+        except exceptions.NotFound as e:
+            raise FileNotFoundError(errno.ENOENT, f"Dataflow knows no job {what} {self._where}") from e
+        except (exceptions.Forbidden, exceptions.Unauthorized) as e:
+            raise errors.ConfigError(
+                f"Dataflow refuses to tell about jobs {self._where} ({text_of(e)}): these credentials need the role "
+                "roles/dataflow.viewer, to submit and cancel roles/dataflow.developer"
+            ) from e
+        except auth_exceptions.DefaultCredentialsError as e:
+            raise errors.ConfigError(
+                "no credentials for Google Cloud: gcloud auth application-default login, or set "
+                "GOOGLE_APPLICATION_CREDENTIALS"
+            ) from e
+        except exceptions.ClientError as e:
+            raise OSError(errno.EINVAL, f"Dataflow refuses the question {self._where}: {text_of(e)}") from e
+        except (exceptions.GoogleAPICallError, http_exceptions.RequestException, auth_exceptions.GoogleAuthError) as e:
+            raise self._unreachable(e) from e
+
+    @property
+    def _where(self) -> str:
+        return f"in project {self._place['project_id']!r}, region {self._place['location']!r}"
+
+    def _unreachable(self, error: BaseException) -> OSError:
+        return OSError(errno.EIO, f"Dataflow does not answer {self._where}: {text_of(error)}")
+
+    def _unreadable(self, error: BaseException) -> OSError:
+        found = getattr(error.__cause__, "doc", None)  # json.JSONDecodeError has what was parsed
+        came = text_of(error) if found is None else repr(found[:_MAX_SHOWN])
+        return OSError(
+            errno.EIO,
+            f"Dataflow does not answer {self._where}: what came is not an answer of its API ({came}); look for a proxy "
+            "between this machine and Google Cloud",
+        )
+
+    def _client(self, kind: str) -> Any:
+        if kind not in self._clients:
+            from google.api_core import client_options
+            from google.cloud import dataflow
+
+            classes = {
+                "jobs": dataflow.JobsV1Beta3Client,
+                "messages": dataflow.MessagesV1Beta3Client,
+                "metrics": dataflow.MetricsV1Beta3Client,
+            }
+            given: dict[str, Any] = {}
+            if self._endpoint:  # as Beam does: REST to a stub, otherwise gRPC, whose addresses have no scheme
+                is_stub = "localhost" in self._endpoint
+                address = self._endpoint if is_stub else re.sub("^https?://", "", self._endpoint)
+                given["client_options"] = client_options.ClientOptions(api_endpoint=address.rstrip("/"))
+                given["transport"] = "rest" if is_stub else None
+            self._clients[kind] = classes[kind](**given)
+        return self._clients[kind]
+
+
+def look_up_on_dataflow(service: Service, id: str, name: str) -> Seen:
+    """Returns a job; without an id, the active job with its name.
+
+    A job without an id that is not active has ended, or was never submitted: "failed", still without an id.
+    """
+    if id:
+        return service.get(id)
+    return service.find_active(name) or Seen("", name, "failed")
+
+
+def add_up(metrics: Sequence[Any]) -> dict[str, int]:
+    """Returns imagebeam's counters in the metrics of a job.
+
+    The service reports a counter of a step twice: as committed, and with bundles in progress. The higher one counts.
+    """
+    by_step: dict[tuple[str, str], int] = {}
+    for metric in metrics:
+        context = metric.name.context
+        if metric.name.origin != "user" or context.get("namespace") != _NAMESPACE or metric.scalar is None:
+            continue
+        key = metric.name.name, context.get("step", "")
+        by_step[key] = max(by_step.get(key, 0), _number(metric.scalar))
+    total: dict[str, int] = {}
+    for (name, _), value in by_step.items():
+        total[name] = total.get(name, 0) + value
+    return total
+
+
+def choose_lines(texts: Sequence[str]) -> list[str]:
+    """Returns one line for each error message: of a traceback its last line, which has the cause.
+
+    Messages that only count the attempts of a work item are left out where others tell more.
+    """
+    causes = []
+    for text in texts:
+        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+        attempts = "work item was attempted" in text
+        if lines:
+            cause = _cause_in(lines) if "Traceback (most recent call last)" in text else lines[0]
+            causes.append((attempts, cause))
+    useful = [cause for attempts, cause in causes if not attempts] or [cause for _, cause in causes]
+    return list(dict.fromkeys(useful))[-_MAX_ERRORS:]
+
+
+def _cause_in(lines: Sequence[str]) -> str:
+    """Returns the error in the text of a traceback, without what Beam appends in brackets."""
+    found = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
+    return re.sub(r" \[while running '[^']*'\]$", "", found[-1] if found else lines[-1])
+
+
+def console_address(project: str, region: str, id: str) -> str:
+    """Returns the address of a job's page, or of the list of jobs for ""."""
+    job = f"jobs/{region}/{id}" if id else "jobs"
+    return f"https://console.cloud.google.com/dataflow/{job}?project={project}"
+
+
+def cancel_command(project: str, region: str, id: str) -> str:
+    """Returns the command that cancels a job."""
+    return shlex.join(["gcloud", "dataflow", "jobs", "cancel", id, f"--project={project}", f"--region={region}"])
+
+
+def _seen(job: Any) -> Seen:
+    if not job.id:  # the client takes JSON with other fields for a job without any
+        raise _UnreadableError("a job without an id")
+    created = getattr(job, "create_time", None)
+    created_sec = created.timestamp() if isinstance(created, datetime.datetime) else 0.0
+    return Seen(job.id, job.name, _STATES.get(getattr(job.current_state, "name", ""), "running"), created_sec)
+
+
+def _number(value: Any) -> int:
+    """Returns a counter as an integer; google-cloud-dataflow-client has it as a float or as a protobuf value."""
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        return int(value)
+    return int(getattr(value, "number_value", 0))
+
+
+def text_of(error: BaseException) -> str:
+    """Returns the text of an error in one line, without the request that REST puts in front of it."""
+    text = " ".join(str(getattr(error, "message", None) or error).split()) or type(error).__name__
+    return re.sub(r"^(GET|POST|PUT) \S+: ", "", text)
+
+
+BadEnd: TypeAlias = Literal["failed", "cancelled", "refused"]
+_BAD_ENDS = ("failed", "cancelled", "refused")
+
+
+@dataclasses.dataclass(frozen=True)
+class LastRun:
+    """How a job ended.
+
+    Attributes:
+        state: "refused" by imagebeam itself, such as for too many rejects; otherwise the state of the job.
+        job: with its id.
+        causes: its error messages, or the reason of the refusal.
+        exit_code: of its launcher.
+        ended: when its launcher saw it: ISO 8601, UTC.
+    """
+
+    state: BadEnd
+    job: RemoteJob
+    causes: tuple[str, ...]
+    exit_code: int
+    ended: str
+
+
+def record_last_run(output: str, state: BadEnd, job: RemoteJob, causes: Sequence[str], exit_code: int) -> None:
+    """Writes the record, in place of an earlier one.
+
+    Raises:
+        ConfigError: if the output cannot be written with these credentials.
+        OSError: if the storage does not answer.
+    """
+    ended = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    fields = dataclasses.asdict(LastRun(state, job, tuple(causes), exit_code, ended))
+    uri = output_folder.OutputPaths(output).last_run
+    storage.storage_of(uri).write_whole(uri, json.dumps(fields).encode(), durable=False)
+
+
+def read_last_run(output: str) -> LastRun | None:
+    """Reads the record of an output; None if there is none, or none that this version understands.
+
+    Raises:
+        ConfigError: if the output cannot be read with these credentials.
+        OSError: if the storage does not answer.
+    """
+    uri = output_folder.OutputPaths(output).last_run
+    try:
+        fields = json.loads(storage.storage_of(uri).read(uri))
+        job = RemoteJob.from_fields(fields["job"])
+        causes = tuple(str(cause) for cause in fields["causes"])
+        found = LastRun(fields["state"], job, causes, int(fields["exit_code"]), str(fields["ended"]))
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return found if found.state in _BAD_ENDS else None
 
 
 _DATAFLOW = "DataflowRunner"
@@ -30,12 +355,12 @@ class RemoteJob:
     @property
     def console(self) -> str:
         """Address of the job's page, or of the project's jobs while the id is not known; "" for other runners."""
-        return dataflow_jobs.console_address(self.project, self.region, self.id) if self._is_on_dataflow else ""
+        return console_address(self.project, self.region, self.id) if self._is_on_dataflow else ""
 
     @property
     def cancel_command(self) -> str:
         """A command that cancels the job; needs its id. "" for other runners."""
-        return dataflow_jobs.cancel_command(self.project, self.region, self.id) if self._is_on_dataflow else ""
+        return cancel_command(self.project, self.region, self.id) if self._is_on_dataflow else ""
 
     @property
     def service(self) -> str:
@@ -62,7 +387,7 @@ class RemoteJob:
         return cls(**known)
 
 
-def service_of(job: RemoteJob, patience_sec: float = dataflow_jobs.PATIENCE_SEC) -> dataflow_jobs.Service:
+def service_of(job: RemoteJob, patience_sec: float = PATIENCE_SEC) -> Service:
     """Returns the service that runs a job.
 
     Args:
@@ -74,7 +399,7 @@ def service_of(job: RemoteJob, patience_sec: float = dataflow_jobs.PATIENCE_SEC)
     """
     if job.runner != _DATAFLOW:
         raise errors.ConfigError(f"imagebeam cannot ask {job.runner} for the state of {job.name}")
-    return dataflow_jobs.Service(job.project, job.region, job.endpoint, patience_sec)
+    return Service(job.project, job.region, job.endpoint, patience_sec)
 
 
 class Found(NamedTuple):
@@ -93,7 +418,7 @@ def look_up(job: RemoteJob) -> Found:
         FileNotFoundError: if the service knows no job with this id.
         OSError: if the service does not answer.
     """
-    seen = dataflow_jobs.look_up(service_of(job), job.id, job.name)
+    seen = look_up_on_dataflow(service_of(job), job.id, job.name)
     return Found(dataclasses.replace(job, id=seen.id), seen.state)
 
 

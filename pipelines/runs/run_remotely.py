@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from imagebeam import errors
-from imagebeam.pipelines.runs import dataflow_jobs, finished_work, job_states, last_run, remote_job
+from imagebeam.pipelines.runs import finished_work, remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms.plan import run_report
 
@@ -55,7 +55,7 @@ class NoLock:
 class Shown(Protocol):
     """Shows a job to the user while it runs."""
 
-    def update(self, state: job_states.State, counters: Mapping[str, int]) -> None: ...
+    def update(self, state: remote_job.State, counters: Mapping[str, int]) -> None: ...
     def say(self, text: str) -> None: ...
 
 
@@ -205,7 +205,7 @@ def _code_of(error: Exception) -> int | None:
 def explain_submission(error: Exception, job: remote_job.RemoteJob) -> errors.ImagebeamError:
     """Returns the error for a submission that failed."""
     code = _code_of(error)
-    text = dataflow_jobs.text_of(error)
+    text = remote_job.text_of(error)
     if code == 409 or type(error).__name__ == "DataflowJobAlreadyExistsError":
         return errors.BusyError(
             f"Dataflow runs a job named {job.name} already ({text}): wait until it has ended, or cancel it"
@@ -245,7 +245,7 @@ def wait(run: Run) -> dict[str, Any]:
         run.lock.forget_job()  # it has ended; before that, no error of this process may release the lock
 
 
-def _stop(run: Run, cause: KeyboardInterrupt) -> job_states.State:
+def _stop(run: Run, cause: KeyboardInterrupt) -> remote_job.State:
     """Leaves a job and its lock, or cancels it; returns the state of a job that ended before it was cancelled."""
     job = remote_job.describe(run.job)
     if not run.cancel_on_interrupt or not run.job.id:
@@ -259,7 +259,7 @@ def _stop(run: Run, cause: KeyboardInterrupt) -> job_states.State:
     return state
 
 
-def _poll(run: Run) -> job_states.State:
+def _poll(run: Run) -> remote_job.State:
     """Looks at a job, with one request at a time, until it has ended; shows what it does and its errors."""
     service = remote_job.service_of(run.job, min(_QUESTION_SEC, run.patience.unreachable_sec))
     answered = time.monotonic()
@@ -267,7 +267,7 @@ def _poll(run: Run) -> job_states.State:
     for pause in run.patience.pauses():
         try:
             state = service.get(run.job.id).state
-            if state in job_states.ENDED:
+            if state in remote_job.ENDED:
                 return state
             _show(run, service, state, shown)
             answered = time.monotonic()
@@ -288,7 +288,7 @@ def _poll(run: Run) -> job_states.State:
     raise AssertionError
 
 
-def _show(run: Run, service: dataflow_jobs.Service, state: job_states.State, shown: set[str]) -> None:
+def _show(run: Run, service: remote_job.Service, state: remote_job.State, shown: set[str]) -> None:
     if run.shown is None:
         return
     try:
@@ -301,7 +301,7 @@ def _show(run: Run, service: dataflow_jobs.Service, state: job_states.State, sho
         return
 
 
-def _cancel(run: Run) -> job_states.State:
+def _cancel(run: Run) -> remote_job.State:
     """Cancels a job and waits for its end. A second interruption leaves the job and its lock."""
     run.say(f"cancelling {remote_job.describe(run.job)}; to leave it, interrupt once more")
     try:
@@ -312,7 +312,7 @@ def _cancel(run: Run) -> job_states.State:
         raise Interrupted(f"{remote_job.describe(run.job)} may go on: {run.advice}") from e
 
 
-def _settle(run: Run, state: job_states.State) -> dict[str, Any]:
+def _settle(run: Run, state: remote_job.State) -> dict[str, Any]:
     """Returns the report of a job that has ended, or raises how it failed."""
     report = run_report.read_report(run.report) if run.report else None
     if report is not None and report["exit_code"]:
@@ -338,7 +338,7 @@ def _settle(run: Run, state: job_states.State) -> dict[str, Any]:
     raise errors.ImagebeamError(f"{job} failed: {causes} ({run.job.console}){run.kept}")
 
 
-def _record_end(run: Run, state: last_run.State, causes: Sequence[str] = (), exit_code: int = 1) -> None:
+def _record_end(run: Run, state: remote_job.BadEnd, causes: Sequence[str] = (), exit_code: int = 1) -> None:
     """Records in the output how the job of this run ended, if this run holds the lock; gives up on a silent storage.
 
     A job to which this run is attached has the lock of another launcher, which records its end or has left the lock.
@@ -347,7 +347,7 @@ def _record_end(run: Run, state: last_run.State, causes: Sequence[str] = (), exi
         return
     with contextlib.suppress(OSError, errors.ImagebeamError), remote.budget(_RECORD_SEC):
         run.lock.name_job(run.job)  # BusyError if another run took over the lock: the record is not ours to write
-        last_run.record(run.output, state, run.job, causes, exit_code)
+        remote_job.record_last_run(run.output, state, run.job, causes, exit_code)
 
 
 def error_lines(run: Run) -> list[str]:

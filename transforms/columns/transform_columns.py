@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import apache_beam as beam
 
-from imagebeam.transforms import dataset_settings, elements, place_in_shards, step
+from imagebeam.transforms import dataset_settings, elements, step, write_shards
 from imagebeam.transforms.elements import ColumnTransform
 from imagebeam.transforms.output import output_folder
 
@@ -36,7 +36,7 @@ class _TakeValuesFn(beam.DoFn):
         self._positions = [transform.position for transform in transforms]
         self._split = split
 
-    def process(self, element: place_in_shards.PlacedShard) -> Iterator[list[tuple[Any, ...]]]:
+    def process(self, element: write_shards.PlacedShard) -> Iterator[list[tuple[Any, ...]]]:
         (split, _), runs = element
         if self._split not in (None, split):
             return
@@ -65,7 +65,7 @@ class _ApplyFn(beam.DoFn):
         self._transforms = transforms
         self._saved: Saved | None = None
 
-    def process(self, element: place_in_shards.PlacedShard, folder: str) -> Iterator[place_in_shards.PlacedShard]:
+    def process(self, element: write_shards.PlacedShard, folder: str) -> Iterator[write_shards.PlacedShard]:
         from imagebeam.transforms.columns import column_preprocessing
 
         if self._saved is None:
@@ -93,7 +93,7 @@ def apply(
     return [ref._replace(columns=row) for ref, row in zip(refs, zip(*columns))]
 
 
-def _refs_of(runs: Iterable[place_in_shards.PackedRun]) -> Iterator[elements.ImageRef]:
+def _refs_of(runs: Iterable[write_shards.PackedRun]) -> Iterator[elements.ImageRef]:
     for _, packed in sorted(runs):
         yield from elements.unpack_refs(packed)
 
@@ -114,9 +114,7 @@ class TransformColumns(step.Step):
     settings: dataset_settings.DatasetSettings
     scratch: str  # a folder that TensorFlow can write to on every worker
 
-    def expand(
-        self, shards: beam.PCollection[place_in_shards.PlacedShard]
-    ) -> beam.PCollection[place_in_shards.PlacedShard]:
+    def expand(self, shards: beam.PCollection[write_shards.PlacedShard]) -> beam.PCollection[write_shards.PlacedShard]:
         if not self.transforms:
             return shards
         snapshot = self.settings.snapshot
@@ -139,14 +137,14 @@ class TransformColumns(step.Step):
         )
         return shards | "Apply" >> beam.ParDo(
             _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
-        ).with_output_types(place_in_shards.PlacedShard)
+        ).with_output_types(write_shards.PlacedShard)
 
     def _with_saved(
-        self, shards: beam.PCollection[place_in_shards.PlacedShard], saved: str
-    ) -> beam.PCollection[place_in_shards.PlacedShard]:
+        self, shards: beam.PCollection[write_shards.PlacedShard], saved: str
+    ) -> beam.PCollection[write_shards.PlacedShard]:
         """Transforms the columns as an earlier snapshot did, with the numbers that are kept in its folder."""
         stage = beam.ParDo(_StageFn(self.settings, saved), plan=beam.pvalue.AsSingleton(self.plan), analysed=())
         folder = shards.pipeline | "StartStaging" >> beam.Impulse() | "Stage" >> stage.with_output_types(str)
         return shards | "Apply" >> beam.ParDo(
             _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
-        ).with_output_types(place_in_shards.PlacedShard)
+        ).with_output_types(write_shards.PlacedShard)

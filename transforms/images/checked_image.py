@@ -110,7 +110,7 @@ class Limits:
     max_side: int | None = None  # of the longer side
     max_aspect_ratio: float | None = None  # longer side / shorter side
     max_frames: int | None = None
-    max_seconds: float | None = None  # to check, decode and encode one image; see transforms.shard.time_limit
+    max_seconds: float | None = None  # to check, decode and encode one image; see transforms.shard.read_images
 
     def check_bytes(self, num_bytes: int) -> None:
         """Raises BadImageError if a file is larger than allowed."""

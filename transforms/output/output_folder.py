@@ -18,7 +18,7 @@ from imagebeam.transforms.output import tfds_metadata
 INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see recorded_inputs
 STAGED_FILES = "files.json"  # in the staging folder: sizes and checksums of tf.Transform's staged output
 LOCK_FILE = "lock"  # in the metadata folder
-LAST_RUN_FILE = "last-run.json"  # in the metadata folder: how a job ended badly, see pipelines.runs.last_run
+LAST_RUN_FILE = "last-run.json"  # in the metadata folder: how a job ended badly, see pipelines.runs.remote_job
 REPLACED_PREFIX = "replaced-"  # in the metadata folder, followed by a fingerprint: the catalog that it replaced
 REPORT_PREFIX = "run-"  # in the metadata folder: the report of a run
 DRIFT_REPORT_FILE = "report.json"  # in the metadata folder: of a snapshot that was refused, see snapshot_report

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import counters, dataset_settings, elements, kept_features, step, summaries
+from imagebeam.transforms import dataset_settings, elements, kept_features, step, summaries
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.plan import compare_with_committed, decide_plan, run_report
@@ -133,7 +133,7 @@ class _PlanFn(beam.DoFn):
         run_report.write_report(self._settings.report, "planned", plan)
         num_images = sum(split.num_records for split in plan.splits.values())
         num_shards = sum(split.num_shards for split in plan.splits.values())
-        counters.count(counters.PLANNED, num_images if plan.action == "write" else 0)
+        step.count(step.PLANNED, num_images if plan.action == "write" else 0)
         _LOGGER.info(
             "plan %s: %s, %d images listed, %d to write into %d shards, rejected %s%s",
             plan.fingerprint,

@@ -15,7 +15,7 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import counters, elements, hashing, ref_batches, spread_rows, step, summaries
+from imagebeam.transforms import elements, hashing, step, summaries
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.shard import read_images
 from imagebeam.transforms.snapshots import image_states, snapshot_settings
@@ -29,13 +29,13 @@ PackedRows = tuple[int, bytes]  # number of rows, packed rows
 class ComparedImages(NamedTuple):
     """The outputs of CompareWithSnapshot."""
 
-    images: beam.PCollection[ref_batches.RefBatch]  # to be read and written, each with its fingerprint
+    images: beam.PCollection[step.RefBatch]  # to be read and written, each with its fingerprint
     rejects: beam.PCollection[elements.Reject]  # also of unchanged images that were rejected before
     removed: "beam.PCollection[elements.RemovedRecords] | None" = None
     comparison: "beam.pvalue.AsSingleton | None" = None  # a Comparison
 
 
-class _SpreadFn(spread_rows.SpreadRowsFn):
+class _SpreadFn(step.SpreadRowsFn):
     """Base of what spreads rows over the intervals of their keys. Each block says how many rows it has."""
 
     def pack(self, rows: list[tuple[Any, ...]]) -> PackedRows:
@@ -49,7 +49,7 @@ class _SpreadListedFn(_SpreadFn):
         self._keep_position = keep_position
         self._by_content = by_content
 
-    def process(self, refs: ref_batches.RefBatch) -> Iterator[tuple[int, PackedRows]]:
+    def process(self, refs: step.RefBatch) -> Iterator[tuple[int, PackedRows]]:
         for ref in refs:
             # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
             row: tuple[Any, ...] = (
@@ -58,7 +58,7 @@ class _SpreadListedFn(_SpreadFn):
             )
             if self._by_content:
                 row = (*row, image_states.stable_fingerprint_of(ref, self._keep_position))
-            self.add(spread_rows.interval_of_key(ref.key), row)
+            self.add(step.interval_of_key(ref.key), row)
         if self.is_full:
             yield from self.take()
 
@@ -79,7 +79,7 @@ class _ReadStatesFn(_SpreadFn):
             known = compare_images.known_images(self._states.read(index), index)
         for image in known:
             if image.reject is None or index == compare_images.REJECTS_FILE or not self._settings.retry_rejects:
-                self.add(spread_rows.interval_of_key(image.key), image)
+                self.add(step.interval_of_key(image.key), image)
                 if self.is_full:
                     yield from self.take()
 
@@ -122,7 +122,7 @@ class _CompareFn(beam.DoFn):
     def _compare_others(self) -> Iterator[Any]:
         others, self._others = self._others, _no_others()
         compared = compare_images.compare(others, self._read_contents if self._settings.by_content else None)
-        counters.count(counters.COMPARED, compared.comparison.compared_contents)
+        step.count(step.COMPARED, compared.comparison.compared_contents)
         yield from _outputs(compared)
 
     def _read_contents(self, refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
@@ -136,7 +136,7 @@ def _no_others() -> compare_images.Others:
 
 def _outputs(compared: compare_images.Compared) -> Iterator[Any]:
     """Yields the outputs of `_CompareFn`."""
-    yield from ref_batches.batch(compared.images)
+    yield from step.batch(compared.images)
     for reject in compared.rejects:
         yield beam.pvalue.TaggedOutput("rejects", reject)
     for shard, records in compared.removed.items():
@@ -214,7 +214,7 @@ class _NameShardsFn(beam.DoFn):
                 yield compare_images.REJECTS_FILE
 
 
-@decorators.with_input_types(ref_batches.RefBatch)
+@decorators.with_input_types(step.RefBatch)
 @dataclasses.dataclass
 class CompareWithSnapshot(step.Step):
     """Leaves out the images that the snapshot before has already, and finds the records that are gone from the input.
@@ -228,7 +228,7 @@ class CompareWithSnapshot(step.Step):
     read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD  # of the images whose bytes are compared
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, refs: beam.PCollection[ref_batches.RefBatch]) -> ComparedImages:
+    def expand(self, refs: beam.PCollection[step.RefBatch]) -> ComparedImages:
         if self.settings is None:
             return ComparedImages(refs, self.rejects)
         rows = tuple[int, PackedRows]
@@ -248,7 +248,7 @@ class CompareWithSnapshot(step.Step):
             | "Compare"
             >> beam.ParDo(_CompareFn(self.settings, self.read_ahead))
             .with_output_types(
-                ref_batches.RefBatch,
+                step.RefBatch,
                 rejects=elements.Reject,
                 removed=elements.RemovedRecords,
                 comparisons=summaries.Comparison,
@@ -259,4 +259,4 @@ class CompareWithSnapshot(step.Step):
         comparison = compared.comparisons | "MergeComparisons" >> merge
         early = () if self.settings.retry_rejects else (self.rejects,)
         rejects = (*early, compared.rejects) | "AllRejects" >> beam.Flatten()
-        return ComparedImages(ref_batches.typed(compared.images), rejects, compared.removed, comparison)
+        return ComparedImages(step.typed(compared.images), rejects, compared.removed, comparison)

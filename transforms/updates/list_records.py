@@ -11,7 +11,7 @@ from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
-from imagebeam.transforms import elements, hashing, ref_batches
+from imagebeam.transforms import elements, hashing, step
 from imagebeam.transforms.snapshots import image_states
 from imagebeam.transforms.updates import compare_images
 
@@ -24,7 +24,7 @@ KeyedReject = tuple[bytes, elements.Reject]
 class ListedRecords(NamedTuple):
     """The outputs of ListRecords."""
 
-    refs: beam.PCollection[ref_batches.RefBatch]  # as snapshot_refs makes them
+    refs: beam.PCollection[step.RefBatch]  # as snapshot_refs makes them
     early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
     reject_states: beam.PCollection[elements.NamedFile]  # of those among them that came as far as a shard
 
@@ -54,7 +54,7 @@ class _ListRecordsFn(beam.DoFn):
         uri = storage.join_relative(self._folder, read.shard.name)
         offsets = _offsets_of(self._folder, read.shard, self._states.catalog.compression)
         removed = frozenset(read.removed)
-        yield from ref_batches.batch(
+        yield from step.batch(
             image_states.of_record(image, read.split, uri, start, end)
             for record, (image, (start, end)) in enumerate(zip(read.images, itertools.pairwise(offsets)))
             if record not in removed
@@ -92,7 +92,7 @@ class _MatchRejectsFn(beam.DoFn):
                 continue
             snapshot, state = known.pop()
             if state.split in self._splits:
-                yield ref_batches.RefBatch([image_states.of_reject(state._replace(reject=reject))])
+                yield step.RefBatch([image_states.of_reject(state._replace(reject=reject))])
             else:
                 yield beam.pvalue.TaggedOutput("early", reject)
                 yield beam.pvalue.TaggedOutput("states", (snapshot, state))
@@ -151,7 +151,7 @@ class ListRecords(beam.PTransform):
             | "SpreadShards" >> beam.Reshuffle()
             | "ListRecords"
             >> beam.ParDo(_ListRecordsFn(self._folder))
-            .with_output_types(ref_batches.RefBatch, known=KnownReject)
+            .with_output_types(step.RefBatch, known=KnownReject)
             .with_outputs("known", main="refs")
         )
         rejects = snapshot | "ReadRejects" >> beam.ParDo(_ReadRejectsFn()).with_output_types(
@@ -162,11 +162,11 @@ class ListRecords(beam.PTransform):
             | "ByKey" >> beam.CoGroupByKey()  # (key, {known: [(snapshot, RejectState)], late: [Reject]})
             | "MatchRejects"
             >> beam.ParDo(_MatchRejectsFn(self._splits))
-            .with_output_types(ref_batches.RefBatch, early=elements.Reject, states=tuple[int, image_states.RejectState])
+            .with_output_types(step.RefBatch, early=elements.Reject, states=tuple[int, image_states.RejectState])
             .with_outputs("early", "states", main="refs")
         )
-        batches = (ref_batches.typed(listed.refs), ref_batches.typed(matched.refs))
-        refs = ref_batches.typed(batches | "AllRefs" >> beam.Flatten())
+        batches = (step.typed(listed.refs), step.typed(matched.refs))
+        refs = step.typed(batches | "AllRefs" >> beam.Flatten())
         early = (rejects.early, matched.early) | "EarlyRejects" >> beam.Flatten()
         states = (
             matched.states

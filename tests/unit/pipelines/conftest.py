@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagebeam.pipelines.runs import dataflow_jobs, remote_job
+from imagebeam.pipelines.runs import remote_job
 from tests.servers import dataflow, gcs
 
 
@@ -14,7 +14,7 @@ from tests.servers import dataflow, gcs
 def service(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[dataflow.Service]:
     credentials = gcs.write_credentials(tmp_path_factory.mktemp("credentials"))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(credentials))
-    monkeypatch.setattr(dataflow_jobs, "_FIRST_WAIT_SEC", 0.001)
+    monkeypatch.setattr(remote_job, "_FIRST_WAIT_SEC", 0.001)
     with dataflow.run() as running:
         yield running
 

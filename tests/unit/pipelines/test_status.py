@@ -14,7 +14,7 @@ import pytest
 
 from imagebeam import errors, storage
 from imagebeam.pipelines import cli, status
-from imagebeam.pipelines.runs import dataflow_jobs, last_run, remote_job
+from imagebeam.pipelines.runs import remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.plan import run_report
@@ -122,13 +122,13 @@ def test_job_that_commits_while_it_is_asked_for_has_its_new_dataset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": service.add(job.name, dataflow.DONE).id}))
-    look_up = dataflow_jobs.look_up
+    look_up = remote_job.look_up_on_dataflow
 
     def commit_and_look_up(*arguments: Any) -> Any:
         leave_dataset(output, dataset)
         return look_up(*arguments)
 
-    monkeypatch.setattr(dataflow_jobs, "look_up", commit_and_look_up)
+    monkeypatch.setattr(remote_job, "look_up", commit_and_look_up)
     found = status.status(str(output))
     assert (found.state, found.causes) == ("committed", ())
     assert found.catalog is not None
@@ -258,12 +258,12 @@ def test_job_whose_launcher_released_the_lock_is_told_by_its_record(
     job: remote_job.RemoteJob,
     output: pathlib.Path,
     dataset: pathlib.Path,
-    ended: last_run.State,
+    ended: remote_job.BadEnd,
     state: str,
     keeps: bool,
     has_dataset: bool,
 ) -> None:
-    last_run.record(str(output), ended, job, ["boom"], 3)
+    remote_job.record_last_run(str(output), ended, job, ["boom"], 3)
     if keeps:
         leave_shard(output)
     if has_dataset:
@@ -276,7 +276,7 @@ def test_job_whose_launcher_released_the_lock_is_told_by_its_record(
 
 
 def test_lock_counts_more_than_the_record_of_an_earlier_run(job: remote_job.RemoteJob, output: pathlib.Path) -> None:
-    last_run.record(str(output), "failed", job, ["boom"], 1)
+    remote_job.record_last_run(str(output), "failed", job, ["boom"], 1)
     leave_lock(output)
     found = status.status(str(output))
     assert (found.state, found.causes, found.ended) == ("running", (), "")

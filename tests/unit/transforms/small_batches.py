@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import apache_beam as beam
 
 from imagebeam.transforms import elements, rank_references
-from imagebeam.transforms.ref_batches import RefBatch
 from imagebeam.transforms.sort_intervals import Order
+from imagebeam.transforms.step import RefBatch
 
 SetAndRef = tuple[str, elements.ImageRef]
 Ranked = dict[str, list[elements.ImageRef]]  # by set, in the order of ranks

@@ -15,7 +15,7 @@ from imagebeam import catalog
 from imagebeam.pipelines import convert
 from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import counters, elements
+from imagebeam.transforms import elements, step
 from tests import image_sets
 
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
@@ -32,7 +32,7 @@ def run(images: pathlib.Path, folder: pathlib.Path, **sections: Any) -> dict[str
     result = pipeline.run()
     result.wait_until_finish()
     total: dict[str, int] = {}
-    for each in result.metrics().query(MetricsFilter().with_namespace(counters.NAMESPACE))["counters"]:
+    for each in result.metrics().query(MetricsFilter().with_namespace(step.NAMESPACE))["counters"]:
         total[each.key.metric.name] = total.get(each.key.metric.name, 0) + each.committed
     return total
 
@@ -100,11 +100,11 @@ def test_log_has_a_line_for_plan_and_summary_and_each_shard_only_for_debugging(
 
 def test_nothing_is_counted_for_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
-    monkeypatch.setattr(counters.Metrics, "counter", lambda space, name: _Recorder(seen, f"{space} {name}"))
-    counters.count("images-out", 0)
-    counters.count_rejects({"corrupt": 0, "no_label": 2})
-    counters.count_written(elements.WrittenShard("train", catalog.Shard("s", 3, 40, 1), {"corrupt": 1}, {}))
-    counters.count_written(elements.WrittenShard("train", catalog.Shard("s", 4, 40, 1), {}, {}, is_kept=True))
+    monkeypatch.setattr(step.Metrics, "counter", lambda space, name: _Recorder(seen, f"{space} {name}"))
+    step.count("images-out", 0)
+    step.count_rejects({"corrupt": 0, "no_label": 2})
+    step.count_written(elements.WrittenShard("train", catalog.Shard("s", 3, 40, 1), {"corrupt": 1}, {}))
+    step.count_written(elements.WrittenShard("train", catalog.Shard("s", 4, 40, 1), {}, {}, is_kept=True))
     assert seen == [
         ("imagebeam rejects-no_label", 2),
         ("imagebeam images-out", 3),
@@ -116,8 +116,8 @@ def test_nothing_is_counted_for_zero(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_frames_of_a_file_are_listed_and_planned_when_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
-    monkeypatch.setattr(counters.Metrics, "counter", lambda _, name: _Recorder(seen, name))
-    counters.count_written(elements.WrittenShard("train", catalog.Shard("s", 3, 40, 1), {}, {}, further=2))
+    monkeypatch.setattr(step.Metrics, "counter", lambda _, name: _Recorder(seen, name))
+    step.count_written(elements.WrittenShard("train", catalog.Shard("s", 3, 40, 1), {}, {}, further=2))
     assert seen == [("images-out", 3), ("bytes-out", 40), ("images-listed", 2), ("images-planned", 2)]
 
 

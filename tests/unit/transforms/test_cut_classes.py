@@ -13,7 +13,7 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import elements, rank_references, sort_intervals, spread_rows, stratify_splits
+from imagebeam.transforms import elements, rank_references, sort_intervals, step, stratify_splits
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.sort_intervals import HashOrder
 from imagebeam.transforms.stratify_splits import CutClasses, Division
@@ -86,7 +86,7 @@ def test_cut_classes_splits_like_a_plain_sort_of_each_class(
 ) -> None:
     monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", max_part_refs)
     monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", num_intervals)
-    monkeypatch.setattr(spread_rows, "MAX_PENDING", 30)
+    monkeypatch.setattr(step, "MAX_PENDING", 30)
     order = HashOrder(1, b"imagebeam.split", "group" if is_grouped else "key")
     rng = random.Random(num_refs)
     refs = []

@@ -16,14 +16,12 @@ from imagebeam.transforms import (
     elements,
     hashing,
     rank_references,
-    ref_batches,
     sort_intervals,
+    step,
     stratify_splits,
     write_shards,
 )
-from imagebeam.transforms import (
-    place_in_shards as place_in_shards_lib,
-)
+from imagebeam.transforms import write_shards as place_in_shards_lib
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
 from imagebeam.transforms.plan import plan_dataset, run_report
@@ -52,7 +50,7 @@ def place_in_shards(
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         tallied = pipeline | "Tallies" >> beam.Create(tallies).with_output_types(Tally)
         rejected = pipeline | "Rejects" >> beam.Create(rejects).with_output_types(Reject)
-        images = pipeline | "Refs" >> beam.Create(in_batches(refs)).with_output_types(ref_batches.RefBatch)
+        images = pipeline | "Refs" >> beam.Create(in_batches(refs)).with_output_types(step.RefBatch)
         ranked = images | rank_references.RankInSplits(ORDER)
         plan, ranking = ranked.rankings | plan_dataset.PlanDataset(dataset, tallied, rejected)
         placed = ranked.runs | place_in_shards_lib.PlaceInShards(plan, ranking)

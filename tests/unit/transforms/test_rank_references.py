@@ -12,7 +12,7 @@ from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that
 
-from imagebeam.transforms import elements, rank_references, sort_intervals, spread_rows, summaries
+from imagebeam.transforms import elements, rank_references, sort_intervals, step, summaries
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import HashOrder, ListedOrder, Order
@@ -92,7 +92,7 @@ def check_totals(expected: Ranked) -> Callable[[Sequence[PartialRanking]], None]
 def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
     monkeypatch: pytest.MonkeyPatch, order: Order, num_refs: int, max_pending: int, threads: int
 ) -> None:
-    monkeypatch.setattr(spread_rows, "MAX_PENDING", max_pending)
+    monkeypatch.setattr(step, "MAX_PENDING", max_pending)
     monkeypatch.setattr(sort_intervals, "NUM_INTERVALS", 50)
     monkeypatch.setattr(rank_references, "_NUM_QUANTILE_REFS", 100)  # fewer than there are
     monkeypatch.setattr(sort_intervals, "_MAX_PART_REFS", 20)  # 500 in 50 intervals are 10 in each
@@ -108,7 +108,7 @@ def test_rank_references_yields_every_rank_once_whatever_the_order_and_bundles(
 
 
 def test_references_of_a_bundle_are_packed_whenever_enough_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread_rows, "MAX_PENDING", 40)
+    monkeypatch.setattr(step, "MAX_PENDING", 40)
     spread = rank_references._SpreadFn(BY_HASH, elements.MAX_PLAIN_BYTES)
     spread.start_bundle()
     given_on = [len(list(spread.process((name, [each])))) for name, each in keyed_refs(100)]

@@ -12,7 +12,7 @@ import pytest
 from apache_beam import coders, pvalue
 from apache_beam.runners import pipeline_utils
 
-from imagebeam.transforms import rank_references, ref_batches
+from imagebeam.transforms import rank_references, step
 from imagebeam.transforms.snapshots import snapshot_settings
 from imagebeam.transforms.updates import list_records
 from tests import image_sets, job_graphs
@@ -89,6 +89,6 @@ def test_graph_of_a_compaction_without_type_checks_packs_batches_by_their_coder(
 
 
 def test_batches_without_type_are_found(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ref_batches, "typed", lambda batches, element_type=None: batches)
+    monkeypatch.setattr(step, "typed", lambda batches, element_type=None: batches)
     found = pickled_batches(steps_of(folder, {}))
     assert "Rank/KeyBySplit" in found

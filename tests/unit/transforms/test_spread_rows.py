@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from imagebeam.transforms import drop_duplicates, elements, ref_batches, spread_rows
+from imagebeam.transforms import drop_duplicates, elements, step
 from imagebeam.transforms.updates import compare_with_snapshot
 
 REFS = [elements.ImageRef(f"{number}.jpg", f"/in/{number}.jpg", 9, number) for number in range(40)]
 
 
-def blocks_of(fn: spread_rows.SpreadRowsFn, batch_refs: int) -> Iterator[tuple[int, Any]]:
+def blocks_of(fn: step.SpreadRowsFn, batch_refs: int) -> Iterator[tuple[int, Any]]:
     """Yields what a bundle of the references becomes, in batches of `batch_refs`."""
     fn.start_bundle()
     for start in range(0, len(REFS), batch_refs):
-        yield from fn.process(ref_batches.RefBatch(REFS[start : start + batch_refs]))
+        yield from fn.process(step.RefBatch(REFS[start : start + batch_refs]))
     yield from (each.value for each in fn.finish_bundle())
 
 
@@ -37,19 +37,19 @@ def blocks_of(fn: spread_rows.SpreadRowsFn, batch_refs: int) -> Iterator[tuple[i
     ],
 )
 def test_rows_are_in_the_block_of_their_key_once(
-    make_fn: Callable[[], spread_rows.SpreadRowsFn],
+    make_fn: Callable[[], step.SpreadRowsFn],
     has_count: bool,
     max_pending: int,
     batch_refs: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spread_rows, "MAX_PENDING", max_pending)
+    monkeypatch.setattr(step, "MAX_PENDING", max_pending)
     found, intervals = [], []
     for interval, block in blocks_of(make_fn(), batch_refs):
         count, packed = block if has_count else (None, block)
         rows = list(elements.unpack_rows(packed))
         assert count in (None, len(rows))
-        assert {spread_rows.interval_of_key(row[0]) for row in rows} == {interval}
+        assert {step.interval_of_key(row[0]) for row in rows} == {interval}
         found += [row[0] for row in rows]
         intervals.append(interval)
     assert sorted(found) == sorted(ref.key for ref in REFS)

@@ -6,7 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from imagebeam.pipelines.messages import broken_lines
+from imagebeam.pipelines.messages import terminal
 
 _PIECES = (
     *(
@@ -56,17 +56,17 @@ _PIECES = (
     ],
 )
 def test_lines_end_at_blanks_but_not_in_what_is_copied(text: str, lines: list[str]) -> None:
-    assert broken_lines.break_lines(text, 10) == lines
+    assert terminal.break_lines(text, 10) == lines
 
 
 @hypothesis.given(st.lists(st.sampled_from(_PIECES), max_size=20).map(" ".join), st.integers(1, 40))
 def test_lines_have_the_whole_text_and_fit_if_they_can(text: str, columns: int) -> None:
-    lines = broken_lines.break_lines(text, columns)
+    lines = terminal.break_lines(text, columns)
     assert " ".join(lines) == text
     for line in lines:
-        assert len(line) <= columns or broken_lines.break_lines(line, 1) == [line]
+        assert len(line) <= columns or terminal.break_lines(line, 1) == [line]
 
 
 @hypothesis.given(st.text(alphabet="a-'\"{}[]:.= \t\n", max_size=40))
 def test_no_text_loses_characters(text: str) -> None:
-    assert "".join(" ".join(broken_lines.break_lines(text, 8)).split()) == "".join(text.split())
+    assert "".join(" ".join(terminal.break_lines(text, 8)).split()) == "".join(text.split())

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from imagebeam.pipelines.messages import job_progress
-from imagebeam.pipelines.runs import job_states
+from imagebeam.pipelines.runs import remote_job
 
 PLANNED = {"images-listed": 100, "images-planned": 90, "rejects-no_label": 10}
 
@@ -29,7 +29,7 @@ PLANNED = {"images-listed": 100, "images-planned": 90, "rejects-no_label": 10}
         pytest.param("cancelled", {}, "cancelled", id="cancelled"),
     ],
 )
-def test_line_says_what_the_job_does(state: job_states.State, counters: dict[str, int], text: str) -> None:
+def test_line_says_what_the_job_does(state: remote_job.State, counters: dict[str, int], text: str) -> None:
     assert job_progress.describe(state, counters) == text
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client import parser
 
-from imagebeam.pipelines.messages import metrics_textfile
+from imagebeam.pipelines.messages import run_outputs
 
 SUMMARY: dict[str, Any] = {
     "command": "convert",
@@ -42,7 +42,7 @@ def samples(text: bytes) -> dict[tuple[str, str], float]:
 
 
 def test_committed_run_has_all_gauges() -> None:
-    assert samples(metrics_textfile.format_metrics(SUMMARY)) == {
+    assert samples(run_outputs.format_metrics(SUMMARY)) == {
         ("last_run_timestamp_seconds", ""): ENDED,
         ("last_run_success", ""): 1,
         ("last_run_exit_code", ""): 0,
@@ -61,10 +61,10 @@ def test_committed_run_has_all_gauges() -> None:
 def test_run_that_failed_keeps_the_time_of_the_last_success() -> None:
     failure = {**SUMMARY, "name": None, "state": "refused", "exit_code": 2, "counts": None, "bytes": None}
     failure["ended"] = "2025-01-03T00:00:00.000+00:00"
-    first = metrics_textfile.format_metrics(failure)
+    first = run_outputs.format_metrics(failure)
     assert ("last_success_timestamp_seconds", "") not in samples(first)
-    second = metrics_textfile.format_metrics(failure, metrics_textfile.format_metrics(SUMMARY).decode())
-    third = samples(metrics_textfile.format_metrics(failure, second.decode()))
+    second = run_outputs.format_metrics(failure, run_outputs.format_metrics(SUMMARY).decode())
+    third = samples(run_outputs.format_metrics(failure, second.decode()))
     assert third["last_success_timestamp_seconds", ""] == ENDED
     assert third["last_run_success", ""] == 0 and third["last_run_exit_code", ""] == 2
     assert ("last_run_images_listed", "") not in third
@@ -72,9 +72,9 @@ def test_run_that_failed_keeps_the_time_of_the_last_success() -> None:
 
 def test_earlier_file_that_holds_no_metrics_is_replaced() -> None:
     failure = {**SUMMARY, "output": "\udcff", "exit_code": 1}
-    assert b"last_success" not in metrics_textfile.format_metrics(failure, "no {metrics")
+    assert b"last_success" not in run_outputs.format_metrics(failure, "no {metrics")
 
 
 def test_plan_that_would_be_refused_is_no_success() -> None:
-    refused = metrics_textfile.format_metrics({**SUMMARY, "command": "plan", "state": "refused", "exit_code": 2})
+    refused = run_outputs.format_metrics({**SUMMARY, "command": "plan", "state": "refused", "exit_code": 2})
     assert samples(refused)["last_run_success", ""] == 0

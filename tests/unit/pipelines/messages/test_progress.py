@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from imagebeam import catalog, plural, storage
-from imagebeam.pipelines.messages import command_messages, progress
+from imagebeam.pipelines.messages import progress
+from imagebeam.pipelines.messages import terminal as terminal_lib
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
@@ -281,7 +282,7 @@ def test_table_on_a_terminal_breaks_long_values_between_words(terminal: tuple[in
     assert read_what_there_is(screen) == f"note  {words}\r\n"
 
 
-@pytest.mark.parametrize("say", [command_messages.complain, command_messages.tell_failure, command_messages.warn])
+@pytest.mark.parametrize("say", [terminal_lib.complain, terminal_lib.tell_failure, terminal_lib.warn])
 def test_errors_on_a_terminal_are_broken_between_words(
     terminal: tuple[int, io.TextIOWrapper], monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None]
 ) -> None:

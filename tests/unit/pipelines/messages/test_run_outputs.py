@@ -22,7 +22,7 @@ from prometheus_client import parser as prometheus
 import imagebeam
 from imagebeam import errors, storage
 from imagebeam.pipelines import cli, convert, launch
-from imagebeam.pipelines.messages import run_journal, run_summary
+from imagebeam.pipelines.messages import run_journal
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms import summaries
 from imagebeam.transforms.plan import run_report
@@ -400,7 +400,7 @@ def test_help_writes_no_summary(tmp_path: pathlib.Path) -> None:
 def test_schema_is_a_schema_and_knows_every_state() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert set(SCHEMA["properties"]["state"]["enum"]) == set(typing.get_args(run_journal.State))
-    assert SCHEMA["properties"]["schema_version"]["const"] == run_summary.SCHEMA_VERSION
+    assert SCHEMA["properties"]["schema_version"]["const"] == run_journal.SCHEMA_VERSION
     assert set(SCHEMA["required"]) == set(SCHEMA["properties"])
 
 
@@ -419,7 +419,7 @@ def test_snapshot_is_summed_up_with_its_changes(committed: tuple[pathlib.Path, F
     journal.take_catalog(imagebeam.load_catalog(committed[0]))
     journal.snapshot, journal.changes = "000002", run_journal.Changes(3, 1, 2, 6)
     journal.end("committed", 0)
-    summary = checked(run_summary.encode(run_summary.summarize(journal)).decode(), 0)
+    summary = checked(run_journal.encode(run_journal.summarize(journal)).decode(), 0)
     assert summary["snapshot"] == "000002"
     assert summary["counts"] == {
         **{"listed": 10, "written": 10, "rejected": {}, "passed_over": {"non_image": 1}},

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines.runs import dataflow_jobs
+from imagebeam.pipelines.runs import remote_job
 from tests.servers import dataflow
 
 
 @pytest.fixture
-def client(service: dataflow.Service) -> dataflow_jobs.Service:
-    return dataflow_jobs.Service("test", "europe-west1", service.url, patience_sec=20)
+def client(service: dataflow.Service) -> remote_job.Service:
+    return remote_job.Service("test", "europe-west1", service.url, patience_sec=20)
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,12 @@ def client(service: dataflow.Service) -> dataflow_jobs.Service:
         ("JOB_STATE_UPDATED", "cancelled"),
     ],
 )
-def test_every_state_has_a_word(
-    service: dataflow.Service, client: dataflow_jobs.Service, theirs: str, ours: str
-) -> None:
+def test_every_state_has_a_word(service: dataflow.Service, client: remote_job.Service, theirs: str, ours: str) -> None:
     job = service.add("cats", dataflow.Step(theirs))
     assert client.get(job.id)[:3] == (job.id, "cats", ours)
 
 
-def test_active_job_is_found_by_its_name_on_any_page(service: dataflow.Service, client: dataflow_jobs.Service) -> None:
+def test_active_job_is_found_by_its_name_on_any_page(service: dataflow.Service, client: remote_job.Service) -> None:
     ended = [service.add("cats", step) for step in (dataflow.DONE, dataflow.CANCELLED, dataflow.failed("x"))]
     others = [service.add(f"dogs-{number}") for number in range(2 * dataflow.PAGE_JOBS)]
     elsewhere = service.add("cats", region="us-east1")
@@ -63,24 +61,24 @@ def test_active_job_is_found_by_its_name_on_any_page(service: dataflow.Service, 
     ids=["active", "ended", "never-submitted"],
 )
 def test_job_without_an_id_is_looked_up_by_its_name(
-    service: dataflow.Service, client: dataflow_jobs.Service, name: str, steps: list[dataflow.Step], state: str
+    service: dataflow.Service, client: remote_job.Service, name: str, steps: list[dataflow.Step], state: str
 ) -> None:
     job = service.add("cats", *steps)
-    assert dataflow_jobs.look_up(client, "", name)[:3] == ("" if state == "failed" else job.id, name, state)
+    assert remote_job.look_up_on_dataflow(client, "", name)[:3] == ("" if state == "failed" else job.id, name, state)
 
 
-def test_counters_are_those_of_imagebeam_each_once(service: dataflow.Service, client: dataflow_jobs.Service) -> None:
+def test_counters_are_those_of_imagebeam_each_once(service: dataflow.Service, client: remote_job.Service) -> None:
     job = service.add("cats", dataflow.Step(counters={"images-out": 12, "bytes-out": 1 << 40}))
     assert client.counters(job.id) == {"images-out": 12, "bytes-out": 1 << 40}
 
 
-def test_only_errors_are_asked_for(service: dataflow.Service, client: dataflow_jobs.Service) -> None:
+def test_only_errors_are_asked_for(service: dataflow.Service, client: remote_job.Service) -> None:
     messages = [(f"JOB_MESSAGE_{kind}", kind) for kind in ("DEBUG", "DETAILED", "BASIC", "WARNING", "ERROR")]
     job = service.add("cats", dataflow.Step(messages=messages))
     assert client.error_lines(job.id) == ["ERROR"]
 
 
-def test_cancelled_job_ends(service: dataflow.Service, client: dataflow_jobs.Service) -> None:
+def test_cancelled_job_ends(service: dataflow.Service, client: remote_job.Service) -> None:
     job = service.add("cats")
     client.cancel(job.id)
     assert [client.get(job.id).state for _ in range(3)] == ["cancelling", "cancelled", "cancelled"]
@@ -89,7 +87,7 @@ def test_cancelled_job_ends(service: dataflow.Service, client: dataflow_jobs.Ser
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_errors_that_pass_are_repeated(service: dataflow.Service, client: dataflow_jobs.Service) -> None:
+def test_errors_that_pass_are_repeated(service: dataflow.Service, client: remote_job.Service) -> None:
     job = service.add("cats")
     service.fail("get", 503, 429, dataflow.CLOSED)
     assert client.get(job.id).state == "running"
@@ -106,7 +104,7 @@ def test_errors_that_pass_are_repeated(service: dataflow.Service, client: datafl
     ],
 )
 def test_lasting_error_is_raised_at_once(
-    service: dataflow.Service, client: dataflow_jobs.Service, code: int, kind: type[Exception], message: str
+    service: dataflow.Service, client: remote_job.Service, code: int, kind: type[Exception], message: str
 ) -> None:
     service.fail("get", code)
     with pytest.raises(kind, match=message):
@@ -118,7 +116,7 @@ def test_lasting_error_is_raised_at_once(
 def test_service_that_stays_silent_is_given_up(service: dataflow.Service, code: int) -> None:
     service.fail_always("get", code)
     with pytest.raises(OSError, match="Dataflow does not answer in project 'test', region 'europe-west1': "):
-        dataflow_jobs.Service("test", "europe-west1", service.url, patience_sec=0.01).get("j1")
+        remote_job.Service("test", "europe-west1", service.url, patience_sec=0.01).get("j1")
 
 
 UNREADABLE = {
@@ -136,7 +134,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_unreadable_answer_counts_as_none(service: dataflow.Service, case: str) -> None:
     body, came = UNREADABLE[case]
-    client = dataflow_jobs.Service("test", "europe-west1", service.url, patience_sec=0.01)
+    client = remote_job.Service("test", "europe-west1", service.url, patience_sec=0.01)
     asks = {"get": client.get, "list": client.find_active, "metrics": client.counters, "messages": client.error_lines}
     for kind, ask in asks.items():
         if case == "text" and kind != "get":
@@ -151,7 +149,7 @@ def test_unreadable_answer_counts_as_none(service: dataflow.Service, case: str) 
 
 @pytest.mark.parametrize(("body", "code"), [(b"<html>", 200), (b"{}", 200), (b"[1]", 503)])
 def test_unreadable_answer_is_asked_for_again(
-    service: dataflow.Service, client: dataflow_jobs.Service, body: bytes, code: int
+    service: dataflow.Service, client: remote_job.Service, body: bytes, code: int
 ) -> None:
     job = service.add("cats")
     service.say("get", body, code=code)
@@ -164,7 +162,7 @@ def test_service_without_credentials_says_how_to_get_some(
 ) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
     with pytest.raises(errors.ConfigError, match="no credentials for Google Cloud: gcloud auth application-default"):
-        dataflow_jobs.Service("test", "europe-west1", service.url).get("j1")
+        remote_job.Service("test", "europe-west1", service.url).get("j1")
     assert service.requests == []
 
 
@@ -196,10 +194,10 @@ ATTEMPTS = "Workflow failed. Causes: S02 failed., The job failed because a work 
     ],
 )
 def test_lines_of_messages_are_their_causes(texts: list[str], lines: list[str]) -> None:
-    assert dataflow_jobs.choose_lines(texts) == lines
+    assert remote_job.choose_lines(texts) == lines
 
 
 def test_addresses_and_commands_name_the_job() -> None:
-    assert dataflow_jobs.console_address("p", "r", "j").endswith("/dataflow/jobs/r/j?project=p")
-    assert dataflow_jobs.console_address("p", "r", "").endswith("/dataflow/jobs?project=p")
-    assert dataflow_jobs.cancel_command("p", "r", "j") == "gcloud dataflow jobs cancel j --project=p --region=r"
+    assert remote_job.console_address("p", "r", "j").endswith("/dataflow/jobs/r/j?project=p")
+    assert remote_job.console_address("p", "r", "").endswith("/dataflow/jobs?project=p")
+    assert remote_job.cancel_command("p", "r", "j") == "gcloud dataflow jobs cancel j --project=p --region=r"

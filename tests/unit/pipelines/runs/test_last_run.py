@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imagebeam.pipelines.runs import last_run, remote_job
+from imagebeam.pipelines.runs import remote_job
 
 JOB = remote_job.RemoteJob("DataflowRunner", "p", "r", "cats", "j1")
 
@@ -22,11 +22,11 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.mark.parametrize("state", ["failed", "cancelled", "refused"])
 @pytest.mark.parametrize("causes", [[], ["boom", "b\xe4ng\n"]], ids=["mute", "causes"])
 def test_record_that_was_written_is_read(
-    file: pathlib.Path, tmp_path: pathlib.Path, state: last_run.State, causes: list[str]
+    file: pathlib.Path, tmp_path: pathlib.Path, state: remote_job.BadEnd, causes: list[str]
 ) -> None:
-    last_run.record(str(tmp_path), "failed", JOB, ["earlier"], 1)
-    last_run.record(str(tmp_path), state, JOB, causes, 3)
-    found = last_run.read(str(tmp_path))
+    remote_job.record_last_run(str(tmp_path), "failed", JOB, ["earlier"], 1)
+    remote_job.record_last_run(str(tmp_path), state, JOB, causes, 3)
+    found = remote_job.read_last_run(str(tmp_path))
     assert found is not None
     assert (found.state, found.job, list(found.causes), found.exit_code) == (state, JOB, causes, 3)
     assert found.ended.startswith("20") and found.ended.endswith("+00:00")
@@ -46,13 +46,13 @@ def test_record_that_was_written_is_read(
 def test_record_that_is_not_understood_counts_for_nothing(
     file: pathlib.Path, tmp_path: pathlib.Path, change: dict[str, Any]
 ) -> None:
-    last_run.record(str(tmp_path), "failed", JOB, [], 1)
+    remote_job.record_last_run(str(tmp_path), "failed", JOB, [], 1)
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    assert last_run.read(str(tmp_path)) is None
+    assert remote_job.read_last_run(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[]", b"\xff"])
 def test_no_record_is_read_where_none_is(file: pathlib.Path, tmp_path: pathlib.Path, content: bytes | None) -> None:
     if content is not None:
         file.write_bytes(content)
-    assert last_run.read(str(tmp_path)) is None
+    assert remote_job.read_last_run(str(tmp_path)) is None

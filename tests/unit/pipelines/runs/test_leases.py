@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.pipelines.messages import command_messages
+from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms.publish import commit_rights, run_record
 from tests import patience
@@ -121,7 +121,7 @@ def test_command_line_shows_why_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY"):
         monkeypatch.setenv(name, os.environ.get(name, "2"))
     with warnings.catch_warnings():
-        command_messages.quieten(verbose=False)
+        terminal.quieten(verbose=False)
     assert logger.level == logging.WARNING
     logger.setLevel(logging.NOTSET)
 

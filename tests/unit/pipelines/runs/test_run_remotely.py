@@ -14,7 +14,7 @@ import pytest
 from google.api_core import exceptions
 
 from imagebeam import errors
-from imagebeam.pipelines.runs import job_states, last_run, remote_job, run_remotely
+from imagebeam.pipelines.runs import remote_job, run_remotely
 from imagebeam.transforms import elements
 from imagebeam.transforms.plan import run_report
 from tests import datasets, image_sets, patience
@@ -50,7 +50,7 @@ class Shown:
         self.counters: list[Mapping[str, int]] = []
         self.said: list[str] = []
 
-    def update(self, state: job_states.State, counters: Mapping[str, int]) -> None:
+    def update(self, state: remote_job.State, counters: Mapping[str, int]) -> None:
         self.states.append(state)
         self.counters.append(dict(counters))
 
@@ -300,7 +300,7 @@ def test_dataset_of_another_config_is_not_what_the_job_has_committed(runner: Run
     )
     with pytest.raises(errors.ImagebeamError, match=message):
         run_remotely.wait(run)
-    found = last_run.read(run.output)
+    found = remote_job.read_last_run(run.output)
     assert found is not None and found.state == "failed"
 
 
@@ -364,7 +364,7 @@ def test_job_that_ends_badly_says_how_and_what_is_kept(
     says_kept = str(raised.value).endswith("; finished shards are kept, run the same command again to go on")
     assert says_kept == (keeps and step is not dataflow.DONE)
     assert not runner.lock.is_kept
-    found = last_run.read(runner.run.output)
+    found = remote_job.read_last_run(runner.run.output)
     assert found is not None and found.job.id == runner.service.jobs[0].id and found.exit_code == 1
     assert found.state == ("cancelled" if step is dataflow.CANCELLED else "failed")
     if step is dataflow.DONE:
@@ -381,7 +381,7 @@ def test_refusal_in_the_report_counts_more_than_the_end_of_its_job(
     step = dataclasses.replace(step, action=runner.leave_report("refused", "too many rejects", exit_code))
     report = run_remotely.wait(runner.submitted(dataflow.RUNNING, step))
     assert (report["state"], report["exit_code"], report["message"]) == ("refused", exit_code, "too many rejects")
-    found = last_run.read(runner.run.output)
+    found = remote_job.read_last_run(runner.run.output)
     assert found is not None
     assert (found.state, found.causes, found.exit_code) == ("refused", ("too many rejects",), exit_code)
 
@@ -397,7 +397,7 @@ def test_end_is_recorded_only_by_the_run_that_holds_the_lock(runner: Runner, hol
         fail_to_name(runner.lock, errors.BusyError("another run took over the lock"))
     with pytest.raises(errors.ImagebeamError, match="was cancelled"):
         run_remotely.wait(run)
-    assert last_run.read(run.output) is None
+    assert remote_job.read_last_run(run.output) is None
 
 
 def test_end_that_cannot_be_recorded_is_told_nevertheless(runner: Runner) -> None:
@@ -499,7 +499,7 @@ def test_interrupted_wait_cancels_where_asked_to_and_waits_for_the_end(runner: R
         run_remotely.wait(run)
     assert runner.service.jobs[0].state == "JOB_STATE_CANCELLED"
     assert not runner.lock.is_kept
-    found = last_run.read(run.output)
+    found = remote_job.read_last_run(run.output)
     assert found is not None and (found.state, found.job) == ("cancelled", run.job)
 
 

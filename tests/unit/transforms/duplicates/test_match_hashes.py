@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms.duplicates import match_hashes
+from imagebeam.transforms.duplicates import find_duplicates
 from imagebeam.transforms.shard import image_hashes
 
 DISTANCES = range(image_hashes.MAX_DISTANCE + 1)
@@ -28,8 +28,8 @@ def clusters(seed: int, num_centers: int, num_around: int) -> tuple[int, ...]:
 
 def find_all(ranked: np.ndarray, distance: int) -> dict[int, int]:
     """Returns the first near hash of each hash that has one before it, by the tables."""
-    matches = [match_hashes.find_firsts(ranked, mask, distance) for mask in match_hashes.masks_of(distance)]
-    found = match_hashes.first_of_each(np.concatenate([*matches, np.empty(0, match_hashes.MATCH)]))
+    matches = [find_duplicates.find_firsts(ranked, mask, distance) for mask in find_duplicates.masks_of(distance)]
+    found = find_duplicates.first_of_each(np.concatenate([*matches, np.empty(0, find_duplicates.MATCH)]))
     return dict(zip(found["hash"].tolist(), found["first"].tolist()))
 
 
@@ -44,7 +44,7 @@ def find_plainly(hashes: list[int], distance: int) -> dict[int, int]:
 
 
 def ranked(hashes: list[int]) -> np.ndarray:
-    return np.array([(value, rank) for rank, value in enumerate(hashes)], dtype=match_hashes.RANKED)
+    return np.array([(value, rank) for rank, value in enumerate(hashes)], dtype=find_duplicates.RANKED)
 
 
 @settings(max_examples=40)
@@ -66,7 +66,7 @@ def test_crowd_larger_than_a_short_run_finds_the_same_firsts(distance: int) -> N
 
 @pytest.mark.parametrize("distance", DISTANCES[1:])
 def test_hashes_that_differ_in_so_many_bits_agree_in_a_table(distance: int) -> None:
-    masks = match_hashes.masks_of(distance)
+    masks = find_duplicates.masks_of(distance)
     assert len(set(masks)) == len(masks)
     assert all(mask.bit_count() >= 16 for mask in masks)
     rng = random.Random(distance)
@@ -76,12 +76,12 @@ def test_hashes_that_differ_in_so_many_bits_agree_in_a_table(distance: int) -> N
 
 
 def test_part_of_a_table_depends_on_the_key_alone() -> None:
-    mask = match_hashes.masks_of(4)[3]
+    mask = find_duplicates.masks_of(4)[3]
     hashes = np.array(clusters(1, 500, 1), dtype=np.uint64)
-    parts = match_hashes.parts_of(hashes, mask, 64)
+    parts = find_duplicates.parts_of(hashes, mask, 64)
     assert set(parts.tolist()) == set(range(64))
     others = hashes ^ np.uint64(~mask & (1 << 64) - 1)
-    assert (match_hashes.parts_of(others, mask, 64) == parts).all()
+    assert (find_duplicates.parts_of(others, mask, 64) == parts).all()
 
 
 def test_bits_are_counted_without_numpys_function(monkeypatch: pytest.MonkeyPatch) -> None:
