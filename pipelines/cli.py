@@ -233,7 +233,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -> None:
-    from imagebeam.pipelines.messages import progress, report_rows
+    from imagebeam.pipelines.messages import tables
 
     for note in result.plan.notes:
         terminal.tell(f"note: {note}")
@@ -243,7 +243,7 @@ def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -
     if result.message:
         terminal.say(result.message)
     seconds = None if result.is_attached else time.monotonic() - start  # nobody here saw when the job began
-    progress.print_table([*progress.summary_rows(result.catalog, output, seconds), *report_rows.rows(result.report)])
+    tables.print_table([*tables.summary_rows(result.catalog, output, seconds), *tables.report_rows(result.report)])
     terminal.say(f"next: imagebeam verify {shell_words.quote(output)}")
 
 
@@ -254,7 +254,7 @@ def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_jou
 
 def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert
-    from imagebeam.pipelines.messages import progress
+    from imagebeam.pipelines.messages import tables
 
     config = _load_config(known)
     done = convert.submit(
@@ -272,7 +272,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if done.job is None:
         terminal.say(f"template written to {done.template}")
         return 0
-    progress.print_table(
+    tables.print_table(
         [
             ("job", done.job.id + (" (was running already)" if done.is_attached else "")),
             ("console", done.job.console),
@@ -285,7 +285,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import call_arguments, compact
-    from imagebeam.pipelines.messages import progress
+    from imagebeam.pipelines.messages import tables
 
     workers = call_arguments.as_workers(known.workers)
     result = compact.run(known.directory, beam_arguments, workers, not known.quiet, known.journal)
@@ -298,13 +298,13 @@ def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if result.state == "kept":
         terminal.say(f"snapshot {result.snapshot} of {known.directory} stands alone already; nothing to do")
         return 0
-    progress.print_table(progress.summary_rows(result.catalog, known.directory, result.seconds))
+    tables.print_table(tables.summary_rows(result.catalog, known.directory, result.seconds))
     return 0
 
 
 def _index(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import index_dataset
-    from imagebeam.pipelines.messages import progress
+    from imagebeam.pipelines.messages import tables
 
     result = index_dataset.index(
         known.directory,
@@ -327,7 +327,7 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
     if result.state == "kept":
         terminal.say(f"the index of {known.directory} fits its shards; nothing to do")
         return 0
-    progress.print_table(index_dataset.result_rows(result, known.directory))
+    tables.print_table(index_dataset.result_rows(result, known.directory))
     command = "index" if result.state == "planned" else "verify"
     terminal.say(f"next: imagebeam {command} {shell_words.quote(known.directory)}")
     return 0
@@ -335,12 +335,12 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert
-    from imagebeam.pipelines.messages import plan_report, progress
+    from imagebeam.pipelines.messages import tables
     from imagebeam.pipelines.recognize import recognized_plan
 
     recognized = recognized_plan.choose(known)
     if recognized.rows:
-        progress.print_table(recognized.rows)
+        tables.print_table(recognized.rows)
     if recognized.error:
         raise errors.ConfigError(recognized.error)
     config = _load_config(known)
@@ -352,7 +352,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     _import_libraries(config, beam_arguments, known.verbose)
     planned = convert.run_plan(_request(known, config, beam_arguments), known.journal)
     known.journal.end(_STATES_OF_PLAN[planned.action], planned.exit_code, planned.message)
-    progress.print_table(plan_report.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
+    tables.print_table(tables.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
     if planned.action == "write":
         for number, command in enumerate(recognized.next):
             terminal.say(f"{'or' if number else 'next'}: {command}")
@@ -361,14 +361,14 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _init(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import init_config
-    from imagebeam.pipelines.messages import progress
+    from imagebeam.pipelines.messages import tables
     from imagebeam.pipelines.recognize import recognized_plan
 
     words = ["imagebeam", "init", known.directory]
     words += ["--config", known.config] * (known.config is not None)
     written = init_config.make(known.directory, known.config, shell_words.join(words))
     init_config.write(written, known.output, known.force)
-    progress.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
+    tables.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
     first, *others = init_config.next_commands(known.output)
     terminal.say(f"next: {first}")
     for command in others:

@@ -16,7 +16,7 @@ from imagebeam.pipelines import call_arguments, column_settings, launch
 from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions, Request
-from imagebeam.pipelines.messages import job_progress, run_journal
+from imagebeam.pipelines.messages import progress, run_journal
 from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.plan import run_report
@@ -328,7 +328,7 @@ def run_plan(request: Request, journal: run_journal.Journal) -> elements.Dataset
         pipeline = launch.build(options, functools.partial(add_steps, job=job, plan_only=True))
         stack.enter_context(journal.following(job.settings))
         if on_dataflow:
-            shown = stack.enter_context(job_progress.JobProgress()) if request.show_progress else None
+            shown = stack.enter_context(progress.JobProgress()) if request.show_progress else None
             remote = dataflow_options.job_of(options)
             running = run_remotely.Run(remote, job.settings.output, report, run_remotely.NoLock(), shown)
             submitted = launch.Started(job.settings, lambda: pipeline, running).submit(cancel_on_interrupt=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeAlias
 
 from imagebeam import errors, missing_packages, storage
 from imagebeam.pipelines.beam import hold_signals, job_servers, runners
-from imagebeam.pipelines.messages import job_progress, progress, run_journal
+from imagebeam.pipelines.messages import progress, run_journal
 from imagebeam.pipelines.runs import dataflow_options, finished_work, output_lock, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.plan import run_report
@@ -140,7 +140,7 @@ def on_dataflow(
         return
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(hold_output(settings, scratch, attaches=True))
-        shown = stack.enter_context(job_progress.JobProgress()) if show_progress else None
+        shown = stack.enter_context(progress.JobProgress()) if show_progress else None
         run = run_remotely.Run(job, settings.output, settings.report, lock, shown, identity=settings.identity)
         if lock.running is not None:
             run = run._replace(job=lock.running, report=settings.paths.report(lock.running_run))

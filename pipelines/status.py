@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, plural, snapshots, storage
-from imagebeam.pipelines.messages import job_progress
+from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import finished_work, output_lock, remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms.output import output_folder
@@ -201,7 +201,7 @@ def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_folder.Outpu
         with contextlib.suppress(OSError, errors.ConfigError):  # the state is what counts
             counters = service.counters(job.id) if job.id else {}
         if state not in remote_job.ENDED:
-            doing = job_progress.describe(state, counters)
+            doing = progress.describe(state, counters)
             return dataclasses.replace(known, state="running", doing=doing, job=job, counters=counters)
         if state == "done":
             known = dataclasses.replace(known, catalog=_find_catalog(known.output))  # newer than at the first look

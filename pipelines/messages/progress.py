@@ -7,16 +7,13 @@ import contextlib
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from imagebeam import catalog as catalog_lib
-from imagebeam import plural, snapshots, storage
+from imagebeam import plural, storage
 from imagebeam.pipelines.messages import json_log, terminal
-from imagebeam.transforms import dataset_settings, elements, summaries
-from imagebeam.transforms.classes import class_names
-from imagebeam.transforms.duplicates import duplicate_counts
+from imagebeam.pipelines.runs import remote_job
+from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.shard import shard_writer
@@ -197,168 +194,50 @@ class Progress(ShownLine):
             return  # does not exist yet, or was moved by the commit
 
 
-def name_some(labels: Sequence[str]) -> str:
-    """Joins the first names of a list."""
-    return ", ".join(labels[:_MAX_NAMED]) + (", ..." if len(labels) > _MAX_NAMED else "")
+_LINE_SEC = 0.25  # between two updates of the line, which cost no request
+_WORDS: dict[remote_job.State, str] = {
+    "queued": "queued",
+    "running": "starting workers",
+    "cancelling": "cancelling",
+    "done": "done",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
 
 
-def describe_passed_over(passed_over: Mapping[str, int]) -> str:
-    """Joins counts by kind."""
-    return ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in passed_over.items()) or "nothing"
-
-
-def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -> None:
-    """Prints rows of a name and a value, aligned; on a terminal, long values are broken between words.
-
-    Values that are copied from the screen into a command are never broken.
-    """
-    width = max(len(name) for name, _ in rows)
-    output = stream or sys.stdout
-    for name, value in rows:
-        text = terminal.printable(value)
-        if name.strip() not in _COPIED:
-            text = terminal.wrap(text, output, width + 2)
-        print(f"{name:<{width}}  {text}", file=output)
-
-
-_COPIED = ("settings", "options")  # names of rows
-
-
-def describe_changes(facts: Mapping[str, Any]) -> str:
-    """Returns how a snapshot came about: how many images were added, changed, removed and left unchanged.
+def describe(state: remote_job.State, counters: Mapping[str, int]) -> str:
+    """Returns what a job is doing: queued, starting workers, listing, writing n of m, or committing.
 
     Args:
-        facts: as in `Catalog.snapshot`.
+        state: of the job.
+        counters: `images-listed`, `images-planned`, `images-out`, `images-kept` and `rejects-*`, added up.
     """
-    if facts.get("compacted"):
-        return f"compacted from {facts['compacted']}"
-    return describe_counts(facts)
+    if state != "running" or not counters:
+        return _WORDS[state]
+    listed, planned = counters.get("images-listed", 0), counters.get("images-planned", 0)
+    if not planned:
+        return f"listing images, {listed:,} so far"
+    rejected = sum(number for name, number in counters.items() if name.startswith("rejects-"))
+    early = max(0, listed - planned)  # rejected before the plan was made, which has only the others
+    done = counters.get("images-out", 0) + counters.get("images-kept", 0) + max(0, rejected - early)
+    if done >= planned:
+        return f"committing {plural.count(planned, 'image')}"
+    return f"writing images {done:,}/{planned:,}"
 
 
-def describe_counts(counts: Mapping[str, Any]) -> str:
-    """Returns how many images were added, changed, removed and left unchanged, and how many were read and rejected."""
-    rejected = ["rejected"] if counts.get("rejected") else []
-    return ", ".join(f"{counts[name]:,} {name}" for name in (*summaries.CHANGES, *rejected))
+class JobProgress(ShownLine):
+    """A line on a job, from what the last look at it found."""
 
+    def __init__(self, stream: TextIO | None = None):
+        super().__init__(stream, _LINE_SEC)
+        self._text = "submitting the job"
+        self._since = time.monotonic()
 
-def summary_rows(
-    catalog: catalog_lib.Catalog, output: str, seconds: float | None, folder: str | None = None
-) -> list[tuple[str, str]]:
-    """Returns the rows of the table at the end of a run.
+    def update(self, state: remote_job.State, counters: Mapping[str, int]) -> None:
+        """Takes what a look at the job has found."""
+        self._text = describe(state, counters)
+        self._fields = {"stage": state, "counters": dict(counters)}
 
-    Args:
-        catalog: of the dataset.
-        output: its address; of a snapshot, the folder of all snapshots.
-        seconds: that the run took; None if that is not known.
-        folder: the folder of the catalog, if it is known.
-    """
-    counts = catalog.counts
-    passed_over = describe_passed_over(counts.passed_over)
-    rows = [("listed", f"{plural.count(counts.listed, 'image')} (passed over: {passed_over})")]
-    folder_of_catalog = folder or output
-    if facts := catalog.snapshot:
-        rows.append(("snapshot", f"{facts['name']}: {describe_changes(facts)}"))
-        folder_of_catalog = folder or snapshots.folder_of(storage.normalize(output), facts["name"])
-    for name, split in catalog.splits.items():
-        parts = (
-            plural.count(split.num_examples, "image"),
-            plural.count(len(split.shards), "shard"),
-            plural.format_bytes(split.num_bytes),
-        )
-        rows.append((f"  {name}", ", ".join(parts)))
-    total = sum(counts.rejected.values())
-    reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.rejected.items())
-    rows.append(("rejected", f"{total:,}" + (f" ({reasons}; see {catalog_lib.REJECTS_FILE})" if total else "")))
-    for kind, by_split in catalog.duplicates.items():
-        see = f"; see {catalog_lib.DUPLICATES_FILE}" if by_split else ""
-        dropped = " dropped" if catalog.config.get("duplicates", {}).get(kind) == "drop" else ""
-        rows.append((f"{kind} duplicates", duplicate_counts.describe(by_split) + dropped + see))
-    if catalog.label_kind == "class":
-        rows.append(
-            (
-                "labels",
-                f"{plural.count(len(catalog.labels), 'class')}, ids from {catalog.label_base}: "
-                f"{name_some(catalog.labels)}",
-            )
-        )
-    statistics = catalog_lib.load_statistics(folder_of_catalog)
-    rows += [*_object_rows(statistics), *_unusual_rows(statistics)]
-    if seconds is not None:
-        num_read = counts.listed
-        if catalog.snapshot:
-            num_read = sum(catalog.snapshot.get(name, 0) for name in ("added", "changed", "rejected"))
-        rows.append(("time", f"{seconds:.1f} s" + (f", {num_read / seconds:,.0f} images/s" if num_read else "")))
-    rows.append(("output", output))
-    return rows
-
-
-def _object_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns a row with the number of objects of each class; none if the images have no objects."""
-    counts: Counter[str] = Counter()
-    for split in statistics.values():
-        counts.update(split.get(class_names.COUNTS, {}))
-    if not counts:
-        return []
-    named = [f"{name} {number:,}" for name, number in counts.most_common()]
-    return [("objects", f"{counts.total():,} of {plural.count(len(counts), 'class')}: {name_some(named)}")]
-
-
-def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns rows on images that readers may not expect, from the `statistics.json` of a dataset."""
-    names = ("orientations", "colorspaces", "reencoded", "turned", "misnamed", "dark", "dark_files")
-    counted: dict[str, Counter[str]] = {name: Counter() for name in names}
-    for split in statistics.values():
-        for name, total in counted.items():
-            total.update(split.get(name, {}))
-    rows = []
-    for name, label in _CHANGES.items():
-        if counter := counted[name]:
-            if name == "turned":
-                rows.append((label, f"{plural.count(counter.total(), 'image')}: {_describe_turns(counter)}"))
-                continue
-            rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
-    if dark := counted["dark"]:
-        files = [f"{key} ({highest:,})" for key, highest in sorted(counted["dark_files"].items())[:_MAX_NAMED]]
-        # of PNGs whose bytes are kept, only a few are looked into
-        at_least = "at least " if any(name.startswith("png") for name in dark) else ""
-        count = f"{at_least}{plural.count(dark.total(), 'gray image')}"
-        what = f"{count} of 16 bits with small numbers ({_most_common(dark)})"
-        remedy = "nearly black with 8 bits; set image.white_level to their largest number, 255 at least"
-        rows.append(("dark", f"{what}, such as {', '.join(files)}: {remedy}"))
-    if turns := counted["orientations"].total():
-        what = f"{plural.count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
-        rows.append(("not upright", f"{what}; readers see the pixels as they are stored"))
-    colorspaces = counted["colorspaces"]
-    unusual = [(colorspaces[name], f"of {what}") for name, what in _UNUSUAL_COLORSPACES.items() if colorspaces[name]]
-    if unusual:
-        found = ", ".join(f"{plural.count(number, 'image')} {what}" for number, what in unusual)
-        rows.append(("channels", f"{found}; readers that ask for 3 channels convert them"))
-    return rows
-
-
-def _describe_turns(counter: Counter[str]) -> str:
-    """Returns how images lay by their orientation: `7 on the left side (EXIF 6), 5 upside down (EXIF 3)`."""
-    return ", ".join(f"{number:,} {_TURNS.get(code, 'turned')} (EXIF {code})" for code, number in counter.most_common())
-
-
-def _most_common(counter: Counter[str]) -> str:
-    named = [f"{name}: {number:,}" for name, number in counter.most_common(_MAX_CAUSES)]
-    return ", ".join(named) + (", ..." if len(counter) > _MAX_CAUSES else "")
-
-
-_MAX_CAUSES = 6
-_TURNS = {  # what an EXIF orientation says of the pixels
-    "2": "mirrored",
-    "3": "upside down",
-    "4": "mirrored and upside down",
-    "5": "mirrored and on the left side",
-    "6": "on the left side",
-    "7": "mirrored and on the right side",
-    "8": "on the right side",
-}
-_CHANGES = {"turned": "turned", "reencoded": "re-encoded", "misnamed": "misnamed"}  # a row of the table for each
-_UNUSUAL_COLORSPACES = {
-    "GRAY_ALPHA": "2 channels (gray, transparency)",
-    "RGBA": "4 channels (RGB, transparency)",
-    "CMYK": "4 channels (CMYK)",
-}
+    def line(self) -> str:
+        doing = self._doing or self._text
+        return f"{doing}... {time.monotonic() - self._start:.0f} s"

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from imagebeam.pipelines.messages import job_progress
+from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import remote_job
 
 PLANNED = {"images-listed": 100, "images-planned": 90, "rejects-no_label": 10}
@@ -30,11 +30,11 @@ PLANNED = {"images-listed": 100, "images-planned": 90, "rejects-no_label": 10}
     ],
 )
 def test_line_says_what_the_job_does(state: remote_job.State, counters: dict[str, int], text: str) -> None:
-    assert job_progress.describe(state, counters) == text
+    assert progress.describe(state, counters) == text
 
 
 def test_line_follows_what_was_seen_last() -> None:
-    shown = job_progress.JobProgress(io.StringIO())
+    shown = progress.JobProgress(io.StringIO())
     assert re.fullmatch(r"submitting the job\.\.\. \d+ s", shown.line())
     shown.update("running", {**PLANNED, "images-out": 1})
     assert re.fullmatch(r"writing images 1/90\.\.\. \d+ s", shown.line())
@@ -44,6 +44,6 @@ def test_line_follows_what_was_seen_last() -> None:
 def test_what_is_said_stays_on_the_terminal() -> None:
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
-    with job_progress.JobProgress(stream) as shown:
+    with progress.JobProgress(stream) as shown:
         shown.say("submitted\x1b[2J")
     assert "\r\x1b[Ksubmitted\\x1b[2J\n" in stream.getvalue()
