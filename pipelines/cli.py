@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, missing_packages, shell_words
-from imagebeam.pipelines import command_parser, dataset_commands, option_variables
+from imagebeam.pipelines import command_parser, dataset_commands
 from imagebeam.pipelines.messages import json_log, run_journal, run_outputs, terminal
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         try:
             exit_code = _run_command(texts, journal, outputs)
         except SystemExit as e:
-            if not isinstance(e, option_variables.UsageError):  # --help or --version
+            if not isinstance(e, command_parser.UsageError):  # --help or --version
                 raise
             journal.fail(2, e.message)
             outputs.close()
@@ -233,7 +233,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -> None:
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
 
     for note in result.plan.notes:
         terminal.tell(f"note: {note}")
@@ -243,7 +243,9 @@ def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -
     if result.message:
         terminal.say(result.message)
     seconds = None if result.is_attached else time.monotonic() - start  # nobody here saw when the job began
-    tables.print_table([*tables.summary_rows(result.catalog, output, seconds), *tables.report_rows(result.report)])
+    printed_tables.print_table(
+        [*printed_tables.summary_rows(result.catalog, output, seconds), *printed_tables.report_rows(result.report)]
+    )
     terminal.say(f"next: imagebeam verify {shell_words.quote(output)}")
 
 
@@ -254,7 +256,7 @@ def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_jou
 
 def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
 
     config = _load_config(known)
     done = convert.submit(
@@ -272,7 +274,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if done.job is None:
         terminal.say(f"template written to {done.template}")
         return 0
-    tables.print_table(
+    printed_tables.print_table(
         [
             ("job", done.job.id + (" (was running already)" if done.is_attached else "")),
             ("console", done.job.console),
@@ -285,7 +287,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import call_arguments, compact
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
 
     workers = call_arguments.as_workers(known.workers)
     result = compact.run(known.directory, beam_arguments, workers, not known.quiet, known.journal)
@@ -298,13 +300,13 @@ def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if result.state == "kept":
         terminal.say(f"snapshot {result.snapshot} of {known.directory} stands alone already; nothing to do")
         return 0
-    tables.print_table(tables.summary_rows(result.catalog, known.directory, result.seconds))
+    printed_tables.print_table(printed_tables.summary_rows(result.catalog, known.directory, result.seconds))
     return 0
 
 
 def _index(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import index_dataset
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
 
     result = index_dataset.index(
         known.directory,
@@ -327,7 +329,7 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
     if result.state == "kept":
         terminal.say(f"the index of {known.directory} fits its shards; nothing to do")
         return 0
-    tables.print_table(index_dataset.result_rows(result, known.directory))
+    printed_tables.print_table(index_dataset.result_rows(result, known.directory))
     command = "index" if result.state == "planned" else "verify"
     terminal.say(f"next: imagebeam {command} {shell_words.quote(known.directory)}")
     return 0
@@ -335,12 +337,12 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
     from imagebeam.pipelines.recognize import recognized_plan
 
     recognized = recognized_plan.choose(known)
     if recognized.rows:
-        tables.print_table(recognized.rows)
+        printed_tables.print_table(recognized.rows)
     if recognized.error:
         raise errors.ConfigError(recognized.error)
     config = _load_config(known)
@@ -352,7 +354,9 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     _import_libraries(config, beam_arguments, known.verbose)
     planned = convert.run_plan(_request(known, config, beam_arguments), known.journal)
     known.journal.end(_STATES_OF_PLAN[planned.action], planned.exit_code, planned.message)
-    tables.print_table(tables.plan_rows(planned, config.output.uri or "a new folder (no --output given)"))
+    printed_tables.print_table(
+        printed_tables.plan_rows(planned, config.output.uri or "a new folder (no --output given)")
+    )
     if planned.action == "write":
         for number, command in enumerate(recognized.next):
             terminal.say(f"{'or' if number else 'next'}: {command}")
@@ -361,14 +365,14 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _init(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import init_config
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
     from imagebeam.pipelines.recognize import recognized_plan
 
     words = ["imagebeam", "init", known.directory]
     words += ["--config", known.config] * (known.config is not None)
     written = init_config.make(known.directory, known.config, shell_words.join(words))
     init_config.write(written, known.output, known.force)
-    tables.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
+    printed_tables.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
     first, *others = init_config.next_commands(known.output)
     terminal.say(f"next: {first}")
     for command in others:

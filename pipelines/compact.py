@@ -18,7 +18,6 @@ from imagebeam.pipelines.messages import run_journal
 from imagebeam.transforms import dataset_settings, sort_intervals
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
-from imagebeam.transforms.snapshots import snapshot_settings
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -116,7 +115,7 @@ def run(
     catalog = catalog_lib.load_catalog(folder)
     if catalog.is_self_contained:
         return CompactResult("kept", dataset, latest, catalog, time.monotonic() - start)
-    snapshot = snapshot_settings.SnapshotSettings(dataset, snapshots.name_after(latest), compacted=latest)
+    snapshot = dataset_settings.SnapshotSettings(dataset, snapshots.name_after(latest), compacted=latest)
     settings = _settings(snapshot, catalog)
     options = launch.make_options("compact", arguments, workers)
     steps = functools.partial(add_steps, settings=settings, catalog=catalog)
@@ -130,7 +129,7 @@ def run(
 
 
 def _settings(
-    snapshot: snapshot_settings.SnapshotSettings, catalog: catalog_lib.Catalog
+    snapshot: dataset_settings.SnapshotSettings, catalog: catalog_lib.Catalog
 ) -> dataset_settings.DatasetSettings:
     """Returns settings that are those of the latest snapshot, as far as shards and records depend on them."""
     run_id, paths = output_folder.new_run_id(), output_folder.OutputPaths(snapshot.folder)

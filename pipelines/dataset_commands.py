@@ -22,7 +22,7 @@ _MAX_NOTES = 100  # problems of a dataset in a summary
 def snapshots(known: argparse.Namespace, _: list[str]) -> int:
     """Lists the snapshots of a dataset, pins them, or removes old ones. Returns the exit code."""
     from imagebeam.pipelines import keep_snapshots
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
 
     for name, is_pinned in ((known.pin, True), (known.unpin, False)):
         if name is not None:
@@ -30,9 +30,11 @@ def snapshots(known: argparse.Namespace, _: list[str]) -> int:
     if known.keep is not None:
         remove_snapshots(known.directory, known.keep)
     if known.report is not None:
-        tables.print_table(tables.report_rows(keep_snapshots.load_report(known.directory, known.report)))
+        printed_tables.print_table(
+            printed_tables.report_rows(keep_snapshots.load_report(known.directory, known.report))
+        )
         return 0
-    tables.print_table(keep_snapshots.snapshot_rows(keep_snapshots.list_snapshots(known.directory)))
+    printed_tables.print_table(keep_snapshots.snapshot_rows(keep_snapshots.list_snapshots(known.directory)))
     return 0
 
 
@@ -53,13 +55,13 @@ def remove_snapshots(directory: str, num_kept: int) -> None:
 def status(known: argparse.Namespace, _: list[str]) -> int:
     """Prints how the last run of an output ended, or how it goes on. Returns the exit code."""
     from imagebeam.pipelines import status
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
 
     found = status.status(known.directory)
     if known.json:
         print(json.dumps(found.to_json(), indent=1))
     else:
-        tables.print_table(status.status_rows(found))
+        printed_tables.print_table(status.status_rows(found))
     return found.exit_code
 
 
@@ -99,14 +101,14 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
 def inspect(known: argparse.Namespace, _: list[str]) -> int:
     """Prints what a dataset holds, with some of its examples. Returns the exit code."""
     from imagebeam.pipelines import inspect_dataset, verify_dataset
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
 
     directory, catalog = find_snapshot.find(verify_dataset.find_folder(known.directory), known.snapshot)
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
-    tables.print_table(inspect_dataset.catalog_rows(catalog, directory))
+    printed_tables.print_table(inspect_dataset.catalog_rows(catalog, directory))
     terminal.say("features of each example:")
-    tables.print_table(inspect_dataset.feature_rows(catalog))
+    printed_tables.print_table(inspect_dataset.feature_rows(catalog))
     for index, values in zip(range(known.n or 0), inspect_dataset.read_examples(directory, catalog, split)):
         print()
         shown = f"{split} {index}: {inspect_dataset.describe_example(values)}"
@@ -133,7 +135,7 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
     """Measures how fast a dataset is read. Returns the exit code."""
     from imagebeam import storage
     from imagebeam.pipelines import bench_reader, verify_dataset
-    from imagebeam.pipelines.messages import tables
+    from imagebeam.pipelines.messages import printed_tables
 
     if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// even if our own client is not installed
         verify_dataset.find_folder(known.directory)
@@ -154,7 +156,7 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
     if known.json:
         print(json.dumps(result.to_json(), indent=1))
         return 0
-    tables.print_table(bench_reader.bench_rows(result))
+    printed_tables.print_table(bench_reader.bench_rows(result))
     terminal.say_in_lines(bench_reader.summarize(result), indent=2)
     return 0
 

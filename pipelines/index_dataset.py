@@ -16,7 +16,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, records, shell_words, snapshots, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines import call_arguments, index_job, verify_dataset
-from imagebeam.pipelines.messages import tables
+from imagebeam.pipelines.messages import printed_tables
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.indexing import choose_features, find_shards, make_catalog, scan_shard
@@ -230,14 +230,14 @@ def result_rows(result: IndexResult, directory: str) -> list[tuple[str, str]]:
     elif catalog.label_kind == "class":
         last = catalog.label_base + len(catalog.labels) - 1
         classes = f"{plural.count(len(catalog.labels), 'class')}, ids {catalog.label_base} to {last}"
-        rows.append(("label", f"{label.key}: {classes}: {tables.name_some(catalog.labels)}"))
+        rows.append(("label", f"{label.key}: {classes}: {printed_tables.name_some(catalog.labels)}"))
     else:
         rows.append(("label", f"{label.key}: numbers"))
     taken = (features_lib.ENCODED, features_lib.LABEL)
     others = [f"{each.key} ({each.kind}{' list' * each.many})" for each in catalog.features if each.source not in taken]
     rows.append(("features", ", ".join(others) or "no others"))
     if catalog.counts.passed_over:
-        rows.append(("passed over", tables.describe_passed_over(catalog.counts.passed_over)))
+        rows.append(("passed over", printed_tables.describe_passed_over(catalog.counts.passed_over)))
     rows.append(("time", f"{result.seconds:.1f} s"))
     rows.append(("folder", directory))
     return rows

@@ -11,7 +11,7 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, find_snapshot, plural, records, storage
-from imagebeam.pipelines.messages import tables, terminal
+from imagebeam.pipelines.messages import printed_tables, terminal
 from imagebeam.reader import bare_pixels
 
 _MAX_SHOWN = 8  # values of a list
@@ -22,7 +22,7 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
     """Returns the dataset as rows of a table, without its features."""
     rows = [("dataset", catalog.name), ("folder", directory), ("written", catalog.created)]
     rows.append(("fingerprint", catalog.fingerprint))
-    rows += [each for each in tables.summary_rows(catalog, directory, None, directory) if each[0] != "output"]
+    rows += [each for each in printed_tables.summary_rows(catalog, directory, None, directory) if each[0] != "output"]
     rows += _removed_rows(catalog)
     rows.append(("compression", catalog.compression))
     if catalog.labels:

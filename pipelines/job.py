@@ -23,7 +23,6 @@ from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
 from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.snapshots import snapshot_settings
 from imagebeam.transforms.sources import (
     image_source,
     label_rule,
@@ -43,7 +42,7 @@ class Checked(NamedTuple):
     config: config_lib.Config
     workers: int
     overwrite: bool = False
-    snapshot: snapshot_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
+    snapshot: dataset_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
 
     @property
     def paths(self) -> output_folder.OutputPaths:

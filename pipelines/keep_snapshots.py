@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, look_ahead, snapshots, storage
-from imagebeam.pipelines.messages import tables
+from imagebeam.pipelines.messages import printed_tables
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import publish_dataset
 from imagebeam.transforms.reports import snapshot_report
@@ -171,7 +171,12 @@ def snapshot_rows(found: Sequence[Snapshot]) -> list[tuple[str, str]]:
         marks = [mark for mark, is_set in (("latest", each.is_latest), ("pinned", each.is_pinned)) if is_set]
         num_images = f"{each.catalog.counts.written:,} images"
         text = "; ".join(
-            [num_images, tables.describe_changes(each.catalog.snapshot), f"written {each.catalog.created}", *marks]
+            [
+                num_images,
+                printed_tables.describe_changes(each.catalog.snapshot),
+                f"written {each.catalog.created}",
+                *marks,
+            ]
         )
         rows.append((each.name, text))
     return rows

@@ -7,7 +7,7 @@ import os
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, find_snapshot, snapshots, storage
 from imagebeam.pipelines import verify_dataset
-from imagebeam.transforms.html_report import make_report, sample_records
+from imagebeam.transforms.html_report import page, sample_records
 from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.reports import snapshot_report
 
@@ -65,7 +65,7 @@ def _is_below(target: str, folder: str) -> bool:
 
 
 def _make(folder: str, catalog: catalog_lib.Catalog) -> bytes:
-    return make_report.make_report(
+    return page.make_report(
         catalog,
         catalog_lib.load_statistics(folder),
         sample_records.ShardFiles(lambda name: [storage.join_relative(folder, name)]),

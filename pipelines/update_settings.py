@@ -5,12 +5,13 @@ from __future__ import annotations
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms.snapshots import snapshot_drift, snapshot_settings
+from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.snapshots import snapshot_drift
 
 
 def find_base(
     config: config_lib.Config, overwrite: bool, retry_rejects: bool = False, fail_on_drift: bool = False
-) -> snapshot_settings.SnapshotSettings:
+) -> dataset_settings.SnapshotSettings:
     """Returns the settings of the next snapshot.
 
     Args:
@@ -44,7 +45,7 @@ def find_base(
             "--retry-rejects reads again what the last snapshot rejected, "
             + ("and --overwrite all images: leave out one of the two" if overwrite else f"and {dataset} holds none yet")
         )
-    return snapshot_settings.SnapshotSettings(
+    return dataset_settings.SnapshotSettings(
         dataset,
         snapshots.name_after(latest),
         "" if overwrite or latest is None else latest,

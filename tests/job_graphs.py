@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from imagebeam.pipelines import call_arguments, convert
 from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.beam import runners
-from imagebeam.transforms.snapshots import snapshot_settings
+from imagebeam.transforms import dataset_settings
 
 _FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _PICKLED = re.compile(rb"QlpoOTFBWSZTW[A-Za-z0-9+/]+")  # bz2 in base64, as Beam packs
@@ -40,7 +40,7 @@ def pipeline_of(add_steps: Callable[[beam.Pipeline], Any], *options: str) -> bea
 def add_conversion(
     pipeline: beam.Pipeline,
     folder: pathlib.Path,
-    snapshot: snapshot_settings.SnapshotSettings | None = None,
+    snapshot: dataset_settings.SnapshotSettings | None = None,
     **sections: Any,
 ) -> None:
     """Adds the steps of a conversion into `folder`."""

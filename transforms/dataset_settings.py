@@ -4,16 +4,62 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
+from imagebeam import catalog as catalog_lib
 from imagebeam import features as features_lib
-from imagebeam import shard_names
+from imagebeam import shard_names, snapshots
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.shard import encode, image_hashes, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
-from imagebeam.transforms.snapshots import snapshot_settings
+from imagebeam.transforms.snapshots import snapshot_drift
+
+NewLabels: TypeAlias = Literal["append", "refuse"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SnapshotSettings:
+    """One snapshot to write, and the one that it continues."""
+
+    dataset: str  # address of the folder with all snapshots
+    name: str
+    base: str = ""  # name of the snapshot before it; "" takes nothing from any
+    new_labels: NewLabels = "append"  # at the end of the vocabulary
+    max_removed_fraction: float = 1.0  # of the images in the snapshot before
+    compacted: str = ""  # name of the snapshot whose records are copied; "" if images are read
+    by_content: bool = False  # whether images with another version are the same if their bytes are
+    retry_rejects: bool = False  # whether only images that the snapshot before rejected are read again
+    drift: snapshot_drift.Thresholds = snapshot_drift.DEFAULT  # differences that are too large
+    fail_on_drift: bool = False  # whether nothing is committed then; otherwise it is only noted
+
+    @property
+    def continues(self) -> bool:
+        """True if the snapshot takes records from an earlier one."""
+        return bool(self.base or self.compacted)
+
+    @property
+    def folder(self) -> str:
+        return snapshots.folder_of(self.dataset, self.name)
+
+    @property
+    def base_folder(self) -> str:
+        return snapshots.folder_of(self.dataset, self.base)
+
+    @property
+    def compacted_folder(self) -> str:
+        return snapshots.folder_of(self.dataset, self.compacted)
+
+    def load_base(self) -> catalog_lib.Catalog | None:
+        """Returns the catalog of the snapshot before; None if there is none.
+
+        Raises:
+            CatalogError: if it cannot be read.
+        """
+        return catalog_lib.load_catalog(self.base_folder) if self.base else None
+
 
 DEFAULT_SHARD_BYTES = 128 << 20  # large enough for sequential reads from a bucket, small enough to shuffle
 DEFAULT_MIN_SHARDS = 16  # so that a small dataset, too, is written and read in parallel...
@@ -79,7 +125,7 @@ class DatasetSettings:
     keypoints: tuple[str, ...] = ()  # names of the keypoints of each object
     on_repeated_key: str = ""  # what to do about two images with one key; "" for tables
     hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
-    snapshot: snapshot_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
+    snapshot: SnapshotSettings | None = None  # None for a dataset without snapshots
     duplicates: image_hashes.DuplicateSettings = image_hashes.OFF
 
     @property

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from imagebeam.transforms import elements, hashing, summaries
+from imagebeam.transforms import elements, summaries
 from imagebeam.transforms.summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, PartialRanking
 
 NUM_INTERVALS = (
@@ -35,11 +35,11 @@ class HashOrder:
         fields = (
             [ref.key for ref in refs] if self.field == "key" else [getattr(ref, self.field) or ref.key for ref in refs]
         )
-        return hashing.hash64_all(fields, self.seed, self.purpose)
+        return elements.hash64_all(fields, self.seed, self.purpose)
 
     def intervals(self, values: Sequence[Any], boundaries: Sequence[Any]) -> list[int]:
         """Returns the intervals of hashes: equal parts of the hashes' range. `boundaries` is not used."""
-        return [value * NUM_INTERVALS >> hashing.HASH_BITS for value in values]
+        return [value * NUM_INTERVALS >> elements.HASH_BITS for value in values]
 
     def num_parts(self, num_refs: int) -> int:
         """Returns in how many parts an interval with so many references is sorted."""
@@ -47,7 +47,7 @@ class HashOrder:
 
     def part(self, value: Any, num_parts: int) -> int:
         """Returns the part of its interval that holds a hash. Parts are equal parts of the interval's range."""
-        return (value * NUM_INTERVALS % (1 << hashing.HASH_BITS)) * num_parts >> hashing.HASH_BITS
+        return (value * NUM_INTERVALS % (1 << elements.HASH_BITS)) * num_parts >> elements.HASH_BITS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ListedOrder:
 
     def values(self, refs: Sequence[elements.ImageRef]) -> Sequence[Any]:
         """Returns rows and keys, the keys as bytes: Beam encodes strings as UTF-8, which a file name may not be."""
-        return [(ref.position, hashing.encode_key(ref.key)) for ref in refs]
+        return [(ref.position, elements.encode_key(ref.key)) for ref in refs]
 
     def intervals(self, values: Sequence[Any], boundaries: Sequence[Any]) -> list[int]:
         """Returns the intervals of values: interval i ends before boundary i, the last one holds the rest."""
@@ -75,7 +75,7 @@ class ListedOrder:
         The salt keeps its first name, so that the intervals stay the same from release to release.
         """
         refs = element[1]
-        hashes = hashing.hash64_all([ref.key for ref in refs], 0, b"imagebeam.sample")
+        hashes = elements.hash64_all([ref.key for ref in refs], 0, b"imagebeam.sample")
         for hash_, value in zip(hashes, self.values(refs)):
             yield hash_ >> 1, value  # Beam's integers are signed
 

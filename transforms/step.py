@@ -13,7 +13,7 @@ from apache_beam.transforms import window
 from apache_beam.typehints import native_type_compatibility
 from apache_beam.utils import windowed_value
 
-from imagebeam.transforms import elements, hashing, sort_intervals
+from imagebeam.transforms import elements, sort_intervals
 
 
 class Step(beam.PTransform):
@@ -119,7 +119,7 @@ PackedRows = tuple[int, bytes]  # interval, packed rows
 
 def interval_of_key(key: str) -> int:
     """Returns the interval of the rows of an image, by a checksum of its key."""
-    return zlib.crc32(hashing.encode_key(key)) % sort_intervals.NUM_INTERVALS
+    return zlib.crc32(elements.encode_key(key)) % sort_intervals.NUM_INTERVALS
 
 
 class SpreadRowsFn(beam.DoFn):

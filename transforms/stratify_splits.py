@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, hashing, rank_references, sort_intervals, step
+from imagebeam.transforms import elements, rank_references, sort_intervals, step
 from imagebeam.transforms.sources import split_rule
 
 _NUM_TABLES = 16  # workers that add up counts; with 21,841 classes each has 1.4 million of 8 bytes
@@ -325,7 +325,7 @@ def divide_class(rule: split_rule.SplitRule, division: ClassDivision) -> Divisio
     names = tuple(name for name, _ in rule.fractions)
     if not rule.grouped:
         return Division(division.ends[:-1], names)
-    whole, phase = 1 << hashing.HASH_BITS, division.phase % (1 << hashing.HASH_BITS)
+    whole, phase = 1 << elements.HASH_BITS, division.phase % (1 << elements.HASH_BITS)
     bounds = [round(reached * whole) for reached in itertools.accumulate(share for _, share in rule.fractions[:-1])]
     turns = [*bounds, whole, *(whole + bound for bound in bounds)]  # hashes at which the next split begins
     following = (*names[1:], names[0], *names[1:])

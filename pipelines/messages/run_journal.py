@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-import imagebeam
 from imagebeam import catalog as catalog_lib
+from imagebeam import version
 from imagebeam.storage import remote
 from imagebeam.transforms import elements, summaries
 from imagebeam.transforms.plan import run_report
@@ -203,7 +203,7 @@ def summarize(journal: Journal) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "command": journal.command,
-        "version": imagebeam.__version__,
+        "version": version.__version__,
         "state": journal.state,
         "exit_code": journal.exit_code,
         "message": journal.message,

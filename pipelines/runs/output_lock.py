@@ -19,10 +19,10 @@ from typing import Any, Literal, NamedTuple
 from imagebeam import errors, storage
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.publish import commit_rights, run_record
+from imagebeam.transforms.publish import commit_rights
 
 
-def job_in(record: run_record.RunRecord) -> remote_job.RemoteJob | None:
+def job_in(record: commit_rights.RunRecord) -> remote_job.RemoteJob | None:
     """Returns the job that a lock names; None if it names none.
 
     Raises:
@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
     job: remote_job.RemoteJob | None = None  # the job that holds the lock; of "take", the job that has ended
 
 
-def judge(lock: str, holder: run_record.RunRecord, config: str, is_gone: bool, is_renewed: bool) -> Verdict:
+def judge(lock: str, holder: commit_rights.RunRecord, config: str, is_gone: bool, is_renewed: bool) -> Verdict:
     """Decides what to do about a lock; asks the service of the job that it names.
 
     Args:
@@ -101,7 +101,7 @@ def advise_release(lock: str, job: remote_job.RemoteJob, error: Exception) -> st
     return f"if the job has ended, remove {lock} and run the same command again"
 
 
-def _explain_holder(lock: str, holder: run_record.RunRecord, is_renewed: bool) -> str:
+def _explain_holder(lock: str, holder: commit_rights.RunRecord, is_renewed: bool) -> str:
     who = holder.describe(is_renewed)
     if holder.is_dated or not is_renewed:
         return explain_process(who, is_renewed)
@@ -125,7 +125,7 @@ def explain_process(who: str, is_renewed: bool) -> str:
         )
     return (
         f"another run writes to this output ({who}): wait until it has ended, or choose another --output; if it was "
-        f"killed, try again in {run_record.LEASE_SEC / 60:g} minutes"
+        f"killed, try again in {commit_rights.LEASE_SEC / 60:g} minutes"
     )
 
 
@@ -133,7 +133,7 @@ _LOGGER = logging.getLogger("imagebeam.pipelines.output_lock")  # users select l
 
 _PATIENCE_SEC = 2.0  # how long to wait for a run that is just ending
 _LOOK_SEC, _LOOK_AT_LEASE_SEC = 0.05, 0.2  # between two looks at its lock
-_RENEW_SEC = run_record.RENEW_SEC  # on storages without file locks
+_RENEW_SEC = commit_rights.RENEW_SEC  # on storages without file locks
 
 
 class Lock:
@@ -146,13 +146,13 @@ class Lock:
         attaches: whether this run waits for a job that does the same.
     """
 
-    def __init__(self, record: run_record.RunRecord, attaches: bool = False):
+    def __init__(self, record: commit_rights.RunRecord, attaches: bool = False):
         self.record = record
         self.attaches = attaches
         self.running: remote_job.RemoteJob | None = None
         self.running_run = ""
         self.is_kept = False
-        self._write: Callable[[run_record.RunRecord], None] | None = None  # None if nothing was locked
+        self._write: Callable[[commit_rights.RunRecord], None] | None = None  # None if nothing was locked
         self._changing = threading.Lock()
 
     @property
@@ -187,7 +187,7 @@ class Lock:
     def attach(self, job: remote_job.RemoteJob, run: str) -> None:
         self.running, self.running_run = job, run
 
-    def write_with(self, write: Callable[[run_record.RunRecord], None]) -> None:
+    def write_with(self, write: Callable[[commit_rights.RunRecord], None]) -> None:
         self._write = write
 
     def renew(self) -> None:
@@ -223,7 +223,7 @@ def hold(control: str, run: str = "", config: str = "", attaches: bool = False) 
         ConfigError: if the folder cannot be made.
     """
     path = storage.join(control, output_folder.LOCK_FILE)
-    lock = Lock(run_record.RunRecord.of_this_process(run or output_folder.new_run_id(), config=config), attaches)
+    lock = Lock(commit_rights.RunRecord.of_this_process(run or output_folder.new_run_id(), config=config), attaches)
     with (_LocalLock if storage.storage_of(control).is_local else _Lease)(path, lock).held():
         yield lock
 
@@ -294,7 +294,7 @@ class _LocalLock:
             is_free = _is_at(file, self._path)  # each run removes it
         except (BlockingIOError, FileNotFoundError):
             is_free = False
-        holder = run_record.parse(os.pread(file, 1 << 16, 0))
+        holder = commit_rights.parse_record(os.pread(file, 1 << 16, 0))
         if holder is None:
             waits = Verdict("wait", explain_process(f"its lock is {self._path}", is_renewed=False))
             return Verdict("take") if is_free else waits
@@ -307,7 +307,7 @@ class _LocalLock:
             self._lock.record = self._lock.record.after(holder, has_ended=verdict.job is not None)
         return verdict
 
-    def _write(self, record: run_record.RunRecord) -> None:
+    def _write(self, record: commit_rights.RunRecord) -> None:
         data = record.encode()
         os.pwrite(self._file, data, 0)  # before the file is cut: a reader takes the first line
         os.ftruncate(self._file, len(data))
@@ -346,20 +346,20 @@ class _Lease:
                 renewing.join()
             if may_be_held and not self._lock.stays:
                 with contextlib.suppress(OSError):  # if it stays, it expires
-                    run_record.remove_own(self._uri, self._is_own)
+                    commit_rights.remove_own_record(self._uri, self._is_own)
                     commit_rights.remove_if_empty(os.path.dirname(self._uri))
 
     def _acquire(self) -> bool:
         """Returns True once the lock is this run's, False if a job holds it to which this run can attach."""
         give_up = time.monotonic() + _PATIENCE_SEC
         self._store.make_directories(os.path.dirname(self._uri))
-        watch, has_warned = run_record.Watch(), False
+        watch, has_warned = commit_rights.RecordWatch(), False
         while not self._store.create_new(self._uri, self._lock.record.encode()):
             try:
                 content = self._store.read(self._uri)
             except FileNotFoundError:
                 continue
-            holder = run_record.parse(content)
+            holder = commit_rights.parse_record(content)
             verdict = Verdict("take")  # nobody can tell who wrote something else
             seen = "renewed" if holder is None or holder.is_dated else watch.look(content)
             if holder is not None:
@@ -375,7 +375,7 @@ class _Lease:
                     if self._store.swaps_atomically:
                         return True
                     time.sleep(commit_rights.SETTLE_SEC)
-                    found = run_record.read(self._uri)
+                    found = commit_rights.read_record(self._uri)
                     if found is not None and self._is_own(found):
                         return True
             elif verdict.action == "refuse" or (time.monotonic() > give_up and seen == "renewed"):
@@ -383,9 +383,9 @@ class _Lease:
             elif time.monotonic() > give_up:
                 if not has_warned:
                     text = "%s; looking for %g s whether the lock changes, and taking it over if not"
-                    _LOGGER.warning(text, verdict.reason, run_record.LEASE_SEC)
+                    _LOGGER.warning(text, verdict.reason, commit_rights.LEASE_SEC)
                 has_warned = True
-                time.sleep(run_record.WATCH_SEC)
+                time.sleep(commit_rights.WATCH_SEC)
             time.sleep(_LOOK_AT_LEASE_SEC)
         return True
 
@@ -398,12 +398,12 @@ class _Lease:
             except errors.BusyError:
                 return  # the commit sees it
 
-    def _write(self, record: run_record.RunRecord) -> None:
-        if not run_record.replace_own(self._uri, self._is_own, record):
+    def _write(self, record: commit_rights.RunRecord) -> None:
+        if not commit_rights.replace_own_record(self._uri, self._is_own, record):
             raise errors.BusyError(
-                f"another run took over the lock {self._uri}, which was not renewed for {run_record.LEASE_SEC:g} s: "
+                f"another run took over the lock {self._uri}, which was not renewed for {commit_rights.LEASE_SEC:g} s: "
                 "run the same command again once that run has ended"
             )
 
-    def _is_own(self, found: run_record.RunRecord) -> bool:
+    def _is_own(self, found: commit_rights.RunRecord) -> bool:
         return found.run == self._lock.record.run

@@ -13,7 +13,7 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.pipelines import convert
-from imagebeam.pipelines.messages import tables
+from imagebeam.pipelines.messages import printed_tables
 from tests import datasets
 from tests.image_sets import make_image
 
@@ -72,7 +72,7 @@ def test_duplicates_are_listed_and_counted(images: pathlib.Path, reported: conve
         "exact": {"train": {"test": 1, "train": 1}},
         "near": {"train": {"test": 2, "train": 1}},
     }
-    rows = dict(tables.summary_rows(reported.catalog, reported.output, None))
+    rows = dict(printed_tables.summary_rows(reported.catalog, reported.output, None))
     assert rows["exact duplicates"] == "2 images (train of test 1, within train 1); see duplicates.jsonl"
     assert rows["near duplicates"] == "3 images (train of test 2, within train 1); see duplicates.jsonl"
 
@@ -107,7 +107,7 @@ def test_dropped_duplicates_become_dead_letters(
     assert details["train/b/scaled.png"].startswith("its perceptual hash differs in ")
     assert lines_of(output) == lines_of(reported.output)
     assert result.catalog.duplicates == reported.catalog.duplicates
-    rows = dict(tables.summary_rows(result.catalog, str(output), None))
+    rows = dict(printed_tables.summary_rows(result.catalog, str(output), None))
     assert rows["exact duplicates"] == "2 images (train of test 1, within train 1) dropped; see duplicates.jsonl"
     assert convert.convert(config, workers=workers).state == "kept"
 

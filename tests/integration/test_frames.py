@@ -15,7 +15,7 @@ import pytest
 import imagebeam
 from imagebeam import errors
 from imagebeam.pipelines import convert, report_dataset
-from imagebeam.pipelines.messages import tables
+from imagebeam.pipelines.messages import printed_tables
 from tests import animations, datasets, image_sets
 
 COUNTS = {"a.gif": 5, "b.webp": 4, "c.png": 3, "d.tif": 6, "e.avif": 2, "f.gif": 1, "g.jpg": 1, "h.png": 1}
@@ -102,7 +102,7 @@ def test_counts_take_in_each_frame(dataset: convert.ConvertResult) -> None:
             and statistics[split]["pixels"]["images"] == num_examples
         )
         assert sum(map(int, info[split]["shardLengths"])) == num_examples
-    rows = dict(tables.summary_rows(dataset.catalog, dataset.output, None))
+    rows = dict(printed_tables.summary_rows(dataset.catalog, dataset.output, None))
     assert rows["listed"] == f"{written + 1} images (passed over: nothing)"
     assert report_dataset.write_report(dataset.output, output.with_name("report.html"))
 

@@ -17,7 +17,7 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import verify_dataset
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.publish import commit_rights, run_record
+from imagebeam.transforms.publish import commit_rights
 from tests import command_line, image_sets, patience, races
 from tests.servers import gcs
 
@@ -84,7 +84,7 @@ def taken_over_just_before(uri: str, operation: str) -> Iterator[None]:
 
     def stopped(*arguments: Any) -> Any:
         if arguments[0] == uri:
-            store.write_whole(uri, run_record.RunRecord("other", 1, "elsewhere", time.time()).encode())
+            store.write_whole(uri, commit_rights.RunRecord("other", 1, "elsewhere", time.time()).encode())
         return original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -93,7 +93,7 @@ def taken_over_just_before(uri: str, operation: str) -> Iterator[None]:
 
 
 def run_at(uri: str) -> str:
-    found = run_record.read(uri)
+    found = commit_rights.read_record(uri)
     assert found is not None
     return found.run
 

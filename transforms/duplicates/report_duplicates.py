@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import apache_beam as beam
 
 from imagebeam import storage
-from imagebeam.transforms import elements, hashing, step
+from imagebeam.transforms import elements, step
 from imagebeam.transforms.duplicates import duplicate_counts, find_duplicates
 from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
 from imagebeam.transforms.output import output_folder
@@ -47,7 +47,7 @@ class _KeyByFileFn(beam.DoFn):
         self, duplicate: elements.Duplicate, plan: elements.DatasetPlan
     ) -> Iterator[tuple[int, elements.Duplicate]]:
         if num_files := count_files(plan):
-            yield zlib.crc32(hashing.encode_key(duplicate.key)) % num_files, duplicate
+            yield zlib.crc32(elements.encode_key(duplicate.key)) % num_files, duplicate
 
 
 class _StoreFn(beam.DoFn):
@@ -80,7 +80,7 @@ class _StoreFn(beam.DoFn):
 
 
 def _order(duplicate: elements.Duplicate) -> tuple[str, bytes]:
-    return duplicate.kind, hashing.encode_key(duplicate.key)
+    return duplicate.kind, elements.encode_key(duplicate.key)
 
 
 @dataclasses.dataclass

@@ -10,7 +10,6 @@ from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.plan import decide_plan
 from imagebeam.transforms.shard import shard_writer
-from imagebeam.transforms.snapshots import snapshot_settings
 
 
 def compare_with_committed(
@@ -88,7 +87,7 @@ def _compare_with_output(
     return plan
 
 
-def _find_damage_of_base(snapshot: snapshot_settings.SnapshotSettings) -> str | None:
+def _find_damage_of_base(snapshot: dataset_settings.SnapshotSettings) -> str | None:
     """Describes how the files that a snapshot takes over differ from their catalog; looks at their sizes alone."""
     name = snapshot.base or snapshot.compacted
     if not name:

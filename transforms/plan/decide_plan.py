@@ -16,7 +16,6 @@ from imagebeam.transforms import dataset_settings, elements, kept_features, summ
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.output import recorded_inputs
-from imagebeam.transforms.snapshots import snapshot_settings
 from imagebeam.transforms.sources import files
 from imagebeam.transforms.updates import continue_snapshot
 
@@ -101,7 +100,7 @@ def make_plan(
 
 
 def _continue(
-    snapshot: snapshot_settings.SnapshotSettings,
+    snapshot: dataset_settings.SnapshotSettings,
     plan: elements.DatasetPlan,
     ranking: summaries.Ranking,
     rejects: summaries.RejectSummary,

@@ -15,7 +15,6 @@ from imagebeam import storage
 from imagebeam.transforms import dataset_settings, elements, step, summaries
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import compare_with_committed, decide_plan, plan_dataset, run_report
-from imagebeam.transforms.snapshots import snapshot_settings
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ def make_plan(
     )
 
 
-def _snapshot_of(settings: dataset_settings.DatasetSettings) -> snapshot_settings.SnapshotSettings:
+def _snapshot_of(settings: dataset_settings.DatasetSettings) -> dataset_settings.SnapshotSettings:
     assert settings.snapshot is not None, "only snapshots are compacted"
     return settings.snapshot
 

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
-from imagebeam.transforms import dataset_settings, elements, hashing, summaries
+from imagebeam.transforms import dataset_settings, elements, summaries
 from imagebeam.transforms.reports import join_dead_letters
 from imagebeam.transforms.shard import statistics
-from imagebeam.transforms.snapshots import snapshot_drift, snapshot_settings
+from imagebeam.transforms.snapshots import snapshot_drift
 from imagebeam.transforms.updates import commit_snapshot
 
 REPORT_FILE = "report.json"
@@ -84,7 +84,7 @@ def add_report(
 
 
 def make_report(
-    settings: snapshot_settings.SnapshotSettings,
+    settings: dataset_settings.SnapshotSettings,
     run: commit_snapshot.Run,
     catalog: catalog_lib.Catalog,
     rejects: Mapping[str, RejectChanges] | None,
@@ -179,7 +179,7 @@ def hash_rejects(lines: Iterable[bytes]) -> RejectHashes:
     hashes: dict[str, array.array[int]] = collections.defaultdict(lambda: array.array("Q"))
     for line in lines:
         fields = json.loads(line)
-        hashes[fields["reason"]].append(hashing.hash64(fields["key"], 0, _PURPOSE))
+        hashes[fields["reason"]].append(elements.hash64(fields["key"], 0, _PURPOSE))
     return dict(hashes)
 
 
@@ -214,7 +214,7 @@ def load_report(folder: str) -> dict[str, Any]:
         raise errors.CatalogError(f"{uri} is damaged ({e}): restore it, or remove it; only reports read it") from e
 
 
-def notes_of(settings: snapshot_settings.SnapshotSettings | None) -> list[str]:
+def notes_of(settings: dataset_settings.SnapshotSettings | None) -> list[str]:
     """Returns a note for each difference of the committed snapshot that is above its threshold."""
     report = load_report(settings.folder) if settings is not None else {}
     excess = snapshot_drift.describe_excess(report.get("drift") or {})

@@ -107,10 +107,10 @@ def _make_somewhere(task: _Task, writers: str | None) -> _Page:
 
 def _try_to_read_share(task: _Task) -> bytes | _Page:
     """Returns a share of the thumbnails, pickled for another writer process; a page without content if it fails."""
-    from imagebeam.transforms.html_report import make_report  # late, as below
+    from imagebeam.transforms.html_report import page  # late, as below
 
     try:
-        share = make_report.read_share(task.catalog, task.statistics, _files_of(task), _removed_in(task), *task.share)
+        share = page.read_share(task.catalog, task.statistics, _files_of(task), _removed_in(task), *task.share)
         return pickle.dumps(share, protocol=5)
     except Exception as e:  # as in `stage_report`
         return _explain(e)
@@ -128,9 +128,9 @@ def _explain(error: Exception) -> _Page:
 
 
 def _make(task: _Task) -> bytes:
-    from imagebeam.transforms.html_report import make_report  # late: a writer process imports it
+    from imagebeam.transforms.html_report import page  # late: a writer process imports it
 
-    return make_report.make_report(
+    return page.make_report(
         task.catalog,
         task.statistics,
         _files_of(task),

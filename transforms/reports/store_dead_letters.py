@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 
 from imagebeam import errors, storage
-from imagebeam.transforms import dataset_settings, elements, hashing, step
+from imagebeam.transforms import dataset_settings, elements, step
 from imagebeam.transforms.shard import shard_writer
 
 _MIN_FILES, _MAX_FILES = 16, 4096
@@ -31,7 +31,7 @@ class _KeyByFileFn(beam.DoFn):
 
     def process(self, reject: elements.Reject, plan: elements.DatasetPlan) -> Iterator[tuple[int, elements.Reject]]:
         if num_files := count_files(plan):
-            yield zlib.crc32(hashing.encode_key(reject.key)) % num_files, reject
+            yield zlib.crc32(elements.encode_key(reject.key)) % num_files, reject
 
 
 class _StoreFn(beam.DoFn):

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from imagebeam import example, example_encoder, features
 from imagebeam.features import Feature
-from imagebeam.transforms import elements, hashing
+from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.images import (
     checked_image,
@@ -133,13 +133,13 @@ class ExampleRecipe:
         """Returns what an example says of the name and the label of its image, by the features' sources."""
         values: dict[str, example_encoder.Values] = {}
         if self._has_names:
-            values["image/filename"] = hashing.encode_key(ref.uri.rpartition("/")[2])
-            values["image/key"] = values["image/source_id"] = hashing.encode_key(ref.key)
+            values["image/filename"] = elements.encode_key(ref.uri.rpartition("/")[2])
+            values["image/key"] = values["image/source_id"] = elements.encode_key(ref.key)
         if isinstance(ref.label, str):
             values.update(self._values_of_class.get(ref.label) or self._cache_class(ref.label))
         elif isinstance(ref.label, tuple):
             classes = sorted(ref.label, key=self.label_ids.__getitem__)
-            names = [hashing.encode_key(name) for name in classes]
+            names = [elements.encode_key(name) for name in classes]
             values[features.LABEL] = [self.label_ids[name] for name in classes]
             values["image/class/synset"] = names
             values[features.TEXT] = [self._text(name) for name in classes]
@@ -150,14 +150,14 @@ class ExampleRecipe:
     def _cache_class(self, label: str) -> dict[str, example_encoder.Values]:
         if len(self._values_of_class) >= _MAX_CACHED:
             self._values_of_class.clear()
-        synset = hashing.encode_key(label)
+        synset = elements.encode_key(label)
         values: dict[str, example_encoder.Values]
         values = {features.LABEL: self.label_ids[label], features.TEXT: self._text(label), "image/class/synset": synset}
         self._values_of_class[label] = values
         return values
 
     def _text(self, label: str) -> bytes:
-        return hashing.encode_key(self.texts.get(label, label))
+        return elements.encode_key(self.texts.get(label, label))
 
 
 def _turn_keypoints(values: dict[str, example_encoder.Values], turn: int) -> None:

@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from imagebeam.transforms import elements, hashing
+from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixels
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class DuplicateSettings:
 
     def order_of(self, image: HashedImage) -> tuple[int, bytes]:
         """Returns the order of images with equal hashes: by split, then by key. The first one stays."""
-        return self.place_of_split(image.split), hashing.encode_key(image.key)
+        return self.place_of_split(image.split), elements.encode_key(image.key)
 
     def rank_of(self, image: HashedImage) -> int:
         """Returns the order of images with different hashes, an unsigned integer of 64 bits.
@@ -222,7 +222,7 @@ class DuplicateSettings:
         By split, then by a hash of the key, because keys do not fit into 64 bits. A hash has the smallest rank of the
         images with it.
         """
-        return self.place_of_split(image.split) << 56 | hashing.hash64(image.key, 0, _PURPOSE) >> 8
+        return self.place_of_split(image.split) << 56 | elements.hash64(image.key, 0, _PURPOSE) >> 8
 
 
 OFF = DuplicateSettings()

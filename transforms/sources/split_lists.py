@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from imagebeam import errors, storage
-from imagebeam.transforms import elements, hashing
+from imagebeam.transforms import elements
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,4 +155,4 @@ def _read_lines(uri: str) -> Iterator[str]:
 
 
 def _hash(name: str) -> int:
-    return hashing.hash64(name, 0, b"imagebeam.lists")
+    return elements.hash64(name, 0, b"imagebeam.lists")

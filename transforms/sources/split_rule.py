@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterable
 
 from imagebeam import shard_names
-from imagebeam.transforms import elements, hashing
+from imagebeam.transforms import elements
 
 PURPOSE = b"imagebeam.split"
 
@@ -29,7 +29,7 @@ class SplitRule:
 
     def of_hash(self, value: int) -> str:
         """Returns the split of a hash. An image never changes its split when others are added or removed."""
-        return self.at(value, 1 << hashing.HASH_BITS)
+        return self.at(value, 1 << elements.HASH_BITS)
 
     def at(self, position: int, total: int) -> str:
         """Returns the split that holds `position` of `total` when the splits follow each other."""
@@ -72,7 +72,7 @@ class SplitRule:
         if self.by == "none":
             return self.name
         if self.by == "hash":
-            value = hashing.hash64((self.grouped and ref.group) or ref.key, self.seed, PURPOSE)
+            value = elements.hash64((self.grouped and ref.group) or ref.key, self.seed, PURPOSE)
             return self.of_hash(value)
         given = ref.key.split("/")[0] if self.by == "directory" else ref.split
         if self.by == "directory" and given == ref.key:

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import find_snapshot, snapshots, storage
-from imagebeam.transforms import elements, summaries
+from imagebeam.transforms import dataset_settings, elements, summaries
 from imagebeam.transforms.shard import shard_writer
-from imagebeam.transforms.snapshots import image_states, snapshot_settings
+from imagebeam.transforms.snapshots import image_states
 from imagebeam.transforms.updates import continue_snapshot
 
 
 def of_base(
-    settings: snapshot_settings.SnapshotSettings, base: catalog_lib.Catalog | None
+    settings: dataset_settings.SnapshotSettings, base: catalog_lib.Catalog | None
 ) -> Iterator[tuple[str, bytes]]:
     """Yields the files of such states that the snapshot before has."""
     for name in base.files if base is not None else ():
@@ -26,7 +26,7 @@ def of_base(
 
 
 def of_shards(
-    settings: snapshot_settings.SnapshotSettings, staging: str, lost: Iterable[elements.WrittenShard]
+    settings: dataset_settings.SnapshotSettings, staging: str, lost: Iterable[elements.WrittenShard]
 ) -> Iterator[tuple[str, bytes]]:
     """Yields the file with the states of all images that were rejected while some shards were written.
 
@@ -82,7 +82,7 @@ class Continued(NamedTuple):
 
 
 def continue_dataset(
-    settings: snapshot_settings.SnapshotSettings | None,
+    settings: dataset_settings.SnapshotSettings | None,
     staging: str,
     written: catalog_lib.Catalog,
     shards: Iterable[elements.WrittenShard],

@@ -15,10 +15,10 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 
-from imagebeam.transforms import elements, hashing, step, summaries
+from imagebeam.transforms import dataset_settings, elements, step, summaries
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.shard import read_images
-from imagebeam.transforms.snapshots import image_states, snapshot_settings
+from imagebeam.transforms.snapshots import image_states
 from imagebeam.transforms.updates import compare_images
 
 _MAX_PART_ROWS = 400_000  # rows of an interval that are Python objects at the same time: 200 MB
@@ -66,7 +66,7 @@ class _SpreadListedFn(_SpreadFn):
 class _ReadStatesFn(_SpreadFn):
     """Index of a shard in the catalog of the snapshot before -> (interval, packed rows of its images and rejects)."""
 
-    def __init__(self, settings: snapshot_settings.SnapshotSettings):
+    def __init__(self, settings: dataset_settings.SnapshotSettings):
         self._settings = settings
         self._states: image_states.SnapshotStates | None = None
 
@@ -90,7 +90,7 @@ class _CompareFn(beam.DoFn):
     Images whose bytes decide wait for those of other intervals until the bundle ends, so that many reads are in flight.
     """
 
-    def __init__(self, settings: snapshot_settings.SnapshotSettings, read_ahead: read_ahead_lib.ReadAhead):
+    def __init__(self, settings: dataset_settings.SnapshotSettings, read_ahead: read_ahead_lib.ReadAhead):
         self._settings = settings
         self._read_ahead = read_ahead
         self._others = _no_others()
@@ -148,7 +148,7 @@ def _rows_of_part(blocks: Iterable[PackedRows], part: int, num_parts: int) -> It
     """Yields the rows whose key belongs to one of the parts of an interval."""
     for _, packed in blocks:
         for row in elements.unpack_rows(packed):
-            if num_parts == 1 or hashing.hash64(row[0], 0, b"imagebeam.part") % num_parts == part:
+            if num_parts == 1 or elements.hash64(row[0], 0, b"imagebeam.part") % num_parts == part:
                 yield row
 
 
@@ -204,7 +204,7 @@ class _Merged:
 class _NameShardsFn(beam.DoFn):
     """-> the index of each file of states in the snapshot before."""
 
-    def __init__(self, settings: snapshot_settings.SnapshotSettings):
+    def __init__(self, settings: dataset_settings.SnapshotSettings):
         self._settings = settings
 
     def process(self, _: bytes) -> Iterator[int]:
@@ -222,7 +222,7 @@ class CompareWithSnapshot(step.Step):
     Without a snapshot before, all images go on. Without snapshots, nothing is done.
     """
 
-    settings: snapshot_settings.SnapshotSettings | None  # None without snapshots
+    settings: dataset_settings.SnapshotSettings | None  # None without snapshots
     rejects: beam.PCollection[elements.Reject]  # rejected while images are listed, labelled and split
     keep_position: bool  # whether the row in the source counts, as it does where the row decides the order
     read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD  # of the images whose bytes are compared

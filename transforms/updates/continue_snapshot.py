@@ -10,10 +10,9 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots
-from imagebeam.transforms import elements, summaries
+from imagebeam.transforms import dataset_settings, elements, summaries
 from imagebeam.transforms.output import recorded_inputs
 from imagebeam.transforms.shard import statistics
-from imagebeam.transforms.snapshots import snapshot_settings
 
 EARLY_REJECTS = "early_rejects"  # in Catalog.snapshot: digest of the images rejected before any was read
 
@@ -32,7 +31,7 @@ def labels_after(base: catalog_lib.Catalog, found: Sequence[str], vocabulary: Se
 
 
 def find_error(
-    settings: snapshot_settings.SnapshotSettings,
+    settings: dataset_settings.SnapshotSettings,
     base: catalog_lib.Catalog,
     plan: elements.DatasetPlan,
 ) -> errors.ImagebeamError | None:
@@ -60,7 +59,7 @@ def find_error(
 
 
 def find_excess_removal(
-    settings: snapshot_settings.SnapshotSettings, comparison: summaries.Comparison
+    settings: dataset_settings.SnapshotSettings, comparison: summaries.Comparison
 ) -> errors.ImagebeamError | None:
     """Returns the error of a run whose input lacks more images than `update.max_removed_fraction` allows, or None."""
     num_removed, num_known = comparison.totals()["removed"], comparison.num_known
@@ -87,7 +86,7 @@ def is_unchanged(base: catalog_lib.Catalog, plan: elements.DatasetPlan, comparis
 
 
 def describe(
-    settings: snapshot_settings.SnapshotSettings,
+    settings: dataset_settings.SnapshotSettings,
     base: catalog_lib.Catalog | None,
     rejects: summaries.RejectSummary,
     plan: elements.DatasetPlan,
@@ -114,7 +113,7 @@ def fingerprint(base: catalog_lib.Catalog, of_delta: str, comparison: summaries.
 
 
 def continue_catalog(
-    settings: snapshot_settings.SnapshotSettings,
+    settings: dataset_settings.SnapshotSettings,
     base: catalog_lib.Catalog,
     removed_before: Mapping[str, Sequence[int]],
     written: catalog_lib.Catalog,

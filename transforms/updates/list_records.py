@@ -11,7 +11,7 @@ from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
-from imagebeam.transforms import elements, hashing, step
+from imagebeam.transforms import elements, step
 from imagebeam.transforms.snapshots import image_states
 from imagebeam.transforms.updates import compare_images
 
@@ -48,7 +48,7 @@ class _ListRecordsFn(beam.DoFn):
             self._states = image_states.SnapshotStates(self._folder)
         read = self._states.read(index)
         for state in read.rejects:
-            yield beam.pvalue.TaggedOutput("known", (hashing.encode_key(state.reject.key), (read.snapshot, state)))
+            yield beam.pvalue.TaggedOutput("known", (elements.encode_key(state.reject.key), (read.snapshot, state)))
         if read.shard is None:
             return
         uri = storage.join_relative(self._folder, read.shard.name)
@@ -68,7 +68,7 @@ class _ReadRejectsFn(beam.DoFn):
         for image in compare_images.known_rejects(folder):
             assert image.reject is not None
             if image.reject.stage in elements.STAGES_OF_SHARDS:
-                yield beam.pvalue.TaggedOutput("late", (hashing.encode_key(image.key), image.reject))
+                yield beam.pvalue.TaggedOutput("late", (elements.encode_key(image.key), image.reject))
             else:
                 yield image.reject
 

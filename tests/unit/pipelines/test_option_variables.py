@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imagebeam.pipelines import command_parser, option_variables
+from imagebeam.pipelines import command_parser
 
 COMMANDS = (
     "convert",
@@ -38,7 +38,7 @@ POSITIONAL = {
 ACTIONS = dict.fromkeys(COMMANDS, lambda *_: 0)
 
 
-def parser_of(command: str) -> option_variables.Parser:
+def parser_of(command: str) -> command_parser.Parser:
     return command_parser.make_parser(ACTIONS).commands[command]
 
 
@@ -46,7 +46,7 @@ def parse(*arguments: str) -> tuple[argparse.Namespace, list[str]]:
     return command_parser.make_parser(ACTIONS).parse_known_args(arguments)
 
 
-def sample(option: option_variables.Option) -> tuple[str, Any]:
+def sample(option: command_parser.Option) -> tuple[str, Any]:
     """A text for an option, and the value that it means."""
     action = option.action
     if option.kind == "store_true":
@@ -126,7 +126,7 @@ def test_bad_value_names_its_variable(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv(f"IMAGEBEAM_{name}", text)
-    with pytest.raises(option_variables.UsageError) as caught:
+    with pytest.raises(command_parser.UsageError) as caught:
         parse(command, *POSITIONAL.get(command, []))
     assert caught.value.code == 2
     assert f"environment variable IMAGEBEAM_{name} is {message}" in capsys.readouterr().err
@@ -152,7 +152,7 @@ def test_variable_of_another_command_is_left_alone(monkeypatch: pytest.MonkeyPat
 )
 def test_misspelt_variable_is_found_with_the_nearest_name(name: str, meant: str | None) -> None:
     parsers = [parser_of(command) for command in COMMANDS]
-    assert list(option_variables.misspelt(parsers, {name: "1"})) == ([] if meant is None else [(name, meant)])
+    assert list(command_parser.misspelt(parsers, {name: "1"})) == ([] if meant is None else [(name, meant)])
 
 
 def test_help_says_once_that_options_are_variables(capsys: pytest.CaptureFixture[str]) -> None:

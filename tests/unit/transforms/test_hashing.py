@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.transforms import hashing
+from imagebeam.transforms import elements
 
 ORDER, SPLIT = b"imagebeam.order", b"imagebeam.split"
 
@@ -25,7 +25,7 @@ ORDER, SPLIT = b"imagebeam.order", b"imagebeam.split"
     ],
 )
 def test_hash64_is_the_same_in_every_release(key: str, seed: int, purpose: bytes, value: int) -> None:
-    assert hashing.hash64(key, seed, purpose) == value  # another value would move images between splits and shards
+    assert elements.hash64(key, seed, purpose) == value  # another value would move images between splits and shards
 
 
 @pytest.mark.parametrize(
@@ -39,17 +39,17 @@ def test_hash64_is_the_same_in_every_release(key: str, seed: int, purpose: bytes
     ],
 )
 def test_encode_key_of_odd_names_gives_bytes(key: str, encoded: bytes) -> None:
-    assert hashing.encode_key(key) == encoded
+    assert elements.encode_key(key) == encoded
 
 
 @given(st.binary())
 def test_encode_key_returns_the_bytes_of_any_file_name(name: bytes) -> None:
-    assert hashing.encode_key(name.decode("utf-8", "surrogateescape")) == name
+    assert elements.encode_key(name.decode("utf-8", "surrogateescape")) == name
 
 
 def test_hash64_of_many_keys_is_uniform_and_unlike_under_another_purpose() -> None:
     keys = [f"cat/{index}.jpg" for index in range(8000)]
-    eighths = [(hashing.hash64(key, 0, ORDER) >> 61, hashing.hash64(key, 0, SPLIT) >> 61) for key in keys]
+    eighths = [(elements.hash64(key, 0, ORDER) >> 61, elements.hash64(key, 0, SPLIT) >> 61) for key in keys]
     counts = collections.Counter(eighths)
     assert len(counts) == 64
     assert all(80 < count < 175 for count in counts.values())  # 125 expected, five standard deviations

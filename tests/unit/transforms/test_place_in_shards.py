@@ -14,7 +14,6 @@ from apache_beam.typehints import decorators
 from imagebeam.transforms import (
     dataset_settings,
     elements,
-    hashing,
     rank_references,
     sort_intervals,
     step,
@@ -74,7 +73,7 @@ def test_place_in_shards_cuts_the_order_of_hashes_into_equal_shards(tmp_path: pa
             assert [len(refs) for refs in placed] == expected
             in_order = sorted(
                 (ref for ref in REFS if ref.split == split),
-                key=lambda ref: hashing.hash64(ref.key, 0, sort_intervals.PURPOSE),
+                key=lambda ref: elements.hash64(ref.key, 0, sort_intervals.PURPOSE),
             )
             assert [ref for refs in placed for ref in refs] == in_order
         assert not found

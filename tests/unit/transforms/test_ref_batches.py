@@ -12,14 +12,13 @@ import pytest
 from apache_beam import coders, pvalue
 from apache_beam.runners import pipeline_utils
 
-from imagebeam.transforms import rank_references, step
-from imagebeam.transforms.snapshots import snapshot_settings
+from imagebeam.transforms import dataset_settings, rank_references, step
 from imagebeam.transforms.updates import list_records
 from tests import image_sets, job_graphs
 
 GROUPS = {"by": "filename", "pattern": r"(?P<label>[a-z]+)(?P<one>\d+)"}
 SHARES = {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}, "stratify": True}
-UPDATE = snapshot_settings.SnapshotSettings("/nowhere", "2026-01-02", base="2026-01-01")
+UPDATE = dataset_settings.SnapshotSettings("/nowhere", "2026-01-02", base="2026-01-01")
 
 AddSteps = Callable[[beam.Pipeline], Any]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagebeam import storage
-from imagebeam.transforms import hashing
+from imagebeam.transforms import elements
 from imagebeam.transforms.formats.tables import path_template
 from imagebeam.transforms.sources import files, walk_folders
 
@@ -77,4 +77,4 @@ def list_rests(folder: str, template: path_template.PathTemplate, exclude: str =
 
 
 def _hash(address: str) -> int:
-    return hashing.hash64(address, 0, b"imagebeam.stems")
+    return elements.hash64(address, 0, b"imagebeam.stems")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from imagebeam import errors
-from imagebeam.transforms import elements, hashing
+from imagebeam.transforms import elements
 from imagebeam.transforms.formats.tables import manifest, table_formats, templated_rows
 from imagebeam.transforms.sources import files, image_source, table_rows, walk_folders
 
@@ -154,7 +154,7 @@ def _noter(named: array.array[int]) -> Callable[[Iterable[str]], None]:
 
 
 def _hash(uri: str) -> int:
-    return hashing.hash64(uri, 0, b"imagebeam.named")
+    return elements.hash64(uri, 0, b"imagebeam.named")
 
 
 def _count_unnamed(folder: str, exclude: str, named: array.array[int]) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from imagebeam import catalog, plural, storage
-from imagebeam.pipelines.messages import progress, tables
+from imagebeam.pipelines.messages import printed_tables, progress
 from imagebeam.pipelines.messages import terminal as terminal_lib
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
@@ -254,13 +254,13 @@ def test_format_bytes_is_decimal(num_bytes: float, text: str) -> None:
 
 
 def test_describe_passed_over_names_every_kind() -> None:
-    assert tables.describe_passed_over({"non_image": 1200, "hidden": 1}) == "1,200 non image, 1 hidden"
-    assert tables.describe_passed_over({}) == "nothing"
+    assert printed_tables.describe_passed_over({"non_image": 1200, "hidden": 1}) == "1,200 non image, 1 hidden"
+    assert printed_tables.describe_passed_over({}) == "nothing"
 
 
 def test_print_table_aligns_and_escapes() -> None:
     stream = io.StringIO()
-    tables.print_table([("a", "x\x1b[2J\ny"), ("long", "é")], stream)
+    printed_tables.print_table([("a", "x\x1b[2J\ny"), ("long", "é")], stream)
     assert stream.getvalue() == "a     x\\x1b[2J\\ny\nlong  é\n"
 
 
@@ -269,7 +269,7 @@ def test_table_on_a_terminal_breaks_long_values_between_words(terminal: tuple[in
     fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     command = "--set source.masks.image=images/(?P<name>.*) --set split.by=hash"
     words = "4 of 4 images in images have a .png file of the same name in masks-of-the-images"
-    tables.print_table([("note", words), ("  options", command), ("short", "x")], stream)
+    printed_tables.print_table([("note", words), ("  options", command), ("short", "x")], stream)
     assert read_what_there_is(screen).replace("\r\n", "\n") == (
         "note       4 of 4 images in images have\n"
         "           a .png file of the same name\n"
@@ -278,7 +278,7 @@ def test_table_on_a_terminal_breaks_long_values_between_words(terminal: tuple[in
         "short      x\n"
     )
     fcntl.ioctl(stream.fileno(), termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
-    tables.print_table([("note", words)], stream)  # too narrow to be read in lines
+    printed_tables.print_table([("note", words)], stream)  # too narrow to be read in lines
     assert read_what_there_is(screen) == f"note  {words}\r\n"
 
 

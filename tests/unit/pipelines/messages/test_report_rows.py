@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from imagebeam.pipelines.messages import tables
+from imagebeam.pipelines.messages import printed_tables
 
 REPORT: dict[str, Any] = {
     "snapshot": "000003",
@@ -30,7 +30,7 @@ REPORT: dict[str, Any] = {
 
 
 def test_rows_show_changes_by_split_and_label_and_mark_what_is_too_far() -> None:
-    assert tables.report_rows(REPORT) == [
+    assert printed_tables.report_rows(REPORT) == [
         ("changes", "snapshot 000003 since 000002"),
         ("  train", "1,200 added, 2 changed, 1 removed, 30 unchanged"),
         ("  train labels", "cat +1,202 -2, dog -1"),
@@ -46,7 +46,7 @@ def test_drift_of_several_figures_has_the_unit_of_the_difference_and_no_note_twi
     def sizes(*by_chance: float | None) -> str:
         figure = {"difference": -0.064, "threshold": 0.5, "exceeds": False}
         found = {name: figure | {"by_chance": each} for name, each in zip(("bytes", "height"), by_chance)}
-        return dict(tables.report_rows(REPORT | {"drift": {"sizes": found}}))["  drift of sizes"]
+        return dict(printed_tables.report_rows(REPORT | {"drift": {"sizes": found}}))["  drift of sizes"]
 
     assert sizes(0.583, 0.555) == "bytes -6.4% (58.3% by chance); height -6.4% (55.5% by chance)"
     assert sizes(None, None) == "bytes -6.4%, height -6.4% (too few images to compare)"
@@ -54,14 +54,14 @@ def test_drift_of_several_figures_has_the_unit_of_the_difference_and_no_note_twi
 
 def test_rows_of_a_first_or_compacted_snapshot_have_no_drift() -> None:
     first = REPORT | {"base": None, "drift": None, "rejects": {}}
-    assert [name for name, _ in tables.report_rows(first)] == ["changes", "  train", "  written"]
-    compacted = tables.report_rows(first | {"compacted": "000002"})
+    assert [name for name, _ in printed_tables.report_rows(first)] == ["changes", "  train", "  written"]
+    compacted = printed_tables.report_rows(first | {"compacted": "000002"})
     assert compacted[0] == ("changes", "snapshot 000003, compacted from 000002")
-    assert tables.report_rows({}) == []
+    assert printed_tables.report_rows({}) == []
 
 
 def test_rows_name_five_labels_and_say_where_the_rejects_are_not_known() -> None:
     labels = {f"{n}": {"written": n, "removed": 0, "unchanged": 0} for n in range(8)}
-    rows = dict(tables.report_rows(REPORT | {"labels": {"train": labels}, "rejects": None}))
+    rows = dict(printed_tables.report_rows(REPORT | {"labels": {"train": labels}, "rejects": None}))
     assert rows["  train labels"] == "7 +7, 6 +6, 5 +5, 4 +4, 3 +3 and 2 more"
     assert rows["  rejects"].startswith("those of the snapshot before are lost")

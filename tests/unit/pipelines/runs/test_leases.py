@@ -19,7 +19,7 @@ import pytest
 from imagebeam import errors, storage
 from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.runs import output_lock
-from imagebeam.transforms.publish import commit_rights, run_record
+from imagebeam.transforms.publish import commit_rights
 from tests import patience
 
 CONTROL = "memory://out/.imagebeam"
@@ -104,8 +104,8 @@ NO_DATES = [float("nan"), float("inf"), 9e9]
 def test_lock_with_an_impossible_time_that_is_not_renewed_is_taken_over(
     store: storage.Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: float
 ) -> None:
-    monkeypatch.setattr(run_record, "LEASE_SEC", 0.05)
-    monkeypatch.setattr(run_record, "WATCH_SEC", 0.01)
+    monkeypatch.setattr(commit_rights, "LEASE_SEC", 0.05)
+    monkeypatch.setattr(commit_rights, "WATCH_SEC", 0.01)
     leave(store, time=clock)
     with output_lock.hold(CONTROL):
         assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
@@ -130,7 +130,7 @@ def test_command_line_shows_why_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> 
 def test_lock_with_an_impossible_time_that_changes_is_respected(
     store: storage.Storage, monkeypatch: pytest.MonkeyPatch, clock: float
 ) -> None:
-    monkeypatch.setattr(run_record, "WATCH_SEC", 0.01)
+    monkeypatch.setattr(commit_rights, "WATCH_SEC", 0.01)
     leave(store, time=clock)
     after_two_looks(store, monkeypatch, lambda: leave(store, time=clock, config="renewed"))
     message = rf"renewed at \S+ s by a clock that disagrees with this host's, .* if it was killed, remove {LOCK}$"

@@ -17,7 +17,7 @@ import pytest
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.runs import output_lock, remote_job
-from imagebeam.transforms.publish import commit_rights, run_record
+from imagebeam.transforms.publish import commit_rights
 from tests import patience, races
 
 JOB = remote_job.RemoteJob("DataflowRunner", "pets", "europe-west4", "convert-cats", "2026-11-22_1")
@@ -53,7 +53,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, state: remote_job.State | Exception)
 def leave(control: str, process: str, age: float = 10.0, **fields: object) -> None:
     """Leaves the lock of another run, `other`."""
     nobody = races.pid_of_nobody()
-    record = run_record.RunRecord(
+    record = commit_rights.RunRecord(
         run="other",
         process=os.getpid() if process == "alive" else nobody,
         host="elsewhere" if process == "other-host" else socket.gethostname(),
@@ -92,7 +92,7 @@ def test_lock_of_every_holder_is_taken_attached_to_or_respected(
         before, end = storage.storage_of(control).read(f"{control}/lock"), "busy"
         with contextlib.suppress(errors.BusyError), output_lock.hold(control, "mine", "c1", attaches=True) as lock:
             end = "take" if lock.running is None else "attach"
-            held = run_record.read(f"{control}/lock")
+            held = commit_rights.read_record(f"{control}/lock")
             assert held is not None
             if end == "attach":
                 assert (lock.running, lock.running_run) == (JOB, "other")  # with the id, also if the lock has none
@@ -177,10 +177,10 @@ def test_lock_that_is_kept_names_its_job_after_the_launcher_has_left(
 ) -> None:
     with output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(dataclasses.replace(JOB, id=""))
-        first = run_record.read(f"{control}/lock")
+        first = commit_rights.read_record(f"{control}/lock")
         lock.name_job(JOB)
         lock.keep()
-    left = run_record.read(f"{control}/lock")
+    left = commit_rights.read_record(f"{control}/lock")
     assert first is not None and first.job is not None and first.job["id"] == ""
     assert left is not None and (left.run, left.job, left.is_left_to_job) == ("mine", JOB.to_fields(), True)
     answer(monkeypatch, "running")
@@ -201,18 +201,18 @@ def test_run_that_attaches_to_no_job_is_refused_whatever_its_config(
     with output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(JOB)
         lock.keep()
-    before = run_record.read(f"{control}/lock")
+    before = commit_rights.read_record(f"{control}/lock")
     message = r"^another run writes to this output: Dataflow job 2026-11-22_1, which is running"
     with pytest.raises(errors.BusyError, match=message), output_lock.hold(control, "second", "c1"):
         pass
-    assert run_record.read(f"{control}/lock") == before
+    assert commit_rights.read_record(f"{control}/lock") == before
 
 
 def test_error_of_the_launcher_does_not_release_the_lock_of_a_job_that_may_run(control: str) -> None:
     with pytest.raises(ValueError), output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(JOB)
         raise ValueError("an answer that nobody foresaw")
-    left = run_record.read(f"{control}/lock")
+    left = commit_rights.read_record(f"{control}/lock")
     assert left is not None and left.job == JOB.to_fields()
 
 
@@ -220,7 +220,7 @@ def test_lock_whose_job_has_ended_is_released(control: str) -> None:
     with output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(JOB)
         lock.forget_job()
-    assert run_record.read(f"{control}/lock") is None
+    assert commit_rights.read_record(f"{control}/lock") is None
 
 
 def test_second_run_attaches_while_the_launcher_still_waits(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_second_run_attaches_while_the_launcher_still_waits(control: str, monkey
         with output_lock.hold(control, "second", "c1", attaches=True) as attached:
             assert attached.running == JOB
         answer(monkeypatch, "done")
-        found = run_record.read(f"{control}/lock")
+        found = commit_rights.read_record(f"{control}/lock")
         assert found is not None and found.run == "mine"
 
 
@@ -268,7 +268,7 @@ def test_of_two_runs_that_find_an_expired_lock_one_takes_it(
     is_over = threading.Event()
 
     def take(run: str) -> None:
-        lock = output_lock.Lock(run_record.RunRecord.of_this_process(run))
+        lock = output_lock.Lock(commit_rights.RunRecord.of_this_process(run))
         try:
             with output_lock._Lease(f"{control}/lock", lock).held():
                 ends.append("taken")

@@ -21,7 +21,7 @@ from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.commit import commit_checks, commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
-from imagebeam.transforms.html_report import make_report
+from imagebeam.transforms.html_report import page
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.reports import stage_report
@@ -229,7 +229,7 @@ def test_page_that_cannot_be_made_is_a_note_and_the_dataset_is_committed(
     def fail(*_: object, **__: object) -> bytes:
         raise RuntimeError("no page today")
 
-    monkeypatch.setattr(make_report, "make_report", fail)
+    monkeypatch.setattr(page, "make_report", fail)
     notes: list[str] = []
     catalog = pets.committer.commit(pets.compare(), pets.write(), pets.store_rejects(), note=notes.append)
     assert catalog is not None and "report.html" not in catalog.files

@@ -15,7 +15,7 @@ from imagebeam import storage
 from imagebeam.storage import fsspec_files, remote
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.publish import commit_rights, publish_dataset, run_record
+from imagebeam.transforms.publish import commit_rights, publish_dataset
 from tests import lost_answers, races
 from tests.unit.transforms import small_dataset
 
@@ -142,16 +142,16 @@ def test_run_after_a_commit_that_was_killed_anywhere_commits(
     outputs: str, refs: list[ImageRef], config: str, has_earlier: bool, locked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = races.pid_of_nobody()
-    sign = run_record.RunRecord.of_this_process
+    sign = commit_rights.RunRecord.of_this_process
 
-    def sign_as(run: str, **fields: Any) -> run_record.RunRecord:
+    def sign_as(run: str, **fields: Any) -> commit_rights.RunRecord:
         record = sign(run, **fields)
         return dataclasses.replace(record, process=nobody) if run == "A" else record
 
     def kill() -> None:
         raise Killed
 
-    monkeypatch.setattr(run_record.RunRecord, "of_this_process", sign_as)
+    monkeypatch.setattr(commit_rights.RunRecord, "of_this_process", sign_as)
     for number in itertools.count():
         output = f"{outputs}/{number}"
         if has_earlier:
@@ -210,7 +210,7 @@ def test_killed_commit_is_known_to_the_next_whatever_answer_is_lost(
     monkeypatch.setattr(remote, "_FIRST_WAIT_SEC", 0.001)
     paths = output_folder.OutputPaths(f"lossymemory://{tmp_path.name}")
     killed = dataclasses.replace(
-        run_record.RunRecord.of_this_process("A", fingerprint="f1"), process=races.pid_of_nobody()
+        commit_rights.RunRecord.of_this_process("A", fingerprint="f1"), process=races.pid_of_nobody()
     )
     for number in itertools.count():
         storage.storage_of(paths.output).write_whole(paths.commit_lock, killed.encode())

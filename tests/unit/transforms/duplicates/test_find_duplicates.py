@@ -11,7 +11,7 @@ from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that
 
-from imagebeam.transforms import elements, hashing
+from imagebeam.transforms import elements
 from imagebeam.transforms.duplicates import find_duplicates
 from imagebeam.transforms.elements import Duplicate
 from imagebeam.transforms.shard.image_hashes import DuplicateSettings, HashedImage
@@ -137,7 +137,7 @@ def test_many_black_images_make_a_row_each() -> None:
 
 
 def test_nothing_is_found_among_different_images() -> None:
-    check([image(f"{index}.jpg", index, hashing.hash64(str(index), 0, b"test")) for index in range(50)], REPORT_BOTH)
+    check([image(f"{index}.jpg", index, elements.hash64(str(index), 0, b"test")) for index in range(50)], REPORT_BOTH)
     check([], REPORT_BOTH)
 
 

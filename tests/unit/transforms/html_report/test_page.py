@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
-from imagebeam.transforms.html_report import dataset_facts, page, sample_records, thumbnails, visible_text
+from imagebeam.transforms.html_report import dataset_facts, page, sample_records, thumbnails
 from tests import pictures
 
 HOSTILE = [
@@ -232,7 +232,7 @@ def test_bars_are_as_long_as_their_shares_and_are_seen_unless_they_are_empty() -
         pytest.param("a\nb\0\x1b[0m", "a\\u000ab\\u0000\\u001b[0m", id="controls"),
         pytest.param("\U000e0041", "\\U000e0041", id="invisible-tag"),
         pytest.param("क्\u200dष", "क्\u200dष", id="joiner"),
-        pytest.param("x" * visible_text.MAX_CHARS, "x" * visible_text.MAX_CHARS, id="just-fits"),
+        pytest.param("x" * thumbnails.MAX_CHARS, "x" * thumbnails.MAX_CHARS, id="just-fits"),
         pytest.param(7, "7", id="number"),
     ],
 )
@@ -244,7 +244,7 @@ def test_text_is_shown_as_it_is_and_adds_no_element(value: object, shown: str) -
 def test_long_text_keeps_both_ends_and_more_of_it_in_its_title() -> None:
     found = Events(page.shown("a" * 5000 + "b" * 5000))
     (shown,) = found.texts
-    assert len(shown) == visible_text.MAX_CHARS and shown.startswith("aaa") and shown.endswith("bbb") and "…" in shown
+    assert len(shown) == thumbnails.MAX_CHARS and shown.startswith("aaa") and shown.endswith("bbb") and "…" in shown
     ((name, title),) = found.attributes
     assert name == "title" and title is not None and len(title) == 400
 
@@ -258,7 +258,7 @@ def test_any_text_is_one_element_that_can_be_stored(value: str) -> None:
 
 
 def test_decode_keeps_bytes_that_are_no_utf8() -> None:
-    assert "caf\\xe9" in page.shown(visible_text.decode(b"caf\xe9"))
+    assert "caf\\xe9" in page.shown(thumbnails.decode(b"caf\xe9"))
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import pytest
 
 from imagebeam import errors, look_ahead
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.publish import commit_rights, run_record
-from imagebeam.transforms.publish.commit_rights import CommitLock, LockView
-from imagebeam.transforms.publish.run_record import RunRecord
+from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish.commit_rights import CommitLock, LockView, RunRecord
 from tests import races
 from tests.unit.transforms import small_dataset
 
@@ -43,7 +42,7 @@ def sign(uri: str, run: str, is_gone: bool = False, age: float = 0.0, **fields: 
 def test_lock_is_held_as_long_as_it_names_the_run(
     paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_record, "_READ_WAIT_SEC", 0.0)  # of a lock that is not signed
+    monkeypatch.setattr(commit_rights, "_READ_WAIT_SEC", 0.0)  # of a lock that is not signed
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=False)
     sign(paths.lock, "mine", age=1e6, ended=("old",))
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=True, ended=("old",))
@@ -101,7 +100,7 @@ def test_job_removes_report_and_lock_if_nobody_else_does(
 
 def test_commit_lock_is_there_while_it_is_held(paths: output_folder.OutputPaths) -> None:
     with CommitLock(paths, "mine", "f1").held() as commit_lock:
-        found = run_record.read(paths.commit_lock)
+        found = commit_rights.read_record(paths.commit_lock)
         assert found is not None and (found.run, found.fingerprint) == ("mine", "f1")
         assert not commit_lock.continues
     assert os.listdir(paths.metadata) == []
@@ -140,7 +139,7 @@ def test_commit_lock_is_taken_over_from_a_run_that_is_gone(
         )
         with pytest.raises(errors.BusyError, match=message), commit_lock.held(ended):
             pass
-        assert run_record.read(paths.commit_lock) == record
+        assert commit_rights.read_record(paths.commit_lock) == record
 
 
 @pytest.mark.parametrize("is_renewed", [False, True], ids=["left", "renewed"])
@@ -167,7 +166,7 @@ def test_commit_lock_with_an_impossible_time_is_watched(
             pass
     else:
         with commit_lock.held():
-            assert now[0] - start > run_record.LEASE_SEC
+            assert now[0] - start > commit_rights.LEASE_SEC
 
 
 @pytest.mark.parametrize("text", ["f1", "", "{"])
@@ -199,7 +198,7 @@ def test_commit_lock_is_renewed_twice_a_minute(
         times = []
         for _ in range(8):
             commit_lock.check()
-            found = run_record.read(paths.commit_lock)
+            found = commit_rights.read_record(paths.commit_lock)
             assert found is not None
             times.append(found.time)
             now[0] += 10
@@ -214,7 +213,7 @@ def test_commit_lock_is_renewed_once_by_many_threads(
         renew = commit_lock.renew
         monkeypatch.setattr(commit_lock, "renew", lambda: (renewed.append(None), time.sleep(0.05), renew()))
         now = time.time()
-        monkeypatch.setattr(time, "time", lambda: now + run_record.RENEW_SEC)
+        monkeypatch.setattr(time, "time", lambda: now + commit_rights.RENEW_SEC)
         look_ahead.call_each(lambda _: commit_lock.check(), range(100), 8)
         assert len(renewed) == 1
 
@@ -233,6 +232,6 @@ def test_commit_that_was_stopped_notices_the_takeover_and_leaves_the_commit_lock
         else:
             sign(paths.commit_lock, "other", fingerprint="f2")
         commit_lock.check()
-    found = run_record.read(paths.commit_lock)
+    found = commit_rights.read_record(paths.commit_lock)
     assert is_removed == (found is None)
     assert found is None or found.run == "other"

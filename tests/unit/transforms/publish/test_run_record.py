@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from imagebeam.transforms.publish import run_record
-from imagebeam.transforms.publish.run_record import RunRecord
+from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish.commit_rights import RunRecord
 from tests import races
 
 HERE = socket.gethostname()
@@ -22,9 +22,9 @@ def test_record_survives_its_encoding(tmp_path: pathlib.Path) -> None:
         "f00d", fingerprint="ab", config="c", job={"id": "1"}, is_left_to_job=True, ended=("a",)
     )
     assert (record.process, record.host) == (os.getpid(), HERE)
-    assert run_record.parse(record.encode()) == record
+    assert commit_rights.parse_record(record.encode()) == record
     (tmp_path / "lock").write_bytes(record.encode() + b'the rest of a longer record"}\n')
-    assert run_record.read(str(tmp_path / "lock")) == record
+    assert commit_rights.read_record(str(tmp_path / "lock")) == record
 
 
 @pytest.mark.parametrize(
@@ -47,17 +47,17 @@ def test_record_survives_its_encoding(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_other_content_is_no_record(content: bytes) -> None:
-    assert run_record.parse(content) is None
+    assert commit_rights.parse_record(content) is None
 
 
 def test_record_with_fields_of_a_newer_version_is_read() -> None:
-    assert run_record.parse(json.dumps({"run": "y", "mood": "good"}).encode()) == RunRecord("y")
+    assert commit_rights.parse_record(json.dumps({"run": "y", "mood": "good"}).encode()) == RunRecord("y")
 
 
 def test_missing_file_holds_no_record(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
-    assert run_record.read(str(tmp_path / "nothing")) is None
-    assert run_record.read(str(tmp_path / "file" / "below")) is None
+    assert commit_rights.read_record(str(tmp_path / "nothing")) is None
+    assert commit_rights.read_record(str(tmp_path / "file" / "below")) is None
 
 
 def test_record_of_a_lock_that_is_being_signed_is_waited_for(
@@ -67,7 +67,7 @@ def test_record_of_a_lock_that_is_being_signed_is_waited_for(
     lock.touch()
     record = RunRecord.of_this_process("f00d")
     monkeypatch.setattr(time, "sleep", lambda seconds: lock.write_bytes(record.encode()))
-    assert run_record.read(str(lock)) == record
+    assert commit_rights.read_record(str(lock)) == record
 
 
 @pytest.mark.parametrize("is_renewed", [True, False], ids=["renewed", "not-renewed"])
@@ -84,7 +84,9 @@ NO_DATES = ["NaN", "Infinity", "-Infinity", "1e400", "1" + "0" * 400, "9e9"]
 
 @pytest.mark.parametrize("number", NO_DATES, ids=lambda number: number[:9])
 def test_record_with_an_impossible_time_is_read_and_not_dated(number: str) -> None:
-    record = run_record.parse(b'{"run": "x", "process": 1, "host": "elsewhere", "time": %s}' % number.encode())
+    record = commit_rights.parse_record(
+        b'{"run": "x", "process": 1, "host": "elsewhere", "time": %s}' % number.encode()
+    )
     assert record is not None
     assert (record.is_dated, record.is_gone(is_renewed=True)) == (False, False)
     who = (
@@ -104,7 +106,7 @@ def test_clock_of_another_host_may_be_a_little_ahead(ahead: float, is_dated: boo
 
 def test_watch_tells_a_record_that_changes_from_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
-    watch, other = run_record.Watch(), run_record.Watch()
+    watch, other = commit_rights.RecordWatch(), commit_rights.RecordWatch()
     assert (watch.look(b"a"), other.look(b"a")) == ("watching", "watching")
     monkeypatch.setattr(time, "monotonic", lambda: now + 149)
     assert (watch.look(b"a"), other.look(b"b")) == ("watching", "renewed")

@@ -6,10 +6,10 @@ import pathlib
 import pytest
 
 from imagebeam import errors
+from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.elements import Reason, Reject
 from imagebeam.transforms.reports import join_dead_letters, snapshot_report
 from imagebeam.transforms.shard import shard_writer
-from imagebeam.transforms.snapshots import snapshot_settings
 
 
 def encode(*keys_and_reasons: tuple[str, Reason]) -> bytes:
@@ -62,7 +62,7 @@ def test_report_that_is_damaged_is_an_error_that_names_it(tmp_path: pathlib.Path
 
 
 def test_notes_name_each_difference_above_its_threshold(tmp_path: pathlib.Path) -> None:
-    settings = snapshot_settings.SnapshotSettings(str(tmp_path), "000002", "000001")
+    settings = dataset_settings.SnapshotSettings(str(tmp_path), "000002", "000001")
     assert snapshot_report.notes_of(None) == snapshot_report.notes_of(settings) == []
     folder = tmp_path / "snapshots" / "000002"
     folder.mkdir(parents=True)
