@@ -81,19 +81,17 @@ def _key_by_interval(duplicate: elements.Duplicate) -> tuple[int, elements.Dupli
     return step.interval_of_key(duplicate.key), duplicate
 
 
-class _DropFn(beam.DoFn):
+def _drop(element: tuple[int, Mapping[str, Iterable[Any]]]) -> Iterator[Any]:
     """(interval, references and duplicates in it) -> references that stay, and rejects."""
-
-    def process(self, element: tuple[int, Mapping[str, Iterable[Any]]]) -> Iterator[Any]:
-        _, found = element
-        dropped = {duplicate.key: duplicate for duplicate in found["duplicates"]}
-        for block in found["refs"]:
-            refs = elements.unpack_refs(block)
-            yield from step.batch(ref for ref in refs if ref.key not in dropped)
-            for ref in refs:
-                if ref.key in dropped:
-                    yield beam.pvalue.TaggedOutput("rejects", reject_of(dropped[ref.key]))
-        step.count_rejects({elements.Reason.DUPLICATE.value: len(dropped)})
+    _, found = element
+    dropped = {duplicate.key: duplicate for duplicate in found["duplicates"]}
+    for block in found["refs"]:
+        refs = elements.unpack_refs(block)
+        yield from step.batch(ref for ref in refs if ref.key not in dropped)
+        for ref in refs:
+            if ref.key in dropped:
+                yield beam.pvalue.TaggedOutput("rejects", reject_of(dropped[ref.key]))
+    step.count_rejects({elements.Reason.DUPLICATE.value: len(dropped)})
 
 
 def reject_of(duplicate: elements.Duplicate) -> elements.Reject:
@@ -138,7 +136,7 @@ class DropDuplicates(step.Step):
             {"refs": spread, "duplicates": keyed}
             | "MeetDuplicates" >> beam.CoGroupByKey()  # (interval, {refs: [packed rows], duplicates: [Duplicate]})
             | "Drop"
-            >> beam.ParDo(_DropFn())
+            >> beam.FlatMap(_drop)
             .with_output_types(step.RefBatch, rejects=elements.Reject)
             .with_outputs("rejects", main="images")
         )

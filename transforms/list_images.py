@@ -52,56 +52,31 @@ class _Spread(beam.PTransform):
         )
 
 
-class _StartFn(beam.DoFn):
+def _start(_: bytes, source: Any) -> Iterator[files.Directory]:
     """Yields the root folder of the source, so that the job graph stays small whatever the size of the input."""
-
-    def __init__(self, source: Any):
-        self._source = source
-
-    def process(self, _: bytes) -> Iterator[files.Directory]:
-        yield self._source.start()
+    yield source.start()
 
 
-class _ListDirectoryFn(beam.DoFn):
+def _list_directory(element: Any, source: Any, recursive: bool) -> Iterator[Any]:
     """Lists folders. Listings made by an earlier step pass through unchanged."""
-
-    def __init__(self, source: Any, recursive: bool):
-        self._source = source
-        self._recursive = recursive
-
-    def process(self, element: Any) -> Iterator[Any]:
-        if isinstance(element, files.Directory):
-            yield from self._source.list_directory(element, self._recursive)
-        else:
-            yield element
+    if isinstance(element, files.Directory):
+        yield from source.list_directory(element, recursive)
+    else:
+        yield element
 
 
-class _ReadTableFn(beam.DoFn):
-    def __init__(self, source: image_source.ImageSource):
-        self._source = source
-
-    def process(self, _: bytes) -> Iterator[image_source.Listing]:
-        yield from self._source.list_all()
+def _read_table(_: bytes, source: image_source.ImageSource) -> Iterator[image_source.Listing]:
+    yield from source.list_all()
 
 
-class _ReadRowsFn(beam.DoFn):
+def _read_rows(_: bytes, source: image_source.ImageSource) -> Iterator[image_source.RowBatch | image_source.Listing]:
     """Reads the rows of a table; their images are not looked up yet."""
-
-    def __init__(self, source: image_source.ImageSource):
-        self._source = source
-
-    def process(self, _: bytes) -> Iterator[image_source.RowBatch | image_source.Listing]:
-        yield from self._source.list_rows()
+    yield from source.list_rows()
 
 
-class _LookUpFn(beam.DoFn):
+def _look_up(element: Any, source: image_source.ImageSource) -> Iterator[image_source.Listing]:
     """Looks up the images of rows. Listings pass through unchanged."""
-
-    def __init__(self, source: image_source.ImageSource):
-        self._source = source
-
-    def process(self, element: Any) -> Iterator[image_source.Listing]:
-        yield self._source.look_up(element) if isinstance(element, image_source.RowBatch) else element
+    yield source.look_up(element) if isinstance(element, image_source.RowBatch) else element
 
 
 class _ListInProcessFn(beam.DoFn):
@@ -117,22 +92,20 @@ class _ListInProcessFn(beam.DoFn):
         yield from pool.submit(reference_rules.list_whole, self._task, writer_processes.try_again).result()
 
 
-class _OpenListingFn(beam.DoFn):
+def _open_listing(element: image_source.Listing) -> Iterator[Any]:
     """A listing -> references, rejects and tally; sorted runs and rankings if it is ranked."""
-
-    def process(self, element: image_source.Listing) -> Iterator[Any]:
-        yield from step.batch(elements.unpack_refs(element.packed_refs))
-        for reject in element.rejects:
-            yield beam.pvalue.TaggedOutput("rejects", reject)
-        step.count_rejects(collections.Counter(reject.reason.value for reject in element.rejects))
-        listed = element.num_refs + len(element.rejects)
-        step.count(step.LISTED, listed)
-        tally = summaries.Tally(listed, element.passed_over, element.problems, element.lists, element.features)
-        yield beam.pvalue.TaggedOutput("tallies", tally)
-        if element.ranked is not None:
-            for run in element.ranked.runs:
-                yield beam.pvalue.TaggedOutput("runs", run)
-            yield beam.pvalue.TaggedOutput("rankings", element.ranked.ranking)
+    yield from step.batch(elements.unpack_refs(element.packed_refs))
+    for reject in element.rejects:
+        yield beam.pvalue.TaggedOutput("rejects", reject)
+    step.count_rejects(collections.Counter(reject.reason.value for reject in element.rejects))
+    listed = element.num_refs + len(element.rejects)
+    step.count(step.LISTED, listed)
+    tally = summaries.Tally(listed, element.passed_over, element.problems, element.lists, element.features)
+    yield beam.pvalue.TaggedOutput("tallies", tally)
+    if element.ranked is not None:
+        for run in element.ranked.runs:
+            yield beam.pvalue.TaggedOutput("runs", run)
+        yield beam.pvalue.TaggedOutput("rankings", element.ranked.ranking)
 
 
 @dataclasses.dataclass
@@ -162,25 +135,28 @@ class ListImages(step.Step):
         elif self.source.spreads == "rows":
             listings = (
                 start
-                | "ReadRows" >> beam.ParDo(_ReadRowsFn(self.source)).with_output_types(Any)
+                | "ReadRows" >> beam.FlatMap(_read_rows, source=self.source).with_output_types(Any)
                 | "SpreadRows" >> _Spread()  # RowBatch | Listing
-                | "LookUp" >> beam.ParDo(_LookUpFn(self.source)).with_output_types(Any)  # Listing
+                | "LookUp" >> beam.FlatMap(_look_up, source=self.source).with_output_types(Any)  # Listing
             )
         elif self.source.spreads != "folders":
             listings = (
                 start
-                | "ReadTable" >> beam.ParDo(_ReadTableFn(self.source)).with_output_types(Any)
+                | "ReadTable" >> beam.FlatMap(_read_table, source=self.source).with_output_types(Any)
                 | "SpreadListings" >> _Spread()  # Listing
             )
         else:
             listings = (
                 start
-                | "Root" >> beam.ParDo(_StartFn(self.source)).with_output_types(Any)  # Directory
-                | "ListRoot" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=False)).with_output_types(Any)
+                | "Root" >> beam.FlatMap(_start, source=self.source).with_output_types(Any)  # Directory
+                | "ListRoot"
+                >> beam.FlatMap(_list_directory, source=self.source, recursive=False).with_output_types(Any)
                 | "SpreadFolders" >> _Spread()  # Directory | Listing
-                | "ListFolders" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=False)).with_output_types(Any)
+                | "ListFolders"
+                >> beam.FlatMap(_list_directory, source=self.source, recursive=False).with_output_types(Any)
                 | "SpreadSubfolders" >> _Spread()  # Directory | Listing
-                | "ListBelow" >> beam.ParDo(_ListDirectoryFn(self.source, recursive=True)).with_output_types(Any)
+                | "ListBelow"
+                >> beam.FlatMap(_list_directory, source=self.source, recursive=True).with_output_types(Any)
             )
         outputs: dict[str, Any] = {"rejects": elements.Reject, "tallies": summaries.Tally}
         may_be_ranked = token is not None and self.order is not None
@@ -188,7 +164,7 @@ class ListImages(step.Step):
             outputs |= {"runs": SortedRun, "rankings": PartialRanking}
         if token is None:
             listings = listings | "ApplyRules" >> beam.Map(self.rules.apply).with_output_types(Any)
-        opened = listings | "OpenListings" >> beam.ParDo(_OpenListingFn()).with_output_types(
+        opened = listings | "OpenListings" >> beam.FlatMap(_open_listing).with_output_types(
             step.RefBatch, **outputs
         ).with_outputs(*outputs, main="images")
         ranked = rank_references.RankedReferences(opened.runs, opened.rankings) if may_be_ranked else None

@@ -53,20 +53,18 @@ Divide = Callable[[Mapping[str, int]], Mapping[str, Division]]  # number of imag
 Counts = tuple[int, bytes]  # interval, packed rows of class and number of images
 
 
-class _CountFn(beam.DoFn):
+def _count(element: tuple[int, Iterable[sort_intervals.PackedRows]]) -> Iterator[tuple[int, Counts]]:
     """An interval -> its counts, for each table."""
-
-    def process(self, element: tuple[int, Iterable[sort_intervals.PackedRows]]) -> Iterator[tuple[int, Counts]]:
-        interval, packed = element
-        counts: dict[str, int] = {}
-        for _, rows in packed:
-            for name, *_ in elements.unpack_rows(rows):
-                counts[name] = counts.get(name, 0) + 1
-        tables: dict[int, list[tuple[str, int]]] = {}
-        for name, count in counts.items():
-            tables.setdefault(zlib.crc32(name.encode()) % _NUM_TABLES, []).append((name, count))
-        for table, rows_of_table in tables.items():
-            yield table, (interval, elements.pack_rows(rows_of_table))
+    interval, packed = element
+    counts: dict[str, int] = {}
+    for _, rows in packed:
+        for name, *_ in elements.unpack_rows(rows):
+            counts[name] = counts.get(name, 0) + 1
+    tables: dict[int, list[tuple[str, int]]] = {}
+    for name, count in counts.items():
+        tables.setdefault(zlib.crc32(name.encode()) % _NUM_TABLES, []).append((name, count))
+    for table, rows_of_table in tables.items():
+        yield table, (interval, elements.pack_rows(rows_of_table))
 
 
 def _add_up(counts: Iterable[Counts]) -> "dict[str, array.array[int]]":
@@ -96,13 +94,11 @@ def find_cuts(counts: Sequence[int], division: Division) -> Cuts:
     return Cuts(tuple(starts), division.splits)
 
 
-class _CutFn(beam.DoFn):
+def _cut(element: tuple[int, Iterable[Counts]], divisions: Mapping[str, Division]) -> Iterator[bytes]:
     """A table of counts -> packed rows of class and cuts."""
-
-    def process(self, element: tuple[int, Iterable[Counts]], divisions: Mapping[str, Division]) -> Iterator[bytes]:
-        yield elements.pack_rows(
-            [(name, *find_cuts(counts, divisions[name])) for name, counts in _add_up(element[1]).items()]
-        )
+    yield elements.pack_rows(
+        [(name, *find_cuts(counts, divisions[name])) for name, counts in _add_up(element[1]).items()]
+    )
 
 
 class _SplitFn(beam.DoFn):
@@ -167,7 +163,7 @@ class CutClasses(step.Step):
         intervals = refs | "GroupInIntervals" >> rank_references.GroupInIntervals(self.order)  # (interval, [rows])
         counts = (
             intervals
-            | "Count" >> beam.ParDo(_CountFn()).with_output_types(tuple[int, Counts])
+            | "Count" >> beam.FlatMap(_count).with_output_types(tuple[int, Counts])
             | "GroupByTable" >> beam.GroupByKey()  # (table, [Counts])
         )
         totals = counts | "Total" >> beam.Map(_total).with_output_types(bytes)
@@ -177,7 +173,7 @@ class CutClasses(step.Step):
             | "Divide"
             >> beam.Map(_divide_totals, totals=beam.pvalue.AsIter(totals), divide=self.divide).with_output_types(Any)
         )
-        cuts = counts | "Cut" >> beam.ParDo(_CutFn(), divisions=beam.pvalue.AsSingleton(divisions)).with_output_types(
+        cuts = counts | "Cut" >> beam.FlatMap(_cut, divisions=beam.pvalue.AsSingleton(divisions)).with_output_types(
             bytes
         )
         gathered = (

@@ -19,26 +19,24 @@ PackedRun = tuple[int, bytes]  # first rank, packed references
 PlacedShard = tuple[ShardKey, Iterable[PackedRun]]
 
 
-class _CutIntoShardsFn(beam.DoFn):
+def _cut_into_shards(
+    run: sort_intervals.SortedRun, plan: elements.DatasetPlan, ranking: summaries.Ranking
+) -> Iterator[tuple[ShardKey, PackedRun]]:
     """A sorted run -> (shard, part of the run)."""
-
-    def process(
-        self, run: sort_intervals.SortedRun, plan: elements.DatasetPlan, ranking: summaries.Ranking
-    ) -> Iterator[tuple[ShardKey, PackedRun]]:
-        if plan.action != "write":
-            return
-        split, _, _, num_refs, packed = run
-        planned, start = plan.splits[split], rank_references.first_rank(run, ranking)
-        end, first_shard = start + num_refs, planned.shard_of(start)
-        if end <= planned.shard_start(first_shard + 1):
-            yield (split, first_shard), (start, packed)
-            return
-        refs, rank = elements.unpack_refs(packed), start
-        while rank < end:
-            shard_index = planned.shard_of(rank)
-            stop = min(end, planned.shard_start(shard_index + 1))
-            yield (split, shard_index), (rank, elements.pack_refs(refs[rank - start : stop - start]))
-            rank = stop
+    if plan.action != "write":
+        return
+    split, _, _, num_refs, packed = run
+    planned, start = plan.splits[split], rank_references.first_rank(run, ranking)
+    end, first_shard = start + num_refs, planned.shard_of(start)
+    if end <= planned.shard_start(first_shard + 1):
+        yield (split, first_shard), (start, packed)
+        return
+    refs, rank = elements.unpack_refs(packed), start
+    while rank < end:
+        shard_index = planned.shard_of(rank)
+        stop = min(end, planned.shard_start(shard_index + 1))
+        yield (split, shard_index), (rank, elements.pack_refs(refs[rank - start : stop - start]))
+        rank = stop
 
 
 def _every_shard(plan: elements.DatasetPlan) -> Iterator[tuple[ShardKey, PackedRun]]:
@@ -63,10 +61,8 @@ class PlaceInShards(step.Step):
 
     def expand(self, runs: beam.PCollection[sort_intervals.SortedRun]) -> beam.PCollection[PlacedShard]:
         part_type = tuple[ShardKey, PackedRun]
-        parts = runs | "CutIntoShards" >> beam.ParDo(
-            _CutIntoShardsFn(),
-            plan=beam.pvalue.AsSingleton(self.plan),
-            ranking=beam.pvalue.AsSingleton(self.ranking),
+        parts = runs | "CutIntoShards" >> beam.FlatMap(
+            _cut_into_shards, plan=beam.pvalue.AsSingleton(self.plan), ranking=beam.pvalue.AsSingleton(self.ranking)
         ).with_output_types(part_type)
         every = self.plan | "EveryShard" >> beam.FlatMap(_every_shard).with_output_types(part_type)
         return (parts, every) | "WithEmptyShards" >> beam.Flatten() | "GroupShards" >> beam.GroupByKey()

@@ -45,30 +45,27 @@ class _Counted(NamedTuple):
     further: int  # as in WrittenShard
 
 
-class _EncodeFn(beam.DoFn):
+def _encode(
+    element: write_shards.PlacedShard, settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan
+) -> Iterator[Any]:
     """(shard, [run]) -> (split, record), and (name of the planned shard, its counts)."""
-
-    def __init__(self, settings: dataset_settings.DatasetSettings):
-        self._settings = settings
-
-    def process(self, element: write_shards.PlacedShard, plan: elements.DatasetPlan) -> Iterator[Any]:
-        (split, shard_index), runs = element
-        num_shards = plan.splits[split].num_shards
-        name = self._settings.shard_name(split, shard_index, num_shards)
-        task = shard_writer.ShardTask(split, shard_index, num_shards, tuple(runs))
-        recipe, policy = self._settings.recipe(plan), self._settings.policy_of(plan)
-        counts, rejects, further = statistics.StatisticsBuilder(), [], 0
-        for ref, image in read_images.read_images(task.refs(), policy, self._settings.read_ahead):
-            further += ref.frame > 0
-            if isinstance(image, elements.Reject):
-                rejects.append(image)
-                continue
-            counts.add(ref.classes, statistics.measure(ref.uri, image, recipe.count_objects(ref, image)))
-            counts.add_dropped(image.dropped_objects)
-            counts.dark.add(ref.key, image, policy.white_level)
-            yield split, b"".join(recipe.encode(ref, image))
-        rejected = shard_writer.store_rejects(self._settings.paths.staging(plan.fingerprint), name, rejects)
-        yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build(), further)))
+    (split, shard_index), runs = element
+    num_shards = plan.splits[split].num_shards
+    name = settings.shard_name(split, shard_index, num_shards)
+    task = shard_writer.ShardTask(split, shard_index, num_shards, tuple(runs))
+    recipe, policy = settings.recipe(plan), settings.policy_of(plan)
+    counts, rejects, further = statistics.StatisticsBuilder(), [], 0
+    for ref, image in read_images.read_images(task.refs(), policy, settings.read_ahead):
+        further += ref.frame > 0
+        if isinstance(image, elements.Reject):
+            rejects.append(image)
+            continue
+        counts.add(ref.classes, statistics.measure(ref.uri, image, recipe.count_objects(ref, image)))
+        counts.add_dropped(image.dropped_objects)
+        counts.dark.add(ref.key, image, policy.white_level)
+        yield split, b"".join(recipe.encode(ref, image))
+    rejected = shard_writer.store_rejects(settings.paths.staging(plan.fingerprint), name, rejects)
+    yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build(), further)))
 
 
 class _AdoptFn(beam.DoFn):
@@ -135,7 +132,7 @@ class WriteShardsWithBeam(step.Step):
 
     def expand(self, placed: beam.PCollection[write_shards.PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         plan = beam.pvalue.AsSingleton(self.plan)
-        encoded = placed | "Encode" >> beam.ParDo(_EncodeFn(self.settings), plan=plan).with_output_types(
+        encoded = placed | "Encode" >> beam.FlatMap(_encode, settings=self.settings, plan=plan).with_output_types(
             tuple[str, bytes], counted=tuple[str, _Counted]
         ).with_outputs("counted", main="records")
         files = []

@@ -45,17 +45,13 @@ class _TakeValuesFn(beam.DoFn):
             yield [columns[position] for position in self._positions]
 
 
-class _StageFn(beam.DoFn):
+def _stage(
+    _: bytes, settings: dataset_settings.DatasetSettings, scratch: str, plan: elements.DatasetPlan, analysed: Any
+) -> Iterator[str]:
     """Copies tf.Transform's output next to the staged shards; yields the folder it was written to."""
-
-    def __init__(self, settings: dataset_settings.DatasetSettings, scratch: str):
-        self._settings = settings
-        self._scratch = scratch
-
-    def process(self, _: bytes, plan: elements.DatasetPlan, analysed: Any) -> Iterator[str]:
-        if plan.action == "write":
-            output_folder.stage(self._scratch, self._settings.paths.staging(plan.fingerprint))
-        yield self._scratch
+    if plan.action == "write":
+        output_folder.stage(scratch, settings.paths.staging(plan.fingerprint))
+    yield scratch
 
 
 class _ApplyFn(beam.DoFn):
@@ -129,8 +125,10 @@ class TransformColumns(step.Step):
             shards.pipeline
             | "StartStaging" >> beam.Impulse()
             | "Stage"
-            >> beam.ParDo(
-                _StageFn(self.settings, self.scratch),
+            >> beam.FlatMap(
+                _stage,
+                settings=self.settings,
+                scratch=self.scratch,
                 plan=beam.pvalue.AsSingleton(self.plan),
                 analysed=beam.pvalue.AsIter(analysed),
             ).with_output_types(str)
@@ -143,7 +141,9 @@ class TransformColumns(step.Step):
         self, shards: beam.PCollection[write_shards.PlacedShard], saved: str
     ) -> beam.PCollection[write_shards.PlacedShard]:
         """Transforms the columns as an earlier snapshot did, with the numbers that are kept in its folder."""
-        stage = beam.ParDo(_StageFn(self.settings, saved), plan=beam.pvalue.AsSingleton(self.plan), analysed=())
+        stage = beam.FlatMap(
+            _stage, settings=self.settings, scratch=saved, plan=beam.pvalue.AsSingleton(self.plan), analysed=()
+        )
         folder = shards.pipeline | "StartStaging" >> beam.Impulse() | "Stage" >> stage.with_output_types(str)
         return shards | "Apply" >> beam.ParDo(
             _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)

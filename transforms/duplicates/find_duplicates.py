@@ -175,19 +175,16 @@ def _place(image: image_hashes.HashedImage) -> tuple[str, str, str]:
     return image.split, image.key, image.uri
 
 
-class _FindEqualFn(beam.DoFn):
+def _find_equal(
+    element: tuple[int, Iterable[bytes]], settings: image_hashes.DuplicateSettings
+) -> Iterator[elements.Duplicate]:
     """(interval of contents, [packed rows]) -> Duplicate. Goes over the rows twice and holds the first of each hash."""
-
-    def __init__(self, settings: image_hashes.DuplicateSettings):
-        self._settings = settings
-
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[elements.Duplicate]:
-        _, blocks = element
-        firsts, repeated = _find_firsts(_open(blocks), "content", self._settings)
-        for image in _open(blocks) if repeated else ():
-            first = firsts[image.content]
-            if image.content in repeated and image != first:
-                yield _pair("exact", 0, image, _place(first))
+    _, blocks = element
+    firsts, repeated = _find_firsts(_open(blocks), "content", settings)
+    for image in _open(blocks) if repeated else ():
+        first = firsts[image.content]
+        if image.content in repeated and image != first:
+            yield _pair("exact", 0, image, _place(first))
 
 
 def _find_firsts(
@@ -206,18 +203,13 @@ def _find_firsts(
     return firsts, repeated
 
 
-class _RankFn(beam.DoFn):
+def _rank(block: HashedBlock, settings: image_hashes.DuplicateSettings) -> Iterator[tuple[int, bytes]]:
     """HashedBlock -> (interval, array of RANKED): hashes alone, for the tables."""
-
-    def __init__(self, settings: image_hashes.DuplicateSettings):
-        self._settings = settings
-
-    def process(self, block: HashedBlock) -> Iterator[tuple[int, bytes]]:
-        images = [image for image in _open((block,)) if image.picture]
-        ranked = np.empty(len(images), dtype=RANKED)
-        ranked["hash"] = _as_integers(image.picture for image in images)
-        ranked["rank"] = np.fromiter(map(self._settings.rank_of, images), dtype=np.uint64, count=len(images))
-        yield from _by_interval(ranked, ranked["hash"])
+    images = [image for image in _open((block,)) if image.picture]
+    ranked = np.empty(len(images), dtype=RANKED)
+    ranked["hash"] = _as_integers(image.picture for image in images)
+    ranked["rank"] = np.fromiter(map(settings.rank_of, images), dtype=np.uint64, count=len(images))
+    yield from _by_interval(ranked, ranked["hash"])
 
 
 def _as_integers(hashes: Iterable[bytes]) -> np.ndarray:
@@ -286,64 +278,56 @@ class _MatchFn(beam.DoFn):
         yield from _by_interval(matches, matches["hash"])
 
 
-class _ChooseFirstFn(beam.DoFn):
+def _choose_first(element: tuple[int, Iterable[bytes]]) -> Iterator[Matches]:
     """(interval of hashes, [array of MATCH] of all tables) -> (interval of firsts, array of MATCH): one a hash."""
-
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Matches]:
-        _, blocks = element
-        matches = first_of_each(np.frombuffer(b"".join(blocks), dtype=MATCH))
-        yield from _by_interval(matches, matches["first"])
+    _, blocks = element
+    matches = first_of_each(np.frombuffer(b"".join(blocks), dtype=MATCH))
+    yield from _by_interval(matches, matches["first"])
 
 
-class _LookUpFirstsFn(beam.DoFn):
+def _look_up_firsts(
+    element: tuple[int, Mapping[str, Iterable[bytes]]], settings: image_hashes.DuplicateSettings
+) -> Iterator[step.PackedRows]:
     """(interval of firsts, rows and matches in it) -> (interval of hashes, packed rows of First)."""
-
-    def __init__(self, settings: image_hashes.DuplicateSettings):
-        self._settings = settings
-
-    def process(self, element: tuple[int, Mapping[str, Iterable[bytes]]]) -> Iterator[step.PackedRows]:
-        _, found = element
-        matches = np.frombuffer(b"".join(found["matches"]), dtype=MATCH)
-        if not matches.size:
-            return
-        wanted = {_as_bytes(value) for value in np.unique(matches["first"])}
-        images = (image for image in _open(found["rows"]) if image.picture in wanted)
-        firsts, _ = _find_firsts(images, "picture", self._settings)
-        by_interval: dict[int, list[First]] = collections.defaultdict(list)
-        for value, first_value in zip(matches["hash"], matches["first"]):
-            picture, first = _as_bytes(value), firsts[_as_bytes(first_value)]
-            by_interval[_interval_of(picture)].append((picture, first.picture, *_place(first)))
-        for interval, rows in by_interval.items():
-            yield interval, elements.pack_rows(rows)
+    _, found = element
+    matches = np.frombuffer(b"".join(found["matches"]), dtype=MATCH)
+    if not matches.size:
+        return
+    wanted = {_as_bytes(value) for value in np.unique(matches["first"])}
+    images = (image for image in _open(found["rows"]) if image.picture in wanted)
+    firsts, _ = _find_firsts(images, "picture", settings)
+    by_interval: dict[int, list[First]] = collections.defaultdict(list)
+    for value, first_value in zip(matches["hash"], matches["first"]):
+        picture, first = _as_bytes(value), firsts[_as_bytes(first_value)]
+        by_interval[_interval_of(picture)].append((picture, first.picture, *_place(first)))
+    for interval, rows in by_interval.items():
+        yield interval, elements.pack_rows(rows)
 
 
-class _FindNearFn(beam.DoFn):
+def _find_near(
+    element: tuple[int, Mapping[str, Iterable[bytes]]], settings: image_hashes.DuplicateSettings
+) -> Iterator[elements.Duplicate]:
     """(interval of hashes, rows and firsts in it) -> Duplicate.
 
-    Images that `_FindEqualFn` finds are left out: of images with the same bytes, only the first is looked at.
+    Images that `_find_equal` finds are left out: of images with the same bytes, only the first is looked at.
     """
-
-    def __init__(self, settings: image_hashes.DuplicateSettings):
-        self._settings = settings
-
-    def process(self, element: tuple[int, Mapping[str, Iterable[bytes]]]) -> Iterator[elements.Duplicate]:
-        _, found = element
-        near = {row[0]: row[1:] for block in found["firsts"] for row in elements.unpack_rows(block)}
-        firsts, repeated = _find_firsts(_open(found["rows"]), "picture", self._settings)
-        if not near and not repeated:
-            return
-        first_of_content: dict[bytes, image_hashes.HashedImage] = {}
-        if self._settings.exact != "off":
-            images = (image for image in _open(found["rows"]) if image.picture in repeated)
-            first_of_content, _ = _find_firsts(images, "content", self._settings)
-        for image in _open(found["rows"]):
-            if first_of_content.get(image.content, image) != image:
-                continue
-            if (other := near.get(image.picture)) is not None:
-                other_picture, *place = other
-                yield _pair("near", _distance(image.picture, other_picture), image, tuple(place))
-            elif image.picture in repeated and image != (first := firsts[image.picture]):
-                yield _pair("near", 0, image, _place(first))
+    _, found = element
+    near = {row[0]: row[1:] for block in found["firsts"] for row in elements.unpack_rows(block)}
+    firsts, repeated = _find_firsts(_open(found["rows"]), "picture", settings)
+    if not near and not repeated:
+        return
+    first_of_content: dict[bytes, image_hashes.HashedImage] = {}
+    if settings.exact != "off":
+        images = (image for image in _open(found["rows"]) if image.picture in repeated)
+        first_of_content, _ = _find_firsts(images, "content", settings)
+    for image in _open(found["rows"]):
+        if first_of_content.get(image.content, image) != image:
+            continue
+        if (other := near.get(image.picture)) is not None:
+            other_picture, *place = other
+            yield _pair("near", _distance(image.picture, other_picture), image, tuple(place))
+        elif image.picture in repeated and image != (first := firsts[image.picture]):
+            yield _pair("near", 0, image, _place(first))
 
 
 def _distance(one: bytes, other: bytes) -> int:
@@ -367,7 +351,7 @@ class FindDuplicates(step.Step):
                 blocks
                 | "SpreadByContent" >> beam.ParDo(_SpreadFn("content")).with_output_types(step.PackedRows)
                 | "GroupByContent" >> beam.GroupByKey()  # (interval, [packed rows])
-                | "FindEqual" >> beam.ParDo(_FindEqualFn(self.settings)).with_output_types(elements.Duplicate)
+                | "FindEqual" >> beam.FlatMap(_find_equal, settings=self.settings).with_output_types(elements.Duplicate)
             )
         if self.settings.near != "off":
             found.append(self._find_near(blocks))
@@ -378,21 +362,21 @@ class FindDuplicates(step.Step):
         rows = blocks | "SpreadByPicture" >> beam.ParDo(_SpreadFn("picture")).with_output_types(step.PackedRows)
         matches = (
             blocks
-            | "RankHashes" >> beam.ParDo(_RankFn(self.settings)).with_output_types(tuple[int, bytes])
+            | "RankHashes" >> beam.FlatMap(_rank, settings=self.settings).with_output_types(tuple[int, bytes])
             | "GroupByHash" >> beam.GroupByKey()  # (interval, [array of RANKED])
             | "FillTables" >> beam.ParDo(_FillTablesFn(distance)).with_output_types(tuple[int, bytes])
             | "GroupInTables" >> beam.GroupByKey()  # (part of a table, [array of RANKED])
             | "Match" >> beam.ParDo(_MatchFn(distance)).with_output_types(Matches)
             | "GroupMatches" >> beam.GroupByKey()  # (interval, [array of MATCH])
-            | "ChooseFirst" >> beam.ParDo(_ChooseFirstFn()).with_output_types(Matches)
+            | "ChooseFirst" >> beam.FlatMap(_choose_first).with_output_types(Matches)
         )
         firsts = (
             {"rows": rows, "matches": matches}
             | "MeetFirsts" >> beam.CoGroupByKey()  # (interval, {rows: [packed rows], matches: [array of MATCH]})
-            | "LookUpFirsts" >> beam.ParDo(_LookUpFirstsFn(self.settings)).with_output_types(step.PackedRows)
+            | "LookUpFirsts" >> beam.FlatMap(_look_up_firsts, settings=self.settings).with_output_types(step.PackedRows)
         )
         return (
             {"rows": rows, "firsts": firsts}
             | "MeetImages" >> beam.CoGroupByKey()  # (interval, {rows: [packed rows], firsts: [packed rows of First]})
-            | "FindNear" >> beam.ParDo(_FindNearFn(self.settings)).with_output_types(elements.Duplicate)
+            | "FindNear" >> beam.FlatMap(_find_near, settings=self.settings).with_output_types(elements.Duplicate)
         )

@@ -23,14 +23,11 @@ _MIN_FILES, _MAX_FILES = 16, 4096
 _IMAGES_PER_FILE = 100_000
 
 
-class _ReadHashesFn(beam.DoFn):
+def _read_hashes(
+    written: elements.WrittenShard, paths: output_folder.OutputPaths, plan: elements.DatasetPlan
+) -> Iterator[bytes]:
     """WrittenShard -> packed rows of its HashedImages."""
-
-    def __init__(self, paths: output_folder.OutputPaths):
-        self._paths = paths
-
-    def process(self, written: elements.WrittenShard, plan: elements.DatasetPlan) -> Iterator[bytes]:
-        yield elements.pack_rows(shard_writer.read_hashes(self._paths.staging(plan.fingerprint), written))
+    yield elements.pack_rows(shard_writer.read_hashes(paths.staging(plan.fingerprint), written))
 
 
 def count_files(plan: elements.DatasetPlan) -> int:
@@ -40,14 +37,10 @@ def count_files(plan: elements.DatasetPlan) -> int:
     return min(_MAX_FILES, max(_MIN_FILES, -(-plan.listed // _IMAGES_PER_FILE)))
 
 
-class _KeyByFileFn(beam.DoFn):
+def _key_by_file(duplicate: elements.Duplicate, plan: elements.DatasetPlan) -> Iterator[tuple[int, elements.Duplicate]]:
     """Duplicate -> (file index, Duplicate)."""
-
-    def process(
-        self, duplicate: elements.Duplicate, plan: elements.DatasetPlan
-    ) -> Iterator[tuple[int, elements.Duplicate]]:
-        if num_files := count_files(plan):
-            yield zlib.crc32(elements.encode_key(duplicate.key)) % num_files, duplicate
+    if num_files := count_files(plan):
+        yield zlib.crc32(elements.encode_key(duplicate.key)) % num_files, duplicate
 
 
 class _StoreFn(beam.DoFn):
@@ -103,7 +96,7 @@ class ReportDuplicates(step.Step):
         if reported.is_on:
             found.append(
                 written
-                | "ReadHashes" >> beam.ParDo(_ReadHashesFn(self.paths), plan=plan).with_output_types(bytes)
+                | "ReadHashes" >> beam.FlatMap(_read_hashes, paths=self.paths, plan=plan).with_output_types(bytes)
                 | "FindDuplicates" >> find_duplicates.FindDuplicates(reported)  # Duplicate
             )
         if not found:
@@ -111,7 +104,7 @@ class ReportDuplicates(step.Step):
         return (
             found
             | "AllDuplicates" >> beam.Flatten()
-            | "KeyByFile" >> beam.ParDo(_KeyByFileFn(), plan=plan).with_output_types(tuple[int, elements.Duplicate])
+            | "KeyByFile" >> beam.FlatMap(_key_by_file, plan=plan).with_output_types(tuple[int, elements.Duplicate])
             | "GroupByFile" >> beam.GroupByKey()  # (file index, [Duplicate])
             | "Store" >> beam.ParDo(store, plan=plan).with_output_types(StoredDuplicates)
         )

@@ -91,18 +91,15 @@ class _PlanFn(beam.DoFn):
         yield beam.pvalue.TaggedOutput("ranking", ranking)
 
 
-class _TakeOverTransformFn(beam.DoFn):
+def _take_over_transform(
+    plan: elements.DatasetPlan, settings: dataset_settings.DatasetSettings
+) -> Iterator[elements.DatasetPlan]:
     """DatasetPlan -> DatasetPlan; stages the saved transform of columns."""
-
-    def __init__(self, settings: dataset_settings.DatasetSettings):
-        self._settings = settings
-
-    def process(self, plan: elements.DatasetPlan) -> Iterator[elements.DatasetPlan]:
-        if plan.action == "write" and self._settings.analyze is not None:
-            staging = self._settings.paths.staging(plan.fingerprint)
-            storage.storage_of(staging).make_directories(staging)
-            output_folder.stage(_snapshot_of(self._settings).compacted_folder, staging)
-        yield plan
+    if plan.action == "write" and settings.analyze is not None:
+        staging = settings.paths.staging(plan.fingerprint)
+        storage.storage_of(staging).make_directories(staging)
+        output_folder.stage(_snapshot_of(settings).compacted_folder, staging)
+    yield plan
 
 
 def _reason_of(reject: elements.Reject) -> str:
@@ -122,5 +119,5 @@ class PlanCompaction(step.Step):
         reasons = self.early_rejects | "Reasons" >> beam.Map(_reason_of).with_output_types(str)
         rejected = reasons | "CountReasons" >> beam.combiners.Count.PerElement()  # (reason, number)
         planned = plan_dataset.plan_once(rankings, _PlanFn(self.settings), rejected=beam.pvalue.AsDict(rejected))
-        take_over = beam.ParDo(_TakeOverTransformFn(self.settings)).with_output_types(elements.DatasetPlan)
+        take_over = beam.FlatMap(_take_over_transform, settings=self.settings).with_output_types(elements.DatasetPlan)
         return plan_dataset.PlannedDataset(planned.plan | "TakeOverTransform" >> take_over, planned.ranking)

@@ -235,14 +235,10 @@ class PlanDataset(step.Step):
         )
 
 
-class _StageInputsFn(beam.DoFn):
-    def __init__(self, settings: dataset_settings.DatasetSettings):
-        self._settings = settings
-
-    def process(self, plan: elements.DatasetPlan) -> Iterator[None]:
-        if plan.action == "write":
-            recorded_inputs.write_inputs(self._settings.paths.staging(plan.fingerprint), plan)
-        yield from ()
+def _stage_inputs(plan: elements.DatasetPlan, settings: dataset_settings.DatasetSettings) -> Iterator[None]:
+    if plan.action == "write":
+        recorded_inputs.write_inputs(settings.paths.staging(plan.fingerprint), plan)
+    yield from ()
 
 
 @dataclasses.dataclass
@@ -252,4 +248,4 @@ class StageInputs(step.Step):
     settings: dataset_settings.DatasetSettings
 
     def expand(self, plan: beam.PCollection[elements.DatasetPlan]) -> beam.PCollection[None]:
-        return plan | "Write" >> beam.ParDo(_StageInputsFn(self.settings))
+        return plan | "Write" >> beam.FlatMap(_stage_inputs, settings=self.settings)

@@ -26,12 +26,10 @@ class MergedStatistics(NamedTuple):
     statistics: beam.PCollection[SplitStatistics]  # one for each split
 
 
-class _TakeStatisticsFn(beam.DoFn):
+def _take_statistics(written: elements.WrittenShard) -> Iterator[Any]:
     """WrittenShard -> the same without its statistics; its split and statistics."""
-
-    def process(self, written: elements.WrittenShard) -> Iterator[Any]:
-        yield written._replace(statistics={})
-        yield beam.pvalue.TaggedOutput("statistics", (written.split, pickle.dumps(written.statistics)))
+    yield written._replace(statistics={})
+    yield beam.pvalue.TaggedOutput("statistics", (written.split, pickle.dumps(written.statistics)))
 
 
 class _PickledStatistics:
@@ -64,7 +62,7 @@ class MergeStatistics(step.Step):
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, written: beam.PCollection[elements.WrittenShard]) -> MergedStatistics:
-        taken = written | "TakeStatistics" >> beam.ParDo(_TakeStatisticsFn()).with_output_types(
+        taken = written | "TakeStatistics" >> beam.FlatMap(_take_statistics).with_output_types(
             elements.WrittenShard, statistics=SplitStatistics
         ).with_outputs("statistics", main="written")
         return MergedStatistics(taken.written, taken.statistics | "Merge" >> beam.CombinePerKey(MergeStatisticsFn()))

@@ -26,29 +26,26 @@ def count_files(plan: elements.DatasetPlan) -> int:
     return min(_MAX_FILES, max(_MIN_FILES, -(-sum(plan.rejected.values()) // _REJECTS_PER_FILE)))
 
 
-class _KeyByFileFn(beam.DoFn):
+def _key_by_file(reject: elements.Reject, plan: elements.DatasetPlan) -> Iterator[tuple[int, elements.Reject]]:
     """Reject -> (file index, Reject)."""
-
-    def process(self, reject: elements.Reject, plan: elements.DatasetPlan) -> Iterator[tuple[int, elements.Reject]]:
-        if num_files := count_files(plan):
-            yield zlib.crc32(elements.encode_key(reject.key)) % num_files, reject
+    if num_files := count_files(plan):
+        yield zlib.crc32(elements.encode_key(reject.key)) % num_files, reject
 
 
-class _StoreFn(beam.DoFn):
+def _store(
+    element: tuple[int, Iterable[elements.Reject]],
+    settings: dataset_settings.DatasetSettings,
+    plan: elements.DatasetPlan,
+) -> Iterator[str]:
     """(file index, [Reject]) -> name of the file in the staging folder."""
-
-    def __init__(self, settings: dataset_settings.DatasetSettings):
-        self._settings = settings
-
-    def process(self, element: tuple[int, Iterable[elements.Reject]], plan: elements.DatasetPlan) -> Iterator[str]:
-        index, rejects = element
-        width = len(str(count_files(plan) - 1))  # so that the order of names is that of the numbers
-        name = f"early-{index:0{width}d}{shard_writer.REJECTS_SUFFIX}"
-        staging = self._settings.paths.staging(plan.fingerprint)
-        store = storage.storage_of(staging)
-        store.make_directories(staging)
-        store.write_whole(storage.join(staging, name), shard_writer.encode_rejects(sorted(rejects)), durable=False)
-        yield name
+    index, rejects = element
+    width = len(str(count_files(plan) - 1))  # so that the order of names is that of the numbers
+    name = f"early-{index:0{width}d}{shard_writer.REJECTS_SUFFIX}"
+    staging = settings.paths.staging(plan.fingerprint)
+    store = storage.storage_of(staging)
+    store.make_directories(staging)
+    store.write_whole(storage.join(staging, name), shard_writer.encode_rejects(sorted(rejects)), durable=False)
+    yield name
 
 
 @dataclasses.dataclass
@@ -62,7 +59,7 @@ class StoreDeadLetters(step.Step):
         plan = beam.pvalue.AsSingleton(self.plan)
         return (
             rejects
-            | "KeyByFile" >> beam.ParDo(_KeyByFileFn(), plan=plan).with_output_types(tuple[int, elements.Reject])
+            | "KeyByFile" >> beam.FlatMap(_key_by_file, plan=plan).with_output_types(tuple[int, elements.Reject])
             | "GroupByFile" >> beam.GroupByKey()  # (file index, [Reject])
-            | "Store" >> beam.ParDo(_StoreFn(self.settings), plan=plan).with_output_types(str)
+            | "Store" >> beam.FlatMap(_store, settings=self.settings, plan=plan).with_output_types(str)
         )

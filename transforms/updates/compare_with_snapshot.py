@@ -201,17 +201,12 @@ class _Merged:
         )
 
 
-class _NameShardsFn(beam.DoFn):
+def _name_shards(_: bytes, settings: dataset_settings.SnapshotSettings) -> Iterator[int]:
     """-> the index of each file of states in the snapshot before."""
-
-    def __init__(self, settings: dataset_settings.SnapshotSettings):
-        self._settings = settings
-
-    def process(self, _: bytes) -> Iterator[int]:
-        if self._settings.base:
-            yield from range(len(image_states.SnapshotStates(self._settings.base_folder)))
-            if self._settings.retry_rejects:
-                yield compare_images.REJECTS_FILE
+    if settings.base:
+        yield from range(len(image_states.SnapshotStates(settings.base_folder)))
+        if settings.retry_rejects:
+            yield compare_images.REJECTS_FILE
 
 
 @decorators.with_input_types(step.RefBatch)
@@ -238,7 +233,7 @@ class CompareWithSnapshot(step.Step):
         known = (
             refs.pipeline
             | "StartCompare" >> beam.Impulse()
-            | "NameShards" >> beam.ParDo(_NameShardsFn(self.settings)).with_output_types(int)
+            | "NameShards" >> beam.FlatMap(_name_shards, settings=self.settings).with_output_types(int)
             | "SpreadShards" >> beam.Reshuffle()
             | "ReadStates" >> beam.ParDo(_ReadStatesFn(self.settings)).with_output_types(rows)
         )

@@ -29,11 +29,9 @@ class ListedRecords(NamedTuple):
     reject_states: beam.PCollection[elements.NamedFile]  # of those among them that came as far as a shard
 
 
-class _NameShardsFn(beam.DoFn):
+def _name_shards(folder: str) -> Iterator[int]:
     """The folder of a snapshot -> the index of each shard, and of each file of rejects after them."""
-
-    def process(self, folder: str) -> Iterator[int]:
-        yield from range(len(image_states.SnapshotStates(folder)))
+    yield from range(len(image_states.SnapshotStates(folder)))
 
 
 class _ListRecordsFn(beam.DoFn):
@@ -61,41 +59,34 @@ class _ListRecordsFn(beam.DoFn):
         )
 
 
-class _ReadRejectsFn(beam.DoFn):
+def _read_rejects(folder: str) -> Iterator[Any]:
     """The folder of a snapshot -> its rejects: (key, reject) of those that came as far as a shard, and the others."""
-
-    def process(self, folder: str) -> Iterator[Any]:
-        for image in compare_images.known_rejects(folder):
-            assert image.reject is not None
-            if image.reject.stage in elements.STAGES_OF_SHARDS:
-                yield beam.pvalue.TaggedOutput("late", (elements.encode_key(image.key), image.reject))
-            else:
-                yield image.reject
+    for image in compare_images.known_rejects(folder):
+        assert image.reject is not None
+        if image.reject.stage in elements.STAGES_OF_SHARDS:
+            yield beam.pvalue.TaggedOutput("late", (elements.encode_key(image.key), image.reject))
+        else:
+            yield image.reject
 
 
-class _MatchRejectsFn(beam.DoFn):
+def _match_rejects(element: tuple[bytes, Mapping[str, Iterable[Any]]], splits: frozenset[str]) -> Iterator[Any]:
     """(key, rejects of the snapshot and states of rejected images) -> references; rejects without a place; states.
 
     States of images that were removed or repaired since are left over. The newest one of a key is that of its reject.
     An image has no place if the snapshot has no example of its split.
     """
-
-    def __init__(self, splits: frozenset[str]):
-        self._splits = splits
-
-    def process(self, element: tuple[bytes, Mapping[str, Iterable[Any]]]) -> Iterator[Any]:
-        _, found = element
-        known = sorted(found["known"], key=_snapshot_of)
-        for reject in sorted(found["late"]):
-            if not known:
-                yield beam.pvalue.TaggedOutput("early", reject)
-                continue
-            snapshot, state = known.pop()
-            if state.split in self._splits:
-                yield step.RefBatch([image_states.of_reject(state._replace(reject=reject))])
-            else:
-                yield beam.pvalue.TaggedOutput("early", reject)
-                yield beam.pvalue.TaggedOutput("states", (snapshot, state))
+    _, found = element
+    known = sorted(found["known"], key=_snapshot_of)
+    for reject in sorted(found["late"]):
+        if not known:
+            yield beam.pvalue.TaggedOutput("early", reject)
+            continue
+        snapshot, state = known.pop()
+        if state.split in splits:
+            yield step.RefBatch([image_states.of_reject(state._replace(reject=reject))])
+        else:
+            yield beam.pvalue.TaggedOutput("early", reject)
+            yield beam.pvalue.TaggedOutput("states", (snapshot, state))
 
 
 def _snapshot_of(known: tuple[int, image_states.RejectState]) -> int:
@@ -147,21 +138,21 @@ class ListRecords(beam.PTransform):
         snapshot = pipeline | "Snapshot" >> beam.Create([self._folder])
         listed = (
             snapshot
-            | "NameShards" >> beam.ParDo(_NameShardsFn()).with_output_types(int)
+            | "NameShards" >> beam.FlatMap(_name_shards).with_output_types(int)
             | "SpreadShards" >> beam.Reshuffle()
             | "ListRecords"
             >> beam.ParDo(_ListRecordsFn(self._folder))
             .with_output_types(step.RefBatch, known=KnownReject)
             .with_outputs("known", main="refs")
         )
-        rejects = snapshot | "ReadRejects" >> beam.ParDo(_ReadRejectsFn()).with_output_types(
+        rejects = snapshot | "ReadRejects" >> beam.FlatMap(_read_rejects).with_output_types(
             elements.Reject, late=KeyedReject
         ).with_outputs("late", main="early")
         matched = (
             {"known": listed.known, "late": rejects.late}
             | "ByKey" >> beam.CoGroupByKey()  # (key, {known: [(snapshot, RejectState)], late: [Reject]})
             | "MatchRejects"
-            >> beam.ParDo(_MatchRejectsFn(self._splits))
+            >> beam.FlatMap(_match_rejects, splits=self._splits)
             .with_output_types(step.RefBatch, early=elements.Reject, states=tuple[int, image_states.RejectState])
             .with_outputs("early", "states", main="refs")
         )

@@ -107,9 +107,8 @@ def test_cut_classes_splits_like_a_plain_sort_of_each_class(
 
 
 def test_no_step_yields_an_element_for_each_class_and_interval() -> None:
-    count = stratify_splits._CountFn()
     rows = [(f"{index:05d}", 0, *ImageRef(f"{index}.jpg", "")) for index in range(3000)]
     packed = [(100, elements.pack_rows(rows[start : start + 100])) for start in range(0, 3000, 100)]
-    found = list(count.process((3, packed)))
+    found = list(stratify_splits._count((3, packed)))
     assert len(found) == 16
     assert sum(len(stratify_splits._add_up([counts])) for _, counts in found) == 3000

@@ -302,13 +302,13 @@ def test_errors_on_a_terminal_are_broken_between_words(
     ],
 )
 def test_turned_images_are_counted_by_how_they_lay(turned: dict[str, int], text: str) -> None:
-    assert progress._unusual_rows({"train": {"turned": turned}}) == [("turned", text)]
+    assert printed_tables._unusual_rows({"train": {"turned": turned}}) == [("turned", text)]
 
 
 def test_objects_of_all_splits_are_one_row() -> None:
     splits = {"train": {"objects": {"cat": 4, "dog": 1200}}, "test": {"objects": {"cat": 5}}, "validation": {}}
-    assert progress._object_rows(splits) == [("objects", "1,209 of 2 classes: dog 1,200, cat 9")]
-    assert progress._object_rows({"train": {"objects": {}}}) == []
+    assert printed_tables._object_rows(splits) == [("objects", "1,209 of 2 classes: dog 1,200, cat 9")]
+    assert printed_tables._object_rows({"train": {"objects": {}}}) == []
 
 
 def test_dark_images_of_all_splits_are_one_row() -> None:
@@ -316,7 +316,7 @@ def test_dark_images_of_all_splits_are_one_row() -> None:
         "train": {"dark": {"tiff up to 12 bits": 7}, "dark_files": {"b.tif": 4021, "a.tif": 4000}},
         "test": {"dark": {"png up to 10 bits": 1}, "dark_files": {"c.png": 1023}},
     }
-    assert progress._unusual_rows(splits) == [
+    assert printed_tables._unusual_rows(splits) == [
         (
             "dark",
             "at least 8 gray images of 16 bits with small numbers (tiff up to 12 bits: 7, png up to 10 bits: 1), such "

@@ -56,7 +56,7 @@ def test_statistics_are_merged_by_split_and_taken_out_of_the_shards(num_shards: 
 
 def test_shard_on_the_way_to_the_commit_is_small_whatever_it_holds() -> None:
     counts = {"labels": {f"class {index}": index for index in range(20_000)}}
-    (written, tagged) = merge_statistics._TakeStatisticsFn().process(
+    (written, tagged) = merge_statistics._take_statistics(
         WrittenShard("train", catalog.Shard("train-00000-of-00001.tfrecord", 1, 1, 1), {}, counts)
     )
     assert len(pickle.dumps(written)) < 500
