@@ -28,7 +28,7 @@ from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.publish import commit_rights, publish_dataset
 from imagebeam.transforms.reports import join_dead_letters, merge_statistics, snapshot_report, stage_report
 from imagebeam.transforms.shard import shard_writer, statistics, writer_processes
-from imagebeam.transforms.updates import commit_snapshot, compare_with_snapshot
+from imagebeam.transforms.updates import compare_with_snapshot, continue_snapshot
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Committer:
         written: Sequence[elements.WrittenShard],
         early_rejects: Sequence[str],
         merged: Mapping[str, Mapping[str, Any]] | None = None,
-        changes: commit_snapshot.Changes = commit_snapshot.NO_CHANGES,
+        changes: continue_snapshot.Changes = continue_snapshot.NO_CHANGES,
         duplicates: Sequence[duplicate_counts.StoredDuplicates] = (),
         note: Callable[[str], None] = _LOGGER.warning,
     ) -> catalog_lib.Catalog | None:
@@ -89,7 +89,7 @@ class Committer:
                 return None
             publication.require_committed()
             staging = self.settings.paths.staging(plan.fingerprint)
-            dataset = commit_snapshot.continue_dataset(
+            dataset = continue_snapshot.continue_dataset(
                 self.settings.snapshot, staging, self._catalog(plan, written, duplicates), written, merged, changes
             )
             dataset = self._name_object_classes(dataset)
@@ -121,7 +121,7 @@ class Committer:
     def _publish(
         self,
         publication: publish_dataset.Publication,
-        dataset: commit_snapshot.Continued,
+        dataset: continue_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         lock: commit_rights.LockView,
         duplicates: Sequence[duplicate_counts.StoredDuplicates],
@@ -243,7 +243,7 @@ class Committer:
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
-    def _name_object_classes(self, dataset: commit_snapshot.Continued) -> commit_snapshot.Continued:
+    def _name_object_classes(self, dataset: continue_snapshot.Continued) -> continue_snapshot.Continued:
         """Returns the dataset with the classes of its objects in the catalog, also of those that it took over."""
         reader = self.settings.policy.objects
         counts = [each.get(class_names.COUNTS, {}) for each in dataset.merged.values()]
@@ -253,7 +253,7 @@ class Committer:
     def _stage_files(
         self,
         plan: elements.DatasetPlan,
-        dataset: commit_snapshot.Continued,
+        dataset: continue_snapshot.Continued,
         staged_rejects: join_dead_letters.RejectFiles,
         check: Callable[[], None],
         duplicates: Sequence[duplicate_counts.StoredDuplicates],
@@ -377,7 +377,7 @@ class _CommitFn(beam.DoFn):
         by_split = merge_statistics.unpack_by_split(merged)
         plan, comparison = _after_reading(plan, comparison, written)
         removed_by_split = merge_statistics.unpack_by_split(removed_statistics)
-        changes = commit_snapshot.Changes(comparison, removed, removed_by_split, reject_states)
+        changes = continue_snapshot.Changes(comparison, removed, removed_by_split, reject_states)
         notes: list[str] = []
         try:
             catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, duplicates, notes.append)

@@ -31,7 +31,7 @@ from imagebeam.transforms import dataset_settings, elements, summaries
 from imagebeam.transforms.reports import join_dead_letters
 from imagebeam.transforms.shard import statistics
 from imagebeam.transforms.snapshots import snapshot_drift
-from imagebeam.transforms.updates import commit_snapshot
+from imagebeam.transforms.updates import continue_snapshot
 
 REPORT_FILE = "report.json"
 
@@ -52,9 +52,9 @@ class RejectChanges(NamedTuple):
 def add_report(
     settings: dataset_settings.DatasetSettings,
     plan: elements.DatasetPlan,
-    dataset: commit_snapshot.Continued,
+    dataset: continue_snapshot.Continued,
     staged_rejects: join_dead_letters.RejectFiles,
-) -> commit_snapshot.Continued:
+) -> continue_snapshot.Continued:
     """Returns the dataset with its report among its files.
 
     Raises:
@@ -85,7 +85,7 @@ def add_report(
 
 def make_report(
     settings: dataset_settings.SnapshotSettings,
-    run: commit_snapshot.Run,
+    run: continue_snapshot.Run,
     catalog: catalog_lib.Catalog,
     rejects: Mapping[str, RejectChanges] | None,
 ) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _in_order(catalog: catalog_lib.Catalog) -> Any:
 
 
 def _figures(
-    run: commit_snapshot.Run, base: catalog_lib.Catalog, rejects: Mapping[str, RejectChanges] | None
+    run: continue_snapshot.Run, base: catalog_lib.Catalog, rejects: Mapping[str, RejectChanges] | None
 ) -> Iterator[snapshot_drift.Figure]:
     """Yields the differences between a snapshot and the one before, as far as they are known."""
     before, written = run.base_statistics, run.statistics

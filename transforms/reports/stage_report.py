@@ -15,7 +15,7 @@ from imagebeam import records, snapshots, storage
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.reports import snapshot_report
 from imagebeam.transforms.shard import writer_processes
-from imagebeam.transforms.updates import commit_snapshot
+from imagebeam.transforms.updates import continue_snapshot
 
 if TYPE_CHECKING:
     import array
@@ -48,7 +48,7 @@ class _Page(NamedTuple):
 def stage_report(
     settings: dataset_settings.DatasetSettings,
     staging: str,
-    dataset: commit_snapshot.Continued,
+    dataset: continue_snapshot.Continued,
     statistics: Mapping[str, Any],
     note: Callable[[str], None],
     writers: str | None = None,

@@ -14,7 +14,7 @@ import pytest
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records
-from imagebeam.pipelines import cli, convert, index_dataset, index_job, report_dataset, verify_dataset
+from imagebeam.pipelines import cli, convert, index_dataset, report_dataset, verify_dataset
 from imagebeam.transforms.indexing import scan_shard
 from imagebeam.transforms.plan import compare_with_committed
 from imagebeam.transforms.publish import publish_dataset
@@ -433,7 +433,7 @@ def test_command_indexes_and_shows_the_dataset(tmp_path: pathlib.Path, capsys: p
 
 def test_processes_find_the_same_as_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_imagenet(tmp_path)
-    monkeypatch.setattr(index_job, "_BYTES_FOR_PROCESS", 1)
+    monkeypatch.setattr(index_dataset, "_BYTES_FOR_PROCESS", 1)
     parallel = imagebeam.index(tmp_path, workers=2).catalog
     (tmp_path / "catalog.json").unlink()
     (tmp_path / "statistics.json").unlink()
