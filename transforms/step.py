@@ -1,4 +1,4 @@
-"""What the steps of the pipeline share: bases of transforms, batches of references, packed rows, and counters."""
+"""Code that the steps of the pipeline share: bases of transforms, batches of references, packed rows, and counters."""
 
 import collections
 import itertools
@@ -24,7 +24,7 @@ class Step(beam.PTransform):
 
 
 class Sum(Protocol):
-    """What adds up elements. The result must not depend on the order."""
+    """A sum of elements. The result must not depend on the order."""
 
     def add(self, element: Any, /) -> None: ...
     def merge(self, other: Any, /) -> None: ...

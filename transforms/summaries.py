@@ -80,7 +80,7 @@ CHANGES = ("added", "changed", "removed", "unchanged")
 
 
 class Comparison(NamedTuple):
-    """How listed images differ from those of the snapshot before. Counts are of images by split."""
+    """Differences of listed images from those of the snapshot before. Counts are of images by split."""
 
     unchanged: Mapping[str, int] = {}
     added: Mapping[str, int] = {}

@@ -54,7 +54,7 @@ class LimitsConfig(pydantic.BaseModel):
 
 
 class ImageConfig(pydantic.BaseModel):
-    """How images are checked and stored."""
+    """Checks that images pass, and the form in which they are stored."""
 
     model_config = STRICT
 

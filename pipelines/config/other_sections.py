@@ -267,7 +267,7 @@ _COMPRESSED = frozenset({".gz", ".gzip", ".bz2", ".xz", ".z", ".zlib", ".zst", "
 
 
 class OutputConfig(pydantic.BaseModel):
-    """Where and how the dataset is stored."""
+    """The folder of the dataset, and the form of its shards."""
 
     model_config = STRICT
 
@@ -338,7 +338,7 @@ class StatisticsConfig(pydantic.BaseModel):
 
 
 class RejectsConfig(pydantic.BaseModel):
-    """How many images may be rejected."""
+    """Limit on rejected images."""
 
     model_config = STRICT
 
@@ -347,7 +347,7 @@ class RejectsConfig(pydantic.BaseModel):
 
 
 class DriftConfig(pydantic.BaseModel):
-    """How far a snapshot may differ from the one before, beyond what chance explains; null switches a check off."""
+    """Limits on the difference of a snapshot from the one before, beyond what chance explains; null checks nothing."""
 
     model_config = STRICT
 
@@ -361,7 +361,7 @@ class DriftConfig(pydantic.BaseModel):
 
 
 class UpdateConfig(pydantic.BaseModel):
-    """What `convert --update` may change."""
+    """Limits on what `convert --update` may change."""
 
     model_config = STRICT
 
@@ -377,7 +377,7 @@ class UpdateConfig(pydantic.BaseModel):
 
 
 class DuplicatesConfig(pydantic.BaseModel):
-    """What is done with images that repeat others, within a split or in another one."""
+    """The treatment of images that repeat others, within a split or in another one."""
 
     model_config = STRICT
 

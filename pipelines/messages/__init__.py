@@ -1,1 +1,1 @@
-"""What a command tells people and platforms: progress, tables, logs, its summary, metrics and events."""
+"""Messages of a command to people and platforms: progress, tables, logs, its summary, metrics and events."""

@@ -53,7 +53,7 @@ class Changes(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What a command works on."""
+    """Input and output of a command."""
 
     input: str | None  # address of the images, as given
     output: str | None  # address of the dataset, as given
@@ -63,7 +63,7 @@ class Subject(NamedTuple):
 
 @dataclasses.dataclass
 class Journal:
-    """What is known of one command so far. Fields that do not apply to it stay None or empty.
+    """Everything known of one command so far. Fields that do not apply to it stay None or empty.
 
     Attributes:
         command: its name.
@@ -110,7 +110,7 @@ class Journal:
     on_begin: list[Callable[[Journal], None]] = dataclasses.field(default_factory=list)
 
     def context(self) -> dict[str, Any]:
-        """What each line of the log has of the run."""
+        """Returns the fields of the run in each line of the log."""
         return {"command": self.command, "output": self.output, "run_id": self.run_id}
 
     def begin(self, subject: Subject) -> None:

@@ -1,4 +1,4 @@
-"""Where a command tells a platform what it does: its summary, its metrics and its lineage events."""
+"""Tells a platform what a command does: by its summary, its metrics and its lineage events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command prints: standard streams that survive when their reader goes away, and lines that fit a terminal."""
+"""Prints for people: standard streams that survive when their reader goes away, and lines that fit a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an output holds of the work of runs: finished shards of a run that did not commit, or a committed dataset."""
+"""The work of runs that an output holds: finished shards of a run that did not commit, or a committed dataset."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def job_in(record: commit_rights.RunRecord) -> remote_job.RemoteJob | None:
 
 
 class Verdict(NamedTuple):
-    """What a run does about a lock that it finds."""
+    """The reaction of a run to a lock that it finds."""
 
     action: Literal["take", "wait", "refuse", "attach"]
     reason: str = ""  # to wait or to refuse

@@ -290,7 +290,7 @@ _BAD_ENDS = ("failed", "cancelled", "refused")
 
 @dataclasses.dataclass(frozen=True)
 class LastRun:
-    """How a job ended.
+    """The end of a job.
 
     Attributes:
         state: "refused" by imagebeam itself, such as for too many rejects; otherwise the state of the job.

@@ -24,7 +24,7 @@ _QUESTION_SEC = 10.0  # for one question while waiting, with its repetitions
 
 
 class Lock(Protocol):
-    """What is needed of the lock of the output.
+    """The part of the lock of the output that a job needs.
 
     Attributes:
         running: the job of another launcher, which holds the lock; None if this run holds it.
@@ -38,7 +38,7 @@ class Lock(Protocol):
 
 
 class NoLock:
-    """For jobs that write nothing to an output."""
+    """Lock of jobs that write nothing to an output."""
 
     running: remote_job.RemoteJob | None = None
 
@@ -61,7 +61,7 @@ class Shown(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """How often a job is looked at, and for how long a service may be silent."""
+    """Intervals between looks at a job, and limits on the silence of its service."""
 
     first_sec: float = 0.5  # between the first two looks
     longest_sec: float = 10.0
@@ -108,7 +108,7 @@ class Run(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """How to look at the job, and how to cancel it."""
+        """Commands that show the job and cancel it."""
         job = self.job
         cancel = f"; to cancel it: {job.cancel_command}" if job.id else ""
         status = f"; to ask for it: imagebeam status {self.output}" if not isinstance(self.lock, NoLock) else ""

@@ -26,7 +26,7 @@ class PixelSums(NamedTuple):
 
 
 class ImageHashes(NamedTuple):
-    """What equal images have in common."""
+    """Hashes that equal images share."""
 
     content: bytes  # digest of the bytes of the source; b"" if they are not compared
     picture: bytes  # see perceptual_hash; b"" if pictures are not compared, or this one cannot be decoded

@@ -20,7 +20,7 @@ _CHROMA = {0: _FULL_CHROMA, 1: "4:2:2", 2: "4:2:0"}  # by Pillow's number
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """How pixels are compressed."""
+    """Settings by which pixels are compressed."""
 
     quality: int = 95  # of a JPEG, 1 to 100
     chroma: str = "source"  # of a JPEG: 4:4:4, 4:2:2 or 4:2:0; "source": as the JPEG it was, 4:4:4 for other images

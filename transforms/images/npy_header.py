@@ -29,7 +29,7 @@ class BrokenHeaderError(ValueError):
 
 
 class NpyHeader(NamedTuple):
-    """What a header states of the values that follow it."""
+    """Form of the values that follow a header."""
 
     shape: tuple[int, ...]
     is_fortran: bool  # whether the first index changes fastest

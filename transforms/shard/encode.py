@@ -63,7 +63,7 @@ class ExampleRecipe:
 
     @functools.cached_property
     def layout(self) -> example_encoder.Layout | None:
-        """How to encode an image whose bytes are kept; None if more of it is needed than its size and colors."""
+        """Layout of an example whose image keeps its bytes; None if more of it is needed than its size and colors."""
         needs_more = self.further or self.kept or self._object_places or self._has_entry_points or self._draws_masks
         return None if needs_more else self._encoder.layout
 
