@@ -18,7 +18,7 @@ from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import label_files
 from imagebeam.pipelines.recognize import seen_masks
-from imagebeam.transforms import dataset_settings, kept_features, reference_order
+from imagebeam.transforms import dataset_settings, reference_order
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.columns import transformed_column
 from imagebeam.transforms.images import (
@@ -271,7 +271,7 @@ def _settings_of(
     if config.image.check == "tensorflow":
         reader_decoder.require()
     known = source.facts()
-    raw_shape = known.shape or config.source.tfrecord.fixed_shape
+    raw_shape = known.shape
     objects = known.annotations
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     masks = open_source.mask_policy(config)
@@ -301,15 +301,15 @@ def _settings_of(
             config.image.policy(raw_shape, config.statistics.pixels),
             objects=objects,
             masks=masks,
-            is_raw=bool(config.source.tfrecord.shape_keys),
-            is_base64=config.source.tfrecord.base64,
+            is_raw=known.is_raw,
+            is_base64=known.is_base64,
         ),
         read_ahead=read_ahead.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead, known.size_column),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
         analyze=config.statistics.analyze if config.transformed else None,
         max_reject_fraction=config.rejects.max_fraction,
-        keep=_keep_rule(config),
+        keep=known.keep,
         overwrite=checked.overwrite,
         writes_report=config.output.report,
         saved_listing=config.source.by == "listing",
@@ -397,21 +397,4 @@ def _notes_on_labels(config: config_lib.Config, source: image_source.ImageSource
     return (
         "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
         f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
-    )
-
-
-def _keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:
-    """Returns which features of rewritten records are kept; None for other sources."""
-    wanted = config.source.tfrecord
-    if config.source.by != "tfrecord":
-        return None
-    elsewhere = {wanted.image, *config.columns}
-    if config.label.column is not None:
-        elsewhere.add(config.label.column)
-    if wanted.key is not None and wanted.key == config.features.get("image/key", "image/key"):
-        elsewhere.add(wanted.key)
-    return kept_features.KeepRule(
-        names=config.kept_in_records,
-        elsewhere=frozenset(elsewhere),
-        renamed=tuple((name.removeprefix("columns/"), key) for name, key in config.renamed_in_records.items()),
     )

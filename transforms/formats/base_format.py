@@ -9,9 +9,11 @@ from __future__ import annotations
 import abc
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from imagebeam.transforms.sources import folder_probe, image_source, table_rows
+from imagebeam.transforms import kept_features
+from imagebeam.transforms.images import structure
+from imagebeam.transforms.sources import folder_probe, image_source, mask_files, table_rows
 
 
 class Gives(NamedTuple):
@@ -24,6 +26,7 @@ class Gives(NamedTuple):
     further: tuple[str, ...] = ()  # names of further images of each example
     takes: frozenset[str] = frozenset()  # keys that formats share and that it uses: include, pattern, masks
     refuses: tuple[tuple[str, str], ...] = ()  # settings as `section.key: value`, each with the reason
+    keeps: Literal["all"] | tuple[str, ...] | None = ()  # features of records; None: all, or those in `columns` alone
     needs_shards: str = ""  # the error of a config without numbers of shards or examples; "" if it may leave them out
     needs_lists: str = ""  # the error of a config without a column of lists; "" if it may have none
 
@@ -37,6 +40,12 @@ class Request(NamedTuple):
     fields: table_rows.RowFields = table_rows.NO_FIELDS  # without the key, which is an option of formats
     label_by: str = "directory"
     split_by: str = "none"
+    label_kind: str | None = None
+    masks: mask_files.MaskRule | None = None
+    has_lists: bool = False  # whether files list images by split, or their labels
+    max_image_bytes: int = structure.MAX_IMAGE_BYTES
+    keep: kept_features.KeepRule = kept_features.NOTHING  # without the features that the source itself takes
+    key_feature: str | None = "image/key"  # under which keys are stored
 
 
 class Format(abc.ABC):
@@ -80,6 +89,10 @@ FORMATS: Mapping[str, str] = {
     "coco": "coco:Coco",
     "labelme": "labelme:Labelme",
     "manifest": "tables.tables:Tables",
+    "tar": "tar:Tar",
+    "zip": "zip:Zip",
+    "tfrecord": "tfrecord:Tfrecord",
+    "parquet": "parquet.parquet:Parquet",
 }
 
 
@@ -133,4 +146,6 @@ def _as_lists(value: Any) -> Any:
 Text = Annotated[str, _Check(min_length=1)]
 Character = Annotated[str, _Check(min_length=1, max_length=1)]
 ClassBase = Annotated[int, _Check(ge=0, le=1), _Check(_refuse_bool)]
+Count = Annotated[int, _Check(ge=1), _Check(_refuse_bool)]
+Channels = Annotated[int, _Check(ge=1, le=4), _Check(_refuse_bool)]
 PathsBySplit = Annotated[dict[str, tuple[str, ...]], _Check(_as_lists)]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import glob
 import itertools
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from imagebeam import look_ahead, storage
+from imagebeam import errors, look_ahead, storage
+from imagebeam.storage import remote
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.packed import gzip_content
-from imagebeam.transforms.sources import files, image_source, table_rows
+from imagebeam.transforms.sources import files, image_source, source_places, table_rows
 
 _FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory
 _HEADS_AT_ONCE = 32  # read in parallel over a network, to recognize files
@@ -36,7 +39,27 @@ class Container(NamedTuple):
         return gzip_content.as_gzip(self.uri) if self.is_gzip else self.uri
 
 
-class ListingProblem(NamedTuple):
+class ContainerError(ValueError):
+    """A file cannot be read to its end, which fails the run.
+
+    Attributes:
+        offset: byte offset of what is broken. A file that is broken at 0 may be gzip under another name.
+    """
+
+    def __init__(self, text: str, offset: int = -1):
+        super().__init__(text)
+        self.offset = offset
+
+
+class Listable(NamedTuple):
+    """The files that an address and globs name."""
+
+    root: str  # folder
+    include: tuple[str, ...]  # globs below it
+    exclude: str  # address below it that is not listed
+
+
+class _Problem(NamedTuple):
     """An error text that fails the whole run."""
 
     text: str
@@ -55,7 +78,7 @@ class Cells(NamedTuple):
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
 
 
-Found = elements.ImageRef | elements.Reject | ListingProblem | PassedOver | Cells
+Found = elements.ImageRef | elements.Reject | PassedOver | Cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +89,7 @@ class ContainerSource(image_source.ImageSource):
     FILE_NAME: ClassVar[re.Pattern[str]]  # matches the base names of such files
     EXPECTED: ClassVar[str]  # the same pattern in words
     CELL: ClassVar[str]  # name of a cell in errors
-    KEY_OPTION: ClassVar[str] = "source.tfrecord.key"
+    KEY_OPTION: ClassVar[str] = ""
 
     root: str
     include: tuple[str, ...] = files.EVERYTHING
@@ -80,7 +103,13 @@ class ContainerSource(image_source.ImageSource):
 
     @abc.abstractmethod
     def scan(self, container: Container) -> Iterator[Found]:
-        """Yields the content of one file in its order. The caller turns an OSError into a problem."""
+        """Yields the content of one file in its order.
+
+        Raises:
+            ContainerError: if it cannot be read to its end; the caller adds gzip under another name.
+            MissingValueError: if a value is missing and the config says that this fails the run.
+            OSError: if the storage fails.
+        """
 
     @classmethod
     def may_be_container(cls, name: str) -> bool:
@@ -97,6 +126,24 @@ class ContainerSource(image_source.ImageSource):
         """
         return False
 
+    @classmethod
+    def find(cls, uri: str, include: tuple[str, ...], output: str) -> Listable:
+        """Returns the files that --input names: those of a folder or a glob, or one file.
+
+        Raises:
+            ConfigError: if there is no such folder or file, or it is the output itself.
+        """
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            root, include, kind = source_places.find_input(uri, include, output)
+            if kind == storage.DIRECTORY:
+                return Listable(root, include, source_places.leave_out(output, root))
+            name = posixpath.basename(root)
+            if not cls.FILE_NAME.fullmatch(name) and not cls.is_container(
+                root, storage.storage_of(root).stat(root).size
+            ):
+                raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {cls.EXPECTED}")
+            return Listable(posixpath.dirname(root), (glob.escape(name),), output)
+
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of all files."""
         names: set[str] = set()
@@ -110,7 +157,7 @@ class ContainerSource(image_source.ImageSource):
             elif isinstance(each, elements.Reject):
                 found.rejects.append(each)
                 num_images += 1  # a reject has a number, too
-            elif isinstance(each, ListingProblem):
+            elif isinstance(each, _Problem):
                 found.problems.append(each.text)
             elif isinstance(each, PassedOver):
                 found.passed_over[each.kind] += 1
@@ -170,20 +217,28 @@ class ContainerSource(image_source.ImageSource):
             passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += others
         return [each for each, is_known in zip(candidates, known, strict=True) if is_known]
 
-    def _scan_all(self, containers: list[Container]) -> Iterator[Found]:
+    def _scan_all(self, containers: list[Container]) -> Iterator[Found | _Problem]:
         """Yields the content of all files in their order; threads read ahead over a network."""
         if storage.storage_of(self.root).is_local:
             return itertools.chain.from_iterable(map(self._scan, containers))  # one file is never held whole
         found = look_ahead.map_ahead(lambda container: list(self._scan(container)), containers, _FILES_AT_ONCE)
         return itertools.chain.from_iterable(found)
 
-    def _scan(self, container: Container) -> Iterator[Found]:
+    def _scan(self, container: Container) -> Iterator[Found | _Problem]:
         try:
-            yield from self.scan(container)
+            try:
+                yield from self.scan(container)
+            except ContainerError as e:
+                packed = as_gzip(container) if e.offset == 0 else None
+                if packed is None:
+                    raise
+                yield from self.scan(packed)
+        except ContainerError as e:
+            yield _Problem(str(e))
         except table_rows.MissingValueError as e:
-            yield ListingProblem(f"{container.uri}: {e}")
+            yield _Problem(f"{container.uri}: {e}")
         except OSError as e:
-            yield ListingProblem(
+            yield _Problem(
                 f"{self.NOUN} {container.uri!r} cannot be read ({e.strerror or e}), so the images in it would be lost: "
                 "repair it, or leave it out with source.include"
             )
@@ -217,6 +272,19 @@ def as_gzip(container: Container) -> Container | None:
     if storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC)) != gzip_content.MAGIC:
         return None
     return container._replace(is_gzip=True)
+
+
+def bad_row(detail: str) -> table_rows.BadRowError:
+    """Returns the error for an example that lacks something, or has too much of it."""
+    return table_rows.BadRowError(elements.Reason.BAD_ROW, detail)
+
+
+def look_up(cells: Any, path: str) -> Any:
+    """Returns the value at a path of keys such as `box.width`; None if there is none."""
+    if not isinstance(cells, Mapping) or path in cells:
+        return cells.get(path) if isinstance(cells, Mapping) else None
+    first, dot, rest = path.partition(".")
+    return look_up(cells.get(first), rest) if dot else None
 
 
 def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[str, Any]) -> elements.ImageRef:

@@ -35,7 +35,7 @@ class LineSource(containers.ContainerSource):
             if line.startswith("!"):
                 yield Reject(line, container.uri, "list", Reason.CORRUPT, "")
             elif line.startswith("?"):
-                yield containers.ListingProblem(line)
+                raise containers.ContainerError(line)
             elif line.startswith("#"):
                 yield containers.PassedOver("comment")
             else:
