@@ -98,12 +98,7 @@ class TarSource(containers.ContainerSource):
         yield containers.Cells(frozenset(names))
 
     def _make(
-        self,
-        container: containers.Container,
-        stem: str,
-        parts: Sequence[_Part],
-        read: _Read,
-        names: set[str],
+        self, container: containers.Container, stem: str, parts: Sequence[_Part], read: _Read, names: set[str]
     ) -> elements.ImageRef | elements.Reject:
         """Returns the reference or reject of one stem; adds the names of its cells to `names`."""
         key = f"{container.path}/{stem.removeprefix('./')}"
@@ -123,19 +118,15 @@ class TarSource(containers.ContainerSource):
         """Returns the cells that the config asks for: members as bytes, values of .json as `json.KEY`."""
         split = _SPLIT.fullmatch(container.uri.rpartition("/")[2])
         cells: dict[str, Any] = {STEM: stem, TAR: container.path, SPLIT: split["split"] if split else None}
+        names = (self.fields.label, self.fields.split, self.fields.group)  # stripped of white space
         in_json = [name for name in self.fields.needed if name.startswith("json.")]
         for extension, member in parts:
             if extension in self.fields.needed or (extension == _JSON and in_json):
                 data = _read_cell(extension, member, read)
-                cells[extension] = data.strip() if extension in self._names else data
+                cells[extension] = data.strip() if extension in names else data
                 if extension == _JSON and in_json:
                     cells |= _find_in_json(data, in_json)
         return {name: value for name, value in cells.items() if value is not None}
-
-    @property
-    def _names(self) -> tuple[str | None, ...]:
-        """Cells that hold a name, which is stripped of white space."""
-        return (self.fields.label, self.fields.split, self.fields.group)
 
 
 def _open(container: containers.Container) -> tuple[_Read, int]:
@@ -166,10 +157,9 @@ def _split_name(member: Member, read: _Read) -> tuple[str, str] | containers.Pas
 
 def _find_image(parts: Sequence[_Part]) -> Member:
     found = [part.member for part in parts if part.extension in files.IMAGE_EXTENSIONS]
-    names = [part.member.name for part in parts]
-    listed = plural.name_some(list(map(repr, names)), _MAX_NAMED)
     if len(found) == 1:
         return _check_stored(found[0])
+    listed = plural.name_some([repr(part.member.name) for part in parts], _MAX_NAMED)
     if found:
         raise containers.bad_row(f"{len(found)} images with one stem, expected one: {listed}")
     raise containers.bad_row(
@@ -191,9 +181,8 @@ def _check_stored(member: Member) -> Member:
 def _read_cell(extension: str, member: Member, read: _Read) -> bytes:
     size = _check_stored(member).size
     if size > _MAX_CELL_BYTES:
-        raise table_rows.BadRowError(
-            elements.Reason.BAD_VALUE, f".{extension} has {size:,} bytes, a cell takes up to {_MAX_CELL_BYTES:,}"
-        )
+        detail = f".{extension} has {size:,} bytes, a cell takes up to {_MAX_CELL_BYTES:,}"
+        raise table_rows.BadRowError(elements.Reason.BAD_VALUE, detail)
     return read(member.offset, size)
 
 
@@ -229,22 +218,13 @@ FILE, DIRECTORY, LINK, SPARSE, SPECIAL = "file", "directory", "link", "sparse", 
 _ENCODING = "utf-8", "surrogateescape"  # of names; keeps any bytes
 _MAX_EXTENSION_BYTES = 16 << 20  # of a long name or a pax header
 _KINDS: Mapping[bytes, str] = {
-    tarfile.REGTYPE: FILE,
-    tarfile.AREGTYPE: FILE,
-    tarfile.CONTTYPE: FILE,
+    **dict.fromkeys((tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE), FILE),
+    **dict.fromkeys((tarfile.LNKTYPE, tarfile.SYMTYPE), LINK),
     tarfile.DIRTYPE: DIRECTORY,
-    tarfile.LNKTYPE: LINK,
-    tarfile.SYMTYPE: LINK,
     tarfile.GNUTYPE_SPARSE: SPARSE,
 }
-_WITHOUT_DATA = (  # whatever size their headers state
-    tarfile.DIRTYPE,
-    tarfile.LNKTYPE,
-    tarfile.SYMTYPE,
-    tarfile.CHRTYPE,
-    tarfile.BLKTYPE,
-    tarfile.FIFOTYPE,
-)
+# Whatever size their headers state.
+_WITHOUT_DATA = (tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE)
 _FIELDS = struct.Struct("100s24x12s12x8sc100s6s82x155s12x")  # name, size, checksum, type, link, magic, prefix
 _OCTAL = re.compile(rb"[0-7]+")
 _MAX_DIGITS = 20

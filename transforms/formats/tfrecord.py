@@ -66,8 +66,8 @@ class TfrecordSource(containers.ContainerSource):
     keep: kept_features.KeepRule = kept_features.NOTHING  # unless it is of nothing, references are to whole records
 
     @classmethod
-    def may_be_container(cls, name: str) -> bool:
-        return super().may_be_container(name) or not has_other_extension(name)
+    def is_one_by_name(cls, name: str) -> bool | None:
+        return super().is_one_by_name(name) or (False if has_other_extension(name) else None)
 
     @classmethod
     def is_container(cls, uri: str, size: int) -> bool:
@@ -138,7 +138,7 @@ class TfrecordSource(containers.ContainerSource):
             inside = (offset, size) if keeps_features else None
             first, length = (0, len(record.data)) if keeps_features else (offset, size)
             ref = elements.ImageRef(
-                self._key(container, number, cells),
+                self.key_of(container, number, cells),
                 container.address,
                 length,
                 container.version,
@@ -181,17 +181,6 @@ class TfrecordSource(containers.ContainerSource):
             detail = f"the image has {num_bytes:,} bytes, and {named} are {height:,}, {width:,} and {channels:,}"
             raise table_rows.BadRowError(elements.Reason.BAD_VALUE, detail)
         return height, width
-
-    def _key(self, container: containers.Container, number: int, cells: dict[str, Any]) -> str:
-        if self.fields.key is None:
-            return f"{container.path}/{number}"
-        value = cells.get(self.fields.key)
-        key = None if isinstance(value, list) else table_rows.text_of(value)
-        if not key:
-            raise containers.bad_row(
-                f"feature {self.fields.key!r} (source.tfrecord.key) has {'several values' if value else 'no value'}"
-            )
-        return key
 
 
 def split_of(path: str) -> str | None:

@@ -60,24 +60,18 @@ class Zip(base_format.Format):
                 f"lists of images or labels (split.lists, label.lists) name files of a folder, and {uri!r} is a zip "
                 "archive: unpack it, and give the folder"
             )
-        match = _IN_ARCHIVE.fullmatch(uri)
-        archive, inside = (match[1], match[2] or "") if match else (uri, "")
         with remote.budget(remote.CHECK_BUDGET_SEC):
-            try:
-                kind = storage.storage_of(archive).stat(archive).kind
-            except OSError as e:
-                raise errors.ConfigError(
-                    f"--input {uri!r} cannot be read ({e.strerror or e}); check the address"
-                ) from e
-            if kind == storage.DIRECTORY:
-                exclude = source_places.leave_out(request.output, archive)
-                return ZipSource(archive, request.include, exclude, max_image_bytes=request.max_image_bytes)
-        if match is None:
-            raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {ZipSource.EXPECTED}")
-        root, name = posixpath.split(archive)
-        return ZipSource(
-            root, request.include, archive=name, inside=inside.strip("/"), max_image_bytes=request.max_image_bytes
-        )
+            match = _IN_ARCHIVE.fullmatch(uri) if is_archive(uri) else None
+            if match is not None:
+                source_places.kind_of(match[1], uri)
+                root, name = posixpath.split(match[1])
+                place, inside = containers.Listable(root, request.include, ""), (match[2] or "").strip("/")
+            elif source_places.kind_of(uri, uri) == storage.DIRECTORY:
+                exclude = source_places.leave_out(request.output, uri)
+                place, name, inside = containers.Listable(uri, request.include, exclude), "", ""
+            else:
+                raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {ZipSource.EXPECTED}")
+        return ZipSource(*place, archive=name, inside=inside, max_image_bytes=request.max_image_bytes)
 
 
 def is_archive(uri: str) -> bool:

@@ -9,10 +9,10 @@ import itertools
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from imagebeam import errors, look_ahead, storage
+from imagebeam import errors, look_ahead, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.arrays import unpacked_content
@@ -112,18 +112,13 @@ class ContainerSource(image_source.ImageSource):
         """
 
     @classmethod
-    def may_be_container(cls, name: str) -> bool:
-        """Returns whether a file of this name can be a container, or is certain to be one by `FILE_NAME`."""
+    def is_one_by_name(cls, name: str) -> bool | None:
+        """Returns whether a file of this name is a container; None if its content tells."""
         return cls.FILE_NAME.fullmatch(name) is not None
 
     @classmethod
     def is_container(cls, uri: str, size: int) -> bool:
-        """Returns whether a file that can be a container is one, by its content.
-
-        Args:
-            uri: address of the file.
-            size: its bytes, as listed.
-        """
+        """Returns whether a file of `size` bytes is a container, by its content."""
         return False
 
     @classmethod
@@ -138,9 +133,7 @@ class ContainerSource(image_source.ImageSource):
             if kind == storage.DIRECTORY:
                 return Listable(root, include, source_places.leave_out(output, root))
             name = posixpath.basename(root)
-            if not cls.FILE_NAME.fullmatch(name) and not cls.is_container(
-                root, storage.storage_of(root).stat(root).size
-            ):
+            if not cls.is_one_by_name(name) and not cls.is_container(root, storage.storage_of(root).stat(root).size):
                 raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {cls.EXPECTED}")
             return Listable(posixpath.dirname(root), (glob.escape(name),), output)
 
@@ -176,16 +169,12 @@ class ContainerSource(image_source.ImageSource):
         Args:
             passed_over: other files are counted there, by kind.
         """
-        finder = _Finder(
-            self.root, self.globs, self.exclude, file_name=self.FILE_NAME, may_be_one=self.may_be_container
-        )
         passed_over = Counter() if passed_over is None else passed_over
         containers: list[Container] = []
         problems: list[str] = []
-        for part in finder.list_all():
-            containers += [
-                Container(ref.key, ref.uri, ref.size, ref.version) for ref in elements.unpack_refs(part.packed_refs)
-            ]
+        for part in _Finder(self.root, self.globs, self.exclude, is_one_by_name=self.is_one_by_name).list_all():
+            refs = elements.unpack_refs(part.packed_refs)
+            containers += [Container(ref.key, ref.uri, ref.size, ref.version) for ref in refs]
             passed_over.update(part.passed_over)
             problems += part.problems
         containers = self._recognize(containers, passed_over, problems)
@@ -197,25 +186,21 @@ class ContainerSource(image_source.ImageSource):
             )
         return sorted(containers), problems
 
-    def _recognize(
-        self, candidates: list[Container], passed_over: Counter[str], problems: list[str]
-    ) -> list[Container]:
+    def _recognize(self, found: list[Container], passed_over: Counter[str], problems: list[str]) -> list[Container]:
         """Returns the files that are containers; counts the others as passed over."""
 
         def is_one(each: Container) -> bool:
-            name = each.path.rpartition("/")[2]
-            return self.FILE_NAME.fullmatch(name) is not None or self.is_container(each.uri, each.size)
+            return self.is_one_by_name(posixpath.basename(each.path)) or self.is_container(each.uri, each.size)
 
         num_ahead = 1 if storage.storage_of(self.root).is_local else _HEADS_AT_ONCE
         try:
-            known = [*look_ahead.map_ahead(is_one, candidates, num_ahead)]
+            known = [*look_ahead.map_ahead(is_one, found, num_ahead)]
         except OSError as e:
             problems.append(f"{self.NOUN}s below {self.root!r} cannot be told from other files: {e}")
             return []
-        others = known.count(False)
-        if others:
+        if others := known.count(False):
             passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += others
-        return [each for each, is_known in zip(candidates, known, strict=True) if is_known]
+        return [*itertools.compress(found, known)]
 
     def _scan_all(self, containers: list[Container]) -> Iterator[Found | _Problem]:
         """Yields the content of all files in their order; threads read ahead over a network."""
@@ -245,33 +230,40 @@ class ContainerSource(image_source.ImageSource):
 
     def _find_absent(self, names: set[str]) -> list[str]:
         """Returns a problem if the config asks for a cell that no image has."""
-        optional = {column.name for column in self.fields.columns if column.missing == "default"}
-        absent = [name for name in self.fields.needed if name not in names and name not in optional]
+        absent = [name for name in self.fields.required if name not in names]
         if not absent:
             return []
-        known = ", ".join(sorted(names)[:_MAX_NAMED]) or "none"
-        more = ", ..." if len(names) > _MAX_NAMED else ""
-        return [
-            f"no image in {self.root!r} has the {self.CELL} {', '.join(map(repr, absent))}; found are {known}{more}; "
-            f"set {', '.join(self._keys_of(absent))}"
-        ]
-
-    def _keys_of(self, absent: Sequence[str]) -> list[str]:
-        """Returns the config keys that ask for these cells, with the setting to use without such a cell."""
-        fields = self.fields
+        fields = self.fields  # with the config key of each, and the setting to use without such a cell
         asked = {fields.key: self.KEY_OPTION, fields.label: "label.column (without labels label={by: none})"}
         asked |= {fields.split: "split.column (without splits split={by: none})", fields.group: "split.group"}
         asked |= dict.fromkeys(fields.label_flags, "label.columns")
-        return list(dict.fromkeys(asked.get(name, f"columns.{name}") for name in absent))
+        keys = dict.fromkeys(asked.get(name, f"columns.{name}") for name in absent)
+        return [
+            f"no image in {self.root!r} has the {self.CELL} {', '.join(map(repr, absent))}; found are "
+            f"{plural.name_some(sorted(names), _MAX_NAMED) or 'none'}; set {', '.join(keys)}"
+        ]
+
+    def key_of(self, container: Container, number: int, cells: Mapping[str, Any]) -> str:
+        """Returns the key of an example: in the cell that the config names, or its file and number.
+
+        Raises:
+            BadRowError: if that cell does not hold one value.
+        """
+        name = self.fields.key
+        if name is None:
+            return f"{container.path}/{number}"
+        value = cells.get(name)
+        if key := None if isinstance(value, list) else table_rows.text_of(value):
+            return key
+        raise bad_row(f"{self.CELL} {name!r} ({self.KEY_OPTION}) has {'several values' if value else 'no value'}")
 
 
 def as_gzip(container: Container) -> Container | None:
     """Returns a container whose content is gzip, though its name does not say so, to be unpacked; else None."""
     if unpacked_content.is_packed(container.address):
         return None
-    if storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC)) != gzip_content.MAGIC:
-        return None
-    return container._replace(is_gzip=True)
+    head = storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC))
+    return container._replace(is_gzip=True) if head == gzip_content.MAGIC else None
 
 
 def bad_row(detail: str) -> table_rows.BadRowError:
@@ -294,16 +286,12 @@ def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[st
         BadRowError: if a value cannot be parsed.
         MissingValueError: if a value is missing or cannot be parsed and the config says that this fails the run.
     """
-    lists = {column.name for column in fields.columns if column.many}
-    if fields.label_separator is not None and fields.label is not None:
-        lists.add(fields.label)
     for name in fields.needed:
         value = cells.get(name)
-        if isinstance(value, (list, tuple)) and name not in lists:
+        several = value if isinstance(value, (list, tuple)) else (value,)
+        if several is value and name not in fields.separators:
             what, hint = f"{len(value):,} values, expected one", "; columns take several with list: true"
-        elif isinstance(value, dict) or (
-            isinstance(value, (list, tuple)) and any(isinstance(each, (dict, list)) for each in value)
-        ):
+        elif any(isinstance(each, (dict, list)) for each in several):
             what, hint = f"a {type(value).__name__} of its own", "; write for example json.box.width for what is in it"
         else:
             continue
@@ -315,13 +303,12 @@ def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[st
 class _Finder(files.FilesSource):
     """Finds files by their names; yields references to whole files."""
 
-    file_name: re.Pattern[str] = re.compile("")
-    may_be_one: Callable[[str], bool] = bool  # whether a file of another name is listed, too
+    is_one_by_name: Callable[[str], bool | None] = bool  # None: the file is listed, too
 
     def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         uri = storage.join(self.root, path)
-        may_be_one = entry.kind == storage.FILE and self.may_be_one(entry.name)
-        if not may_be_one and not self.file_name.fullmatch(entry.name):
+        is_one = self.is_one_by_name(entry.name)
+        if not is_one and (is_one is False or entry.kind != storage.FILE):
             found.passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += 1
         elif entry.kind == storage.BROKEN_LINK:
             found.problems.append(f"{uri!r} is a broken link, so the images in it would be lost: repair it")

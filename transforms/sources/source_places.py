@@ -39,12 +39,21 @@ def find_input(uri: str, include: tuple[str, ...], output: str) -> tuple[str, tu
     root, globs = files.split_glob(uri)
     if globs != files.EVERYTHING and include != files.EVERYTHING:
         raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
-    try:
-        kind = storage.storage_of(root).stat(root).kind
-    except OSError as e:
-        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
+    kind = kind_of(root, uri)
     refuse_input_as_output(output, root)
     return root, include if globs == files.EVERYTHING else globs, kind
+
+
+def kind_of(address: str, uri: str) -> str:
+    """Returns the kind of the entry at an address, for which the user gave `uri`.
+
+    Raises:
+        ConfigError: if there is none, or it cannot be read.
+    """
+    try:
+        return storage.storage_of(address).stat(address).kind
+    except OSError as e:
+        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
 
 
 def _real_address(uri: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import errors
+from imagebeam import errors, plural
 from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.packed import parquet_content
@@ -111,34 +112,25 @@ class CellReader:
         for name in fields.needed:
             _check_once(layout.uri, layout.columns, name)
         self._needed = [name for name in fields.needed if name in known]
-        self._absent = [
-            name
-            for name in fields.needed
-            if name not in known
-            and name != SPLIT
-            and not any(column.name == name and column.missing == "default" for column in fields.columns)
-        ]
+        self._absent = [name for name in fields.required if name not in known and name != SPLIT]
 
     def rows(self, parquet: Any, group: int) -> Iterator[Mapping[str, Any] | table_rows.BadRowError]:
         """Yields the cells of each row of a row group by name, or why they cannot be used."""
         if self._absent:
-            detail = f"the file has no column {', '.join(map(repr, self._absent))}"
-            error = table_rows.BadRowError(elements.Reason.BAD_ROW, detail)
-            while True:
-                yield error
+            yield from itertools.repeat(
+                containers.bad_row(f"the file has no column {', '.join(map(repr, self._absent))}")
+            )
         if not self._needed:
-            while True:
-                yield {SPLIT: self._split}
+            yield from itertools.repeat({SPLIT: self._split})
         for batch in parquet.iter_batches(_ROWS_AT_ONCE, [group], self._needed, use_threads=False):
             try:
                 rows = batch.to_pylist()
             except (ValueError, OverflowError, TypeError) as e:
                 detail = f"the rows around it cannot be read ({parquet_content.explain(e)})"
                 error = table_rows.BadRowError(elements.Reason.BAD_VALUE, detail)
-                yield from (error for _ in range(batch.num_rows))
-                continue
-            for row in rows:
-                yield self._cells(row)
+                yield from itertools.repeat(error, batch.num_rows)
+            else:
+                yield from map(self._cells, rows)
 
     def _cells(self, row: Mapping[str, Any]) -> Mapping[str, Any] | table_rows.BadRowError:
         cells = {SPLIT: self._split} | {name: containers.look_up(row, name) for name in self._needed}
@@ -207,7 +199,7 @@ def _is_binary(type_: Any) -> bool:
 
 def few(names: Sequence[str]) -> str:
     """Names the first of several."""
-    return ", ".join(map(repr, names[:_MAX_NAMED])) + (", ..." if len(names) > _MAX_NAMED else "")
+    return plural.name_some([*map(repr, names)], _MAX_NAMED)
 
 
 # --- what Hugging Face says of columns --------------------------------------------------------------------------------

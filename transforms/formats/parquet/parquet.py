@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import posixpath
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from imagebeam import errors, plural, storage
@@ -148,10 +149,10 @@ class ParquetSource(pickled_fields.PickledFields, containers.ContainerSource):
             if place is None:
                 raise containers.bad_row(
                     f"column {places.column!r} is empty; where images are named by path alone, store their bytes: "
-                    "Dataset.to_parquet of `datasets` does",
+                    "Dataset.to_parquet of `datasets` does"
                 )
             ref = elements.ImageRef(
-                self._key(container, number, cells),
+                self.key_of(container, number, cells),
                 container.uri if places.are_located else places.unpacked,
                 place.size,
                 container.version,
@@ -167,15 +168,6 @@ class ParquetSource(pickled_fields.PickledFields, containers.ContainerSource):
     def _lay_out(self, container: containers.Container, parquet: Any) -> columns.Layout:
         label = self.fields.label if self.names_classes else None
         return columns.lay_out(container.uri, parquet, self.image, label)
-
-    def _key(self, container: containers.Container, number: int, cells: Mapping[str, Any]) -> str:
-        if self.fields.key is None:
-            return f"{container.path}/{number}"
-        key = table_rows.text_in(cells, self.fields.key)
-        if not key:
-            detail = f"column {self.fields.key!r} (source.parquet.key) is empty"
-            raise containers.bad_row(detail)
-        return key
 
 
 class _Places:
@@ -200,33 +192,21 @@ class _Places:
         found = 0
         chunk = self._chunk(group)
         self.are_located = chunk is not None
-        if chunk is not None:
-            places = pages.locate_values(self._read, chunk)
-            try:
-                for place in places:
-                    found += 1
-                    self._num_bytes += place.size if place else 0
-                    yield place
-            except pages.NotLocatedError:
-                self.are_located = False
+        try:
+            for place in pages.locate_values(self._read, chunk) if chunk is not None else ():
+                found += 1
+                self._num_bytes += place.size if place else 0
+                yield place
+        except pages.NotLocatedError:
+            self.are_located = False
         if not self.are_located:
-            found = yield from self._after_unpacking(group, found)
+            for size in itertools.islice(parquet_content.value_sizes(self._parquet, self.column, group), found, None):
+                found += 1
+                yield None if size is None else pages.Place(size, self._num_bytes, size)
+                self._num_bytes += size or 0
         if found != num_rows:
             detail = f"holds {plural.count(found, 'image')} in row group {group}, its footer says {num_rows:,}"
             raise parquet_content.BrokenParquetError(elements.Reason.CORRUPT, f"{detail}: fetch it again")
-
-    def _after_unpacking(self, group: int, skipped: int) -> Generator[pages.Place | None, None, int]:
-        """Yields the places in the unpacked column of a row group's images after the first ones; returns how many."""
-        import pyarrow.compute
-
-        found = 0
-        for values in parquet_content.binary_values(self._parquet, self.column, group):
-            for size in pyarrow.compute.binary_length(values).to_pylist():
-                found += 1
-                if found > skipped:
-                    yield None if size is None else pages.Place(size, self._num_bytes, size)
-                    self._num_bytes += size or 0
-        return found
 
     def _chunk(self, group: int) -> pages.Chunk | None:
         """Returns where the column lies in a row group; None if its pages are of a kind that only pyarrow reads."""

@@ -208,7 +208,7 @@ def test_rows_without_bytes_are_rejects(tmp_path: pathlib.Path) -> None:
     assert read(found.refs) == [b"", b"x"]
     keyed = list_all(tmp_path, fields=table_rows.RowFields(key="image.path"))
     assert [reject.detail for reject in keyed.rejects[2:]] == [
-        f"row {row} of {path}: column 'image.path' (source.parquet.key) is empty" for row in (2, 3)
+        f"row {row} of {path}: column 'image.path' (source.parquet.key) has no value" for row in (2, 3)
     ]
 
 
