@@ -255,13 +255,6 @@ def test_record_whose_length_looks_like_gzip_is_read(tmp_path: pathlib.Path) -> 
     assert len(list_records(tmp_path).refs) == 1
 
 
-def test_feature_that_no_record_has_is_a_problem(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "x.tfrecord", images(2))
-    (problem,) = list_records(tmp_path, fields=table_rows.RowFields(label="label", split="split")).problems
-    known = "image/class/label, image/encoded, image/key"
-    assert f"has the feature 'label', 'split'; found are {known}; set label.column" in problem
-
-
 def test_unused_features_are_not_read(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "x.tfrecord", images(50, big=b"z" * 100_000))
     parts = list(tfrecord.TfrecordSource(str(tmp_path)).list_all())

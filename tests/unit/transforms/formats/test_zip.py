@@ -78,21 +78,12 @@ def test_archives_of_a_folder_are_folders_of_their_names(tmp_path: pathlib.Path)
 def test_remote_archive_is_listed_by_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
-    from imagebeam.storage import fsspec_files
-
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for index in range(3000):
             archive.writestr(f"cat/{index}.jpg", JPEG)
     fsspec.filesystem("memory").pipe("/zips/a.zip", buffer.getvalue())
-    requests = []
-    read = fsspec_files.FsspecStorage._read
-
-    def counted(self: Any, uri: str, offset: int, length: int, version: int) -> bytes:
-        requests.append((offset, length))
-        return read(self, uri, offset, length, version)
-
-    monkeypatch.setattr(fsspec_files.FsspecStorage, "_read", counted)
+    requests = tars.count_requests(monkeypatch)
     found = tars.list_all(zip_format.ZipSource("memory://zips", archive="a.zip"))
     assert (len(found.refs), found.problems) == (3000, [])
     listing = len(requests)
