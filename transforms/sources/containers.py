@@ -31,12 +31,7 @@ class Container(NamedTuple):
     uri: str
     size: int
     version: int
-    is_gzip: bool = False  # whether the content is gzip and the name does not say so
-
-    @property
-    def address(self) -> str:
-        """Address of the content, unpacked."""
-        return gzip_content.as_gzip(self.uri) if self.is_gzip else self.uri
+    address: str  # of the content, which may be that of a gzip file
 
 
 class ContainerError(ValueError):
@@ -174,7 +169,7 @@ class ContainerSource(image_source.ImageSource):
         problems: list[str] = []
         for part in _Finder(self.root, self.globs, self.exclude, is_one_by_name=self.is_one_by_name).list_all():
             refs = elements.unpack_refs(part.packed_refs)
-            containers += [Container(ref.key, ref.uri, ref.size, ref.version) for ref in refs]
+            containers += [Container(ref.key, ref.uri, ref.size, ref.version, ref.uri) for ref in refs]
             passed_over.update(part.passed_over)
             problems += part.problems
         containers = self._recognize(containers, passed_over, problems)
@@ -263,7 +258,7 @@ def as_gzip(container: Container) -> Container | None:
     if unpacked_content.is_packed(container.address):
         return None
     head = storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC))
-    return container._replace(is_gzip=True) if head == gzip_content.MAGIC else None
+    return container._replace(address=gzip_content.as_gzip(container.uri)) if head == gzip_content.MAGIC else None
 
 
 def bad_row(detail: str) -> table_rows.BadRowError:
