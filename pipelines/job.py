@@ -18,7 +18,7 @@ from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import label_files
 from imagebeam.pipelines.recognize import seen_masks
-from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals
+from imagebeam.transforms import dataset_settings, elements, sort_intervals
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
 from imagebeam.transforms.output import output_folder, recorded_inputs
@@ -215,7 +215,7 @@ def _advise_on_folders(config: config_lib.Config, source: image_source.ImageSour
             "label.by: directory takes the folder in the path; for a column of the table set label.by: column "
             f"and label.column (its columns are {', '.join(map(repr, names))}), without labels label.by: none"
         )
-    if config.source.by not in ("files", "listing", "zip"):
+    if not config.source.gives().folders:
         return "set label.by: column and label.column, or label.by: none"
     by_directory = config.split.by == "directory"
     below = "'*/*/*'" if by_directory else "'*/*'"
@@ -263,7 +263,7 @@ def _settings_of(
     if config.image.check == "tensorflow":
         reader_decoder.require()
     known = source.facts()
-    raw_shape = known.shape or config.source.tfrecord.fixed_shape
+    raw_shape = known.shape
     objects = known.annotations
     facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
     masks = open_source.mask_policy(config)
@@ -293,15 +293,15 @@ def _settings_of(
             config.image.policy(raw_shape, config.statistics.pixels),
             objects=objects,
             masks=masks,
-            is_raw=bool(config.source.tfrecord.shape_keys),
-            is_base64=config.source.tfrecord.base64,
+            is_raw=known.is_raw,
+            is_base64=known.is_base64,
         ),
         read_ahead=read_ahead.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead, known.size_column),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
         analyze=config.statistics.analyze if config.transformed else None,
         max_reject_fraction=config.rejects.max_fraction,
-        keep=_keep_rule(config),
+        keep=known.keep,
         overwrite=checked.overwrite,
         writes_report=config.output.report,
         saved_listing=config.source.by == "listing",
@@ -389,21 +389,4 @@ def _notes_on_labels(config: config_lib.Config, source: image_source.ImageSource
     return (
         "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
         f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
-    )
-
-
-def _keep_rule(config: config_lib.Config) -> kept_features.KeepRule | None:
-    """Returns which features of rewritten records are kept; None for other sources."""
-    wanted = config.source.tfrecord
-    if config.source.by != "tfrecord":
-        return None
-    elsewhere = {wanted.image, *config.columns}
-    if config.label.column is not None:
-        elsewhere.add(config.label.column)
-    if wanted.key is not None and wanted.key == config.features.get("image/key", "image/key"):
-        elsewhere.add(wanted.key)
-    return kept_features.KeepRule(
-        names=config.kept_in_records,
-        elsewhere=frozenset(elsewhere),
-        renamed=tuple((name.removeprefix("columns/"), key) for name, key in config.renamed_in_records.items()),
     )

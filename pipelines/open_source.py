@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
-import glob
 import posixpath
-import re
-from collections.abc import Mapping
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.inputs import color_files
 from imagebeam.pipelines.recognize import boxes_as_classes
 from imagebeam.storage import remote
+from imagebeam.transforms import kept_features
 from imagebeam.transforms.arrays import array_names
 from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats import zip as zip_format
 from imagebeam.transforms.images import class_masks, structure
 from imagebeam.transforms.packed import broken_content
 from imagebeam.transforms.sources import (
     arrays,
-    class_files,
-    containers,
     files,
     idx,
     image_source,
     listing_rules,
-    parquet,
     path_pattern,
     pixel_csv,
     saved_listing,
     source_places,
     split_lists,
     table_rows,
-    tar,
-    tfrecord,
 )
-from imagebeam.transforms.sources import zip as zip_source
-
-_IN_ARCHIVE = re.compile(r"(.+?\.zip)(?:/(.*))?", re.IGNORECASE)  # an archive, and a folder in it
 
 
 def make_source(config: config_lib.Config) -> image_source.ImageSource:
@@ -80,16 +71,32 @@ def _open(config: config_lib.Config, uri: str, output: str) -> image_source.Imag
     if config.source.format is not None:
         return config.source.format.open(request_of(config, uri, output))
     with remote.budget(remote.CHECK_BUDGET_SEC):
-        if config.source.by in _CONTAINERS:
-            return _container_source(config, uri, output)
-        if config.source.by == "zip" or _names_archive(uri):
-            return _zip_source(config, uri, output)
+        if zip_format.is_archive(uri):
+            return zip_format.Zip().open(request_of(config, uri, output))
         return _files_source(config, uri, output)
 
 
 def request_of(config: config_lib.Config, uri: str, output: str) -> base_format.Request:
     """Returns what a config asks of the source at an address."""
-    return base_format.Request(uri, output, config.source.include, row_fields(config), config.label.by, config.split.by)
+    label, max_bytes = config.label, config.image.limits.max_bytes
+    return base_format.Request(
+        uri=uri,
+        output=output,
+        include=config.source.include,
+        fields=row_fields(config),
+        label_by=label.by,
+        split_by=config.split.by,
+        label_kind=label.kind,
+        masks=config.source.masks.rule,
+        has_lists=bool(config.split.lists or label.lists),
+        max_image_bytes=min(structure.MAX_IMAGE_BYTES, structure.MAX_IMAGE_BYTES if max_bytes is None else max_bytes),
+        keep=kept_features.KeepRule(
+            names=config.kept_in_records,
+            elsewhere=frozenset({*config.columns, *([] if label.column is None else [label.column])}),
+            renamed=tuple((name.removeprefix("columns/"), key) for name, key in config.renamed_in_records.items()),
+        ),
+        key_feature=config.features.get("image/key", "image/key"),
+    )
 
 
 def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
@@ -151,7 +158,7 @@ def _check_address(option: str, uri: str) -> None:
 
 
 def _files_source(config: config_lib.Config, uri: str, output: str) -> files.FilesSource:
-    root, include, kind = _folder_of(config, uri, output)
+    root, include, kind = source_places.find_input(uri, config.source.include, output)
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {uri!r} is not a folder; {_advise_on_file(root)}")
     if config.label.by == "directory" and include == files.EVERYTHING:
@@ -166,11 +173,9 @@ def _advise_on_file(uri: str) -> str:
     if saved_listing.is_listing(uri):
         return f"it is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
     name = posixpath.basename(uri)
-    if parquet.ParquetSource.FILE_NAME.fullmatch(name):
-        return "for Parquet with the bytes of images set source.by: parquet, with their paths source.by: manifest"
-    for by, source in _CONTAINERS.items():
-        if source.FILE_NAME.fullmatch(name):
-            return f"for {source.EXPECTED} set source.by: {by}"
+    for format in map(base_format.format_of, base_format.FORMATS):
+        if advice := format.advise_on_file(uri):
+            return advice
     if name.endswith(array_names.ENDS[: -len(array_names.PICKLED)]):
         return "for images that are rows of arrays set source.by: arrays, as the presets npz, hdf5, svhn and emnist do"
     if name.lower().endswith(array_names.CSV) and _holds_pixels(uri):
@@ -185,103 +190,6 @@ def _holds_pixels(uri: str) -> bool:
         return pixel_rows.look_into(uri, storage.storage_of(uri).stat(uri).version) is not None
     except (OSError, broken_content.BrokenContentError):
         return False
-
-
-_CONTAINERS: Mapping[str, type[containers.ContainerSource]] = {
-    "tar": tar.TarSource,
-    "tfrecord": tfrecord.TfrecordSource,
-    "parquet": parquet.ParquetSource,
-}
-
-
-def _container_source(config: config_lib.Config, uri: str, output: str) -> containers.ContainerSource:
-    root, include, kind = _folder_of(config, uri, output)
-    if kind != storage.DIRECTORY:
-        name = posixpath.basename(root)
-        expected = _CONTAINERS[config.source.by]
-        if not expected.FILE_NAME.fullmatch(name) and not expected.is_container(
-            root, storage.storage_of(root).stat(root).size
-        ):
-            raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {expected.EXPECTED}")
-        root, include = posixpath.dirname(root), (glob.escape(name),)
-    else:
-        output = source_places.leave_out(output, root)
-    if config.source.by == "tar":
-        return tar.TarSource(root, include, output, row_fields(config))
-    if config.source.by == "parquet":
-        return _parquet_source(config, root, include, output)
-    wanted = config.source.tfrecord
-    fields, keeps_features = row_fields(config, wanted.key), config.kept_in_records != ()
-    return tfrecord.TfrecordSource(
-        root, include, output, fields, wanted.image, keeps_features, wanted.shape_keys, wanted.base64
-    )
-
-
-def _names_archive(uri: str) -> bool:
-    """Returns whether an address is that of a zip archive, or of a folder in one."""
-    return _IN_ARCHIVE.fullmatch(uri) is not None and not source_places.is_folder(uri)
-
-
-def _zip_source(config: config_lib.Config, uri: str, output: str) -> zip_source.ZipSource:
-    """Returns the source of one archive, of a folder in it, or of all archives of a folder.
-
-    Raises:
-        ConfigError: if there is none, or the config asks for what archives do not have.
-    """
-    if config.source.masks.rule is not None:
-        raise errors.ConfigError(f"source.masks cannot read {uri!r}, a zip archive: unpack it, and give the folder")
-    if config.split.lists or config.label.lists:
-        raise errors.ConfigError(
-            f"lists of images or labels (split.lists, label.lists) name files of a folder, and {uri!r} is a zip "
-            "archive: unpack it, and give the folder"
-        )
-    match = _IN_ARCHIVE.fullmatch(uri)
-    archive, inside = (match[1], match[2] or "") if match else (uri, "")
-    max_bytes = config.image.limits.max_bytes
-    limit = structure.MAX_IMAGE_BYTES if max_bytes is None else min(int(max_bytes), structure.MAX_IMAGE_BYTES)
-    try:
-        kind = storage.storage_of(archive).stat(archive).kind
-    except OSError as e:
-        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
-    if kind == storage.DIRECTORY:
-        source_places.refuse_input_as_output(output, archive)
-        exclude = source_places.leave_out(output, archive)
-        return zip_source.ZipSource(archive, config.source.include, exclude, max_image_bytes=limit)
-    if match is None:
-        raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {zip_source.ZipSource.EXPECTED}")
-    root, name = posixpath.split(archive)
-    return zip_source.ZipSource(
-        root, config.source.include, archive=name, inside=inside.strip("/"), max_image_bytes=limit
-    )
-
-
-def _parquet_source(
-    config: config_lib.Config, root: str, include: tuple[str, ...], output: str
-) -> parquet.ParquetSource:
-    """Returns the source, after a look at the first file.
-
-    Raises:
-        ConfigError: if it cannot be read, or its column of images or the names of its classes are not as they must be.
-    """
-    wanted = config.source.parquet
-    fields = row_fields(config, wanted.key)
-    found = parquet.ParquetSource(root, include, output, fields, wanted.image or "", config.label.kind == "class")
-    if found.layout.names:
-        class_files.check_names(found.layout.names, f"the metadata of {found.layout.uri!r}")
-    return found
-
-
-def _folder_of(config: config_lib.Config, uri: str, output: str) -> tuple[str, tuple[str, ...], str]:
-    """Returns what to list: its address, the globs below it, and its kind of entry."""
-    root, include = files.split_glob(uri)
-    if include != files.EVERYTHING and config.source.include != files.EVERYTHING:
-        raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
-    try:
-        kind = storage.storage_of(root).stat(root).kind
-    except OSError as e:
-        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
-    source_places.refuse_input_as_output(output, root)
-    return root, config.source.include if include == files.EVERYTHING else include, kind
 
 
 def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
@@ -305,8 +213,8 @@ def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource |
     return find_arrays.find(uri, config.source.arrays, fields, config.label.kind, config.split.by == "source")
 
 
-def row_fields(config: config_lib.Config, key: str | None = None) -> table_rows.RowFields:
-    """Returns which fields of a row describe its image, if the source is a table."""
+def row_fields(config: config_lib.Config) -> table_rows.RowFields:
+    """Returns which fields of a row describe its image, if the source is a table; the key is an option of formats."""
     columns = [
         table_rows.Column(
             name,
@@ -320,7 +228,6 @@ def row_fields(config: config_lib.Config, key: str | None = None) -> table_rows.
         for name, column in config.columns.items()
     ]
     return table_rows.RowFields(
-        key=key,
         label=config.label.column,
         label_separator=config.label.separator,
         label_flags=config.label.columns,

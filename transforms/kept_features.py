@@ -154,6 +154,9 @@ class KeepRule:
         return None
 
 
+NOTHING = KeepRule(names=())
+
+
 def _several_kinds(key: str, use: FeatureUse) -> str:
     places = " and ".join(f"{kind} in {place}" for kind, place in sorted(use.kinds.items()))
     return (

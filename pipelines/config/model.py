@@ -303,7 +303,7 @@ class Config(pydantic.BaseModel):
     @property
     def kept_in_records(self) -> tuple[str, ...] | None:
         """Features of rewritten records that are kept in addition to `columns`; None for all."""
-        keep = self.source.tfrecord.keep
+        keep = self.source.gives().keeps
         if keep == "all" or (keep is None and not self.columns):
             return None
         return keep or ()
@@ -311,7 +311,7 @@ class Config(pydantic.BaseModel):
     @property
     def renamed_in_records(self) -> dict[str, Key | None]:
         """The part of `features` about rewritten records; only the records show whether such a feature exists."""
-        if self.source.by != "tfrecord" or self.kept_in_records == ():
+        if self.kept_in_records == ():
             return {}
         names = (name for name in self.features if name.startswith("columns/"))
         return {name: self.features[name] for name in names if name.removeprefix("columns/") not in self.columns}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import pydantic
 
@@ -23,52 +24,6 @@ class IdxConfig(pydantic.BaseModel):
     """Globs of the files with images, below `source.uri`, by split."""
     labels: dict[str, str] = {"train": "train-labels*idx1-ubyte*", "test": "t10k-labels*idx1-ubyte*"}
     """Globs of the files with labels, by split."""
-
-
-_Shape: TypeAlias = tuple[Count, Count, Annotated[int, pydantic.Field(ge=1, le=4), NotBool]]
-
-
-class TfrecordConfig(pydantic.BaseModel):
-    """TFRecord files of tf.train.Example to be rewritten."""
-
-    model_config = STRICT
-
-    image: str = "image/encoded"
-    """Key of the feature with the image's bytes."""
-    key: str | None = None
-    """Key of the feature with the stable id; by default the file's name and the record's number."""
-    raw_shape: _Shape | tuple[str, str, str] | None = None
-    """Height, width and channels of images stored as 8-bit pixels without a format, such as [28, 28, 1]; or the keys of
-    the features that hold them, such as [image_height, image_width, image_channels]."""
-    base64: bool = False
-    """Whether the image's bytes are base64, as TFRecorder writes them."""
-    keep: Literal["all"] | tuple[str, ...] | None = None
-    """Keys of further features to store unchanged, with the kind that they have in the records, or `all`. By default
-    all are kept, unless `columns` names some: then only those. The plan lists what is left out."""
-
-    @property
-    def fixed_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels of all images, if they are stored as pixels of one shape."""
-        if self.raw_shape is None or isinstance(self.raw_shape[0], str):
-            return None
-        height, width, channels = self.raw_shape
-        return int(height), int(width), int(channels)
-
-    @property
-    def shape_keys(self) -> tuple[str, ...]:
-        """Keys of the features with height, width and channels, if images are stored as pixels of several shapes."""
-        return tuple(each for each in self.raw_shape or () if isinstance(each, str))
-
-
-class ParquetConfig(pydantic.BaseModel):
-    """Parquet files that hold the bytes of images, as on the Hugging Face Hub."""
-
-    model_config = STRICT
-
-    image: str | None = None
-    """Column with the images: their bytes, or a struct with the field `bytes`. By default the only column of images."""
-    key: str | None = None
-    """Column with the stable id, such as `image.path`; by default the file's path and the row's number."""
 
 
 _Level = Annotated[int, pydantic.Field(ge=0, le=255), NotBool]  # of one channel
@@ -155,10 +110,6 @@ class _SharedKeys(pydantic.BaseModel):
     """For `by: idx`."""
     arrays: arrays_section.ArraysConfig = arrays_section.ArraysConfig()
     """For `by: arrays`."""
-    tfrecord: TfrecordConfig = TfrecordConfig()
-    """For `by: tfrecord`."""
-    parquet: ParquetConfig = ParquetConfig()
-    """For `by: parquet`."""
     masks: MasksConfig = MasksConfig()
     """For `by: files` (and listings saved from it): a mask with classes for each image."""
     reads_ahead: Count = read_ahead.READ_AHEAD.requests
@@ -181,7 +132,9 @@ class _SharedKeys(pydantic.BaseModel):
     @property
     def format(self) -> format_lib.Format | None:
         """The options of the format that is read; None of one that is no `Format` yet."""
-        return getattr(self, self.by) if self.by in format_lib.FORMATS else None
+        if self.by not in format_lib.FORMATS:
+            return None
+        return getattr(self, self.by) if self.by in SECTIONS else format_lib.format_of(self.by)()
 
     def gives(self) -> format_lib.Gives:
         """Returns what the source promises of every image."""
@@ -190,18 +143,17 @@ class _SharedKeys(pydantic.BaseModel):
         return _UNPORTED[self.by]
 
 
-_LISTED = frozenset({"include"})
 _UNPORTED = {
-    "files": format_lib.Gives(takes=frozenset({"include", "pattern", "masks"})),
-    "listing": format_lib.Gives(takes=frozenset({"pattern", "masks"})),
+    "files": format_lib.Gives(folders=True, takes=frozenset({"include", "pattern", "masks"})),
+    "listing": format_lib.Gives(folders=True, takes=frozenset({"pattern", "masks"})),
     "idx": format_lib.Gives(columns=True, splits=True),
     "arrays": format_lib.Gives(columns=True, splits=True),
-    "tar": format_lib.Gives(columns=True, takes=_LISTED),
-    "zip": format_lib.Gives(takes=_LISTED),
-    "tfrecord": format_lib.Gives(columns=True, takes=_LISTED),
-    "parquet": format_lib.Gives(columns=True, takes=_LISTED),
 }
-_SECTIONS: dict[str, Any] = {by: (format_lib.format_of(by), format_lib.format_of(by)()) for by in format_lib.FORMATS}
+_SECTIONS: dict[str, Any] = {
+    by: (format, format())
+    for by, format in zip(format_lib.FORMATS, map(format_lib.format_of, format_lib.FORMATS))
+    if dataclasses.fields(format)  # type: ignore[arg-type]
+}
 
 if TYPE_CHECKING:
 

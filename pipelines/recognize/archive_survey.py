@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Sequence
 
 from imagebeam import errors, storage
+from imagebeam.transforms.formats import zip as zip_format
 from imagebeam.transforms.packed import zip_members
-from imagebeam.transforms.sources import zip_directory
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, Folder, FolderProbe
 
 _MAX_ARCHIVES = 20
@@ -34,7 +34,7 @@ class ArchiveProbe(FolderProbe):
         """
         super().__init__(root)
         self.places: dict[str, str] = {}
-        self._members: dict[str, tuple[str, zip_directory.Member]] = {}  # with the address of the archive, by path
+        self._members: dict[str, tuple[str, zip_format.Member]] = {}  # with the address of the archive, by path
         self._files: dict[str, dict[str, int]] = collections.defaultdict(dict)
         self._inner: dict[str, set[str]] = collections.defaultdict(set)
         self._is_whole = len(names) <= _MAX_ARCHIVES
@@ -45,9 +45,9 @@ class ArchiveProbe(FolderProbe):
         uri = storage.join(self.root, name)
         most = max(0, _MAX_MEMBERS - len(self._members))
         try:
-            found = itertools.islice(zip_directory.read_members(uri), most + 1)
+            found = itertools.islice(zip_format.read_members(uri), most + 1)
             members = [each for each in found if not each.name.endswith("/")]
-        except (OSError, zip_directory.ZipError, errors.ConfigError):
+        except (OSError, zip_format.ZipError, errors.ConfigError):
             return
         self._is_whole &= len(members) <= most
         own = [each for each in members if not each.name.startswith("__MACOSX/")]

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from imagebeam import errors, example, missing_packages, records, shell_words, storage
+from imagebeam.transforms.formats import tar, tfrecord
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.packed import gzip_content
-from imagebeam.transforms.sources import tar, tfrecord
 from imagebeam.transforms.sources.folder_probe import FileProbe, Finding, Folder, FolderProbe, Strength, name_some
 
 _CIFAR = "cifar"

@@ -9,14 +9,17 @@ from __future__ import annotations
 import abc
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from imagebeam.transforms.sources import folder_probe, image_source, table_rows
+from imagebeam.transforms import kept_features
+from imagebeam.transforms.images import structure
+from imagebeam.transforms.sources import folder_probe, image_source, mask_files, table_rows
 
 
 class Gives(NamedTuple):
     """Promises of the options alone, without a look at files: a config is checked against them."""
 
+    folders: bool = False  # images are files in folders, which are classes for label.by: directory
     columns: bool = False  # images come with columns, for label.by: column, split.by: column or index, columns
     splits: bool = False  # the source says the split of an image: split.by: source
     tables: bool = False  # it has several files whose names can be splits: split.by: table
@@ -24,6 +27,7 @@ class Gives(NamedTuple):
     further: tuple[str, ...] = ()  # names of further images of each example
     takes: frozenset[str] = frozenset()  # keys that formats share and that it uses: include, pattern, masks
     refuses: tuple[tuple[str, str], ...] = ()  # settings as `section.key: value`, each with the reason
+    keeps: Literal["all"] | tuple[str, ...] | None = ()  # features of records; None: all, or those in `columns` alone
     needs_shards: str = ""  # the error of a config without numbers of shards or examples; "" if it may leave them out
     needs_lists: str = ""  # the error of a config without a column of lists; "" if it may have none
 
@@ -37,6 +41,12 @@ class Request(NamedTuple):
     fields: table_rows.RowFields = table_rows.NO_FIELDS  # without the key, which is an option of formats
     label_by: str = "directory"
     split_by: str = "none"
+    label_kind: str | None = None
+    masks: mask_files.MaskRule | None = None
+    has_lists: bool = False  # whether files list images by split, or their labels
+    max_image_bytes: int = structure.MAX_IMAGE_BYTES
+    keep: kept_features.KeepRule = kept_features.NOTHING  # without the features that the source itself takes
+    key_feature: str | None = "image/key"  # under which keys are stored
 
 
 class Format(abc.ABC):
@@ -61,6 +71,11 @@ class Format(abc.ABC):
         """
 
     @classmethod
+    def advise_on_file(cls, uri: str) -> str:
+        """Returns what to set for a file given instead of a folder of images; "" if it is not of this format."""
+        return ""
+
+    @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
         """Yields the presets that fit a folder below the root of a probe, with the options that they need."""
         return iter(())
@@ -80,6 +95,10 @@ FORMATS: Mapping[str, str] = {
     "coco": "coco:Coco",
     "labelme": "labelme:Labelme",
     "manifest": "tables.tables:Tables",
+    "tar": "tar:Tar",
+    "zip": "zip:Zip",
+    "tfrecord": "tfrecord:Tfrecord",
+    "parquet": "parquet.parquet:Parquet",
 }
 
 
@@ -133,4 +152,6 @@ def _as_lists(value: Any) -> Any:
 Text = Annotated[str, _Check(min_length=1)]
 Character = Annotated[str, _Check(min_length=1, max_length=1)]
 ClassBase = Annotated[int, _Check(ge=0, le=1), _Check(_refuse_bool)]
+Count = Annotated[int, _Check(ge=1), _Check(_refuse_bool)]
+Channels = Annotated[int, _Check(ge=1, le=4), _Check(_refuse_bool)]
 PathsBySplit = Annotated[dict[str, tuple[str, ...]], _Check(_as_lists)]

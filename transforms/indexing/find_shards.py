@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, look_ahead, plural, storage
-from imagebeam.transforms.sources import recognize_tfrecord, tfrecord_names
+from imagebeam.transforms.formats import tfrecord
 
 _MAX_DEPTH = 4  # folders below that of the dataset
 _READS_AT_ONCE = 32
@@ -56,18 +56,18 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
     candidates = [each for each in _walk(directory) if _may_be_tfrecord(*each, passed_over)]
     num_ahead = 1 if store.is_local else _READS_AT_ONCE
     kinds = look_ahead.map_ahead(
-        lambda each: recognize_tfrecord.kind_of(storage.join(directory, each[0]), each[1].size), candidates, num_ahead
+        lambda each: tfrecord.kind_of(storage.join(directory, each[0]), each[1].size), candidates, num_ahead
     )
     by_kind: dict[str, list[str]] = {"none": [], "gzip": []}
     found, left_out, broken = [], [], []
     for (path, entry), kind in zip(candidates, kinds):
         if kind is None:
-            if recognize_tfrecord.LIKE_TFRECORD.search(path):
+            if tfrecord.LIKE_TFRECORD.search(path):
                 broken.append(path)
             else:
                 passed_over["other_file"] += 1
             continue
-        split = tfrecord_names.parse_path(path).split if matcher is None else tfrecord_names.split_by(matcher, path)
+        split = tfrecord.parse_path(path).split if matcher is None else tfrecord.split_by(matcher, path)
         if split is None:
             left_out.append(path)
             continue
@@ -105,7 +105,7 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
 
 
 def _order(shard: ForeignShard) -> tuple[str, int, str]:
-    named = tfrecord_names.parse_path(shard.name)
+    named = tfrecord.parse_path(shard.name)
     return named.series, named.number, shard.name
 
 
@@ -135,10 +135,10 @@ def _walk(
 
 def _may_be_tfrecord(path: str, entry: storage.Entry, passed_over: collections.Counter[str]) -> bool:
     """Returns whether the file is worth opening; counts it if not."""
-    if recognize_tfrecord.has_other_extension(entry.name):
+    if tfrecord.has_other_extension(entry.name):
         passed_over["other_file"] += 1
         return False
-    return entry.size != 0 or recognize_tfrecord.LIKE_TFRECORD.search(path) is not None
+    return entry.size != 0 or tfrecord.LIKE_TFRECORD.search(path) is not None
 
 
 def _check_names(names: Collection[str]) -> None:
@@ -153,7 +153,7 @@ def _check_names(names: Collection[str]) -> None:
 def _check_series(directory: str, names: Sequence[str], is_partial: bool) -> None:
     """Raises ConfigError if numbered files are missing, or a series is there twice."""
     numbers: dict[tuple[str, int], set[int]] = {}
-    for named in map(tfrecord_names.parse_path, names):
+    for named in map(tfrecord.parse_path, names):
         if named.total:
             numbers.setdefault((named.series, named.total), set()).add(named.number)
     totals: dict[str, int] = {}

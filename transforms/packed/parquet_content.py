@@ -62,6 +62,14 @@ def binary_values(parquet: Any, column: str, row_group: int) -> Iterator[Any]:
         yield values.cast(pyarrow.large_binary())  # views have no lengths
 
 
+def value_sizes(parquet: Any, column: str, row_group: int) -> Iterator[int | None]:
+    """Yields the bytes of each value of a column in one row group; None for null."""
+    import pyarrow.compute
+
+    for values in binary_values(parquet, column, row_group):
+        yield from pyarrow.compute.binary_length(values).to_pylist()
+
+
 def read_content(uri: str, version: int, column: str) -> Iterator[bytes]:
     """Yields the values of a column without nulls, in pieces of some megabytes.
 

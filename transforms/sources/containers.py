@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import glob
 import itertools
+import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from imagebeam import look_ahead, storage
+from imagebeam import errors, look_ahead, plural, storage
+from imagebeam.storage import remote
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.packed import gzip_content
-from imagebeam.transforms.sources import files, image_source, table_rows
+from imagebeam.transforms.sources import files, image_source, source_places, table_rows
 
 _FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory
 _HEADS_AT_ONCE = 32  # read in parallel over a network, to recognize files
@@ -28,15 +31,30 @@ class Container(NamedTuple):
     uri: str
     size: int
     version: int
-    is_gzip: bool = False  # whether the content is gzip and the name does not say so
-
-    @property
-    def address(self) -> str:
-        """Address of the content, unpacked."""
-        return gzip_content.as_gzip(self.uri) if self.is_gzip else self.uri
+    address: str  # of the content, which may be that of a gzip file
 
 
-class ListingProblem(NamedTuple):
+class ContainerError(ValueError):
+    """A file cannot be read to its end, which fails the run.
+
+    Attributes:
+        offset: byte offset of what is broken. A file that is broken at 0 may be gzip under another name.
+    """
+
+    def __init__(self, text: str, offset: int = -1):
+        super().__init__(text)
+        self.offset = offset
+
+
+class Listable(NamedTuple):
+    """The files that an address and globs name."""
+
+    root: str  # folder
+    include: tuple[str, ...]  # globs below it
+    exclude: str  # address below it that is not listed
+
+
+class _Problem(NamedTuple):
     """An error text that fails the whole run."""
 
     text: str
@@ -55,7 +73,7 @@ class Cells(NamedTuple):
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
 
 
-Found = elements.ImageRef | elements.Reject | ListingProblem | PassedOver | Cells
+Found = elements.ImageRef | elements.Reject | PassedOver | Cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +84,7 @@ class ContainerSource(image_source.ImageSource):
     FILE_NAME: ClassVar[re.Pattern[str]]  # matches the base names of such files
     EXPECTED: ClassVar[str]  # the same pattern in words
     CELL: ClassVar[str]  # name of a cell in errors
-    KEY_OPTION: ClassVar[str] = "source.tfrecord.key"
+    KEY_OPTION: ClassVar[str] = ""
 
     root: str
     include: tuple[str, ...] = files.EVERYTHING
@@ -80,22 +98,39 @@ class ContainerSource(image_source.ImageSource):
 
     @abc.abstractmethod
     def scan(self, container: Container) -> Iterator[Found]:
-        """Yields the content of one file in its order. The caller turns an OSError into a problem."""
+        """Yields the content of one file in its order.
+
+        Raises:
+            ContainerError: if it cannot be read to its end; the caller adds gzip under another name.
+            MissingValueError: if a value is missing and the config says that this fails the run.
+            OSError: if the storage fails.
+        """
 
     @classmethod
-    def may_be_container(cls, name: str) -> bool:
-        """Returns whether a file of this name can be a container, or is certain to be one by `FILE_NAME`."""
+    def is_one_by_name(cls, name: str) -> bool | None:
+        """Returns whether a file of this name is a container; None if its content tells."""
         return cls.FILE_NAME.fullmatch(name) is not None
 
     @classmethod
     def is_container(cls, uri: str, size: int) -> bool:
-        """Returns whether a file that can be a container is one, by its content.
-
-        Args:
-            uri: address of the file.
-            size: its bytes, as listed.
-        """
+        """Returns whether a file of `size` bytes is a container, by its content."""
         return False
+
+    @classmethod
+    def find(cls, uri: str, include: tuple[str, ...], output: str) -> Listable:
+        """Returns the files that --input names: those of a folder or a glob, or one file.
+
+        Raises:
+            ConfigError: if there is no such folder or file, or it is the output itself.
+        """
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            root, include, kind = source_places.find_input(uri, include, output)
+            if kind == storage.DIRECTORY:
+                return Listable(root, include, source_places.leave_out(output, root))
+            name = posixpath.basename(root)
+            if not cls.is_one_by_name(name) and not cls.is_container(root, storage.storage_of(root).stat(root).size):
+                raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {cls.EXPECTED}")
+            return Listable(posixpath.dirname(root), (glob.escape(name),), output)
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of all files."""
@@ -110,7 +145,7 @@ class ContainerSource(image_source.ImageSource):
             elif isinstance(each, elements.Reject):
                 found.rejects.append(each)
                 num_images += 1  # a reject has a number, too
-            elif isinstance(each, ListingProblem):
+            elif isinstance(each, _Problem):
                 found.problems.append(each.text)
             elif isinstance(each, PassedOver):
                 found.passed_over[each.kind] += 1
@@ -129,16 +164,12 @@ class ContainerSource(image_source.ImageSource):
         Args:
             passed_over: other files are counted there, by kind.
         """
-        finder = _Finder(
-            self.root, self.globs, self.exclude, file_name=self.FILE_NAME, may_be_one=self.may_be_container
-        )
         passed_over = Counter() if passed_over is None else passed_over
         containers: list[Container] = []
         problems: list[str] = []
-        for part in finder.list_all():
-            containers += [
-                Container(ref.key, ref.uri, ref.size, ref.version) for ref in elements.unpack_refs(part.packed_refs)
-            ]
+        for part in _Finder(self.root, self.globs, self.exclude, is_one_by_name=self.is_one_by_name).list_all():
+            refs = elements.unpack_refs(part.packed_refs)
+            containers += [Container(ref.key, ref.uri, ref.size, ref.version, ref.uri) for ref in refs]
             passed_over.update(part.passed_over)
             problems += part.problems
         containers = self._recognize(containers, passed_over, problems)
@@ -150,73 +181,97 @@ class ContainerSource(image_source.ImageSource):
             )
         return sorted(containers), problems
 
-    def _recognize(
-        self, candidates: list[Container], passed_over: Counter[str], problems: list[str]
-    ) -> list[Container]:
+    def _recognize(self, found: list[Container], passed_over: Counter[str], problems: list[str]) -> list[Container]:
         """Returns the files that are containers; counts the others as passed over."""
 
         def is_one(each: Container) -> bool:
-            name = each.path.rpartition("/")[2]
-            return self.FILE_NAME.fullmatch(name) is not None or self.is_container(each.uri, each.size)
+            return self.is_one_by_name(posixpath.basename(each.path)) or self.is_container(each.uri, each.size)
 
         num_ahead = 1 if storage.storage_of(self.root).is_local else _HEADS_AT_ONCE
         try:
-            known = [*look_ahead.map_ahead(is_one, candidates, num_ahead)]
+            known = [*look_ahead.map_ahead(is_one, found, num_ahead)]
         except OSError as e:
             problems.append(f"{self.NOUN}s below {self.root!r} cannot be told from other files: {e}")
             return []
-        others = known.count(False)
-        if others:
+        if others := known.count(False):
             passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += others
-        return [each for each, is_known in zip(candidates, known, strict=True) if is_known]
+        return [*itertools.compress(found, known)]
 
-    def _scan_all(self, containers: list[Container]) -> Iterator[Found]:
+    def _scan_all(self, containers: list[Container]) -> Iterator[Found | _Problem]:
         """Yields the content of all files in their order; threads read ahead over a network."""
         if storage.storage_of(self.root).is_local:
             return itertools.chain.from_iterable(map(self._scan, containers))  # one file is never held whole
         found = look_ahead.map_ahead(lambda container: list(self._scan(container)), containers, _FILES_AT_ONCE)
         return itertools.chain.from_iterable(found)
 
-    def _scan(self, container: Container) -> Iterator[Found]:
+    def _scan(self, container: Container) -> Iterator[Found | _Problem]:
         try:
-            yield from self.scan(container)
+            try:
+                yield from self.scan(container)
+            except ContainerError as e:
+                packed = as_gzip(container) if e.offset == 0 else None
+                if packed is None:
+                    raise
+                yield from self.scan(packed)
+        except ContainerError as e:
+            yield _Problem(str(e))
         except table_rows.MissingValueError as e:
-            yield ListingProblem(f"{container.uri}: {e}")
+            yield _Problem(f"{container.uri}: {e}")
         except OSError as e:
-            yield ListingProblem(
+            yield _Problem(
                 f"{self.NOUN} {container.uri!r} cannot be read ({e.strerror or e}), so the images in it would be lost: "
                 "repair it, or leave it out with source.include"
             )
 
     def _find_absent(self, names: set[str]) -> list[str]:
         """Returns a problem if the config asks for a cell that no image has."""
-        optional = {column.name for column in self.fields.columns if column.missing == "default"}
-        absent = [name for name in self.fields.needed if name not in names and name not in optional]
+        absent = [name for name in self.fields.required if name not in names]
         if not absent:
             return []
-        known = ", ".join(sorted(names)[:_MAX_NAMED]) or "none"
-        more = ", ..." if len(names) > _MAX_NAMED else ""
-        return [
-            f"no image in {self.root!r} has the {self.CELL} {', '.join(map(repr, absent))}; found are {known}{more}; "
-            f"set {', '.join(self._keys_of(absent))}"
-        ]
-
-    def _keys_of(self, absent: Sequence[str]) -> list[str]:
-        """Returns the config keys that ask for these cells, with the setting to use without such a cell."""
-        fields = self.fields
+        fields = self.fields  # with the config key of each, and the setting to use without such a cell
         asked = {fields.key: self.KEY_OPTION, fields.label: "label.column (without labels label={by: none})"}
         asked |= {fields.split: "split.column (without splits split={by: none})", fields.group: "split.group"}
         asked |= dict.fromkeys(fields.label_flags, "label.columns")
-        return list(dict.fromkeys(asked.get(name, f"columns.{name}") for name in absent))
+        keys = dict.fromkeys(asked.get(name, f"columns.{name}") for name in absent)
+        return [
+            f"no image in {self.root!r} has the {self.CELL} {', '.join(map(repr, absent))}; found are "
+            f"{plural.name_some(sorted(names), _MAX_NAMED) or 'none'}; set {', '.join(keys)}"
+        ]
+
+    def key_of(self, container: Container, number: int, cells: Mapping[str, Any]) -> str:
+        """Returns the key of an example: in the cell that the config names, or its file and number.
+
+        Raises:
+            BadRowError: if that cell does not hold one value.
+        """
+        name = self.fields.key
+        if name is None:
+            return f"{container.path}/{number}"
+        value = cells.get(name)
+        if key := None if isinstance(value, list) else table_rows.text_of(value):
+            return key
+        raise bad_row(f"{self.CELL} {name!r} ({self.KEY_OPTION}) has {'several values' if value else 'no value'}")
 
 
 def as_gzip(container: Container) -> Container | None:
     """Returns a container whose content is gzip, though its name does not say so, to be unpacked; else None."""
     if unpacked_content.is_packed(container.address):
         return None
-    if storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC)) != gzip_content.MAGIC:
-        return None
-    return container._replace(is_gzip=True)
+    head = storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC))
+    return container._replace(address=gzip_content.as_gzip(container.uri)) if head == gzip_content.MAGIC else None
+
+
+def bad_row(detail: str) -> table_rows.BadRowError:
+    """Returns the error for an example that lacks something, or has too much of it."""
+    return table_rows.BadRowError(elements.Reason.BAD_ROW, detail)
+
+
+def look_up(cells: Any, path: str) -> Any:
+    """Returns the value at a path of keys such as `box.width`; None if there is none."""
+    if not isinstance(cells, Mapping) or path in cells:
+        return cells.get(path) if isinstance(cells, Mapping) else None
+    first, dot, rest = path.partition(".")
+    return look_up(cells.get(first), rest) if dot else None
 
 
 def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[str, Any]) -> elements.ImageRef:
@@ -226,16 +281,12 @@ def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[st
         BadRowError: if a value cannot be parsed.
         MissingValueError: if a value is missing or cannot be parsed and the config says that this fails the run.
     """
-    lists = {column.name for column in fields.columns if column.many}
-    if fields.label_separator is not None and fields.label is not None:
-        lists.add(fields.label)
     for name in fields.needed:
         value = cells.get(name)
-        if isinstance(value, (list, tuple)) and name not in lists:
+        several = value if isinstance(value, (list, tuple)) else (value,)
+        if several is value and name not in fields.separators:
             what, hint = f"{len(value):,} values, expected one", "; columns take several with list: true"
-        elif isinstance(value, dict) or (
-            isinstance(value, (list, tuple)) and any(isinstance(each, (dict, list)) for each in value)
-        ):
+        elif any(isinstance(each, (dict, list)) for each in several):
             what, hint = f"a {type(value).__name__} of its own", "; write for example json.box.width for what is in it"
         else:
             continue
@@ -247,13 +298,12 @@ def fill(fields: table_rows.RowFields, ref: elements.ImageRef, cells: Mapping[st
 class _Finder(files.FilesSource):
     """Finds files by their names; yields references to whole files."""
 
-    file_name: re.Pattern[str] = re.compile("")
-    may_be_one: Callable[[str], bool] = bool  # whether a file of another name is listed, too
+    is_one_by_name: Callable[[str], bool | None] = bool  # None: the file is listed, too
 
     def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         uri = storage.join(self.root, path)
-        may_be_one = entry.kind == storage.FILE and self.may_be_one(entry.name)
-        if not may_be_one and not self.file_name.fullmatch(entry.name):
+        is_one = self.is_one_by_name(entry.name)
+        if not is_one and (is_one is False or entry.kind != storage.FILE):
             found.passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += 1
         elif entry.kind == storage.BROKEN_LINK:
             found.problems.append(f"{uri!r} is a broken link, so the images in it would be lost: repair it")

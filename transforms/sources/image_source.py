@@ -49,6 +49,9 @@ class SourceFacts(NamedTuple):
     class_names: tuple[str, ...] | None = None  # in the order of their ids; None if it names none
     annotations: image_objects.AnnotationReader | None = None  # parses the file ImageRef.mask, in the writers
     shape: tuple[int, int, int] | None = None  # height, width and channels of pixels without a header
+    is_raw: bool = False  # whether images are pixels without a header, of the shape in ImageRef.expected
+    is_base64: bool = False  # whether the bytes of images are base64
+    keep: kept_features.KeepRule | None = None  # for further features of the records that hold the images
     keypoints: tuple[str, ...] = ()  # of each object
     notes: tuple[str, ...] = ()  # for the user, before anything is written
     own_columns: tuple[str, ...] = ()  # that the options of a table use: they name no label

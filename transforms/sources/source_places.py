@@ -7,6 +7,7 @@ import posixpath
 
 from imagebeam import errors, plural, storage
 from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.sources import files
 
 
 def is_absolute(address: str) -> bool:
@@ -27,6 +28,32 @@ def is_folder(uri: str) -> bool:
         return storage.storage_of(uri).stat(uri).kind == storage.DIRECTORY
     except OSError:  # reading the table reports the error
         return False
+
+
+def find_input(uri: str, include: tuple[str, ...], output: str) -> tuple[str, tuple[str, ...], str]:
+    """Returns what `uri`, an address or a glob, names: an address, the globs below it, and the kind of its entry.
+
+    Raises:
+        ConfigError: if it cannot be read, is the output itself, or both `uri` and `include` are globs.
+    """
+    root, globs = files.split_glob(uri)
+    if globs != files.EVERYTHING and include != files.EVERYTHING:
+        raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
+    kind = kind_of(root, uri)
+    refuse_input_as_output(output, root)
+    return root, include if globs == files.EVERYTHING else globs, kind
+
+
+def kind_of(address: str, uri: str) -> str:
+    """Returns the kind of the entry at an address, for which the user gave `uri`.
+
+    Raises:
+        ConfigError: if there is none, or it cannot be read.
+    """
+    try:
+        return storage.storage_of(address).stat(address).kind
+    except OSError as e:
+        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
 
 
 def _real_address(uri: str) -> str:

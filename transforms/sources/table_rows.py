@@ -63,6 +63,12 @@ class RowFields:
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property
+    def required(self) -> tuple[str, ...]:
+        """The names of the columns that have no default."""
+        optional = {column.name for column in self.columns if column.missing == "default"}
+        return tuple(name for name in self.needed if name not in optional)
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """The names of the columns whose text is stored, or names a label, split or group."""
         single = (self.label, self.split, self.group)

@@ -11,8 +11,8 @@ import pytest
 from imagebeam import errors
 from imagebeam.pipelines import convert, open_source
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms.formats import zip as zip_format
 from imagebeam.transforms.sources import files
-from imagebeam.transforms.sources import zip as zip_source
 from tests import datasets, image_sets
 
 DIRECTORIES: dict[str, Any] = {"split": {"by": "directory"}}
@@ -62,7 +62,7 @@ def test_folder_named_like_an_archive_is_a_folder(tmp_path: pathlib.Path) -> Non
     assert isinstance(open_with(tmp_path / "a.zip"), files.FilesSource)
     assert isinstance(open_with(tmp_path / "a.zip" / "x"), files.FilesSource)
     source = open_with(tmp_path / "a.zip", source={"by": "zip"}, image={"limits": {"max_bytes": 1000}})
-    assert isinstance(source, zip_source.ZipSource)
+    assert isinstance(source, zip_format.ZipSource)
     assert (source.archive, source.max_image_bytes) == ("", 1000)
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from imagebeam import errors, features, storage
 from imagebeam.transforms import elements, parse_numbers
 from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats.parquet import columns as parquet_columns
 from imagebeam.transforms.formats.tables import (
     detect_tables,
     joined_rows,
@@ -21,7 +22,7 @@ from imagebeam.transforms.formats.tables import (
     table_formats,
     table_per_folder,
 )
-from imagebeam.transforms.sources import files, folder_probe, image_source, parquet_columns, source_places
+from imagebeam.transforms.sources import files, folder_probe, image_source, source_places
 
 
 @dataclasses.dataclass(frozen=True)

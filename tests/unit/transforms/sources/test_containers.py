@@ -35,7 +35,7 @@ class LineSource(containers.ContainerSource):
             if line.startswith("!"):
                 yield Reject(line, container.uri, "list", Reason.CORRUPT, "")
             elif line.startswith("?"):
-                yield containers.ListingProblem(line)
+                raise containers.ContainerError(line)
             elif line.startswith("#"):
                 yield containers.PassedOver("comment")
             else:
@@ -114,7 +114,7 @@ def test_include_leaves_other_files_out(tmp_path: pathlib.Path) -> None:
 )
 def test_gzip_under_another_name_is_read_as_such(tmp_path: pathlib.Path, name: str, data: bytes, is_gzip: bool) -> None:
     (tmp_path / name).write_bytes(data)
-    container = containers.Container(name, str(tmp_path / name), len(data), 1)
+    container = containers.Container(name, str(tmp_path / name), len(data), 1, str(tmp_path / name))
     found = containers.as_gzip(container)
     assert (found is not None) == is_gzip
     if found is not None:

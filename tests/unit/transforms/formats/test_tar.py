@@ -4,8 +4,10 @@ import contextlib
 import gzip
 import io
 import json
+import os
 import pathlib
 import re
+import subprocess
 import tarfile
 from typing import Any
 
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 
 from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.sources import table_rows, tar
+from imagebeam.transforms.formats import tar
+from imagebeam.transforms.formats.tar import Member, TarError
+from imagebeam.transforms.sources import table_rows
 from tests import image_sets, tars
 
 JPEG = image_sets.make_image(1)
@@ -161,18 +165,6 @@ def test_tar_cut_short_is_a_problem_that_names_it(tmp_path: pathlib.Path, lost: 
     assert len(found.refs) < 20
 
 
-def test_cells_that_no_image_has_are_a_problem(tmp_path: pathlib.Path) -> None:
-    tars.write_tar(tmp_path / "x.tar", [("a.jpg", JPEG), ("a.cls", b"1")])
-    (problem,) = list_tar(tmp_path, fields=table_rows.RowFields(label="class")).problems
-    assert "has the member or key of .json 'class'; found are __key__, __url__, cls, jpg; set label.column" in problem
-
-
-def test_folder_without_tars_is_a_problem(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(JPEG)
-    (problem,) = list_tar(tmp_path).problems
-    assert "there is no tar in" in problem and "passed over: 1 other_file" in problem
-
-
 @pytest.mark.parametrize("name", ["x.tar.gz", "x.tgz", "x.tar"])
 def test_tar_gz_is_listed_like_its_content(tmp_path: pathlib.Path, name: str) -> None:
     members = [each for index in range(9) for each in ((f"{index}.jpg", JPEG), (f"{index}.cls", b"3"))]
@@ -200,42 +192,23 @@ def test_gzip_and_names_that_disagree_are_a_problem(
     assert message in problem and name in problem
 
 
-def test_broken_link_to_a_tar_is_a_problem(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "x.tar").symlink_to("nowhere.tar")
-    (problem,) = list_tar(tmp_path).problems
-    assert "is a broken link" in problem
-
-
 @pytest.mark.parametrize("image_bytes", [10, 5_000, 300_000])
 def test_remote_tars_take_few_requests(image_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
-    from imagebeam.storage import fsspec_files
-
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as file:
-        for index in range(200):
-            for name, size in ((f"{index}.jpg", image_bytes), (f"{index}.cls", 3)):
-                header = tarfile.TarInfo(name)
-                header.size = size
-                file.addfile(header, io.BytesIO(b"5" * size))
+    content = tars.pack(
+        (f"{index}.{kind}", b"5" * size) for index in range(200) for kind, size in (("jpg", image_bytes), ("cls", 3))
+    )
     with contextlib.suppress(FileNotFoundError):
         fsspec.filesystem("memory").rm("/tars", recursive=True)
     for shard in range(3):
-        fsspec.filesystem("memory").pipe(f"/tars/{shard}.tar", buffer.getvalue())
-    requests = []
-    read = fsspec_files.FsspecStorage._read
-
-    def counted(self: Any, uri: str, offset: int, length: int, version: int) -> bytes:
-        requests.append((uri, offset, length))
-        return read(self, uri, offset, length, version)
-
-    monkeypatch.setattr(fsspec_files.FsspecStorage, "_read", counted)
+        fsspec.filesystem("memory").pipe(f"/tars/{shard}.tar", content)
+    requests = tars.count_requests(monkeypatch)
     found = tars.list_all(tar.TarSource("memory://tars", fields=table_rows.RowFields(label="cls")))
     assert (len(found.refs), found.rejects, found.problems) == (600, [], [])
     assert [ref.position for ref in found.refs] == list(range(600))
     assert [ref.key for ref in found.refs[:2]] == ["0.tar/0", "0.tar/1"]
-    assert len(requests) <= 3 * (8 + len(buffer.getvalue()) // (3 << 20))
+    assert len(requests) <= 3 * (8 + len(content) // (3 << 20))
 
 
 @settings(deadline=None, max_examples=150)
@@ -254,3 +227,170 @@ def test_mutated_tars_give_references_rejects_and_problems(
     found = list_tar(folder, fields=table_rows.RowFields(columns=(table_rows.Column("json.x", "int64"),)))
     assert found.problems or len(found.refs) + len(found.rejects) >= 1
     assert all(0 <= ref.offset <= ref.offset + ref.length <= len(cut) for ref in found.refs)
+
+
+# --- members of a tar -------------------------------------------------------------------------------------------------
+
+LONG = "deep/" * 60 + "x" * 120 + ".jpg"
+
+
+def read_all(data: bytes) -> list[Member]:
+    return list(tar.read_members(lambda offset, length: data[offset : offset + length], len(data)))
+
+
+def with_tarfile(data: bytes) -> list[tuple[str, int, int]]:
+    """Reads the regular files of a tar with Python's tarfile: name, offset, size."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as file:
+        return [(each.name, each.offset_data, each.size) for each in file if each.isreg()]
+
+
+@pytest.mark.parametrize(
+    ("format", "names"),
+    [
+        pytest.param(format, names, id=f"{format_id}-{names_id}")
+        for format_id, format in (("ustar", 0), ("gnu", 1), ("pax", 2))
+        for names_id, names in (
+            ("short", ["a.jpg", "a.cls", "b/c.jpg"]),
+            ("prefix", ["d" * 90 + "/" + "e" * 90 + ".jpg", "f.jpg"]),
+            ("long", [LONG, "g.jpg", LONG + "2"]),
+            ("not-ascii", ["käse.jpg", "日本.jpg", "\udcff\udcfe.jpg"]),
+        )
+        if (format_id, names_id) != ("ustar", "long")  # it has no such names
+    ],
+)
+def test_members_are_equal_to_those_of_tarfile(format: int, names: list[str]) -> None:
+    data = tars.pack([(name, os.urandom(3 + 700 * index)) for index, name in enumerate(names)], format=format)
+    expected = with_tarfile(data)
+    assert [(each.name, each.offset, each.size) for each in read_all(data)] == expected
+    assert [name for name, _, _ in expected] == names
+
+
+def test_tars_of_gnu_tar_are_read(tmp_path: pathlib.Path) -> None:
+    names = ["x/1.jpg", "x/1.cls", LONG[:200] + "long.jpg"]
+    folder = tmp_path / "in"
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+    os.link(folder / "x/1.jpg", folder / "x/2.jpg")
+    os.link(folder / names[2], folder / f"{names[2]}.jpg")
+    os.symlink("1.jpg", folder / "x/3.jpg")
+    with open(folder / "x/hole.bin", "wb") as file:
+        for start in range(0, 8):
+            file.seek(start << 20)
+            file.write(b"data")
+    for format in ("gnu", "posix"):
+        subprocess.run(
+            ["tar", "--sparse", f"--format={format}", "--sort=name", "-cf", tmp_path / "x.tar", "-C", folder, "."],
+            check=True,
+        )
+        data = (tmp_path / "x.tar").read_bytes()
+        found = {each.name.removeprefix("./"): each for each in read_all(data)}
+        for name in names:
+            each = found[name]
+            assert (each.kind, data[each.offset : each.offset + each.size]) == (tar.FILE, name.encode())
+        for link, name in (("x/2.jpg", "x/1.jpg"), (f"{names[2]}.jpg", names[2])):  # stored once
+            assert found[link] == found[name]._replace(name=found[link].name)
+        assert found["x/3.jpg"].kind == tar.LINK
+        assert (found["x/hole.bin"].kind, found["x/"].kind) == (tar.SPARSE, tar.DIRECTORY)
+
+
+def test_joined_tars_are_all_read() -> None:
+    data = tars.pack([("a.jpg", b"1")]) + tars.pack([("b.jpg", b"2")])
+    assert [each.name for each in read_all(data)] == ["a.jpg", "b.jpg"]
+
+
+def test_size_beyond_eleven_octal_digits_is_read() -> None:
+    for format in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        header = tarfile.TarInfo("big.jpg")
+        header.size = 20 << 30
+        head = header.tobuf(format)
+        end = len(head) + header.size
+
+        def read(offset: int, length: int, head: bytes = head) -> bytes:
+            return (head[offset : offset + length] if offset < len(head) else b"").ljust(length, b"\0")
+
+        assert list(tar.read_members(read, end + 1024)) == [Member("big.jpg", tar.FILE, len(head), 20 << 30)]
+
+
+WHOLE = tars.pack([("a.jpg", b"x" * 700), ("b.jpg", b"y" * 10)])  # headers at 0 and 1536, end at 2560
+
+
+@pytest.mark.parametrize(
+    ("data", "offset", "message"),
+    [
+        pytest.param(WHOLE[:1700], 1536, "cut short in a header, after 164 of 512 bytes", id="in-header"),
+        pytest.param(WHOLE[:1000], 0, r"member 'a.jpg' of 700 bytes lacks 212", id="in-data"),
+        pytest.param(WHOLE[:1536], 1536, "without the zeros that end a tar", id="between-members"),
+        pytest.param(WHOLE[:1600] + b"\1" + WHOLE[1601:], 1536, "checksum of a member's header", id="header-changed"),
+        pytest.param(b"no tar at all" * 100, 0, "this is not a tar", id="other-file"),
+        pytest.param(WHOLE[:2560] + b"\0" * 9, 2569, "without the zeros that end a tar", id="in-the-end"),
+        pytest.param(b"", 0, "without the zeros that end a tar", id="empty"),
+        pytest.param(WHOLE + b"left over" * 60, len(WHOLE), "checksum of a member's header", id="more-behind-the-end"),
+    ],
+)
+def test_broken_tar_is_an_error_with_its_offset(data: bytes, offset: int, message: str) -> None:
+    with pytest.raises(TarError, match=message) as raised:
+        read_all(data)
+    assert raised.value.offset == offset
+    assert str(raised.value).endswith(f"at byte offset {offset}")
+
+
+def change_header(data: bytes, start: int, field: slice, value: bytes) -> bytes:
+    """Changes a field of the header at `start` and corrects its checksum."""
+    header = bytearray(data[start : start + 512])
+    header[field] = value
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return data[:start] + bytes(header) + data[start + 512 :]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        pytest.param(b"\xff" * 11 + b"\xfe", "size of a member is not a number", id="negative"),
+        pytest.param(b"0000000zzzz\0", "size of a member is not a number", id="no-octal"),
+        pytest.param(b"\x80" + b"\xff" * 11, "is cut short", id="huge"),
+    ],
+)
+def test_header_with_a_wrong_size_is_an_error(value: bytes, message: str) -> None:
+    with pytest.raises(TarError, match=message):
+        read_all(change_header(WHOLE, 1536, slice(124, 136), value))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"12 path=x", b"99 path=x\n", b"path=x\n", b"9 path=xy\n", b"0 path=x\n", b"10 path-x\n", b"16 size=-5000000\n"],
+)
+def test_broken_pax_header_is_an_error(record: bytes) -> None:
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, len(record)
+    data = header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0") + WHOLE
+    with pytest.raises(TarError, match=r"a pax header is broken|expected a number of bytes"):
+        read_all(data)
+
+
+def test_long_name_without_a_member_is_an_error() -> None:
+    data = tars.pack([(LONG, b"")], format=tarfile.GNU_FORMAT)
+    with pytest.raises(TarError, match="long name belongs to no member at byte offset 1024"):
+        read_all(data[:1024] + bytes(1024))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_mutated_tars_give_members_inside_the_file_or_an_error(data: st.DataObject) -> None:
+    format = data.draw(st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
+    members = [("a.jpg", b"x" * 600), (LONG, b"y" * 10), ("käse.jpg", b""), ("b.cls", b"7")]
+    mutated = bytearray(tars.pack(members, format=format))
+    for _ in range(data.draw(st.integers(0, 4))):
+        position = data.draw(st.integers(0, len(mutated) - 1))
+        mutated[position] = data.draw(st.integers(0, 255))
+        if data.draw(st.booleans()):  # a checksum that is right, so that what is behind it is looked at
+            start = position // 512 * 512
+            mutated[:] = change_header(bytes(mutated), start, slice(0, 0), b"")
+    cut = bytes(mutated[: data.draw(st.integers(0, len(mutated)))])
+    try:
+        found = read_all(cut)
+    except TarError as e:
+        assert 0 <= e.offset <= len(cut)
+        return
+    assert all(0 <= each.offset <= each.offset + each.size <= len(cut) for each in found if each.kind == "file")

@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import posixpath
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from imagebeam import errors, plural, storage
+from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.arrays import unpacked_content
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats.parquet import columns, pages
 from imagebeam.transforms.packed import broken_content, gzip_content, parquet_content
-from imagebeam.transforms.sources import (
-    containers,
-    image_source,
-    parquet_columns,
-    parquet_pages,
-    range_window,
-    table_rows,
-)
+from imagebeam.transforms.sources import class_files, containers, image_source, range_window, table_rows
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
 _TAIL_BYTES = 8  # length of the footer, and the magic number
@@ -39,23 +36,55 @@ _SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "te
 
 
 @dataclasses.dataclass(frozen=True)
+class Parquet(base_format.Format):
+    """Parquet files that hold the bytes of images, as on the Hugging Face Hub."""
+
+    ABOUT: ClassVar[str] = "Parquet files with the bytes of images"
+    PRESETS: ClassVar[tuple[str, ...]] = ("parquet",)
+
+    image: str | None = None
+    """Column with the images: their bytes, or a struct with the field `bytes`. By default the only column of images."""
+    key: str | None = None
+    """Column with the stable id, such as `image.path`; by default the file's path and the row's number."""
+
+    def gives(self) -> base_format.Gives:
+        return base_format.Gives(columns=True, takes=frozenset({"include"}))
+
+    def open(self, request: base_format.Request) -> ParquetSource:
+        """Returns the source, after a look at the first file."""
+        found = ParquetSource.find(request.uri, request.include, request.output)
+        fields = dataclasses.replace(request.fields, key=self.key)
+        source = ParquetSource(*found, fields, self.image, request.label_kind == "class")
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            layout = source.layout
+        if layout.names:
+            class_files.check_names(layout.names, f"the metadata of {layout.uri!r}")
+        return source
+
+    @classmethod
+    def advise_on_file(cls, uri: str) -> str:
+        advice = "for Parquet with the bytes of images set source.by: parquet, with their paths source.by: manifest"
+        return advice if ParquetSource.is_one_by_name(posixpath.basename(uri)) else ""
+
+
+@dataclasses.dataclass(frozen=True)
 class ParquetSource(elements.PickledFields, containers.ContainerSource):
     """The Parquet files of a folder."""
 
-    NOUN = parquet_columns.NOUN
+    NOUN = columns.NOUN
     FILE_NAME = re.compile(r".+\.(parquet|pq)")
     EXPECTED = "a file whose name ends in .parquet"
     CELL = "column"
     KEY_OPTION = "source.parquet.key"
 
-    image: str = ""  # column with the images; "" finds it
+    image: str | None = None  # column with the images; None finds it
     names_classes: bool = True  # replace the ids in the label's column by the names of the classes, if these are known
 
     def facts(self) -> image_source.SourceFacts:
         return image_source.SourceFacts(class_names=self.layout.names or None, notes=self.layout.notes)
 
     @functools.cached_property
-    def layout(self) -> parquet_columns.Layout:
+    def layout(self) -> columns.Layout:
         """Returns what the first file holds, by which the others are checked.
 
         Raises:
@@ -79,26 +108,26 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
             _check_ends(container)
             with parquet_content.open_parquet(container.uri) as parquet:
                 try:
-                    yield from self._scan_rows(container, parquet, self._lay_out(container, parquet))
+                    layout = self._lay_out(container, parquet)
+                    yield from self._scan_rows(container, parquet, layout)
                 except errors.ConfigError as e:
-                    yield containers.ListingProblem(str(e))
+                    raise containers.ContainerError(str(e)) from e
         except broken_content.BrokenContentError as e:
-            yield containers.ListingProblem(f"{self.NOUN} {container.uri!r} {e.detail}")
+            raise containers.ContainerError(f"{self.NOUN} {container.uri!r} {e.detail}") from e
 
     def _scan_rows(
-        self, container: containers.Container, parquet: Any, layout: parquet_columns.Layout
+        self, container: containers.Container, parquet: Any, layout: columns.Layout
     ) -> Iterator[containers.Found]:
         if layout.names != self.layout.names:
-            here, first = parquet_columns.few(layout.names), parquet_columns.few(self.layout.names)
-            yield containers.ListingProblem(
+            here, first = columns.few(layout.names), columns.few(self.layout.names)
+            raise containers.ContainerError(
                 f"{self.NOUN} {container.uri!r} names the classes in the column {self.fields.label!r} {here or 'not'}, "
                 f"the first file names them {first or 'not'}: convert them apart, or set label.type: int, which keeps "
                 "the numbers"
             )
-            return
         places = _Places(container, parquet, layout.image)
         split = _split_of(container)
-        cells_of = parquet_columns.CellReader(self.fields, layout, split)
+        cells_of = columns.CellReader(self.fields, layout, split)
         number = 0
         for group in range(parquet.metadata.num_row_groups):
             rows = cells_of.rows(parquet, group)
@@ -109,13 +138,13 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
                     raise parquet_content.BrokenParquetError(elements.Reason.CORRUPT, detail)
                 yield self._make(container, number, place, cells, places)
                 number += 1
-        yield containers.Cells(frozenset({*layout.columns, *([parquet_columns.SPLIT] if split else [])}))
+        yield containers.Cells(frozenset({*layout.columns, *([columns.SPLIT] if split else [])}))
 
     def _make(
         self,
         container: containers.Container,
         number: int,
-        place: parquet_pages.Place | None,
+        place: pages.Place | None,
         cells: Mapping[str, Any] | table_rows.BadRowError,
         places: _Places,
     ) -> elements.ImageRef | elements.Reject:
@@ -123,13 +152,12 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
             if isinstance(cells, table_rows.BadRowError):
                 raise cells
             if place is None:
-                raise table_rows.BadRowError(
-                    elements.Reason.BAD_ROW,
+                raise containers.bad_row(
                     f"column {places.column!r} is empty; where images are named by path alone, store their bytes: "
-                    "Dataset.to_parquet of `datasets` does",
+                    "Dataset.to_parquet of `datasets` does"
                 )
             ref = elements.ImageRef(
-                self._key(container, number, cells),
+                self.key_of(container, number, cells),
                 container.uri if places.are_located else places.unpacked,
                 place.size,
                 container.version,
@@ -142,18 +170,9 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
             key = f"{container.path}/{number}"
             return elements.Reject(key, container.uri, "list", e.reason, f"row {number} of {container.uri}: {e.detail}")
 
-    def _lay_out(self, container: containers.Container, parquet: Any) -> parquet_columns.Layout:
+    def _lay_out(self, container: containers.Container, parquet: Any) -> columns.Layout:
         label = self.fields.label if self.names_classes else None
-        return parquet_columns.lay_out(container.uri, parquet, self.image, label)
-
-    def _key(self, container: containers.Container, number: int, cells: Mapping[str, Any]) -> str:
-        if self.fields.key is None:
-            return f"{container.path}/{number}"
-        key = table_rows.text_in(cells, self.fields.key)
-        if not key:
-            detail = f"column {self.fields.key!r} (source.parquet.key) is empty"
-            raise table_rows.BadRowError(elements.Reason.BAD_ROW, detail)
-        return key
+        return columns.lay_out(container.uri, parquet, self.image, label)
 
 
 class _Places:
@@ -164,11 +183,11 @@ class _Places:
         self.unpacked = unpacked_content.part_of(container.uri, column)
         self.are_located = True  # of the last image: else its place is in the unpacked column
         self._container, self._parquet = container, parquet
-        self._index = parquet_columns.index_of(parquet, column)
+        self._index = columns.index_of(parquet, column)
         self._read = range_window.open_window(container.uri, container.size, container.version).read
         self._num_bytes = 0  # of the values before, in the unpacked column
 
-    def in_group(self, group: int) -> Iterator[parquet_pages.Place | None]:
+    def in_group(self, group: int) -> Iterator[pages.Place | None]:
         """Yields the place of each image in a row group, None for null.
 
         Raises:
@@ -178,42 +197,30 @@ class _Places:
         found = 0
         chunk = self._chunk(group)
         self.are_located = chunk is not None
-        if chunk is not None:
-            places = parquet_pages.locate_values(self._read, chunk)
-            try:
-                for place in places:
-                    found += 1
-                    self._num_bytes += place.size if place else 0
-                    yield place
-            except parquet_pages.NotLocatedError:
-                self.are_located = False
+        try:
+            for place in pages.locate_values(self._read, chunk) if chunk is not None else ():
+                found += 1
+                self._num_bytes += place.size if place else 0
+                yield place
+        except pages.NotLocatedError:
+            self.are_located = False
         if not self.are_located:
-            found = yield from self._after_unpacking(group, found)
+            for size in itertools.islice(parquet_content.value_sizes(self._parquet, self.column, group), found, None):
+                found += 1
+                yield None if size is None else pages.Place(size, self._num_bytes, size)
+                self._num_bytes += size or 0
         if found != num_rows:
             detail = f"holds {plural.count(found, 'image')} in row group {group}, its footer says {num_rows:,}"
             raise parquet_content.BrokenParquetError(elements.Reason.CORRUPT, f"{detail}: fetch it again")
 
-    def _after_unpacking(self, group: int, skipped: int) -> Generator[parquet_pages.Place | None, None, int]:
-        """Yields the places in the unpacked column of a row group's images after the first ones; returns how many."""
-        import pyarrow.compute
-
-        found = 0
-        for values in parquet_content.binary_values(self._parquet, self.column, group):
-            for size in pyarrow.compute.binary_length(values).to_pylist():
-                found += 1
-                if found > skipped:
-                    yield None if size is None else parquet_pages.Place(size, self._num_bytes, size)
-                    self._num_bytes += size or 0
-        return found
-
-    def _chunk(self, group: int) -> parquet_pages.Chunk | None:
+    def _chunk(self, group: int) -> pages.Chunk | None:
         """Returns where the column lies in a row group; None if its pages are of a kind that only pyarrow reads."""
         if self._index is None:
             return None
         about = self._parquet.metadata.row_group(group).column(self._index)
         column = self._parquet.schema.column(self._index)
         if (
-            about.compression not in parquet_columns.READABLE
+            about.compression not in columns.READABLE
             or column.max_repetition_level
             or column.physical_type != "BYTE_ARRAY"
         ):
@@ -224,8 +231,8 @@ class _Places:
         end = start + about.total_compressed_size
         if not len(_MAGIC) <= start <= end <= self._container.size - _TAIL_BYTES:
             return None
-        is_snappy = parquet_columns.READABLE[about.compression]
-        return parquet_pages.Chunk(start, end, about.num_values, is_snappy, column.max_definition_level)
+        is_snappy = columns.READABLE[about.compression]
+        return pages.Chunk(start, end, about.num_values, is_snappy, column.max_definition_level)
 
 
 def _split_of(container: containers.Container) -> str | None:

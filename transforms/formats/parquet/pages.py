@@ -62,7 +62,7 @@ def locate_values(read: Read, chunk: Chunk) -> Iterator[Place | None]:
         OSError: if the file cannot be read.
     """
     at, found = chunk.start, 0
-    dictionary: Sequence[Place] | None = None
+    dictionary: Sequence[Place] = ()
     while found < chunk.num_values:
         header, at = _read_header(read, at, chunk.end)
         kind, stored = header.get(1), _number(header, 3)
@@ -88,11 +88,11 @@ def _locate_in_page(
     header: dict[int, Any],
     about: dict[int, Any],
     chunk: Chunk,
-    dictionary: Sequence[Place] | None,
+    dictionary: Sequence[Place],
 ) -> Iterator[Place | None]:
     is_second = header[1] == _DATA_2
     encoding, count = about.get(4 if is_second else 2), _count(about)
-    _check(encoding == _PLAIN or (encoding in _BY_INDEX and dictionary is not None), "an unknown encoding of values")
+    _check(encoding == _PLAIN or encoding in _BY_INDEX, "an unknown encoding of values")
     if is_second:  # levels are before the values, never compressed
         num_levels = _number(about, 5)
         _check(num_levels <= header[3] and about.get(6) == 0, "other levels")
@@ -107,22 +107,16 @@ def _locate_in_page(
             (num_levels,) = _LENGTH.unpack(page.read(0, _LENGTH.size))
             start = _LENGTH.size + num_levels
             levels = page.read(_LENGTH.size, num_levels)
-    is_there: list[bool] | None = None  # None: all are
-    num_there = count
-    if chunk.max_level:
-        decoded = decode_levels(levels, chunk.max_level.bit_length(), count)
-        if any(level != chunk.max_level for level in decoded):
-            is_there = [level == chunk.max_level for level in decoded]
-            num_there = sum(is_there)
+    decoded = decode_levels(levels, chunk.max_level.bit_length(), count) if chunk.max_level else []
+    num_there = decoded.count(chunk.max_level) if chunk.max_level else count
     places = page.values(start, num_there) if encoding == _PLAIN else _by_index(page, start, num_there, dictionary)
-    if is_there is None:
+    if num_there == count:
         yield from places
     else:
-        yield from (next(places) if there else None for there in is_there)
+        yield from (next(places) if level == chunk.max_level else None for level in decoded)
 
 
-def _by_index(page: _Page, start: int, count: int, dictionary: Sequence[Place] | None) -> Iterator[Place]:
-    assert dictionary is not None
+def _by_index(page: _Page, start: int, count: int, dictionary: Sequence[Place]) -> Iterator[Place]:
     if not count:
         return
     data = page.read(start, page.num_bytes - start)
@@ -179,7 +173,7 @@ class _Page:
             NotLocatedError: if it leaves the page.
         """
         _check(0 <= length <= self.num_bytes - offset, "a value that leaves its page")
-        data = self._read_at(offset, length)
+        data = self._read(self._start + offset, length)
         _check(len(data) == length, "a page that is cut short")
         return data
 
@@ -194,9 +188,6 @@ class _Page:
             at += size
         _check(at == self.num_bytes, "a page with more bytes than its values have")
 
-    def _read_at(self, offset: int, length: int) -> bytes:
-        return self._read(self._start + offset, length)
-
     def _place(self, offset: int, size: int) -> Place:
         return Place(size, self._start + offset, size)
 
@@ -207,17 +198,14 @@ class _SnappyPage(_Page):
     def __init__(self, data: bytes, start: int, num_bytes: int):
         _check(num_bytes <= MAX_PAGE_BYTES and len(data) <= MAX_PAGE_BYTES, "a page of more than 1 GB")
         blocks = snappy_blocks.find_blocks(data, num_bytes)
-        _check(blocks is not None, "Snappy that is damaged, or in blocks of another size")
-        assert blocks is not None
-        self._blocks = blocks
-        super().__init__(lambda _, __: b"", start, num_bytes)
+        if blocks is None:
+            raise NotLocatedError("Snappy that is damaged, or in blocks of another size")
         try:
-            self._plain = snappy_blocks.decode(data, num_bytes)
+            plain = snappy_blocks.decode(data, num_bytes)
         except OSError as e:
             raise NotLocatedError("Snappy that is damaged") from e
-
-    def _read_at(self, offset: int, length: int) -> bytes:
-        return self._plain[offset : offset + length]
+        self._blocks = blocks
+        super().__init__(lambda at, length: plain[at - start : at - start + length], start, num_bytes)
 
     def _place(self, offset: int, size: int) -> Place:
         first, last = offset // snappy_blocks.BLOCK_BYTES, -(-(offset + size) // snappy_blocks.BLOCK_BYTES)
@@ -247,15 +235,15 @@ def _count(about: dict[int, Any]) -> int:
 
 def _number(fields: dict[int, Any], number: int) -> int:
     found = fields.get(number)
-    _check(isinstance(found, int) and found >= 0, "a page header without a number that it must have")
-    assert isinstance(found, int)
+    if not isinstance(found, int) or found < 0:
+        raise NotLocatedError("a page header without a number that it must have")
     return found
 
 
 def _struct(fields: dict[int, Any], number: int) -> dict[int, Any]:
     found = fields.get(number)
-    _check(isinstance(found, dict), "a page without its header")
-    assert isinstance(found, dict)
+    if not isinstance(found, dict):
+        raise NotLocatedError("a page without its header")
     return found
 
 
@@ -282,26 +270,23 @@ def _read_header(read: Read, at: int, end: int) -> tuple[dict[int, Any], int]:
 
 
 def _read_struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
+    """Returns the fields of a struct by number, and where it ends. IndexError: the bytes end early."""
     fields: dict[int, Any] = {}
     number = 0
     _check(depth < _MAX_DEPTH, "a page header of too many levels")
-    while True:
-        head = data[at]
+    while head := data[at]:
+        kind = head & 0xF
         at += 1
-        if not head:
-            return fields, at
         if head >> 4:
             number += head >> 4
         else:
             number, at = _zigzag(data, at)
-        kind = head & 0xF
         if kind in (1, 2):  # a boolean is in its kind
             fields[number] = kind == 1
-        elif kind in (3, 4, 5, 6):
-            if kind == 3:
-                fields[number], at = data[at], at + 1
-            else:
-                fields[number], at = _zigzag(data, at)
+        elif kind == 3:
+            fields[number], at = data[at], at + 1
+        elif kind in (4, 5, 6):
+            fields[number], at = _zigzag(data, at)
         elif kind == 8:  # bytes: statistics, which are not needed
             length, at = _varint(data, at)
             at += length
@@ -310,6 +295,7 @@ def _read_struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]
             fields[number], at = _read_struct(data, at, depth + 1)
         else:
             raise NotLocatedError(f"a page header with a field of type {kind}")
+    return fields, at + 1
 
 
 def _zigzag(data: bytes, at: int) -> tuple[int, int]:
@@ -318,14 +304,10 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if at >= len(data):
-            raise IndexError("the number ends early")
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
+    number = 0
+    for shift in range(0, 64, 7):
+        number |= (data[at] & 0x7F) << shift
         at += 1
-        if byte < 0x80:
+        if data[at - 1] < 0x80:
             return number, at
-        shift += 7
-        _check(shift < 64, "a number of more than 64 bits")
+    raise NotLocatedError("a number of more than 64 bits")

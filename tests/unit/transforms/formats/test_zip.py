@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import ImageRef, Reason
+from imagebeam.transforms.formats import zip as zip_format
 from imagebeam.transforms.packed import broken_content, zip_members
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import zip as zip_source
-from imagebeam.transforms.sources import zip_directory
 from tests import image_sets, tars
 
 JPEG = image_sets.make_image(1)
@@ -35,7 +34,7 @@ def write(path: pathlib.Path, members: Sequence[tuple[Any, bytes]], method: int 
 
 
 def list_zip(path: pathlib.Path, **options: Any) -> tars.Listed:
-    return tars.list_all(zip_source.ZipSource(str(path.parent), archive=path.name, **options))
+    return tars.list_all(zip_format.ZipSource(str(path.parent), archive=path.name, **options))
 
 
 def fetch(refs: Sequence[ImageRef]) -> list[bytes | read_ahead.ReadError]:
@@ -70,7 +69,7 @@ def test_archives_of_a_folder_are_folders_of_their_names(tmp_path: pathlib.Path)
     write(tmp_path / "test.zip", [("test/a.jpg", JPEG), ("test/b.jpg", JPEG)])  # not test/test/a.jpg
     write(tmp_path / "more" / "x.ZIP", [("a.jpg", JPEG)])
     (tmp_path / "a.jpg").write_bytes(JPEG)
-    found = tars.list_all(zip_source.ZipSource(str(tmp_path)))
+    found = tars.list_all(zip_format.ZipSource(str(tmp_path)))
     assert [ref.key for ref in found.refs] == ["more/x/a.jpg", "test/a.jpg", "test/b.jpg", "train/cat/a.jpg"]
     assert (found.passed_over, found.problems) == ({"other_file": 1}, [])
     assert fetch(found.refs) == [JPEG] * 4
@@ -79,22 +78,13 @@ def test_archives_of_a_folder_are_folders_of_their_names(tmp_path: pathlib.Path)
 def test_remote_archive_is_listed_by_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
-    from imagebeam.storage import fsspec_files
-
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for index in range(3000):
             archive.writestr(f"cat/{index}.jpg", JPEG)
     fsspec.filesystem("memory").pipe("/zips/a.zip", buffer.getvalue())
-    requests = []
-    read = fsspec_files.FsspecStorage._read
-
-    def counted(self: Any, uri: str, offset: int, length: int, version: int) -> bytes:
-        requests.append((offset, length))
-        return read(self, uri, offset, length, version)
-
-    monkeypatch.setattr(fsspec_files.FsspecStorage, "_read", counted)
-    found = tars.list_all(zip_source.ZipSource("memory://zips", archive="a.zip"))
+    requests = tars.count_requests(monkeypatch)
+    found = tars.list_all(zip_format.ZipSource("memory://zips", archive="a.zip"))
     assert (len(found.refs), found.problems) == (3000, [])
     listing = len(requests)
     assert listing <= 5
@@ -286,11 +276,11 @@ def test_changed_bytes_never_raise_anything_else(tmp_path_factory: pytest.TempPa
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(content)
     try:
-        for member in zip_directory.read_members(str(path)):
+        for member in zip_format.read_members(str(path)):
             start, size = member.entry.header_offset, member.entry.file_size
             if size < 10_000:
                 assert len(zip_members.unpack(bytes(content[start : start + member.length]), size)) == size
-    except (zip_directory.ZipError, broken_content.BrokenContentError):
+    except (zip_format.ZipError, broken_content.BrokenContentError):
         pass
 
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.formats import tfrecord
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import table_rows, tfrecord
+from imagebeam.transforms.sources import table_rows
 from tests import foreign_shards, image_sets, tars
 
 JPEG = image_sets.make_image(1)
@@ -238,7 +239,7 @@ def test_shapes_and_base64_of_each_record_are_checked(tmp_path: pathlib.Path) ->
         tmp_path / "train-00000-of-00001.tfrecord",
         [recorded(0), recorded(1, image_width=7), recorded(2, image_height=[4, 4]), recorded(3, image_channels=b"3")],
     )
-    found = list_records(tmp_path, image="image", shape=keys, is_base64=True)
+    found = list_records(tmp_path, options=tfrecord.Tfrecord(image="image", raw_shape=keys, base64=True))
     assert [(ref.key[-1], ref.expected) for ref in found.refs] == [("0", (4, 6))]
     wrong, several, text = (reject.detail for reject in found.rejects)
     assert wrong.endswith("the image has 72 bytes, and image_height, image_width, image_channels are 4, 7 and 3")
@@ -252,13 +253,6 @@ def test_record_whose_length_looks_like_gzip_is_read(tmp_path: pathlib.Path) -> 
     write(tmp_path / "x.tfrecord", [record])
     assert (tmp_path / "x.tfrecord").read_bytes()[:2] == b"\x1f\x8b"
     assert len(list_records(tmp_path).refs) == 1
-
-
-def test_feature_that_no_record_has_is_a_problem(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "x.tfrecord", images(2))
-    (problem,) = list_records(tmp_path, fields=table_rows.RowFields(label="label", split="split")).problems
-    known = "image/class/label, image/encoded, image/key"
-    assert f"has the feature 'label', 'split'; found are {known}; set label.column" in problem
 
 
 def test_unused_features_are_not_read(tmp_path: pathlib.Path) -> None:
@@ -295,3 +289,46 @@ def test_mutated_files_give_references_rejects_and_problems(
     assert found.problems or len(found.refs) + len(found.rejects) == 3 or len(cut) < len(mutated)
     assert all(0 <= ref.offset <= ref.offset + ref.length <= len(cut) for ref in found.refs)
     json.dumps([reject._asdict() for reject in found.rejects])
+
+
+@pytest.mark.parametrize(
+    ("path", "split", "number", "total"),
+    [
+        ("train-00000-of-01024", "train", 0, 1024),
+        ("validation-00127-of-00128", "validation", 127, 128),
+        ("train-00000-of-00016.tfrecord", "train", 0, 16),
+        ("mnist-test.tfrecord-00000-of-00001", "test", 0, 1),
+        ("my_set-extra.tfrecord-00001-of-00002", "extra", 1, 2),
+        ("flowers_train_00003-of-00005.tfrecord", "train", 3, 5),
+        ("coco_val.record-00000-of-00010", "val", 0, 10),
+        ("val2017-00000-of-00032.tfrecord", "val2017", 0, 32),
+        ("Train-00000-of-00001.tfrecord.gz", "train", 0, 1),
+        ("pets_00000_of_00002.tfrecord", "pets", 0, 2),
+        ("train.record", "train", -1, 0),
+        ("test.tfrecords", "test", -1, 0),
+        ("train_0007.tfrecord", "train", 7, 0),
+        ("val12.tfrec", "val12", -1, 0),
+        ("validation/00-512x512-798.tfrec", "validation", 798, 0),
+        ("tfrecords-jpeg-512x512/test/01-512x512-462.tfrec", "test", 462, 0),
+        ("validation_tfrecords/part-00000-of-00004", "validation", 0, 4),
+        ("data.tfrecord", "train", -1, 0),
+        ("train", "train", -1, 0),
+        ("blood cells (1)-00000-of-00001", "blood_cells_1", 0, 1),
+    ],
+)
+def test_split_and_number_of_a_path(path: str, split: str, number: int, total: int) -> None:
+    named = tfrecord.parse_path(path)
+    assert (named.split, named.number, named.total) == (split, number, total)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "split"),
+    [
+        (r"^(a|b)_", "a_1.tfrecord", "a"),
+        (r"^(a|b)_", "c_1.tfrecord", None),
+        (r"(x)?(?P<split>ours|theirs)", "theirs.tfrecord", "theirs"),
+        (r"^[^/]+", "fold 1/0.tfrecord", "fold_1"),
+    ],
+)
+def test_split_by_the_users_pattern(pattern: str, path: str, split: str | None) -> None:
+    assert tfrecord.split_by(re.compile(pattern), path) == split

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam.transforms import elements
+from imagebeam.transforms.formats.parquet import pages
 from imagebeam.transforms.packed import snappy_blocks
-from imagebeam.transforms.sources import parquet_pages
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "as-datasets-writes": {"use_dictionary": False, "compression": "none", "write_page_index": True},
@@ -27,7 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def read_at(content: bytes, place: parquet_pages.Place) -> bytes:
+def read_at(content: bytes, place: pages.Place) -> bytes:
     data = content[place.offset : place.offset + place.length]
     if place.blocks is None:
         return data
@@ -35,19 +35,19 @@ def read_at(content: bytes, place: parquet_pages.Place) -> bytes:
     return plain[place.blocks.start : place.blocks.start + place.size]
 
 
-def locate(path: pathlib.Path, column: int = 0) -> list[parquet_pages.Place | None]:
+def locate(path: pathlib.Path, column: int = 0) -> list[pages.Place | None]:
     """Returns the places of all values of a column."""
     file = pyarrow.parquet.ParquetFile(path)
     level = file.schema.column(column).max_definition_level
     data = path.read_bytes()
-    found: list[parquet_pages.Place | None] = []
+    found: list[pages.Place | None] = []
     for group in range(file.metadata.num_row_groups):
         about = file.metadata.row_group(group).column(column)
         start = min(about.data_page_offset, about.dictionary_page_offset or about.data_page_offset)
         is_snappy = about.compression == "SNAPPY"
         end = start + about.total_compressed_size
-        chunk = parquet_pages.Chunk(start, end, about.num_values, is_snappy, level)
-        found += parquet_pages.locate_values(lambda offset, length: data[offset : offset + length], chunk)
+        chunk = pages.Chunk(start, end, about.num_values, is_snappy, level)
+        found += pages.locate_values(lambda offset, length: data[offset : offset + length], chunk)
     return found
 
 
@@ -86,7 +86,7 @@ def test_each_value_is_found_where_pyarrow_reads_it(kind: str, options: dict[str
 def test_other_encodings_are_left_to_pyarrow(encoding: str, tmp_path: pathlib.Path) -> None:
     options: Any = {"use_dictionary": False, "column_encoding": {"image": encoding}}
     pyarrow.parquet.write_table(pa.table({"image": [b"a", b"b"]}), tmp_path / "x.parquet", **options)
-    with pytest.raises(parquet_pages.NotLocatedError, match="encoding"):
+    with pytest.raises(pages.NotLocatedError, match="encoding"):
         locate(tmp_path / "x.parquet")
 
 
@@ -111,9 +111,9 @@ def test_numbers_in_runs_and_packed_bits_are_decoded(case: tuple[int, list[tuple
         else:
             encoded += bytes([length << 1]) + value.to_bytes((width + 7) // 8, "little")
             expected += [value] * length
-    assert parquet_pages.decode_levels(encoded, width, len(expected)) == expected
-    with pytest.raises(parquet_pages.NotLocatedError, match="end early"):
-        parquet_pages.decode_levels(encoded, width, len(expected) + 1)
+    assert pages.decode_levels(encoded, width, len(expected)) == expected
+    with pytest.raises(pages.NotLocatedError, match="end early"):
+        pages.decode_levels(encoded, width, len(expected) + 1)
 
 
 @functools.cache
@@ -132,11 +132,11 @@ def test_damaged_pages_are_not_located_or_lie_in_the_file(data: st.DataObject) -
     damaged = bytearray(small_file(name))
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, 200))] = data.draw(st.integers(0, 255))
-    chunk = parquet_pages.Chunk(4, len(damaged) // 2, 80, name != "as-datasets-writes", 1)
+    chunk = pages.Chunk(4, len(damaged) // 2, 80, name != "as-datasets-writes", 1)
     try:
-        for place in parquet_pages.locate_values(lambda at, length: bytes(damaged[at : at + length]), chunk):
+        for place in pages.locate_values(lambda at, length: bytes(damaged[at : at + length]), chunk):
             assert place is None or 0 <= place.offset <= place.offset + place.length <= len(damaged)
-    except parquet_pages.NotLocatedError:
+    except pages.NotLocatedError:
         pass
 
 
@@ -150,7 +150,7 @@ def test_header_of_a_page_is_read_whatever_its_length() -> None:
     about = b"\x15\x02\x15\x00\x15\x06\x15\x06\x1c" + statistics + b"\x00"
     header = b"\x15\x00\x15\x16\x15\x16\x2c" + about + b"\x00"
     data = plain[:4] + header + values
-    chunk = parquet_pages.Chunk(4, len(data), 1, False, 1)
-    (place,) = parquet_pages.locate_values(lambda at, length: data[at : at + length], chunk)
-    assert place == parquet_pages.Place(1, len(data) - 1, 1)
+    chunk = pages.Chunk(4, len(data), 1, False, 1)
+    (place,) = pages.locate_values(lambda at, length: data[at : at + length], chunk)
+    assert place == pages.Place(1, len(data) - 1, 1)
     assert elements.ImageRef("", "").blocks is place.blocks is None

@@ -13,8 +13,9 @@ from imagebeam import errors
 from imagebeam.transforms import elements
 from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.formats.parquet import parquet
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import containers, parquet, table_rows
+from imagebeam.transforms.sources import containers, table_rows
 from tests import parquet_files, tars
 
 RNG = random.Random(0)
@@ -68,7 +69,7 @@ def test_images_are_read_as_they_were_written(options: dict[str, Any], bare: boo
 def test_row_groups_of_both_kinds_in_one_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not located is read from the unpacked column, at the right place."""
     parquet_files.write(tmp_path / "x.parquet", [*IMAGES[:14], None, *IMAGES[14:]], row_group_size=10)
-    monkeypatch.setattr("imagebeam.transforms.sources.parquet_pages._MAX_PAGE_VALUES", 9)  # the last group has one
+    monkeypatch.setattr("imagebeam.transforms.formats.parquet.pages._MAX_PAGE_VALUES", 9)  # the last group has one
     found = list_all(tmp_path)
     assert [ref.blocks is None for ref in found.refs] == [True] * 29 + [False]
     assert read(found.refs) == IMAGES
@@ -207,14 +208,14 @@ def test_rows_without_bytes_are_rejects(tmp_path: pathlib.Path) -> None:
     assert read(found.refs) == [b"", b"x"]
     keyed = list_all(tmp_path, fields=table_rows.RowFields(key="image.path"))
     assert [reject.detail for reject in keyed.rejects[2:]] == [
-        f"row {row} of {path}: column 'image.path' (source.parquet.key) is empty" for row in (2, 3)
+        f"row {row} of {path}: column 'image.path' (source.parquet.key) has no value" for row in (2, 3)
     ]
 
 
 def test_column_of_images_is_found_or_named(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "x.parquet"
 
-    def layout_of(table: pa.Table, image: str = "") -> str:
+    def layout_of(table: pa.Table, image: str | None = None) -> str:
         pyarrow.parquet.write_table(table, path)
         return parquet.ParquetSource(str(tmp_path), image=image).layout.image
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import errors
+from imagebeam import errors, plural
 from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.packed import parquet_content
-from imagebeam.transforms.sources import hugging_face, table_rows
+from imagebeam.transforms.sources import containers, table_rows
 
 NOUN = "Parquet file"
 SPLIT = "split"  # cell of every row: the split in the file's path, unless a column has this name
@@ -29,38 +31,36 @@ class Layout(NamedTuple):
     notes: tuple[str, ...]  # what the user should know
 
 
-def lay_out(uri: str, parquet: Any, image: str, label: str | None) -> Layout:
+def lay_out(uri: str, parquet: Any, image: str | None, label: str | None) -> Layout:
     """Returns what a file holds.
 
     Args:
         uri: its address, for errors.
         parquet: a pyarrow.parquet.ParquetFile.
-        image: the column with the images; "" finds it.
+        image: the column with the images; None finds it.
         label: the column whose names of classes are wanted; None for none.
 
     Raises:
         ConfigError: if its column of images cannot be told.
     """
-    schema = parquet.schema_arrow
-    said = hugging_face.read_columns(parquet.metadata.metadata)
-    image = image or _find_image(uri, schema, said)
-    columns = tuple(_paths_in(schema))
+    columns, types = _types_in(parquet.schema_arrow)
+    said = read_columns(parquet.metadata.metadata)
+    image = image or _find_image(uri, parquet.schema_arrow.names, types, said)
     if image not in columns:
         raise errors.ConfigError(
             f"{NOUN} {uri!r} has no column {image!r}; its columns are {few(columns)}; set source.parquet.image"
         )
     _check_once(uri, columns, image)
     path = f"{image}.{BYTES}" if f"{image}.{BYTES}" in columns else image
-    if not _is_binary(_type_at(schema, path)):
+    if not _is_binary(types[path]):
         raise errors.ConfigError(
-            f"{NOUN} {uri!r}: column {image!r} holds {_type_at(schema, path)}, and images are "
+            f"{NOUN} {uri!r}: column {image!r} holds {types[path]}, and images are "
             f"binary, or a struct with a field {BYTES!r}; set source.parquet.image"
         )
     notes = []
     if said.problem:
         notes.append(
-            f"{uri}: the key {hugging_face.KEY.decode()!r} of its metadata {said.problem}, so the names of classes are "
-            "not known"
+            f"{uri}: the key {KEY.decode()!r} of its metadata {said.problem}, so the names of classes are not known"
         )
     if (compression := _compression_of(parquet, path)) not in READABLE:
         notes.append(
@@ -94,7 +94,7 @@ def holds_bytes(uri: str, column: str) -> bool:
     try:
         with parquet_content.open_parquet(uri) as parquet:
             schema = parquet.schema_arrow
-            return column in schema.names and _is_binary(_type_at(schema, f"{column}.{BYTES}"))
+            return column in schema.names and _is_binary(_types_in(schema)[1].get(f"{column}.{BYTES}"))
     except OSError:
         return False  # whatever reads it says why
 
@@ -112,37 +112,28 @@ class CellReader:
         for name in fields.needed:
             _check_once(layout.uri, layout.columns, name)
         self._needed = [name for name in fields.needed if name in known]
-        self._absent = [
-            name
-            for name in fields.needed
-            if name not in known
-            and name != SPLIT
-            and not any(column.name == name and column.missing == "default" for column in fields.columns)
-        ]
+        self._absent = [name for name in fields.required if name not in known and name != SPLIT]
 
     def rows(self, parquet: Any, group: int) -> Iterator[Mapping[str, Any] | table_rows.BadRowError]:
         """Yields the cells of each row of a row group by name, or why they cannot be used."""
         if self._absent:
-            detail = f"the file has no column {', '.join(map(repr, self._absent))}"
-            error = table_rows.BadRowError(elements.Reason.BAD_ROW, detail)
-            while True:
-                yield error
+            yield from itertools.repeat(
+                containers.bad_row(f"the file has no column {', '.join(map(repr, self._absent))}")
+            )
         if not self._needed:
-            while True:
-                yield {SPLIT: self._split}
+            yield from itertools.repeat({SPLIT: self._split})
         for batch in parquet.iter_batches(_ROWS_AT_ONCE, [group], self._needed, use_threads=False):
             try:
                 rows = batch.to_pylist()
             except (ValueError, OverflowError, TypeError) as e:
                 detail = f"the rows around it cannot be read ({parquet_content.explain(e)})"
                 error = table_rows.BadRowError(elements.Reason.BAD_VALUE, detail)
-                yield from (error for _ in range(batch.num_rows))
-                continue
-            for row in rows:
-                yield self._cells(row)
+                yield from itertools.repeat(error, batch.num_rows)
+            else:
+                yield from map(self._cells, rows)
 
     def _cells(self, row: Mapping[str, Any]) -> Mapping[str, Any] | table_rows.BadRowError:
-        cells = {SPLIT: self._split} | {name: _look_up(row, name) for name in self._needed}
+        cells = {SPLIT: self._split} | {name: containers.look_up(row, name) for name in self._needed}
         label = self._fields.label
         if self._names and label is not None:
             try:
@@ -157,7 +148,7 @@ class CellReader:
         """Returns the name of the class with an id."""
         if value is None or (isinstance(value, str) and value in self._names):
             return value
-        if value == hugging_face.NO_LABEL:
+        if value == NO_LABEL:
             raise table_rows.BadRowError(
                 elements.Reason.NO_LABEL,
                 f"column {self._fields.label!r} is -1, which `datasets` stores where the class is not published: leave "
@@ -171,71 +162,96 @@ class CellReader:
         return self._names[value]
 
 
-def _find_image(uri: str, schema: Any, said: hugging_face.Columns) -> str:
+def _find_image(uri: str, names: Sequence[str], types: Mapping[str, Any], said: Columns) -> str:
     """Returns the column of images: what the metadata say, else the only one of a fitting type.
 
     Raises:
         ConfigError: if there is none, or are several.
     """
-    known = set(schema.names)
-    found = [name for name in said.images if name in known]
-    if not found:
-        found = [
-            field.name
-            for field in schema
-            if field.type.num_fields and _is_binary(_type_at(schema, f"{field.name}.{BYTES}"))
-        ]
-    if not found:
-        found = [field.name for field in schema if _is_binary(field.type)]
+    found = (
+        [name for name in said.images if name in names]
+        or [name for name in names if _is_binary(types.get(f"{name}.{BYTES}"))]
+        or [name for name in names if _is_binary(types[name])]
+    )
     if len(found) == 1:
         return found[0]
     if found:
         detail = f"several columns of images, {few(found)}: name one in source.parquet.image"
     else:
-        detail = (
-            f"no column of images; its columns are {few(schema.names)}: where one holds paths, set source.by: manifest"
-        )
+        detail = f"no column of images; its columns are {few(names)}: where one holds paths, set source.by: manifest"
     raise errors.ConfigError(f"{NOUN} {uri!r} has {detail}")
 
 
-def _paths_in(schema: Any) -> Iterator[str]:
-    """Yields the names of all columns, and the paths of the fields of structs."""
-    waiting = [(field.name, field.type) for field in schema]
-    for path, type_ in waiting:
-        yield path
-        if _is_struct(type_):
-            waiting += [(f"{path}.{field.name}", field.type) for field in type_]
-
-
-def _type_at(schema: Any, path: str) -> Any:
-    """Returns the type of a column or of a field of a struct; None if there is none."""
-    if schema.get_field_index(path) >= 0:
-        return schema.field(path).type
-    name, dot, field = path.rpartition(".")
-    above = _type_at(schema, name) if dot else None
-    if above is None or not _is_struct(above) or above.get_field_index(field) < 0:
-        return None
-    return above.field(field).type
-
-
-def _is_struct(type_: Any) -> bool:
+def _types_in(schema: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Returns the names of all columns and the paths of the fields of structs, and the type of each."""
     import pyarrow.types
 
-    return bool(pyarrow.types.is_struct(type_))
+    found = [(field.name, field.type) for field in schema]
+    for path, type_ in found:
+        if pyarrow.types.is_struct(type_):
+            found += [(f"{path}.{field.name}", field.type) for field in type_]
+    return tuple(path for path, _ in found), dict(reversed(found))  # a column counts before a field of its path
 
 
 def _is_binary(type_: Any) -> bool:
     return type_ is not None and str(type_) in ("binary", "large_binary", "binary_view")
 
 
-def _look_up(row: Mapping[str, Any], path: str) -> Any:
-    if path in row:
-        return row[path]
-    first, dot, rest = path.partition(".")
-    inner = row.get(first) if dot else None
-    return _look_up(inner, rest) if isinstance(inner, Mapping) else None
-
-
 def few(names: Sequence[str]) -> str:
     """Names the first of several."""
-    return ", ".join(map(repr, names[:_MAX_NAMED])) + (", ..." if len(names) > _MAX_NAMED else "")
+    return plural.name_some([*map(repr, names)], _MAX_NAMED)
+
+
+# --- what Hugging Face says of columns --------------------------------------------------------------------------------
+#
+# Source: https://github.com/huggingface/datasets (src/datasets/features: Features.to_dict, ClassLabel, Image); the key
+# `huggingface` of the file's metadata holds {"info": {"features": {"label": {"names": [...], "_type": "ClassLabel"}}}}.
+
+KEY = b"huggingface"
+NO_LABEL = -1  # id of the class in splits whose classes are not published
+
+
+class Columns(NamedTuple):
+    """What is said of the columns of a file."""
+
+    images: tuple[str, ...] = ()  # columns of images
+    names: Mapping[str, tuple[str, ...]] = {}  # of classes, by column of their ids
+    problem: str = ""  # why it cannot be used; "" if it can, or nothing is said
+
+
+def read_columns(metadata: Mapping[bytes, bytes] | None) -> Columns:
+    """Returns what the metadata of a file say of its columns; nothing if they have no such key."""
+    data = (metadata or {}).get(KEY)
+    if data is None:
+        return Columns()
+    try:
+        found = json.loads(data)
+        features = found["info"]["features"]
+        described = list(features.items())
+    except (ValueError, RecursionError) as e:
+        return Columns(problem=f"is not JSON ({str(e)[:100]})")
+    except (KeyError, TypeError, AttributeError):
+        return Columns(problem="has no info.features")
+    images = tuple(name for name, feature in described if _type_of(feature) == "Image")
+    names = {}
+    for name, feature in described:
+        inner = _element_of(feature)
+        if _type_of(inner) == "ClassLabel" and isinstance(inner, dict):
+            listed = inner.get("names")
+            if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+                return Columns(images, problem=f"has no list of names for the column {name!r}")
+            names[name] = tuple(listed)
+    return Columns(images, names)
+
+
+def _type_of(feature: Any) -> Any:
+    return feature.get("_type") if isinstance(feature, dict) else None
+
+
+def _element_of(feature: Any) -> Any:
+    """Returns the feature of the elements of a list, or the feature itself."""
+    if isinstance(feature, Sequence) and not isinstance(feature, str) and len(feature) == 1:
+        return feature[0]
+    if _type_of(feature) in ("Sequence", "List", "LargeList"):
+        return feature.get("feature")
+    return feature

@@ -1,0 +1,1 @@
+"""Parquet files that hold the bytes of images."""
