@@ -12,7 +12,7 @@ from imagebeam import errors, example, features, plural, records, shard_names, s
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.images import structure, image_formats
+from imagebeam.transforms.images import image_formats, structure
 from imagebeam.transforms.packed import gzip_content
 from imagebeam.transforms.sources import containers, image_source, table_rows
 
