@@ -47,23 +47,6 @@ def test_presets_that_it_detects_exist_and_are_in_the_recipes(by: str) -> None:
     assert not presets or any(config_lib.load_config(name).source.by == by for name in presets)
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("a.TGZ", "for a file whose name ends in .tar or .tar.gz set source.by: tar"),
-        (
-            "train-00000-of-00010",
-            "with .tfrecord in its name, or named as train-00000-of-00010 set source.by: tfrecord",
-        ),
-        ("train-00000-of-00010.parquet", "set source.by: parquet, with their paths source.by: manifest"),
-        ("notes.txt", ""),
-    ],
-)
-def test_one_format_at_most_says_what_to_set_for_a_file(name: str, advice: str) -> None:
-    found = [text for by in FORMATS if (text := format_of(by).advise_on_file(f"/data/{name}"))]
-    assert [text.endswith(advice) for text in found] == [True] * bool(advice)
-
-
 def test_refused_settings_are_those_of_a_config() -> None:
     config = config_lib.load_config()
     for by in FORMATS:
