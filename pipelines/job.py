@@ -215,7 +215,7 @@ def _advise_on_folders(config: config_lib.Config, source: image_source.ImageSour
             "label.by: directory takes the folder in the path; for a column of the table set label.by: column "
             f"and label.column (its columns are {', '.join(map(repr, names))}), without labels label.by: none"
         )
-    if not config.source.gives().folders:
+    if config.source.by not in ("files", "listing", "zip"):
         return "set label.by: column and label.column, or label.by: none"
     by_directory = config.split.by == "directory"
     below = "'*/*/*'" if by_directory else "'*/*'"

@@ -11,8 +11,9 @@ from imagebeam.pipelines.recognize import boxes_as_classes
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features
 from imagebeam.transforms.arrays import array_names
-from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats import base_format, tar, tfrecord
 from imagebeam.transforms.formats import zip as zip_format
+from imagebeam.transforms.formats.parquet import parquet
 from imagebeam.transforms.images import class_masks, structure
 from imagebeam.transforms.packed import broken_content
 from imagebeam.transforms.sources import (
@@ -173,9 +174,11 @@ def _advise_on_file(uri: str) -> str:
     if saved_listing.is_listing(uri):
         return f"it is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
     name = posixpath.basename(uri)
-    for format in map(base_format.format_of, base_format.FORMATS):
-        if advice := format.advise_on_file(uri):
-            return advice
+    if parquet.ParquetSource.FILE_NAME.fullmatch(name):
+        return "for Parquet with the bytes of images set source.by: parquet, with their paths source.by: manifest"
+    for by, source in (("tar", tar.TarSource), ("tfrecord", tfrecord.TfrecordSource)):
+        if source.FILE_NAME.fullmatch(name):
+            return f"for {source.EXPECTED} set source.by: {by}"
     if name.endswith(array_names.ENDS[: -len(array_names.PICKLED)]):
         return "for images that are rows of arrays set source.by: arrays, as the presets npz, hdf5, svhn and emnist do"
     if name.lower().endswith(array_names.CSV) and _holds_pixels(uri):

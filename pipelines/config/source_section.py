@@ -144,8 +144,8 @@ class _SharedKeys(pydantic.BaseModel):
 
 
 _UNPORTED = {
-    "files": format_lib.Gives(folders=True, takes=frozenset({"include", "pattern", "masks"})),
-    "listing": format_lib.Gives(folders=True, takes=frozenset({"pattern", "masks"})),
+    "files": format_lib.Gives(takes=frozenset({"include", "pattern", "masks"})),
+    "listing": format_lib.Gives(takes=frozenset({"pattern", "masks"})),
     "idx": format_lib.Gives(columns=True, splits=True),
     "arrays": format_lib.Gives(columns=True, splits=True),
 }

@@ -45,7 +45,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "reports": {"html_report", "images", "shard", "snapshots", "updates"},
         "publish": {"output", "shard"},
         "commit": {"classes", "duplicates", "images", "output", "plan", "publish", "reports", "shard", "updates"},
-        "indexing": {"images", "publish", "shard", "sources"},
+        "indexing": {"formats", "images", "publish", "shard"},
     },
 }
 WITHOUT_BEAM = (

@@ -19,7 +19,6 @@ from imagebeam.transforms.sources import folder_probe, image_source, mask_files,
 class Gives(NamedTuple):
     """Promises of the options alone, without a look at files: a config is checked against them."""
 
-    folders: bool = False  # images are files in folders, which are classes for label.by: directory
     columns: bool = False  # images come with columns, for label.by: column, split.by: column or index, columns
     splits: bool = False  # the source says the split of an image: split.by: source
     tables: bool = False  # it has several files whose names can be splits: split.by: table
@@ -69,11 +68,6 @@ class Format(abc.ABC):
         Raises:
             ConfigError: if the files are not as the options say.
         """
-
-    @classmethod
-    def advise_on_file(cls, uri: str) -> str:
-        """Returns what to set for a file given instead of a folder of images; "" if it is not of this format."""
-        return ""
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:

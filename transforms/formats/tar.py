@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import posixpath
 import re
 import struct
 import tarfile
@@ -50,11 +49,6 @@ class Tar(base_format.Format):
 
     def open(self, request: base_format.Request) -> TarSource:
         return TarSource(*TarSource.find(request.uri, request.include, request.output), request.fields)
-
-    @classmethod
-    def advise_on_file(cls, uri: str) -> str:
-        is_tar = TarSource.is_one_by_name(posixpath.basename(uri))
-        return f"for {TarSource.EXPECTED} set source.by: tar" if is_tar else ""
 
 
 class _Part(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple
@@ -48,11 +47,6 @@ class Tfrecord(base_format.Format):
         keep = dataclasses.replace(request.keep, elsewhere=request.keep.elsewhere | stored)
         fields = dataclasses.replace(request.fields, key=self.key)
         return TfrecordSource(*TfrecordSource.find(request.uri, request.include, request.output), fields, self, keep)
-
-    @classmethod
-    def advise_on_file(cls, uri: str) -> str:
-        is_tfrecord = TfrecordSource.is_one_by_name(posixpath.basename(uri))
-        return f"for {TfrecordSource.EXPECTED} set source.by: tfrecord" if is_tfrecord else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Zip(base_format.Format):
     PRESETS: ClassVar[tuple[str, ...]] = ()
 
     def gives(self) -> base_format.Gives:
-        return base_format.Gives(folders=True, takes=frozenset({"include"}))
+        return base_format.Gives(takes=frozenset({"include"}))
 
     def open(self, request: base_format.Request) -> ZipSource:
         """Returns the source of one archive, of a folder in it, or of all archives of a folder."""

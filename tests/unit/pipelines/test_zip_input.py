@@ -64,6 +64,8 @@ def test_folder_named_like_an_archive_is_a_folder(tmp_path: pathlib.Path) -> Non
     source = open_with(tmp_path / "a.zip", source={"by": "zip"}, image={"limits": {"max_bytes": 1000}})
     assert isinstance(source, zip_format.ZipSource)
     assert (source.archive, source.max_image_bytes) == ("", 1000)
+    source = open_with(tmp_path / "a.zip" / "x", source={"by": "zip"})
+    assert (source.root, source.archive, source.inside) == (str(tmp_path / "a.zip" / "x"), "", "")
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,6 @@ class Parquet(base_format.Format):
             class_files.check_names(layout.names, f"the metadata of {layout.uri!r}")
         return source
 
-    @classmethod
-    def advise_on_file(cls, uri: str) -> str:
-        advice = "for Parquet with the bytes of images set source.by: parquet, with their paths source.by: manifest"
-        return advice if ParquetSource.is_one_by_name(posixpath.basename(uri)) else ""
-
 
 @dataclasses.dataclass(frozen=True)
 class ParquetSource(elements.PickledFields, containers.ContainerSource):
