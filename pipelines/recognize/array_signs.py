@@ -124,13 +124,13 @@ def find_in_file(survey: FolderProbe, name: str) -> Iterator[Finding]:
 
 def look_into(survey: FolderProbe, path: str, preset: str, evidence: str) -> Finding:
     """Returns the finding for the arrays of a file or folder; its notes say what they leave open."""
-    from imagebeam.transforms.formats.arrays import array_places, arrays, find_arrays  # late: NumPy
+    from imagebeam.transforms.formats.arrays import array_places, array_source, find_arrays  # late: NumPy
 
     try:
         roles = find_arrays.recognize(array_places.Files(survey.uri(path), looks_below=False))
         places = [place for several in roles.images.values() for place in several]
         for place in places:
-            array_places.axes_of(place, arrays.Arrays())
+            array_places.axes_of(place, array_source.Wanted())
     except errors.ConfigError as e:
         return Finding(preset, Strength.POSSIBLE, evidence, {}, (str(e)[:_MAX_NOTE],), input=path)
     settings: dict[str, Any] = {}

@@ -10,14 +10,11 @@ import abc
 import importlib
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from imagebeam.transforms import kept_features
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.sources import files, folder_probe, image_source, source_places, table_rows
-
-if TYPE_CHECKING:
-    from imagebeam.transforms.formats import masks
 
 
 class Gives(NamedTuple):
@@ -47,7 +44,7 @@ class Request(NamedTuple):
     label_by: str = "directory"
     split_by: str = "none"
     label_kind: str | None = None
-    masks: masks.Masks | None = None
+    masks: files.MaskRule | None = None
     has_lists: bool = False  # whether files list images by split, or their labels
     max_image_bytes: int = structure.MAX_IMAGE_BYTES
     keep: kept_features.KeepRule = kept_features.NOTHING  # without the features that the source itself takes
@@ -99,7 +96,7 @@ class Format(abc.ABC):
 # By the value of `source.by`, in the order in which findings of the same strength are shown: "module:Class", imported
 # when the config is checked.
 FORMATS: Mapping[str, str] = {
-    "files": "files:Files",
+    "files": "folder:Files",
     "listing": "listing:Listing",
     "yolo": "yolo:Yolo",
     "voc": "voc:Voc",

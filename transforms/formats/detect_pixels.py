@@ -27,7 +27,7 @@ def find(survey: FolderProbe, path: str, num_columns: int) -> Finding | None:
         num_columns < _MIN_COLUMNS and b"pixels" not in first.lower()
     ):
         return None
-    from imagebeam.transforms.formats.arrays import array_places, arrays, pixel_csv  # late: NumPy
+    from imagebeam.transforms.formats.arrays import array_places, array_source, pixel_csv  # late: NumPy
 
     uri = survey.uri(path)
     try:
@@ -46,7 +46,7 @@ def find(survey: FolderProbe, path: str, num_columns: int) -> Finding | None:
     label = next((name for name in table.names if name.lower() in _LABELS), None)
     if label is None:
         settings["label"] = {"by": "none"}
-    elif label != arrays.LABEL:
+    elif label != array_source.LABEL:
         settings["label.column"] = label
     evidence = f"{path} has {table.num_pixels:,} pixels of an image in each row"
     if math.isqrt(table.num_pixels) ** 2 == table.num_pixels:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from imagebeam import errors, plural
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import arrays, idx_files
+from imagebeam.transforms.formats.arrays import array_source, idx_files
 from imagebeam.transforms.packed import gzip_content, unpacked_content
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Idx(base_format.Format):
     def gives(self) -> base_format.Gives:
         return base_format.Gives(columns=True, splits=True)
 
-    def open(self, request: base_format.Request) -> arrays.ArraysSource:
+    def open(self, request: base_format.Request) -> array_source.ArraysSource:
         """Returns the source, after a check of every file, a .gz file to its end."""
         from imagebeam.transforms.formats.arrays import array_places  # late: NumPy
 
@@ -43,10 +43,12 @@ class Idx(base_format.Format):
         if request.label_by not in ("column", "columns", "none"):
             raise errors.ConfigError(
                 f"label.by is {request.label_by!r}, and source.by: idx has its labels in files: set label.by: column, "
-                f"label.column: {arrays.LABEL} and label.type: int, or label.by: none"
+                f"label.column: {array_source.LABEL} and label.type: int, or label.by: none"
             )
-        if unknown := [name for name in fields.needed if name != arrays.LABEL]:
-            raise errors.ConfigError(f"IDX files have no column {unknown[0]!r}; their one column is {arrays.LABEL!r}")
+        if unknown := [name for name in fields.needed if name != array_source.LABEL]:
+            raise errors.ConfigError(
+                f"IDX files have no column {unknown[0]!r}; their one column is {array_source.LABEL!r}"
+            )
         if not self.images or set(self.labels) - set(self.images):
             names = ", ".join(self.labels) or "none"
             raise errors.ConfigError(
@@ -55,7 +57,7 @@ class Idx(base_format.Format):
         files = array_places.Files(request.uri, looks_below=False)
         if not files.is_folder:
             raise errors.ConfigError(f"--input {request.uri!r} is not a folder; give the one with the IDX files")
-        splits: list[arrays.ArraySplit] = []
+        splits: list[array_source.ArraySplit] = []
         shapes: dict[tuple[int, int, int], array_places.Place] = {}
         for name, glob in self.images.items():
             images = _open(files, f"source.idx.images.{name}", glob, "images", (3, 4))
@@ -70,20 +72,20 @@ class Idx(base_format.Format):
                         f"{plural.count(count, 'image')}: they are not of one split; correct source.idx.images or "
                         "labels"
                     )
-                labels.append(arrays.LabelArray(arrays.LABEL, *place, read_as=unpacked_content.IDX[0]))
+                labels.append(array_source.LabelArray(array_source.LABEL, *place, read_as=unpacked_content.IDX[0]))
             elif fields.needed:
                 raise errors.ConfigError(
                     f"source.idx.labels names no file for the split {name}; add it, or set label.by: none"
                 )
-            rows = arrays.ImageRows(images.uri, images.version, idx_files.header_bytes(images.array), count)
-            splits.append(arrays.ArraySplit(name, (arrays.ArrayPart(rows, tuple(labels)),)))
+            rows = array_source.ImageRows(images.uri, images.version, idx_files.header_bytes(images.array), count)
+            splits.append(array_source.ArraySplit(name, (array_source.ArrayPart(rows, tuple(labels)),)))
         for shape, place in shapes.items():
             if not all(shape) or shape[2] > _MAX_CHANNELS:
                 raise errors.ConfigError(
                     f"{place.uri!r} says images of {' x '.join(map(str, shape))}; expected a height, a width, and 1 to "
                     f"{_MAX_CHANNELS} channels where there are four dimensions"
                 )
-        return arrays.ArraysSource(tuple(splits), array_places.only_shape(shapes, "source.idx.images"), fields)
+        return array_source.ArraysSource(tuple(splits), array_places.only_shape(shapes, "source.idx.images"), fields)
 
 
 def _open(

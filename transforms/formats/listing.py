@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.formats import base_format, masks
-from imagebeam.transforms.sources import image_source
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.sources import files, image_source
 
 REMEDY = "set source.by: listing"
 
@@ -43,7 +43,7 @@ class Listing(base_format.Format):
         return f"it is a listing that plan --save-listing wrote: {REMEDY}" if is_listing(uri) else ""
 
 
-def save(source: image_source.ImageSource, rule: masks.Masks | None, uri: str) -> int:
+def save(source: image_source.ImageSource, rule: files.MaskRule | None, uri: str) -> int:
     """Writes a listing as JSON lines: a head, one line per image or reject, and the counts of what was passed over.
 
     Args:
@@ -84,7 +84,7 @@ class SavedListingSource(image_source.ImageSource):
     """The images of a saved listing."""
 
     uri: str
-    masks: masks.Masks | None = None  # with which it must have been saved
+    masks: files.MaskRule | None = None  # with which it must have been saved
 
     def head(self) -> dict[str, Any]:
         """Returns the first line of the file, checked.

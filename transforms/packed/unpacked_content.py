@@ -21,6 +21,7 @@ A new format is a function that yields the plain content in pieces of some megab
 from __future__ import annotations
 
 import collections
+import importlib
 import io
 import tempfile
 import threading
@@ -41,16 +42,15 @@ ARRAYS = (NPY, NPZ, *HDF5, MATLAB, BINARY, *IDX, *PICKLED)
 CSV = ".csv"  # with pixels
 
 
-def _read_array(uri: str, version: int, part: str) -> Iterator[bytes]:
-    from imagebeam.transforms.formats.arrays import array_files  # late: a writer process needs 15 MB more with NumPy
+def _reader(name: str) -> Callable[[str, int, str], Iterator[bytes]]:
+    """Returns a reader of images in arrays, by its module, which is imported late: NumPy takes 15 MB in a process."""
 
-    return array_files.read_images(uri, version, part)
+    def read(uri: str, version: int, part: str) -> Iterator[bytes]:
+        module = importlib.import_module(f"imagebeam.transforms.formats.arrays.{name}")
+        found: Iterator[bytes] = module.read_images(uri, version, part)
+        return found
 
-
-def _read_pixels(uri: str, version: int, part: str) -> Iterator[bytes]:
-    from imagebeam.transforms.formats.arrays import pixel_csv
-
-    return pixel_csv.read_images(uri, version, part)
+    return read
 
 
 # By the end of a file's name: yields the content of the file, given its address and version. The errors are those of
@@ -61,8 +61,8 @@ _WHOLE_FILES: Mapping[str, Callable[[str, int], Iterator[bytes]]] = {
 _WHOLE_SUFFIXES = tuple(_WHOLE_FILES)  # asked for every image of a file with many
 # The same of files with named parts: the third argument is the part's name.
 _PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {
-    **dict.fromkeys(ARRAYS, _read_array),
-    CSV: _read_pixels,
+    **dict.fromkeys(ARRAYS, _reader("array_files")),
+    CSV: _reader("pixel_csv"),
     **dict.fromkeys(parquet_content.SUFFIXES, parquet_content.read_content),
 }
 

@@ -63,6 +63,14 @@ class PairingRule(Protocol):
         """Yields each image with its file; a reject; None if the image is passed over."""
 
 
+class MaskRule(PairingRule, Protocol):
+    """A rule that a saved listing keeps."""
+
+    @property
+    def pairing(self) -> list[str | None]:
+        """Values that decide which mask an image has."""
+
+
 @dataclasses.dataclass(frozen=True)
 class FilesSource(image_source.ImageSource):
     """The images below a folder, `root`, that match one of the globs."""

@@ -7,14 +7,11 @@ import fnmatch
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from imagebeam import errors, storage
-from imagebeam.transforms.formats.arrays import array_files, found_array, layouts
+from imagebeam.transforms.formats.arrays import array_files, array_source, found_array, layouts
 from imagebeam.transforms.packed import broken_content, unpacked_content
-
-if TYPE_CHECKING:
-    from imagebeam.transforms.formats.arrays.arrays import Arrays
 
 SHOWN_ENDS = tuple(end for end in unpacked_content.ARRAYS if end.startswith("."))  # of names of files, for errors
 
@@ -163,7 +160,7 @@ def role_of(name: str) -> Role:
     return Role(split)
 
 
-def axes_of(place: Place, wanted: Arrays) -> layouts.ImageAxes:
+def axes_of(place: Place, wanted: array_source.Wanted) -> layouts.ImageAxes:
     """Returns how an array holds images: as the config says, or what leaves no doubt.
 
     Raises:

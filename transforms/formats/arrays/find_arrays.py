@@ -14,7 +14,7 @@ from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import (
     array_files,
     array_places,
-    arrays,
+    array_source,
     cifar,
     found_array,
     layouts,
@@ -29,7 +29,7 @@ _MAX_SHOWN = 6
 _NUM_BATCHES = 5  # of CIFAR-10, for training
 _CIFAR_AXES = layouts.ImageAxes("NCHW", (32, 32, 3))
 _CIFAR_LABELS = {  # cell, classes in the Python version, file with the classes in the binary version
-    "labels": (arrays.LABEL, "label_names", "batches.meta.txt"),
+    "labels": (array_source.LABEL, "label_names", "batches.meta.txt"),
     "fine_labels": ("fine_label", "fine_label_names", "fine_label_names.txt"),
     "coarse_labels": ("coarse_label", "coarse_label_names", "coarse_label_names.txt"),
 }
@@ -47,10 +47,10 @@ class Roles(NamedTuple):
     images: Mapping[str, Sequence[Place]]
     labels: Mapping[str, Sequence[Place]]
     classes: Sequence[Place] = ()
-    cifar_classes: Mapping[str, arrays.Names] = {}  # by the name of the array of labels; for CIFAR alone
+    cifar_classes: Mapping[str, array_source.Names] = {}  # by the name of the array of labels; for CIFAR alone
 
 
-def find(wanted: arrays.Arrays, request: base_format.Request) -> image_source.ImageSource:
+def find(wanted: array_source.Wanted, request: base_format.Request) -> image_source.ImageSource:
     """Returns the source of the arrays in a file or folder, or of the pixels in CSV files.
 
     Raises:
@@ -63,8 +63,8 @@ def find(wanted: arrays.Arrays, request: base_format.Request) -> image_source.Im
     if not request.label_kind and not fields.needed:
         found = found._replace(labels={})
     _check_roles(files, found, request)
-    given = wanted.named_classes() or _classes_in(found.classes)
-    splits: list[arrays.ArraySplit] = []
+    given = wanted.classes or _classes_in(found.classes)
+    splits: list[array_source.ArraySplit] = []
     shapes: dict[layouts.Shape, Place] = {}
     for name, images in found.images.items():
         parts = []
@@ -72,9 +72,9 @@ def find(wanted: arrays.Arrays, request: base_format.Request) -> image_source.Im
             rows, shape = _image_rows(place, _CIFAR_AXES if found.cifar_classes else None, wanted)
             shapes.setdefault(shape, place)
             label_arrays = (_label_array(place, rows, label, found.cifar_classes, given) for label in labels)
-            parts.append(arrays.ArrayPart(rows, tuple(label_arrays)))
-        splits.append(arrays.ArraySplit(name, tuple(parts)))
-    source = arrays.ArraysSource(tuple(splits), array_places.only_shape(shapes), fields)
+            parts.append(array_source.ArrayPart(rows, tuple(label_arrays)))
+        splits.append(array_source.ArraySplit(name, tuple(parts)))
+    source = array_source.ArraysSource(tuple(splits), array_places.only_shape(shapes), fields)
     cells = {label.cell for label in source.labels()}
     if unknown := [name for name in fields.needed if name not in cells]:
         raise errors.ConfigError(
@@ -114,8 +114,8 @@ def _pair(split: str, images: Sequence[Place], labels: Sequence[Place]) -> list[
 
 
 def _image_rows(
-    place: Place, axes: layouts.ImageAxes | None, wanted: arrays.Arrays
-) -> tuple[arrays.ImageRows, layouts.Shape]:
+    place: Place, axes: layouts.ImageAxes | None, wanted: array_source.Wanted
+) -> tuple[array_source.ImageRows, layouts.Shape]:
     """Returns where the images of an array are, and their shape."""
     array = place.array
     if _type_of(array) != np.uint8:
@@ -143,9 +143,9 @@ def _image_rows(
     if array.start >= 0 and axes.are_rows(array.order):
         with array_places.explained(place.uri):
             array_files.check(place.uri, place.version, array)
-        return arrays.ImageRows(place.uri, place.version, array.start, count), shape
+        return array_source.ImageRows(place.uri, place.version, array.start, count), shape
     part = unpacked_content.part_of(place.uri, array_files.part_name(array, axes))
-    return arrays.ImageRows(part, place.version, 0, count), shape
+    return array_source.ImageRows(part, place.version, 0, count), shape
 
 
 def _type_of(array: found_array.FoundArray) -> np.dtype:
@@ -158,11 +158,11 @@ def _name_type(array: found_array.FoundArray) -> str:
 
 def _label_array(
     images: Place,
-    rows: arrays.ImageRows,
+    rows: array_source.ImageRows,
     place: Place,
-    cifar_classes: Mapping[str, arrays.Names],
-    given: arrays.Names,
-) -> arrays.LabelArray:
+    cifar_classes: Mapping[str, array_source.Names],
+    given: array_source.Names,
+) -> array_source.LabelArray:
     array = place.array
     if array.dtype != found_array.TEXT and np.dtype(array.dtype).kind not in "iufbS":
         raise errors.ConfigError(
@@ -175,21 +175,21 @@ def _label_array(
             f"{place} are not the labels of {images}, which holds {plural.count(rows.num_images, 'image')}; "
             "correct source.arrays.images or labels"
         )
-    cell = _CIFAR_LABELS[array.name][0] if array.name in cifar_classes else arrays.LABEL
-    return arrays.LabelArray(cell, place.uri, place.version, array, given or cifar_classes.get(array.name, ()))
+    cell = _CIFAR_LABELS[array.name][0] if array.name in cifar_classes else array_source.LABEL
+    return array_source.LabelArray(cell, place.uri, place.version, array, given or cifar_classes.get(array.name, ()))
 
 
-def _classes_in(places: Sequence[Place]) -> arrays.Names:
+def _classes_in(places: Sequence[Place]) -> array_source.Names:
     """Returns the classes that an array of texts names."""
     for place in places:
         if place.array.dtype == found_array.TEXT or np.dtype(place.array.dtype).kind == "S":
-            label = arrays.LabelArray("", place.uri, place.version, place.array)
+            label = array_source.LabelArray("", place.uri, place.version, place.array)
             with array_places.explained(place.uri):
-                return tuple((str(number), name or "") for number, name in enumerate(arrays.read_texts(label)))
+                return tuple((str(number), name or "") for number, name in enumerate(array_source.read_texts(label)))
     return ()
 
 
-def _name_classes(source: arrays.ArraysSource, has_classes: bool) -> arrays.ArraysSource:
+def _name_classes(source: array_source.ArraysSource, has_classes: bool) -> array_source.ArraysSource:
     """Returns the source with the names of classes for classes alone: numbers as they are, if nothing names them."""
     fields, numbers = source.fields, None
     if has_classes and not source.class_names:
@@ -197,22 +197,22 @@ def _name_classes(source: arrays.ArraysSource, has_classes: bool) -> arrays.Arra
         for label in source.labels():
             if label.cell == fields.label:
                 with array_places.explained(label.uri):
-                    texts.update(arrays.read_texts(label))
-        numbers = arrays.numbers_up_to(texts)
+                    texts.update(array_source.read_texts(label))
+        numbers = array_source.numbers_up_to(texts)
     without_names = {column.name for column in fields.columns if column.kind != "bytes"}
     if not has_classes and fields.label is not None:
         without_names.add(fields.label)
 
-    def rename(label: arrays.LabelArray) -> arrays.LabelArray:
+    def rename(label: array_source.LabelArray) -> array_source.LabelArray:
         if label.cell in without_names:
             return label._replace(names=())
         return label if numbers is None or label.cell != fields.label else label._replace(names=numbers)
 
-    def rename_all(part: arrays.ArrayPart) -> arrays.ArrayPart:
+    def rename_all(part: array_source.ArrayPart) -> array_source.ArrayPart:
         return part._replace(labels=tuple(map(rename, part.labels)))
 
     splits = (split._replace(parts=tuple(map(rename_all, split.parts))) for split in source.splits)
-    return arrays.ArraysSource(tuple(splits), source.image_shape, fields)
+    return array_source.ArraysSource(tuple(splits), source.image_shape, fields)
 
 
 # --- which arrays they are -------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def _find_cifar(files: array_places.Files) -> Roles | None:
     return None
 
 
-def _cifar_classes(files: array_places.Files, meta: str) -> Iterator[tuple[str, arrays.Names]]:
+def _cifar_classes(files: array_places.Files, meta: str) -> Iterator[tuple[str, array_source.Names]]:
     """Yields the name of each array of labels with its classes, which a pickle or files of text name."""
     in_meta = {}
     if meta in files.names:
@@ -258,7 +258,7 @@ def _cifar_classes(files: array_places.Files, meta: str) -> Iterator[tuple[str, 
         yield name, tuple((str(number), each) for number, each in enumerate(given))
 
 
-def _named(files: array_places.Files, wanted: arrays.Arrays) -> Roles:
+def _named(files: array_places.Files, wanted: array_source.Wanted) -> Roles:
     """Returns the arrays that the config names."""
     unknown = sorted(set(wanted.labels) - set(wanted.images))
     if unknown:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from imagebeam import errors
 from imagebeam.transforms import elements, parse_numbers
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import array_places, arrays, found_array, layouts
+from imagebeam.transforms.formats.arrays import array_places, array_source, found_array, layouts
 from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.sources import image_source, table_rows
 
@@ -93,7 +93,7 @@ def look_into(uri: str, version: int) -> PixelTable | None:
         pixels = list(range(len(given), len(row)))
     if len(pixels) < _MIN_PIXELS or len(given) > _MAX_OTHER_COLUMNS or pixels[-1] - pixels[0] != len(pixels) - 1:
         return None
-    names = tuple(first[index].strip() if has_header else arrays.LABEL for index in given)
+    names = tuple(first[index].strip() if has_header else array_source.LABEL for index in given)
     return PixelTable(names, tuple(given), pixels[0], len(row), len(pixels), False, has_header)
 
 
@@ -211,7 +211,7 @@ class PixelCsvSource(image_source.ImageSource):
     files: tuple[PixelFile, ...]
     image_shape: layouts.Shape
     fields: table_rows.RowFields = table_rows.NO_FIELDS
-    names: arrays.Names = ()
+    names: array_source.Names = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ class PixelCsvSource(image_source.ImageSource):
                 yield elements.Reject(key, file.uri, "list", e.reason, f"line {row.line} of {file.uri}: {e.detail}")
 
 
-def find_tables(files: array_places.Files, wanted: arrays.Arrays) -> Mapping[str, PixelFile] | None:
+def find_tables(files: array_places.Files, wanted: array_source.Wanted) -> Mapping[str, PixelFile] | None:
     """Returns the CSV files with pixels by split; None if the config or the files say that images are in arrays."""
     tables: dict[str, PixelFile] = {}
     if wanted.images:
@@ -284,7 +284,9 @@ def _open(uri: str, split: str) -> PixelFile | None:
     return None if table is None else PixelFile(split, uri, version, table)
 
 
-def open_tables(tables: Mapping[str, PixelFile], wanted: arrays.Arrays, request: base_format.Request) -> PixelCsvSource:
+def open_tables(
+    tables: Mapping[str, PixelFile], wanted: array_source.Wanted, request: base_format.Request
+) -> PixelCsvSource:
     """Returns the source of CSV files with pixels.
 
     Raises:
@@ -314,14 +316,14 @@ def open_tables(tables: Mapping[str, PixelFile], wanted: arrays.Arrays, request:
             raise errors.ConfigError(f"{place} does not have {e}: correct source.arrays.shape") from e
         found.append(each._replace(address=unpacked_content.part_of(each.uri, f"{PIXELS}:{axes}")))
     has_classes = request.label_kind == "class"
-    names = (wanted.named_classes() or _numbers_in(found, request.fields.label)) if has_classes else ()
+    names = (wanted.classes or _numbers_in(found, request.fields.label)) if has_classes else ()
     return PixelCsvSource(tuple(found), array_places.only_shape(shapes), request.fields, names)
 
 
-def _numbers_in(found: list[PixelFile], label: str | None) -> arrays.Names:
+def _numbers_in(found: list[PixelFile], label: str | None) -> array_source.Names:
     texts: set[str] = set()
     for file in found if label is not None else ():
         column = file.table.names.index(label)
         with array_places.explained(file.uri):
             texts.update(row.cells[column] for row in read_rows(file.uri, file.version, file.table))
-    return arrays.numbers_up_to(texts - {""})
+    return array_source.numbers_up_to(texts - {""})

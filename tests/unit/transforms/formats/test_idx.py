@@ -16,7 +16,7 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import convert
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, idx
-from imagebeam.transforms.formats.arrays import arrays
+from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import image_source, table_rows
 from tests import datasets, idx_files
@@ -29,11 +29,11 @@ LABELLED = table_rows.RowFields(label="label")
 
 def open_source(
     folder: Any, images: Any = IMAGES, labels: Any = LABELS, fields: table_rows.RowFields = LABELLED
-) -> arrays.ArraysSource:
+) -> array_source.ArraysSource:
     return idx.Idx(images, labels).open(base_format.Request(str(folder), fields=fields, label_by="column"))
 
 
-def list_refs(source: arrays.ArraysSource) -> list[elements.ImageRef]:
+def list_refs(source: array_source.ArraysSource) -> list[elements.ImageRef]:
     listings = list(source.list_all())
     assert all(found.rejects == found.problems == () for found in listings)
     assert all(found.num_refs <= image_source.MAX_REFS for found in listings)

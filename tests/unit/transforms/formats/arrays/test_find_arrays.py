@@ -16,7 +16,7 @@ import pytest
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import arrays
+from imagebeam.transforms.formats.arrays import array_source, arrays
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import table_rows
 from tests import array_sets, idx_files
@@ -32,16 +32,16 @@ def find(
     kind: str | None = "class",
     takes_splits: bool = True,
     **wanted: Any,
-) -> arrays.ArraysSource:
+) -> array_source.ArraysSource:
     request = base_format.Request(
         str(uri), fields=fields, label_by="column", label_kind=kind, split_by="source" if takes_splits else "none"
     )
     found = arrays.Arrays(**wanted).open(request)
-    assert isinstance(found, arrays.ArraysSource)
+    assert isinstance(found, array_source.ArraysSource)
     return found
 
 
-def read(source: arrays.ArraysSource) -> dict[str, tuple[np.ndarray, list[Any]]]:
+def read(source: array_source.ArraysSource) -> dict[str, tuple[np.ndarray, list[Any]]]:
     """Returns the pictures and labels of each split in their order."""
     listings = list(source.list_all())
     assert all(found.rejects == found.problems == () for found in listings)
@@ -57,7 +57,7 @@ def read(source: arrays.ArraysSource) -> dict[str, tuple[np.ndarray, list[Any]]]
     }
 
 
-def check(source: arrays.ArraysSource, **expected: tuple[np.ndarray, Any]) -> None:
+def check(source: array_source.ArraysSource, **expected: tuple[np.ndarray, Any]) -> None:
     found = read(source)
     assert list(found) == list(expected)
     for split, (pictures, labels) in expected.items():
