@@ -364,15 +364,15 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
     """
     call_arguments.require_utf8_file_names()
     from imagebeam.pipelines import open_source
-    from imagebeam.transforms.sources import files, saved_listing
+    from imagebeam.transforms.formats import listing
 
     # make_source needs the address of an output, and writes nothing there
     source = open_source.make_source(config if config.output.uri else _with_output(config, "/nowhere"))
-    if not isinstance(source, files.FilesSource):
+    if not source.listed_folder():
         raise errors.ConfigError(f"--save-listing is for folders: source.by {config.source.by} is a listing already")
     target = storage.normalize(uri)
     try:
-        saved_listing.save(source, target)
+        listing.save(source, config.source.masks.rule, target)
     except OSError as e:
         raise errors.ConfigError(f"--save-listing {uri!r} cannot be written ({e.strerror or e})") from e
     listed = config.source.model_copy(update={"uri": target, "by": "listing", "include": ("**/*",)})

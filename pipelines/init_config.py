@@ -24,11 +24,8 @@ DEFAULT_FILE = "imagebeam.yaml"
 
 _MEANINGS: Mapping[str, str] = {  # by key, or by key and value; other keys take theirs from the preset or the reference
     "source.uri": "the images: a local path is relative to the folder where the command runs",
-    "source.by=files": "images in a folder and in all folders below it",
-    "source.by=arrays": "images that are rows of arrays, or of pixels in CSV",
     "source.coco.panoptic": "folders of the PNG files of the segments, below uri, by split",
     "source.coco.captions": "JSON files of the captions, below uri, by split",
-    "source.by=idx": "IDX files, the format of MNIST",
     "source.by": "the format of the source",
     "source.manifest.path": "the table, below uri",
     "source.manifest.image": "the column with the path of the image, or a template of columns in braces",

@@ -16,10 +16,9 @@ from imagebeam import errors, features, records, storage
 from imagebeam.pipelines import call_arguments, column_settings, open_source, update_settings
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.inputs import label_files
 from imagebeam.pipelines.recognize import seen_masks
 from imagebeam.transforms import dataset_settings, elements, sort_intervals
-from imagebeam.transforms.classes import label_names
+from imagebeam.transforms.classes import label_files, label_names
 from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
 from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.shard import read_ahead
@@ -215,7 +214,7 @@ def _advise_on_folders(config: config_lib.Config, source: image_source.ImageSour
             "label.by: directory takes the folder in the path; for a column of the table set label.by: column "
             f"and label.column (its columns are {', '.join(map(repr, names))}), without labels label.by: none"
         )
-    if config.source.by not in ("files", "listing", "zip"):
+    if not config.source.gives().folders:
         return "set label.by: column and label.column, or label.by: none"
     by_directory = config.split.by == "directory"
     below = "'*/*/*'" if by_directory else "'*/*'"
@@ -304,7 +303,7 @@ def _settings_of(
         keep=known.keep,
         overwrite=checked.overwrite,
         writes_report=config.output.report,
-        saved_listing=config.source.by == "listing",
+        saved_listing=config.source.gives().is_saved,
         run_id=files.run_id,
         command=_digest_command(checked, output, names.vocabulary),
         report=files.report,

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import posixpath
-
 from imagebeam import errors, storage
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.inputs import color_files
 from imagebeam.pipelines.recognize import boxes_as_classes
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features
-from imagebeam.transforms.arrays import array_names
-from imagebeam.transforms.formats import base_format, tar, tfrecord
-from imagebeam.transforms.formats import zip as zip_format
-from imagebeam.transforms.formats.parquet import parquet
+from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import class_masks, structure
-from imagebeam.transforms.packed import broken_content
 from imagebeam.transforms.sources import (
-    arrays,
     files,
-    idx,
     image_source,
     listing_rules,
     path_pattern,
-    pixel_csv,
-    saved_listing,
     source_places,
     split_lists,
     table_rows,
@@ -61,20 +50,11 @@ def _open(config: config_lib.Config, uri: str, output: str) -> image_source.Imag
     Raises:
         ConfigError: if the files there are not as the config says.
     """
-    if config.source.by == "listing":
-        listed = saved_listing.SavedListingSource(uri, config.source.masks.rule)
-        listed.check()
-        return listed
-    if config.source.by == "idx":
-        return _idx_source(config, uri)
-    if config.source.by == "arrays":
-        return _arrays_source(config, uri)
-    if config.source.format is not None:
-        return config.source.format.open(request_of(config, uri, output))
-    with remote.budget(remote.CHECK_BUDGET_SEC):
-        if zip_format.is_archive(uri):
-            return zip_format.Zip().open(request_of(config, uri, output))
-        return _files_source(config, uri, output)
+    found = config.source.format.open(request_of(config, uri, output))
+    if config.label.by == "directory" and config.source.include == files.EVERYTHING and found.listed_folder() == uri:
+        with remote.budget(remote.CHECK_BUDGET_SEC):
+            boxes_as_classes.refuse_boxes(uri)
+    return found
 
 
 def request_of(config: config_lib.Config, uri: str, output: str) -> base_format.Request:
@@ -124,18 +104,12 @@ def mask_policy(config: config_lib.Config) -> class_masks.MaskPolicy:
     Raises:
         ConfigError: if the file with the colors of the classes cannot be read.
     """
-    masks = config.source.masks
-    colors = None if masks.colors is None else color_files.read_colors(masks, _root_of(config))
-    return class_masks.MaskPolicy(colors, bits=masks.bits)
+    return config.source.masks.policy("" if config.source.masks.colors is None else _root_of(config))
 
 
 def _root_of(config: config_lib.Config) -> str:
     """Returns the folder that is listed, or was."""
-    uri = storage.normalize(str(config.source.uri))
-    if config.source.by == "listing":
-        return saved_listing.SavedListingSource(uri, config.source.masks.rule).root()
-    root = files.split_glob(uri)[0]
-    return root if source_places.is_folder(root) else posixpath.dirname(root)
+    return config.source.format.folder_of(storage.normalize(str(config.source.uri)))
 
 
 def _check_address(option: str, uri: str) -> None:
@@ -156,64 +130,6 @@ def _check_address(option: str, uri: str) -> None:
             raise errors.ConfigError(f"{option} {uri!r}: {e.strerror}; {remedy}") from e
         except OSError as e:
             raise errors.ConfigError(f"{option} {uri!r} cannot be reached: {e.strerror or e}") from e
-
-
-def _files_source(config: config_lib.Config, uri: str, output: str) -> files.FilesSource:
-    root, include, kind = source_places.find_input(uri, config.source.include, output)
-    if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"--input {uri!r} is not a folder; {_advise_on_file(root)}")
-    if config.label.by == "directory" and include == files.EVERYTHING:
-        boxes_as_classes.refuse_boxes(root)
-    return files.FilesSource(
-        root, include, exclude=source_places.leave_out(output, root), masks=config.source.masks.rule
-    )
-
-
-def _advise_on_file(uri: str) -> str:
-    """Returns which source reads a file that was given instead of a folder."""
-    if saved_listing.is_listing(uri):
-        return f"it is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
-    name = posixpath.basename(uri)
-    if parquet.ParquetSource.FILE_NAME.fullmatch(name):
-        return "for Parquet with the bytes of images set source.by: parquet, with their paths source.by: manifest"
-    for by, source in (("tar", tar.TarSource), ("tfrecord", tfrecord.TfrecordSource)):
-        if source.FILE_NAME.fullmatch(name):
-            return f"for {source.EXPECTED} set source.by: {by}"
-    if name.endswith(array_names.ENDS[: -len(array_names.PICKLED)]):
-        return "for images that are rows of arrays set source.by: arrays, as the presets npz, hdf5, svhn and emnist do"
-    if name.lower().endswith(array_names.CSV) and _holds_pixels(uri):
-        return "for pixels in CSV set source.by: arrays, as the presets mnist_csv and fer2013 do"
-    return "for a table of images set source.by=manifest"
-
-
-def _holds_pixels(uri: str) -> bool:
-    from imagebeam.transforms.arrays import pixel_rows  # late: NumPy
-
-    try:
-        return pixel_rows.look_into(uri, storage.storage_of(uri).stat(uri).version) is not None
-    except (OSError, broken_content.BrokenContentError):
-        return False
-
-
-def _idx_source(config: config_lib.Config, uri: str) -> idx.IdxSource:
-    if config.label.by not in ("column", "columns", "none"):
-        raise errors.ConfigError(
-            f"label.by is {config.label.by!r}, and source.by: idx has its labels in files: set label.by: column, "
-            f"label.column: {idx.LABEL} and label.type: int, or label.by: none"
-        )
-    return idx.open_source(uri, config.source.idx.images, config.source.idx.labels, row_fields(config))
-
-
-def _arrays_source(config: config_lib.Config, uri: str) -> arrays.ArraysSource | pixel_csv.PixelCsvSource:
-    from imagebeam.pipelines.inputs import find_arrays  # late: NumPy
-
-    if config.label.by not in ("column", "none"):
-        raise errors.ConfigError(
-            f"label.by is {config.label.by!r}, and source.by: arrays has its labels in arrays: set label.by: column "
-            f"and label.column: {arrays.LABEL}, or label.by: none"
-        )
-    fields = row_fields(config)
-    return find_arrays.find(uri, config.source.arrays, fields, config.label.kind, config.split.by == "source")
 
 
 def row_fields(config: config_lib.Config) -> table_rows.RowFields:

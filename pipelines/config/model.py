@@ -349,8 +349,8 @@ class Config(pydantic.BaseModel):
         }
         exclude["source"] = {"uri": True, "reads_ahead": True, "bytes_ahead": True}
         exclude["source"] |= {by: base_format.format_of(by).PLACES for by in base_format.FORMATS}
-        if self.source.by == "listing":  # the same images as those of the folder
-            exclude["source"] = dict.fromkeys(set(type(self.source).model_fields) - {"masks", "pattern"}, True)
+        if self.source.gives().is_saved:
+            exclude["source"]["by"] = True
         exclude["source"]["masks"] = {"colors", "ignore"}  # the order of colors counts: see make_job
         fields = self.model_dump(mode="json", exclude=exclude, exclude_defaults=True)
         return _without_empty(fields | {"duplicates": self.duplicates.identity()})

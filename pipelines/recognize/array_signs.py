@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam import errors
-from imagebeam.transforms.arrays import array_names
+from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, Strength, name_some
 
 _IDX = re.compile(r".*idx[134][-.]ubyte(\.gz)?")
 _MNIST = re.compile(r"(train|t10k)-(images|labels).*idx[134][-.]ubyte(\.gz)?")
 _EMNIST = re.compile(r"emnist-(?P<set>\w+)-(?P<split>train|test)-(?P<kind>images|labels)-idx[134]-ubyte(\.gz)?")
 _LETTERS = "letters"  # the set that the preset names
-_HDF5, _NUMPY = array_names.HDF5, (array_names.NPZ, array_names.NPY)
-_PRESETS = {"hdf5": _HDF5, "npz": (*_NUMPY, array_names.MATLAB)}
+_HDF5, _NUMPY = unpacked_content.HDF5, (unpacked_content.NPZ, unpacked_content.NPY)
+_PRESETS = {"hdf5": _HDF5, "npz": (*_NUMPY, unpacked_content.MATLAB)}
 _MAX_FILES = 40  # of a folder that are looked into
 _MAX_NOTE = 600  # characters of an error that is shown
 
@@ -64,7 +64,7 @@ def _emnist(names: Sequence[str], evidence: str, input: str) -> Finding:
 
 def _other_idx(names: Sequence[str], evidence: str, input: str) -> Finding:
     """Returns the finding for IDX files of other names: what they say of splits and roles."""
-    from imagebeam.transforms.formats import array_places
+    from imagebeam.transforms.formats.arrays import array_places
 
     roles = {name: array_places.role_of(name) for name in names}
     files = {
@@ -124,15 +124,13 @@ def find_in_file(survey: FolderProbe, name: str) -> Iterator[Finding]:
 
 def look_into(survey: FolderProbe, path: str, preset: str, evidence: str) -> Finding:
     """Returns the finding for the arrays of a file or folder; its notes say what they leave open."""
-    from imagebeam.pipelines.config import arrays_section  # late: NumPy
-    from imagebeam.pipelines.inputs import array_axes, choose_arrays
-    from imagebeam.transforms.formats import array_places
+    from imagebeam.transforms.formats.arrays import array_places, array_source, find_arrays  # late: NumPy
 
     try:
-        roles = choose_arrays.recognize(array_places.Files(survey.uri(path), looks_below=False))
+        roles = find_arrays.recognize(array_places.Files(survey.uri(path), looks_below=False))
         places = [place for several in roles.images.values() for place in several]
         for place in places:
-            array_axes.axes_of(place, arrays_section.ArraysConfig())
+            array_places.axes_of(place, array_source.Wanted())
     except errors.ConfigError as e:
         return Finding(preset, Strength.POSSIBLE, evidence, {}, (str(e)[:_MAX_NOTE],), input=path)
     settings: dict[str, Any] = {}

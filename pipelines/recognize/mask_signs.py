@@ -11,8 +11,8 @@ from typing import Any
 
 from imagebeam.pipelines.recognize import example_folders, mask_pairs, seen_masks
 from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, extensions_of
+from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import black_and_white
-from imagebeam.transforms.sources import mask_files
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     Change,
@@ -61,7 +61,7 @@ def find_masks(survey: FolderProbe, at: str) -> Iterator[Finding]:
         yield dataclasses.replace(finding, preset="camvid", settings=settings, evidence=evidence)
         return
     image, mask = (finding.settings.get(f"source.masks.{key}") for key in ("image", "mask"))
-    masks = seen_masks.find_some(survey, mask_files.MaskRule(image, mask), at) if image and mask else []
+    masks = seen_masks.find_some(survey, Masks(image, mask), at) if image and mask else []
     heads = seen_masks.read_some(survey, masks)
     first = next(iter(heads), "")
     if heads and is_colored(heads[first]):

@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from imagebeam import plural, storage
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import black_and_white
-from imagebeam.transforms.sources import files, mask_files
+from imagebeam.transforms.sources import files
 from imagebeam.transforms.sources.folder_probe import Bounds, FolderProbe
 
 _T = TypeVar("_T")
@@ -66,7 +67,7 @@ def describe(heads: Mapping[str, bytes]) -> str:
     return f"{first}{others} (no more were looked at)"
 
 
-def _first_masks(survey: FolderProbe, rule: mask_files.MaskRule) -> list[str]:
+def _first_masks(survey: FolderProbe, rule: Masks) -> list[str]:
     """Returns the paths of masks for images in a few folders, of the highest level that has some; they may not exist.
 
     A level is looked at with two thirds of the folders that may still be, so that deeper ones are reached, too.
@@ -92,7 +93,7 @@ def _first_masks(survey: FolderProbe, rule: mask_files.MaskRule) -> list[str]:
     return [mask for image in _choose(found) if (mask := rule.mask_of(image)) is not None]
 
 
-def find_some(survey: FolderProbe, rule: mask_files.MaskRule, at: str) -> list[str]:
+def find_some(survey: FolderProbe, rule: Masks, at: str) -> list[str]:
     """Returns the paths of a few masks that exist, for the images below the folder `at` that were seen."""
     above = f"{at}/" if at else ""
     found = []

@@ -21,8 +21,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
     "pipelines": {
         "config": set(),
         "beam": set(),
-        "inputs": {"config"},
-        "recognize": {"config", "inputs"},
+        "recognize": {"config"},
         "runs": {"beam", "config"},
         "messages": {"runs"},
     },
@@ -32,11 +31,10 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "snapshots": set(),
         "output": {"classes"},
         "images": set(),
-        "arrays": {"images", "packed"},
         "objects": {"images"},
-        "sources": {"arrays", "classes", "images", "objects", "output", "packed"},
-        "formats": {"arrays", "classes", "images", "objects", "output", "packed", "sources"},
-        "shard": {"arrays", "classes", "images", "packed", "snapshots"},
+        "sources": {"classes", "images", "objects", "output", "packed"},
+        "formats": {"classes", "images", "objects", "output", "packed", "sources"},
+        "shard": {"classes", "images", "packed", "snapshots"},
         "html_report": {"images", "shard"},
         "duplicates": {"images", "output", "shard"},
         "columns": {"output"},
@@ -49,7 +47,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
     },
 }
 WITHOUT_BEAM = (
-    *("arrays", "classes", "formats", "images", "objects"),
+    *("classes", "formats", "images", "objects"),
     *("output", "packed", "shard", "snapshots", "sources"),
 )
 HEAVY = {"apache_beam", "imagebeam.pipelines", "imagebeam.transforms", "tensorflow", "PIL", "pydantic"}

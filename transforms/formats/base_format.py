@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import abc
 import importlib
+import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from imagebeam.transforms import kept_features
 from imagebeam.transforms.images import structure
-from imagebeam.transforms.sources import folder_probe, image_source, mask_files, table_rows
+from imagebeam.transforms.sources import files, folder_probe, image_source, source_places, table_rows
 
 
 class Gives(NamedTuple):
@@ -23,6 +24,8 @@ class Gives(NamedTuple):
     splits: bool = False  # the source says the split of an image: split.by: source
     tables: bool = False  # it has several files whose names can be splits: split.by: table
     features: frozenset[str] = frozenset()  # `given` of features.resolve_features
+    folders: bool = False  # an image may be in a folder of its class, for label.by: directory
+    is_saved: bool = False  # it is a saved listing: the dataset is that of the folder that was listed
     further: tuple[str, ...] = ()  # names of further images of each example
     takes: frozenset[str] = frozenset()  # keys that formats share and that it uses: include, pattern, masks
     refuses: tuple[tuple[str, str], ...] = ()  # settings as `section.key: value`, each with the reason
@@ -41,7 +44,7 @@ class Request(NamedTuple):
     label_by: str = "directory"
     split_by: str = "none"
     label_kind: str | None = None
-    masks: mask_files.MaskRule | None = None
+    masks: files.MaskRule | None = None
     has_lists: bool = False  # whether files list images by split, or their labels
     max_image_bytes: int = structure.MAX_IMAGE_BYTES
     keep: kept_features.KeepRule = kept_features.NOTHING  # without the features that the source itself takes
@@ -69,6 +72,16 @@ class Format(abc.ABC):
             ConfigError: if the files are not as the options say.
         """
 
+    def folder_of(self, uri: str) -> str:
+        """Returns the folder that addresses in the config are relative to, given that of the input."""
+        root = files.split_glob(uri)[0]
+        return root if source_places.is_folder(root) else posixpath.dirname(root)
+
+    @classmethod
+    def advise_on_file(cls, uri: str) -> str:
+        """Returns what to set to read a file, which was given instead of a folder; "" if it is not of this format."""
+        return ""
+
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
         """Yields the presets that fit a folder below the root of a probe, with the options that they need."""
@@ -83,12 +96,16 @@ class Format(abc.ABC):
 # By the value of `source.by`, in the order in which findings of the same strength are shown: "module:Class", imported
 # when the config is checked.
 FORMATS: Mapping[str, str] = {
+    "files": "folder:Files",
+    "listing": "listing:Listing",
     "yolo": "yolo:Yolo",
     "voc": "voc:Voc",
     "box_csv": "box_csv:BoxCsv",
     "coco": "coco:Coco",
     "labelme": "labelme:Labelme",
     "manifest": "tables.tables:Tables",
+    "idx": "idx:Idx",
+    "arrays": "arrays.arrays:Arrays",
     "tar": "tar:Tar",
     "zip": "zip:Zip",
     "tfrecord": "tfrecord:Tfrecord",
@@ -147,5 +164,7 @@ Text = Annotated[str, _Check(min_length=1)]
 Character = Annotated[str, _Check(min_length=1, max_length=1)]
 ClassBase = Annotated[int, _Check(ge=0, le=1), _Check(_refuse_bool)]
 Count = Annotated[int, _Check(ge=1), _Check(_refuse_bool)]
+Level = Annotated[int, _Check(ge=0, le=255), _Check(_refuse_bool)]  # of one channel of a color
+Bits = Annotated[Literal[8, 16], _Check(_refuse_bool)]
 Channels = Annotated[int, _Check(ge=1, le=4), _Check(_refuse_bool)]
 PathsBySplit = Annotated[dict[str, tuple[str, ...]], _Check(_as_lists)]

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from imagebeam import plural
 from imagebeam.transforms import elements
-from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats
+from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.sources import containers, files, image_source, range_window, table_rows
 
 STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
@@ -46,6 +46,11 @@ class Tar(base_format.Format):
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(columns=True, takes=frozenset({"include"}))
+
+    @classmethod
+    def advise_on_file(cls, uri: str) -> str:
+        named = TarSource.FILE_NAME.fullmatch(uri.rpartition("/")[2])
+        return f"for {TarSource.EXPECTED} set source.by: tar" if named else ""
 
     def open(self, request: base_format.Request) -> TarSource:
         return TarSource(*TarSource.find(request.uri, request.include, request.output), request.fields)

@@ -9,10 +9,9 @@ from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple
 
 from imagebeam import errors, example, features, plural, records, shard_names, storage
 from imagebeam.transforms import elements, kept_features
-from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats, structure
-from imagebeam.transforms.packed import gzip_content
+from imagebeam.transforms.packed import gzip_content, unpacked_content
 from imagebeam.transforms.sources import containers, image_source, table_rows
 
 _RECORD = re.compile(r"\.records?$", re.IGNORECASE)
@@ -41,6 +40,11 @@ class Tfrecord(base_format.Format):
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(columns=True, takes=frozenset({"include"}), keeps=self.keep)
+
+    @classmethod
+    def advise_on_file(cls, uri: str) -> str:
+        named = TfrecordSource.FILE_NAME.fullmatch(uri.rpartition("/")[2])
+        return f"for {TfrecordSource.EXPECTED} set source.by: tfrecord" if named else ""
 
     def open(self, request: base_format.Request) -> TfrecordSource:
         stored = {self.image} | ({self.key} if self.key is not None and self.key == request.key_feature else set())

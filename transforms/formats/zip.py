@@ -22,8 +22,8 @@ from typing import ClassVar, NamedTuple
 from imagebeam import errors, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
-from imagebeam.transforms.arrays import found_array
 from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats.arrays import found_array
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.packed import zip_members
 from imagebeam.transforms.sources import containers, files, source_places
@@ -48,7 +48,7 @@ class Zip(base_format.Format):
     PRESETS: ClassVar[tuple[str, ...]] = ()
 
     def gives(self) -> base_format.Gives:
-        return base_format.Gives(takes=frozenset({"include"}))
+        return base_format.Gives(folders=True, takes=frozenset({"include"}))
 
     def open(self, request: base_format.Request) -> ZipSource:
         """Returns the source of one archive, of a folder in it, or of all archives of a folder."""

@@ -19,9 +19,8 @@ from typing import NamedTuple, TypeAlias, cast
 from imagebeam import storage
 from imagebeam.storage import local
 from imagebeam.transforms import elements
-from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.images import structure
-from imagebeam.transforms.packed import broken_content, snappy_blocks, zip_members
+from imagebeam.transforms.packed import broken_content, snappy_blocks, unpacked_content, zip_members
 
 MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them while earlier ones are encoded
 _CAN_ADVISE = hasattr(os, "posix_fadvise")

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from imagebeam import errors, look_ahead, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements, kept_features
-from imagebeam.transforms.arrays import unpacked_content
-from imagebeam.transforms.packed import gzip_content
+from imagebeam.transforms.packed import gzip_content, unpacked_content
 from imagebeam.transforms.sources import files, image_source, source_places, table_rows
 
 _FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory

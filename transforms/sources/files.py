@@ -6,14 +6,14 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.sources import image_source, mask_files, name_ranges
+from imagebeam.transforms.sources import image_source, name_ranges
 
 # A file with one of these extensions counts as an image. Of any other the first bytes are read, so that an image under
 # another name is found and a text file is passed over.
@@ -48,6 +48,29 @@ class Directory(NamedTuple):
     num_cuts: int = 0  # how often the folder was cut for this range
 
 
+class PairingRule(Protocol):
+    """Tells the images in a folder from the files that belong to them, by their paths below the source's root."""
+
+    def is_image(self, path: str) -> bool:
+        """Returns whether `path` is the path of an image."""
+
+    def is_mask(self, path: str) -> bool:
+        """Returns whether `path` has the form of the path of a file that belongs to an image."""
+
+    def add_masks(
+        self, root: str, refs: Sequence[elements.ImageRef]
+    ) -> Iterator[elements.ImageRef | elements.Reject | None]:
+        """Yields each image with its file; a reject; None if the image is passed over."""
+
+
+class MaskRule(PairingRule, Protocol):
+    """A rule that a saved listing keeps."""
+
+    @property
+    def pairing(self) -> list[str | None]:
+        """Values that decide which mask an image has."""
+
+
 @dataclasses.dataclass(frozen=True)
 class FilesSource(image_source.ImageSource):
     """The images below a folder, `root`, that match one of the globs."""
@@ -55,13 +78,16 @@ class FilesSource(image_source.ImageSource):
     root: str
     include: tuple[str, ...] = EVERYTHING
     exclude: str = ""  # address below the root that is not listed: the output folder
-    masks: mask_files.PairingRule | None = None  # if set, each image needs a mask, which is looked up with it
+    masks: PairingRule | None = None  # if set, each image needs a mask, which is looked up with it
 
     spreads = "folders"
 
     def __post_init__(self) -> None:
         if self.include != EVERYTHING:
             _compile(self.include)
+
+    def listed_folder(self) -> str:
+        return self.root
 
     def start(self) -> Directory:
         """Returns the root as the first folder to list."""

@@ -89,6 +89,10 @@ class ImageSource(abc.ABC):
         """Describes the places of the rows of a table for a user, such as `line 5 of /data/a.csv`."""
         raise NotImplementedError
 
+    def listed_folder(self) -> str:
+        """Returns the folder whose files are the images: such a listing can be saved. "" for other sources."""
+        return ""
+
     def advise(self, reason: elements.Reason) -> str:
         """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
         return ""

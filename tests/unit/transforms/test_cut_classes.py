@@ -37,7 +37,7 @@ def divide_by_thirds(sizes: Mapping[str, int]) -> dict[str, Division]:
     return {name: Division((size // 3, 2 * size // 3), ("a", "b", "c")) for name, size in sizes.items()}
 
 
-def split_plainly(refs: Sequence[rank_references.KeyedRef], order: HashOrder, is_grouped: bool) -> dict[str, str]:
+def split_plainly(refs: Sequence[tuple[str, ImageRef]], order: HashOrder, is_grouped: bool) -> dict[str, str]:
     """Returns the split of each key, from a plain sort of each class."""
     classes: dict[str, list[ImageRef]] = {}
     for name, ref in sorted(refs, key=lambda keyed: (*order.values([keyed[1]]), keyed[1].key)):

@@ -19,10 +19,9 @@ from typing import Any, ClassVar
 from imagebeam import errors, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
-from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns, pages
-from imagebeam.transforms.packed import broken_content, gzip_content, parquet_content
+from imagebeam.transforms.packed import broken_content, gzip_content, parquet_content, unpacked_content
 from imagebeam.transforms.sources import class_files, containers, image_source, range_window, table_rows
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
@@ -49,6 +48,12 @@ class Parquet(base_format.Format):
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(columns=True, takes=frozenset({"include"}))
+
+    @classmethod
+    def advise_on_file(cls, uri: str) -> str:
+        if not ParquetSource.FILE_NAME.fullmatch(posixpath.basename(uri)):
+            return ""
+        return "for Parquet with the bytes of images set source.by: parquet, with their paths source.by: manifest"
 
     def open(self, request: base_format.Request) -> ParquetSource:
         """Returns the source, after a look at the first file."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import errors, features, look_ahead, storage
 from imagebeam.transforms import elements, parse_numbers
+from imagebeam.transforms.formats import listing
 from imagebeam.transforms.formats.tables import (
     find_root,
     joined_rows,
@@ -22,7 +23,7 @@ from imagebeam.transforms.formats.tables import (
     templated_rows,
 )
 from imagebeam.transforms.formats.tables.templated_rows import Listed
-from imagebeam.transforms.sources import find_entries, image_source, saved_listing, table_rows
+from imagebeam.transforms.sources import find_entries, image_source, table_rows
 
 _Batch = list[merged_rows.PlacedRow]
 
@@ -147,10 +148,8 @@ class ManifestSource(image_source.ImageSource):
             raise errors.ConfigError(f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them")
         missing = [name for name in required if name not in names]
         if missing and names:
-            if self.format == "jsonl" and saved_listing.is_listing(self.uri):
-                raise errors.ConfigError(
-                    f"{self.uri!r} is a listing that plan --save-listing wrote: {saved_listing.REMEDY}"
-                )
+            if self.format == "jsonl" and listing.is_listing(self.uri):
+                raise errors.ConfigError(f"{self.uri!r} is a listing that plan --save-listing wrote: {listing.REMEDY}")
             raise errors.ConfigError(
                 f"manifest {self.uri!r} has no column {', '.join(map(repr, missing))}; its columns are "
                 f"{', '.join(map(repr, names))}; {missing_columns.advise(self._table, names, missing, required)}"

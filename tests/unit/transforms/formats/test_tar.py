@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import tar
 from imagebeam.transforms.formats.tar import Member, TarError
+from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.sources import table_rows
 from tests import image_sets, tars
 

@@ -13,9 +13,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import tfrecord
+from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import table_rows
 from tests import foreign_shards, image_sets, tars

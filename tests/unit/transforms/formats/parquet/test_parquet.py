@@ -11,9 +11,9 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.transforms import elements
-from imagebeam.transforms.arrays import unpacked_content
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats.parquet import parquet
+from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import containers, table_rows
 from tests import parquet_files, tars

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import os
+import pathlib
+import pickle
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from imagebeam import storage
+from imagebeam.transforms.formats.arrays import array_files, cifar, found_array
+from imagebeam.transforms.packed import broken_content
+from tests import array_sets
+
+BATCH = {
+    b"data": array_sets.pictures(0, 4, 3072),
+    b"labels": [3, 1, 2, 300],
+    b"wide": np.arange(4, dtype=">i4"),
+    b"columns": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    b"filenames": [b"a", b"b c", b"", b"d"],
+    b"batch_label": b"one",
+}
+PYTHON_2 = (  # {"data": numpy.array([[1, 2], [3, 4]], "uint8"), "labels": [7L, 8]} by Python 2's cPickle, protocol 2
+    b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b\x87"
+    b"Rq\x05(K\x01K\x02K\x02\x86cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff"
+    b"\xff\xff\xffK\x00tb\x89U\x04\x01\x02\x03\x04tbU\x06labelsq\x08]q\t(\x8a\x01\x07K\x08eu."
+)
+
+
+def write(path: pathlib.Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+def load_all(uri: str) -> dict[str, Any]:
+    found = cifar.list_pickled(uri, 0)
+    return {each.name: array_files.load(uri, 0, each) for each in found}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_load_reads_what_pickle_wrote(tmp_path: pathlib.Path, protocol: int) -> None:
+    found = load_all(write(tmp_path / "train", pickle.dumps(BATCH, protocol)))
+    assert set(found) == {"data", "labels", "wide", "columns", "filenames"}
+    for name in ("data", "wide", "columns", "labels"):
+        np.testing.assert_array_equal(found[name], np.array(BATCH[name.encode()]))
+    assert found["filenames"] == ["a", "b c", "", "d"]
+
+
+def test_load_reads_what_python_2_wrote(tmp_path: pathlib.Path) -> None:
+    found = load_all(write(tmp_path / "train", PYTHON_2))
+    np.testing.assert_array_equal(found["data"], np.array([[1, 2], [3, 4]], np.uint8))
+    assert found["labels"].tolist() == [7, 8]
+
+
+class _Call:
+    def __init__(self, function: Any, *arguments: Any):
+        self._reduced = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self._reduced
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        pytest.param(_Call(os.system, "touch ran"), "posix.system", id="os-system"),
+        pytest.param(_Call(eval, "open('ran', 'w')"), "eval", id="eval"),
+        pytest.param(_Call(subprocess.check_output, ["touch", "ran"]), "check_output", id="subprocess"),
+        pytest.param(_Call(np.fromfile, "/etc/passwd", np.uint8), "fromfile", id="numpy"),
+        pytest.param(_Call(np.load, "/etc/passwd"), "numpy", id="numpy-load"),
+        pytest.param(pathlib.PurePosixPath("a"), "PurePosixPath", id="class"),
+    ],
+)
+def test_load_refuses_any_function_by_its_name_and_runs_none(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, call: Any, name: str, protocol: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    uri = write(tmp_path / "train", pickle.dumps({b"data": call}, protocol))
+    with pytest.raises(broken_content.BrokenContentError, match=f"is a pickle that would call .*{name}"):
+        cifar.load(uri, 0)
+    assert os.listdir(tmp_path) == ["train"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(pickle.dumps([1, 2], 2), id="list"),
+        pytest.param(pickle.dumps(BATCH, 2)[:-9], id="cut"),
+        pytest.param(PYTHON_2.replace(b"K\x02K\x02\x86", b"K\x02K\x7f\x86"), id="shape-larger-than-values"),
+        pytest.param(PYTHON_2.replace(b"K\x02K\x02\x86", b"K\x02J\xfe\xff\xff\xff\x86"), id="negative-shape"),
+        pytest.param(PYTHON_2.replace(b"U\x02u1", b"U\x02O8"), id="objects"),
+        pytest.param(PYTHON_2.replace(b"cnumpy\ndtype\n", b"cnumpy\nndarray\n"), id="array-as-type"),
+        pytest.param(b"\x80\x02}\x8d\xff\xff\xff\xff\xff\xff\xff\x7f.", id="endless-text"),
+        pytest.param(b"\x80\x02\x8e\xff\xff\xff\xff\xff\xff\xff\x0f.", id="endless-bytes"),
+        pytest.param(b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x0f.", id="bytearray"),
+        pytest.param(b"\x80\x02cnumpy\nndarray\n}b.", id="state-of-a-class"),
+        pytest.param(b"\x80\x02c_codecs\nencode\nN}U\x01aK\x01s\x86b.", id="state-of-a-function"),
+        pytest.param(b"\x80\x02Pid\n.", id="persistent"),
+        pytest.param(b"\x80\x02(U\x01aios\nsystem\n.", id="inst"),
+        pytest.param(pickle.dumps({b"data": np.array([object], object)}, 2).replace(b"object", b"thing"), id="pickled"),
+    ],
+)
+def test_load_of_what_is_no_such_pickle_raises(tmp_path: pathlib.Path, data: bytes) -> None:
+    with pytest.raises(broken_content.BrokenContentError, match=r"is not a complete pickle|would call"):
+        cifar.load(write(tmp_path / "train", data), 0)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, len(PYTHON_2) - 1), st.integers(0, 255))
+def test_load_of_changed_bytes_reads_or_refuses(tmp_path: pathlib.Path, position: int, value: int) -> None:
+    changed = PYTHON_2[:position] + bytes([value]) + PYTHON_2[position + 1 :]
+    uri = write(tmp_path / "train", changed)
+    try:
+        load_all(uri)
+    except broken_content.BrokenContentError as e:
+        assert e.detail
+
+
+def test_load_of_a_large_or_changed_file_raises(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = write(tmp_path / "train", PYTHON_2)
+    with pytest.raises(storage.ChangedError):
+        cifar.load(uri, 1)
+    monkeypatch.setattr(cifar, "MAX_PICKLE_BYTES", 100)
+    with pytest.raises(broken_content.BrokenContentError, match="is larger than 100 bytes, too much for a pickle"):
+        cifar.load(uri, 0)
+    monkeypatch.setattr(array_files, "MAX_LOADED_BYTES", 7)
+    array = found_array.FoundArray("labels", (2,), "<i8")
+    with pytest.raises(broken_content.BrokenContentError, match="has 2 values in the array 'labels', too many"):
+        array_files.load(uri, 0, array)

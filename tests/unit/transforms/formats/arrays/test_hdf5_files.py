@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from imagebeam import errors, storage
+from imagebeam.transforms.formats.arrays import array_files, found_array, hdf5_files
+from imagebeam.transforms.packed import broken_content
+from tests import array_sets
+
+IMAGES = array_sets.pictures(0, 9, 8, 6, 3)
+
+
+def make(path: pathlib.Path, fill: Callable[[Any], None], **options: Any) -> str:
+    with h5py.File(path, "w", **options) as file:
+        fill(file)
+    return str(path)
+
+
+def fill_all(file: Any) -> None:
+    file["plain"] = IMAGES
+    file.create_dataset("packed", data=IMAGES, chunks=(4, 8, 6, 3), compression="gzip", shuffle=True)
+    file.create_dataset("group/big-endian", data=np.arange(9, dtype=">i4"))
+    file["texts"] = np.array(["cat", "a dog", "größer"], dtype=h5py.string_dtype())
+    file["bytes"] = np.array([b"cat", b"dog"])
+    file["number"] = np.int64(3)
+    file["nothing"] = h5py.Empty("S5")
+    file["again"] = h5py.SoftLink("/plain")
+
+
+@pytest.mark.parametrize("options", [{}, {"userblock_size": 512}, {"libver": "latest"}], ids=["", "userblock", "new"])
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_hdf5_holds_what_h5py_wrote(tmp_path: pathlib.Path, options: dict[str, Any], place: str) -> None:
+    uri = make(tmp_path / "a.h5", fill_all, **options)
+    if place == "memory":
+        data, uri = (tmp_path / "a.h5").read_bytes(), "memory://arrays/a.h5"
+        storage.storage_of(uri).write_whole(uri, data)
+    found = {each.name: each for each in hdf5_files.list_arrays(uri, 0)}
+    loaded = {name: array_files.load(uri, 0, each) for name, each in found.items() if name != "texts"}
+    assert found["texts"].dtype == "|O"  # of any length: never read
+    np.testing.assert_array_equal(loaded.pop("plain"), IMAGES)
+    np.testing.assert_array_equal(loaded.pop("packed"), IMAGES)
+    np.testing.assert_array_equal(loaded.pop("group/big-endian"), range(9))
+    assert {name: value.tolist() for name, value in loaded.items()} == {
+        "bytes": [b"cat", b"dog"],
+        "number": 3,
+        "nothing": [],
+    }
+    assert storage.storage_of(uri).read(uri, found["plain"].start, IMAGES.nbytes) == IMAGES.tobytes()
+    assert found["packed"].start == -1
+
+
+def link_out(file: Any) -> None:
+    file["x"] = h5py.ExternalLink("/etc/other.h5", "/x")
+
+
+def map_out(file: Any) -> None:
+    layout = h5py.VirtualLayout((9, 8, 6, 3), np.uint8)
+    layout[:] = h5py.VirtualSource("/etc/other.h5", "x", (9, 8, 6, 3))
+    file.create_virtual_dataset("x", layout)
+
+
+def store_out(file: Any) -> None:
+    file.create_dataset("x", (10,), np.uint8, external=[("/etc/passwd", 0, 10)])
+
+
+def claim(file: Any) -> None:
+    file.create_dataset("x", (10**9, 28, 28), np.uint8, chunks=(1, 28, 28))
+
+
+def claim_plain(file: Any) -> None:
+    file.create_dataset("x", (10**9, 28, 28), np.uint8)
+
+
+def write_in_part(file: Any) -> None:
+    file.create_dataset("x", IMAGES.shape, np.uint8, chunks=(2, 8, 6, 2))[:4] = IMAGES[:4]
+
+
+def write_nothing(file: Any) -> None:
+    file.create_dataset("x", IMAGES.shape, np.uint8)
+
+
+def chunk(file: Any) -> None:
+    shape = (1, 20_000, 20_000)
+    created = file.create_dataset("x", shape, np.uint8, chunks=shape, compression="gzip")
+    created.id.write_direct_chunk((0, 0, 0), bytes(1 << 20))  # unpacked by nobody: real values take 2 s to write
+
+
+@pytest.mark.parametrize(
+    ("fill", "message"),
+    [
+        pytest.param(link_out, r"has a link 'x' to the file '/etc/other.h5'; other files are not opened", id="link"),
+        pytest.param(map_out, "has the dataset 'x', whose values are in other files", id="virtual"),
+        pytest.param(store_out, "has the dataset 'x', whose values are in other files", id="external"),
+        pytest.param(claim, "has 784,000,000,000 bytes of values, and stores 0 for them", id="never-written"),
+        pytest.param(
+            claim_plain, "has 784,000,000,000 bytes of values, and stores 0 for them", id="never-written-plain"
+        ),
+        pytest.param(write_in_part, "'x' has 10 chunks, and stores 4 of them: it was not written to", id="in-part"),
+        pytest.param(write_nothing, "has 1,296 bytes of values, and stores 0 for them: it was not", id="not-at-all"),
+        pytest.param(chunk, "in chunks of more than 268,435,456 bytes", id="vast-chunk"),
+    ],
+)
+def test_hdf5_that_leads_elsewhere_or_lies_is_refused(
+    tmp_path: pathlib.Path, fill: Callable[[Any], None], message: str
+) -> None:
+    with pytest.raises(broken_content.BrokenContentError, match=message):
+        hdf5_files.list_arrays(make(tmp_path / "a.h5", fill), 0)
+
+
+@pytest.mark.parametrize("cut", [0, 8, 100, 1000, 3000, -1], ids=lambda cut: f"at-{cut}")
+def test_hdf5_cut_short_is_refused(tmp_path: pathlib.Path, cut: int) -> None:
+    uri = make(tmp_path / "a.h5", fill_all)
+    (tmp_path / "a.h5").write_bytes((tmp_path / "a.h5").read_bytes()[:cut])
+    with pytest.raises(broken_content.BrokenContentError, match="is not a complete HDF5 file"):
+        hdf5_files.list_arrays(uri, 0)
+
+
+def test_hdf5_with_a_broken_chunk_is_refused(tmp_path: pathlib.Path) -> None:
+    uri = make(tmp_path / "a.h5", lambda file: file.create_dataset("x", data=IMAGES, compression="gzip"))
+    [found] = hdf5_files.list_arrays(uri, 0)
+    with h5py.File(uri) as file:
+        offset = file["x"].id.get_chunk_info(0).byte_offset
+    data = bytearray((tmp_path / "a.h5").read_bytes())
+    data[offset : offset + 40] = bytes(40)
+    (tmp_path / "a.h5").write_bytes(data)
+    with pytest.raises(broken_content.BrokenContentError, match="is not a complete HDF5 file"):
+        array_files.load(uri, 0, found)
+
+
+def test_hdf5_with_links_in_circles_has_each_group_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30 links of a group to itself would be 30 ** 8 groups."""
+
+    def loop(file: Any) -> None:
+        group = file.create_group("group")
+        group["root"], group["x"] = file["/"], IMAGES
+        for number in range(30):
+            group[f"self-{number}"] = group
+        file["x"] = file["y"] = IMAGES
+
+    uri = make(tmp_path / "a.h5", loop)
+    assert [each.name for each in hdf5_files.list_arrays(uri, 0)] == ["group/x", "x", "y"]
+    monkeypatch.setattr(hdf5_files, "_MAX_LINKS", 34)
+    with pytest.raises(broken_content.BrokenContentError, match="has more than 34 links to groups and datasets"):
+        hdf5_files.list_arrays(uri, 0)
+    monkeypatch.setattr(hdf5_files, "_MAX_LINKS", 35)
+    assert len(hdf5_files.list_arrays(uri, 0)) == 3
+    monkeypatch.setattr(found_array, "MAX_ARRAYS", 2)
+    with pytest.raises(broken_content.BrokenContentError, match="has more than 2 arrays"):
+        hdf5_files.list_arrays(uri, 0)
+
+
+KEPT = """
+import gc, sys
+from imagebeam.transforms.formats.arrays import found_array, hdf5_files
+
+kept = []
+kept.append(kept)
+gc.freeze()  # as `pipelines.beam.runners` does: what a frozen cycle holds is never freed
+for uri in sys.argv[1:]:
+    try:
+        [found] = hdf5_files.list_arrays(uri, 0)
+        list(hdf5_files.read_values(uri, 0, found))
+    except OSError as e:
+        kept.append(e)
+print(len(kept) - 1)
+"""
+
+
+def test_hdf5_that_is_refused_leaves_nothing_that_crashes_at_exit(tmp_path: pathlib.Path) -> None:
+    def pack(file: Any) -> None:
+        file.create_dataset("x", data=IMAGES, chunks=(9, 8, 6, 3), compression="gzip")
+
+    uris = [make(tmp_path / f"{fill.__name__}.h5", fill) for fill in (link_out, map_out, store_out, claim, pack)]
+    data = bytearray((tmp_path / "pack.h5").read_bytes())
+    with h5py.File(tmp_path / "pack.h5") as file:
+        offset = file["x"].id.get_chunk_info(0).byte_offset
+    data[offset : offset + 40] = bytes(40)
+    (tmp_path / "pack.h5").write_bytes(data)
+    (tmp_path / "cut.h5").write_bytes(data[:1000])
+    (tmp_path / "junk.h5").write_bytes(bytes(3000))
+    uris += [str(tmp_path / name) for name in ("cut.h5", "junk.h5")]
+    done = subprocess.run([sys.executable, "-c", KEPT, *uris], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+
+
+def test_hdf5_without_its_package_names_the_extra(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = make(tmp_path / "a.h5", fill_all)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(errors.ConfigError, match=r"h5py is not installed, reading .*: pip install 'imagebeam\[hdf5\]'"):
+        hdf5_files.list_arrays(uri, 0)

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from imagebeam import errors
+from imagebeam.transforms import elements
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats.arrays import arrays, pixel_csv
+from imagebeam.transforms.packed import broken_content, unpacked_content
+from imagebeam.transforms.sources import table_rows
+from tests import array_sets
+
+PIXELS = array_sets.pictures(0, 3, 16)
+LABELLED = table_rows.RowFields(label="label")
+
+
+def write(path: pathlib.Path, *lines: str, end: str = "\n") -> str:
+    path.write_bytes(end.join([*lines, ""]).encode())
+    return str(path)
+
+
+def row(label: object, pixels: object, joined: str = ",") -> str:
+    return f"{label},{joined.join(map(str, pixels))}"  # type: ignore[call-overload]
+
+
+def find(uri: object, kind: str = "int64", split_by: str = "none", **wanted: object) -> pixel_csv.PixelCsvSource:
+    request = base_format.Request(str(uri), fields=LABELLED, label_by="column", label_kind=kind, split_by=split_by)
+    found = arrays.Arrays(**wanted).open(request)  # type: ignore[arg-type]
+    assert isinstance(found, pixel_csv.PixelCsvSource)
+    return found
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([row(7, pixels) for pixels in PIXELS], id="no-header"),
+        pytest.param([row("label", range(16)), *(row(7, pixels) for pixels in PIXELS)], id="numbers"),
+        pytest.param(
+            [row("label", (f"pixel{n}" for n in range(16))), "", *(row(7, pixels) for pixels in PIXELS)], id="kaggle"
+        ),
+        pytest.param(["label,pixels", *(row(7, pixels, " ") for pixels in PIXELS)], id="text"),
+        pytest.param(
+            ['"label","pixels"', *(f'"7","{" ".join(map(str, pixels))}"' for pixels in PIXELS)], id="quoted-text"
+        ),
+        pytest.param(
+            ["\ufeffpixels,label", *(" ".join(map(str, pixels)) + ",7" for pixels in PIXELS)], id="byte-order-mark"
+        ),
+        pytest.param([row(7, pixels, ", ") + " " for pixels in PIXELS], id="blanks"),
+        pytest.param(
+            [",".join([*(f"{r}x{c}" for r in range(4) for c in range(4)), "label"])]
+            + [",".join(map(str, [*pixels, 7])) for pixels in PIXELS],
+            id="label-last",
+        ),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_read_rows_of_each_shape_of_file(tmp_path: pathlib.Path, lines: list[str], end: str) -> None:
+    uri = write(tmp_path / "a.csv", *lines, end=end)
+    table = pixel_csv.look_into(uri, 0)
+    assert table is not None and table.names == ("label",) and table.num_pixels == 16
+    rows = list(pixel_csv.read_rows(uri, 0, table))
+    assert [(each.cells, each.problem) for each in rows] == [(("7",), "")] * 3
+    assert [each.pixels for each in rows] == [pixels.tobytes() for pixels in PIXELS]
+    assert b"".join(pixel_csv.read_images(uri, 0, "pixels:NHWC-4x4x1")) == PIXELS.tobytes()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param([], id="empty"),
+        pytest.param(["filename,label", "a.jpg,cat"], id="manifest"),
+        pytest.param(["filename,width,height,class,xmin", "a.jpg,1,2,cat,3"], id="boxes"),
+        pytest.param(["label,pixels"], id="no-rows"),
+        pytest.param(["label,pixels", "1,"], id="no-pixels"),
+        pytest.param([",".join(map(str, range(9)))], id="few-numbers"),
+        pytest.param([",".join(f"f{n}" for n in range(40)), ",".join(["1"] * 40)], id="other-numbers"),
+    ],
+)
+def test_look_into_other_tables_finds_no_pixels(tmp_path: pathlib.Path, lines: list[str]) -> None:
+    assert pixel_csv.look_into(write(tmp_path / "a.csv", *lines), 0) is None
+
+
+def changed(pixels: np.ndarray, value: object) -> list[object]:
+    return [*pixels[:5], value, *pixels[6:]]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "detail"),
+    [
+        pytest.param(row(1, PIXELS[0][:-1]), elements.Reason.BAD_ROW, "has 16 columns, expected 17", id="few"),
+        pytest.param(row(1, [*PIXELS[0], 0]), elements.Reason.BAD_ROW, "has 18 columns, expected 17", id="many"),
+        pytest.param(
+            row(1, changed(PIXELS[0], 256)), elements.Reason.BAD_ROW, "pixel 5 is '256', expected an", id="256"
+        ),
+        pytest.param(row(1, changed(PIXELS[0], -1)), elements.Reason.BAD_ROW, "pixel 5 is '-1', expected an", id="-1"),
+        pytest.param(
+            row(1, changed(PIXELS[0], "nan")), elements.Reason.BAD_ROW, "pixel 5 is 'nan', expected", id="nan"
+        ),
+        pytest.param(row(1, changed(PIXELS[0], "")), elements.Reason.BAD_ROW, "pixel 5 is '', expected an", id="empty"),
+        *(
+            pytest.param(
+                row(1, changed(PIXELS[0], text)), elements.Reason.BAD_ROW, f"pixel 5 is {text[:40]!r}, exp", id=text[:5]
+            )
+            for text in ("1_0", "+5", "-0", "\u0663", "\uff15", "\u00b2", "1 0", "1" * 5000)
+        ),
+        pytest.param(row(1, changed(PIXELS[0], 0.5)), elements.Reason.BAD_ROW, "pixel 5 is '0.5', expected", id="0.5"),
+        pytest.param(
+            row(2, PIXELS[0]), elements.Reason.UNKNOWN_LABEL, "is '2', and the classes are 0: a, 1: b", id="2"
+        ),
+    ],
+)
+def test_list_all_rejects_rows_by_file_and_line(
+    tmp_path: pathlib.Path, line: str, reason: elements.Reason, detail: str
+) -> None:
+    uri = write(tmp_path / "a.csv", row("label", range(16)), row(0, PIXELS[0]), line, row(1, PIXELS[2]))
+    [listing] = find(uri, "class", classes=("a", "b")).list_all()
+    [reject] = listing.rejects
+    assert (reject.key, reject.reason, reject.uri) == ("images/00001", reason, uri)
+    assert reject.detail.startswith(f"line 3 of {uri}: ") and detail in reject.detail
+    one, other = elements.unpack_refs(listing.packed_refs)
+    assert (one.label, other.label) == ("a", "b")
+    assert unpacked_content.unpack(other.uri, other.version).read(other.offset, 16) == PIXELS[2].tobytes()
+
+
+def test_find_says_what_is_wrong_with_csv_files(tmp_path: pathlib.Path) -> None:
+    uri = write(tmp_path / "train.csv", row("label", range(16)), row(0, PIXELS[0]))
+    with pytest.raises(
+        errors.ConfigError, match=r"does not have rows of 5 x 5 x 1 values: correct source.arrays.shape"
+    ):
+        find(uri, shape=(5, 5, 1))
+    with pytest.raises(errors.ConfigError, match="must name one CSV file with pixels; it names"):
+        find(tmp_path, images={"train": "*.csv", "test": write(tmp_path / "none.csv", "a").rpartition("/")[2]})
+    write(tmp_path / "a_train.csv", row("label", range(16)), row(0, PIXELS[0]))
+    with pytest.raises(errors.ConfigError, match=r"both hold pixels of the split train: give one of them as --input"):
+        find(tmp_path)
+    (tmp_path / "a_train.csv").unlink()
+    write(tmp_path / "test.csv", ",".join(f"pixel{n}" for n in range(16)), ",".join(map(str, PIXELS[0])))
+    with pytest.raises(errors.ConfigError, match=r"test.csv' has no column 'label' beside its pixels, only none; name"):
+        find(tmp_path)
+    other = write(tmp_path / "other.csv", row("label", range(16)), row(0, PIXELS[0]))
+    with pytest.raises(errors.ConfigError, match=r"the name of .*other.csv' says no split: set split.by: column"):
+        find(other, split_by="source")
+
+
+def test_look_into_a_line_without_end_raises(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pixel_csv, "_MAX_LINE_BYTES", 100)
+    uri = write(tmp_path / "a.csv", "1," * 60)
+    with pytest.raises(broken_content.BrokenContentError, match="has more than 100 bytes in line 1; correct it"):
+        pixel_csv.look_into(uri, 0)
+    source = find(write(tmp_path / "b.csv", row(1, [0] * 16), row(1, [100] * 16)))
+    monkeypatch.setattr(pixel_csv, "_MAX_LINE_BYTES", 40)
+    [listing] = source.list_all()
+    assert "b.csv' cannot be read (has more than 40 bytes in line 2" in listing.problems[0]

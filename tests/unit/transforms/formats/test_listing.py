@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors
+from imagebeam.pipelines import call_arguments, convert
+from imagebeam.transforms.formats import listing as listing_format
+from imagebeam.transforms.sources import files
+from tests import datasets, image_sets
+
+ROOT_NAMES = ["cat", "dog"]
+
+
+@pytest.fixture
+def images(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path / "in"
+    image_sets.write_folder(folder, ROOT_NAMES, 6)
+    (folder / "notes.txt").write_text("no image")
+    (folder / "cat" / "gone.jpg").symlink_to("nowhere.jpg")
+    return folder
+
+
+def sections(images: Any, output: pathlib.Path, **source: Any) -> dict[str, Any]:
+    return {
+        "source": {"uri": str(images), **source},
+        "output": {"uri": str(output)},
+        "rejects": {"max_fraction": 0.5},
+    }
+
+
+def test_saved_listing_gives_the_dataset_of_the_folder(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    listing = tmp_path / "listing.jsonl"
+    assert listing_format.save(files.FilesSource(str(images)), None, str(listing)) == 12
+    convert.convert(sections(images, tmp_path / "one"), workers=1)
+    convert.convert(sections(listing, tmp_path / "two", by="listing"), workers=1)
+    one, two = (catalog_lib.load_catalog(str(tmp_path / name)) for name in ("one", "two"))
+    assert (one.fingerprint, one.splits, one.counts) == (two.fingerprint, two.splits, two.counts)
+    assert one.counts.rejected == {"not_found": 1}
+    assert one.counts.passed_over == {"non_image": 1}
+    assert datasets.shard_digests(tmp_path / "one") == datasets.shard_digests(tmp_path / "two")
+    assert datasets.rejects(tmp_path / "one") == datasets.rejects(tmp_path / "two")
+
+
+def test_plan_saves_what_it_lists(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    config = call_arguments.as_config({"source": {"uri": str(images)}})
+    listed = convert.save_listing(config, str(tmp_path / "listing.jsonl"))
+    assert (listed.source.by, listed.source.uri) == ("listing", str(tmp_path / "listing.jsonl"))
+    assert convert.plan(listed).listed == convert.plan(config).listed == 13
+
+
+def test_image_that_changes_after_the_listing_is_a_reject(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    listing = tmp_path / "listing.jsonl"
+    listing_format.save(files.FilesSource(str(images)), None, str(listing))
+    (images / "dog" / "1.jpg").write_bytes(image_sets.make_image(99))
+    convert.convert(sections(listing, tmp_path / "out", by="listing"), workers=1)
+    assert datasets.rejects(tmp_path / "out") == {"cat/gone.jpg": "not_found", "dog/1.jpg": "changed"}
+
+
+def test_mask_that_changes_after_the_listing_is_a_reject(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for path in images.glob("*/[0-9]*.jpg"):
+        with Image.open(path) as image:
+            Image.new("L", image.size).save(path.with_suffix(".png"))
+    settings = {"masks": {"image": r"(.*)\.jpg", "mask": r"\1.png"}}
+    listing = tmp_path / "listing.jsonl"
+    config = call_arguments.as_config({"source": {"uri": str(images), **settings}})
+    convert.save_listing(config, str(listing))
+    with Image.open(images / "dog" / "1.png") as image:
+        mask = Image.new("L", image.size, 1)
+    mask.save(images / "dog" / "1.png")
+    os.utime(images / "dog" / "1.png", ns=(0, 1))
+    convert.convert(sections(listing, tmp_path / "out", by="listing", **settings), workers=1)
+    assert datasets.rejects(tmp_path / "out") == {"cat/gone.jpg": "not_found", "dog/1.jpg": "changed"}
+    with pytest.raises(errors.ConfigError, match=r"was saved with source.masks \[.*\], and the config says None"):
+        convert.convert(sections(listing, tmp_path / "other", by="listing"), workers=1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read"),
+        (b"", "is not a saved listing"),
+        (b"[]\n", "is not a saved"),
+        (b"image,label\n", "cannot be"),
+    ],
+    ids=["missing", "empty", "other", "csv"],
+)
+def test_check_of_another_file_raises(content: bytes | None, message: str, tmp_path: pathlib.Path) -> None:
+    listing = tmp_path / "listing.jsonl"
+    if content is not None:
+        listing.write_bytes(content)
+    with pytest.raises(errors.ConfigError, match=message):
+        convert.convert(sections(listing, tmp_path / "out", by="listing"), workers=1)
+
+
+@pytest.mark.parametrize("keep", [-1, -3])
+def test_truncated_listing_is_a_problem(images: pathlib.Path, tmp_path: pathlib.Path, keep: int) -> None:
+    listing = tmp_path / "listing.jsonl"
+    listing_format.save(files.FilesSource(str(images)), None, str(listing))
+    listing.write_bytes(b"".join(listing.read_bytes().splitlines(keepends=True)[:keep]))
+    with pytest.raises(errors.ConfigError, match=r"listing .* was cut short; save it again"):
+        convert.convert(sections(listing, tmp_path / "out", by="listing"), workers=1)
+    with listing.open("ab") as file:
+        file.write(b'["half a li')
+    with pytest.raises(errors.ConfigError, match=r"listing .* cannot be read to its end"):
+        convert.convert(sections(listing, tmp_path / "out", by="listing"), workers=1)
+
+
+def test_manifest_is_not_saved_as_a_listing(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "table.jsonl").write_text(json.dumps({"image": "a.jpg"}))
+    config = call_arguments.as_config(
+        {"source": {"uri": str(tmp_path / "table.jsonl"), "by": "manifest"}, "label": {"by": "none"}}
+    )
+    with pytest.raises(errors.ConfigError, match="is a listing already"):
+        convert.save_listing(config, str(tmp_path / "listing.jsonl"))

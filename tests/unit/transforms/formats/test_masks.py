@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import errno
+import pathlib
+from typing import Any
+
+import pytest
+
+from imagebeam import storage
+from imagebeam.transforms import elements
+from imagebeam.transforms.elements import ImageRef, Mask, Reason, Reject
+from imagebeam.transforms.formats.masks import Masks
+from imagebeam.transforms.sources import files, image_source
+from tests import image_sets
+
+RULE = Masks(r"images/(?P<split>[^/]+)/(.*)\.jpg", r"masks/\g<split>/\2.png")
+PICTURE = image_sets.make_image(1)
+MASK = image_sets.make_image(2, "PNG", "L")
+
+
+@pytest.fixture
+def root(tmp_path: pathlib.Path) -> pathlib.Path:
+    for split in ("train", "val"):
+        for folder, name, data in (("images", "a b.jpg", PICTURE), ("masks", "a b.png", MASK)):
+            (tmp_path / folder / split).mkdir(parents=True)
+            (tmp_path / folder / split / name).write_bytes(data)
+    return tmp_path
+
+
+def listed(root: pathlib.Path, rule: Masks = RULE) -> tuple[list[ImageRef], list[Reject], dict[str, int]]:
+    found = list(files.FilesSource(str(root), masks=rule).list_all())
+    refs = [ref for each in found if each.num_refs for ref in elements.unpack_refs(each.packed_refs)]
+    passed_over: dict[str, int] = {}
+    for each in found:
+        for kind, count in each.passed_over.items():
+            passed_over[kind] = passed_over.get(kind, 0) + count
+        assert not each.problems
+    return sorted(refs), [reject for each in found for reject in each.rejects], passed_over
+
+
+def test_each_image_is_listed_with_its_mask_and_split(root: pathlib.Path) -> None:
+    (root / "readme.txt").write_text("x")
+    refs, rejects, passed_over = listed(root)
+    expected = []
+    for split in ("train", "val"):
+        mask = root / "masks" / split / "a b.png"
+        image = root / "images" / split / "a b.jpg"
+        expected.append(
+            ImageRef(
+                f"images/{split}/a b.jpg",
+                str(image),
+                len(PICTURE),
+                image.stat().st_mtime_ns,
+                split=split,
+                mask=Mask(str(mask), len(MASK), mask.stat().st_mtime_ns),
+            )
+        )
+    assert (refs, rejects) == (expected, [])
+    assert passed_over == {"mask": 2, "not_included": 1}
+    assert refs[0].num_bytes == len(PICTURE) + len(MASK)
+
+
+def test_masks_are_looked_up_for_every_part_of_a_long_listing(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_source, "MAX_REFS", 2)
+    for index in range(5):
+        (root / f"images/train/{index}.jpg").write_bytes(PICTURE)
+        (root / f"masks/train/{index}.png").write_bytes(MASK)
+    refs, _, _ = listed(root)
+    assert len(refs) == 7
+    assert all(ref.mask and ref.mask.uri == ref.uri.replace("images", "masks").replace("jpg", "png") for ref in refs)
+
+
+def test_missing_mask_is_a_reject_or_passed_over(root: pathlib.Path) -> None:
+    (root / "masks/val/a b.png").unlink()
+    refs, rejects, _ = listed(root)
+    assert [ref.split for ref in refs] == ["train"]
+    detail = "there is no mask 'masks/val/a b.png'; add it, or change source.masks"
+    uri = str(root / "images/val/a b.jpg")
+    assert rejects == [Reject("images/val/a b.jpg", uri, "list", Reason.NOT_FOUND, detail)]
+    refs, rejects, passed_over = listed(root, Masks(RULE.image, RULE.mask, "pass_over"))
+    assert (len(refs), rejects, passed_over) == (1, [], {"mask": 1, "image_without_mask": 1})
+
+
+def test_mask_that_is_a_folder_a_loop_or_outside_is_a_reject(root: pathlib.Path) -> None:
+    for name in ("folder", "loop"):
+        (root / f"images/train/{name}.jpg").write_bytes(PICTURE)
+    (root / "masks/train/folder.png").mkdir()
+    (root / "masks/train/loop.png").symlink_to("loop.png")
+    _, rejects, _ = listed(root)
+    assert {reject.key: (reject.reason, reject.detail) for reject in rejects} == {
+        "images/train/folder.jpg": (
+            Reason.UNREADABLE,
+            "its mask 'masks/train/folder.png' is not a regular file (directory)",
+        ),
+        "images/train/loop.jpg": (
+            Reason.UNREADABLE,
+            "its mask 'masks/train/loop.png' cannot be read (Too many levels of symbolic links)",
+        ),
+    }
+    outwards = Masks(r"images/(.*)/a( )b(\.)jpg", r"\3\3/\1.png")
+    _, rejects, _ = listed(root, outwards)
+    assert {reject.reason for reject in rejects} == {Reason.OUTSIDE_ROOT}
+
+
+@pytest.mark.parametrize("error", [storage.UnavailableError("no answer"), OSError(errno.EMFILE, "no answer")], ids=repr)
+def test_fault_of_the_storage_raises(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+    def refuse(self: Any, uri: str) -> storage.Entry:
+        raise error
+
+    monkeypatch.setattr(storage.LocalStorage, "stat", refuse)
+    with pytest.raises(OSError, match="no answer"):
+        list(RULE.add_masks(str(root), [ImageRef("images/train/a b.jpg", "x")]))
+
+
+def test_masks_of_a_remote_storage_keep_the_order_of_the_images(
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs = [ImageRef(f"images/train/{index}.jpg", "x") for index in range(100)]
+    for index in range(0, 100, 2):
+        (root / f"masks/train/{index}.png").write_bytes(MASK)
+    monkeypatch.setattr(storage.LocalStorage, "is_local", False)
+    found = list(RULE.add_masks(str(root), refs))
+    assert [each.key for each in found if each is not None] == [ref.key for ref in refs]
+    assert [isinstance(each, ImageRef) for each in found] == [index % 2 == 0 for index in range(100)]

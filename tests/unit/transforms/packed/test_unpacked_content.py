@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import concurrent.futures
+import gzip
+import io
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from imagebeam import errors, storage
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.packed import broken_content, unpacked_content
+
+CONTENT = b"".join(index.to_bytes(4, "big") for index in range(50_000))
+
+
+def write(path: pathlib.Path, data: bytes) -> str:
+    path.write_bytes(data)
+    return str(path)
+
+
+def unpacked(path: pathlib.Path, data: bytes) -> bytes:
+    with unpacked_content.open_unpacked(write(path, data)) as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("content", [b"", b"x", CONTENT, bytes(9_000_000)], ids=["nothing", "byte", "text", "zeros"])
+def test_open_unpacked_yields_the_content(tmp_path: pathlib.Path, content: bytes) -> None:
+    assert unpacked(tmp_path / "a.gz", gzip.compress(content)) == content
+
+
+@pytest.mark.parametrize("padding", [b"", bytes(1000)], ids=["joined", "padded"])
+def test_open_unpacked_of_joined_files_yields_all_of_them(tmp_path: pathlib.Path, padding: bytes) -> None:
+    members = [gzip.compress(bytes([index % 256]) * index) for index in range(300)]
+    expected = b"".join(bytes([index % 256]) * index for index in range(300))
+    assert unpacked(tmp_path / "a.gz", padding.join(members) + padding) == expected
+
+
+def test_open_unpacked_is_seekable_and_each_file_has_its_own_position(tmp_path: pathlib.Path) -> None:
+    uri = write(tmp_path / "a.gz", gzip.compress(CONTENT))
+    with unpacked_content.open_unpacked(uri) as one, unpacked_content.open_unpacked(uri) as other:
+        assert one.seek(-4, io.SEEK_END) == len(CONTENT) - 4
+        assert (one.read(), one.read(), other.read(8)) == (CONTENT[-4:], b"", CONTENT[:8])
+        other.seek(4, io.SEEK_CUR)
+        assert (other.tell(), other.read(4)) == (12, CONTENT[12:16])
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "expected"),
+    [
+        pytest.param(8, 4, CONTENT[8:12], id="middle"),
+        pytest.param(len(CONTENT) - 2, 4, CONTENT[-2:], id="over-the-end"),
+        pytest.param(len(CONTENT) + 9, 4, b"", id="beyond"),
+    ],
+)
+def test_unpack_reads_ranges(tmp_path: pathlib.Path, offset: int, length: int, expected: bytes) -> None:
+    assert unpacked_content.unpack(write(tmp_path / "a.gz", gzip.compress(CONTENT))).read(offset, length) == expected
+
+
+def flip(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :]
+
+
+WHOLE = gzip.compress(CONTENT)
+CUT_SHORT = "is gzip that was cut short; fetch it again"
+
+
+def broken(part: str) -> str:
+    return f"is broken gzip (incorrect {part} check); fetch it again"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "detail"),
+    [
+        pytest.param(b"", Reason.TRUNCATED, CUT_SHORT, id="empty"),
+        pytest.param(WHOLE[:5], Reason.TRUNCATED, CUT_SHORT, id="header"),
+        pytest.param(WHOLE[:-9], Reason.TRUNCATED, CUT_SHORT, id="data"),
+        pytest.param(WHOLE[:-1], Reason.TRUNCATED, CUT_SHORT, id="trailer"),
+        pytest.param(WHOLE + WHOLE[:9], Reason.TRUNCATED, CUT_SHORT, id="second"),
+        pytest.param(CONTENT, Reason.CORRUPT, broken("header"), id="no-gzip"),
+        pytest.param(
+            flip(WHOLE, len(WHOLE) - 8),
+            Reason.CORRUPT,
+            broken("data"),
+            id="crc",
+        ),
+        pytest.param(
+            flip(WHOLE, len(WHOLE) - 1),
+            Reason.CORRUPT,
+            broken("length"),
+            id="length",
+        ),
+        pytest.param(WHOLE + b"rest", Reason.CORRUPT, broken("header"), id="garbage"),
+    ],
+)
+def test_unpack_of_broken_gzip_raises_the_same_error_each_time(
+    tmp_path: pathlib.Path, data: bytes, reason: Reason, detail: str
+) -> None:
+    uri = write(tmp_path / "a.gz", data)
+    for _ in range(2):
+        with pytest.raises(broken_content.BrokenContentError) as caught:
+            unpacked_content.unpack(uri)
+        assert (caught.value.reason, caught.value.detail) == (reason, detail)
+
+
+def count_unpacking(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    unpacked = []
+    unpack = unpacked_content._unpack_to_disk
+
+    def counted(uri: str, version: int) -> unpacked_content.UnpackedFile:
+        unpacked.append(os.path.basename(uri))
+        return unpack(uri, version)
+
+    monkeypatch.setattr(unpacked_content, "_unpack_to_disk", counted)
+    return unpacked
+
+
+def test_unpack_by_many_threads_reads_each_file_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked = count_unpacking(monkeypatch)
+    uris = [write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)) for index in range(3)]
+    with concurrent.futures.ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(lambda index: unpacked_content.unpack(uris[index % 3]).read(index, 4), range(600)))
+    assert found == [CONTENT[index : index + 4] for index in range(600)]
+    assert sorted(unpacked) == ["0.gz", "1.gz", "2.gz"]
+
+
+def test_unpack_of_broken_gzip_reads_it_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked = count_unpacking(monkeypatch)
+    uri = write(tmp_path / "a.gz", WHOLE[:-1])
+    for _ in range(3):
+        with pytest.raises(broken_content.BrokenContentError):
+            unpacked_content.unpack(uri)
+    assert unpacked == ["a.gz"]
+
+
+@pytest.mark.parametrize("bound", [("MAX_FILES", 2), ("MAX_BYTES", 2 * len(CONTENT))], ids=["files", "bytes"])
+def test_unpack_keeps_a_bounded_number_and_drops_the_least_recently_used(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int]
+) -> None:
+    monkeypatch.setattr(unpacked_content, "_UNPACKED", unpacked_content._UnpackedFiles())
+    monkeypatch.setattr(unpacked_content, *bound)
+    unpacked = count_unpacking(monkeypatch)
+    uris = [write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)) for index in range(3)]
+    with unpacked_content.open_unpacked(uris[0]) as file:
+        for index in (1, 2, 1, 2, 0):
+            assert unpacked_content.unpack(uris[index]).read(0, 8) == CONTENT[:8]
+        assert unpacked == ["0.gz", "1.gz", "2.gz", "0.gz"]
+        assert file.read() == CONTENT  # dropped, but still open here
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc")
+def test_unpack_closes_the_file_that_it_drops(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacked_content, "_UNPACKED", unpacked_content._UnpackedFiles())
+    monkeypatch.setattr(unpacked_content, "MAX_FILES", 2)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    for index in range(9):
+        unpacked_content.unpack(write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)))
+        with pytest.raises(broken_content.BrokenContentError):
+            unpacked_content.unpack(write(tmp_path / f"broken-{index}.gz", WHOLE[:-1]))
+    assert len(os.listdir("/proc/self/fd")) - before <= 2
+
+
+def test_unpack_leaves_no_file_behind(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    unpacked_content.unpack(write(tmp_path / "a.gz", WHOLE))
+    assert os.listdir(tmp_path) == ["a.gz"]
+
+
+def test_unpack_of_file_changed_since_the_listing_raises(tmp_path: pathlib.Path) -> None:
+    uri = write(tmp_path / "a.gz", WHOLE)
+    listed = os.stat(uri).st_mtime_ns
+    assert unpacked_content.unpack(uri, listed).read(0, 4) == CONTENT[:4]
+    write(tmp_path / "a.gz", gzip.compress(b"other"))
+    os.utime(uri, ns=(0, listed + 1))
+    assert unpacked_content.unpack(uri).read(0, 9) == b"other"
+    with pytest.raises(storage.ChangedError):
+        unpacked_content.unpack(uri, listed - 1)
+
+
+def test_unpack_reads_files_of_a_remote_storage(tmp_path: pathlib.Path) -> None:
+    store = storage.storage_of("memory://x")
+    store.write_whole("memory://zipped/a.gz", WHOLE)
+    assert unpacked_content.unpack("memory://zipped/a.gz").read(4, 8) == CONTENT[4:12]
+    with unpacked_content.open_content("memory://zipped/a.gz") as file:
+        assert file.read() == CONTENT
+
+
+def test_open_content_of_plain_file_yields_its_bytes(tmp_path: pathlib.Path) -> None:
+    with unpacked_content.open_content(write(tmp_path / "a.gzip", WHOLE)) as file:
+        assert (file.read(), unpacked_content.is_packed("a.gzip"), unpacked_content.is_packed("a.gz")) == (
+            WHOLE,
+            False,
+            True,
+        )
+
+
+def test_unpack_of_missing_file_raises(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        unpacked_content.unpack(str(tmp_path / "a.gz"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_unpack_without_room_names_the_folder_and_the_remedy(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/scratch")
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
+    with pytest.raises(errors.ImagebeamError, match=r"a.gz cannot be unpacked to /scratch .*; set TMPDIR"):
+        unpacked_content.unpack(write(tmp_path / "a.gz", WHOLE))
+
+
+def spell(uri: str, version: int, part: str) -> Iterator[bytes]:
+    """Yields the bytes of a file and the name of a part."""
+    store = storage.storage_of(uri)
+    yield store.read(uri, 0, store.stat(uri).size, version=version)
+    yield part.encode()
+
+
+@pytest.mark.parametrize("part", ["x", "train/images", "a#b", "50 %", "ä.gzip"])
+def test_unpack_of_a_part_yields_what_its_format_reads(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(unpacked_content, "_PARTS", {".parts": spell})
+    uri = write(tmp_path / "a#1.parts", b"file ")
+    address = unpacked_content.part_of(uri, part)
+    assert "/" not in address.removeprefix(uri)
+    assert (unpacked_content.is_packed(address), unpacked_content.is_packed(uri)) == (True, False)
+    assert (unpacked_content.split_part(address), unpacked_content.split_part(uri)) == ((uri, part), (uri, ""))
+    assert unpacked_content.unpack(address).read(0, 99) == b"file " + part.encode()
+    with pytest.raises(storage.ChangedError):
+        unpacked_content.unpack(address, 1)
+
+
+@pytest.mark.parametrize("address", ["a.parts", "a.parts#", "a.parts#b/c", "b#c", "#", ""])
+def test_split_part_of_other_addresses_finds_no_part(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(unpacked_content, "_PARTS", {".parts": spell})
+    assert unpacked_content.split_part(address) == (address, "")
+    assert not unpacked_content.is_packed(address)

@@ -1,0 +1,195 @@
+"""The files with arrays at an address, the arrays in them, and what their names and shapes say."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from imagebeam import errors, storage
+from imagebeam.transforms.formats.arrays import array_files, array_source, found_array, layouts
+from imagebeam.transforms.packed import broken_content, unpacked_content
+
+SHOWN_ENDS = tuple(end for end in unpacked_content.ARRAYS if end.startswith("."))  # of names of files, for errors
+
+_MAX_NAMED = 12
+_MAX_FOLDERS = 100  # looked into below the one that is given
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    "extra": "extra",
+}
+ORDER = ["", "train", "validation", "test", "extra"]
+_IMAGES = frozenset(("x", "image", "images", "img", "imgs", "data", "pixels"))
+_LABELS = frozenset(("y", "label", "labels", "target", "targets"))
+_CLASSES = frozenset(("names", "classes"))
+_WORD = re.compile(r"[a-z]+|\d+")
+_JOINED = re.compile(r"\b([xy])(train|test|val)")  # Xtrain, ytest
+
+
+class Place(NamedTuple):
+    """One array in a file."""
+
+    uri: str
+    version: int
+    array: found_array.FoundArray
+
+    def __str__(self) -> str:
+        shape = " x ".join(map(str, self.array.shape))
+        return f"{posixpath.basename(self.uri)}#{self.array.name} ({self.array.dtype}, {shape})"
+
+
+class Role(NamedTuple):
+    """What a name says of an array."""
+
+    split: str = ""
+    kind: str = ""  # images, labels, classes or ""
+
+
+class Files:
+    """The files with arrays at an address; each is looked into once."""
+
+    def __init__(self, uri: str, looks_below: bool):
+        self.uri = uri
+        self._looks_below = looks_below
+        self._arrays: dict[str, tuple[int, list[found_array.FoundArray]]] = {}
+        self.is_folder = stat(uri).kind == storage.DIRECTORY
+        self.folder = uri if self.is_folder else posixpath.dirname(uri)
+        self.names = self._list() if self.is_folder else [posixpath.basename(uri)]
+
+    def _list(self) -> list[str]:
+        names = list_files(self.uri)
+        if not self._looks_below or any(array_files.format_of(f"/{name}") for name in names):
+            return names
+        below = _list_folders(self.uri)
+        if len(below) > _MAX_FOLDERS:
+            return names
+        found = {folder: list_files(storage.join(self.uri, folder)) for folder in below}
+        holding = [folder for folder in below if any(array_files.format_of(f"/{name}") for name in found[folder])]
+        if len(holding) > 1:
+            raise errors.ConfigError(
+                f"--input {self.uri!r} has files with arrays in several folders, {', '.join(holding[:_MAX_NAMED])}: "
+                "give one of them as --input"
+            )
+        if not holding:
+            return names
+        self.folder = storage.join(self.uri, holding[0])
+        return found[holding[0]]
+
+    def match(self, option: str, glob: str) -> list[str]:
+        """Returns the addresses of the files that a glob matches, sorted."""
+        below, _, pattern = glob.rpartition("/")
+        folder = storage.join(self.uri, below) if below else self.folder
+        names = list_files(folder) if below else self.names
+        found = [storage.join(folder, name) for name in sorted(fnmatch.filter(names, pattern))]
+        if not found:
+            raise errors.ConfigError(f"{option}: no file in {folder!r} matches {glob!r}")
+        return found
+
+    def address(self, name: str) -> str:
+        """Returns the address of a file in the folder."""
+        return storage.join(self.folder, name)
+
+    def open(self, uri: str) -> list[Place]:
+        """Returns the arrays of one file."""
+        if uri not in self._arrays:
+            format = array_files.format_of(uri)
+            if format is None:
+                raise errors.ConfigError(
+                    f"{uri!r} is not known as a file with arrays; their names end in {', '.join(SHOWN_ENDS)}"
+                )
+            version = stat(uri).version
+            with explained(uri):
+                self._arrays[uri] = version, format.list_arrays(uri, version)
+        version, found = self._arrays[uri]
+        return [Place(uri, version, array) for array in found]
+
+    def all_arrays(self) -> Iterator[Place]:
+        """Yields all arrays of all files."""
+        for name in self.names:
+            if name.endswith(SHOWN_ENDS):
+                yield from self.open(self.address(name))
+
+
+@contextlib.contextmanager
+def explained(uri: str) -> Iterator[None]:
+    """Turns the errors of a broken file into a ConfigError that names it."""
+    try:
+        yield
+    except broken_content.BrokenContentError as e:
+        raise errors.ConfigError(f"{uri!r} {e.detail}") from e
+    except OSError as e:
+        raise errors.ConfigError(f"{uri!r} cannot be read ({e.strerror or e})") from e
+
+
+def stat(uri: str) -> storage.Entry:
+    """Returns what is at an address; raises ConfigError if that cannot be told."""
+    try:
+        return storage.storage_of(uri).stat(uri)
+    except OSError as e:
+        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
+
+
+def _list_entries(folder: str) -> list[storage.Entry]:
+    try:
+        return list(storage.storage_of(folder).list_directory(folder))
+    except OSError as e:
+        raise errors.ConfigError(f"{folder!r} is not a folder that can be listed ({e.strerror or e})") from e
+
+
+def list_files(folder: str) -> list[str]:
+    """Returns the names of the files in a folder, sorted; raises ConfigError if it cannot be listed."""
+    return sorted(entry.name for entry in _list_entries(folder) if entry.kind == storage.FILE)
+
+
+def _list_folders(folder: str) -> list[str]:
+    return sorted(entry.name for entry in _list_entries(folder) if entry.kind == storage.DIRECTORY)
+
+
+def role_of(name: str) -> Role:
+    """Returns what the words of a name say."""
+    words = _WORD.findall(_JOINED.sub(r"\1 \2", name.lower()))
+    split = next((_SPLITS[word] for word in words if word in _SPLITS), "")
+    for kind, known in (("classes", _CLASSES), ("labels", _LABELS), ("images", _IMAGES)):
+        if known & set(words):
+            return Role(split, kind)
+    return Role(split)
+
+
+def axes_of(place: Place, wanted: array_source.Wanted) -> layouts.ImageAxes:
+    """Returns how an array holds images: as the config says, or what leaves no doubt.
+
+    Raises:
+        ConfigError: if neither says it.
+    """
+    if wanted.shape is not None and len(place.array.shape) == 2:
+        if wanted.layout is None and wanted.shape[2] > 1:
+            raise errors.ConfigError(
+                f"{place} is of images of one axis: set source.arrays.layout to the order of their values, NHWC (the "
+                "channels of a pixel follow each other) or NCHW (planes)"
+            )
+        return layouts.ImageAxes(wanted.layout or layouts.ROWS, wanted.shape)
+    if wanted.layout is not None:
+        return layouts.ImageAxes(wanted.layout)
+    axes = layouts.guess(place.array.shape, is_matlab=place.uri.endswith(unpacked_content.MATLAB))
+    if axes is None:
+        raise errors.ConfigError(
+            f"{place} leaves open which of its axes are height, width and channels: set source.arrays.layout, for "
+            "images of one axis source.arrays.shape; images in the columns of a matrix are not read: save it transposed"
+        )
+    return axes
+
+
+def only_shape(shapes: Mapping[layouts.Shape, Place], option: str = "source.arrays.images") -> layouts.Shape:
+    """Returns the shape of all images, of shapes with an array of each; raises ConfigError if there are several."""
+    if len(shapes) > 1:
+        (first, one), (second, other) = list(shapes.items())[:2]
+        raise errors.ConfigError(
+            f"images of {' x '.join(map(str, first))} in {one}, of {' x '.join(map(str, second))} in {other}: all must "
+            f"have one shape; name them in {option} of two runs"
+        )
+    return next(iter(shapes))

@@ -1,0 +1,202 @@
+"""The source of images that are the rows of arrays; labels are other arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from imagebeam.transforms import elements
+from imagebeam.transforms.formats.arrays import found_array
+from imagebeam.transforms.sources import image_source, table_rows
+
+LABEL = "label"  # cell with the label, if the files give it no other name
+Names: TypeAlias = tuple[tuple[str, str], ...]  # class of each value, both as texts; () takes the values themselves
+_MAX_CLASSES = 100_000  # that are numbers
+_MAX_FILLED = 10_000  # different labels whose fields are kept
+_AFTER_POSITION = elements.ImageRef._fields.index("position") + 1  # fields from here on depend on the cells alone
+
+
+class Wanted(NamedTuple):
+    """The options of the format."""
+
+    images: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
+    layout: str | None = None
+    shape: tuple[int, int, int] | None = None
+    classes: Names = ()
+
+
+class ImageRows(NamedTuple):
+    """Images of one array, one after another, each as its height, width and channels."""
+
+    address: str  # of the file, or of the part of it that is to be unpacked
+    version: int
+    start: int  # byte offset of the first image
+    num_images: int
+
+
+class LabelArray(NamedTuple):
+    """One array with a value for each image."""
+
+    cell: str
+    uri: str
+    version: int
+    array: found_array.FoundArray
+    names: Names = ()
+    read_as: str = ""  # end of the name of such files, if that of this file says no format
+
+
+class ArrayPart(NamedTuple):
+    """Images and labels that belong together."""
+
+    images: ImageRows
+    labels: tuple[LabelArray, ...]
+
+
+class ArraySplit(NamedTuple):
+    """The arrays of one split, in their order."""
+
+    name: str  # "" if the files name none
+    parts: tuple[ArrayPart, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraysSource(image_source.ImageSource):
+    """Splits whose images all have one shape."""
+
+    splits: tuple[ArraySplit, ...]
+    image_shape: tuple[int, int, int]  # height and width in pixels, and channels
+    fields: table_rows.RowFields = table_rows.NO_FIELDS
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their ids, as the files state it; () if they do not."""
+        names = next((label.names for label in self.labels() if label.cell == self.fields.label), ())
+        return tuple(dict.fromkeys(name for _, name in names))
+
+    def labels(self) -> Iterator[LabelArray]:
+        """Yields the arrays of labels."""
+        return (label for split in self.splits for part in split.parts for label in part.labels)
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(shape=self.image_shape, class_names=self.class_names or None)
+
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Yields a reference for each image, in the order of the arrays."""
+        yield from image_source.list_parts(self._parts())
+
+    def _parts(self) -> Iterator[tuple[Iterator[elements.ImageRef | elements.Reject], str]]:
+        for split in self.splits:
+            position = 0
+            for part in split.parts:
+                yield self._list_part(split, part, position), f"the labels of {part.images.address!r}"
+                position += part.images.num_images
+
+    def _list_part(
+        self, split: ArraySplit, part: ArrayPart, position: int
+    ) -> Iterator[elements.ImageRef | elements.Reject]:
+        images, size = part.images, math.prod(self.image_shape)
+        unfilled = elements.ImageRef("", images.address, split=split.name)
+        filled: dict[tuple[str | None, ...], tuple[Any, ...] | table_rows.BadRowError] = {}
+        classes = [_Classes(label) for label in part.labels]
+        rows = zip(*map(read_texts, part.labels)) if part.labels else [()] * images.num_images
+        for index, values in enumerate(rows):
+            known = filled.get(values)
+            if known is None:
+                known = self._fill(unfilled, classes, values)
+                if len(filled) < _MAX_FILLED:
+                    filled[values] = known
+            key = f"{split.name or 'images'}/{position + index:05d}"
+            if isinstance(known, table_rows.BadRowError):
+                where = f"row {index} of {images.address}: {known.detail}"
+                yield elements.Reject(key, images.address, "list", known.reason, where)
+            else:
+                offset = images.start + index * size
+                yield elements.new_ref(
+                    (key, images.address, size, images.version, offset, size, position + index, *known)
+                )
+
+    def _fill(
+        self, ref: elements.ImageRef, classes: Sequence[_Classes], values: Sequence[str | None]
+    ) -> tuple[Any, ...] | table_rows.BadRowError:
+        try:
+            cells = {each.label.cell: each.name(value) for each, value in zip(classes, values)}
+            return self.fields.fill(ref, cells)[_AFTER_POSITION:]
+        except table_rows.BadRowError as e:
+            return e
+
+
+class _Classes:
+    """The classes of the values of a label array."""
+
+    def __init__(self, label: LabelArray):
+        self.label = label
+        self._names = dict(label.names)
+
+    def name(self, value: str | None) -> str | None:
+        """Returns the class of a value.
+
+        Raises:
+            BadRowError: if it has none.
+        """
+        array = self.label.array.name
+        if value is not None and value.startswith(_SEVERAL):
+            raise table_rows.BadRowError(
+                elements.Reason.BAD_VALUE, f"{array!r} has {value.removeprefix(_SEVERAL)} of its values set to 1"
+            )
+        if not self._names or value is None:
+            return value
+        name = self._names.get(value)
+        if name is None:
+            raise table_rows.BadRowError(
+                elements.Reason.UNKNOWN_LABEL,
+                f"{array!r} is {value}, and the classes are {_as_text(self.label.names)}",
+            )
+        return name
+
+
+def _as_text(names: Names) -> str:
+    return ", ".join(f"{value}: {name}" for value, name in names[:20]) + ", ..." * (len(names) > 20)
+
+
+_SEVERAL = "\0"  # begins the text for a row that is not one-hot
+
+
+def read_texts(label: LabelArray) -> list[str | None]:
+    """Reads the values of an array, one for each image, as texts; None for NaN.
+
+    Raises:
+        OSError: if the file cannot be read, or changed since it was checked.
+    """
+    from imagebeam.transforms.formats.arrays import array_files  # late: NumPy
+
+    values = array_files.load(label.uri, label.version, label.array, label.read_as)
+    if isinstance(values, list):
+        return list(values)
+    if values.size and values.size != max(values.shape):  # one-hot: [count, classes]
+        is_set = values == 1
+        others = ((values != 0) & ~is_set).any(1)
+        hot = is_set.argmax(1).tolist()
+        counts = is_set.sum(1).tolist()
+        return [
+            str(index) if number == 1 and not other else f"{_SEVERAL}{number}"
+            for index, number, other in zip(hot, counts, others.tolist())
+        ]
+    flat = values.ravel().tolist()
+    if values.dtype.kind == "S":
+        return [text.decode("utf-8", "surrogateescape") for text in flat]
+    if values.dtype.kind == "f":
+        return [None if value != value else str(int(value)) if value.is_integer() else repr(value) for value in flat]
+    return [str(int(value)) if values.dtype.kind == "b" else str(value) for value in flat]
+
+
+def numbers_up_to(texts: Iterable[str | None]) -> Names:
+    """Returns the numbers from 0 to the highest label, each as its own name; () if the labels are not such numbers."""
+    highest = -1
+    for text in texts:
+        if text is None or not text.isascii() or not text.isdecimal() or text != str(int(text[:9])):
+            return ()
+        highest = max(highest, int(text))
+    return tuple((str(number), str(number)) for number in range(highest + 1)) if highest < _MAX_CLASSES else ()
