@@ -363,3 +363,8 @@ def test_files_named_like_shards_are_looked_for_in_the_folder_of_the_snapshot_al
     (snapshots / "test-00009-of-00010.tfrecord").write_bytes(b"")
     [problem] = find_problems(snapshots)
     assert problem.shard == "train-00009-of-00010.tfrecord" and "the catalog does not name this" in problem.detail
+
+
+def test_problem_reads_as_a_line() -> None:
+    assert str(Problem("a.tfrecord", 7, "broken")) == "a.tfrecord, byte offset 7: broken"
+    assert str(Problem("a.tfrecord", None, "missing")) == "a.tfrecord: missing"

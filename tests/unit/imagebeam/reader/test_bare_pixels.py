@@ -303,3 +303,12 @@ def test_every_split_is_normalised_with_the_train_split_which_is_measured_once(
             found = next(dataset.as_numpy(split, 2, dtype="float32", normalize="dataset", **options))["image"]
             np.testing.assert_allclose(found, (stored - mean) / std, rtol=1e-4, atol=1e-4)
     assert caplog.text.count("measured on 5 examples of train") == 1
+
+
+def test_dataset_without_a_train_split_is_not_measured(tmp_path: pathlib.Path) -> None:
+    dataset = split_in_two(tmp_path, ("test", "val"))
+    with pytest.raises(
+        errors.ConfigError, match=r"of the split 'train', and .* has test, val: give normalize=dataset.pixel_statistics"
+    ):
+        dataset.as_tf("val", 2, shuffle=None, dtype="float32", normalize="dataset")
+    assert dataset.as_tf("val", 2, shuffle=None, dtype="float32", normalize=dataset.pixel_statistics("val")) is not None
