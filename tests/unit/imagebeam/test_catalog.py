@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.catalog import Catalog, Counts, File, Shard, Split
 from imagebeam.features import BYTES, INT64, Feature
+from tests import cases
 
 CATALOG = Catalog(
     name="cats",
@@ -59,10 +61,6 @@ def edit(**fields: Any) -> str:
     return json.dumps(json.loads(CATALOG.to_json()) | fields)
 
 
-def test_catalog_round_trips_through_its_file(tmp_path: pathlib.Path) -> None:
-    assert catalog_lib.load_catalog(write(tmp_path, CATALOG.to_json())) == CATALOG
-
-
 @settings(deadline=None)
 @given(
     name=names,
@@ -80,118 +78,86 @@ def test_any_catalog_round_trips(rejected: dict[str, int], **fields: Any) -> Non
     assert Catalog.from_json(catalog.to_json(), "x") == catalog
 
 
-def test_checksums_are_beside_the_fields_of_a_shard() -> None:
-    shard = dataclasses.replace(CATALOG.splits["test"].shards[0], index_crc32c=5)
-    catalog = dataclasses.replace(CATALOG, splits={"test": Split((shard,))}, files={"labels.txt": File(8, 9)})
-    fields = json.loads(catalog.to_json())
-    assert fields["format_version"] == 1
-    assert fields["splits"]["test"]["shards"] == [{"name": shard.name, "records": 1, "bytes": 100, "crc32c": 0}]
-    assert fields["splits"]["test"]["index_crc32c"] == [5]
-    assert fields["files"] == {"labels.txt": {"bytes": 8, "crc32c": 9}}
-
-
 def test_reformatted_catalog_is_still_whole() -> None:
     fields = json.loads(CATALOG.to_json())
     text = json.dumps(dict(sorted(fields.items())), ensure_ascii=True, indent=None)
     assert Catalog.from_json(text, "x") == CATALOG
 
 
-def test_split_sums_up_its_shards() -> None:
-    assert (CATALOG.splits["train"].num_examples, CATALOG.splits["train"].num_bytes) == (5, 500)
-    assert (Split(()).num_examples, Split(()).num_bytes) == (0, 0)
+def test_edited_catalog_is_refused(tmp_path: pathlib.Path) -> None:
+    for fields in [
+        {"label_base": 0},
+        {"labels": ["dog", "cat", "ünï", "caf\udce9"]},
+        {"checksum": "sha256:0"},
+        {"checksum": None},
+        {"more": 1},
+    ]:
+        with cases.named(fields):
+            directory = write(tmp_path, edit(**fields))
+            with pytest.raises(
+                errors.CatalogError,
+                match=rf"{re.escape(directory)}/catalog.json was edited after it was written: its checksum is "
+                r"(sha256:\w+|None), its content has sha256:\w{64}; restore it, or run the same convert command again",
+            ):
+                catalog_lib.load_catalog(directory)
 
 
-def test_index_name_replaces_the_suffix() -> None:
-    for name in ("train-00000-of-00016.tfrecord", "train-00000-of-00016"):
-        assert Shard(name, 0, 0, 0).index_name == "index/train-00000-of-00016.index"
+def test_catalog_of_another_format_is_refused(tmp_path: pathlib.Path) -> None:
+    for version in [4, "1", None, 1.5]:
+        with cases.named(version):
+            directory = write(tmp_path, edit(format_version=version))
+            complaint = f"catalog.json has format version {version!r}, this imagebeam reads up to 3: update imagebeam"
+            with pytest.raises(errors.CatalogError, match=re.escape(complaint)):
+                catalog_lib.load_catalog(directory)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param({"label_base": 0}, id="value"),
-        pytest.param({"labels": ["dog", "cat", "ünï", "caf\udce9"]}, id="order-of-labels"),
-        pytest.param({"checksum": "sha256:0"}, id="checksum"),
-        pytest.param({"checksum": None}, id="no-checksum"),
-        pytest.param({"more": 1}, id="one-more-field"),
-    ],
-)
-def test_edited_catalog_is_refused(tmp_path: pathlib.Path, fields: dict[str, Any]) -> None:
-    directory = write(tmp_path, edit(**fields))
-    with pytest.raises(
-        errors.CatalogError,
-        match=rf"{re.escape(directory)}/catalog.json was edited after it was written: its checksum is "
-        r"(sha256:\w+|None), its content has sha256:\w{64}; restore it, or run the same convert command again",
-    ):
-        catalog_lib.load_catalog(directory)
+def test_text_that_is_no_catalog_is_refused(tmp_path: pathlib.Path) -> None:
+    for text, complaint in [
+        ("", "JSONDecodeError: Expecting value: line 1"),
+        (CATALOG.to_json()[:100], "JSONDecodeError: "),
+        ("[]", "TypeError: list indices must be integers"),
+        ("{}", "KeyError: 'format_version'"),
+        ("\udcff", "JSONDecodeError: "),
+    ]:
+        with cases.named(text, complaint):
+            (tmp_path / "catalog.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+            expected = (
+                rf"catalog.json is not a catalog \({complaint}.*\); run the same convert command again with --overwrite"
+            )
+            with pytest.raises(errors.CatalogError, match=expected):
+                catalog_lib.load_catalog(str(tmp_path))
 
 
-@pytest.mark.parametrize("version", [4, "1", None, 1.5], ids=repr)
-def test_catalog_of_another_format_is_refused(tmp_path: pathlib.Path, version: object) -> None:
-    directory = write(tmp_path, edit(format_version=version))
-    complaint = f"catalog.json has format version {version!r}, this imagebeam reads up to 3: update imagebeam"
-    with pytest.raises(errors.CatalogError, match=re.escape(complaint)):
-        catalog_lib.load_catalog(directory)
+def test_folder_without_a_catalog_holds_no_dataset(tmp_path: pathlib.Path) -> None:
+    for below in ["", "missing", "file/below"]:
+        with cases.named(below):
+            (tmp_path / "file").touch()
+            directory = str(tmp_path / below)
+            complaint = "holds no catalog.json: no dataset was committed there; give the --output of"
+            with pytest.raises(errors.CatalogError, match=f"^{re.escape(directory)} {complaint}"):
+                catalog_lib.load_catalog(directory)
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        pytest.param("", "JSONDecodeError: Expecting value: line 1", id="empty"),
-        pytest.param(CATALOG.to_json()[:100], "JSONDecodeError: ", id="cut-short"),
-        pytest.param("[]", "TypeError: list indices must be integers", id="list"),
-        pytest.param("{}", "KeyError: 'format_version'", id="another-object"),
-        pytest.param("\udcff", "JSONDecodeError: ", id="not-utf8"),
-    ],
-)
-def test_text_that_is_no_catalog_is_refused(tmp_path: pathlib.Path, text: str, complaint: str) -> None:
-    (tmp_path / "catalog.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    expected = rf"catalog.json is not a catalog \({complaint}.*\); run the same convert command again with --overwrite"
-    with pytest.raises(errors.CatalogError, match=expected):
-        catalog_lib.load_catalog(str(tmp_path))
-
-
-@pytest.mark.parametrize("below", ["", "missing", "file/below"], ids=["no-catalog", "no-folder", "below-a-file"])
-def test_folder_without_a_catalog_holds_no_dataset(tmp_path: pathlib.Path, below: str) -> None:
-    (tmp_path / "file").touch()
-    directory = str(tmp_path / below)
-    with pytest.raises(
-        errors.CatalogError,
-        match=f"^{re.escape(directory)} holds no catalog.json: no dataset was committed there; give the --output of",
-    ):
-        catalog_lib.load_catalog(directory)
-
-
-@pytest.mark.parametrize(
-    ("error", "complaint"),
-    [
-        pytest.param(
+def test_catalog_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, complaint in [
+        (
             PermissionError(errno.EACCES, "Permission denied"),
             "{catalog} cannot be read (Permission denied); grant read access to it",
-            id="permission",
         ),
-        pytest.param(
+        (
             OSError(errno.EMFILE, "Too many open files"),
             "{catalog} cannot be read (Too many open files): this machine has no open files or no memory left; free",
-            id="open-files",
         ),
-        pytest.param(
+        (
             storage.UnavailableError(errno.EIO, "hdfs://h:9870/d/catalog.json: no answer (tried for 5 s)"),
             "hdfs://h:9870/d/catalog.json: no answer (tried for 5 s): check the address, and that it can be reached",
-            id="no-answer",
         ),
-    ],
-)
-def test_catalog_that_cannot_be_read_is_an_error(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: OSError, complaint: str
-) -> None:
-    def fail(*_: object) -> bytes:
-        raise error
-
-    monkeypatch.setattr(storage.LocalStorage, "read", fail)
-    expected = complaint.format(catalog=tmp_path / "catalog.json")
-    with pytest.raises(errors.CatalogError, match=f"^{re.escape(expected)}"):
-        catalog_lib.load_catalog(str(tmp_path))
+    ]:
+        with cases.named(error, complaint):
+            monkeypatch.setattr(storage.LocalStorage, "read", mock.Mock(side_effect=error))
+            expected = complaint.format(catalog=tmp_path / "catalog.json")
+            with pytest.raises(errors.CatalogError, match=f"^{re.escape(expected)}"):
+                catalog_lib.load_catalog(str(tmp_path))
 
 
 def test_catalog_is_found_by_any_form_of_its_address(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

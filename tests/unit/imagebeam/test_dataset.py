@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import logging
 import os
 import pathlib
-import random
 import re
 import shutil
 import threading
-import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,7 +21,7 @@ import imagebeam
 from imagebeam import errors, example, features, records
 from imagebeam.reader import batch_reader, tf_pipeline
 from imagebeam.reader import options as options_lib
-from tests import datasets, patience, pictures
+from tests import cases, datasets, patience, pictures
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -97,38 +94,18 @@ def test_batches_have_static_shapes_and_the_types_asked_for(opened: imagebeam.Im
     assert (image.shape, label.shape) == ((8, 224, 224, 3), (8,))
 
 
-def test_autograph_translates_no_function(
-    opened: imagebeam.ImageDataset, decoder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sources = []
-    finish = tf_pipeline._finish
-
-    def note_callers(*arguments: Any) -> Any:
-        sources.extend(frame.filename for frame in traceback.extract_stack())
-        return finish(*arguments)
-
-    monkeypatch.setattr(tf_pipeline, "_finish", note_callers)
-    assert len(read(opened)) == NUM_IMAGES // 8
-    assert any(source.endswith("tf_pipeline.py") for source in sources)
-    assert not [source for source in sources if "__autograph_generated_file" in source]
-
-
 # Each pair of two settings; with TensorFlow's decoder once for each order. test_schedule has more, without images.
 @pytest.mark.parametrize(
     ("decoder", "process_count", "shuffle", "pad"),
     [
         ("any", 1, "stream", False),
         ("any", 1, "global", True),
-        ("any", 1, None, True),
         ("any", 3, "stream", True),
         ("any", 3, "global", False),
         ("any", 3, None, False),
-        ("any", 8, "stream", True),
-        ("any", 8, "global", False),
         ("any", 8, None, True),
         ("tensorflow", 3, "stream", False),
         ("tensorflow", 3, "global", True),
-        ("tensorflow", 3, None, True),
     ],
     indirect=["decoder"],
 )
@@ -146,15 +123,6 @@ def test_every_example_comes_once_over_all_processes(
         assert len({len(each) for each in batches}) == 1
         assert {batch["image"].shape for each in batches for batch in each} == {(8, 16, 16, 3)}
         assert sum(batch["mask"].sum() for each in batches for batch in each) == NUM_IMAGES
-
-
-@any_decoder
-@pytest.mark.parametrize("shuffle", ["stream", "global"])
-def test_processes_that_drop_the_remainder_make_equally_many_batches(
-    opened: imagebeam.ImageDataset, shuffle: str
-) -> None:
-    counts = [len(read(opened, shuffle=shuffle, process_index=index, process_count=3)) for index in range(3)]
-    assert counts == [3, 3, 3]
 
 
 def test_labels_and_pixels_are_those_of_the_image(opened: imagebeam.ImageDataset) -> None:
@@ -176,58 +144,6 @@ def test_epochs_differ_and_the_same_seed_gives_the_same_batches(opened: imagebea
     assert keys_of(read(opened, shuffle=shuffle, seed=1)) != keys[:80]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_iterator_restored_at_any_position_goes_on_without_a_difference(
-    opened: imagebeam.ImageDataset, shuffle: str | None, decoder: str
-) -> None:
-    num_restored = 2 if decoder == "tensorflow" else 4  # test_schedule has many more restarts, without images
-    options: dict[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle": shuffle}
-    options |= {"num_epochs": 3, "drop_remainder": True}
-    iterator = opened.as_numpy("train", 5, **options)
-    states, batches = [], []
-    for batch in iterator:
-        batches.append(batch)
-        states.append(iterator.state())
-    assert len(batches) == 3 * NUM_IMAGES // 5
-    for index in random.Random(0).sample(range(len(states) - 1), num_restored):
-        state = imagebeam.ReaderState.from_dict(json.loads(json.dumps(states[index].to_dict())))
-        resumed = opened.as_numpy("train", 5, **options, state=state)
-        following = next(resumed)
-        assert (following["image/key"] == batches[index + 1]["image/key"]).all()
-        assert (following["image"] == batches[index + 1]["image"]).all()
-    iterator.restore(states[0])
-    assert (next(iterator)["image/key"] == batches[1]["image/key"]).all()
-
-
-@any_decoder
-def test_global_order_resumed_by_other_processes_reads_the_rest_of_the_epoch_once(
-    opened: imagebeam.ImageDataset,
-) -> None:
-    options: dict[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle": "global", "num_epochs": 1}
-    before = [opened.as_numpy("train", 4, **options, process_index=index, process_count=2) for index in range(2)]
-    seen = [key for _ in range(3) for iterator in before for key in keys_of([next(iterator)])]
-    states = {iterator.state() for iterator in before}
-    assert len(states) == 1
-    rest = [
-        key
-        for index in range(3)
-        for key in keys_of(
-            read(
-                opened,
-                batch_size=4,
-                shuffle="global",
-                process_index=index,
-                process_count=3,
-                drop_remainder=False,
-                state=next(iter(states)),
-            )
-        )
-    ]
-    assert len(seen) == 24
-    assert sorted(seen + rest) == sorted(keys_of(read(opened, drop_remainder=False)))
-
-
 @pytest.mark.parametrize("shuffle", ["stream", "global"])
 def test_iterator_of_tensorflow_is_saved_and_restored_by_a_checkpoint(
     opened: imagebeam.ImageDataset, tmp_path: pathlib.Path, shuffle: str
@@ -244,43 +160,16 @@ def test_iterator_of_tensorflow_is_saved_and_restored_by_a_checkpoint(
 
 
 @any_decoder
-@pytest.mark.parametrize(
-    ("split", "count"),
-    [("train[:10%]", 8), ("train[10%:]", 75), ("train[5:7]", 2), ("train[-3:]", 3), ("train[:]", 83)],
-)
-def test_part_of_a_split_is_read_alone(opened: imagebeam.ImageDataset, split: str, count: int) -> None:
-    assert opened.num_examples(split) == count
-    assert len(set(keys_of(read(opened, split, drop_remainder=False)))) == count
-
-
-@any_decoder
-def test_adjacent_parts_are_disjoint_and_complete(opened: imagebeam.ImageDataset) -> None:
-    parts = [set(keys_of(read(opened, part, drop_remainder=False))) for part in ("train[:33%]", "train[33%:]")]
-    assert not parts[0] & parts[1]
-    assert len(parts[0] | parts[1]) == NUM_IMAGES
-
-
-@any_decoder
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_filter_keeps_the_examples_of_some_labels_with_their_ids(
-    opened: imagebeam.ImageDataset, shuffle: str | None
-) -> None:
-    dogs = opened.filter(["dog", 0])
-    batches = read(dogs, shuffle=shuffle, drop_remainder=False)
-    expected = {key for key in keys_of(read(opened, drop_remainder=False)) if not key.startswith("cow")}
-    assert set(keys_of(batches)) == expected
-    assert len(keys_of(batches)) == len(expected) == dogs.num_examples("train")
-    assert {label for batch in batches for label in batch["label"].tolist()} == {0, 2}
-
-
-@any_decoder
-def test_mixture_takes_from_each_dataset_by_its_weight(opened: imagebeam.ImageDataset) -> None:
-    parts = [(opened.filter([name]), "train") for name in ("cat", "dog")]
-    mixed = imagebeam.mix(parts, [3, 1], 64, image_size=16)
-    labels = np.concatenate([batch["label"] for batch in mixed.take(10).as_numpy_iterator()])
-    assert mixed.element_spec["image"].shape == (64, 16, 16, 3)
-    assert 0.65 < (labels == 0).mean() < 0.85
-    assert set(labels.tolist()) == {0, 2}
+def test_part_of_a_split_is_read_alone(opened: imagebeam.ImageDataset) -> None:
+    for split, count in [
+        ("train[:10%]", 8),
+        ("train[10%:]", 75),
+        ("train[5:7]", 2),
+        ("train[-3:]", 3),
+        ("train[:]", 83),
+    ]:
+        assert opened.num_examples(split) == count
+        assert len(set(keys_of(read(opened, split, drop_remainder=False)))) == count
 
 
 @any_decoder
@@ -379,16 +268,6 @@ def test_skipped_examples_are_counted_and_logged_once_for_each_shard(
     assert "record 3 of shard" in warnings[0]
 
 
-def test_too_many_skipped_examples_end_in_an_error(copy: pathlib.Path) -> None:
-    for index in range(12):
-        break_record(copy, index)
-    dataset = imagebeam.open_dataset(str(copy))
-    with pytest.raises(
-        tf.errors.OpError, match=r"11 of \d+ examples could not be read or decoded, more than max_error"
-    ):
-        read(dataset, on_error="skip", shuffle=None, max_error_fraction=0.05)
-
-
 def test_decoder_is_the_requested_one_or_one_that_can_read_the_split(
     opened: imagebeam.ImageDataset, decoder: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,46 +317,8 @@ def test_tf_data_tunes_nothing_and_further_stages_still_run_in_parallel(opened: 
 
 
 @any_decoder
-def test_open_finds_a_missing_and_a_short_shard(copy: pathlib.Path) -> None:
-    shard = copy / "train-00002-of-00005.tfrecord"
-    content = shard.read_bytes()
-    shard.write_bytes(content[:-1])
-    with pytest.raises(
-        errors.ShardError, match=rf"has {len(content) - 1:,} bytes, the catalog says {len(content):,}: it was"
-    ):
-        imagebeam.open_dataset(str(copy))
-    shard.unlink()
-    with pytest.raises(errors.ShardError, match=r"train-00002-of-00005.tfrecord is missing \(.*: run imagebeam verify"):
-        imagebeam.open_dataset(str(copy))
-
-
-@any_decoder
-def test_open_of_a_newer_format_says_so(copy: pathlib.Path) -> None:
-    fields = json.loads((copy / "catalog.json").read_bytes())
-    (copy / "catalog.json").write_text(json.dumps(fields | {"format_version": 99}))
-    with pytest.raises(errors.CatalogError, match="format version 99, this imagebeam reads up to 3: update imagebeam"):
-        imagebeam.open_dataset(str(copy))
-
-
-@any_decoder
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        pytest.param(lambda index: index.unlink(), r"cannot be read \(.*: run imagebeam verify", id="missing"),
-        pytest.param(lambda index: index.write_bytes(index.read_bytes()[:-8]), "index .* is of 16 records", id="short"),
-        pytest.param(lambda index: index.write_bytes(b"123"), "cannot be read", id="garbage"),
-    ],
-)
-def test_damaged_index_is_named(copy: pathlib.Path, damage: Any, message: str) -> None:
-    damage(copy / "index" / "train-00001-of-00005.index")
-    with pytest.raises(errors.ShardError, match=message):
-        imagebeam.open_dataset(str(copy)).as_grain("train")[20]
-
-
-@any_decoder
-@pytest.mark.parametrize(
-    ("split", "options", "message"),
-    [
+def test_options_that_do_not_fit_are_refused_before_anything_is_read(opened: imagebeam.ImageDataset) -> None:
+    for split, options, message in [
         ("test", {}, "there is no split 'test'; the dataset has train"),
         ("train[5:5]", {}, "names none of the 83 examples of 'train'"),
         ("train[x]", {}, r"cannot be read; write for example 'train', 'train\[:10%\]'"),
@@ -520,25 +361,9 @@ def test_damaged_index_is_named(copy: pathlib.Path, damage: Any, message: str) -
         ("train", {"area": (0.5, 0.1)}, r"area is \(0.5, 0.1\); it must be 0 < least <= greatest <= 1"),
         ("train", {"center_fraction": 2}, "center_fraction is 2; it must be above 0 and at most 1"),
         ("train", {"state": imagebeam.ReaderState(5, 0, 0)}, "the state is of seed=5"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_before_anything_is_read(
-    opened: imagebeam.ImageDataset, split: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(errors.ConfigError, match=message):
-        opened.as_tf(split, **{"batch_size": 8, **options})
-
-
-@any_decoder
-def test_filter_by_unknown_label_is_refused(opened: imagebeam.ImageDataset) -> None:
-    with pytest.raises(errors.ConfigError, match="label 'horse' is none of the 3 of the dataset"):
-        opened.filter(["horse"])
-
-
-@any_decoder
-def test_mix_with_wrong_weights_is_refused(opened: imagebeam.ImageDataset) -> None:
-    with pytest.raises(errors.ConfigError, match=r"weights are \[1\]; give one above 0 for each of 2 datasets"):
-        imagebeam.mix([(opened, "train"), (opened, "train")], [1], 8)
+    ]:
+        with cases.named(split, options, message), pytest.raises(errors.ConfigError, match=message):
+            opened.as_tf(split, **{"batch_size": 8, **options})
 
 
 @pytest.fixture(scope="module")

@@ -80,38 +80,17 @@ def test_part_has_the_same_pixels_with_entry_points(data: strategies.DataObject)
             assert mode == "CMYK" or warns_of_nothing(found[0])  # TurboJPEG reads no CMYK with subsampling
 
 
-@pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize("side", [20, 60, 300])
-@pytest.mark.parametrize("part", [MIDDLE, (0, 0, 300, 400), (17, 33, 201, 305), (299, 399, 1, 1)])
-def test_filters_make_the_same_pixels_with_entry_points(part: Part, side: int, antialias: bool) -> None:
-    encoded = encode(photo(400, 300))
-    height, width = part[2:]
-    frame = np.array([[0.25 * height, height / side / 2, 0, width / side]])
-    made = []
-    for points in (b"", _native.find_entry_points(encoded)):
-        out = np.zeros((1, side, side, 3), np.uint8)
-        arguments = [encoded], np.array([part], np.int32), np.zeros(1, bool), out, 1, [points], frame, 2, antialias
-        assert _native.decode(*arguments) == []
-        made.append(out)
-    assert (made[0] == made[1]).all() and made[0].any()
-
-
-@pytest.mark.parametrize("optimize", [False, True], ids=["standard-tables", "own-tables"])
-@pytest.mark.parametrize(("mode", "options"), KINDS, ids=str)
-def test_crop_is_cut_out_of_every_kind_of_image(mode: str, options: dict[str, Any], optimize: bool) -> None:
-    encoded = encode(photo(400, 300).convert(mode), optimize=optimize, **options)
-    smaller, (top, left, height, width) = cut(encoded, MIDDLE)
-    assert len(smaller.rstrip(b"\0")) < 0.6 * len(encoded)
-    assert (height, width) == MIDDLE[2:]
-    assert top < 90
-    assert left < 130
-    lower = cut(encoded, (200, 0, 100, 400))  # whole rows, to the end
-    assert lower[1][1:] == (0, 100, 400)
-
-
-def test_whole_rows_from_the_top_are_not_cut() -> None:
-    encoded = encode(photo(400, 300))
-    assert _native.cut(encoded, _native.find_entry_points(encoded), (0, 0, 100, 400)) is None
+def test_crop_is_cut_out_of_every_kind_of_image() -> None:
+    for optimize in [False, True]:
+        for mode, options in KINDS:
+            encoded = encode(photo(400, 300).convert(mode), optimize=optimize, **options)
+            smaller, (top, left, height, width) = cut(encoded, MIDDLE)
+            assert len(smaller.rstrip(b"\0")) < 0.6 * len(encoded)
+            assert (height, width) == MIDDLE[2:]
+            assert top < 90
+            assert left < 130
+            lower = cut(encoded, (200, 0, 100, 400))  # whole rows, to the end
+            assert lower[1][1:] == (0, 100, 400)
 
 
 def test_differences_without_a_code_in_the_tables_of_the_image_are_possible() -> None:
@@ -129,25 +108,22 @@ WHOLE = encode(photo(120, 80))
 ENTROPY_CODED = WHOLE.index(b"\xff\xda") + 14
 
 
-@pytest.mark.parametrize(
-    "encoded",
-    [
-        pytest.param(encode(photo(120, 80), progressive=True), id="progressive"),
-        pytest.param(encode(photo(120, 80), restart_marker_blocks=4), id="restart-markers"),
-        pytest.param(without_segments(WHOLE, 0xC4), id="no-tables"),
-        pytest.param(without_segments(WHOLE, 0xC0), id="no-frame"),
-        pytest.param(WHOLE[:-2], id="no-end"),
-        pytest.param(WHOLE[:-40] + b"\xff\xd9", id="cut"),
-        pytest.param(WHOLE[:-40] + b"\xff\xd0" + WHOLE[-40:], id="marker-inside"),
-        pytest.param(WHOLE[:-2] + b"\0\0\xff\xd9", id="more-data-than-blocks"),
-        pytest.param(WHOLE[:ENTROPY_CODED] + b"\xff\xd9", id="no-data"),
-        pytest.param(b"", id="empty"),
-        pytest.param(b"\xff\xd8\xff", id="three-bytes"),
-        pytest.param(b"\x89PNG\r\n\x1a\n", id="png"),
-    ],
-)
-def test_image_that_cannot_be_cut_has_no_entry_points(encoded: bytes) -> None:
-    assert _native.find_entry_points(encoded) == b""
+def test_image_that_cannot_be_cut_has_no_entry_points() -> None:
+    for encoded in [
+        encode(photo(120, 80), progressive=True),
+        encode(photo(120, 80), restart_marker_blocks=4),
+        without_segments(WHOLE, 0xC4),
+        without_segments(WHOLE, 0xC0),
+        WHOLE[:-2],
+        WHOLE[:-40] + b"\xff\xd9",
+        WHOLE[:-40] + b"\xff\xd0" + WHOLE[-40:],
+        WHOLE[:-2] + b"\0\0\xff\xd9",
+        WHOLE[:ENTROPY_CODED] + b"\xff\xd9",
+        b"",
+        b"\xff\xd8\xff",
+        b"\x89PNG\r\n\x1a\n",
+    ]:
+        assert _native.find_entry_points(encoded) == b""
 
 
 def test_metadata_and_bytes_behind_the_image_are_no_obstacle() -> None:
@@ -171,13 +147,13 @@ def test_wrong_entry_points_never_make_a_good_image_a_failure(seed: int) -> None
     assert isinstance(decode(encoded, MIDDLE, points=bytes(points)), bytes)
 
 
-@pytest.mark.parametrize("optimize", [False, True])
-def test_entry_points_of_another_image_or_version_are_passed_over(optimize: bool) -> None:
-    encoded, other = encode(photo(400, 300)), encode(photo(300, 400), optimize=optimize)
-    points = _native.find_entry_points(encoded)
-    expected = decode(encoded, MIDDLE)
-    for wrong in (b"", _native.find_entry_points(other), b"\x02" + points[1:], points[:-9], b"\x01"):
-        assert decode(encoded, MIDDLE, points=wrong) == expected
+def test_entry_points_of_another_image_or_version_are_passed_over() -> None:
+    for optimize in [False, True]:
+        encoded, other = encode(photo(400, 300)), encode(photo(300, 400), optimize=optimize)
+        points = _native.find_entry_points(encoded)
+        expected = decode(encoded, MIDDLE)
+        for wrong in (b"", _native.find_entry_points(other), b"\x02" + points[1:], points[:-9], b"\x01"):
+            assert decode(encoded, MIDDLE, points=wrong) == expected
 
 
 @hypothesis.given(strategies.integers(0, 2**32 - 1))

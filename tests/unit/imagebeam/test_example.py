@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from imagebeam import example, example_encoder, features
 from imagebeam.features import BYTES, INT64, Feature
+from tests import cases
 from tests.unit.imagebeam.example_values import (
     Lists,
     bits,
@@ -74,21 +75,14 @@ def example_of(value_list: bytes) -> bytes:
     return delimited(1, delimited(1, entry))
 
 
-@pytest.mark.parametrize(
-    ("value_list", "expected"),
-    [
-        pytest.param(delimited(3, b"\x08\x05\x08\x96\x01"), [5, 150], id="int64"),
-        pytest.param(
-            delimited(2, b"\x0d" + struct.pack("<f", 1.5) + b"\x0d" + struct.pack("<f", -0.0)), [1.5, -0.0], id="float"
-        ),
-    ],
-)
-def test_parse_example_reads_unpacked_lists_as_tensorflow_does(
-    value_list: bytes, expected: Sequence[example_encoder.Value]
-) -> None:
-    data = example_of(value_list)
-    assert [bits(value) for value in example.parse_example(data)["k"]] == [bits(value) for value in expected]
-    assert parse_with_tensorflow(data)["k"][1] == [bits(value) for value in expected]
+def test_parse_example_reads_unpacked_lists_as_tensorflow_does() -> None:
+    for value_list, expected in [
+        (delimited(3, b"\x08\x05\x08\x96\x01"), [5, 150]),
+        (delimited(2, b"\x0d" + struct.pack("<f", 1.5) + b"\x0d" + struct.pack("<f", -0.0)), [1.5, -0.0]),
+    ]:
+        data = example_of(value_list)
+        assert [bits(value) for value in example.parse_example(data)["k"]] == [bits(value) for value in expected]
+        assert parse_with_tensorflow(data)["k"][1] == [bits(value) for value in expected]
 
 
 def test_feature_without_a_kind_has_none() -> None:
@@ -135,40 +129,38 @@ def test_damaged_or_random_bytes_parse_or_are_a_value_error(lists: Lists, data: 
         assert all(isinstance(value, int) for value in ints)
 
 
-@pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
-        pytest.param(b"\x0a\x05abc", "a field of 5 bytes ends beyond the message", id="cut-short"),
-        pytest.param(b"\x0a", "index out of bounds", id="cut-in-a-tag"),
-        pytest.param(b"\x09" + bytes(8), "wire type 1", id="wire-type"),
-        pytest.param(b"\x80" * 200_000, "a varint of more than ten bytes", id="endless-varint"),
-        pytest.param(b"\x08\x05", "bytes-like object is required", id="number-for-the-features"),
-        pytest.param(delimited(1, delimited(1, b"\x08\x05\x12\x00")), "bytes-like object", id="number-for-a-key"),
-        pytest.param(delimited(1, delimited(1, delimited(1, b"\xff"))), "can't decode byte 0xff", id="key-not-utf8"),
-        pytest.param(delimited(1, delimited(1, delimited(2, b""))), "KeyError 1", id="no-key"),
-        pytest.param(example_of(delimited(1, b"\x08\xff\xff\xff\xff\x7f")), "bytes-like object", id="number-for-bytes"),
-        pytest.param(example_of(delimited(2, delimited(1, b"123"))), "buffer", id="floats-of-three-bytes"),
-    ],
-)
-def test_bytes_that_are_not_an_example_are_refused(data: bytes, complaint: str) -> None:
-    with pytest.raises(ValueError, match=f"not a tf.train.Example: .*{complaint}"):
-        example.parse_example(data)
+def test_bytes_that_are_not_an_example_are_refused() -> None:
+    for data, complaint in [
+        (b"\x0a\x05abc", "a field of 5 bytes ends beyond the message"),
+        (b"\x0a", "index out of bounds"),
+        (b"\x09" + bytes(8), "wire type 1"),
+        (b"\x80" * 200_000, "a varint of more than ten bytes"),
+        (b"\x08\x05", "bytes-like object is required"),
+        (delimited(1, delimited(1, b"\x08\x05\x12\x00")), "bytes-like object"),
+        (delimited(1, delimited(1, delimited(1, b"\xff"))), "can't decode byte 0xff"),
+        (delimited(1, delimited(1, delimited(2, b""))), "KeyError 1"),
+        (example_of(delimited(1, b"\x08\xff\xff\xff\xff\x7f")), "bytes-like object"),
+        (example_of(delimited(2, delimited(1, b"123"))), "buffer"),
+    ]:
+        with cases.named(data, complaint), pytest.raises(ValueError, match=f"not a tf.train.Example: .*{complaint}"):
+            example.parse_example(data)
 
 
 # A part of an example
 
 
-@pytest.mark.parametrize("values", [(), (3,), (0, 300, -1, 7)], ids=["none", "one", "many"])
-def test_find_ints_returns_all_values_of_a_list_in_the_head_of_a_record(values: tuple[int, ...]) -> None:
-    wanted = [Feature("ids", "ids", INT64, True), Feature("image", features.ENCODED, BYTES)]
-    head, image = example_encoder.ExampleEncoder(wanted).encode({"ids": values}, b"x" * 9000)
-    assert example.find_ints(head + image[:100], "ids") == list(values)
-    with pytest.raises(ValueError, match="no feature 'other' in the first"):
-        example.find_ints(head, "other")
-    if values:
-        end = head.index(b"ids") + 3 + 2 + 2 + 1
-        with pytest.raises(ValueError, match=f"feature 'ids' does not end in the first {end} bytes"):
-            example.find_ints(head[:end], "ids")
+def test_find_ints_returns_all_values_of_a_list_in_the_head_of_a_record() -> None:
+    for values in [(), (3,), (0, 300, -1, 7)]:
+        with cases.named(values):
+            wanted = [Feature("ids", "ids", INT64, True), Feature("image", features.ENCODED, BYTES)]
+            head, image = example_encoder.ExampleEncoder(wanted).encode({"ids": values}, b"x" * 9000)
+            assert example.find_ints(head + image[:100], "ids") == list(values)
+            with pytest.raises(ValueError, match="no feature 'other' in the first"):
+                example.find_ints(head, "other")
+            if values:
+                end = head.index(b"ids") + 3 + 2 + 2 + 1
+                with pytest.raises(ValueError, match=f"feature 'ids' does not end in the first {end} bytes"):
+                    example.find_ints(head[:end], "ids")
 
 
 def test_find_ints_reads_unpacked_lists() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from imagebeam import features
 from imagebeam.features import BYTES, FLOAT, INT64, Feature
+from tests import cases
 
 BY_DEFAULT = {
     "image/channels": INT64,
@@ -42,11 +43,6 @@ def resolve(
 def test_default_features_are_the_imagenet_keys_with_the_image_last() -> None:
     resolved = features.resolve_features({}, "class", {})
     assert resolved == tuple(Feature(key, key, kind) for key, kind in BY_DEFAULT.items())
-
-
-def test_image_is_last_under_any_key() -> None:
-    resolved = features.resolve_features({"image/encoded": "a", "image/key": "z"}, "class", {"zz": (FLOAT, False)})
-    assert [feature.key for feature in resolved][-3:] == ["z", "zz", "a"]
 
 
 def test_further_images_have_four_keys_each_before_the_image() -> None:
@@ -107,37 +103,19 @@ def test_columns_become_features_under_their_names_unless_renamed_or_dropped() -
     }
 
 
-@pytest.mark.parametrize(
-    ("renamed", "columns", "complaint"),
-    [
-        pytest.param(
-            {"image/encode": "x"},
-            {},
-            "features names 'image/encode', which is none of image/caption, image/channels, ",
-            id="unknown-key",
-        ),
-        pytest.param(
-            {"age": "x"}, {"age": FLOAT}, "features names 'age', .* columns/age, ", id="column-without-prefix"
-        ),
-        pytest.param(
+def test_impossible_features_are_refused() -> None:
+    for renamed, columns, complaint in [
+        ({"image/encode": "x"}, {}, "features names 'image/encode', which is none of image/caption, image/channels, "),
+        ({"age": "x"}, {"age": FLOAT}, "features names 'age', .* columns/age, "),
+        (
             {"image/key": "x", "image/filename": "x"},
             {},
             "features 'image/filename' and 'image/key' both have the key 'x'",
-            id="one-key-twice",
         ),
-        pytest.param(
-            {},
-            {"image/key": BYTES},
-            "features 'image/key' and 'columns/image/key' both have the key 'image/key'",
-            id="column-named-as-a-standard-key",
-        ),
-    ],
-)
-def test_impossible_features_are_refused(
-    renamed: Mapping[str, str | None], columns: Mapping[str, str], complaint: str
-) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        features.resolve_features(renamed, "class", _single(columns))
+        ({}, {"image/key": BYTES}, "features 'image/key' and 'columns/image/key' both have the key 'image/key'"),
+    ]:
+        with cases.named(renamed, columns, complaint), pytest.raises(ValueError, match=complaint):
+            features.resolve_features(renamed, "class", _single(columns))
 
 
 def test_check_value_accepts_what_a_kind_can_hold() -> None:
@@ -159,46 +137,37 @@ OBJECTS = {
 AREAS = {"image/object/area", "image/object/is_crowd"}
 
 
-@pytest.mark.parametrize(
-    ("provided", "expected"),
-    [
+def test_objects_and_masks_of_the_source_are_features() -> None:
+    for provided, expected in [
         (set(), set()),
         ({"objects"}, OBJECTS),
         ({"objects", "object areas"}, OBJECTS | AREAS),
         ({"objects", "object masks"}, OBJECTS | {"image/object/mask"}),
         ({"segmentation"}, {"image/segmentation/class/encoded", "image/segmentation/class/format"}),
-    ],
-)
-def test_objects_and_masks_of_the_source_are_features(provided: set[str], expected: set[str]) -> None:
-    resolved = features.resolve_features({}, None, {}, given=provided)
-    added = {feature.key for feature in resolved} - {feature.key for feature in features.resolve_features({}, None, {})}
-    assert added == expected
-    assert {feature.key for feature in resolved if feature.many} == expected - {
-        "image/segmentation/class/encoded",
-        "image/segmentation/class/format",
-    }
+    ]:
+        resolved = features.resolve_features({}, None, {}, given=provided)
+        added = {feature.key for feature in resolved} - {
+            feature.key for feature in features.resolve_features({}, None, {})
+        }
+        assert added == expected
+        assert {feature.key for feature in resolved if feature.many} == expected - {
+            "image/segmentation/class/encoded",
+            "image/segmentation/class/format",
+        }
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
+def test_feature_that_the_source_lacks_is_refused() -> None:
+    for name, reason in [
         ("image/object/area", "source gives no objects"),
         ("image/object/mask", "source gives no masks of objects"),
         ("image/segmentation/class/encoded", "there are no masks"),
         ("image/class/text", "label gives no classes"),
         ("image/class/label", "label gives no labels"),
-    ],
-)
-def test_feature_that_the_source_lacks_is_refused(name: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=f"features names '{name}', but {reason}"):
-        features.resolve_features({name: "x"}, None, {})
-    assert features.resolve_features({name: None}, None, {})  # to drop it does no harm
-
-
-def test_several_labels_and_columns_of_many_are_lists() -> None:
-    resolved = features.resolve_features({}, "class", {"captions": (BYTES, True)}, has_many_labels=True)
-    many = {feature.key: feature.kind for feature in resolved if feature.many}
-    assert many == {"image/class/label": INT64, "image/class/text": BYTES, "captions": BYTES}
+    ]:
+        with cases.named(name, reason):
+            with pytest.raises(ValueError, match=f"features names '{name}', but {reason}"):
+                features.resolve_features({name: "x"}, None, {})
+            assert features.resolve_features({name: None}, None, {})  # to drop it does no harm
 
 
 def test_image_of_numbers_is_a_list() -> None:

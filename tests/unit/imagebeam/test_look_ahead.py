@@ -111,25 +111,6 @@ def test_closing_early_begins_no_more_calls_and_leaves_no_thread(num_ahead: int,
     assert calls.begun <= num_taken + num_ahead
 
 
-def test_calls_overlap() -> None:
-    meeting = threading.Barrier(3)
-    assert sorted(look_ahead.map_ahead(lambda _: meeting.wait(), range(3), 3)) == [0, 1, 2]
-
-
-def test_one_ahead_is_a_plain_loop() -> None:
-    taken: list[int] = []
-
-    def values() -> Iterator[int]:
-        for value in range(3):
-            taken.append(value)
-            yield value
-
-    results = look_ahead.map_ahead(lambda value: (value, threading.current_thread()), values(), 1)
-    assert taken == []
-    assert next(results) == (0, threading.current_thread())
-    assert taken == [0]
-
-
 @settings(deadline=None)
 @given(length=st.integers(0, 30), num_at_once=counts)
 def test_call_each_calls_once_on_each_value(length: int, num_at_once: int) -> None:
@@ -138,12 +119,6 @@ def test_call_each_calls_once_on_each_value(length: int, num_at_once: int) -> No
     assert sorted(calls) == list(range(length))
     assert num_at_once > 1 or calls == sorted(calls)
     assert threads_of_ours() == []
-
-
-def test_call_each_one_at_once_is_a_plain_loop() -> None:
-    threads = set()
-    look_ahead.call_each(lambda _: threads.add(threading.current_thread()), range(3), 1)
-    assert threads == {threading.current_thread()}
 
 
 def test_call_each_is_not_held_up_by_a_slow_call() -> None:
@@ -174,18 +149,6 @@ def test_call_each_raises_the_error_of_a_call_and_begins_no_more(num_at_once: in
         look_ahead.call_each(call, range(1000), num_at_once)
     assert len(begun) <= 10 + num_at_once
     assert threads_of_ours() == []
-
-
-@pytest.mark.parametrize("num_at_once", [1, 4])
-def test_call_each_raises_the_error_of_the_values(num_at_once: int) -> None:
-    def values() -> Iterator[int]:
-        yield from range(3)
-        raise OSError("no more")
-
-    calls: list[int] = []
-    with pytest.raises(OSError, match="no more"):
-        look_ahead.call_each(calls.append, values(), num_at_once)
-    assert sorted(calls) == [0, 1, 2]
 
 
 def test_less_than_one_at_once_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import runpy
 
 import pytest
@@ -48,12 +47,3 @@ def test_every_extra_that_is_named_exists(monkeypatch: pytest.MonkeyPatch) -> No
     named = {name for each in (*missing_packages._EXTRAS.values(), *in_schemes) for name in each.split(",")}
     assert len(named) == 6
     assert named < set(extras)
-
-
-def test_no_other_module_spells_the_error_of_a_missing_package() -> None:
-    own = pathlib.Path(missing_packages.__file__)
-    folders = ("imagebeam/reader", "imagebeam/storage")
-    paths = [path for folder in folders for path in sorted((command_line.ROOT / folder).rglob("*.py"))]
-    paths += [path for path in sorted(own.parent.glob("*.py")) if path != own]
-    assert len(paths) > 40
-    assert [path.name for path in paths if "pip install 'imagebeam[" in path.read_text()] == []

@@ -18,6 +18,7 @@ from hypothesis import strategies
 from imagebeam import example_encoder, features, records
 from imagebeam.features import Feature
 from imagebeam.transforms.images import jpeg_structure
+from tests import cases
 from tests.encoded_images import JPEG
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
@@ -125,32 +126,33 @@ def test_check_of_what_is_not_bytes_raises() -> None:
         _writer.check_jpeg(bytearray(b"\xff\xd8"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("size", sorted(EDGES))
-def test_checksum_is_that_of_google_crc32c(size: int) -> None:
-    before, content = b"before", random.Random(size).randbytes(size)
-    crc = google_crc32c.value(before)
-    for data in (content, bytearray(content), memoryview(b"x" + content)[1:]):
-        assert _writer.extend_crc(crc, data) == google_crc32c.value(before + content)
+def test_checksum_is_that_of_google_crc32c() -> None:
+    for size in sorted(EDGES):
+        before, content = b"before", random.Random(size).randbytes(size)
+        crc = google_crc32c.value(before)
+        for data in (content, bytearray(content), memoryview(b"x" + content)[1:]):
+            assert _writer.extend_crc(crc, data) == google_crc32c.value(before + content)
 
 
-@pytest.mark.parametrize("size", sorted(EDGES))
-def test_record_in_a_buffer_is_framed_as_in_python(size: int) -> None:
-    prefix, payload = b"p" * (size % 300), random.Random(size).randbytes(size)
-    length = len(prefix) + size
-    body = records.frame_header(length) + prefix + payload
-    expected = body + records._CRC.pack(records.mask_crc(google_crc32c.value(prefix + payload)))
-    buffer = bytearray(b"-" * (length + 30))
-    crc = _writer.put_record(buffer, 7, prefix, payload, google_crc32c.value(b"before"))
-    assert buffer == b"-" * 7 + expected + b"-" * 7
-    assert crc == google_crc32c.value(b"before" + expected)
+def test_record_in_a_buffer_is_framed_as_in_python() -> None:
+    for size in sorted(EDGES):
+        prefix, payload = b"p" * (size % 300), random.Random(size).randbytes(size)
+        length = len(prefix) + size
+        body = records.frame_header(length) + prefix + payload
+        expected = body + records._CRC.pack(records.mask_crc(google_crc32c.value(prefix + payload)))
+        buffer = bytearray(b"-" * (length + 30))
+        crc = _writer.put_record(buffer, 7, prefix, payload, google_crc32c.value(b"before"))
+        assert buffer == b"-" * 7 + expected + b"-" * 7
+        assert crc == google_crc32c.value(b"before" + expected)
 
 
-@pytest.mark.parametrize("position", [-1, 15, 100])
-def test_record_without_room_raises_and_changes_nothing(position: int) -> None:
-    buffer = bytearray(40)
-    with pytest.raises(ValueError, match=f"a record of 26 bytes has no room at byte {position} of 40"):
-        _writer.put_record(buffer, position, b"12345", b"67890", 0)
-    assert buffer == bytes(40)
+def test_record_without_room_raises_and_changes_nothing() -> None:
+    for position in [-1, 15, 100]:
+        with cases.named(position):
+            buffer = bytearray(40)
+            with pytest.raises(ValueError, match=f"a record of 26 bytes has no room at byte {position} of 40"):
+                _writer.put_record(buffer, position, b"12345", b"67890", 0)
+            assert buffer == bytes(40)
 
 
 def test_jpeg_is_put_as_python_puts_it(tmp_path: pathlib.Path) -> None:

@@ -5,7 +5,7 @@ import io
 import os
 import pathlib
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import google_crc32c
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import errors, records
+from tests import cases
 
 COMPRESSIONS = ("none", "gzip")
 SMALL = [b"", b"one", b"", bytes(range(40))]
@@ -156,14 +157,14 @@ class MuteFile(io.BytesIO):
         super().write(data)
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-@pytest.mark.parametrize("kind", [SlowFile, MuteFile])
-def test_short_writes_and_reads_lose_nothing(kind: Callable[[], io.BytesIO], compression: str) -> None:
-    file = kind()
-    write(file, [(content, b"") for content in SMALL], compression)
-    assert file.getvalue() == encode(SMALL, compression)
-    file.seek(0)
-    assert [record.data for record in records.read_records(file, compression)] == SMALL
+def test_short_writes_and_reads_lose_nothing() -> None:
+    for compression in COMPRESSIONS:
+        for kind in [SlowFile, MuteFile]:
+            file = kind()
+            write(file, [(content, b"") for content in SMALL], compression)
+            assert file.getvalue() == encode(SMALL, compression)
+            file.seek(0)
+            assert [record.data for record in records.read_records(file, compression)] == SMALL
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -269,11 +270,12 @@ def test_gzip_files_joined_are_read_to_the_end_as_tensorflow_does(tmp_path: path
     assert read(encode([], "gzip") + joined, "gzip") == [b"a", b"b", b"c", b"d"]
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_file_of_the_other_compression_is_an_error_at_its_start(compression: str) -> None:
-    other = "gzip" if compression == "none" else "none"
-    with pytest.raises(errors.RecordError, match=f"({BAD_LENGTH}|gzip stream is broken).* at byte offset 0$"):
-        read(encode(SMALL, other), compression)
+def test_file_of_the_other_compression_is_an_error_at_its_start() -> None:
+    for compression in COMPRESSIONS:
+        with cases.named(compression):
+            other = "gzip" if compression == "none" else "none"
+            with pytest.raises(errors.RecordError, match=f"({BAD_LENGTH}|gzip stream is broken).* at byte offset 0$"):
+                read(encode(SMALL, other), compression)
 
 
 # Checksums and the index
@@ -293,10 +295,13 @@ def test_index_round_trips_as_little_endian(offsets: list[int], end: int) -> Non
     assert list(records.decode_index(encoded)) == [*offsets, end]
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 9])
-def test_index_of_a_broken_size_is_refused(size: int) -> None:
-    with pytest.raises(ValueError, match=f"an index of {size} bytes is not a whole number of 8-byte offsets"):
-        records.decode_index(bytes(size))
+def test_index_of_a_broken_size_is_refused() -> None:
+    for size in [0, 1, 7, 9]:
+        with (
+            cases.named(size),
+            pytest.raises(ValueError, match=f"an index of {size} bytes is not a whole number of 8-byte offsets"),
+        ):
+            records.decode_index(bytes(size))
 
 
 def test_checksum_of_a_file_is_that_of_its_rest() -> None:

@@ -18,7 +18,7 @@ from PIL import Image
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from imagebeam.pipelines import bench_reader, inspect_dataset, verify_dataset
+from imagebeam.pipelines import inspect_dataset, verify_dataset
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -246,31 +246,6 @@ def test_verify_of_large_lists_of_numbers_needs_little_memory(tmp_path: pathlib.
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_verify_decodes_pixels_and_finds_nothing(tmp_path: pathlib.Path, kind: str) -> None:
-    dataset = make(tmp_path, kind)
-    result = verify_dataset.verify(dataset.directory, decode=True)
-    assert (result.problems, result.num_shards) == ((), 2)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_inspect_saves_pixels_as_png(tmp_path: pathlib.Path, kind: str) -> None:
-    dataset = make(tmp_path, kind)
-    paths = inspect_dataset.save_images(dataset.directory, dataset.catalog, "train", 20, str(tmp_path / "saved"))
-    assert [pathlib.Path(path).name for path in paths[:2]] == ["train-00000-0.png", "train-00001-1.png"]
-    for path, stored in zip(paths, PICTURES, strict=True):
-        with Image.open(path) as saved:
-            assert saved.mode == ("L", "LA", "RGB", "RGBA")[stored.shape[2] - 1]
-            np.testing.assert_array_equal(np.asarray(saved).reshape(stored.shape), stored)
-
-
-def test_bench_measures_pixels(tmp_path: pathlib.Path) -> None:
-    dataset = make(tmp_path, features.INT64)
-    result = bench_reader.run_bench(dataset, "train", batch_size=4, image_size=8, seconds=0.002, threads=2)
-    assert result.decoder == "TensorFlow"
-    assert min(speed.images_per_second for speed in result.stages.values()) > 0
 
 
 # --- normalising -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 import imagebeam
 from imagebeam import errors, features
-from imagebeam.reader import batch_reader
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -45,13 +43,6 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("names") / "out"
     labels = ("cat", "dog") if label else ()
     return written.write(folder, (*WANTED, *label), examples, labels=labels, label_base=1)
-
-
-@pytest.fixture(params=["native", "tensorflow"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
-        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
-    return request.param
 
 
 WHOLE: dict[str, Any] = {"image_size": 16, "num_epochs": 1, "shuffle": None, "drop_remainder": True}
@@ -128,14 +119,6 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("dataset", ["one-label"], indirect=True)
-@pytest.mark.parametrize("keys", KEYS, ids="+".join)
-def test_requested_feature_comes_as_stored_or_is_refused(
-    dataset: imagebeam.ImageDataset, keys: tuple[str, ...]
-) -> None:
-    check(dataset, "auto", "as_tf", keys, pad=False)
-
-
 @pytest.mark.parametrize(
     ("dataset", "decoder", "pad"),
     [
@@ -158,15 +141,9 @@ def test_features_that_are_requested_together_come_as_stored(
 
 # All feeds take their batches from the same tf.data.Dataset, whichever decoder it has.
 @pytest.mark.parametrize("dataset", ["one-label"], indirect=True)
-@pytest.mark.parametrize("feed", ["single-examples", "as_numpy", "as_jax", "as_distributed"])
+@pytest.mark.parametrize("feed", ["single-examples", "as_numpy", "as_jax", "as_distributed", "as_grain"])
 def test_every_feed_gives_the_same_features(dataset: imagebeam.ImageDataset, feed: str) -> None:
     check_together(dataset, "auto", feed, feed == "as_numpy")
-
-
-@pytest.mark.parametrize("dataset", ["one-label"], indirect=True)
-@pytest.mark.parametrize("keys", KEYS, ids="+".join)
-def test_grain_gives_the_same_features(dataset: imagebeam.ImageDataset, keys: tuple[str, ...]) -> None:
-    check(dataset, "auto", "as_grain", keys, pad=False)
 
 
 def check_together(dataset: imagebeam.ImageDataset, decoder: str, feed: str, pad: bool) -> None:

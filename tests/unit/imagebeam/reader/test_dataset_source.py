@@ -201,12 +201,6 @@ def test_part_of_compressed_shards_says_how_much_is_decompressed_for_nothing(
     assert ("times the records that this process reads are decompressed in an epoch" in caplog.text) == is_compressed
 
 
-def test_labels_of_a_dataset_without_classes_are_refused(folder: pathlib.Path) -> None:
-    dataset = imagebeam.open_dataset(folder)
-    with pytest.raises(errors.ConfigError, match=f"^{re.escape(str(folder))} has no classes to filter by$"):
-        dataset._read_labels("train")
-
-
 # Through the cache
 
 
@@ -267,12 +261,6 @@ def test_shards_are_checked_with_one_listing(tmp_path: pathlib.Path, far: type[f
     far.can_list = False
     imagebeam.open_dataset(f"far://{folder}")
     assert sorted(far_dataset.log_of(folder, "info")) == sorted(path.name for path in folder.glob("*-of-*"))
-
-
-def test_address_without_catalog_is_an_error(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "set").mkdir()
-    with pytest.raises(errors.CatalogError, match=f"far://{tmp_path}/set holds no catalog.json"):
-        imagebeam.open_dataset(f"far://{tmp_path}/set")
 
 
 def test_storage_that_does_not_answer_is_an_error_with_that_of_the_client(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import pathlib
 import pickle
 import shutil
@@ -22,16 +21,6 @@ def parsed_flags() -> None:
     from absl import flags  # type: ignore[import-untyped]
 
     flags.FLAGS.mark_as_parsed()
-
-
-def test_source_that_was_pickled_reads_the_same(dataset: imagebeam.ImageDataset, source: ExampleSource) -> None:
-    source[0]  # opens a shard, which must not go with it
-    for each in (source, dataset.filter(labels=["dog"]).as_grain("train[:50%]")):
-        data = pickle.dumps(each)
-        again = pickle.loads(data)
-        assert len(data) < 20_000
-        assert (repr(again), len(again)) == (repr(each), len(each))
-        assert keys_of(map(again.__getitem__, range(len(again)))) == keys_of(map(each.__getitem__, range(len(each))))
 
 
 def test_repr_of_a_source_names_its_examples_and_not_the_folder(
@@ -108,27 +97,6 @@ def test_grain_map_dataset_shuffles_batches_and_goes_on_from_a_checkpoint(source
     again = load()
     again.set_state(state)
     assert [next(again)[1].tolist() for _ in range(8)] == expected
-
-
-def test_grain_elastic_iterator_goes_on_with_another_number_of_processes(source: ExampleSource) -> None:
-    import grain
-    from grain.experimental import ElasticIterator
-
-    def load(index: int, count: int) -> Any:
-        examples = grain.MapDataset.source(source).seed(7).shuffle().map(lambda each: each["image/key"])
-        return iter(ElasticIterator(examples, 4, grain.sharding.ShardOptions(index, count)))
-
-    alone = load(0, 1)
-    begun = [next(alone).tolist() for _ in range(3)]
-    state = alone.get_state()
-    rest = []
-    for index in range(2):
-        one_of_two = load(index, 2)
-        one_of_two.set_state(state)
-        rest += [batch.tolist() for batch in one_of_two]
-    keys = collections.Counter(key for batch in (*begun, *rest) for key in batch)
-    assert len(keys) == SIZE
-    assert set(keys.values()) == {1}
 
 
 def test_source_is_what_the_data_loader_of_pytorch_asks_for(source: ExampleSource) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import pathlib
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 import imagebeam
 from imagebeam import features
+from tests import cases
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -56,10 +56,6 @@ class Log(keras.callbacks.Callback):  # type: ignore[misc]
         self.num_batches[-1] += 1
 
 
-def keys_of(batches: Any) -> list[bytes]:
-    return [key for batch in batches.as_numpy_iterator() for key in batch["image/key"].tolist()]
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -89,24 +85,6 @@ def test_number_of_batches_is_known_before_they_are_read(
         assert sum(1 for _ in batches) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        pytest.param({"batch_size": None}, 22, id="examples"),
-        pytest.param({"next_epoch_each_iteration": True, "num_epochs": 2}, 11, id="next-epochs"),
-        pytest.param({"on_error": "skip"}, 5, id="skip-drop"),
-        pytest.param({"on_error": "skip", "pad": True}, 6, id="skip-pad"),
-    ],
-)
-def test_decoder_of_tensorflow_makes_the_number_that_is_known(
-    dataset: imagebeam.ImageDataset, options: dict[str, Any], expected: int
-) -> None:
-    """`test_every_example_comes_once_over_all_processes` in test_dataset has the other ways to end."""
-    given = {"batch_size": BATCH_SIZE, "num_epochs": 1, **OPTIONS, **options}
-    batches = dataset.as_tf("train", **given, decoder="tensorflow")
-    assert batches.cardinality().numpy() == sum(1 for _ in batches) == expected
-
-
 @pytest.mark.parametrize("options", [{}, {"next_epoch_each_iteration": True}], ids=["same", "next"])
 def test_fit_without_steps_ends_after_each_epoch(
     dataset: imagebeam.ImageDataset, model: Any, options: dict[str, Any]
@@ -116,32 +94,6 @@ def test_fit_without_steps_ends_after_each_epoch(
     model.fit(train, epochs=3, verbose=0, callbacks=[log])
     assert log.num_batches == [5, 5, 5]
     assert model.optimizer.iterations.numpy() == 15
-
-
-def test_fit_of_an_endless_dataset_takes_the_steps_it_is_given(dataset: imagebeam.ImageDataset, model: Any) -> None:
-    log = Log()
-    train = dataset.as_tf("train", BATCH_SIZE, image_size=8, supervised=True)
-    model.fit(train, epochs=3, steps_per_epoch=4, verbose=0, callbacks=[log])
-    assert log.num_batches == [4, 4, 4]
-
-
-def test_fit_reads_another_epoch_in_each_of_its_epochs(dataset: imagebeam.ImageDataset, model: Any) -> None:
-    seen: list[bytes] = []
-
-    def note(batch: Any) -> Any:
-        noted = tf.numpy_function(
-            lambda keys: seen.extend(keys.tolist()) or np.int64(0), [batch["image/key"]], tf.int64
-        )
-        with tf.control_dependencies([noted]):
-            return tf.identity(batch["image"]), batch["label"]
-
-    options = {**OPTIONS, "drop_remainder": False, "num_epochs": 1, "shuffle": "global"}
-    train = dataset.as_tf("train", BATCH_SIZE, **options, next_epoch_each_iteration=True)
-    model.fit(train.map(note), epochs=3, verbose=0)
-    epochs = [seen[first : first + NUM_EXAMPLES] for first in range(0, len(seen), NUM_EXAMPLES)]
-    assert len(epochs) == 3
-    assert all(len(set(epoch)) == NUM_EXAMPLES for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
 @pytest.mark.parametrize(
@@ -159,44 +111,6 @@ def test_each_iteration_has_the_order_and_the_crops_of_its_epoch(
         for name in ("image", "image/key", "label"):
             found = np.concatenate([batch[name] for batch in batches])
             assert (found == expected[name][epoch * NUM_EXAMPLES : (epoch + 1) * NUM_EXAMPLES]).all()
-
-
-def test_iterator_of_a_later_epoch_is_saved_and_restored_by_a_checkpoint(
-    dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path
-) -> None:
-    train = dataset.as_tf("train", BATCH_SIZE, **OPTIONS, num_epochs=1, next_epoch_each_iteration=True)
-    first = keys_of(train)
-    iterator = iter(train)
-    next(iterator)
-    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
-    expected = [batch["image/key"].numpy().tolist() for batch in iterator]
-    resumed = iter(train)
-    tf.train.Checkpoint(iterator=resumed).restore(path)
-    assert [batch["image/key"].numpy().tolist() for batch in resumed] == expected
-    assert len(expected) == 4
-    assert expected[0] != first[BATCH_SIZE : 2 * BATCH_SIZE]
-
-
-def test_dataset_of_one_epoch_gives_the_same_crops_each_time_without_the_option(
-    dataset: imagebeam.ImageDataset,
-) -> None:
-    train = dataset.as_tf("train", BATCH_SIZE, **OPTIONS, num_epochs=1)
-    first, second = (list(train.as_numpy_iterator()) for _ in range(2))
-    assert all((one["image"] == two["image"]).all() for one, two in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_iterations_of_several_processes_read_each_example_once(
-    dataset: imagebeam.ImageDataset, shuffle: str | None
-) -> None:
-    options = {**OPTIONS, "shuffle": shuffle, "drop_remainder": False, "num_epochs": 1, "process_count": 3}
-    every = [
-        dataset.as_tf("train", BATCH_SIZE, **options, process_index=index, next_epoch_each_iteration=True)
-        for index in range(3)
-    ]
-    for _ in range(2):
-        counts = collections.Counter(key for each in every for key in keys_of(each))
-        assert counts == {str(index).encode(): 1 for index in range(NUM_EXAMPLES)}
 
 
 @pytest.mark.parametrize("process_count", [1, 3])
@@ -245,25 +159,6 @@ def fit(model: Any, batches: Any, **options: Any) -> list[float]:
     losses = Losses()
     model.fit(batches, verbose=0, callbacks=[losses], **options)
     return losses.losses
-
-
-@pytest.mark.parametrize("shuffle", ["stream", "global"])
-@pytest.mark.parametrize("decoder", ["auto", "tensorflow"])
-def test_losses_after_a_restart_in_an_epoch_are_those_of_a_run_without_one(
-    dataset: imagebeam.ImageDataset, model: Any, tmp_path: pathlib.Path, shuffle: str, decoder: str
-) -> None:
-    def train(first_epoch: int) -> Any:
-        options = {"image_size": 8, "supervised": True, "shuffle": shuffle, "decoder": decoder, "seed": 4}
-        once = {"num_epochs": 1, "next_epoch_each_iteration": True, "first_epoch": first_epoch}
-        return dataset.as_tf("train", BATCH_SIZE, **options, **once)
-
-    path = str(tmp_path / "model.keras")
-    save = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epoch == 1 and model.save(path))
-    losses = Losses()
-    model.fit(train(0), epochs=4, verbose=0, callbacks=[losses, save])
-    restarted = keras.models.load_model(path)
-    assert fit(restarted, train(2), initial_epoch=2, epochs=4) == pytest.approx(losses.losses[10:], rel=1e-5)
-    assert len(losses.losses) == 20
 
 
 def test_losses_after_a_restart_at_a_step_are_those_of_a_run_without_one(
@@ -328,9 +223,8 @@ def test_class_weights_are_by_id_and_count_the_classes_that_are_kept(tmp_path: p
     assert np.allclose(weighted["weight"], [4 / 6, 4 / 6, 4 / 6, 2.0])
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
+def test_weights_that_do_not_fit_are_refused(dataset: imagebeam.ImageDataset) -> None:
+    for weights, message in [
         ({0: 1.0}, r"weights lacks 1 \('dog'\): give one for each id from 0 to 1"),
         ({0: 1.0, 1: 2.0, 7: 1.0}, r"weights has \[7\], which are no classes"),
         ({0: 1.0, 1: -2.0}, "a weight must be 0 or more"),
@@ -338,8 +232,6 @@ def test_class_weights_are_by_id_and_count_the_classes_that_are_kept(tmp_path: p
         ([1.0, 2.0], r"weights is \[1.0, 2.0\]; it must be \{id of a class: weight\}"),
         ("image/key", "weights='image/key' is a bytes; name a feature with one number"),
         ("image/weight", "there is no feature 'image/weight'"),
-    ],
-)
-def test_weights_that_do_not_fit_are_refused(dataset: imagebeam.ImageDataset, weights: Any, message: str) -> None:
-    with pytest.raises(imagebeam.ConfigError, match=message):
-        dataset.as_tf("train", BATCH_SIZE, image_size=8, weights=weights)
+    ]:
+        with cases.named(weights, message), pytest.raises(imagebeam.ConfigError, match=message):
+            dataset.as_tf("train", BATCH_SIZE, image_size=8, weights=weights)

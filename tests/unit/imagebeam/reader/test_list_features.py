@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pathlib
 from typing import Any
 
@@ -13,7 +12,6 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors, features, records
-from imagebeam.reader import batch_reader
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -40,13 +38,6 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
     wanted = (*written.IMAGE, *written.OBJECTS, written.MANY_LABELS)
     folder = tmp_path_factory.mktemp("lists") / "out"
     return written.write(folder, wanted, EXAMPLES, labels=LABELS, label_base=1, num_shards=3)
-
-
-@pytest.fixture(params=["native", "tensorflow"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
-        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
-    return request.param
 
 
 def multi_hot(index: int) -> list[float]:
@@ -131,12 +122,6 @@ def test_padding_has_empty_lists_and_no_labels(
     assert len(counts) == 1
 
 
-def test_remainder_is_dropped_with_lists_too(objects: imagebeam.ImageDataset, decoder: str) -> None:
-    batches = objects.as_tf("train", 4, features=ASKED, decoder=decoder, **WHOLE)
-    assert batches.element_spec["label"] == tf.TensorSpec([4, 3], tf.float32)
-    assert [len(check_rows(batch)) for batch in batches] == [4] * (COUNT // 4)
-
-
 def test_single_examples_have_their_lists_as_tensors(objects: imagebeam.ImageDataset) -> None:
     examples = objects.as_tf("train", features=ASKED, shuffle=None, **WHOLE)
     assert examples.element_spec[XMIN] == tf.TensorSpec([None], tf.float32)
@@ -197,16 +182,6 @@ def test_numpy_batches_have_lists_as_arrays_in_an_object_array(objects: imagebea
     assert sorted(found) == list(range(COUNT))
 
 
-def test_numpy_batches_go_on_from_a_state(objects: imagebeam.ImageDataset) -> None:
-    iterator = objects.as_numpy("train", 4, features=ASKED, **WHOLE)
-    next(iterator)
-    state = iterator.state()
-    expected = [check_rows(batch) for batch in iterator]
-    iterator.restore(state)
-    assert [check_rows(batch) for batch in iterator] == expected
-    assert len(expected) == COUNT // 4 - 1
-
-
 def test_jax_takes_only_lists_of_one_length(objects: imagebeam.ImageDataset) -> None:
     jax = pytest.importorskip("jax")
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -244,34 +219,7 @@ def test_batches_of_several_datasets_keep_their_lists(objects: imagebeam.ImageDa
     assert dense[XMIN].shape == (6, 2)
 
 
-def test_datasets_whose_examples_differ_are_not_mixed(objects: imagebeam.ImageDataset, tmp_path: pathlib.Path) -> None:
-    other = written.write(
-        tmp_path / "out",
-        (*written.IMAGE, written.LABEL),
-        [{**written.jpeg_values(index), features.LABEL: 0} for index in range(4)],
-        labels=LABELS,
-    )
-    with pytest.raises(
-        errors.ConfigError,
-        match=r"out stores image/class/label as .* \(int64\), .*out image/class/label as .* \(list of int64\): "
-        "examples in one batch must be alike",
-    ):
-        imagebeam.mix([(objects, "train"), (other, "train")], [1, 1], 4)
-
-
 # --- several classes -------------------------------------------------------------------------------------------------
-
-
-def test_supervised_batches_train_keras_with_binary_cross_entropy(objects: imagebeam.ImageDataset) -> None:
-    import keras
-
-    image, label = objects.as_tf("train", 4, supervised=True, dtype="float32", **WHOLE).element_spec
-    assert (image.shape, label) == ((4, 16, 16, 3), tf.TensorSpec([4, 3], tf.float32))
-    model = keras.Sequential([keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3, activation="sigmoid")])
-    model.compile("sgd", keras.losses.BinaryCrossentropy(), metrics=[keras.metrics.BinaryAccuracy()])
-    batches = objects.as_tf("train", 4, supervised=True, dtype="float32", normalize="imagenet", **WHOLE)
-    history = model.fit(batches, epochs=1, verbose=0)
-    assert np.isfinite(history.history["loss"]).all()
 
 
 def test_vector_of_labels_is_as_long_as_the_model_wants(objects: imagebeam.ImageDataset) -> None:
@@ -280,18 +228,6 @@ def test_vector_of_labels_is_as_long_as_the_model_wants(objects: imagebeam.Image
         assert batch["label"][row].numpy().tolist() == [0, *multi_hot(int(key)), 0, 0]
     with pytest.raises(errors.ConfigError, match="labels run from 0 to 2, and a model of 2 classes takes 0 to 1"):
         objects.as_tf("train", 4, num_classes=2)
-
-
-@pytest.mark.parametrize("wanted", [["dog"], ["cat", "owl"], [1]])
-def test_filter_keeps_examples_with_one_of_the_classes(objects: imagebeam.ImageDataset, wanted: list[Any]) -> None:
-    ids = {LABELS.index(each) + 1 if isinstance(each, str) else each + 1 for each in wanted}
-    kept = [index for index in range(COUNT) if ids & set(EXAMPLES[index][features.LABEL])]
-    filtered = objects.filter(wanted)
-    assert filtered.num_examples("train") == len(kept)
-    batches = filtered.as_tf("train", 4, features=ASKED, shuffle=None, drop_remainder=False, **WHOLE)
-    assert [index for batch in batches for index in check_rows(batch)] == kept
-    part = [index for index in kept if index < 12]
-    assert filtered.num_examples("train[:12]") == len(part)
 
 
 # --- wrong requests --------------------------------------------------------------------------------------------------
@@ -356,24 +292,3 @@ def test_boxes_keypoints_and_masks_of_moved_pixels_are_refused(
 
 
 # --- masks -----------------------------------------------------------------------------------------------------------
-
-
-def test_masks_of_classes_come_as_the_bytes_of_their_png(tmp_path: pathlib.Path) -> None:
-    key = "image/segmentation/class/encoded"
-    masks = [np.full((30, 40), index, np.uint8) for index in range(4)]
-    examples = []
-    for index, mask in enumerate(masks):
-        png = io.BytesIO()
-        Image.fromarray(mask).save(png, "PNG")
-        examples.append({**written.jpeg_values(index), key: png.getvalue()})
-    wanted = (*written.IMAGE, features.Feature(key, key, features.BYTES))
-    dataset = written.write(tmp_path / "out", wanted, examples)
-
-    def decode(example: dict[str, Any]) -> dict[str, Any]:
-        mask = tf.image.resize(tf.io.decode_png(example[key], 1), (16, 16), "nearest")
-        return {"image": example["image"], "mask": mask}
-
-    decoded = dataset.as_tf("train", features=(key,), shuffle=None, **WHOLE).map(decode).batch(4)
-    batch = next(iter(decoded))
-    assert (batch["image"].shape, batch["mask"].shape) == ((4, 16, 16, 3), (4, 16, 16, 1))
-    assert [np.unique(mask).tolist() for mask in batch["mask"].numpy()] == [[0], [1], [2], [3]]

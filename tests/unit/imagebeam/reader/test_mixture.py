@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import json
 import logging
-import os
 import pathlib
 import shutil
 from collections.abc import Iterable, Mapping
@@ -19,7 +16,8 @@ from hypothesis import strategies as st
 
 import imagebeam
 from imagebeam import errors, features, records
-from imagebeam.reader import batch_reader, mixture
+from imagebeam.reader import mixture
+from tests import cases
 from tests.unit.imagebeam.reader import written
 
 SIZES = {"a": 40, "b": 25, "c": 7}
@@ -47,13 +45,6 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[imagebeam.Imag
 @pytest.fixture(scope="module")
 def mixed(parts: list[tuple[imagebeam.ImageDataset, str]]) -> imagebeam.Mixture:
     return imagebeam.Mixture(parts, WEIGHTS)
-
-
-@pytest.fixture(params=["native", "tensorflow"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
-        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
-    return request.param
 
 
 OPTIONS: dict[str, Any] = {"image_size": 16, "features": ("image/key",)}
@@ -155,20 +146,6 @@ def test_every_feed_gives_the_same_examples(mixed: imagebeam.Mixture) -> None:
     assert (image.shape, label.shape) == ((4, 16, 16, 3), (4,))
 
 
-def test_pixels_and_labels_are_those_of_the_image(
-    parts: list[tuple[imagebeam.ImageDataset, str]], mixed: imagebeam.Mixture
-) -> None:
-    options = {**OPTIONS, "crop": "squash", "flip": False, "num_epochs": 1}
-    stored = {}
-    for dataset, split in parts:
-        for batch in dataset.as_numpy(split, 1, **options):
-            stored[batch["image/key"][0]] = (batch["image"][0], batch["label"][0])
-    for batch in mixed.as_numpy(1, **options):
-        image, label = stored[batch["image/key"][0]]
-        assert (batch["image"][0] == image).all()
-        assert batch["label"][0] == label
-
-
 def test_single_examples_are_mixed_too(mixed: imagebeam.Mixture) -> None:
     examples = mixed.as_tf(**OPTIONS, num_epochs=1)
     keys = [each["image/key"].decode() for each in examples.as_numpy_iterator()]
@@ -189,45 +166,6 @@ def test_mixture_ends_where_the_first_dataset_was_read_and_logs_it(
 
 
 # --- states and processes --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_mixture_restored_at_any_batch_goes_on_without_a_difference(
-    mixed: imagebeam.Mixture, shuffle: str | None
-) -> None:
-    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": 3}
-    iterator = mixed.as_numpy(4, **options)
-    states, batches = [iterator.state()], []
-    for batch in iterator:
-        batches.append(batch)
-        states.append(iterator.state())
-    for index in (0, 1, len(batches) // 2, len(batches) - 1):
-        state = imagebeam.ReaderState.from_dict(json.loads(json.dumps(states[index].to_dict())))
-        resumed = list(mixed.as_numpy(4, **options, state=state))
-        assert keys_of(resumed) == keys_of(batches[index:])
-        assert (resumed[0]["image"] == batches[index]["image"]).all()
-    iterator.restore(states[2])
-    assert keys_of(iterator) == keys_of(batches[2:])
-
-
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-@pytest.mark.parametrize("pad", [False, True], ids=["drop", "pad"])
-def test_processes_make_equally_many_batches_of_different_examples(
-    mixed: imagebeam.Mixture, shuffle: str | None, pad: bool
-) -> None:
-    options = {
-        **OPTIONS,
-        "shuffle": shuffle,
-        "num_epochs": 1,
-        "pad": pad,
-        "drop_remainder": not pad,
-        "process_count": 3,
-    }
-    batches = [list(mixed.as_numpy(2, **options, process_index=index)) for index in range(3)]
-    assert len({len(each) for each in batches}) == 1
-    keys = [key for each in batches for key in keys_of(each)]
-    assert len(keys) == len(set(keys)) > 5
 
 
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
@@ -258,23 +196,6 @@ def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uni
             assert all((one[name] == other[name]).all() for name in one)
     first_epoch = [key for made in expected for key in keys_of(made[:2])]
     assert len(first_epoch) == len(set(first_epoch)) == 12
-
-
-def test_global_mixture_goes_on_with_another_number_of_processes(mixed: imagebeam.Mixture) -> None:
-    options = {**OPTIONS, "shuffle": "global", "num_epochs": 1}
-    expected = keys_of(mixed.as_numpy(1, **options))
-    before = [mixed.as_numpy(2, **options, process_index=index, process_count=2) for index in range(2)]
-    seen = [key for _ in range(2) for each in before for key in keys_of([next(each)])]
-    state = before[0].state()
-    assert before[1].state() == state
-    rest = [
-        key
-        for index in range(3)
-        for key in keys_of(
-            mixed.as_numpy(2, **options, process_index=index, process_count=3, state=state, drop_remainder=False)
-        )
-    ]
-    assert sorted(seen + rest) == sorted(expected)
 
 
 # --- what does not go together ---------------------------------------------------------------------------------------
@@ -330,10 +251,13 @@ def test_bare_pixels_and_files_are_not_mixed(
         imagebeam.mix([parts[0], (raw, "train")], [1, 1], 2)
 
 
-@pytest.mark.parametrize("weights", [[], [1], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")]], ids=repr)
-def test_wrong_weights_are_refused(parts: list[tuple[imagebeam.ImageDataset, str]], weights: list[float]) -> None:
-    with pytest.raises(errors.ConfigError, match=r"weights are \[.*\]; give one above 0 for each of 2 datasets"):
-        imagebeam.Mixture(parts[:2], weights)
+def test_wrong_weights_are_refused(parts: list[tuple[imagebeam.ImageDataset, str]]) -> None:
+    for weights in [[], [1], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")]]:
+        with (
+            cases.named(weights),
+            pytest.raises(errors.ConfigError, match=r"weights are \[.*\]; give one above 0 for each of 2 datasets"),
+        ):
+            imagebeam.Mixture(parts[:2], weights)
 
 
 def test_batch_that_no_mixture_fills_is_refused(mixed: imagebeam.Mixture) -> None:
@@ -346,21 +270,6 @@ def test_batch_that_no_mixture_fills_is_refused(mixed: imagebeam.Mixture) -> Non
 def test_mixture_refuses_next_epoch_each_iteration(mixed: imagebeam.Mixture) -> None:
     with pytest.raises(errors.ConfigError, match="a mixture ends in the middle of an epoch of most of its datasets"):
         mixed.as_tf(4, num_epochs=1, next_epoch_each_iteration=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seed": 1}, "seed=0, and the reader has seed=1"),
-        ({"shuffle_records": 8}, "block_records='.*', window_blocks='.*', and the reader has"),
-        ({"shuffle": None}, "shuffle='stream'.*, and the reader has shuffle=None"),
-    ],
-)
-def test_state_of_another_order_is_refused(mixed: imagebeam.Mixture, options: dict[str, Any], message: str) -> None:
-    iterator = mixed.as_numpy(4, **OPTIONS)
-    next(iterator)
-    with pytest.raises(errors.ConfigError, match=f"the state is of .*{message}"):
-        mixed.as_tf(4, **{**OPTIONS, **options}, state=iterator.state())
 
 
 def test_state_of_other_datasets_weights_or_parts_is_refused(
@@ -420,14 +329,3 @@ def test_datasets_may_be_filtered_and_parts_of_splits(parts: list[tuple[imagebea
     pair = [(parts[0][0].filter(["dog"]), "train[10:30]"), parts[1]]
     keys = keys_of(imagebeam.Mixture(pair, [1, 1]).as_numpy(1, **OPTIONS, num_epochs=1))
     assert {key for key in keys if key.startswith("a")} == {f"a{index}" for index in range(11, 30, 2)}
-
-
-def test_decoder_in_c_reads_batches_of_a_mixture(mixed: imagebeam.Mixture) -> None:
-    if batch_reader.library() is None:
-        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
-    from imagebeam.reader import tf_pipeline
-
-    options = imagebeam.ReadOptions(batch_size=4)
-    assert tf_pipeline.decodes_natively(mixed.make_plan(options), options)
-    unknown = dataclasses.replace(mixed.make_plan(options), formats=frozenset())
-    assert not tf_pipeline.decodes_natively(unknown, options)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import imagebeam
 from imagebeam import errors
 from imagebeam.reader import mixture, schedule
+from tests import cases
 from tests.unit.imagebeam.reader import restarts
 from tests.unit.imagebeam.reader.restarts import WAYS, in_turn, records_of
 
@@ -161,70 +162,24 @@ def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_
 TWO: Drawn = [([20, 21], 1.0), ([30], 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("drawn", "options", "message"),
-    [
-        pytest.param([TWO[0], ([30], 1.5)], {}, r"selection='0.5 of train\[0:41\], .* selection='0.4 of", id="weights"),
-        pytest.param(TWO[::-1], {}, r"selection='0.5 of train\[0:41\], 0.5 of train\[0:30\]'", id="places"),
-        pytest.param([TWO[0], ([29], 1.0)], {}, r"has fingerprint=.*, 0.5 of train\[0:29\]'", id="part"),
-        pytest.param([*TWO, ([30], 1.0)], {}, r"has fingerprint=.*, 0.3333 of train\[0:30\]'", id="more"),
-        pytest.param(TWO, {"seed": 4}, "seed=3, and the reader has seed=4", id="seed"),
-        pytest.param(TWO, {"shuffle": None}, "shuffle='stream'", id="shuffle"),
-        pytest.param(
+def test_state_of_another_mixture_is_refused_with_what_differs() -> None:
+    for drawn, options, message in [
+        ([TWO[0], ([30], 1.5)], {}, r"selection='0.5 of train\[0:41\], .* selection='0.4 of"),
+        (TWO[::-1], {}, r"selection='0.5 of train\[0:41\], 0.5 of train\[0:30\]'"),
+        ([TWO[0], ([29], 1.0)], {}, r"has fingerprint=.*, 0.5 of train\[0:29\]'"),
+        ([*TWO, ([30], 1.0)], {}, r"has fingerprint=.*, 0.3333 of train\[0:30\]'"),
+        (TWO, {"seed": 4}, "seed=3, and the reader has seed=4"),
+        (TWO, {"shuffle": None}, "shuffle='stream'"),
+        (
             TWO,
             {"shuffle_records": 40},
             "window_blocks='2 3', and the reader has window_blocks='5 10': they come from shuffle_records",
-            id="window",
         ),
-    ],
-)
-def test_state_of_another_mixture_is_refused_with_what_differs(
-    drawn: Drawn, options: dict[str, Any], message: str
-) -> None:
-    [planned] = job_of(TWO).schedules()
-    state = planned.state_after(2)
-    job_of(TWO).schedules(state)
-    job_of([(sizes, 7.0) for sizes, _ in TWO]).schedules(state)  # the same proportion in other numbers
-    with pytest.raises(errors.ConfigError, match=f"the state is of .*{message}"):
-        job_of(drawn, **options).schedules(state)
-
-
-def test_state_of_one_of_the_datasets_is_refused() -> None:
-    job = job_of(TWO[:1])
-    state = schedule.plan(job.every_epochs[0], job.asked(0)).state_after(1)
-    with pytest.raises(errors.ConfigError, match=r"of fingerprint='f0', .* and the reader has fingerprint="):
-        job.schedules(state)
-
-
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_state_of_padding_is_refused_by_a_reader_of_further_epochs(shuffle: str | None) -> None:
-    options = {"shuffle": shuffle, "pad": True, "batch_size": 7}
-    [planned] = job_of(TWO, **options).schedules()
-    assert planned.num_batches is not None and planned.stride % 7
-    state = planned.state_after(planned.num_batches)
-    assert job_of(TWO, **options).schedules(state)[0].num_batches == 0
-    with pytest.raises(errors.ConfigError, match="state is of num_epochs=1, and the reader has num_epochs=2: some"):
-        job_of(TWO, **options, num_epochs=2).schedules(state)
-    before = planned.state_after(planned.num_batches - 1)
-    assert job_of(TWO, **options, num_epochs=2).schedules(before)[0].start == dataclasses.replace(before, num_epochs=2)
-
-
-@pytest.mark.parametrize("way", ["pad", "drop"])
-def test_batches_are_a_multiple_of_the_replicas_in_every_process(way: str) -> None:
-    for batch_size in range(1, 6):
-        every = job_of(TWO, 2, batch_size=batch_size, num_epochs=3, **WAYS[way]).schedules(replicas=3)
-        [num_batches] = {each.num_batches for each in every}
-        lengths = [each.stride for each in every]
-        expected = -(-max(lengths) // (3 * batch_size)) if way == "pad" else min(lengths) // (3 * batch_size)
-        assert num_batches == expected * 3
-
-
-def test_schedule_of_many_processes_looks_at_each_length_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    end_of = mixture.end_of
-    monkeypatch.setattr(mixture, "end_of", lambda *given: calls.append(given) or end_of(*given))
-    job = job_of([([1250 + index % 2 for index in range(1024)], 2.0), ([40_000], 1.0)], 4096)
-    parts = job.parts(4095)
-    ends = mixture.MixtureEpochs(job.pattern, parts).ends(job.asked(4095), 1)
-    assert len(ends) == 4096
-    assert len(calls) <= 4
+    ]:
+        with cases.named(drawn, options, message):
+            [planned] = job_of(TWO).schedules()
+            state = planned.state_after(2)
+            job_of(TWO).schedules(state)
+            job_of([(sizes, 7.0) for sizes, _ in TWO]).schedules(state)  # the same proportion in other numbers
+            with pytest.raises(errors.ConfigError, match=f"the state is of .*{message}"):
+                job_of(drawn, **options).schedules(state)

@@ -125,18 +125,3 @@ def test_descriptor_is_open_while_a_thread_reads_from_it(shards: pathlib.Path, m
         thread.join()
     assert wrong == []
     assert len(far_dataset.opened_in(shards)) <= 1
-
-
-def test_file_used_last_stays_on_the_shelf(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_files, "_MAX_OPEN", 2)
-    (tmp_path / "file").write_bytes(b"content")
-    one: open_files.Shelf[open_files.OpenFile] = open_files.Shelf()
-    two: open_files.Shelf[open_files.OpenFile] = open_files.Shelf()
-    for shelf, name in ((one, "a"), (two, "a")):
-        shelf.put(name, open_files.OpenFile(str(tmp_path / "file")))
-    kept = one.find("a")
-    assert kept is not None
-    assert kept.read(1, 4) == b"ont"
-    one.put("b", open_files.OpenFile(str(tmp_path / "file")))
-    assert two.find("a") is None
-    assert one.find("a") is kept

@@ -24,10 +24,6 @@ STATE = ReaderState(
 )
 
 
-def test_state_survives_as_plain_values() -> None:
-    assert ReaderState.from_dict(json.loads(json.dumps(STATE.to_dict()))) == STATE
-
-
 def test_state_of_a_snapshot_survives_and_any_other_has_the_fields_of_earlier_releases() -> None:
     of_snapshot = dataclasses.replace(STATE, snapshot="000002")
     assert ReaderState.from_dict(json.loads(json.dumps(of_snapshot.to_dict()))) == of_snapshot
@@ -62,17 +58,3 @@ def test_state_of_a_later_release_is_refused() -> None:
 def test_state_with_a_wrong_place_is_refused(name: str, wrong: Any) -> None:
     with pytest.raises(errors.ConfigError, match=f"{name} of the state is {wrong!r}; it must be a whole number"):
         ReaderState.from_dict(STATE.to_dict() | {name: wrong})
-
-
-def test_state_made_without_a_dataset_is_refused() -> None:
-    with pytest.raises(
-        errors.ConfigError, match="fingerprint=None, selection=None, and the reader has fingerprint='f'"
-    ):
-        dataclasses.replace(STATE, fingerprint=None, selection=None).check(STATE)
-
-
-def test_streaming_state_of_other_processes_is_refused_and_a_global_one_is_not() -> None:
-    with pytest.raises(errors.ConfigError, match="process_count=2, and the reader has process_count=3: only shuffle="):
-        STATE.check(dataclasses.replace(STATE, process_count=3))
-    everywhere = dataclasses.replace(STATE, shuffle="global")
-    everywhere.check(dataclasses.replace(everywhere, process_count=3))

@@ -17,6 +17,7 @@ import imagebeam
 from imagebeam import errors, features
 from imagebeam.reader import batch_reader, crops
 from imagebeam.reader import options as options_lib
+from tests import cases
 from tests.pictures import encode, photo, psnr
 from tests.unit.imagebeam.reader import written
 
@@ -62,25 +63,29 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
     return written.write(tmp_path_factory.mktemp("photos") / "out", written.IMAGE, examples)
 
 
-@pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("size", [(64, 64), (100, 37), (300, 400)])
-@pytest.mark.parametrize("part", [(0, 0, 200, 300), (31, 57, 100, 120), (3, 250, 197, 7), (199, 299, 1, 1)])
-def test_filter_makes_the_pixels_of_tensorflow(
-    part: tuple[int, int, int, int], size: tuple[int, int], interpolation: str, antialias: bool
-) -> None:
-    encoded = encode(photo(300, 200))
-    top, left, height, width = part
-    least = 2 if antialias else 1  # with antialias an image stays twice as large as wanted
-    reductions = [each for each in (1, 2, 4, 8) if height >= each * least * size[0] and width >= each * least * size[1]]
-    reduction = max(reductions, default=1)
-    whole = tf.io.decode_jpeg(encoded, 3, reduction)
-    if reduction > 1:
-        assert part == (0, 0, 200, 300) and 200 % reduction == 300 % reduction == 0
-    cut = whole[top // reduction : (top + height) // reduction, left // reduction : (left + width) // reduction]
-    exact = tf.image.resize(cut, size, interpolation, antialias=antialias).numpy()
-    error = decode(encoded, part, size, interpolation, antialias) - exact.clip(0, 255)
-    assert np.abs(error).max() < 0.5 + 0.1  # half a level is what rounding takes
+def test_filter_makes_the_pixels_of_tensorflow() -> None:
+    for antialias in [False, True]:
+        for interpolation in ["bilinear", "bicubic"]:
+            for size in [(64, 64), (100, 37), (300, 400)]:
+                for part in [(0, 0, 200, 300), (31, 57, 100, 120), (3, 250, 197, 7), (199, 299, 1, 1)]:
+                    encoded = encode(photo(300, 200))
+                    top, left, height, width = part
+                    least = 2 if antialias else 1  # with antialias an image stays twice as large as wanted
+                    reductions = [
+                        each
+                        for each in (1, 2, 4, 8)
+                        if height >= each * least * size[0] and width >= each * least * size[1]
+                    ]
+                    reduction = max(reductions, default=1)
+                    whole = tf.io.decode_jpeg(encoded, 3, reduction)
+                    if reduction > 1:
+                        assert part == (0, 0, 200, 300) and 200 % reduction == 300 % reduction == 0
+                    cut = whole[
+                        top // reduction : (top + height) // reduction, left // reduction : (left + width) // reduction
+                    ]
+                    exact = tf.image.resize(cut, size, interpolation, antialias=antialias).numpy()
+                    error = decode(encoded, part, size, interpolation, antialias) - exact.clip(0, 255)
+                    assert np.abs(error).max() < 0.5 + 0.1  # half a level is what rounding takes
 
 
 # Each pair of two settings, and what is resized without a filter with both decodings: a graph takes 0.3 s.
@@ -115,13 +120,6 @@ def test_decoders_make_the_same_images(
         return
     assert difference.max() <= MAX_DIFFERENCE
     assert difference.mean() < MEAN_DIFFERENCE
-
-
-def test_defaults_are_the_options_of_before(photos: imagebeam.ImageDataset) -> None:
-    for decoder in ("native", "tensorflow"):
-        plain = read(photos, decoder, image_size=64)
-        named = read(photos, decoder, image_size=64, interpolation="bilinear", antialias=False, dct="fast")
-        assert (plain == named).all()
 
 
 @pytest.mark.parametrize(
@@ -180,10 +178,12 @@ def test_accurate_dct_makes_the_pixels_of_pillow(photos: imagebeam.ImageDataset)
         assert (example["image"] == expected["image"]).all()
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_batch_does_not_depend_on_threads(photos: imagebeam.ImageDataset, threads: int) -> None:
-    options = {"crop": "resize_shorter", "image_size": (48, 80), "interpolation": "bicubic", "antialias": True}
-    assert (read(photos, "native", threads=threads, **options) == read(photos, "native", threads=2, **options)).all()
+def test_batch_does_not_depend_on_threads(photos: imagebeam.ImageDataset) -> None:
+    for threads in [1, 3]:
+        options = {"crop": "resize_shorter", "image_size": (48, 80), "interpolation": "bicubic", "antialias": True}
+        assert (
+            read(photos, "native", threads=threads, **options) == read(photos, "native", threads=2, **options)
+        ).all()
 
 
 @hypothesis.given(
@@ -209,36 +209,44 @@ def test_resized_frame_is_inside_its_part_and_the_part_inside_the_image(
     assert down + row_step * size[0] <= rows + 0.01 and right + column_step * size[1] <= columns + 0.01
 
 
-@pytest.mark.parametrize(
-    "frame", [(-1, 1, 0, 1), (0, 0, 0, 1), (0, 1.2, 0, 1), (0, 1, float("nan"), 1), (0, 1, 0, 1e300)]
-)
-def test_frame_outside_of_its_part_is_a_failure(frame: tuple[float, ...]) -> None:
-    out = np.full((1, 40, 40, 3), 77, np.uint8)
-    arguments = [encode(photo(40, 40))], np.array([[0, 0, 40, 40]], np.int32), np.zeros(1, bool), out, 1, [b""]
-    failures = batch_reader._native.decode(*arguments, np.array([frame], np.float64))
-    assert failures == [(0, "the frame is not inside of the part")]
-    assert (out == 77).all()
+def test_frame_outside_of_its_part_is_a_failure() -> None:
+    for frame in [(-1, 1, 0, 1), (0, 0, 0, 1), (0, 1.2, 0, 1), (0, 1, float("nan"), 1), (0, 1, 0, 1e300)]:
+        out = np.full((1, 40, 40, 3), 77, np.uint8)
+        arguments = [encode(photo(40, 40))], np.array([[0, 0, 40, 40]], np.int32), np.zeros(1, bool), out, 1, [b""]
+        failures = batch_reader._native.decode(*arguments, np.array([frame], np.float64))
+        assert failures == [(0, "the frame is not inside of the part")]
+        assert (out == 77).all()
 
 
-@pytest.mark.parametrize(
-    ("frames", "filter", "message"),
-    [
+def test_arguments_of_filters_that_do_not_fit_are_refused() -> None:
+    for frames, filter, message in [
         (np.zeros((2, 4)), 1, "images and frames do not fit each other"),
         (np.zeros((1, 4), np.float32), 1, "images and frames do not fit each other"),
         (None, 3, "filter is 3, expected 1 or 2"),
-    ],
-)
-def test_arguments_of_filters_that_do_not_fit_are_refused(frames: np.ndarray | None, filter: int, message: str) -> None:
-    out = np.zeros((1, 8, 8, 3), np.uint8)
-    arguments = [encode(photo(8, 8))], np.zeros((1, 4), np.int32), np.zeros(1, bool), out, 1, [b""], frames, filter
-    with pytest.raises(ValueError, match=message):
-        batch_reader._native.decode(*arguments)
+    ]:
+        with cases.named(frames, filter, message):
+            out = np.zeros((1, 8, 8, 3), np.uint8)
+            arguments = (
+                [encode(photo(8, 8))],
+                np.zeros((1, 4), np.int32),
+                np.zeros(1, bool),
+                out,
+                1,
+                [b""],
+                frames,
+                filter,
+            )
+            with pytest.raises(ValueError, match=message):
+                batch_reader._native.decode(*arguments)
 
 
-@pytest.mark.parametrize("options", [{"antialias": True}, {"interpolation": "bicubic"}])
-def test_filters_without_a_size_are_refused(photos: imagebeam.ImageDataset, options: dict[str, Any]) -> None:
-    with pytest.raises(errors.ConfigError, match="crop=None resizes nothing: leave them out, or give image_size"):
-        photos.as_tf("train", image_size=None, crop=None, **options)
+def test_filters_without_a_size_are_refused(photos: imagebeam.ImageDataset) -> None:
+    for options in [{"antialias": True}, {"interpolation": "bicubic"}]:
+        with (
+            cases.named(options),
+            pytest.raises(errors.ConfigError, match="crop=None resizes nothing: leave them out, or give image_size"),
+        ):
+            photos.as_tf("train", image_size=None, crop=None, **options)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

@@ -15,7 +15,6 @@ import pytest
 
 import imagebeam
 from imagebeam import errors, features
-from imagebeam.reader import batch_reader
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -48,13 +47,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
     return write(tmp_path_factory.mktemp("resume") / "broken", BROKEN)
-
-
-@pytest.fixture(params=["native", "tensorflow"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    if request.param == "native" and batch_reader.library() is None:
-        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
-    return request.param
 
 
 def keys_of(batch: Mapping[str, np.ndarray]) -> list[str]:
@@ -141,17 +133,6 @@ def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uni
         assert all(is_equal(*pair) for pair in zip(rest, expected[index][stop:], strict=True))
 
 
-@pytest.mark.parametrize("shuffle", ["stream", None])
-def test_state_of_one_process_is_exact_in_another(whole: imagebeam.ImageDataset, shuffle: str | None) -> None:
-    options = {**OPTIONS, "shuffle": shuffle, "num_epochs": None, "process_count": PROCESS_COUNT}
-    first, second = (whole.as_numpy("train", BATCH_SIZE, process_index=index, **options) for index in range(2))
-    for _ in range(8):  # beyond the first epoch, in which the shares differ by one
-        next(first), next(second)
-    following = next(second)
-    second.restore(first.state())
-    assert is_equal(next(second), following)
-
-
 def test_state_of_another_filter_or_split_is_refused(whole: imagebeam.ImageDataset) -> None:
     state = whole.as_numpy("train", BATCH_SIZE, **OPTIONS).state()
     for dataset, split, message in (
@@ -174,25 +155,6 @@ def test_iterator_that_refuses_a_state_goes_on_where_it_was(whole: imagebeam.Ima
     assert is_equal(next(iterator), next(expected))
 
 
-def test_numpy_seed_gives_the_order_of_the_same_number(whole: imagebeam.ImageDataset) -> None:
-    plain, numpy = (whole.as_numpy("train", BATCH_SIZE, **OPTIONS, seed=seed) for seed in (5, np.int64(5)))
-    assert plain.state() == numpy.state()
-    assert json.dumps(numpy.state().to_dict())
-    assert is_equal(next(plain), next(numpy))
-
-
-def test_iterator_in_any_order_has_no_state(whole: imagebeam.ImageDataset) -> None:
-    jax = pytest.importorskip("jax")
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    for iterator in (
-        whole.as_numpy("train", BATCH_SIZE, **OPTIONS, deterministic=False),
-        whole.as_jax("train", sharding, BATCH_SIZE, **OPTIONS, deterministic=False),
-    ):
-        assert len(next(iterator)["image"]) == BATCH_SIZE
-        with pytest.raises(errors.ConfigError, match="deterministic=False gives examples in the order in which they"):
-            iterator.state()
-
-
 @pytest.mark.parametrize("name", ["as_numpy", "as_jax"])
 def test_iterators_refuse_next_epoch_each_iteration(whole: imagebeam.ImageDataset, name: str) -> None:
     options = {**OPTIONS, "num_epochs": 1, "next_epoch_each_iteration": True}
@@ -209,23 +171,6 @@ def test_iterators_refuse_next_epoch_each_iteration(whole: imagebeam.ImageDatase
 def test_numpy_batches_need_a_size(whole: imagebeam.ImageDataset) -> None:
     with pytest.raises(errors.ConfigError, match="batch_size is None; as_numpy makes batches"):
         whole.as_numpy("train", None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("way", ["pad", "drop"])
-def test_jax_iterator_restored_near_the_end_makes_the_last_batches(whole: imagebeam.ImageDataset, way: str) -> None:
-    jax = pytest.importorskip("jax")
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-
-    def begin(**more: Any) -> Any:
-        return whole.as_jax("train", sharding, 6, **OPTIONS, **WAYS[way], num_epochs=1, **more)
-
-    iterator, states, keys = begin(), [], []
-    for batch in iterator:
-        keys.append(batch["image/key"].tolist())
-        states.append(iterator.state())
-    assert len(keys) == (7 if way == "pad" else 6)
-    for index, state in enumerate(states):
-        assert [batch["image/key"].tolist() for batch in begin(state=state)] == keys[index + 1 :]
 
 
 # What is skipped.
@@ -275,22 +220,6 @@ def test_full_batches_without_readable_examples_are_filled_with_the_next_ones(
     keys = [keys_of(batch) for batch in broken.as_tf("train", 1, **options).as_numpy_iterator()]
     replaced = {7: 10, 8: 10, 9: 10, 20: 21, 40: 0}  # the last one by the first of the next epoch
     assert keys == [[str(replaced.get(index, index))] for index in range(NUM_EXAMPLES)]
-
-
-@pytest.mark.parametrize(
-    ("decoder", "shuffle"),
-    [("native", "stream"), ("native", "global"), ("native", None), ("tensorflow", "stream")],
-    indirect=["decoder"],
-)
-def test_processes_that_skip_and_drop_the_remainder_make_equally_many_batches(
-    broken: imagebeam.ImageDataset, decoder: str, shuffle: str | None
-) -> None:
-    options = {**OPTIONS, **WAYS["drop"], "shuffle": shuffle, "num_epochs": 2, "on_error": "skip", "decoder": decoder}
-    counts = [
-        sum(1 for _ in broken.as_tf("train", BATCH_SIZE, process_index=index, process_count=3, **options))
-        for index in range(3)
-    ]
-    assert counts == [6, 6, 6]  # of 26 or 28 positions
 
 
 def test_dataset_without_readable_examples_is_an_error(tmp_path: pathlib.Path, decoder: str) -> None:

@@ -17,6 +17,7 @@ from imagebeam import errors
 from imagebeam.reader import schedule
 from imagebeam.reader.reader_state import ReaderState
 from imagebeam.reader.schedule import Schedule, SelectionEpochs
+from tests import cases
 from tests.unit.imagebeam.reader import restarts
 from tests.unit.imagebeam.reader.restarts import WAYS, records_of
 
@@ -158,23 +159,23 @@ def test_each_iteration_reads_the_epochs_after_the_previous_one(
         assert len({each.num_batches for each in every}) == 1
 
 
-@pytest.mark.parametrize("num_batches", [1, 5, 40])
-def test_padded_batches_are_a_multiple_of_the_replicas_in_every_process(num_batches: int) -> None:
-    epochs = epochs_of([num_batches * 4 - 1])
-    for index in range(2):
-        asked = imagebeam.ReadOptions(
-            batch_size=2, num_epochs=1, pad=True, shuffle=None, process_index=index, process_count=2
-        )
-        assert schedule.plan(epochs, asked, replicas=3).num_batches == -(-num_batches // 3) * 3
+def test_padded_batches_are_a_multiple_of_the_replicas_in_every_process() -> None:
+    for num_batches in [1, 5, 40]:
+        epochs = epochs_of([num_batches * 4 - 1])
+        for index in range(2):
+            asked = imagebeam.ReadOptions(
+                batch_size=2, num_epochs=1, pad=True, shuffle=None, process_index=index, process_count=2
+            )
+            assert schedule.plan(epochs, asked, replicas=3).num_batches == -(-num_batches // 3) * 3
 
 
-@pytest.mark.parametrize("process_count", [1, 3])
-def test_full_batches_are_a_multiple_of_the_replicas_in_every_process(process_count: int) -> None:
-    options = {"batch_size": 4, "num_epochs": 1, "process_count": process_count}
-    for index in range(process_count):
-        asked = imagebeam.ReadOptions(process_index=index, **options)
-        made = schedule.plan(epochs_of([13 * 4 * process_count]), asked, replicas=2)
-        assert (made.num_batches, made.end) == (12, 48)
+def test_full_batches_are_a_multiple_of_the_replicas_in_every_process() -> None:
+    for process_count in [1, 3]:
+        options = {"batch_size": 4, "num_epochs": 1, "process_count": process_count}
+        for index in range(process_count):
+            asked = imagebeam.ReadOptions(process_index=index, **options)
+            made = schedule.plan(epochs_of([13 * 4 * process_count]), asked, replicas=2)
+            assert (made.num_batches, made.end) == (12, 48)
 
 
 def state_of(epochs: SelectionEpochs, num_batches: int = 2, **options: Any) -> ReaderState:
@@ -182,97 +183,65 @@ def state_of(epochs: SelectionEpochs, num_batches: int = 2, **options: Any) -> R
     return schedule.plan(epochs, asked).state_after(num_batches)
 
 
-@pytest.mark.parametrize(
-    ("saved", "restored", "message"),
-    [
-        pytest.param({"seed": 1}, {}, "of seed=1, and the reader has seed=0: give the same", id="seed"),
-        pytest.param({"shuffle": "global"}, {"shuffle": None}, "of shuffle='global', and the reader has", id="shuffle"),
-        pytest.param(
+def test_state_of_another_order_is_refused_with_the_field_that_differs() -> None:
+    for saved, restored, message in [
+        ({"seed": 1}, {}, "of seed=1, and the reader has seed=0: give the same"),
+        ({"shuffle": "global"}, {"shuffle": None}, "of shuffle='global', and the reader has"),
+        (
             {"shuffle_records": 8},
             {"shuffle_records": 40},
             "of window_blocks=2, and the reader has window_blocks=10: they come from shuffle_records",
-            id="records",
         ),
-        pytest.param(
+        (
             {"shuffle_bytes": 1 << 20},
             {"shuffle_bytes": 2 << 20},
             "of block_records=1, and the reader has block_records=2: they come from",
-            id="bytes",
         ),
-        pytest.param(
+        (
             {"process_count": 2, "shuffle": None},
             {"process_count": 3, "shuffle": None},
             'process_count=2, and the reader has process_count=3: only shuffle="global"',
-            id="process_count",
         ),
-    ],
-)
-def test_state_of_another_order_is_refused_with_the_field_that_differs(
-    saved: dict[str, Any], restored: dict[str, Any], message: str
-) -> None:
-    state = state_of(epochs_of([50]), **saved)
-    with pytest.raises(errors.ConfigError, match=f"^the state is .*{message}"):
-        state_of(epochs_of([50]), **restored, state=state)
+    ]:
+        with cases.named(saved, restored, message):
+            state = state_of(epochs_of([50]), **saved)
+            with pytest.raises(errors.ConfigError, match=f"^the state is .*{message}"):
+                state_of(epochs_of([50]), **restored, state=state)
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        pytest.param({"fingerprint": "f2"}, "fingerprint='f1', and the reader has fingerprint='f2'", id="dataset"),
-        pytest.param({"name": "train[0:40]"}, r"selection='train\[0:50\]', and the reader has", id="selection"),
-    ],
-)
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_state_of_other_records_is_refused(other: dict[str, str], message: str, shuffle: str | None) -> None:
-    epochs = epochs_of([50])
-    state = state_of(epochs, shuffle=shuffle)
-    with pytest.raises(errors.ConfigError, match=f"the state is of {message}"):
-        state_of(SelectionEpochs(dataclasses.replace(epochs.selection, **other)), shuffle=shuffle, state=state)  # type: ignore[arg-type]
+def test_state_of_another_snapshot_is_refused_with_the_way_to_go_on() -> None:
+    for saved, read, advice in [
+        ("000001", "000002", r"open_dataset\(..., snapshot='000001'\) goes on from it; to read"),
+        ("000001", None, r"open_dataset\(..., snapshot='000001'\) goes on from it; to read"),
+        (None, "000001", "to read other images, begin without the state"),
+    ]:
+        with cases.named(saved, read, advice):
+            selected = restarts.select_all([50])
+            first = SelectionEpochs(dataclasses.replace(selected, snapshot=saved))
+            other = SelectionEpochs(dataclasses.replace(selected, snapshot=read, fingerprint="f2"))
+            state = state_of(first)
+            assert state.snapshot == saved
+            other_named = f"snapshot={read!r}, fingerprint='f2'"
+            message = (
+                f"^the state is of snapshot={saved!r}, fingerprint='f1', and the reader has {other_named}: {advice}"
+            )
+            with pytest.raises(errors.ConfigError, match=message):
+                state_of(other, state=state)
 
 
-@pytest.mark.parametrize(
-    ("saved", "read", "advice"),
-    [
-        pytest.param(
-            "000001", "000002", r"open_dataset\(..., snapshot='000001'\) goes on from it; to read", id="earlier"
-        ),
-        pytest.param(
-            "000001", None, r"open_dataset\(..., snapshot='000001'\) goes on from it; to read", id="converted"
-        ),
-        pytest.param(None, "000001", "to read other images, begin without the state", id="without-snapshots"),
-    ],
-)
-def test_state_of_another_snapshot_is_refused_with_the_way_to_go_on(
-    saved: str | None, read: str | None, advice: str
-) -> None:
-    selected = restarts.select_all([50])
-    first = SelectionEpochs(dataclasses.replace(selected, snapshot=saved))
-    other = SelectionEpochs(dataclasses.replace(selected, snapshot=read, fingerprint="f2"))
-    state = state_of(first)
-    assert state.snapshot == saved
-    message = (
-        f"state is of snapshot={saved!r}, fingerprint='f1', and the reader has snapshot={read!r}, fingerprint='f2'"
-    )
-    with pytest.raises(errors.ConfigError, match=f"^the {message}: {advice}"):
-        state_of(other, state=state)
-
-
-def test_state_of_a_snapshot_is_that_of_its_copy_as_an_ordinary_dataset() -> None:
-    selected = restarts.select_all([50])
-    state = state_of(SelectionEpochs(dataclasses.replace(selected, snapshot="000001")))
-    assert state_of(SelectionEpochs(selected), 0, state=state).position == state.position
-
-
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_state_of_padding_is_refused_by_a_reader_of_further_epochs(shuffle: str | None) -> None:
-    epochs = epochs_of([6, 5])
-    state = state_of(epochs, 3, shuffle=shuffle, pad=True)  # the third batch has a blank example
-    assert (state.epoch, state.position) == (1, 1)
-    assert state_of(epochs, 0, shuffle=shuffle, pad=True, state=state) == state
-    with pytest.raises(errors.ConfigError, match="state is of num_epochs=1, and the reader has num_epochs=2: some"):
-        state_of(epochs, shuffle=shuffle, num_epochs=2, state=state)
-    before = state_of(epochs, 2, shuffle=shuffle, pad=True)
-    assert state_of(epochs, 0, shuffle=shuffle, num_epochs=2, state=before).position == 8
+def test_state_of_padding_is_refused_by_a_reader_of_further_epochs() -> None:
+    for shuffle in ["stream", "global", None]:
+        with cases.named(shuffle):
+            epochs = epochs_of([6, 5])
+            state = state_of(epochs, 3, shuffle=shuffle, pad=True)  # the third batch has a blank example
+            assert (state.epoch, state.position) == (1, 1)
+            assert state_of(epochs, 0, shuffle=shuffle, pad=True, state=state) == state
+            with pytest.raises(
+                errors.ConfigError, match="state is of num_epochs=1, and the reader has num_epochs=2: some"
+            ):
+                state_of(epochs, shuffle=shuffle, num_epochs=2, state=state)
+            before = state_of(epochs, 2, shuffle=shuffle, pad=True)
+            assert state_of(epochs, 0, shuffle=shuffle, num_epochs=2, state=before).position == 8
 
 
 def test_state_between_two_processes_is_refused() -> None:
@@ -282,33 +251,24 @@ def test_state_between_two_processes_is_refused() -> None:
         state_of(epochs_of([50]), **options, state=state)
 
 
-def test_schedule_of_many_processes_looks_at_each_shard_once() -> None:
-    """The sizes of all shares follow from those of the shards; computing each share would take minutes."""
-    job_of = imagebeam.ReadOptions(batch_size=1, num_epochs=1, process_index=4095, process_count=4096)
-    made = schedule.plan(epochs_of([1250 + index % 2 for index in range(1024)]), job_of)
-    assert made.num_batches == 312
-
-
-@pytest.mark.parametrize("shuffle", ["stream", "global", None])
-@pytest.mark.parametrize("process_count", [1, 3])
-def test_first_epoch_begins_each_process_with_its_records_of_that_epoch(
-    shuffle: str | None, process_count: int
-) -> None:
-    epochs = epochs_of([9, 7, 6])
-    for index in range(process_count):
-        asked: dict[str, Any] = {"shuffle": shuffle, "process_index": index, "process_count": process_count}
-        asked |= {"batch_size": 2, "drop_remainder": False}
-        every = schedule.plan(epochs, imagebeam.ReadOptions(**asked, num_epochs=5))
-        later = schedule.plan(epochs, imagebeam.ReadOptions(**asked, num_epochs=2, first_epoch=3))
-        records, found_epochs = later.order.locate(np.arange(later.begin, later.end))
-        assert set(found_epochs.tolist()) == {3, 4}
-        if shuffle != "global":
-            size = len(records) // 2
-            expected, _ = every.order.locate(np.arange(3 * size, 5 * size))
-            assert records.tolist() == expected.tolist()
-        restored = schedule.plan(
-            epochs, imagebeam.ReadOptions(**asked, num_epochs=2, first_epoch=3, state=later.state_after(2))
-        )
-        assert restored.state_after(1) == later.state_after(3)
-        rest, _ = restored.order.locate(np.arange(restored.begin, restored.end))
-        assert rest.tolist() == records[4:].tolist()
+def test_first_epoch_begins_each_process_with_its_records_of_that_epoch() -> None:
+    for shuffle in ["stream", "global", None]:
+        for process_count in [1, 3]:
+            epochs = epochs_of([9, 7, 6])
+            for index in range(process_count):
+                asked: dict[str, Any] = {"shuffle": shuffle, "process_index": index, "process_count": process_count}
+                asked |= {"batch_size": 2, "drop_remainder": False}
+                every = schedule.plan(epochs, imagebeam.ReadOptions(**asked, num_epochs=5))
+                later = schedule.plan(epochs, imagebeam.ReadOptions(**asked, num_epochs=2, first_epoch=3))
+                records, found_epochs = later.order.locate(np.arange(later.begin, later.end))
+                assert set(found_epochs.tolist()) == {3, 4}
+                if shuffle != "global":
+                    size = len(records) // 2
+                    expected, _ = every.order.locate(np.arange(3 * size, 5 * size))
+                    assert records.tolist() == expected.tolist()
+                restored = schedule.plan(
+                    epochs, imagebeam.ReadOptions(**asked, num_epochs=2, first_epoch=3, state=later.state_after(2))
+                )
+                assert restored.state_after(1) == later.state_after(3)
+                rest, _ = restored.order.locate(np.arange(restored.begin, restored.end))
+                assert rest.tolist() == records[4:].tolist()

@@ -15,6 +15,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.reader import selection
 from imagebeam.reader.selection import share_of, share_sizes
+from tests import cases
 from tests.unit.imagebeam.reader import restarts
 
 sizes_of_shards = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
@@ -44,24 +45,24 @@ def catalog_of(
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "chosen", "shard_sizes"),
-    [
-        pytest.param("train", "train[0:12]", None, (5, 3, 4), id="whole"),
-        pytest.param("train[:]", "train[0:12]", None, (5, 3, 4), id="open-on-both-sides"),
-        pytest.param("train[:50%]", "train[0:6]", range(6), (5, 1, 0), id="percent"),
-        pytest.param("train[4:9]", "train[4:9]", range(4, 9), (1, 3, 1), id="numbers"),
-        pytest.param("train[-2:]", "train[10:12]", range(10, 12), (0, 0, 2), id="from-the-end"),
-        pytest.param("train[:99]", "train[0:12]", None, (5, 3, 4), id="beyond-the-end"),
-    ],
-)
-def test_part_of_a_split_selects_its_records(
-    text: str, name: str, chosen: range | None, shard_sizes: tuple[int, ...]
-) -> None:
-    found = selection.select(catalog_of([5, 3, 4]), text)
-    assert (found.name, found.shard_sizes, len(found), found.split_size) == (name, shard_sizes, sum(shard_sizes), 12)
-    assert (found.chosen is None) == (chosen is None)
-    assert found.records_at(np.arange(len(found))).tolist() == list(chosen or range(12))
+def test_part_of_a_split_selects_its_records() -> None:
+    for text, name, chosen, shard_sizes in [
+        ("train", "train[0:12]", None, (5, 3, 4)),
+        ("train[:]", "train[0:12]", None, (5, 3, 4)),
+        ("train[:50%]", "train[0:6]", range(6), (5, 1, 0)),
+        ("train[4:9]", "train[4:9]", range(4, 9), (1, 3, 1)),
+        ("train[-2:]", "train[10:12]", range(10, 12), (0, 0, 2)),
+        ("train[:99]", "train[0:12]", None, (5, 3, 4)),
+    ]:
+        found = selection.select(catalog_of([5, 3, 4]), text)
+        assert (found.name, found.shard_sizes, len(found), found.split_size) == (
+            name,
+            shard_sizes,
+            sum(shard_sizes),
+            12,
+        )
+        assert (found.chosen is None) == (chosen is None)
+        assert found.records_at(np.arange(len(found))).tolist() == list(chosen or range(12))
 
 
 @given(
@@ -149,24 +150,15 @@ def test_filters_select_the_records_that_have_a_label_in_each(sizes: list[int], 
     assert again.name == found.name and found.name.count(" of labels ") == len(filters)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_part_that_selects_nothing_is_refused() -> None:
+    for text, message in [
         ("test", "there is no split 'test'; the dataset has train"),
         ("train[5", r"split 'train\[5' cannot be read; write for example 'train'"),
         ("train[8:8]", r"split 'train\[8:8\]' names none of the 12 examples of 'train'"),
         (3, "split 3 cannot be read"),
-    ],
-)
-def test_part_that_selects_nothing_is_refused(text: str, message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=message):
-        selection.select(catalog_of([5, 3, 4]), text)
-
-
-def test_facts_of_a_selection_are_those_of_the_whole_split() -> None:
-    found = selection.select(catalog_of([5, 3, 4], num_bytes=1000, compression="gzip"), "train[:1]")
-    assert (found.mean_record_bytes, found.is_compressed, found.fingerprint) == (250, True, "f1")
-    assert selection.select(catalog_of([4], num_bytes=0), "train").mean_record_bytes == 1
+    ]:
+        with cases.named(text, message), pytest.raises(errors.ConfigError, match=message):
+            selection.select(catalog_of([5, 3, 4]), text)
 
 
 @given(sizes_of_shards, st.integers(1, 9))
@@ -178,27 +170,22 @@ def test_shares_of_all_processes_hold_every_record_once(sizes: list[int], proces
     assert share_sizes(sizes, process_count).tolist() == [len(each) for each in shares]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "process_count", "by"),
-    [
-        pytest.param([5, 5, 5, 5], 2, "shards", id="even"),
-        pytest.param([5, 5, 5], 1, "shards", id="one-process"),
-        pytest.param([5, 6, 5, 5], 2, "records", id="uneven"),
-        pytest.param([5, 5, 5], 2, "records", id="too-few"),
-        pytest.param([20], 8, "records", id="one-shard"),
-    ],
-)
-def test_share_is_of_whole_shards_where_that_gives_every_process_equally_many(
-    sizes: list[int], process_count: int, by: str
-) -> None:
-    assert {share_of(sizes, index, process_count).by for index in range(process_count)} == {by}
+def test_share_is_of_whole_shards_where_that_gives_every_process_equally_many() -> None:
+    for sizes, process_count, by in [
+        ([5, 5, 5, 5], 2, "shards"),
+        ([5, 5, 5], 1, "shards"),
+        ([5, 6, 5, 5], 2, "records"),
+        ([5, 5, 5], 2, "records"),
+        ([20], 8, "records"),
+    ]:
+        assert {share_of(sizes, index, process_count).by for index in range(process_count)} == {by}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "removed"),
-    [pytest.param([], [], id="no-shard"), pytest.param([0, 0], [0, 0], id="no-record"), ([2, 3], [2, 3])],
-)
-@pytest.mark.parametrize("text", ["train", "train[:50%]"])
-def test_split_without_examples_is_refused(sizes: list[int], removed: list[int], text: str) -> None:
-    with pytest.raises(errors.ConfigError, match=r"^split 'train' has no example, the catalog says"):
-        selection.parse_part(text, catalog_of(sizes, removed=removed).splits)
+def test_split_without_examples_is_refused() -> None:
+    for sizes, removed in [([], []), ([0, 0], [0, 0]), ([2, 3], [2, 3])]:
+        for text in ["train", "train[:50%]"]:
+            with (
+                cases.named(sizes, removed, text),
+                pytest.raises(errors.ConfigError, match=r"^split 'train' has no example, the catalog says"),
+            ):
+                selection.parse_part(text, catalog_of(sizes, removed=removed).splits)

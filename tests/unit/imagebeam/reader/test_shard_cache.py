@@ -13,12 +13,11 @@ import google_crc32c
 import pytest
 
 from imagebeam import errors
-from imagebeam.reader import open_files, shard_reader
+from imagebeam.reader import shard_reader
 from tests import patience
 from tests.unit.imagebeam.reader import far_dataset
 
 pytestmark = pytest.mark.usefixtures("far")
-needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files are seen in /proc")
 
 
 def test_parallel_threads_download_each_shard_once_and_no_more_than_allowed_at_a_time(
@@ -270,23 +269,3 @@ def test_removed_shard_is_read_on_for_a_while_and_then_downloaded_again(tmp_path
         assert far_dataset.settle(folder) == downloads
         (kept,) = (tmp_path / "cache").glob("imagebeam-*/train*")
         kept.unlink()
-
-
-@needs_proc
-def test_files_of_removed_shards_are_closed(tmp_path: pathlib.Path) -> None:
-    folder = far_dataset.write_dataset(tmp_path / "set", num_shards=20)
-    files = far_dataset.open_files(folder, tmp_path / "cache", 2 * 3048)
-    for shard in range(20):
-        files.open(shard).read(0, 1)
-    assert len(far_dataset.opened_in(tmp_path / "cache")) <= 2
-
-
-@needs_proc
-def test_few_files_stay_open(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_files, "_MAX_OPEN", 3)
-    folder = far_dataset.write_dataset(tmp_path / "set", num_shards=8)
-    files = far_dataset.open_files(folder, tmp_path / "cache")
-    for shard in (*range(8), *range(8)):
-        assert files.open(shard).read(0, far_dataset.WHOLE) == far_dataset.content_of(folder, shard)
-    assert sorted(far_dataset.settle(folder)) == list(range(8))
-    assert len(far_dataset.opened_in(tmp_path / "cache")) == 3

@@ -73,10 +73,6 @@ def test_snapshot_has_the_examples_that_remain(either: pathlib.Path, snapshot: A
     assert keys_of(batches) == list(remaining)
 
 
-def test_dataset_without_snapshots_has_none(tmp_path: pathlib.Path) -> None:
-    assert imagebeam.open_dataset(far_dataset.write_dataset(tmp_path / "set")).snapshot is None
-
-
 @pytest.mark.parametrize(
     ("shuffle", "process_count", "decoder"),
     [
@@ -101,41 +97,6 @@ def test_every_process_reads_its_share_of_what_remains(
     assert read == dict.fromkeys(STEPS[-1][3], 2)
 
 
-@pytest.mark.parametrize(("part", "chosen"), [("train[:25%]", slice(0, 3)), ("train[25%:]", slice(3, None))])
-def test_part_of_a_split_is_of_what_remains(either: pathlib.Path, part: str, chosen: slice) -> None:
-    batches = imagebeam.open_dataset(either).as_tf(part, 2, num_epochs=1, drop_remainder=False, **OPTIONS)
-    assert sorted(keys_of(batches.as_numpy_iterator())) == list(STEPS[-1][3])[chosen]
-
-
-def test_filter_by_label_selects_among_what_remains(either: pathlib.Path) -> None:
-    dataset = imagebeam.open_dataset(either).filter(["cat", "owl"])
-    expected = [key for key in STEPS[-1][3] if key % 3 != 1]
-    assert dataset.num_examples("train") == len(expected)
-    batches = dataset.as_numpy("train", 1, num_epochs=1, **OPTIONS)
-    assert sorted(keys_of(batches)) == expected
-    assert dataset.num_examples("train[:4]") == sum(key % 3 != 1 for key in list(STEPS[-1][3])[:4])
-
-
-def test_random_access_is_to_what_remains(plain: pathlib.Path) -> None:
-    first, latest = (imagebeam.open_dataset(plain, snapshot=number).as_grain("train") for number in (1, 3))
-    assert [int(latest[index]["image/key"]) for index in range(len(latest))] == STEPS[-1][3]
-    assert int(latest[-1]["image/key"]) == 20
-    assert repr(first) != repr(latest)  # Grain compares them when it restores
-
-
-def test_other_feeds_read_what_remains(plain: pathlib.Path) -> None:
-    jax, tf = pytest.importorskip("jax"), pytest.importorskip("tensorflow")
-    dataset = imagebeam.open_dataset(plain)
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    asked = {"num_epochs": 1, "shuffle": "global", "image_size": 16}
-    labels = [key % 3 for key in STEPS[-1][3]]
-    batches = dataset.as_jax("train", sharding, 4, **asked, pad=True)
-    found = [np.asarray(batch["label"])[np.asarray(batch["mask"])] for batch in batches]
-    assert sorted(np.concatenate(found).tolist()) == sorted(labels)
-    of_workers = dataset.as_distributed(tf.distribute.get_strategy(), "train", 4, **asked, drop_remainder=False)
-    assert sorted(label for batch in of_workers for label in batch["label"].numpy().tolist()) == sorted(labels)
-
-
 def test_mixture_reads_what_remains_of_each_snapshot(plain: pathlib.Path) -> None:
     parts = [(imagebeam.open_dataset(plain, snapshot=number), "train") for number in (3, 1)]
     mixed = imagebeam.Mixture(parts, [1.0, 1.0])
@@ -148,29 +109,6 @@ def test_mixture_reads_what_remains_of_each_snapshot(plain: pathlib.Path) -> Non
     assert all(count <= (key in of_third) + (key in of_first) for key, count in counts.items())
 
 
-def test_reader_goes_on_from_its_state_on_another_number_of_processes(plain: pathlib.Path) -> None:
-    dataset = imagebeam.open_dataset(plain)
-    asked = {**OPTIONS, "shuffle": "global", "num_epochs": 1, "drop_remainder": False}
-    batches = dataset.as_numpy("train", 2, **asked)
-    read = keys_of(next(batches) for _ in range(2))
-    state = imagebeam.ReaderState.from_dict(json.loads(json.dumps(batches.state().to_dict())))
-    # Saved of the folder that LATEST names, restored in the folder of the snapshot itself.
-    pinned = imagebeam.open_dataset(plain / "snapshots" / "000003")
-    for index in range(3):
-        read += keys_of(pinned.as_numpy("train", 1, state=state, process_index=index, process_count=3, **asked))
-    assert sorted(read) == STEPS[-1][3]
-
-
-def test_state_of_another_snapshot_is_refused(plain: pathlib.Path) -> None:
-    state = imagebeam.open_dataset(plain, snapshot=2).as_numpy("train", 2, **OPTIONS).state()
-    with pytest.raises(
-        errors.ConfigError,
-        match=r"^the state is of snapshot='000002', fingerprint=.*, and the reader has snapshot='000003', .*: "
-        r"open_dataset\(\.\.\., snapshot='000002'\) goes on from it; to read other images, begin without the state$",
-    ):
-        imagebeam.open_dataset(plain).as_numpy("train", 2, state=state, **OPTIONS)
-
-
 def test_damage_of_removed_records_is_met_by_no_reader(tmp_path: pathlib.Path) -> None:
     dataset = make(tmp_path)
     shard = dataset / "snapshots/000001/train-00001-of-00003.tfrecord"  # all of its records are removed
@@ -181,33 +119,12 @@ def test_damage_of_removed_records_is_met_by_no_reader(tmp_path: pathlib.Path) -
         assert keys_of(each.as_numpy("train", 1, shuffle=None, num_epochs=1, **OPTIONS)) == STEPS[-1][3]
 
 
-def test_split_counts_only_the_new_examples_if_all_earlier_ones_are_removed(tmp_path: pathlib.Path) -> None:
-    for name, removed in (("first", {}), ("second", {"../000001/test-00000-of-00001.tfrecord": range(3)})):
-        linked_snapshots.add(tmp_path / "out", far_dataset.write_dataset(tmp_path / name, 1), removed)
-    second = json.loads((tmp_path / "out/snapshots/000002/catalog.json").read_text())
-    assert second["splits"]["test"]["num_examples"] == 3  # its own; the other three are gone
-    assert imagebeam.open_dataset(tmp_path / "out").num_examples("test") == 3
-
-
-def test_missing_shard_of_an_earlier_snapshot_is_named(tmp_path: pathlib.Path) -> None:
-    dataset = make(tmp_path)
-    shard = dataset / "snapshots/000001/train-00002-of-00003.tfrecord"
-    shard.unlink()
-    with pytest.raises(errors.ShardError, match=f"^shard {shard} is missing"):
-        imagebeam.open_dataset(dataset)
-
-
 @pytest.mark.parametrize("snapshot", [None, 2])
 def test_shards_of_all_snapshots_are_read_at_their_address(either: pathlib.Path, snapshot: int | None) -> None:
     local, far_away = (imagebeam.open_dataset(f"{scheme}{either}", snapshot=snapshot) for scheme in ("", "far://"))
     asked = {**OPTIONS, "num_epochs": 1, "drop_remainder": False}
     found, expected = (keys_of(each.as_numpy("train", 4, **asked)) for each in (far_away, local))
     assert (far_away.directory, far_away.catalog, found) == (f"far://{local.directory}", local.catalog, expected)
-
-
-def test_unknown_snapshot_of_an_address_is_refused_with_those_that_there_are(plain: pathlib.Path) -> None:
-    with pytest.raises(errors.ConfigError, match=r"it has 000001, 000002, 000003 .the latest.$"):
-        imagebeam.open_dataset(f"far://{plain}", snapshot="000009")
 
 
 # Through the cache
@@ -275,11 +192,3 @@ def test_shard_whose_name_leaves_the_cache_is_refused(name: str, tmp_path: pathl
     path.write_text(json.dumps({**fields, "checksum": catalog_format._checksum(fields)}))
     with pytest.raises(errors.CatalogError, match=f"names a shard '{name}', which is not a plain file name"):
         far(dataset, tmp_path / "cache")
-
-
-def test_folders_of_all_snapshots_are_listed_once_to_check_the_shards(tmp_path: pathlib.Path) -> None:
-    dataset = make(tmp_path)
-    far(dataset, tmp_path / "cache")
-    for number in range(1, 4):
-        name = f"00000{number}"
-        assert far_dataset.log_of(dataset / "snapshots" / name, "ls") == [name]

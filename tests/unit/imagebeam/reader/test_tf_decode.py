@@ -11,7 +11,6 @@ from PIL import Image
 
 from imagebeam import features
 from imagebeam.reader import batch_reader
-from imagebeam.reader import options as options_lib
 from tests.pictures import encode, photo, psnr
 from tests.unit.imagebeam.reader import written
 
@@ -50,46 +49,6 @@ def test_part_is_the_same_as_cropped_from_the_whole_image() -> None:
     part = tf.constant([31, 57, 100, 120])
     cut = tf.io.decode_jpeg(encoded, 3)[31:131, 57:177]
     assert (pixels.decode_jpeg_part(encoded, part, None).numpy() == cut.numpy()).all()
-
-
-@pytest.mark.parametrize("size", [(64, 64), (100, 37), (224, 224)])
-def test_resize_differs_from_the_rounded_float_one_by_less_than_a_level(size: tuple[int, int]) -> None:
-    image = tf.io.decode_jpeg(encode(photo(150, 120)), 3)
-    exact = tf.image.resize(image, size).numpy()
-    error = exact - pixels.resize(image, size).numpy()
-    assert error.min() >= 0 and error.max() < 1
-    assert 0.3 < error.mean() < 0.6
-
-
-def test_flip_mirrors_an_image() -> None:
-    image = np.zeros((8, 8, 3), np.uint8)
-    image[:, :4] = 255
-    encoded = encode(Image.fromarray(image))
-    options = options_lib.ReadOptions(crop="squash", image_size=8, flip=True)
-    decode = pixels.make_decoder(options, only_jpeg=True, largest_reduction=1)
-    left, right = (
-        decode({"encoded": tf.constant(encoded), "part": tf.constant([0, 0, 8, 8]), "flip": tf.constant(flip)}).numpy()
-        for flip in (False, True)
-    )
-    assert left[0, 0, 0] > 200 > 50 > left[0, 7, 0]
-    assert (right == left[:, ::-1]).all()
-
-
-def test_large_images_are_decoded_reduced_in_the_whole_pipeline_too() -> None:
-    options = options_lib.ReadOptions(crop="squash", image_size=32, flip=False)
-    encoded = encode(photo(512, 512))
-    example = {"encoded": tf.constant(encoded), "part": tf.constant([0, 0, 512, 512])}
-    reduced = pixels.make_decoder(options, only_jpeg=True, largest_reduction=8)(example).numpy()
-    expected = np.asarray(photo(512, 512).resize((32, 32), Image.Resampling.BILINEAR))
-    assert psnr(reduced, expected) > 26
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "bfloat16", "float16"])
-def test_cast_gives_the_requested_type(dtype: str) -> None:
-    images = tf.constant(np.arange(12, dtype=np.uint8).reshape(2, 2, 3))
-    cast = pixels.make_caster(options_lib.ReadOptions(dtype=dtype), None)(images)
-    assert cast.dtype == tf.as_dtype(dtype)
-    assert tf.cast(cast, tf.float32).numpy().ravel().tolist() == list(range(12))
 
 
 @pytest.mark.parametrize("crop", ["random", "center", "squash"])

@@ -8,11 +8,11 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.storage import addresses
+from tests import cases
 
 
-@pytest.mark.parametrize(
-    ("uri", "scheme"),
-    [
+def test_scheme_of_an_address() -> None:
+    for uri, scheme in [
         ("gs://bucket/x", "gs"),
         ("HDFS://host:1/x", "hdfs"),
         ("s3a://b", "s3a"),
@@ -23,15 +23,12 @@ from imagebeam.storage import addresses
         ("c://x", "file"),
         ("x/gs://y", "file"),
         ("gs:/x", "file"),
-    ],
-)
-def test_scheme_of_an_address(uri: str, scheme: str) -> None:
-    assert addresses.scheme_of(uri) == scheme
+    ]:
+        assert addresses.scheme_of(uri) == scheme
 
 
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
+def test_normalize_makes_local_paths_absolute_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for uri, expected in [
         ("/a/b/", "/a/b"),
         ("/a/../b/./c", "/b/c"),
         ("x", "/work/x"),
@@ -40,20 +37,19 @@ def test_scheme_of_an_address(uri: str, scheme: str) -> None:
         ("file:///a b/%20", "/a b/%20"),
         ("FILE://localhost/a", "/a"),
         ("gs://bucket/a//../b/", "gs://bucket/a//../b"),
-    ],
-)
-def test_normalize_makes_local_paths_absolute_alone(monkeypatch: pytest.MonkeyPatch, uri: str, expected: str) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.setattr(os, "getcwd", lambda: "/work")
-    assert addresses.normalize(uri) == expected
-    assert addresses.normalize(expected) == expected
+    ]:
+        monkeypatch.setenv("HOME", "/home/me")
+        monkeypatch.setattr(os, "getcwd", lambda: "/work")
+        assert addresses.normalize(uri) == expected
+        assert addresses.normalize(expected) == expected
 
 
-@pytest.mark.parametrize("uri", ["file://data/x", "file://host", "file://", "FILE://localhost"])
-def test_normalize_of_a_file_address_with_a_host_is_refused(uri: str) -> None:
-    complaint = f"address {uri!r} names a host after file://; write file:///path, or the path alone"
-    with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
-        addresses.normalize(uri)
+def test_normalize_of_a_file_address_with_a_host_is_refused() -> None:
+    for uri in ["file://data/x", "file://host", "file://", "FILE://localhost"]:
+        with cases.named(uri):
+            complaint = f"address {uri!r} names a host after file://; write file:///path, or the path alone"
+            with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
+                addresses.normalize(uri)
 
 
 def test_normalize_keeps_links(tmp_path: pathlib.Path) -> None:
@@ -61,40 +57,31 @@ def test_normalize_keeps_links(tmp_path: pathlib.Path) -> None:
     assert addresses.normalize(f"{tmp_path}/link") == f"{tmp_path}/link"
 
 
-@pytest.mark.parametrize(
-    ("parts", "expected"),
-    [
+def test_join_puts_one_slash_between() -> None:
+    for parts, expected in [
         (("/a", "b", "c"), "/a/b/c"),
         (("/a/", "b"), "/a/b"),
         (("gs://bucket", "a b/c"), "gs://bucket/a b/c"),
         (("/", "a"), "/a"),
         (("/a",), "/a"),
-    ],
-)
-def test_join_puts_one_slash_between(parts: tuple[str, ...], expected: str) -> None:
-    assert addresses.join(*parts) == expected
+    ]:
+        assert addresses.join(*parts) == expected
 
 
-@pytest.mark.parametrize(
-    ("directory", "name", "expected"),
-    [
+def test_relative_name_leaves_the_directory() -> None:
+    for directory, name, expected in [
         ("gs://b/d/000002", "a", "gs://b/d/000002/a"),
         ("gs://b/d/000002/", "../000001/a", "gs://b/d/000001/a"),
         ("/d/000002", "../../a/../b", "/a/../b"),
-    ],
-)
-def test_relative_name_leaves_the_directory(directory: str, name: str, expected: str) -> None:
-    assert addresses.join_relative(directory, name) == expected
+    ]:
+        assert addresses.join_relative(directory, name) == expected
 
 
-@pytest.mark.parametrize(
-    ("uri", "root"),
-    [
+def test_root_of_an_address_is_its_bucket_or_host() -> None:
+    for uri, root in [
         ("gs://bucket/a/b", "gs://bucket"),
         ("gs://bucket", "gs://bucket"),
         ("hdfs://me@host:9870/a", "hdfs://me@host:9870"),
         ("memory:///a", "memory://"),
-    ],
-)
-def test_root_of_an_address_is_its_bucket_or_host(uri: str, root: str) -> None:
-    assert addresses.root_of(uri) == root
+    ]:
+        assert addresses.root_of(uri) == root

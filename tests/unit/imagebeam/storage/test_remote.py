@@ -176,13 +176,6 @@ def test_file_that_arrives_spoiled_twice_is_removed_and_is_an_error(store: StubS
     assert store.files == {}
 
 
-def test_file_whose_writing_fails_is_not_uploaded(store: StubStorage) -> None:
-    with pytest.raises(RuntimeError), store.write_file("x://b/a") as pending:
-        pending.file.write(b"da")
-        raise RuntimeError
-    assert store.files == {}
-
-
 def test_new_file_is_created_once_even_if_the_answer_is_lost(store: StubStorage) -> None:
     store.faults["put"] = [LostAnswer()]
     assert store.create_new("x://b/lock", b"mine")
@@ -288,13 +281,6 @@ def test_download_of_a_file_that_is_replaced_meanwhile_is_refused(
         store.download("x://b/a", str(tmp_path / "a"))
 
 
-def test_download_of_no_file_is_an_error_and_leaves_the_local_one(store: StubStorage, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    with pytest.raises(FileNotFoundError):
-        store.download("x://b/a", str(tmp_path / "a"))
-    assert (tmp_path / "a").read_bytes() == b"old"
-
-
 def test_download_to_a_folder_that_is_gone_is_an_error_of_the_local_disk(
     store: StubStorage, tmp_path: pathlib.Path
 ) -> None:
@@ -315,24 +301,3 @@ def test_download_to_a_full_disk_is_an_error_of_the_local_disk_at_once(store: St
 def test_error_of_a_full_disk_is_one_of_the_local_disk(number: int) -> None:
     with pytest.raises(storage.LocalDiskError, match=os.strerror(number)), remote.local_disk_errors("/path"):
         raise OSError(number, os.strerror(number))
-
-
-def test_other_errors_are_not_those_of_the_local_disk() -> None:
-    with pytest.raises(ConnectionResetError), remote.local_disk_errors("/path"):
-        raise OSError(errno.ECONNRESET, "reset")
-
-
-def test_operation_is_tried_as_often_as_asked_after_the_budget(store: StubStorage) -> None:
-    def fail() -> None:
-        store._begin("long")
-        raise ConnectionError("reset")
-
-    with remote.budget(0.0), pytest.raises(storage.UnavailableError):
-        store._retry("x://b/a", fail, 3)
-    assert store.calls["long"] == 3
-
-
-def test_no_checksum_is_kept_unless_the_storage_says_so(store: StubStorage) -> None:
-    store.files["stub://h/a"] = b"1"
-    assert store.stored_checksum("stub://h/a") is None
-    assert not store.calls

@@ -21,9 +21,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-@pytest.mark.parametrize(
-    ("uri", "expected"),
-    [
+def test_scheme_decides_the_storage() -> None:
+    for uri, expected in [
         ("/x", storage.LocalStorage),
         ("relative", storage.LocalStorage),
         ("gs://b/x", gcs.GcsStorage),
@@ -31,10 +30,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("hdfs://host:1/x", webhdfs.WebHdfsStorage),
         ("webhdfs://host:1/x", webhdfs.WebHdfsStorage),
         ("memory://x", fsspec_files.FsspecStorage),
-    ],
-)
-def test_scheme_decides_the_storage(uri: str, expected: type[Any]) -> None:
-    assert type(storage.storage_of(uri)) is expected
+    ]:
+        assert type(storage.storage_of(uri)) is expected
 
 
 def test_unknown_scheme_is_refused_with_the_known_ones() -> None:
