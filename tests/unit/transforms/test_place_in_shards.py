@@ -21,9 +21,7 @@ from imagebeam.transforms import (
     stratify_splits,
     write_shards,
 )
-from imagebeam.transforms import (
-    place_in_shards as place_in_shards_lib,
-)
+from imagebeam.transforms import place_in_shards as place_in_shards_lib
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
 from imagebeam.transforms.plan import plan_dataset, run_report, stage_inputs

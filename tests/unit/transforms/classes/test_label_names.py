@@ -104,8 +104,3 @@ def test_names_that_cannot_be_written_are_an_error_before_the_job(tmp_path: path
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.ConfigError, match="the names of the label files cannot be written to"):
         StagedNames(str(tmp_path / "file" / "names.json"), NAMES).write()
-
-
-def test_short_names_write_and_remove_nothing() -> None:
-    NAMES.write()
-    NAMES.remove()

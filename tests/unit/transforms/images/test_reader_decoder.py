@@ -52,11 +52,11 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return reader_decoder.ImageDecoder()
 
 
-@pytest.mark.parametrize("name", REFUSED_BY_PILLOW)
-def test_image_that_only_pillow_refuses_is_accepted(name: str, decoder: reader_decoder.ImageDecoder) -> None:
-    with pytest.raises(checked_image.BadImageError, match="Pillow"):
-        structure.check_image(REFUSED_BY_PILLOW[name], "decode")
-    assert refusal(decoder, REFUSED_BY_PILLOW[name]) is None
+def test_image_that_only_pillow_refuses_is_accepted(decoder: reader_decoder.ImageDecoder) -> None:
+    for name in REFUSED_BY_PILLOW:
+        with pytest.raises(checked_image.BadImageError, match="Pillow"):
+            structure.check_image(REFUSED_BY_PILLOW[name], "decode")
+        assert refusal(decoder, REFUSED_BY_PILLOW[name]) is None
 
 
 @hypothesis.given(strategies.integers(0, 2**32 - 1))
