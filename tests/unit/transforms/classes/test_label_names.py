@@ -34,20 +34,6 @@ def content_of(names: LabelNames | StagedNames) -> tuple[object, object, object]
     return names.vocabulary, list(names.texts.items()), names.lists
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(NAMES, id="all"),
-        pytest.param(LabelNames(), id="none"),
-        pytest.param(LabelNames((), {"b": "1", "a": "2"}), id="order-of-texts"),
-    ],
-)
-def test_staged_names_arrive_unchanged(tmp_path: pathlib.Path, names: LabelNames) -> None:
-    staged = StagedNames(str(tmp_path / "control" / "names.json"), names)
-    staged.write()
-    assert content_of(unpickled(staged)) == content_of(names)
-
-
 texts = st.text(max_size=5)
 
 

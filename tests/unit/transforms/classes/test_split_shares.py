@@ -53,15 +53,6 @@ def test_many_small_classes_give_each_split_its_share() -> None:
         assert len(collections.Counter(counts.values())) > 1  # not every class is rounded alike
 
 
-def test_share_that_needs_no_rounding_is_exact_in_each_class() -> None:
-    sizes = {"ant": 10, "bee": 30, "cow": 200}
-    assert split_shares.share_out(sizes, [0.7, 0.2, 0.1]) == {"ant": (7, 2, 1), "bee": (21, 6, 3), "cow": (140, 40, 20)}
-
-
-def test_nothing_is_shared_out() -> None:
-    assert split_shares.share_out({}, [0.5, 0.5]) == {}
-
-
 def test_split_that_is_owed_a_whole_image_gets_it_by_way_of_another() -> None:
     for sign in [1, -1]:
         exact = [[15, 15, 10], [20, 15, 15]]  # in tenths: no class has the first and the last split rounded

@@ -58,12 +58,6 @@ def test_applied_runs_keep_their_ranks_and_come_in_batches_of_one_size() -> None
     assert [(ref.key, ref.columns[1]) for ref in found] == [(str(i), 2.0 * i) for i in range(2500)]
 
 
-def test_shard_without_references_stays_one() -> None:
-    apply = transform_columns._ApplyFn([AGE])
-    apply._saved = Doubled()  # type: ignore[assignment]
-    assert list(apply.process((("train", 0), [(7, b"")]), "/nowhere")) == [(("train", 0), [(7, b"")])]
-
-
 def test_values_are_taken_of_the_analysed_split_alone() -> None:
     for split, expected in [("train", 1), ("test", 0), (None, 1)]:
         taken = list(

@@ -168,11 +168,6 @@ def test_facts_that_are_missing_or_have_another_shape_are_left_out() -> None:
         Events(page.render(make(**more)).decode())
 
 
-def test_tables_that_a_step_has_added_are_shown() -> None:
-    content = page.render(make()).decode()
-    assert "Re-encoded, and why" in content and "gif to png" in content and "Turned upright" in content
-
-
 def test_shares_of_images_that_were_changed_are_of_all_images() -> None:
     counted = {
         "formats": {"jpeg": 900, "png": 100},
@@ -255,10 +250,6 @@ def test_any_text_is_one_element_that_can_be_stored(value: str) -> None:
     shown.encode()
     assert Events(shown).tags == ["bdi"]
     assert not any(char in shown for char in "\u202a\u202b\u202d\u202e\u2066\u2067\u2068\n\r\0")
-
-
-def test_decode_keeps_bytes_that_are_no_utf8() -> None:
-    assert "caf\\xe9" in page.shown(visible_text.decode(b"caf\xe9"))
 
 
 def test_percent_shows_no_share_as_nothing_or_as_all() -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import io
+import types
 
 import numpy as np
 import PIL.Image
+import pytest
 from PIL import ImageCms
 
-from imagebeam.transforms.images import colors
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import checked_image, colors
 from imagebeam.transforms.images.prepare import ImagePolicy
 from tests.mask_forms import save
 
 NOISE = np.random.default_rng(5).integers(0, 256, (6, 7, 4), np.uint8)
-P3_RED = (255, 0, 0)
 
 
 def pixels_of(policy: ImagePolicy, data: bytes) -> np.ndarray:
@@ -35,11 +37,6 @@ def test_gray_stays_gray_on_a_gray_background() -> None:
     for background, channels in [((0, 0, 0), 1), ((9, 9, 9), 1), ((1, 2, 3), 3)]:
         data = save(PIL.Image.fromarray(NOISE[..., :2], "LA"), "PNG")
         assert ImagePolicy(background=background).prepare(data).channels == channels
-
-
-def test_image_without_alpha_keeps_its_bytes_whatever_the_background() -> None:
-    data = save(PIL.Image.fromarray(NOISE[..., :3]), "PNG")
-    assert ImagePolicy(background=(1, 2, 3)).prepare(data).data == data
 
 
 def test_other_color_spaces_become_rgb() -> None:
@@ -117,3 +114,9 @@ def test_bytes_are_kept_where_the_colors_are_as_wanted() -> None:
             assert (image.data == data) is (mode in kept.split())
             assert image.reencoded == ("" if image.data == data else "png recolored")
             assert image.channels == {"keep": len(mode), "rgb": 3, "gray": 1, "mean": 1}[color]
+
+
+def test_mode_without_a_rule_is_a_bad_image() -> None:
+    with pytest.raises(checked_image.BadImageError, match=r"of Pillow's mode BGR;15: convert it to 8 bits a") as e:
+        colors.to_eight_bits(types.SimpleNamespace(mode="BGR;15", format="BMP"))
+    assert e.value.reason is Reason.UNSUPPORTED_FORMAT

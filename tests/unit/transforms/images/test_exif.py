@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import struct
 
 import hypothesis
 from hypothesis import strategies
 from PIL import Image
 
-from imagebeam.transforms.images import exif, pixels, structure
+from imagebeam.transforms.images import exif, structure
 from tests.pictures import encode, photo
 
 
@@ -33,17 +32,6 @@ def test_orientation_is_read_in_every_byte_order_and_type() -> None:
                     data = tiff(order, others[0], entry(order, 0x0112, kind, orientation), others[1], start=start)
                     expected = orientation if 1 <= orientation <= 8 else 1
                     assert exif.read_orientation(b"xx" + data, 2, 2 + len(data)) == expected
-
-
-def test_orientation_of_checked_image_is_that_of_pillow() -> None:
-    for image_format in ["JPEG", "PNG"]:
-        for orientation in range(1, 9):
-            data = Image.Exif()
-            data[0x010F], data[0x0112], data[0x8769] = "a camera", orientation, {0x9003: "2020:01:01 00:00:00"}
-            file = io.BytesIO()
-            photo(23, 17).save(file, image_format, exif=data)
-            assert structure.check_image(file.getvalue()).orientation == orientation
-            assert pixels.orientation(Image.open(file)) == orientation
 
 
 def test_broken_exif_asks_for_no_turn() -> None:

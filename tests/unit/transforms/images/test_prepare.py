@@ -82,26 +82,12 @@ def test_other_formats_are_rejected_where_that_is_wanted() -> None:
 # --- re-encoded ------------------------------------------------------------------------------------------------------
 
 
-def test_gray_has_one_channel_and_color_three() -> None:
-    for encoding in ENCODINGS:
-        for mode, channels, colorspace in (("L", 1, "GRAY"), ("RGB", 3, "RGB"), ("P", 3, "RGB"), ("1", 1, "GRAY")):
-            image = ImagePolicy(encode=encoding).prepare(save(picture_of(mode), "PNG"))
-            assert (image.height, image.width, image.channels, image.colorspace) == (13, 17, channels, colorspace)
-            assert image.format == (encoding if encoding in ("jpeg", "png") else "raw")
-
-
 def test_colors_of_png_are_those_that_tensorflow_decodes() -> None:
     for mode in MODES:
         data = save(picture_of(mode), "PNG")
-        expected = tf.io.decode_png(data, channels=3).numpy()
-        assert np.array_equal(values_of(ImagePolicy(encode="raw", color="rgb").prepare(data)), expected)
-
-
-def test_kept_colors_of_png_are_those_that_tensorflow_decodes() -> None:
-    for mode in MODES:
-        data = save(picture_of(mode), "PNG")
-        expected = tf.io.decode_png(data).numpy()
-        assert np.array_equal(values_of(ImagePolicy(encode="raw").prepare(data)), expected)
+        for color, channels in (("rgb", 3), ("keep", 0)):
+            expected = tf.io.decode_png(data, channels=channels).numpy()
+            assert np.array_equal(values_of(ImagePolicy(encode="raw", color=color).prepare(data)), expected)
 
 
 def test_cmyk_jpeg_becomes_rgb_as_tensorflow_decodes_it() -> None:
@@ -208,40 +194,6 @@ def test_re_encoded_image_has_no_metadata() -> None:
         for encoding in ("jpeg", "png"):
             stored = ImagePolicy(encode=encoding).prepare(data).data
             assert not [word for word in (b"profile", b"description", b"comment", b"tRNS", b"pHYs") if word in stored]
-
-
-# --- turned ----------------------------------------------------------------------------------------------------------
-
-
-def test_re_encoded_images_are_turned_upright() -> None:
-    for orientation in range(1, 9):
-        for format in ["JPEG", "PNG", "WEBP", "TIFF"]:
-            exif = PIL.Image.Exif()
-            exif[0x0112] = orientation
-            options = {"lossless": True} if format == "WEBP" else {}
-            data = save(pictures.photo(30, 20), format, exif=exif, **options)
-            expected = np.asarray(PIL.ImageOps.exif_transpose(open_picture(data)))
-            assert np.array_equal(values_of(ImagePolicy(encode="raw").prepare(data)), expected)
-            as_stored = ImagePolicy(encode="raw", orientation="keep").prepare(data)
-            assert ImagePolicy(encode="raw").prepare(data).orientation == 1
-            assert as_stored.orientation == orientation
-            as_saved = np.asarray(
-                open_picture(save(pictures.photo(30, 20), format, **options))
-            )  # Pillow turns a TIFF it decodes
-            assert np.array_equal(values_of(as_stored), as_saved)
-            if format in ("JPEG", "PNG"):
-                kept = ImagePolicy(orientation="keep").prepare(data)
-                assert (kept.height, kept.width, kept.data, kept.orientation) == (20, 30, data, orientation)
-
-
-def test_broken_exif_leaves_the_picture_as_it_is() -> None:
-    for exif in [
-        b"Exif\0\0nonsense",
-        b"Exif\0\0II*\0\xff\xff\xff\xff",
-        b"Exif\0\0MM\0*\0\0\0\x08\0\1\x01\x12\0\2\0\0\0\1a\0\0\0",
-    ]:
-        data = save(pictures.photo(30, 20), "JPEG", exif=exif)
-        assert np.array_equal(values_of(ImagePolicy(encode="raw").prepare(data)), np.asarray(open_picture(data)))
 
 
 # --- scaled ----------------------------------------------------------------------------------------------------------

@@ -201,15 +201,6 @@ def test_chroma_subsampling_is_the_wanted_one() -> None:
             assert bool(opened.info.get("progressive")) is encoding.progressive
 
 
-def test_plain_area_keeps_its_color() -> None:
-    for color in [(255, 0, 0), (17, 130, 200), (255, 255, 255)]:
-        for name in FILTERS:
-            data = pictures.encode(PIL.Image.new("RGB", (97, 61), color), subsampling="4:2:0", quality=100)
-            encoding = encoders.Encoding(quality=100)
-            found = policies(scaling={"shortest_side": 30, "filter": name}, encoding=encoding)[1].prepare(data)
-            assert np.abs(pixels(found.data).astype(int) - pixels(data)[0, 0]).max() <= 2
-
-
 def test_damaged_files_end_as_by_pillow() -> None:
     rng = random.Random(7)
     whole = jpeg(subsampling="4:2:0")

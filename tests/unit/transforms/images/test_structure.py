@@ -126,10 +126,6 @@ def test_check_image_of_truncation_padded_with_zeros_is_rejected() -> None:
             assert_rejected(data[:last] + bytes(4096), Reason.TRUNCATED, "no end-of-image marker from byte")
 
 
-def test_check_image_of_nothing_is_empty_file() -> None:
-    assert_rejected(b"", Reason.EMPTY_FILE, "^0 bytes$")
-
-
 def test_check_image_of_no_image_says_what_it_looks_like() -> None:
     for data, found in [
         (b"<!DOCTYPE HTML><p>404", "HTML, perhaps a download's error page"),

@@ -130,13 +130,6 @@ def test_fetch_of_byte_range_yields_those_bytes(tmp_path: pathlib.Path) -> None:
         assert list(read_ahead.fetch([ref])) == [(ref, expected)]
 
 
-def test_fetch_of_byte_range_past_the_end_yields_how_much_is_missing(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "images.tar"
-    path.write_bytes(b"0123456789")
-    error = read_error(ImageRef("member", str(path), size=2000, offset=8, length=2000))
-    assert (error.reason, error.detail) == (Reason.TRUNCATED, "the file ends 1,998 bytes early")
-
-
 def test_fetch_of_byte_ranges_after_the_file_changed_yields_the_reason_of_each(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "images-idx3-ubyte"
     path.write_bytes(b"0123456789")
