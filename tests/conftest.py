@@ -6,7 +6,9 @@ property fails because the machine is busy.
 
 import os
 import pathlib
+import reprlib
 import signal
+import traceback
 from collections.abc import Generator
 
 import hypothesis
@@ -44,8 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if report.failed and call.excinfo is not None and isinstance(item, pytest.Function):
+        _name_case(item, call.excinfo, report)
     xfailed = hasattr(report, "wasxfail")
     if _IN_CI and not xfailed and item.get_closest_marker("integration"):
         _fail_if_skipped(report)
@@ -61,6 +67,14 @@ def pytest_make_collect_report(
     if _IN_CI and collector.path.is_relative_to(_INTEGRATION):
         _fail_if_skipped(report)
     return report
+
+
+def _name_case(item: pytest.Function, error: pytest.ExceptionInfo[BaseException], report: pytest.TestReport) -> None:
+    """Adds the variables of the failed test to its report: they name the case of a loop."""
+    for frame, _ in traceback.walk_tb(error.tb):
+        if frame.f_code is getattr(item.function, "__code__", None):
+            lines = [f"{name} = {reprlib.repr(value)}" for name, value in frame.f_locals.items() if name[0] != "@"]
+            report.sections.append(("variables of the test", "\n".join(lines)))
 
 
 def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -6,8 +6,6 @@ import itertools
 import random
 from typing import Any
 
-import pytest
-
 from imagebeam import features
 from imagebeam.features import BYTES, FLOAT, INT64, Feature
 from imagebeam.transforms import kept_features
@@ -69,48 +67,46 @@ def test_features_computed_from_the_image_again_are_not_noted() -> None:
     assert not any("image/" in note for note in kept.notes)
 
 
-@pytest.mark.parametrize(
-    ("rule", "kept", "left_out"),
-    [
-        ({"names": ("text",)}, (TEXT,), "boxes, id, image/width, void"),
-        ({"names": ()}, (), "boxes, id, image/width, text, void"),
-        ({"names": ("text", "boxes"), "elsewhere": frozenset({"boxes", "id"})}, (TEXT,), "image/width, void"),
-        ({"names": ("text", "id"), "renamed": (("text", "t"), ("id", None))}, (TEXT._replace(key="t"),), None),
-    ],
-    ids=["one", "none", "elsewhere", "renamed"],
-)
-def test_what_is_named_is_kept_and_the_rest_is_told(
-    rule: dict[str, Any], kept: tuple[Feature, ...], left_out: str | None
-) -> None:
-    found = resolve(**rule)
-    assert (found.features, found.problem) == (kept, None)
-    text = "features of the records that are left out, which neither columns nor source.tfrecord.keep names: "
-    if left_out is not None:
-        assert found.notes[0] == text + left_out
+def test_what_is_named_is_kept_and_the_rest_is_told() -> None:
+    for rule, kept, left_out in [
+        ({"names": ("text",)}, (TEXT,), "boxes, id, image/width, void"),  # one
+        ({"names": ()}, (), "boxes, id, image/width, text, void"),  # none
+        (
+            {"names": ("text", "boxes"), "elsewhere": frozenset({"boxes", "id"})},
+            (TEXT,),
+            "image/width, void",
+        ),  # elsewhere
+        (
+            {"names": ("text", "id"), "renamed": (("text", "t"), ("id", None))},
+            (TEXT._replace(key="t"),),
+            None,
+        ),  # renamed
+    ]:
+        found = resolve(**rule)
+        assert (found.features, found.problem) == (kept, None)
+        text = "features of the records that are left out, which neither columns nor source.tfrecord.keep names: "
+        if left_out is not None:
+            assert found.notes[0] == text + left_out
 
 
-@pytest.mark.parametrize(
-    ("rule", "problem"),
-    [
+def test_rule_that_does_not_fit_the_records_is_a_problem() -> None:
+    for rule, problem in [
         (
             {"names": ("tex",)},
             "source.tfrecord.keep names 'tex', and no record has that feature; found are boxes, id, image/key, "
             "image/width, text, void",
-        ),
+        ),  # keep
         (
             {"renamed": (("nothing", "x"),)},
             "features names 'columns/nothing', and no record has that feature; found are boxes, id, image/key, "
             "image/width, text, void",
-        ),
+        ),  # rename
         (
             {"renamed": (("id", "text"),)},
             "features 'columns/id' and 'columns/text' both have the key 'text': rename one",
-        ),
-    ],
-    ids=["keep", "rename", "twice"],
-)
-def test_rule_that_does_not_fit_the_records_is_a_problem(rule: dict[str, Any], problem: str) -> None:
-    assert resolve(**rule).problem == problem
+        ),  # twice
+    ]:
+        assert resolve(**rule).problem == problem
 
 
 def test_feature_of_two_kinds_is_a_problem_unless_it_is_left_out() -> None:
@@ -127,9 +123,10 @@ def test_no_record_has_nothing_to_keep() -> None:
     assert resolve([], names=("text",)) == Kept()
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [("image/object/bbox/xmin", True), ("image/segmentation/class/encoded", True), ("image/objects", False)],
-)
-def test_places_in_the_image_are_known_by_their_keys(key: str, expected: bool) -> None:
-    assert kept_features.has_coordinates([TEXT, Feature("x", f"columns/{key}", FLOAT, True)]) == expected
+def test_places_in_the_image_are_known_by_their_keys() -> None:
+    for key, expected in [
+        ("image/object/bbox/xmin", True),
+        ("image/segmentation/class/encoded", True),
+        ("image/objects", False),
+    ]:
+        assert kept_features.has_coordinates([TEXT, Feature("x", f"columns/{key}", FLOAT, True)]) == expected

@@ -12,9 +12,8 @@ from imagebeam.transforms import parse_numbers
 NOT_AN_INTEGER, NOT_FINITE = "is not an integer", "is not a finite number"
 
 
-@pytest.mark.parametrize(
-    ("text", "integer", "number"),
-    [
+def test_parse_number_accepts_only_finite_numbers() -> None:
+    for text, integer, number in [
         ("3", 3, 3.0),
         (" -3 ", -3, -3.0),
         ("+3", 3, 3.0),
@@ -50,17 +49,14 @@ NOT_AN_INTEGER, NOT_FINITE = "is not an integer", "is not a finite number"
         ("", NOT_AN_INTEGER, NOT_FINITE),
         (".", NOT_AN_INTEGER, NOT_FINITE),
         ("True", NOT_AN_INTEGER, NOT_FINITE),
-    ],
-    ids=lambda value: ascii(value)[:20],
-)
-def test_parse_number_accepts_only_finite_numbers(text: str, integer: int | str, number: float | str) -> None:
-    for kind, expected in ((INT64, integer), (FLOAT, number)):
-        if isinstance(expected, str):
-            with pytest.raises(ValueError, match=expected):
-                parse_numbers.parse_number(kind, text)
-        else:
-            parsed = parse_numbers.parse_number(kind, text)
-            assert (parsed, type(parsed)) == (expected, type(expected))
+    ]:
+        for kind, expected in ((INT64, integer), (FLOAT, number)):
+            if isinstance(expected, str):
+                with pytest.raises(ValueError, match=expected):
+                    parse_numbers.parse_number(kind, text)
+            else:
+                parsed = parse_numbers.parse_number(kind, text)
+                assert (parsed, type(parsed)) == (expected, type(expected))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70))
@@ -75,11 +71,11 @@ def test_parse_number_returns_a_storable_number_or_raises(value: float | int) ->
         assert bool(stored) == bool(value)
 
 
-@pytest.mark.parametrize("text", ["3", " -3 ", ".5", "1e3", "nan", "-Infinity", "1_000", "\u0663"], ids=ascii)
-def test_is_number_takes_any_notation(text: str) -> None:
-    assert parse_numbers.is_number(text)
+def test_is_number_takes_any_notation() -> None:
+    for text in ["3", " -3 ", ".5", "1e3", "nan", "-Infinity", "1_000", "\u0663"]:
+        assert parse_numbers.is_number(text)
 
 
-@pytest.mark.parametrize("text", ["", ".", "1,5", "0x10", "1st", "pixel0", "28x28", "True"])
-def test_is_number_takes_no_name_of_a_column(text: str) -> None:
-    assert not parse_numbers.is_number(text)
+def test_is_number_takes_no_name_of_a_column() -> None:
+    for text in ["", ".", "1,5", "0x10", "1st", "pixel0", "28x28", "True"]:
+        assert not parse_numbers.is_number(text)

@@ -66,21 +66,16 @@ def pickled_batches(add_steps: AddSteps) -> list[str]:
     return [label for (label, one), (_, other) in batches if coder_of(one) != coder_of(other)]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        pytest.param({}, id="split-by-hash"),
-        pytest.param({"split": SHARES}, id="stratified"),
-        pytest.param({"label": GROUPS, "split": SHARES | {"group": "one"}}, id="stratified-groups"),
-        pytest.param({"output": {"uri": "/nowhere", "shuffle": "none"}}, id="in-the-order-of-the-listing"),
-        pytest.param({"duplicates": {"exact": "drop"}}, id="drops-duplicates"),
-        pytest.param({"snapshot": UPDATE}, id="update"),
-    ],
-)
-def test_graph_of_a_conversion_without_type_checks_packs_batches_by_their_coder(
-    folder: pathlib.Path, fields: dict[str, Any]
-) -> None:
-    assert pickled_batches(steps_of(folder, fields)) == []
+def test_graph_of_a_conversion_without_type_checks_packs_batches_by_their_coder(folder: pathlib.Path) -> None:
+    for fields in [
+        {},  # split-by-hash
+        {"split": SHARES},  # stratified
+        {"label": GROUPS, "split": SHARES | {"group": "one"}},  # stratified-groups
+        {"output": {"uri": "/nowhere", "shuffle": "none"}},  # in-the-order-of-the-listing
+        {"duplicates": {"exact": "drop"}},  # drops-duplicates
+        {"snapshot": UPDATE},  # update
+    ]:
+        assert pickled_batches(steps_of(folder, fields)) == []
 
 
 def test_graph_of_a_compaction_without_type_checks_packs_batches_by_their_coder() -> None:

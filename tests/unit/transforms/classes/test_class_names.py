@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,9 +10,8 @@ from imagebeam.transforms.classes import class_names
 NUMBERS = st.integers(-(10**12), 10**12)
 
 
-@pytest.mark.parametrize(
-    ("cell", "name"),
-    [
+def test_spell_strips_cells_and_writes_whole_numbers_in_one_way() -> None:
+    for cell, name in [
         ("cat", "cat"),
         (" cat\t", "cat"),
         ("Cat", "Cat"),
@@ -32,12 +29,9 @@ NUMBERS = st.integers(-(10**12), 10**12)
         ("\u0661.0", "\u0661.0"),
         ("", ""),
         ("9" * 5000 + ".0", "9" * 5000),
-    ],
-    ids=lambda value: ascii(value)[:20],
-)
-def test_spell_strips_cells_and_writes_whole_numbers_in_one_way(cell: str, name: str) -> None:
-    assert class_names.spell(cell) == name
-    assert class_names.spell(name) == name
+    ]:
+        assert class_names.spell(cell) == name
+        assert class_names.spell(name) == name
 
 
 @given(NUMBERS)
@@ -61,73 +55,60 @@ def test_names_of_one_number_keep_an_order_of_their_own() -> None:
     assert class_names.sort_names(["9" * 19, "1"], by_number=True) == ("1", "9" * 19)  # more than int64 holds: text
 
 
-@pytest.mark.parametrize(
-    ("ids", "from_column", "note"),
-    [
-        pytest.param({}, True, None, id="none"),
-        pytest.param({"cat": 0, "2": 1}, True, None, id="text"),
-        pytest.param({"0": 0, "1": 1, "2": 2}, True, None, id="the-same"),
-        pytest.param({"1": 1, "2": 2}, True, None, id="the-same-from-1"),
-        pytest.param(
+def test_note_on_numbers_names_the_ids_that_are_not_the_numbers() -> None:
+    for ids, from_column, note in [
+        ({}, True, None),  # none
+        ({"cat": 0, "2": 1}, True, None),  # text
+        ({"0": 0, "1": 1, "2": 2}, True, None),  # the-same
+        ({"1": 1, "2": 2}, True, None),  # the-same-from-1
+        (
             {"2": 0, "10": 1, "30": 2},
             True,
             "the classes are numbers, and 3 of 3 get another number as their id: 2 -> 0, 10 -> 1, 30 -> 2; "
             "label.type: int keeps the numbers",
-            id="gaps",
-        ),
-        pytest.param(
+        ),  # gaps
+        (
             {"1": 0, "2": 1},
             True,
             "the classes are numbers, and 2 of 2 get another number as their id: 1 -> 0, 2 -> 1; "
             "label.base: 1 stores ids from 1, which imagebeam's reader counts from 0; label.type: int keeps "
             "the numbers",
-            id="from-1",
-        ),
-        pytest.param(
+        ),  # from-1
+        (
             {str(number): number - (number > 3) for number in range(2000) if number != 3},
             True,
             "the classes are numbers, and 1,996 of 1,999 get another number as their id: 4 -> 3, 5 -> 4, 6 -> 5, "
             "7 -> 6, 8 -> 7, ...; label.type: int keeps the numbers",
-            id="many",
-        ),
-        pytest.param(
+        ),  # many
+        (
             {"0": 0, "10": 1, "2": 2},
             False,
             "the classes are numbers, and 1 of 3 get another number as their id: 10 -> 1; names of folders and files "
             "sort as text; label.vocabulary gives another order",
-            id="folders",
-        ),
-    ],
-)
-def test_note_on_numbers_names_the_ids_that_are_not_the_numbers(
-    ids: Mapping[str, int], from_column: bool, note: str | None
-) -> None:
-    assert class_names.note_on_numbers(ids, from_column) == note
+        ),  # folders
+    ]:
+        assert class_names.note_on_numbers(ids, from_column) == note
 
 
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        pytest.param(["cat", "dog", "cats"], None, id="none"),
-        pytest.param(["Cat", "cat ", "cat", "dog"], "'Cat' and 'cat' and 'cat '", id="case-and-spaces"),
-        pytest.param(["guinea  pig", "guinea pig"], "'guinea  pig' and 'guinea pig'", id="spaces-inside"),
-        pytest.param(["cafe\u0301", "caf\u00e9"], "'cafe\u0301' and 'caf\u00e9'", id="decomposed"),
-        pytest.param(["7", "007", "70"], "'007' and '7'", id="zeros"),
-        pytest.param(["0", "00"], "'0' and '00'", id="zero"),
-        pytest.param(
+def test_note_on_near_equals_names_them() -> None:
+    for names, found in [
+        (["cat", "dog", "cats"], None),  # none
+        (["Cat", "cat ", "cat", "dog"], "'Cat' and 'cat' and 'cat '"),  # case-and-spaces
+        (["guinea  pig", "guinea pig"], "'guinea  pig' and 'guinea pig'"),  # spaces-inside
+        (["cafe\u0301", "caf\u00e9"], "'cafe\u0301' and 'caf\u00e9'"),  # decomposed
+        (["7", "007", "70"], "'007' and '7'"),  # zeros
+        (["0", "00"], "'0' and '00'"),  # zero
+        (
             [each for letter in "abcdefg" for each in (letter, letter.upper())],
             "'A' and 'a'; 'B' and 'b'; 'C' and 'c'; 'D' and 'd'; 'E' and 'e'; ...",
-            id="many",
-        ),
-    ],
-)
-def test_note_on_near_equals_names_them(names: list[str], found: str | None) -> None:
-    note = class_names.note_on_near_equals(names)
-    if found is None:
-        assert note is None
-    else:
-        expected = f"classes whose names are nearly equal: {found}: each is a class of its own; where one class is"
-        assert note is not None and note.startswith(expected)
+        ),  # many
+    ]:
+        note = class_names.note_on_near_equals(names)
+        if found is None:
+            assert note is None
+        else:
+            expected = f"classes whose names are nearly equal: {found}: each is a class of its own; where one class is"
+            assert note is not None and note.startswith(expected)
 
 
 def test_notes_on_missing_name_the_classes_that_a_split_has_not() -> None:

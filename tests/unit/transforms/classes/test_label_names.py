@@ -34,20 +34,6 @@ def content_of(names: LabelNames | StagedNames) -> tuple[object, object, object]
     return names.vocabulary, list(names.texts.items()), names.lists
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(NAMES, id="all"),
-        pytest.param(LabelNames(), id="none"),
-        pytest.param(LabelNames((), {"b": "1", "a": "2"}), id="order-of-texts"),
-    ],
-)
-def test_staged_names_arrive_unchanged(tmp_path: pathlib.Path, names: LabelNames) -> None:
-    staged = StagedNames(str(tmp_path / "control" / "names.json"), names)
-    staged.write()
-    assert content_of(unpickled(staged)) == content_of(names)
-
-
 texts = st.text(max_size=5)
 
 
@@ -104,8 +90,3 @@ def test_names_that_cannot_be_written_are_an_error_before_the_job(tmp_path: path
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.ConfigError, match="the names of the label files cannot be written to"):
         StagedNames(str(tmp_path / "file" / "names.json"), NAMES).write()
-
-
-def test_short_names_write_and_remove_nothing() -> None:
-    NAMES.write()
-    NAMES.remove()

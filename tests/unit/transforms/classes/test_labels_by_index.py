@@ -18,37 +18,32 @@ def ref(key: str) -> ImageRef:
     return ImageRef(key, f"/data/{key}")
 
 
-@pytest.mark.parametrize(
-    ("key", "number"),
-    [
-        pytest.param("val/ILSVRC2012_val_00000293.JPEG", 293, id="imagenet"),
-        pytest.param("val/7.jpg", 7, id="alone"),
-        pytest.param("val/a.7.jpg", 7, id="behind-a-dot"),
-        pytest.param("val7/a.jpg", 0, id="in-the-folder"),
-        pytest.param("val/7a.jpg", 0, id="not-at-the-end"),
-        pytest.param("val/7", 0, id="no-extension"),
-        pytest.param("val/٣.jpg", 0, id="other-digits"),
-        pytest.param("1" * 30 + ".jpg", int("1" * 18), id="far-too-long"),
-    ],
-)
-def test_number_of_a_name_stands_before_its_extension(key: str, number: int) -> None:
-    assert label_names.number_of(key) == number
+def test_number_of_a_name_stands_before_its_extension() -> None:
+    for key, number in [
+        ("val/ILSVRC2012_val_00000293.JPEG", 293),  # imagenet
+        ("val/7.jpg", 7),  # alone
+        ("val/a.7.jpg", 7),  # behind-a-dot
+        ("val7/a.jpg", 0),  # in-the-folder
+        ("val/7a.jpg", 0),  # not-at-the-end
+        ("val/7", 0),  # no-extension
+        ("val/٣.jpg", 0),  # other-digits
+        ("1" * 30 + ".jpg", int("1" * 18)),  # far-too-long
+    ]:
+        assert label_names.number_of(key) == number
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"), [("val/x_1.JPEG", "cat"), ("val/x_02.JPEG", "dog"), ("val/dog/x_1.JPEG", "dog")]
-)
-def test_rule_takes_the_line_of_the_number_for_images_directly_in_the_folder(key: str, expected: str) -> None:
-    assert RULE.apply(ref(key)).label == expected
+def test_rule_takes_the_line_of_the_number_for_images_directly_in_the_folder() -> None:
+    for key, expected in [("val/x_1.JPEG", "cat"), ("val/x_02.JPEG", "dog"), ("val/dog/x_1.JPEG", "dog")]:
+        assert RULE.apply(ref(key)).label == expected
 
 
-@pytest.mark.parametrize("name", ["x_0.JPEG", "x_4.JPEG", "x.JPEG"])
-def test_rule_has_no_label_for_another_number(name: str) -> None:
-    with pytest.raises(
-        label_rule.LabelError, match=r"ends in no number from 1 to 3, the lines of label\.lists"
-    ) as raised:
-        RULE.apply(ref(f"val/{name}"))
-    assert raised.value.reason is Reason.NO_LABEL
+def test_rule_has_no_label_for_another_number() -> None:
+    for name in ["x_0.JPEG", "x_4.JPEG", "x.JPEG"]:
+        with pytest.raises(
+            label_rule.LabelError, match=r"ends in no number from 1 to 3, the lines of label\.lists"
+        ) as raised:
+            RULE.apply(ref(f"val/{name}"))
+        assert raised.value.reason is Reason.NO_LABEL
 
 
 def survey(num_images: int = 3, highest: int = 3, folder_labels: tuple[str, ...] = ("cat", "dog", "owl")) -> ListSurvey:
@@ -56,46 +51,37 @@ def survey(num_images: int = 3, highest: int = 3, folder_labels: tuple[str, ...]
     return ListSurvey({"val": use}, frozenset(folder_labels))
 
 
-@pytest.mark.parametrize(
-    ("found", "has_vocabulary"),
-    [
-        pytest.param(label_names.NO_LISTS, False, id="no-lists"),
-        pytest.param(survey(), False, id="fits"),
-        pytest.param(survey(num_images=2), False, id="one-missing-in-between"),
-        pytest.param(survey(folder_labels=("owl",)), True, id="the-vocabulary-decides"),
-        pytest.param(survey(folder_labels=()), False, id="nothing-to-compare-with"),
-    ],
-)
-def test_lists_that_fit_are_no_problem(found: ListSurvey, has_vocabulary: bool) -> None:
-    assert found.find_problem(has_vocabulary) is None
+def test_lists_that_fit_are_no_problem() -> None:
+    for found, has_vocabulary in [
+        (label_names.NO_LISTS, False),  # no-lists
+        (survey(), False),  # fits
+        (survey(num_images=2), False),  # one-missing-in-between
+        (survey(folder_labels=("owl",)), True),  # the-vocabulary-decides
+        (survey(folder_labels=()), False),  # nothing-to-compare-with
+    ]:
+        assert found.find_problem(has_vocabulary) is None
 
 
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [
-        pytest.param(survey(num_images=0, highest=0), "label.lists names the folder 'val', and no image", id="nothing"),
-        pytest.param(survey(highest=4), "has 3 lines, and the 3 images there have numbers up to 4", id="too-few-lines"),
-        pytest.param(survey(highest=2), "has 3 lines, and the 3 images there have numbers up to 2", id="too-many"),
-        pytest.param(survey(num_images=4), "has 3 lines, and the 4 images there have numbers up to 3", id="twice"),
-        pytest.param(
+def test_lists_that_do_not_fit_are_a_problem() -> None:
+    for found, message in [
+        (survey(num_images=0, highest=0), "label.lists names the folder 'val', and no image"),  # nothing
+        (survey(highest=4), "has 3 lines, and the 3 images there have numbers up to 4"),  # too-few-lines
+        (survey(highest=2), "has 3 lines, and the 3 images there have numbers up to 2"),  # too-many
+        (survey(num_images=4), "has 3 lines, and the 4 images there have numbers up to 3"),  # twice
+        (
             survey(folder_labels=("cat", "owl")),
             "label.lists: 1 of the 2 labels in the list for 'val' are the name of no folder with images, "
             "the first is 'dog'; give a list of folders' names, or all classes in label.vocabulary",
-            id="no-folder",
-        ),
-    ],
-)
-def test_lists_that_do_not_fit_are_a_problem(found: ListSurvey, message: str) -> None:
-    problem = found.find_problem(has_vocabulary=False)
-    assert problem is not None
-    assert message in problem
+        ),  # no-folder
+    ]:
+        problem = found.find_problem(has_vocabulary=False)
+        assert problem is not None
+        assert message in problem
 
 
 def test_missing_images_are_noted() -> None:
     assert survey().notes == []
-    assert survey(num_images=1).notes == [
-        "of the 3 images that label.lists has labels for in 'val', 2 are not there",
-    ]
+    assert survey(num_images=1).notes == ["of the 3 images that label.lists has labels for in 'val', 2 are not there"]
 
 
 def test_survey_is_the_same_however_the_images_are_divided() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -74,28 +73,6 @@ def test_moments_are_exact_and_rounded_once(column: Any) -> None:
     assert (moments.variance == 0) == (len(set(values)) < 2)
 
 
-def test_moments_are_numpys_to_rounding() -> None:
-    column = np.random.default_rng(1).lognormal(3, 2, 5000).astype(np.float32)
-    moments = Moments().merge(analyze_values.sum_up(part) for part in np.array_split(column, 7))
-    np.testing.assert_allclose(moments.mean, column.astype(np.float64).mean(), rtol=1e-13)
-    np.testing.assert_allclose(moments.variance, column.astype(np.float64).var(), rtol=1e-13)
-
-
-@pytest.mark.parametrize(
-    ("column", "expected"),
-    [
-        pytest.param([], (0.0, 0.0), id="empty"),
-        pytest.param([0.1], (float(np.float32(0.1)), 0.0), id="one-value"),
-        pytest.param([0.1] * 200, (float(np.float32(0.1)), 0.0), id="all-equal"),
-        pytest.param([1.0, 3.0], (2.0, 1.0), id="two-values"),
-        pytest.param([LARGEST, -LARGEST], (0.0, LARGEST**2), id="largest"),
-    ],
-)
-def test_moments_of_a_few_values(column: list[float], expected: tuple[float, float]) -> None:
-    moments = analyze_values.sum_up(np.array(column, np.float32))
-    assert (moments.mean, moments.variance) == expected
-
-
 # --- quantiles -------------------------------------------------------------------------------------------------------
 
 
@@ -121,20 +98,6 @@ def test_boundaries_are_values_of_a_rank_for_any_order_and_parts(
     assert quantiles(parts, num_quantiles) == [ordered[rank] for rank in ranks]
 
 
-@pytest.mark.parametrize(
-    ("column", "expected"),
-    [
-        pytest.param([], [], id="empty"),
-        pytest.param([5.0], [5.0, 5.0, 5.0], id="one-value"),
-        pytest.param([5.0] * 300, [5.0, 5.0, 5.0], id="all-equal"),
-        pytest.param([-1.0, -0.0, 0.0, 1.0], [0.0, 0.0, 1.0], id="two-zeros"),
-        pytest.param([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [2.0, 5.0, 7.0], id="not-divisible"),
-    ],
-)
-def test_boundaries_of_a_few_values(column: list[float], expected: list[float]) -> None:
-    assert quantiles([np.array(column, np.float32)], 4) == expected
-
-
 def test_counts_stay_small_and_exact_however_often_a_value_occurs() -> None:
     often = {7: analyze_values.count_ordinals(np.full(300, 7 << 16, np.uint32))[7]}
     assert list(map(len, often[7])) == [2, 2]
@@ -144,10 +107,3 @@ def test_counts_stay_small_and_exact_however_often_a_value_occurs() -> None:
 
 
 # --- values without an order -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_value_that_is_not_finite_is_an_error_that_names_it_and_its_column(value: str) -> None:
-    with pytest.raises(ValueError, match=f"column 'age' holds {value}; expected finite numbers: correct the value, or"):
-        analyze_values.check_finite(np.array([1, float(value)], np.float32), "age")
-    analyze_values.check_finite(np.array([1, 2], np.int64), "age")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
-import pytest
 
 from imagebeam import features
 from imagebeam.transforms import elements
@@ -58,20 +57,12 @@ def test_applied_runs_keep_their_ranks_and_come_in_batches_of_one_size() -> None
     assert [(ref.key, ref.columns[1]) for ref in found] == [(str(i), 2.0 * i) for i in range(2500)]
 
 
-def test_shard_without_references_stays_one() -> None:
-    apply = transform_columns._ApplyFn([AGE])
-    apply._saved = Doubled()  # type: ignore[assignment]
-    assert list(apply.process((("train", 0), [(7, b"")]), "/nowhere")) == [(("train", 0), [(7, b"")])]
-
-
-@pytest.mark.parametrize(
-    ("split", "expected"),
-    [("train", 1), ("test", 0), (None, 1)],
-    ids=["analysed", "another", "all"],
-)
-def test_values_are_taken_of_the_analysed_split_alone(split: str | None, expected: int) -> None:
-    taken = list(transform_columns._TakeValuesFn([CITY, AGE], split).process((("train", 0), [packed(make_refs(2))])))
-    assert taken == [[(b"x", b"x"), (0.0, 1.0)]][:expected]
+def test_values_are_taken_of_the_analysed_split_alone() -> None:
+    for split, expected in [("train", 1), ("test", 0), (None, 1)]:
+        taken = list(
+            transform_columns._TakeValuesFn([CITY, AGE], split).process((("train", 0), [packed(make_refs(2))]))
+        )
+        assert taken == [[(b"x", b"x"), (0.0, 1.0)]][:expected]
 
 
 def test_values_of_a_shard_come_in_batches() -> None:

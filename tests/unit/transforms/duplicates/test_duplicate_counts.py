@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from imagebeam import errors
 from imagebeam.transforms.duplicates import duplicate_counts
 from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
@@ -34,19 +32,16 @@ def test_counts_of_all_files_are_added_up() -> None:
     assert duplicate_counts.describe(counts["near"]) == "2 images (train of test 2)"
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        pytest.param(OFF, {}, id="off"),
-        pytest.param(DuplicateSettings("report"), {"exact": {}}, id="exact"),
-        pytest.param(DuplicateSettings("drop", "fail"), {"exact": {}, "near": {}}, id="both"),
-    ],
-)
-def test_kind_without_duplicates_has_an_empty_mapping(settings: DuplicateSettings, expected: object) -> None:
-    counts = duplicate_counts.count(settings, ())
-    assert counts == expected
-    assert all(duplicate_counts.describe(by_split) == "0 images" for by_split in counts.values())
-    assert duplicate_counts.find_refusal(settings, counts) is None
+def test_kind_without_duplicates_has_an_empty_mapping() -> None:
+    for settings, expected in [
+        (OFF, {}),  # off
+        (DuplicateSettings("report"), {"exact": {}}),  # exact
+        (DuplicateSettings("drop", "fail"), {"exact": {}, "near": {}}),  # both
+    ]:
+        counts = duplicate_counts.count(settings, ())
+        assert counts == expected
+        assert all(duplicate_counts.describe(by_split) == "0 images" for by_split in counts.values())
+        assert duplicate_counts.find_refusal(settings, counts) is None
 
 
 def test_refusal_names_leaks_between_splits_first() -> None:

@@ -5,7 +5,6 @@ import random
 from collections.abc import Sequence
 
 import apache_beam as beam
-import pytest
 from apache_beam.options import pipeline_options
 from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
@@ -101,32 +100,24 @@ def check(images: Sequence[HashedImage], settings: DuplicateSettings, size: int 
         assert_that(packed | find_duplicates.FindDuplicates(settings), compare)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param(REPORT_BOTH, id="both"),
-        pytest.param(DuplicateSettings("drop"), id="exact"),
-        pytest.param(DuplicateSettings(near="fail", near_distance=0), id="near-0"),
-        pytest.param(
-            DuplicateSettings(near="drop", near_distance=3, keep_in=("validation", "train")), id="near-3-order"
-        ),
-        pytest.param(DuplicateSettings("fail", "report", 6, ("train",)), id="both-6-train-first"),
-    ],
-)
-def test_join_finds_what_comparing_all_pairs_finds(settings: DuplicateSettings) -> None:
-    images = crowd(7)
-    assert find_plainly(images, settings)
-    check(images, settings)
+def test_join_finds_what_comparing_all_pairs_finds() -> None:
+    for settings in [
+        REPORT_BOTH,  # both
+        DuplicateSettings("drop"),  # exact
+        DuplicateSettings(near="fail", near_distance=0),  # near-0
+        DuplicateSettings(near="drop", near_distance=3, keep_in=("validation", "train")),  # near-3-order
+        DuplicateSettings("fail", "report", 6, ("train",)),  # both-6-train-first
+    ]:
+        images = crowd(7)
+        assert find_plainly(images, settings)
+        check(images, settings)
 
 
-@pytest.mark.parametrize(
-    ("seed", "size", "bundle_repeat"),
-    [pytest.param(1, 7, 0, id="small-blocks"), pytest.param(2, 1000, 2, id="repeated")],
-)
-def test_order_of_the_input_and_bundles_do_not_matter(seed: int, size: int, bundle_repeat: int) -> None:
-    images = crowd(11, 200)
-    random.Random(seed).shuffle(images)
-    check(images, REPORT_BOTH, size, bundle_repeat)
+def test_order_of_the_input_and_bundles_do_not_matter() -> None:
+    for seed, size, bundle_repeat in [(1, 7, 0), (2, 1000, 2)]:
+        images = crowd(11, 200)
+        random.Random(seed).shuffle(images)
+        check(images, REPORT_BOTH, size, bundle_repeat)
 
 
 def test_many_black_images_make_a_row_each() -> None:
@@ -141,22 +132,17 @@ def test_nothing_is_found_among_different_images() -> None:
     check([], REPORT_BOTH)
 
 
-@pytest.mark.parametrize(
-    ("splits", "keep_in", "stays"),
-    [
-        pytest.param(("train", "test"), (), "test", id="test-before-train"),
-        pytest.param(("train2012", "val"), (), "val", id="name-begins-with-train"),
-        pytest.param(("train", "test"), ("train",), "train", id="as-configured"),
-        pytest.param(("test", "validation"), ("validation", "test"), "validation", id="in-the-order-of-the-config"),
-        pytest.param(("validation", "test"), (), "validation", id="otherwise-the-key"),
-    ],
-)
-def test_split_and_then_key_decide_which_image_stays(
-    splits: tuple[str, str], keep_in: tuple[str, ...], stays: str
-) -> None:
-    settings = DuplicateSettings("drop", keep_in=keep_in)
-    images = [image(key, 1, split=split) for key, split in zip("ab", splits)]
-    assert min(images, key=settings.order_of).split == stays
-    near = min(images, key=settings.rank_of)
-    assert near.split == stays or settings.place_of_split(splits[0]) == settings.place_of_split(splits[1])
-    assert all(0 <= settings.rank_of(each) < 1 << 64 for each in images)
+def test_split_and_then_key_decide_which_image_stays() -> None:
+    for splits, keep_in, stays in [
+        (("train", "test"), (), "test"),  # test-before-train
+        (("train2012", "val"), (), "val"),  # name-begins-with-train
+        (("train", "test"), ("train",), "train"),  # as-configured
+        (("test", "validation"), ("validation", "test"), "validation"),  # in-the-order-of-the-config
+        (("validation", "test"), (), "validation"),  # otherwise-the-key
+    ]:
+        settings = DuplicateSettings("drop", keep_in=keep_in)
+        images = [image(key, 1, split=split) for key, split in zip("ab", splits)]
+        assert min(images, key=settings.order_of).split == stays
+        near = min(images, key=settings.rank_of)
+        assert near.split == stays or settings.place_of_split(splits[0]) == settings.place_of_split(splits[1])
+        assert all(0 <= settings.rank_of(each) < 1 << 64 for each in images)

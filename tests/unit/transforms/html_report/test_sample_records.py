@@ -50,13 +50,6 @@ def test_places_are_different_living_records(
         assert not set(place.indexes) & set(removed.get(place.shard.name, ()))
 
 
-def test_places_of_a_small_split_are_all_of_it() -> None:
-    split = catalog_lib.Split((shard("a", 3), shard("b", 20)))
-    places = sample_records.pick_places(split, 24, True, True, {})
-    found = sorted((place.shard.name, index) for place in places for index in place.indexes)
-    assert len(found) >= 20 and found[0] == ("a", 0)
-
-
 def values(number: int) -> dict[str, Any]:
     return written.jpeg_values(number)
 

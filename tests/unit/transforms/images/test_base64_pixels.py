@@ -18,10 +18,10 @@ def test_both_alphabets_are_decoded_and_measured(data: bytes) -> None:
         assert structure.base64_size(encoded) == len(data)
 
 
-@pytest.mark.parametrize("data", [b"abc", b"ab cd===", b"\xff\xd8\xff\xe0", b"ab=c"])
-def test_other_bytes_are_corrupt(data: bytes) -> None:
-    with pytest.raises(checked_image.BadImageError, match=r"no base64 .*, which source.tfrecord.base64 says"):
-        structure.decode_base64(data)
+def test_other_bytes_are_corrupt() -> None:
+    for data in [b"abc", b"ab cd===", b"\xff\xd8\xff\xe0", b"ab=c"]:
+        with pytest.raises(checked_image.BadImageError, match=r"no base64 .*, which source.tfrecord.base64 says"):
+            structure.decode_base64(data)
 
 
 def test_pixels_of_any_shape_are_prepared_by_the_expected_size() -> None:

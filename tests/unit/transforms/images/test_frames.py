@@ -57,47 +57,51 @@ ANIMATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ANIMATIONS)
-def test_each_frame_is_the_picture_that_pillow_composes(name: str) -> None:
-    kind, options = ANIMATIONS[name]
-    data = animations.save(FRAMES, kind, **options)
-    images = whole(data)
-    expected = animations.shown(data)
-    assert len(images) == len(expected) == 5
-    for image, picture in zip(images, expected):
-        assert np.array_equal(animations.pixels_of(image.data), picture)
-        assert (image.format, image.height, image.width) == ("png", 16, 24)
-        assert image.reencoded == {"apng": "png frame"}.get(kind, f"{kind} to png")
-    assert len({image.data for image in images}) == 5
+def test_each_frame_is_the_picture_that_pillow_composes() -> None:
+    for name in ANIMATIONS:
+        kind, options = ANIMATIONS[name]
+        data = animations.save(FRAMES, kind, **options)
+        images = whole(data)
+        expected = animations.shown(data)
+        assert len(images) == len(expected) == 5
+        for image, picture in zip(images, expected):
+            assert np.array_equal(animations.pixels_of(image.data), picture)
+            assert (image.format, image.height, image.width) == ("png", 16, 24)
+            assert image.reencoded == {"apng": "png frame"}.get(kind, f"{kind} to png")
+        assert len({image.data for image in images}) == 5
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"), [("webp", {"lossless": False, "quality": 90}), ("avif", {}), ("tiff", {"compression": "jpeg"})]
-)
-def test_frame_that_was_compressed_with_loss_becomes_a_jpeg(kind: str, options: dict[str, Any]) -> None:
-    data = animations.save([pictures.photo(48, 32), pictures.photo(48, 32).rotate(180)], kind, **options)
-    for image, picture in zip(whole(data), animations.shown(data), strict=True):
-        assert (image.format, image.reencoded) == ("jpeg", f"{kind} to jpeg")
-        assert pictures.psnr(animations.pixels_of(image.data), picture) > 30
+def test_frame_that_was_compressed_with_loss_becomes_a_jpeg() -> None:
+    for kind, options in [
+        ("webp", {"lossless": False, "quality": 90}),
+        ("avif", {}),
+        ("tiff", {"compression": "jpeg"}),
+    ]:
+        data = animations.save([pictures.photo(48, 32), pictures.photo(48, 32).rotate(180)], kind, **options)
+        for image, picture in zip(whole(data), animations.shown(data), strict=True):
+            assert (image.format, image.reencoded) == ("jpeg", f"{kind} to jpeg")
+            assert pictures.psnr(animations.pixels_of(image.data), picture) > 30
 
 
-@pytest.mark.parametrize("encode", ["jpeg", "png", "webp", "raw"])
-def test_frames_are_changed_as_a_still_picture_is(encode: str) -> None:
-    frames = [frame.convert("RGB") for frame in FRAMES]
-    policy = ImagePolicy(frames="each", encode=encode, color="rgb", encoding=Encoding(webp="lossless"), sum_pixels=True)
-    for image, frame in zip(whole(animations.save(frames, "tiff"), policy), frames, strict=True):
-        buffer = io.BytesIO()
-        frame.save(buffer, "TIFF")
-        assert policy.prepare_frames(buffer.getvalue()) is None
-        assert image == policy.prepare(buffer.getvalue())
+def test_frames_are_changed_as_a_still_picture_is() -> None:
+    for encode in ["jpeg", "png", "webp", "raw"]:
+        frames = [frame.convert("RGB") for frame in FRAMES]
+        policy = ImagePolicy(
+            frames="each", encode=encode, color="rgb", encoding=Encoding(webp="lossless"), sum_pixels=True
+        )
+        for image, frame in zip(whole(animations.save(frames, "tiff"), policy), frames, strict=True):
+            buffer = io.BytesIO()
+            frame.save(buffer, "TIFF")
+            assert policy.prepare_frames(buffer.getvalue()) is None
+            assert image == policy.prepare(buffer.getvalue())
 
 
-@pytest.mark.parametrize("kind", animations.SAVED)
-def test_file_of_one_picture_is_no_animation(kind: str) -> None:
-    data = animations.save(FRAMES[:1], kind)
-    assert EACH.prepare_frames(data) is None
-    assert ImagePolicy().prepare_frames(animations.save(FRAMES, kind)) is None
-    assert EACH.prepare(data) == ImagePolicy().prepare(data)
+def test_file_of_one_picture_is_no_animation() -> None:
+    for kind in animations.SAVED:
+        data = animations.save(FRAMES[:1], kind)
+        assert EACH.prepare_frames(data) is None
+        assert ImagePolicy().prepare_frames(animations.save(FRAMES, kind)) is None
+        assert EACH.prepare(data) == ImagePolicy().prepare(data)
 
 
 def test_phone_s_second_picture_and_the_layers_of_a_psd_are_no_frames() -> None:
@@ -171,37 +175,37 @@ def test_broken_page_is_rejected_alone() -> None:
     assert list(found) == [2] and found[2].startswith("undecodable: frame 2 of 4, counted from 0: Pillow: ")
 
 
-@pytest.mark.parametrize("big", [False, True])
-def test_pages_are_counted_by_the_chain_of_directories(big: bool) -> None:
-    data = animations.save(FRAMES, "tiff", big_tiff=big)
-    assert frame_reader.count_pages(data) == 5
-    reader = frame_reader.FrameReader(data, "tiff")
-    last = reader.seek(4).tag_v2._offset
-    assert frame_reader.count_pages(data[: last + 1]) == 5  # the chain names it
-    assert list(failures(data[: last + 1])) == [4]
+def test_pages_are_counted_by_the_chain_of_directories() -> None:
+    for big in [False, True]:
+        data = animations.save(FRAMES, "tiff", big_tiff=big)
+        assert frame_reader.count_pages(data) == 5
+        reader = frame_reader.FrameReader(data, "tiff")
+        last = reader.seek(4).tag_v2._offset
+        assert frame_reader.count_pages(data[: last + 1]) == 5  # the chain names it
+        assert list(failures(data[: last + 1])) == [4]
 
 
 # --- broken animations -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["gif", "apng"])
-def test_frame_that_is_broken_is_rejected_with_those_drawn_on_it(kind: str) -> None:
-    data = animations.save(FRAMES, kind)
-    if kind == "gif":
-        data = data[: data.index(b"\x2c", len(animations.save(FRAMES[:3], kind))) + 14]
-        (number,) = (failed := failures(data))
-        assert failed[number].startswith(f"undecodable: frame {number} of {number + 1}, counted from 0: Pillow: ")
-        assert len(images_of(data)) == number + 1 >= 3
-        return
-    position = [each for each in range(len(data)) if data[each : each + 4] == b"fdAT"][1]
-    length = int.from_bytes(data[position - 4 : position], "big")
-    broken = encoded_images.overwrite(data, position + 8, b"\xff" * (length - 4))
-    failed = failures(broken, ImagePolicy(frames="each", check="header"))
-    assert list(failed) == [2, 3, 4] and failed[2].startswith("undecodable: frame 2 of 5, counted from 0: Pillow: ")
-    later = "counted from 0: it is drawn on frame 2, which cannot be decoded"
-    assert failed[4] == f"undecodable: frame 4 of 5, {later}"
-    with pytest.raises(checked_image.BadImageError, match=r"^corrupt: the chunk fdAT .* has a wrong CRC"):
-        EACH.prepare_frames(broken)
+def test_frame_that_is_broken_is_rejected_with_those_drawn_on_it() -> None:
+    for kind in ["gif", "apng"]:
+        data = animations.save(FRAMES, kind)
+        if kind == "gif":
+            data = data[: data.index(b"\x2c", len(animations.save(FRAMES[:3], kind))) + 14]
+            (number,) = (failed := failures(data))
+            assert failed[number].startswith(f"undecodable: frame {number} of {number + 1}, counted from 0: Pillow: ")
+            assert len(images_of(data)) == number + 1 >= 3
+            continue
+        position = [each for each in range(len(data)) if data[each : each + 4] == b"fdAT"][1]
+        length = int.from_bytes(data[position - 4 : position], "big")
+        broken = encoded_images.overwrite(data, position + 8, b"\xff" * (length - 4))
+        failed = failures(broken, ImagePolicy(frames="each", check="header"))
+        assert list(failed) == [2, 3, 4] and failed[2].startswith("undecodable: frame 2 of 5, counted from 0: Pillow: ")
+        later = "counted from 0: it is drawn on frame 2, which cannot be decoded"
+        assert failed[4] == f"undecodable: frame 4 of 5, {later}"
+        with pytest.raises(checked_image.BadImageError, match=r"^corrupt: the chunk fdAT .* has a wrong CRC"):
+            EACH.prepare_frames(broken)
 
 
 def test_png_that_announces_more_frames_than_it_has_is_rejected_whole() -> None:
@@ -215,32 +219,29 @@ def test_png_that_announces_more_frames_than_it_has_is_rejected_whole() -> None:
         EACH.prepare_frames(data)
 
 
-@pytest.mark.parametrize("kind", ["webp", "avif"])
-def test_animation_that_is_cut_is_rejected_or_its_last_frames_are(kind: str) -> None:
-    data = animations.save(FRAMES, kind)
-    for end in range(len(data) // 2, len(data) - 1, 7):
-        try:
-            frames = EACH.prepare_frames(data[:end])
-        except checked_image.BadImageError as e:
-            assert e.reason is Reason.UNDECODABLE
-            continue
-        assert frames is not None and frames.count == 5
-        images = list(frames.images)
-        assert len(images) == 5 and isinstance(images[-1], checked_image.BadImageError)
+def test_animation_that_is_cut_is_rejected_or_its_last_frames_are() -> None:
+    for kind in ["webp", "avif"]:
+        data = animations.save(FRAMES, kind)
+        for end in range(len(data) // 2, len(data) - 1, 7):
+            try:
+                frames = EACH.prepare_frames(data[:end])
+            except checked_image.BadImageError as e:
+                assert e.reason is Reason.UNDECODABLE
+                continue
+            assert frames is not None and frames.count == 5
+            images = list(frames.images)
+            assert len(images) == 5 and isinstance(images[-1], checked_image.BadImageError)
 
 
-@pytest.mark.parametrize(
-    ("limits", "match"),
-    [
+def test_animation_beyond_a_limit_is_rejected_whole() -> None:
+    for limits, match in [
         (Limits(max_frames=4), r"^too_large: 5 frames, image\.limits\.max_frames is 4$"),
         (Limits(max_side=23), r"^too_large: 16 x 24 pixels, image\.limits\.max_side is 23$"),
         (Limits(max_bytes=10), r"^too_large: [\d,]+ bytes, image\.limits\.max_bytes is 10$"),
-    ],
-)
-@pytest.mark.parametrize("kind", ["gif", "webp", "apng", "avif"])
-def test_animation_beyond_a_limit_is_rejected_whole(kind: str, limits: Limits, match: str) -> None:
-    with pytest.raises(checked_image.BadImageError, match=match):
-        ImagePolicy(frames="each", limits=limits).prepare_frames(animations.save(FRAMES, kind))
+    ]:
+        for kind in ["gif", "webp", "apng", "avif"]:
+            with pytest.raises(checked_image.BadImageError, match=match):
+                ImagePolicy(frames="each", limits=limits).prepare_frames(animations.save(FRAMES, kind))
 
 
 @pytest.mark.parametrize("kind", ["gif", "webp", "apng", "avif", "tiff"])

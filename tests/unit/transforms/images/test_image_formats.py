@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import pytest
-
 from imagebeam.transforms.images import image_formats, png_structure
 from tests import encoded_images
 
 
-@pytest.mark.parametrize(
-    ("image_format", "expected"),
-    [
+def test_sniff_format_of_what_pillow_writes() -> None:
+    for image_format, expected in [
         ("GIF", "gif"),
         ("BMP", "bmp"),
         ("WEBP", "webp"),
@@ -16,16 +13,17 @@ from tests import encoded_images
         ("ICO", "ico"),
         ("PPM", "ppm"),
         ("AVIF", "avif"),
-    ],
-)
-def test_sniff_format_of_what_pillow_writes(image_format: str, expected: str) -> None:
-    data = encoded_images.encode(image_format)
-    assert image_formats.sniff_format(data) == image_formats.sniff_format(data[: image_formats.SNIFF_BYTES]) == expected
+    ]:
+        data = encoded_images.encode(image_format)
+        assert (
+            image_formats.sniff_format(data)
+            == image_formats.sniff_format(data[: image_formats.SNIFF_BYTES])
+            == expected
+        )
 
 
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [
+def test_sniff_format_of_first_bytes() -> None:
+    for head, expected in [
         (b"\xff\xd8\xff\xe1", "jpeg"),
         (png_structure.SIGNATURE, "png"),
         (b"MM\0*", "tiff"),
@@ -51,7 +49,5 @@ def test_sniff_format_of_what_pillow_writes(image_format: str, expected: str) ->
         (b"\0\0\0\x18ftypisom\0\0\2\0isommp42", None),
         (b"\0\0\2\0\0\0\0\0", None),
         (b"x" * 31 + b"\xff\xd8\xff", None),
-    ],
-)
-def test_sniff_format_of_first_bytes(head: bytes, expected: str | None) -> None:
-    assert image_formats.sniff_format(head) == expected
+    ]:
+        assert image_formats.sniff_format(head) == expected

@@ -16,106 +16,80 @@ from tests.image_rejections import assert_rejected
 from tests.pictures import damage, without_segments
 
 JPEG_MIDDLE = (JPEG.index(SOS) + len(JPEG)) // 2
+CORRUPT_JPEGS = {
+    "bytes after a table": (
+        insert(JPEG, JPEG.index(SOF), b"stray"),
+        rf"^5 stray bytes at byte {JPEG.index(SOF)}, after the segment at byte \d+$",
+    ),
+    "no scan": (
+        JPEG[: JPEG.index(SOS)] + EOI,
+        rf"^the end-of-image marker at byte {JPEG.index(SOS)} comes before any scan$",
+    ),
+    "no segment": (b"\xff\xd8" + EOI, "comes before any scan"),
+    "marker of no segment": (insert(JPEG, 2, b"\xff\x01"), "^illegal marker FF 01 at byte 2$"),
+    "second start": (insert(JPEG, 20, b"\xff\xd8"), "^illegal marker FF D8 at byte 20$"),
+    "scan overwritten": (overwrite(JPEG, JPEG_MIDDLE, b"\xff\x05"), f"^illegal marker FF 05 at byte {JPEG_MIDDLE}$"),
+    "scan overwritten with a frame": (overwrite(JPEG, JPEG_MIDDLE, b"\xff\xc3"), "illegal marker FF C3"),
+    "scan overwritten with a comment": (
+        overwrite(JPEG, JPEG_MIDDLE, b"\xff\xfe\0\4ab"),
+        rf"stray bytes at byte {JPEG_MIDDLE + 6}, after the segment at byte {JPEG_MIDDLE}$",
+    ),
+    "scan overwritten with long metadata": (
+        overwrite(JPEG, JPEG_MIDDLE, b"\xff\xe5\xff\xf0"),
+        rf"^the segment FF E5 at byte {JPEG_MIDDLE}, of 65520 bytes, spans the end of image$",
+    ),
+    "no frame": (without(JPEG, SOF, DHT), r"^the scan at byte \d+ has no frame header$"),
+    "no quantization": (
+        without(JPEG, DQT, SOF),
+        r"^the scan at byte \d+ needs quantization table 0, which no segment before it holds$",
+    ),
+    "quantization table that is not there": (
+        overwrite(JPEG, JPEG.index(SOF) + 12, b"\3"),
+        rf"^the scan at byte {JPEG.index(SOS)} needs quantization table 3, which no segment before it holds$",
+    ),
+    "progressive without huffman tables": (
+        without_segments(JPEGS["progressive"], 0xC4),
+        r"^the scan at byte \d+ needs Huffman table 0 for DC, which no segment before it holds$",
+    ),
+    "huffman table that is not there": (
+        overwrite(JPEG, JPEG.index(SOS) + 6, b"\2"),
+        rf"^the scan at byte {JPEG.index(SOS)} needs Huffman table 2 for AC, which no segment before it holds$",
+    ),
+    "component that is not there": (
+        overwrite(JPEG, JPEG.index(SOS) + 7, b"\x55"),
+        rf"^the scan at byte {JPEG.index(SOS)} needs component 85, which is not in the frame header$",
+    ),
+    "component twice": (
+        overwrite(JPEG, JPEG.index(SOS) + 7, b"\1"),
+        rf"^the scan at byte {JPEG.index(SOS)} needs component 1, which it has already$",
+    ),
+    "scan of no components": (
+        overwrite(JPEG, JPEG.index(SOS) + 4, b"\0"),
+        rf"^the scan header at byte {JPEG.index(SOS)} has a wrong length, 12 bytes$",
+    ),
+    "scan header of no bytes": (JPEG[: JPEG.index(SOS)] + b"\xff\xda\0\2", "^the scan header at byte .* 2 bytes$"),
+    "second frame": (insert(JPEG, JPEG.index(SOF), b"\xff\xc0\0\x0b\x08\0\1\0\1\1\1\x11\0"), "second frame"),
+    "huffman table too long": (
+        overwrite(JPEG, JPEG.index(DHT) + 5, b"\xff"),
+        rf"^the tables FF C4 at byte {JPEG.index(DHT)} do not fill their \d+ bytes$",
+    ),
+    "huffman table 4": (overwrite(JPEG, JPEG.index(DHT) + 4, b"\4"), "tables FF C4"),
+    "quantization table of 16 bits": (overwrite(JPEG, JPEG.index(DQT) + 4, b"\x10"), "tables FF DB"),
+    "frame header of 3 bytes": (
+        overwrite(JPEG, JPEG.index(SOF) + 2, b"\0\3"),
+        rf"^the frame header at byte {JPEG.index(SOF)} has a wrong length, 3 bytes$",
+    ),
+    "frame of 4 components": (overwrite(JPEG, JPEG.index(SOF) + 9, b"\4"), "frame header .* 17 bytes"),
+    "height 0": (overwrite(JPEG, JPEG.index(SOF) + 5, b"\0\0"), r"frame header .* says 0 x 23 pixels$"),
+    "width 0": (overwrite(JPEG, JPEG.index(SOF) + 7, b"\0\0"), r"frame header .* says 17 x 0 pixels$"),
+}
 BROKEN_JPEGS = {
+    **{name: (data, Reason.CORRUPT, text) for name, (data, text) in CORRUPT_JPEGS.items()},
     "metadata past the end": (
         overwrite(JPEG, 4, b"\xff\xf0"),
         Reason.TRUNCATED,
         rf"^the segment FF E0 at byte 2 ends at byte 65524, the file has {len(JPEG)} bytes: it was cut short, fetch it",
     ),
-    "bytes after a table": (
-        insert(JPEG, JPEG.index(SOF), b"stray"),
-        Reason.CORRUPT,
-        rf"^5 stray bytes at byte {JPEG.index(SOF)}, after the segment at byte \d+$",
-    ),
-    "no scan": (
-        JPEG[: JPEG.index(SOS)] + EOI,
-        Reason.CORRUPT,
-        rf"^the end-of-image marker at byte {JPEG.index(SOS)} comes before any scan$",
-    ),
-    "no segment": (b"\xff\xd8" + EOI, Reason.CORRUPT, "comes before any scan"),
-    "marker of no segment": (insert(JPEG, 2, b"\xff\x01"), Reason.CORRUPT, "^illegal marker FF 01 at byte 2$"),
-    "second start": (insert(JPEG, 20, b"\xff\xd8"), Reason.CORRUPT, "^illegal marker FF D8 at byte 20$"),
-    "scan overwritten": (
-        overwrite(JPEG, JPEG_MIDDLE, b"\xff\x05"),
-        Reason.CORRUPT,
-        f"^illegal marker FF 05 at byte {JPEG_MIDDLE}$",
-    ),
-    "scan overwritten with a frame": (
-        overwrite(JPEG, JPEG_MIDDLE, b"\xff\xc3"),
-        Reason.CORRUPT,
-        "illegal marker FF C3",
-    ),
-    "scan overwritten with a comment": (
-        overwrite(JPEG, JPEG_MIDDLE, b"\xff\xfe\0\4ab"),
-        Reason.CORRUPT,
-        rf"stray bytes at byte {JPEG_MIDDLE + 6}, after the segment at byte {JPEG_MIDDLE}$",
-    ),
-    "scan overwritten with long metadata": (
-        overwrite(JPEG, JPEG_MIDDLE, b"\xff\xe5\xff\xf0"),
-        Reason.CORRUPT,
-        rf"^the segment FF E5 at byte {JPEG_MIDDLE}, of 65520 bytes, spans the end of image$",
-    ),
-    "no frame": (without(JPEG, SOF, DHT), Reason.CORRUPT, r"^the scan at byte \d+ has no frame header$"),
-    "no quantization": (
-        without(JPEG, DQT, SOF),
-        Reason.CORRUPT,
-        r"^the scan at byte \d+ needs quantization table 0, which no segment before it holds$",
-    ),
-    "quantization table that is not there": (
-        overwrite(JPEG, JPEG.index(SOF) + 12, b"\3"),
-        Reason.CORRUPT,
-        rf"^the scan at byte {JPEG.index(SOS)} needs quantization table 3, which no segment before it holds$",
-    ),
-    "progressive without huffman tables": (
-        without_segments(JPEGS["progressive"], 0xC4),
-        Reason.CORRUPT,
-        r"^the scan at byte \d+ needs Huffman table 0 for DC, which no segment before it holds$",
-    ),
-    "huffman table that is not there": (
-        overwrite(JPEG, JPEG.index(SOS) + 6, b"\2"),
-        Reason.CORRUPT,
-        rf"^the scan at byte {JPEG.index(SOS)} needs Huffman table 2 for AC, which no segment before it holds$",
-    ),
-    "component that is not there": (
-        overwrite(JPEG, JPEG.index(SOS) + 7, b"\x55"),
-        Reason.CORRUPT,
-        rf"^the scan at byte {JPEG.index(SOS)} needs component 85, which is not in the frame header$",
-    ),
-    "component twice": (
-        overwrite(JPEG, JPEG.index(SOS) + 7, b"\1"),
-        Reason.CORRUPT,
-        rf"^the scan at byte {JPEG.index(SOS)} needs component 1, which it has already$",
-    ),
-    "scan of no components": (
-        overwrite(JPEG, JPEG.index(SOS) + 4, b"\0"),
-        Reason.CORRUPT,
-        rf"^the scan header at byte {JPEG.index(SOS)} has a wrong length, 12 bytes$",
-    ),
-    "scan header of no bytes": (
-        JPEG[: JPEG.index(SOS)] + b"\xff\xda\0\2",
-        Reason.CORRUPT,
-        "^the scan header at byte .* 2 bytes$",
-    ),
-    "second frame": (
-        insert(JPEG, JPEG.index(SOF), b"\xff\xc0\0\x0b\x08\0\1\0\1\1\1\x11\0"),
-        Reason.CORRUPT,
-        "second frame",
-    ),
-    "huffman table too long": (
-        overwrite(JPEG, JPEG.index(DHT) + 5, b"\xff"),
-        Reason.CORRUPT,
-        rf"^the tables FF C4 at byte {JPEG.index(DHT)} do not fill their \d+ bytes$",
-    ),
-    "huffman table 4": (overwrite(JPEG, JPEG.index(DHT) + 4, b"\4"), Reason.CORRUPT, "tables FF C4"),
-    "quantization table of 16 bits": (overwrite(JPEG, JPEG.index(DQT) + 4, b"\x10"), Reason.CORRUPT, "tables FF DB"),
-    "frame header of 3 bytes": (
-        overwrite(JPEG, JPEG.index(SOF) + 2, b"\0\3"),
-        Reason.CORRUPT,
-        rf"^the frame header at byte {JPEG.index(SOF)} has a wrong length, 3 bytes$",
-    ),
-    "frame of 4 components": (overwrite(JPEG, JPEG.index(SOF) + 9, b"\4"), Reason.CORRUPT, "frame header .* 17 bytes"),
-    "height 0": (overwrite(JPEG, JPEG.index(SOF) + 5, b"\0\0"), Reason.CORRUPT, r"frame header .* says 0 x 23 pixels$"),
-    "width 0": (overwrite(JPEG, JPEG.index(SOF) + 7, b"\0\0"), Reason.CORRUPT, r"frame header .* says 17 x 0 pixels$"),
     "lossless": (
         JPEG.replace(SOF, b"\xff\xc3"),
         Reason.UNSUPPORTED_FORMAT,
@@ -153,9 +127,9 @@ def checker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-@pytest.mark.parametrize("name", BROKEN_JPEGS)
-def test_check_image_of_broken_jpeg_is_rejected(name: str) -> None:
-    assert_rejected(*BROKEN_JPEGS[name])
+def test_check_image_of_broken_jpeg_is_rejected() -> None:
+    for name in BROKEN_JPEGS:
+        assert_rejected(*BROKEN_JPEGS[name])
 
 
 @pytest.mark.parametrize("name", ["baseline", "optimized", "gray", "cmyk", "rgb", "extended", "restart markers"])
@@ -201,15 +175,15 @@ def exif_jpegs() -> list[bytes]:
     return [insert(JPEG, 2, each) for each in (segments[0], segments[0] * 2, segments[1], segments[1] + segments[0])]
 
 
-@pytest.mark.parametrize("start", [0, 3], ids=["anywhere", "after-the-signature"])
-def test_check_in_c_finds_what_the_check_in_python_finds(start: int) -> None:
-    generator = random.Random(start)
-    whole = [*JPEGS.values(), *exif_jpegs()]
-    damaged = [damage(generator.choice(whole), generator, start) for _ in range(3000)]
-    damaged += [jpeg for jpeg, *_ in BROKEN_JPEGS.values()] + [JPEG[:size] for size in range(4)]
-    for jpeg in whole + damaged:
-        in_python = outcome(lambda jpeg=jpeg: jpeg_structure._check_segments(jpeg, False))  # type: ignore[misc]
-        assert outcome(lambda jpeg=jpeg: jpeg_structure.check_jpeg(jpeg)) == in_python  # type: ignore[misc]
+def test_check_in_c_finds_what_the_check_in_python_finds() -> None:
+    for start in [0, 3]:
+        generator = random.Random(start)
+        whole = [*JPEGS.values(), *exif_jpegs()]
+        damaged = [damage(generator.choice(whole), generator, start) for _ in range(3000)]
+        damaged += [jpeg for jpeg, *_ in BROKEN_JPEGS.values()] + [JPEG[:size] for size in range(4)]
+        for jpeg in whole + damaged:
+            in_python = outcome(lambda jpeg=jpeg: jpeg_structure._check_segments(jpeg, False))  # type: ignore[misc]
+            assert outcome(lambda jpeg=jpeg: jpeg_structure.check_jpeg(jpeg)) == in_python  # type: ignore[misc]
 
 
 def test_check_in_c_leaves_no_usual_jpeg_to_python(checker: str) -> None:

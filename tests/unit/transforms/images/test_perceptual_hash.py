@@ -4,11 +4,9 @@ import io
 import math
 import random
 import statistics
-from collections.abc import Callable
 
 import PIL.Image
 import PIL.ImageEnhance
-import pytest
 
 from imagebeam.transforms.images import checked_image, pixels, prepare
 from imagebeam.transforms.shard import image_hashes
@@ -41,26 +39,23 @@ def scaled(picture: Picture, factor: float) -> Picture:
     return picture.resize((round(picture.width * factor), round(picture.height * factor)), PIL.Image.Resampling.BICUBIC)
 
 
-@pytest.mark.parametrize(
-    ("change", "limit"),
-    [
-        pytest.param(lambda it: stored(it, "JPEG", quality=40), 2, id="saved-again"),
-        pytest.param(lambda it: stored(it, "PNG"), 2, id="as-png"),
-        pytest.param(lambda it: stored(it, "JPEG", quality=90, progressive=True), 2, id="progressive"),
-        pytest.param(lambda it: stored(scaled(it, 0.4)), 4, id="scaled-down"),
-        pytest.param(lambda it: stored(scaled(it, 2.5)), 4, id="scaled-up"),
-        pytest.param(lambda it: stored(it.resize((200, 200))), 4, id="stretched"),
-        pytest.param(lambda it: stored(it.convert("L")), 2, id="gray"),
-        pytest.param(lambda it: stored(PIL.ImageEnhance.Color(it).enhance(0.5)), 2, id="less-color"),
-        pytest.param(lambda it: stored(PIL.ImageEnhance.Brightness(it).enhance(0.85)), 4, id="darker"),
-        pytest.param(lambda it: stored(it.convert("RGBA"), "PNG"), 2, id="with-alpha"),
-        pytest.param(lambda it: stored(it.convert("P"), "PNG"), 4, id="palette"),
-        pytest.param(lambda it: stored(it.convert("CMYK")), 4, id="cmyk"),
-    ],
-)
-def test_changed_image_has_nearly_the_same_hash(change: Callable[[Picture], checked_image.Image], limit: int) -> None:
-    distances = [(hash_of(change(photo(seed))) ^ hash_of(stored(photo(seed)))).bit_count() for seed in range(4)]
-    assert max(distances) <= limit, distances
+def test_changed_image_has_nearly_the_same_hash() -> None:
+    for change, limit in [
+        (lambda it: stored(it, "JPEG", quality=40), 2),  # saved-again
+        (lambda it: stored(it, "PNG"), 2),  # as-png
+        (lambda it: stored(it, "JPEG", quality=90, progressive=True), 2),  # progressive
+        (lambda it: stored(scaled(it, 0.4)), 4),  # scaled-down
+        (lambda it: stored(scaled(it, 2.5)), 4),  # scaled-up
+        (lambda it: stored(it.resize((200, 200))), 4),  # stretched
+        (lambda it: stored(it.convert("L")), 2),  # gray
+        (lambda it: stored(PIL.ImageEnhance.Color(it).enhance(0.5)), 2),  # less-color
+        (lambda it: stored(PIL.ImageEnhance.Brightness(it).enhance(0.85)), 4),  # darker
+        (lambda it: stored(it.convert("RGBA"), "PNG"), 2),  # with-alpha
+        (lambda it: stored(it.convert("P"), "PNG"), 4),  # palette
+        (lambda it: stored(it.convert("CMYK")), 4),  # cmyk
+    ]:
+        distances = [(hash_of(change(photo(seed))) ^ hash_of(stored(photo(seed)))).bit_count() for seed in range(4)]
+        assert max(distances) <= limit, distances
 
 
 def test_different_images_have_hashes_far_apart() -> None:
@@ -83,9 +78,9 @@ def test_bare_pixels_have_the_hash_of_the_png() -> None:
     assert hash_of(raw) == hash_of(stored(gray, "PNG"))
 
 
-@pytest.mark.parametrize("level", [0, 1, 128, 255])
-def test_plain_image_has_a_hash_of_its_mean_alone(level: int) -> None:
-    assert hash_of(stored(PIL.Image.new("L", (50, 40), level), "PNG")) == (1 << 63 if level else 0)
+def test_plain_image_has_a_hash_of_its_mean_alone() -> None:
+    for level in [0, 1, 128, 255]:
+        assert hash_of(stored(PIL.Image.new("L", (50, 40), level), "PNG")) == (1 << 63 if level else 0)
 
 
 def test_bits_are_those_of_the_definition() -> None:

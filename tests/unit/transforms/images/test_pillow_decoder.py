@@ -3,22 +3,14 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import types
 
-import PIL
 import pytest
 
 from imagebeam import errors
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, pillow_decoder, structure
-from tests.encoded_images import DHT, IDAT, IEND, JPEG, ROWS, SIZE, chunk, encode, ihdr, overwrite, png, psd
+from tests.encoded_images import DHT, IDAT, IEND, JPEG, SIZE, chunk, encode, ihdr, overwrite, png, psd
 from tests.image_rejections import assert_rejected
-
-
-def test_decode_of_pixels_that_do_not_inflate_is_undecodable() -> None:
-    data = png(ihdr(8, 8), chunk(b"IDAT", ROWS[:-6]), IEND)
-    assert structure.check_image(data).height == 8
-    assert_rejected(data, Reason.UNDECODABLE, r"^Pillow: image file is truncated \(0 bytes not processed\)$", "decode")
 
 
 def test_decode_of_jpeg_that_libjpeg_refuses_is_undecodable() -> None:
@@ -34,19 +26,14 @@ def test_decode_of_what_pillow_does_not_identify_names_no_address() -> None:
     assert_rejected(data, Reason.UNDECODABLE, "^Pillow: broken, or of a kind that it does not read$", "decode")
 
 
-@pytest.mark.parametrize("compression", ["tiff_adobe_deflate", "tiff_lzw", "jpeg"])
-def test_decode_of_broken_tiff_prints_nothing(compression: str, capfd: pytest.CaptureFixture[str]) -> None:
-    data = encode("TIFF", compression=compression)
-    start = data.index(DHT) + 5 if compression == "jpeg" else 20  # in a Huffman table, or in the pixels
-    with pytest.raises(checked_image.BadImageError, match=r"^undecodable: Pillow: "):
-        pillow_decoder.decode_any(overwrite(data, start, b"\xff" * 16), "tiff")
-    assert capfd.readouterr() == ("", "")
-    assert any(isinstance(each, logging.NullHandler) for each in logging.getLogger("PIL").handlers)
-
-
-def test_extension_without_libtiff_is_left_alone() -> None:
-    pillow_decoder._silence_libtiff(types.ModuleType("builtin"))
-    pillow_decoder._silence_libtiff(sys.modules["_ctypes"])
+def test_decode_of_broken_tiff_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    for compression in ["tiff_adobe_deflate", "tiff_lzw", "jpeg"]:
+        data = encode("TIFF", compression=compression)
+        start = data.index(DHT) + 5 if compression == "jpeg" else 20  # in a Huffman table, or in the pixels
+        with pytest.raises(checked_image.BadImageError, match=r"^undecodable: Pillow: "):
+            pillow_decoder.decode_any(overwrite(data, start, b"\xff" * 16), "tiff")
+        assert capfd.readouterr() == ("", "")
+        assert any(isinstance(each, logging.NullHandler) for each in logging.getLogger("PIL").handlers)
 
 
 def test_decode_of_decompression_bomb_is_too_large() -> None:
@@ -89,21 +76,9 @@ except checked_image.BadImageError as e:
     assert (done.stdout.split(), done.stderr) == ([b"undecodable"], b"")
 
 
-def test_pillow_version_is_that_of_the_imported_module() -> None:
-    assert pillow_decoder.pillow_version() == PIL.__version__
-
-
-@pytest.mark.parametrize("format", sorted(pillow_decoder.DECODED_FORMATS))
-def test_decode_any_of_every_format_returns_its_pixels(format: str) -> None:
-    name = pillow_decoder.DECODED_FORMATS[format]
-    data = psd(*SIZE) if name == "PSD" else encode(name, **({"sizes": [SIZE]} if name == "ICO" else {}))
-    picture = pillow_decoder.decode_any(data, format)
-    assert (picture.format, picture.size) == (name, SIZE)
-
-
-def test_decode_any_of_another_format_than_stated_is_undecodable() -> None:
-    with pytest.raises(
-        checked_image.BadImageError,
-        match=r"^undecodable: Pillow: broken, or of a kind that it does not read$",
-    ):
-        pillow_decoder.decode_any(JPEG, "png")
+def test_decode_any_of_every_format_returns_its_pixels() -> None:
+    for format in sorted(pillow_decoder.DECODED_FORMATS):
+        name = pillow_decoder.DECODED_FORMATS[format]
+        data = psd(*SIZE) if name == "PSD" else encode(name, **({"sizes": [SIZE]} if name == "ICO" else {}))
+        picture = pillow_decoder.decode_any(data, format)
+        assert (picture.format, picture.size) == (name, SIZE)

@@ -18,7 +18,6 @@ from tests import image_sets
 from tests.pictures import damage, encode, photo, without_segments
 
 JPEG = encode(photo(70, 50))
-WHOLE = [JPEG, encode(photo(70, 50), progressive=True), encode(photo(70, 50).convert("CMYK"))]
 PNG = image_sets.make_image(1, "PNG")
 
 
@@ -52,11 +51,11 @@ def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return reader_decoder.ImageDecoder()
 
 
-@pytest.mark.parametrize("name", REFUSED_BY_PILLOW)
-def test_image_that_only_pillow_refuses_is_accepted(name: str, decoder: reader_decoder.ImageDecoder) -> None:
-    with pytest.raises(checked_image.BadImageError, match="Pillow"):
-        structure.check_image(REFUSED_BY_PILLOW[name], "decode")
-    assert refusal(decoder, REFUSED_BY_PILLOW[name]) is None
+def test_image_that_only_pillow_refuses_is_accepted(decoder: reader_decoder.ImageDecoder) -> None:
+    for name in REFUSED_BY_PILLOW:
+        with pytest.raises(checked_image.BadImageError, match="Pillow"):
+            structure.check_image(REFUSED_BY_PILLOW[name], "decode")
+        assert refusal(decoder, REFUSED_BY_PILLOW[name]) is None
 
 
 @hypothesis.given(strategies.integers(0, 2**32 - 1))
@@ -94,12 +93,6 @@ def test_undecodable_image_names_the_decoder(decoder: reader_decoder.ImageDecode
     pixels = with_chunk(PNG[:33] + PNG[-12:], b"IDAT", bytes(30))
     error = refusal(decoder, pixels)
     assert error is not None and error.detail.startswith("TensorFlow: Invalid PNG data")
-
-
-def test_size_that_differs_from_the_record_is_named(decoder: reader_decoder.ImageDecoder) -> None:
-    decoder.check(JPEG, (50, 70))
-    with pytest.raises(checked_image.BadImageError, match=r"the image has 50 x 70 pixels, its record says 70 x 50$"):
-        decoder.check(JPEG, (70, 50))
 
 
 def test_pillow_decodes_if_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

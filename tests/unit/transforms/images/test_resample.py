@@ -59,27 +59,29 @@ def test_pixels_are_those_of_pillow_up_to_rounding(
     assert data == found.tobytes()
 
 
-@pytest.mark.parametrize("mode", ["LA", "RGBA"])
-@pytest.mark.parametrize("name", FILTERS)
-def test_what_is_transparent_adds_no_color(mode: str, name: str) -> None:
-    photo = pictures.photo(301, 200).convert(mode)
-    hidden = PIL.Image.new("L", photo.size, 255)
-    hidden.paste(0, (0, 0, 150, 200))
-    photo.putalpha(hidden)
-    found, expected = np.asarray(resample.resize(photo, (90, 77), name)), by_pillow(photo, (90, 77), name)
-    assert np.abs(found.astype(int) - expected)[expected[..., -1] > 200].max() <= 4
-    assert np.abs(found.astype(int) - expected)[..., -1].max() <= 1
+def test_what_is_transparent_adds_no_color() -> None:
+    for mode in ["LA", "RGBA"]:
+        for name in FILTERS:
+            photo = pictures.photo(301, 200).convert(mode)
+            hidden = PIL.Image.new("L", photo.size, 255)
+            hidden.paste(0, (0, 0, 150, 200))
+            photo.putalpha(hidden)
+            found, expected = np.asarray(resample.resize(photo, (90, 77), name)), by_pillow(photo, (90, 77), name)
+            assert np.abs(found.astype(int) - expected)[expected[..., -1] > 200].max() <= 4
+            assert np.abs(found.astype(int) - expected)[..., -1].max() <= 1
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "LA", "RGBA"])
-@pytest.mark.parametrize("name", FILTERS)
-def test_photo_is_that_of_pillow(mode: str, name: str) -> None:
-    photo = pictures.photo(301, 203).convert(mode)
-    for size in ((90, 77), (301, 50), (40, 203), (640, 480), (1, 1), (301, 203)):
-        found = np.asarray(resample.resize(photo, size, name)).astype(int)
-        difference = np.abs(found - by_pillow(photo, size, name))
-        assert difference.max() <= 8  # at edges, where a filter overshoots: both cut it off between the two sides
-        assert difference.mean() < 0.5
+def test_photo_is_that_of_pillow() -> None:
+    for mode in ["L", "RGB", "LA", "RGBA"]:
+        for name in FILTERS:
+            photo = pictures.photo(301, 203).convert(mode)
+            for size in ((90, 77), (301, 50), (40, 203), (640, 480), (1, 1), (301, 203)):
+                found = np.asarray(resample.resize(photo, size, name)).astype(int)
+                difference = np.abs(found - by_pillow(photo, size, name))
+                assert (
+                    difference.max() <= 8
+                )  # at edges, where a filter overshoots: both cut it off between the two sides
+                assert difference.mean() < 0.5
 
 
 def test_plain_pixels_stay_plain() -> None:
@@ -105,9 +107,8 @@ def test_bytes_are_those_of_every_processor() -> None:
     assert _writer.RESIZER.startswith("resizer 2, libjpeg-turbo ")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_bare_pixels_out_of_range_are_refused() -> None:
+    for arguments in [
         (b"1234", 5, (1, 2), (1, 1), 0),
         (b"1234", 0, (2, 2), (1, 1), 0),
         (b"1234", 1, (2, 3), (1, 1), 0),
@@ -117,12 +118,10 @@ def test_bytes_are_those_of_every_processor() -> None:
         (b"1234", 1, (2, 2), (1 << 25, 1), 0),
         (b"1234", 1, (2, 2), (1, 1), 4),
         (b"1234", 1, (2, 2), (1, 1), -1),
-    ],
-)
-def test_bare_pixels_out_of_range_are_refused(arguments: Any) -> None:
-    message = "channels, size, target or filter is out of range, or the bytes are of another size"
-    with pytest.raises(ValueError, match=message):
-        _writer.resize_pixels(*arguments)
+    ]:
+        message = "channels, size, target or filter is out of range, or the bytes are of another size"
+        with pytest.raises(ValueError, match=message):
+            _writer.resize_pixels(*arguments)
 
 
 # --- JPEGs -----------------------------------------------------------------------------------------------------------
@@ -155,64 +154,50 @@ def check_alike(data: bytes, two: tuple[ImagePolicy, ...], min_psnr: float = MIN
     return in_c.data
 
 
-@pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
-@pytest.mark.parametrize("shorter", [20, 77, 150, 240], ids=["by-8", "by-2", "by-less-than-2", "enlarged"])
-def test_picture_is_that_of_pillow(name: str, subsampling: str, shorter: int) -> None:
-    scaling = {"shortest_side": shorter, "enlarge": True, "filter": name}
-    # a smaller JPEG has more noise for each pixel of the picture, and half as many pixels of color
-    check_alike(jpeg(subsampling=subsampling), policies(scaling=scaling), 33 if shorter == 20 else MIN_PSNR)
+def test_picture_is_that_of_pillow() -> None:
+    for name in FILTERS:
+        for subsampling in ["4:4:4", "4:2:2", "4:2:0"]:
+            for shorter in [20, 77, 150, 240]:
+                scaling = {"shortest_side": shorter, "enlarge": True, "filter": name}
+                # a smaller JPEG has more noise for each pixel of the picture, and half as many pixels of color
+                check_alike(jpeg(subsampling=subsampling), policies(scaling=scaling), 33 if shorter == 20 else MIN_PSNR)
 
 
-@pytest.mark.parametrize(
-    ("scaling", "source", "options"),
-    [
-        pytest.param({"size": (90, 120)}, {}, {}, id="stretch"),
-        pytest.param({"size": (90, 91), "fit": "crop"}, {}, {}, id="crop-columns"),
-        pytest.param({"size": (60, 201), "fit": "crop"}, {"subsampling": "4:2:0"}, {}, id="crop-rows"),
-        pytest.param({"size": (60, 60), "fit": "pad"}, {}, {}, id="pad"),
-        pytest.param({"max_pixels": 5000}, {"progressive": True}, {}, id="progressive-source"),
-        pytest.param({"longest_side": 99}, {"mode": "L"}, {}, id="gray-source"),
-        pytest.param({"longest_side": 99}, {"mode": "L"}, {"color": "rgb"}, id="gray-to-rgb"),
-        pytest.param({"longest_side": 99}, {"mode": "CMYK"}, {}, id="cmyk"),
-        pytest.param({"longest_side": 99}, {}, {"color": "gray"}, id="to-gray"),
-        pytest.param({"longest_side": 99}, {}, {"color": "mean"}, id="to-mean"),
-        pytest.param({"longest_side": 99}, {}, {"color": "rgb"}, id="rgb"),
-        pytest.param({"longest_side": 99}, {}, {"encode": "keep"}, id="bytes-kept-elsewhere"),
-        pytest.param({"longest_side": 99}, {"exif": _ON_ITS_SIDE}, {}, id="turned"),
-        pytest.param({"longest_side": 99}, {}, {"profile": "srgb"}, id="srgb"),
-        pytest.param({"size": (200, 10), "fit": "crop"}, {"width": 1000, "height": 2}, {}, id="from-a-long-one"),
-        pytest.param({"size": (1, 1)}, {}, {}, id="one-pixel"),
-        pytest.param({"size": (300, 1)}, {"subsampling": "4:2:0"}, {}, id="one-column"),
-    ],
-)
-def test_sizes_and_colors_are_those_of_pillow(
-    scaling: dict[str, Any], source: dict[str, Any], options: dict[str, Any]
-) -> None:
-    data = jpeg(**{"mode": "RGB", **source})
-    two = policies(scaling=scaling, **options)
-    by_pillow, in_c = (policy.prepare(data) for policy in two)
-    assert in_c._replace(data=b"") == by_pillow._replace(data=b"")
-    assert np.abs(pixels(in_c.data).astype(float) - pixels(by_pillow.data)).mean() < 3
+def test_sizes_and_colors_are_those_of_pillow() -> None:
+    for scaling, source, options in [
+        ({"size": (90, 120)}, {}, {}),  # stretch
+        ({"size": (90, 91), "fit": "crop"}, {}, {}),  # crop-columns
+        ({"size": (60, 201), "fit": "crop"}, {"subsampling": "4:2:0"}, {}),  # crop-rows
+        ({"size": (60, 60), "fit": "pad"}, {}, {}),  # pad
+        ({"max_pixels": 5000}, {"progressive": True}, {}),  # progressive-source
+        ({"longest_side": 99}, {"mode": "L"}, {}),  # gray-source
+        ({"longest_side": 99}, {"mode": "L"}, {"color": "rgb"}),  # gray-to-rgb
+        ({"longest_side": 99}, {"mode": "CMYK"}, {}),  # cmyk
+        ({"longest_side": 99}, {}, {"color": "gray"}),  # to-gray
+        ({"longest_side": 99}, {}, {"color": "mean"}),  # to-mean
+        ({"longest_side": 99}, {}, {"color": "rgb"}),  # rgb
+        ({"longest_side": 99}, {}, {"encode": "keep"}),  # bytes-kept-elsewhere
+        ({"longest_side": 99}, {"exif": _ON_ITS_SIDE}, {}),  # turned
+        ({"longest_side": 99}, {}, {"profile": "srgb"}),  # srgb
+        ({"size": (200, 10), "fit": "crop"}, {"width": 1000, "height": 2}, {}),  # from-a-long-one
+        ({"size": (1, 1)}, {}, {}),  # one-pixel
+        ({"size": (300, 1)}, {"subsampling": "4:2:0"}, {}),  # one-column
+    ]:
+        data = jpeg(**{"mode": "RGB", **source})
+        two = policies(scaling=scaling, **options)
+        by_pillow, in_c = (policy.prepare(data) for policy in two)
+        assert in_c._replace(data=b"") == by_pillow._replace(data=b"")
+        assert np.abs(pixels(in_c.data).astype(float) - pixels(by_pillow.data)).mean() < 3
 
 
-@pytest.mark.parametrize("source", ["4:4:4", "4:2:0"])
-@pytest.mark.parametrize("wanted", ["source", "4:4:4", "4:2:2", "4:2:0"])
-def test_chroma_subsampling_is_the_wanted_one(source: str, wanted: str) -> None:
-    encoding = encoders.Encoding(quality=80, chroma=wanted, progressive=wanted == "4:2:2")
-    found = check_alike(jpeg(subsampling=source), policies(encoding=encoding), 30)
-    opened = PIL.Image.open(io.BytesIO(found))
-    assert encoders.chroma_of(opened) == (source if wanted == "source" else wanted)
-    assert bool(opened.info.get("progressive")) is encoding.progressive
-
-
-@pytest.mark.parametrize("color", [(255, 0, 0), (17, 130, 200), (255, 255, 255)])
-@pytest.mark.parametrize("name", FILTERS)
-def test_plain_area_keeps_its_color(color: tuple[int, int, int], name: str) -> None:
-    data = pictures.encode(PIL.Image.new("RGB", (97, 61), color), subsampling="4:2:0", quality=100)
-    encoding = encoders.Encoding(quality=100)
-    found = policies(scaling={"shortest_side": 30, "filter": name}, encoding=encoding)[1].prepare(data)
-    assert np.abs(pixels(found.data).astype(int) - pixels(data)[0, 0]).max() <= 2
+def test_chroma_subsampling_is_the_wanted_one() -> None:
+    for source in ["4:4:4", "4:2:0"]:
+        for wanted in ["source", "4:4:4", "4:2:2", "4:2:0"]:
+            encoding = encoders.Encoding(quality=80, chroma=wanted, progressive=wanted == "4:2:2")
+            found = check_alike(jpeg(subsampling=source), policies(encoding=encoding), 30)
+            opened = PIL.Image.open(io.BytesIO(found))
+            assert encoders.chroma_of(opened) == (source if wanted == "source" else wanted)
+            assert bool(opened.info.get("progressive")) is encoding.progressive
 
 
 def test_damaged_files_end_as_by_pillow() -> None:
@@ -260,9 +245,8 @@ def test_limit_on_pixels_holds() -> None:
             policy.prepare(jpeg())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_arguments_out_of_range_are_refused() -> None:
+    for changes in [
         {"full_size": (0, 10)},
         {"part": (0, 0, 11, 10)},
         {"part": (-1, 0, 5, 5)},
@@ -273,23 +257,20 @@ def test_limit_on_pixels_holds() -> None:
         {"filter": -1},
         {"sampling": (1, 2)},
         {"sampling": (2, 0)},
-    ],
-    ids=str,
-)
-def test_arguments_out_of_range_are_refused(changes: dict[str, Any]) -> None:
-    arguments = {
-        "full_size": (10, 10),
-        "part": (0, 0, 10, 10),
-        "reduction": 1,
-        "filter": 2,
-        "quality": 95,
-        "sampling": (0, 0),
-        "is_progressive": False,
-        "is_gray": False,
-    }
-    assert _writer.resize_jpeg(jpeg(), *arguments.values())
-    with pytest.raises(ValueError, match="size, part, reduction, filter or sampling is out of range"):
-        _writer.resize_jpeg(jpeg(), *(arguments | changes).values())
+    ]:
+        arguments = {
+            "full_size": (10, 10),
+            "part": (0, 0, 10, 10),
+            "reduction": 1,
+            "filter": 2,
+            "quality": 95,
+            "sampling": (0, 0),
+            "is_progressive": False,
+            "is_gray": False,
+        }
+        assert _writer.resize_jpeg(jpeg(), *arguments.values())
+        with pytest.raises(ValueError, match="size, part, reduction, filter or sampling is out of range"):
+            _writer.resize_jpeg(jpeg(), *(arguments | changes).values())
 
 
 def test_without_the_extension_only_pillow_resizes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import io
 
 import numpy as np
 import PIL.Image
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,25 +16,22 @@ from tests import pictures
 SIDES = st.integers(1, 3000)
 
 
-@pytest.mark.parametrize(
-    ("scaling", "expected"),
-    [
-        pytest.param(Scaling(shortest_side=100), (200, 100), id="shorter"),
-        pytest.param(Scaling(longest_side=100), (100, 50), id="longer"),
-        pytest.param(Scaling(shortest_side=100, longest_side=100), (100, 50), id="both-hold"),
-        pytest.param(Scaling(max_pixels=20_000), (200, 100), id="pixels"),
-        pytest.param(Scaling(max_pixels=20_000, longest_side=100), (100, 50), id="pixels-and-longer"),
-        pytest.param(Scaling(shortest_side=300), (400, 200), id="small-stays"),
-        pytest.param(Scaling(shortest_side=300, enlarge=True), (600, 300), id="small-is-enlarged"),
-        pytest.param(Scaling(shortest_side=300, enlarge=True, max_pixels=20_000), (200, 100), id="never-above-pixels"),
-        pytest.param(Scaling((50, 60)), (60, 50), id="exact"),
-        pytest.param(Scaling((50, 60), "crop"), (100, 50), id="crop"),
-        pytest.param(Scaling((50, 60), "pad"), (60, 30), id="pad"),
-    ],
-)
-def test_scaled_size_of_400_x_200(scaling: Scaling, expected: tuple[int, int]) -> None:
-    assert scaling.scaled(400, 200) == expected
-    assert scaling.scaled(200, 400) == expected[::-1] or scaling.size is not None
+def test_scaled_size_of_400_x_200() -> None:
+    for scaling, expected in [
+        (Scaling(shortest_side=100), (200, 100)),  # shorter
+        (Scaling(longest_side=100), (100, 50)),  # longer
+        (Scaling(shortest_side=100, longest_side=100), (100, 50)),  # both-hold
+        (Scaling(max_pixels=20_000), (200, 100)),  # pixels
+        (Scaling(max_pixels=20_000, longest_side=100), (100, 50)),  # pixels-and-longer
+        (Scaling(shortest_side=300), (400, 200)),  # small-stays
+        (Scaling(shortest_side=300, enlarge=True), (600, 300)),  # small-is-enlarged
+        (Scaling(shortest_side=300, enlarge=True, max_pixels=20_000), (200, 100)),  # never-above-pixels
+        (Scaling((50, 60)), (60, 50)),  # exact
+        (Scaling((50, 60), "crop"), (100, 50)),  # crop
+        (Scaling((50, 60), "pad"), (60, 30)),  # pad
+    ]:
+        assert scaling.scaled(400, 200) == expected
+        assert scaling.scaled(200, 400) == expected[::-1] or scaling.size is not None
 
 
 @given(SIDES, SIDES, st.integers(1, 10**6))
@@ -57,27 +53,27 @@ def test_exact_size_is_reached(width: int, height: int, to_height: int, to_width
     assert to_width in between or to_height in between
 
 
-@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA"])
-def test_crop_keeps_the_middle_and_padding_has_the_background(mode: str) -> None:
-    picture = PIL.Image.new("RGB", (90, 30), (200, 0, 0))
-    picture.paste((0, 0, 200), (30, 0, 60, 30))
-    picture = picture.convert(mode)
-    cropped = Scaling((30, 30), "crop").apply(picture)
-    assert len(cropped.getcolors()) == 1 and cropped.getpixel((0, 0)) == picture.getpixel((45, 15))
-    padded = Scaling((90, 90), "pad").apply(picture, (10, 20, 30))
-    assert padded.size == (90, 90)
-    assert padded.getpixel((45, 45)) == picture.getpixel((45, 15))
-    corner = PIL.Image.new("RGB", (1, 1), (10, 20, 30)).convert(mode).getpixel((0, 0))
-    assert padded.getpixel((0, 0)) == padded.getpixel((89, 89)) == corner
+def test_crop_keeps_the_middle_and_padding_has_the_background() -> None:
+    for mode in ["L", "LA", "RGB", "RGBA"]:
+        picture = PIL.Image.new("RGB", (90, 30), (200, 0, 0))
+        picture.paste((0, 0, 200), (30, 0, 60, 30))
+        picture = picture.convert(mode)
+        cropped = Scaling((30, 30), "crop").apply(picture)
+        assert len(cropped.getcolors()) == 1 and cropped.getpixel((0, 0)) == picture.getpixel((45, 15))
+        padded = Scaling((90, 90), "pad").apply(picture, (10, 20, 30))
+        assert padded.size == (90, 90)
+        assert padded.getpixel((45, 45)) == picture.getpixel((45, 15))
+        corner = PIL.Image.new("RGB", (1, 1), (10, 20, 30)).convert(mode).getpixel((0, 0))
+        assert padded.getpixel((0, 0)) == padded.getpixel((89, 89)) == corner
 
 
-@pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("target", [64, 150, 240], ids=["by-8", "by-2", "by-less-than-2"])
-def test_jpeg_decoded_at_a_part_of_its_size_looks_like_one_decoded_whole(name: str, target: int) -> None:
-    data = pictures.encode(pictures.photo(720, 540), quality=95)
-    scaling = Scaling(shortest_side=target, filter=name)
-    found = ImagePolicy(encode="raw", scaling=scaling).prepare(data)
-    whole = np.asarray(scaling.apply(PIL.Image.open(io.BytesIO(data))))
-    assert (found.height, found.width) == whole.shape[:2]
-    pixels = np.frombuffer(found.data, np.uint8).reshape(whole.shape)
-    assert pictures.psnr(pixels, whole) > 38
+def test_jpeg_decoded_at_a_part_of_its_size_looks_like_one_decoded_whole() -> None:
+    for name in FILTERS:
+        for target in [64, 150, 240]:
+            data = pictures.encode(pictures.photo(720, 540), quality=95)
+            scaling = Scaling(shortest_side=target, filter=name)
+            found = ImagePolicy(encode="raw", scaling=scaling).prepare(data)
+            whole = np.asarray(scaling.apply(PIL.Image.open(io.BytesIO(data))))
+            assert (found.height, found.width) == whole.shape[:2]
+            pixels = np.frombuffer(found.data, np.uint8).reshape(whole.shape)
+            assert pictures.psnr(pixels, whole) > 38

@@ -47,18 +47,18 @@ COLORS_OF_MODE = {
 }
 
 
-@pytest.mark.parametrize("check", ["structure", "decode"])
-@pytest.mark.parametrize("name", WHOLE)
-def test_check_image_of_whole_image_says_what_pillow_says(name: str, check: str) -> None:
-    data = WHOLE[name]
-    with PillowImage.open(io.BytesIO(data)) as picture:
-        mode = picture.mode
-        if mode == "P":
-            mode = "RGBA" if "transparency" in picture.info else "RGB"
-        width, height = picture.size
-        expected = checked_image.Image(data, name.split()[0], height, width, *COLORS_OF_MODE[mode])
-    assert structure.check_image(data, check) == expected
-    assert structure.check_image(data, check).data is data
+def test_check_image_of_whole_image_says_what_pillow_says() -> None:
+    for check in ["structure", "decode"]:
+        for name in WHOLE:
+            data = WHOLE[name]
+            with PillowImage.open(io.BytesIO(data)) as picture:
+                mode = picture.mode
+                if mode == "P":
+                    mode = "RGBA" if "transparency" in picture.info else "RGB"
+                width, height = picture.size
+                expected = checked_image.Image(data, name.split()[0], height, width, *COLORS_OF_MODE[mode])
+            assert structure.check_image(data, check) == expected
+            assert structure.check_image(data, check).data is data
 
 
 @pytest.mark.slow
@@ -91,10 +91,10 @@ TOLERATED = {
 }
 
 
-@pytest.mark.parametrize("name", TOLERATED)
-def test_check_image_accepts_what_decoders_tolerate(name: str) -> None:
-    image = structure.check_image(TOLERATED[name], "decode")
-    assert (image.height, image.width) == ((8, 8) if b"IHDR\0\0\0\x08" in image.data else (17, 23))
+def test_check_image_accepts_what_decoders_tolerate() -> None:
+    for name in TOLERATED:
+        image = structure.check_image(TOLERATED[name], "decode")
+        assert (image.height, image.width) == ((8, 8) if b"IHDR\0\0\0\x08" in image.data else (17, 23))
 
 
 def test_check_image_of_multi_picture_jpeg_returns_the_first_picture() -> None:
@@ -102,33 +102,32 @@ def test_check_image_of_multi_picture_jpeg_returns_the_first_picture() -> None:
     assert structure.check_image(data, "decode") == checked_image.Image(data, "jpeg", 17, 23, 3, "RGB")
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_check_image_of_every_truncation_is_rejected(name: str) -> None:
-    data = WHOLE[name]
-    reasons = [rejection(data[:size]).reason for size in range(len(data))]
-    num_sniffed = 3 if name.startswith("jpeg") else 8
-    assert reasons[0] is Reason.EMPTY_FILE
-    assert set(reasons[1:num_sniffed]) == {Reason.NOT_AN_IMAGE}
-    assert set(reasons[num_sniffed:]) == {Reason.TRUNCATED}
+def test_check_image_of_every_truncation_is_rejected() -> None:
+    for name in WHOLE:
+        data = WHOLE[name]
+        reasons = [rejection(data[:size]).reason for size in range(len(data))]
+        num_sniffed = 3 if name.startswith("jpeg") else 8
+        assert reasons[0] is Reason.EMPTY_FILE
+        assert set(reasons[1:num_sniffed]) == {Reason.NOT_AN_IMAGE}
+        assert set(reasons[num_sniffed:]) == {Reason.TRUNCATED}
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_check_image_of_truncation_padded_with_zeros_is_rejected(name: str) -> None:
-    data = WHOLE[name]
-    last = len(data) - 2 if name.startswith("jpeg") else len(data) - 4
-    for size in range(last):
-        assert rejection(data[:size] + bytes(4096)).reason in (Reason.NOT_AN_IMAGE, Reason.TRUNCATED, Reason.CORRUPT)
-    if name.startswith("jpeg"):
-        assert_rejected(data[:last] + bytes(4096), Reason.TRUNCATED, "no end-of-image marker from byte")
+def test_check_image_of_truncation_padded_with_zeros_is_rejected() -> None:
+    for name in WHOLE:
+        data = WHOLE[name]
+        last = len(data) - 2 if name.startswith("jpeg") else len(data) - 4
+        for size in range(last):
+            assert rejection(data[:size] + bytes(4096)).reason in (
+                Reason.NOT_AN_IMAGE,
+                Reason.TRUNCATED,
+                Reason.CORRUPT,
+            )
+        if name.startswith("jpeg"):
+            assert_rejected(data[:last] + bytes(4096), Reason.TRUNCATED, "no end-of-image marker from byte")
 
 
-def test_check_image_of_nothing_is_empty_file() -> None:
-    assert_rejected(b"", Reason.EMPTY_FILE, "^0 bytes$")
-
-
-@pytest.mark.parametrize(
-    ("data", "found"),
-    [
+def test_check_image_of_no_image_says_what_it_looks_like() -> None:
+    for data, found in [
         (b"<!DOCTYPE HTML><p>404", "HTML, perhaps a download's error page"),
         (b"\xef\xbb\xbf\n <html lang=en>", "HTML, perhaps a download's error page"),
         (b"<?xml version='1.0'?><svg/>", "XML"),
@@ -142,21 +141,12 @@ def test_check_image_of_nothing_is_empty_file() -> None:
         (bytes(100), "no known image format"),
         (b"\r\n", "no known image format"),
         (b"\x93NUMPY\1\0v\0{'descr': ", "no known image format"),
-    ],
-)
-def test_check_image_of_no_image_says_what_it_looks_like(data: bytes, found: str) -> None:
-    assert_rejected(
-        data, Reason.NOT_AN_IMAGE, "^" + re.escape(f"{found}: the first of {len(data)} bytes are {data[:16]!r}") + "$"
-    )
-
-
-def test_check_image_of_another_format_is_unsupported() -> None:
-    assert_rejected(
-        encode("GIF"),
-        Reason.UNSUPPORTED_FORMAT,
-        r"^gif \(first bytes b'GIF87a\\x17.*'\), expected jpeg or png: set image\.other_formats: encode, or convert it "
-        "first$",
-    )
+    ]:
+        assert_rejected(
+            data,
+            Reason.NOT_AN_IMAGE,
+            "^" + re.escape(f"{found}: the first of {len(data)} bytes are {data[:16]!r}") + "$",
+        )
 
 
 def test_check_image_of_more_bytes_than_an_example_holds_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import random
-from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -72,14 +71,14 @@ def check_turned(source: checked_image.Image, found: checked_image.Image, least_
     assert psnr(np.asarray(decode(found.data)), np.asarray(expected)) > least_psnr
 
 
-@pytest.mark.parametrize("orientation", range(2, 9))
-@pytest.mark.parametrize("kind", KINDS)
-def test_whole_blocks_are_turned_without_loss(kind: str, orientation: int) -> None:
-    source = turned_photo(kind, WHOLE_BLOCKS, orientation)
-    found = turn_upright.turn_upright(source)
-    assert found.is_lossless
-    check_turned(source, found.image, 50)
-    assert turn_upright.turn_upright(source) == found
+def test_whole_blocks_are_turned_without_loss() -> None:
+    for orientation in range(2, 9):
+        for kind in KINDS:
+            source = turned_photo(kind, WHOLE_BLOCKS, orientation)
+            found = turn_upright.turn_upright(source)
+            assert found.is_lossless
+            check_turned(source, found.image, 50)
+            assert turn_upright.turn_upright(source) == found
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "progressive"])
@@ -111,20 +110,20 @@ def test_large_header_takes_no_memory() -> None:
     assert turn_upright.turn_without_loss(source._replace(height=65_496, width=65_496)) is None
 
 
-@pytest.mark.parametrize("orientation", [0, 9, -1])
-def test_unknown_orientation_is_refused(orientation: int) -> None:
-    with pytest.raises(ValueError, match=f"EXIF orientation {orientation}, expected 1 to 8"):
-        _writer.turn_jpeg(b"", orientation, False)
+def test_unknown_orientation_is_refused() -> None:
+    for orientation in [0, 9, -1]:
+        with pytest.raises(ValueError, match=f"EXIF orientation {orientation}, expected 1 to 8"):
+            _writer.turn_jpeg(b"", orientation, False)
 
 
-@pytest.mark.parametrize("orientation", range(2, 9))
-@pytest.mark.parametrize("kind", KINDS)
-def test_partial_blocks_are_encoded_again_like_the_source(kind: str, orientation: int) -> None:
-    source = turned_photo(kind, PARTIAL_BLOCKS, orientation)
-    found = turn_upright.turn_upright(source)
-    assert found.is_lossless == (orientation == 5)  # which mirrors nothing
-    check_turned(source, found.image, 36)
-    assert 0.8 < len(found.image.data) / len(source.data) < 1.1
+def test_partial_blocks_are_encoded_again_like_the_source() -> None:
+    for orientation in range(2, 9):
+        for kind in KINDS:
+            source = turned_photo(kind, PARTIAL_BLOCKS, orientation)
+            found = turn_upright.turn_upright(source)
+            assert found.is_lossless == (orientation == 5)  # which mirrors nothing
+            check_turned(source, found.image, 36)
+            assert 0.8 < len(found.image.data) / len(source.data) < 1.1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,21 +137,16 @@ def test_without_the_c_extension_every_jpeg_is_encoded_again(kind: str, monkeypa
     check_turned(source, found.image, 41)
 
 
-@pytest.mark.parametrize(
-    ("kind", "orientation", "subsampling"),
-    [("444", 6, 0), ("422", 2, 1), ("422", 6, 0), ("420", 6, 2), ("420", 3, 2)],
-)
-def test_encoded_jpeg_has_the_tables_and_subsampling_of_the_source(
-    kind: str, orientation: int, subsampling: int
-) -> None:
-    from PIL import JpegImagePlugin
+def test_encoded_jpeg_has_the_tables_and_subsampling_of_the_source() -> None:
+    for kind, orientation, subsampling in [("444", 6, 0), ("422", 2, 1), ("422", 6, 0), ("420", 6, 2), ("420", 3, 2)]:
+        from PIL import JpegImagePlugin
 
-    source = turned_photo(kind, PARTIAL_BLOCKS, orientation)
-    found = decode(turn_upright.turn_upright(source).image.data)
-    assert JpegImagePlugin.get_sampling(found) == subsampling
-    tables = [np.reshape(each, (8, 8)) for each in decode(source.data).quantization.values()]  # type: ignore[attr-defined]
-    expected = [each.T if orientation >= 5 else each for each in tables]
-    assert np.array_equal([np.reshape(each, (8, 8)) for each in found.quantization.values()], expected)  # type: ignore[attr-defined]
+        source = turned_photo(kind, PARTIAL_BLOCKS, orientation)
+        found = decode(turn_upright.turn_upright(source).image.data)
+        assert JpegImagePlugin.get_sampling(found) == subsampling
+        tables = [np.reshape(each, (8, 8)) for each in decode(source.data).quantization.values()]  # type: ignore[attr-defined]
+        expected = [each.T if orientation >= 5 else each for each in tables]
+        assert np.array_equal([np.reshape(each, (8, 8)) for each in found.quantization.values()], expected)  # type: ignore[attr-defined]
 
 
 def test_component_keeps_its_own_quantization_table() -> None:
@@ -183,12 +177,12 @@ def test_rgb_is_recognized_by_its_component_numbers() -> None:
     check_turned(structure.check_image(without), found.image, 36)
 
 
-@pytest.mark.parametrize("size", [WHOLE_BLOCKS, PARTIAL_BLOCKS])
-def test_stray_bytes_after_a_segment_are_dropped(size: tuple[int, int]) -> None:
-    source = turned_photo("420", size, 6)
-    tables = source.data.index(b"\xff\xdb")
-    stray = structure.check_image(encoded_images.insert(source.data, tables, b"stray"))
-    assert turn_upright.turn_upright(stray) == turn_upright.turn_upright(source)
+def test_stray_bytes_after_a_segment_are_dropped() -> None:
+    for size in [WHOLE_BLOCKS, PARTIAL_BLOCKS]:
+        source = turned_photo("420", size, 6)
+        tables = source.data.index(b"\xff\xdb")
+        stray = structure.check_image(encoded_images.insert(source.data, tables, b"stray"))
+        assert turn_upright.turn_upright(stray) == turn_upright.turn_upright(source)
 
 
 def test_every_exif_segment_becomes_upright() -> None:
@@ -217,13 +211,13 @@ def test_upright_and_raw_images_stay_the_same_object() -> None:
         assert turn_upright.turn_upright(image) == (image, True)
 
 
-@pytest.mark.parametrize("size", [WHOLE_BLOCKS, PARTIAL_BLOCKS])
-def test_damaged_pixels_are_a_reject(size: tuple[int, int]) -> None:
-    source = turned_photo("420", size, 6)
-    cut = source._replace(data=source.data[:-400])
-    with pytest.raises(checked_image.BadImageError, match="Pillow: image file is truncated") as raised:
-        turn_upright.turn_upright(cut)
-    assert raised.value.reason is Reason.UNDECODABLE
+def test_damaged_pixels_are_a_reject() -> None:
+    for size in [WHOLE_BLOCKS, PARTIAL_BLOCKS]:
+        source = turned_photo("420", size, 6)
+        cut = source._replace(data=source.data[:-400])
+        with pytest.raises(checked_image.BadImageError, match="Pillow: image file is truncated") as raised:
+            turn_upright.turn_upright(cut)
+        assert raised.value.reason is Reason.UNDECODABLE
 
 
 @hypothesis.given(strategies.integers(0, 2**32 - 1))
@@ -242,18 +236,16 @@ def test_broken_jpegs_are_turned_or_rejected(seed: int) -> None:
     assert (found.height, found.width, found.orientation) == (turned.height, turned.width, 1)
 
 
-@pytest.mark.parametrize("length", [0, 1, 2])
-@pytest.mark.parametrize("code", [0xE0, 0xE5, 0xEE, 0xFE], ids="{:02X}".format)
-@pytest.mark.parametrize("turn", [turn_upright.turn_without_loss, turn_upright.encode_turned])
-def test_metadata_of_an_impossible_length_stay_apart_from_what_follows(
-    turn: Callable[[checked_image.Image], bytes | None], code: int, length: int
-) -> None:
-    source = turned_photo("444", WHOLE_BLOCKS, 6).data
-    turned = turn(structure.check_image(source[:2] + bytes((0xFF, code, 0, length)) + source[2:]))
-    expected = turn(structure.check_image(source))
-    assert turned is not None and expected is not None
-    assert structure.check_image(turned)[1:] == structure.check_image(expected)[1:]
-    assert np.array_equal(np.asarray(decode(turned)), np.asarray(decode(expected)))
+def test_metadata_of_an_impossible_length_stay_apart_from_what_follows() -> None:
+    for length in [0, 1, 2]:
+        for code in [0xE0, 0xE5, 0xEE, 0xFE]:
+            for turn in [turn_upright.turn_without_loss, turn_upright.encode_turned]:
+                source = turned_photo("444", WHOLE_BLOCKS, 6).data
+                turned = turn(structure.check_image(source[:2] + bytes((0xFF, code, 0, length)) + source[2:]))
+                expected = turn(structure.check_image(source))
+                assert turned is not None and expected is not None
+                assert structure.check_image(turned)[1:] == structure.check_image(expected)[1:]
+                assert np.array_equal(np.asarray(decode(turned)), np.asarray(decode(expected)))
 
 
 def test_jpeg_that_pillow_cannot_encode_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,31 +57,33 @@ def turn(data: bytes, orientation: int) -> turn_upright.Upright:
     return turn_upright.turn_upright(structure.check_image(data)._replace(orientation=orientation))
 
 
-@pytest.mark.parametrize("is_interlaced", [False, True], ids=["plain", "interlaced"])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_every_pixel_is_at_its_place(kind: tuple[int, int], is_interlaced: bool) -> None:
-    for orientation in range(2, 9):
-        height, width = random.Random(orientation).choice([(7, 13), (13, 7), (1, 9), (9, 1), (8, 8), (1, 1)])
-        source = random_png(kind, height, width, is_interlaced, orientation)
-        turned, is_lossless = turn(source, orientation)
-        assert (decode(turned.data) == pictures.turn_pixels(decode(source), orientation)).all()
-        assert is_lossless == (kind[1] < 16 or kind[0] == 0)
-        before, after = structure.check_image(source), structure.check_image(turned.data)
-        size = orientations.turn_size(height, width, orientation)
-        assert after == before._replace(data=turned.data, height=size[0], width=size[1], orientation=1) == turned
-        back = turn(turned.data, orientations.inverse(orientation)).image
-        assert (decode(back.data) == decode(source)).all()
+def test_every_pixel_is_at_its_place() -> None:
+    for is_interlaced in [False, True]:
+        for kind in KINDS:
+            for orientation in range(2, 9):
+                height, width = random.Random(orientation).choice([(7, 13), (13, 7), (1, 9), (9, 1), (8, 8), (1, 1)])
+                source = random_png(kind, height, width, is_interlaced, orientation)
+                turned, is_lossless = turn(source, orientation)
+                assert (decode(turned.data) == pictures.turn_pixels(decode(source), orientation)).all()
+                assert is_lossless == (kind[1] < 16 or kind[0] == 0)
+                before, after = structure.check_image(source), structure.check_image(turned.data)
+                size = orientations.turn_size(height, width, orientation)
+                assert (
+                    after == before._replace(data=turned.data, height=size[0], width=size[1], orientation=1) == turned
+                )
+                back = turn(turned.data, orientations.inverse(orientation)).image
+                assert (decode(back.data) == decode(source)).all()
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_other_chunks_are_kept_in_order(kind: tuple[int, int]) -> None:
-    source = random_png(kind, 5, 9, False, 0)
-    found = turn(source, 6)
-    before, after = (list(png_structure.read_chunks(each)) for each in (source, found.image.data))
-    assert [each.kind for each in before] == [each.kind for each in after]
-    kept = [content for name, content, _ in before if name not in (b"IHDR", b"IDAT")]
-    expected = [UPRIGHT if content == TURNED else content for content in kept]
-    assert [content for name, content, _ in after if name not in (b"IHDR", b"IDAT")] == expected
+def test_other_chunks_are_kept_in_order() -> None:
+    for kind in KINDS:
+        source = random_png(kind, 5, 9, False, 0)
+        found = turn(source, 6)
+        before, after = (list(png_structure.read_chunks(each)) for each in (source, found.image.data))
+        assert [each.kind for each in before] == [each.kind for each in after]
+        kept = [content for name, content, _ in before if name not in (b"IHDR", b"IDAT")]
+        expected = [UPRIGHT if content == TURNED else content for content in kept]
+        assert [content for name, content, _ in after if name not in (b"IHDR", b"IDAT")] == expected
 
 
 def test_transparent_gray_stays_where_the_depth_stays() -> None:
@@ -92,14 +94,14 @@ def test_transparent_gray_stays_where_the_depth_stays() -> None:
         assert png_structure.has_transparency(turned.data) is is_kept
 
 
-@pytest.mark.parametrize("name", encoded_images.PNGS)
-def test_png_of_pillow_is_turned_as_pillow_turns_it(name: str) -> None:
-    source = encoded_images.PNGS[name]
-    for orientation in range(2, 9):
-        turned = turn(source, orientation).image
-        structure.check_image(turned.data, "decode")
-        assert (decode(turned.data) == pictures.turn_pixels(decode(source), orientation)).all()
-        assert len(turned.data) < 1.3 * len(source)
+def test_png_of_pillow_is_turned_as_pillow_turns_it() -> None:
+    for name in encoded_images.PNGS:
+        source = encoded_images.PNGS[name]
+        for orientation in range(2, 9):
+            turned = turn(source, orientation).image
+            structure.check_image(turned.data, "decode")
+            assert (decode(turned.data) == pictures.turn_pixels(decode(source), orientation)).all()
+            assert len(turned.data) < 1.3 * len(source)
 
 
 def test_photo_is_as_small_as_before() -> None:
@@ -113,12 +115,12 @@ def test_animated_png_keeps_its_first_image() -> None:
     assert {each.kind for each in png_structure.read_chunks(turned)} == {b"IHDR", b"IDAT", b"IEND"}
 
 
-@pytest.mark.parametrize("kind", [(0, 8), (0, 16), (2, 8), (3, 1), (3, 2), (3, 4), (3, 8)], ids=str)
-def test_mask_keeps_classes_and_palette(kind: tuple[int, int]) -> None:
-    mask = random_png(kind, 6, 10, False, 1)
-    turned = turn_upright.turn_mask(mask, 8)
-    assert (decode(turned) == pictures.turn_pixels(decode(mask), 8)).all()
-    assert (PALETTE in turned) is (kind[0] == 3)
+def test_mask_keeps_classes_and_palette() -> None:
+    for kind in [(0, 8), (0, 16), (2, 8), (3, 1), (3, 2), (3, 4), (3, 8)]:
+        mask = random_png(kind, 6, 10, False, 1)
+        turned = turn_upright.turn_mask(mask, 8)
+        assert (decode(turned) == pictures.turn_pixels(decode(mask), 8)).all()
+        assert (PALETTE in turned) is (kind[0] == 3)
 
 
 def test_mask_of_wide_colors_is_a_reject() -> None:
@@ -126,16 +128,12 @@ def test_mask_of_wide_colors_is_a_reject() -> None:
         turn_upright.turn_mask(random_png((2, 16), 6, 10, False, 1), 8)
 
 
-@pytest.mark.parametrize(
-    "compressed",
-    [b"\0\1\2", zlib.compress(bytes(71)), zlib.compress(bytes([9] * 72))],
-    ids=["no stream", "too few", "unknown filter"],
-)
-def test_damaged_pixels_are_a_reject(compressed: bytes) -> None:
-    source = png(ihdr(8, 8), chunk(b"IDAT", compressed), encoded_images.IEND)
-    with pytest.raises(checked_image.BadImageError, match="Pillow: ") as raised:
-        turn(source, 6)
-    assert raised.value.reason is Reason.UNDECODABLE
+def test_damaged_pixels_are_a_reject() -> None:
+    for compressed in [b"\0\1\2", zlib.compress(bytes(71)), zlib.compress(bytes([9] * 72))]:
+        source = png(ihdr(8, 8), chunk(b"IDAT", compressed), encoded_images.IEND)
+        with pytest.raises(checked_image.BadImageError, match="Pillow: ") as raised:
+            turn(source, 6)
+        assert raised.value.reason is Reason.UNDECODABLE
 
 
 def test_unknown_orientation_is_refused() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -16,14 +15,9 @@ from imagebeam.transforms.images.encoders import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
 from imagebeam.transforms.shard import image_hashes
 from tests import encoded_images, pictures
+from tests.mask_forms import save
 
 PHOTO = pictures.photo(48, 33)
-
-
-def save(picture: PIL.Image.Image, format: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, format, **options)
-    return buffer.getvalue()
 
 
 def with_alpha(mode: str = "RGB") -> PIL.Image.Image:
@@ -48,31 +42,27 @@ def rgb(data: bytes) -> np.ndarray:
     return np.asarray(PIL.Image.open(io.BytesIO(data)).convert("RGB"))
 
 
-@pytest.mark.parametrize("how", ["lossy", "lossless", "source"])
-@pytest.mark.parametrize("source", SOURCES)
-def test_webp_has_three_channels_that_tensorflow_and_pillow_read_alike(source: str, how: str) -> None:
-    data = SOURCES[source]
-    policy = ImagePolicy(encode="webp", encoding=Encoding(quality=90, webp=how), check="tensorflow", sum_pixels=True)
-    image = policy.prepare(data)
-    assert image[1:6] == ("webp", 33, 48, 3, "RGB")
-    read = tf.io.decode_image(image.data, channels=3, expand_animations=False).numpy()  # as the reader and TFDS do
-    assert np.array_equal(read, rgb(image.data))
-    is_lossless = how == "lossless" or (how == "source" and "jpeg" not in source and "lossy" not in source)
-    assert np.array_equal(read, rgb(data)) == is_lossless
-    assert (
-        pictures.psnr(read, rgb(data)) > 25
-    )  # this picture has hard colors, and a lossy WebP half of their resolution
-    assert image.sums is not None and image.sums.totals == tuple(read.reshape(-1, 3).astype(int).sum(0))
-    assert webp_structure.check_webp(image.data)[1:6] == image[1:6]
-    assert image_hashes.hash_image(image)
-
-
-def test_webp_is_smaller_with_less_quality() -> None:
-    sizes = [
-        len(ImagePolicy(encode="webp", encoding=Encoding(quality=each)).prepare(SOURCES["png"]).data)
-        for each in (30, 90)
-    ]
-    assert sizes[0] < sizes[1]
+def test_webp_has_three_channels_that_tensorflow_and_pillow_read_alike() -> None:
+    for how in ["lossy", "lossless", "source"]:
+        for source in SOURCES:
+            data = SOURCES[source]
+            policy = ImagePolicy(
+                encode="webp", encoding=Encoding(quality=90, webp=how), check="tensorflow", sum_pixels=True
+            )
+            image = policy.prepare(data)
+            assert image[1:6] == ("webp", 33, 48, 3, "RGB")
+            read = tf.io.decode_image(
+                image.data, channels=3, expand_animations=False
+            ).numpy()  # as the reader and TFDS do
+            assert np.array_equal(read, rgb(image.data))
+            is_lossless = how == "lossless" or (how == "source" and "jpeg" not in source and "lossy" not in source)
+            assert np.array_equal(read, rgb(data)) == is_lossless
+            assert (
+                pictures.psnr(read, rgb(data)) > 25
+            )  # this picture has hard colors, and a lossy WebP half of their resolution
+            assert image.sums is not None and image.sums.totals == tuple(read.reshape(-1, 3).astype(int).sum(0))
+            assert webp_structure.check_webp(image.data)[1:6] == image[1:6]
+            assert image_hashes.hash_image(image)
 
 
 def test_image_of_a_longer_side_than_webp_has_is_rejected() -> None:
@@ -90,23 +80,31 @@ LOSSY, LOSSLESS = save(PHOTO, "WEBP"), SOURCES["lossless webp"]
 ANIMATED = save(PHOTO, "WEBP", save_all=True, append_images=[PIL.Image.new("RGB", PHOTO.size)])
 
 
-@pytest.mark.parametrize(
-    ("data", "reason", "match"),
-    [
-        (LOSSY[:-3], Reason.TRUNCATED, r"^the RIFF header says [\d,]+ bytes, the file has \d+ bytes"),
-        (encoded_images.overwrite(LOSSY, 16, b"\xff\xff"), Reason.TRUNCATED, r"^the chunk b'VP8 ' at byte 12 ends at"),
-        (encoded_images.overwrite(LOSSY, 23, b"\0"), Reason.CORRUPT, r"^the chunk b'VP8 ' at byte 12 begins with"),
-        (encoded_images.overwrite(LOSSLESS, 20, b"\0"), Reason.CORRUPT, r"^the chunk b'VP8L' at byte 12 begins with"),
-        (b"RIFF\x04\0\0\0WEBP", Reason.CORRUPT, r"^no picture: there is no VP8 or VP8L chunk$"),
-        (ANIMATED, Reason.UNSUPPORTED_FORMAT, r"^an animated WebP, on which TensorFlow 2.21 fails"),
-    ],
-    ids=["cut", "long-chunk", "lossy", "lossless", "empty", "animated"],
-)
-def test_webp_that_is_no_whole_still_picture_never_reaches_tensorflow(data: bytes, reason: Reason, match: str) -> None:
-    with pytest.raises(checked_image.BadImageError) as e:
-        reader_decoder.ImageDecoder().check(data)
-    assert e.value.reason is reason
-    assert e.match(match.replace("^", f"^{reason.value}: "))
+def test_webp_that_is_no_whole_still_picture_never_reaches_tensorflow() -> None:
+    for data, reason, match in [
+        (LOSSY[:-3], Reason.TRUNCATED, r"^the RIFF header says [\d,]+ bytes, the file has \d+ bytes"),  # cut
+        (
+            encoded_images.overwrite(LOSSY, 16, b"\xff\xff"),
+            Reason.TRUNCATED,
+            r"^the chunk b'VP8 ' at byte 12 ends at",
+        ),  # long-chunk
+        (
+            encoded_images.overwrite(LOSSY, 23, b"\0"),
+            Reason.CORRUPT,
+            r"^the chunk b'VP8 ' at byte 12 begins with",
+        ),  # lossy
+        (
+            encoded_images.overwrite(LOSSLESS, 20, b"\0"),
+            Reason.CORRUPT,
+            r"^the chunk b'VP8L' at byte 12 begins with",
+        ),  # lossless
+        (b"RIFF\x04\0\0\0WEBP", Reason.CORRUPT, r"^no picture: there is no VP8 or VP8L chunk$"),  # empty
+        (ANIMATED, Reason.UNSUPPORTED_FORMAT, r"^an animated WebP, on which TensorFlow 2.21 fails"),  # animated
+    ]:
+        with pytest.raises(checked_image.BadImageError) as e:
+            reader_decoder.ImageDecoder().check(data)
+        assert e.value.reason is reason
+        assert e.match(match.replace("^", f"^{reason.value}: "))
 
 
 def test_webp_whose_record_has_another_size_is_found() -> None:

@@ -21,26 +21,17 @@ def choose(values: dict[str, Any], image: str | None = None, label: str | None =
     return choose_features.choose_keys([foreign_shards.serialize(values)], image, label, "a.tfrecord", CONVERT)
 
 
-@pytest.mark.parametrize(
-    ("values", "image", "label", "is_raw"),
-    [
-        pytest.param({"image/encoded": JPEG, "image/class/label": 1}, "image/encoded", "image/class/label", False),
-        pytest.param({"image": JPEG, "label": 1, "id": 7}, "image", "label", False, id="tfds"),
-        pytest.param({"picture": JPEG, "class": [1, 2]}, "picture", "class", False, id="any-name"),
-        pytest.param({"image": JPEG, "mask": JPEG}, "image", None, False, id="usual-name-first"),
-        pytest.param({"image": JPEG, "label": b"cat"}, "image", None, False, id="text-is-no-label"),
-        pytest.param(
-            {"image_raw": bytes(12), "height": 2, "width": 3, "depth": 2, "label": 0},
-            "image_raw",
-            "label",
-            True,
-            id="raw",
-        ),
-    ],
-)
-def test_image_and_label_are_found(values: dict[str, Any], image: str, label: str | None, is_raw: bool) -> None:
-    keys = choose(values)
-    assert (keys.image, keys.label, keys.is_raw) == (image, label, is_raw)
+def test_image_and_label_are_found() -> None:
+    for values, image, label, is_raw in [
+        ({"image/encoded": JPEG, "image/class/label": 1}, "image/encoded", "image/class/label", False),
+        ({"image": JPEG, "label": 1, "id": 7}, "image", "label", False),  # tfds
+        ({"picture": JPEG, "class": [1, 2]}, "picture", "class", False),  # any-name
+        ({"image": JPEG, "mask": JPEG}, "image", None, False),  # usual-name-first
+        ({"image": JPEG, "label": b"cat"}, "image", None, False),  # text-is-no-label
+        ({"image_raw": bytes(12), "height": 2, "width": 3, "depth": 2, "label": 0}, "image_raw", "label", True),  # raw
+    ]:
+        keys = choose(values)
+        assert (keys.image, keys.label, keys.is_raw) == (image, label, is_raw)
 
 
 def test_image_and_label_are_those_of_the_user() -> None:
@@ -49,9 +40,8 @@ def test_image_and_label_are_those_of_the_user() -> None:
     assert choose({"image": JPEG, "class": 3}, label="none").label is None
 
 
-@pytest.mark.parametrize(
-    ("asked", "values", "message"),
-    [
+def test_records_without_a_certain_image_are_an_error() -> None:
+    for asked, values, message in [
         ({}, {"a": JPEG, "b": JPEG}, "several images, a, b: choose one with --image KEY"),
         ({}, {"a": 1}, "holds no image: its features are a; name the right one with --image KEY"),
         ({"image": "x"}, {"image": JPEG}, "--image 'x': a.tfrecord has no such feature; its features are image"),
@@ -76,13 +66,9 @@ def test_image_and_label_are_those_of_the_user() -> None:
             r"--set source.tfrecord.base64=true --set "
             r"'source.tfrecord.raw_shape=\[image_height, image_width, image_channels\]'",
         ),
-    ],
-)
-def test_records_without_a_certain_image_are_an_error(
-    asked: dict[str, str], values: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(errors.ConfigError, match=message):
-        choose(values, **asked)
+    ]:
+        with pytest.raises(errors.ConfigError, match=message):
+            choose(values, **asked)
 
 
 def test_records_that_are_no_examples_are_an_error() -> None:
@@ -136,11 +122,11 @@ def test_features_are_named_by_what_every_record_holds() -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "labels"), [("float", {}), ("int64", {-7: 1, 3: 1}), ("int64", {5_000_000: 1})])
-def test_label_that_is_no_class_is_a_number(kind: str, labels: dict[int, int]) -> None:
-    uses = {"image": ({"bytes": "a"}, 4, 4), "label": ({kind: "a"}, 4, 4)}
-    found = choose_features.choose_features(survey(uses), scan_shard.Keys("image", "label"), (), labels)
-    assert found.label_kind == kind
+def test_label_that_is_no_class_is_a_number() -> None:
+    for kind, labels in [("float", {}), ("int64", {-7: 1, 3: 1}), ("int64", {5_000_000: 1})]:
+        uses = {"image": ({"bytes": "a"}, 4, 4), "label": ({kind: "a"}, 4, 4)}
+        found = choose_features.choose_features(survey(uses), scan_shard.Keys("image", "label"), (), labels)
+        assert found.label_kind == kind
 
 
 def test_image_of_several_kinds_is_an_error() -> None:
@@ -152,24 +138,19 @@ def test_image_of_several_kinds_is_an_error() -> None:
 TEXTS = {features.TEXT: {1: "one", 2: "two"}}
 
 
-@pytest.mark.parametrize(
-    ("labels", "names", "listed", "base", "expected"),
-    [
-        pytest.param([0, 2], {}, None, None, (("0", "1", "2"), 0), id="numbers"),
-        pytest.param([1, 2], {}, None, None, (("1", "2"), 1), id="no-0-begins-at-1"),
-        pytest.param([1, 2], TEXTS, None, None, (("one", "two"), 1), id="texts"),
-        pytest.param([1, 2], TEXTS, None, 0, (("0", "one", "two"), 0), id="base-of-the-user"),
-        pytest.param([1, 2], {}, ["x", "y", "z"], None, (("x", "y", "z"), 0), id="file-of-names"),
-        pytest.param([1, 3], {}, ["x", "y", "z"], None, (("x", "y", "z"), 1), id="file-of-names-from-1"),
-        pytest.param([-1, 0, 1], {}, None, None, (("0", "1"), 0), id="unknown-labels"),
-        pytest.param([0, 4], {}, ["x"], None, (tuple("01234"), 0), id="file-too-short"),
-    ],
-)
-def test_names_and_base_of_classes(
-    labels: list[int], names: dict[str, dict[int, str]], listed: list[str] | None, base: int | None, expected: Any
-) -> None:
-    classes = choose_features.choose_classes(dict.fromkeys(labels, 1), names, listed, base)
-    assert (classes.names, classes.base) == expected
+def test_names_and_base_of_classes() -> None:
+    for labels, names, listed, base, expected in [
+        ([0, 2], {}, None, None, (("0", "1", "2"), 0)),  # numbers
+        ([1, 2], {}, None, None, (("1", "2"), 1)),  # no-0-begins-at-1
+        ([1, 2], TEXTS, None, None, (("one", "two"), 1)),  # texts
+        ([1, 2], TEXTS, None, 0, (("0", "one", "two"), 0)),  # base-of-the-user
+        ([1, 2], {}, ["x", "y", "z"], None, (("x", "y", "z"), 0)),  # file-of-names
+        ([1, 3], {}, ["x", "y", "z"], None, (("x", "y", "z"), 1)),  # file-of-names-from-1
+        ([-1, 0, 1], {}, None, None, (("0", "1"), 0)),  # unknown-labels
+        ([0, 4], {}, ["x"], None, (tuple("01234"), 0)),  # file-too-short
+    ]:
+        classes = choose_features.choose_classes(dict.fromkeys(labels, 1), names, listed, base)
+        assert (classes.names, classes.base) == expected
 
 
 def test_base_above_a_label_is_an_error() -> None:

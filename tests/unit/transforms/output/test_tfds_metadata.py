@@ -198,33 +198,25 @@ def feature_of(files: dict[str, bytes], key: str) -> dict[str, Any]:
     return json.loads(files["features.json"])["featuresDict"]["features"][key]
 
 
-@pytest.mark.parametrize(
-    ("formats", "declared"),
-    [
-        pytest.param({"png"}, {"encodingFormat": "png"}, id="one-format"),
-        pytest.param({"png", "jpeg"}, {}, id="two-formats"),
-        pytest.param(set(), {}, id="no-image"),
-    ],
-)
-def test_tfds_files_declare_the_image_format_where_there_is_one(
-    catalog: catalog_lib.Catalog, formats: set[str], declared: dict[str, str]
-) -> None:
-    given = set(formats)
-    files = tfds_metadata.tfds_files(catalog, ".tfrecord", formats)
-    image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"} | declared
-    assert feature_of(files, ENCODED)["image"] == image
-    assert formats == given  # the caller's own
+def test_tfds_files_declare_the_image_format_where_there_is_one(catalog: catalog_lib.Catalog) -> None:
+    for formats, declared in [
+        ({"png"}, {"encodingFormat": "png"}),  # one-format
+        ({"png", "jpeg"}, {}),  # two-formats
+        (set(), {}),  # no-image
+    ]:
+        given = set(formats)
+        files = tfds_metadata.tfds_files(catalog, ".tfrecord", formats)
+        image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"} | declared
+        assert feature_of(files, ENCODED)["image"] == image
+        assert formats == given  # the caller's own
 
 
-@pytest.mark.parametrize(
-    ("base", "text"),
-    [pytest.param(0, b"cat\ndog\n", id="base-0"), pytest.param(1, b"background\ncat\ndog\n", id="base-1")],
-)
-def test_tfds_files_hold_the_class_names_from_id_0(catalog: catalog_lib.Catalog, base: int, text: bytes) -> None:
-    files = tfds_metadata.tfds_files(dataclasses.replace(catalog, label_base=base), ".tfrecord", {"jpeg"})
-    assert sorted(files) == ["dataset_info.json", "features.json", "image.class.label.labels.txt"]
-    assert files["image.class.label.labels.txt"] == text
-    assert feature_of(files, LABEL)["classLabel"] == {"numClasses": str(2 + base)}
+def test_tfds_files_hold_the_class_names_from_id_0(catalog: catalog_lib.Catalog) -> None:
+    for base, text in [(0, b"cat\ndog\n"), (1, b"background\ncat\ndog\n")]:
+        files = tfds_metadata.tfds_files(dataclasses.replace(catalog, label_base=base), ".tfrecord", {"jpeg"})
+        assert sorted(files) == ["dataset_info.json", "features.json", "image.class.label.labels.txt"]
+        assert files["image.class.label.labels.txt"] == text
+        assert feature_of(files, LABEL)["classLabel"] == {"numClasses": str(2 + base)}
 
 
 def test_tfds_files_of_compressed_shards_are_none(catalog: catalog_lib.Catalog) -> None:
@@ -232,21 +224,19 @@ def test_tfds_files_of_compressed_shards_are_none(catalog: catalog_lib.Catalog) 
     assert tfds_metadata.tfds_files(gzip, ".tfrecord.gz", {"jpeg"}) == {}
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-@pytest.mark.parametrize("label_kind", ["class", "int64", None])
-def test_tfds_names_are_those_of_the_files(
-    catalog: catalog_lib.Catalog, compression: str, label_kind: str | None
-) -> None:
-    other = dataclasses.replace(catalog, compression=compression, label_kind=label_kind)
-    assert tfds_metadata.tfds_names(other) == set(tfds_metadata.tfds_files(other, "", set()))
+def test_tfds_names_are_those_of_the_files(catalog: catalog_lib.Catalog) -> None:
+    for compression in ["none", "gzip"]:
+        for label_kind in ["class", "int64", None]:
+            other = dataclasses.replace(catalog, compression=compression, label_kind=label_kind)
+            assert tfds_metadata.tfds_names(other) == set(tfds_metadata.tfds_files(other, "", set()))
 
 
-@pytest.mark.parametrize("dropped", [ENCODED, LABEL])
-def test_tfds_files_without_image_or_label_name_no_supervised_keys(catalog: catalog_lib.Catalog, dropped: str) -> None:
-    kept = tuple(feature for feature in catalog.features if feature.source != dropped)
-    files = tfds_metadata.tfds_files(dataclasses.replace(catalog, features=kept), ".tfrecord", {"jpeg"})
-    assert "supervisedKeys" not in json.loads(files["dataset_info.json"])
-    assert ("image.class.label.labels.txt" in files) == (dropped != LABEL)
+def test_tfds_files_without_image_or_label_name_no_supervised_keys(catalog: catalog_lib.Catalog) -> None:
+    for dropped in [ENCODED, LABEL]:
+        kept = tuple(feature for feature in catalog.features if feature.source != dropped)
+        files = tfds_metadata.tfds_files(dataclasses.replace(catalog, features=kept), ".tfrecord", {"jpeg"})
+        assert "supervisedKeys" not in json.loads(files["dataset_info.json"])
+        assert ("image.class.label.labels.txt" in files) == (dropped != LABEL)
 
 
 def test_labels_text_returns_the_bytes_of_undecodable_names() -> None:

@@ -63,59 +63,31 @@ def test_plan_beside_another_dataset_is_refused_and_overwrites_on_request(
     assert make_plan(dataclasses.replace(other, overwrite=True)).action == "write"
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "damage"),
-    [
-        pytest.param("train-00001-of-00002.tfrecord", None, "train-00001-of-00002.tfrecord is missing", id="missing"),
-        pytest.param(
-            "train-00000-of-00002.tfrecord",
-            b"123",
-            "train-00000-of-00002.tfrecord has 3 bytes, the catalog says {size:,}",
-            id="cut",
-        ),
-        pytest.param(
-            "index/train-00001-of-00002.index", None, "index/train-00001-of-00002.index is missing", id="no-index"
-        ),
-    ],
-)
 def test_plan_of_committed_dataset_with_damage_is_refused_and_writes_again_on_request(
-    dataset: dataset_settings.DatasetSettings,
-    committed: catalog_lib.Catalog,
-    name: str,
-    data: bytes | None,
-    damage: str,
+    dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
 ) -> None:
-    path = pathlib.Path(dataset.output, name)
-    damage = damage.format(size=path.stat().st_size)
-    if data is None:
-        path.unlink()
-    else:
-        path.write_bytes(data)
-    plan = make_plan(dataset)
-    message = f"{dataset.output} holds this dataset, but {damage}; --overwrite writes it again"
-    assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
-    assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
-
-
-@pytest.mark.parametrize(
-    ("data", "damage"),
-    [(None, "transform_fn/x is missing"), (b"12", "transform_fn/x has 2 bytes, the catalog says 3")],
-    ids=["missing", "cut"],
-)
-def test_plan_of_committed_dataset_whose_transform_is_damaged_is_refused(
-    dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog, data: bytes | None, damage: str
-) -> None:
+    output, cut = pathlib.Path(dataset.output), "train-00000-of-00002.tfrecord"
     catalog = dataclasses.replace(committed, files={**committed.files, "transform_fn/x": catalog_lib.File(3, None)})
-    output = pathlib.Path(dataset.output)
     (output / "catalog.json").write_text(catalog.to_json())
     (output / "transform_fn").mkdir()
     (output / "transform_fn/x").write_bytes(b"123")
-    assert make_plan(dataset).action == "keep"
-    if data is None:
-        (output / "transform_fn/x").unlink()
-    else:
-        (output / "transform_fn/x").write_bytes(data)
-    assert damage in make_plan(dataset).message
+    for name, data, damage in [
+        ("train-00001-of-00002.tfrecord", None, "is missing"),
+        (cut, b"123", f"has 3 bytes, the catalog says {(output / cut).stat().st_size:,}"),
+        ("index/train-00001-of-00002.index", None, "is missing"),
+        ("transform_fn/x", None, "is missing"),
+        ("transform_fn/x", b"12", "has 2 bytes, the catalog says 3"),
+    ]:
+        assert make_plan(dataset).action == "keep"
+        whole = (output / name).read_bytes()
+        (output / name).unlink()
+        if data is not None:
+            (output / name).write_bytes(data)
+        plan = make_plan(dataset)
+        message = f"{dataset.output} holds this dataset, but {name} {damage}; --overwrite writes it again"
+        assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
+        assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
+        (output / name).write_bytes(whole)
 
 
 def test_plan_beside_unreadable_catalog_is_refused_and_overwrites_on_request(

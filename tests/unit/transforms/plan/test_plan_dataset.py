@@ -43,21 +43,16 @@ class Table:
         return [f"line {position + 2} of m.csv" for position in positions]
 
 
-@pytest.mark.parametrize(
-    ("table", "has_duplicates", "rows"),
-    [
-        pytest.param(Table(), True, ["line 5 of m.csv", "line 7 of m.csv"], id="table"),
-        pytest.param(Table(), False, (), id="no-repeated-key"),
-        pytest.param(None, True, (), id="no-table"),
-        pytest.param(Table(OSError("gone")), True, (), id="unreadable"),
-        pytest.param(Table(ValueError("changed")), True, (), id="changed"),
-    ],
-)
-def test_describe_repeated_rows_names_the_rows_of_the_first_key_where_they_can_be_read(
-    table: Table | None, has_duplicates: bool, rows: list[str]
-) -> None:
-    repeated = (RepeatedKey("1", ("/a", "/b"), (3, 5)), RepeatedKey("2", ("/c", "/d"), (7, 9)))
-    assert plan_dataset.describe_repeated_rows(table, repeated if has_duplicates else ()) == rows
+def test_describe_repeated_rows_names_the_rows_of_the_first_key_where_they_can_be_read() -> None:
+    for table, has_duplicates, rows in [
+        (Table(), True, ["line 5 of m.csv", "line 7 of m.csv"]),  # table
+        (Table(), False, ()),  # no-repeated-key
+        (None, True, ()),  # no-table
+        (Table(OSError("gone")), True, ()),  # unreadable
+        (Table(ValueError("changed")), True, ()),  # changed
+    ]:
+        repeated = (RepeatedKey("1", ("/a", "/b"), (3, 5)), RepeatedKey("2", ("/c", "/d"), (7, 9)))
+        assert plan_dataset.describe_repeated_rows(table, repeated if has_duplicates else ()) == rows
 
 
 @pytest.mark.parametrize("run_id", ["f00d", ""], ids=["launched", "from-a-template"])

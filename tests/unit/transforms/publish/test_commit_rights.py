@@ -52,23 +52,18 @@ def test_lock_is_held_as_long_as_it_names_the_run(
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=False)
 
 
-@pytest.mark.parametrize(
-    ("fields", "who"),
-    [
-        pytest.param({}, r"process \d+ on .+", id="process"),
-        pytest.param({"job": JOB, "is_gone": True}, "DataflowRunner job 5", id="job-whose-launcher-is-gone"),
-    ],
-)
-def test_lock_of_another_run_stops_the_commit(
-    paths: output_folder.OutputPaths, fields: dict[str, bool], who: str
-) -> None:
-    sign(paths.lock, "other", **fields)
-    message = (
-        rf"^another run took over {paths.output} \({who}\): nothing of this run was committed; wait until that run"
-    )
-    with pytest.raises(errors.BusyError, match=message):
-        commit_rights.look_at_lock(paths, "mine")
-    assert commit_rights.look_at_lock(paths, "") == LockView(is_held=True)  # its caller keeps other runs away
+def test_lock_of_another_run_stops_the_commit(paths: output_folder.OutputPaths) -> None:
+    for fields, who in [
+        ({}, r"process \d+ on .+"),  # process
+        ({"job": JOB, "is_gone": True}, "DataflowRunner job 5"),  # job-whose-launcher-is-gone
+    ]:
+        sign(paths.lock, "other", **fields)
+        message = (
+            rf"^another run took over {paths.output} \({who}\): nothing of this run was committed; wait until that run"
+        )
+        with pytest.raises(errors.BusyError, match=message):
+            commit_rights.look_at_lock(paths, "mine")
+        assert commit_rights.look_at_lock(paths, "") == LockView(is_held=True)  # its caller keeps other runs away
 
 
 @pytest.mark.parametrize(
@@ -106,40 +101,29 @@ def test_commit_lock_is_there_while_it_is_held(paths: output_folder.OutputPaths)
     assert os.listdir(paths.metadata) == []
 
 
-@pytest.mark.parametrize(
-    ("run", "is_gone", "age", "ended", "is_taken"),
-    [
-        pytest.param("other", False, 149, (), False, id="live"),
-        pytest.param("other", False, 151, (), True, id="expired"),
-        pytest.param("other", True, 0, (), True, id="process-gone"),
-        pytest.param("other", False, 0, ("other",), True, id="job-ended"),
-        pytest.param("mine", False, 0, (), True, id="own-of-an-earlier-attempt"),
-        pytest.param("", False, 0, (), True, id="of-nobody"),
-    ],
-)
-@pytest.mark.parametrize("fingerprint", ["f1", "f2"])
-def test_commit_lock_is_taken_over_from_a_run_that_is_gone(
-    paths: output_folder.OutputPaths,
-    run: str,
-    is_gone: bool,
-    age: float,
-    ended: tuple[str, ...],
-    is_taken: bool,
-    fingerprint: str,
-) -> None:
-    record = sign(paths.commit_lock, run, is_gone, age, fingerprint=fingerprint)
-    commit_lock = CommitLock(paths, "mine", "f1")
-    if is_taken:
-        with commit_lock.held(ended):
-            assert commit_lock.continues == (fingerprint == "f1")
-        assert not os.path.exists(paths.commit_lock)
-    else:
-        message = (
-            rf"^another run commits to {paths.output} at this moment \(process \d+ on .*, last renewed \d+ s ago\)"
-        )
-        with pytest.raises(errors.BusyError, match=message), commit_lock.held(ended):
-            pass
-        assert commit_rights.read_record(paths.commit_lock) == record
+def test_commit_lock_is_taken_over_from_a_run_that_is_gone(paths: output_folder.OutputPaths) -> None:
+    for run, is_gone, age, ended, is_taken in [
+        ("other", False, 149, (), False),  # live
+        ("other", False, 151, (), True),  # expired
+        ("other", True, 0, (), True),  # process-gone
+        ("other", False, 0, ("other",), True),  # job-ended
+        ("mine", False, 0, (), True),  # own-of-an-earlier-attempt
+        ("", False, 0, (), True),  # of-nobody
+    ]:
+        for fingerprint in ["f1", "f2"]:
+            record = sign(paths.commit_lock, run, is_gone, age, fingerprint=fingerprint)
+            commit_lock = CommitLock(paths, "mine", "f1")
+            if is_taken:
+                with commit_lock.held(ended):
+                    assert commit_lock.continues == (fingerprint == "f1")
+                assert not os.path.exists(paths.commit_lock)
+            else:
+                message = (
+                    rf"^another run commits to {paths.output} at this moment \(process \d+ on .*, last renewed \d+"
+                )
+                with pytest.raises(errors.BusyError, match=message), commit_lock.held(ended):
+                    pass
+                assert commit_rights.read_record(paths.commit_lock) == record
 
 
 @pytest.mark.parametrize("is_renewed", [False, True], ids=["left", "renewed"])
@@ -169,24 +153,24 @@ def test_commit_lock_with_an_impossible_time_is_watched(
             assert now[0] - start > commit_rights.LEASE_SEC
 
 
-@pytest.mark.parametrize("text", ["f1", "", "{"])
-def test_commit_lock_that_is_not_understood_is_taken_over(paths: output_folder.OutputPaths, text: str) -> None:
-    pathlib.Path(paths.commit_lock).write_text(text)
-    with CommitLock(paths, "mine", "f1").held() as commit_lock:
-        assert not commit_lock.continues
+def test_commit_lock_that_is_not_understood_is_taken_over(paths: output_folder.OutputPaths) -> None:
+    for text in ["f1", "", "{"]:
+        pathlib.Path(paths.commit_lock).write_text(text)
+        with CommitLock(paths, "mine", "f1").held() as commit_lock:
+            assert not commit_lock.continues
 
 
-@pytest.mark.parametrize("has_changed", [False, True], ids=["nothing-changed", "files-changed"])
 def test_commit_lock_of_a_commit_that_fails_stays_if_files_changed_and_is_nobodys(
-    paths: output_folder.OutputPaths, has_changed: bool
+    paths: output_folder.OutputPaths,
 ) -> None:
-    with pytest.raises(OSError, match="disk full"), CommitLock(paths, "mine", "f1").held() as commit_lock:
-        if has_changed:
-            commit_lock.note_change()
-        raise OSError("disk full")
-    assert os.path.exists(paths.commit_lock) == has_changed
-    with CommitLock(paths, "next", "f1").held() as commit_lock:  # need not wait
-        assert commit_lock.continues == has_changed
+    for has_changed in [False, True]:
+        with pytest.raises(OSError, match="disk full"), CommitLock(paths, "mine", "f1").held() as commit_lock:
+            if has_changed:
+                commit_lock.note_change()
+            raise OSError("disk full")
+        assert os.path.exists(paths.commit_lock) == has_changed
+        with CommitLock(paths, "next", "f1").held() as commit_lock:  # need not wait
+            assert commit_lock.continues == has_changed
 
 
 def test_commit_lock_is_renewed_twice_a_minute(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import json
@@ -8,7 +7,7 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -17,18 +16,12 @@ from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
 
 from imagebeam import errors, storage
-from imagebeam.storage import fsspec_files
 from imagebeam.transforms import elements
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.publish import commit_rights, publish_dataset
 from tests import delayed_storage, patience, races
 from tests.unit.transforms import small_dataset
-
-REQUESTS = (
-    *("list_directory", "stat", "exists", "read", "open_read", "write_file", "write_whole", "create_new", "replace"),
-    *("rename", "publish", "remove", "remove_tree"),
-)
 
 
 @pytest.fixture
@@ -42,45 +35,6 @@ def staged_run(output: str, refs: list[ImageRef], num_shards: int = 2) -> races.
     run.refs, run.num_shards = refs, num_shards
     run.step(), run.step()
     return run
-
-
-def count_requests(patch: pytest.MonkeyPatch) -> collections.Counter[str]:
-    """Counts the operations of storages, without those that an operation is made of."""
-    counts: collections.Counter[str] = collections.Counter()
-    counting, of_thread = threading.Lock(), threading.local()
-
-    def watch(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*args: Any, **keywords: Any) -> Any:
-            depth = getattr(of_thread, "depth", 0)
-            with counting:
-                counts[name] += not depth
-            of_thread.depth = depth + 1
-            try:
-                return method(*args, **keywords)
-            finally:
-                of_thread.depth = depth
-
-        return watched
-
-    for name in REQUESTS:
-        patch.setattr(fsspec_files.FsspecStorage, name, watch(name, getattr(fsspec_files.FsspecStorage, name)))
-    return counts
-
-
-def test_commit_makes_two_requests_for_each_shard(tmp_path: pathlib.Path, refs: list[ImageRef]) -> None:
-    counts = {}
-    for num_shards in (2, 12):
-        output = f"memory://{tmp_path.name}/{num_shards}"
-        run = staged_run(output, refs, num_shards)
-        with pytest.MonkeyPatch.context() as patch:
-            counted = count_requests(patch)
-            assert run.step() == "committed"
-        counts[num_shards] = dict(counted)
-        assert races.committed_by(output)[0] == "A"
-    more = {name: counts[12][name] - counts[2][name] for name in counts[12]}
-    assert {name: count for name, count in more.items() if count} == {"rename": 20}  # ten shards and their indexes
-    assert counts[2]["list_directory"] <= 6
-    assert sum(counts[2].values()) - counts[2]["rename"] <= 40
 
 
 # ---- many requests at once

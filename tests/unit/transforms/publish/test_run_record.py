@@ -27,9 +27,8 @@ def test_record_survives_its_encoding(tmp_path: pathlib.Path) -> None:
     assert commit_rights.read_record(str(tmp_path / "lock")) == record
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_other_content_is_no_record() -> None:
+    for content in [
         b"",
         b"ab12",
         b"[]",
@@ -44,10 +43,8 @@ def test_record_survives_its_encoding(tmp_path: pathlib.Path) -> None:
         b'{"ended": [["u"]]}',
         b'{"ended": [7]}',
         b'{"is_left_to_job": "no"}',
-    ],
-)
-def test_other_content_is_no_record(content: bytes) -> None:
-    assert commit_rights.parse_record(content) is None
+    ]:
+        assert commit_rights.parse_record(content) is None
 
 
 def test_record_with_fields_of_a_newer_version_is_read() -> None:
@@ -70,38 +67,43 @@ def test_record_of_a_lock_that_is_being_signed_is_waited_for(
     assert commit_rights.read_record(str(lock)) == record
 
 
-@pytest.mark.parametrize("is_renewed", [True, False], ids=["renewed", "not-renewed"])
-@pytest.mark.parametrize("age", [0, 149, 151, 1e9])
-@pytest.mark.parametrize("process", ["alive", "gone", "elsewhere", "not-known"])
-def test_process_is_gone_if_it_ended_here_or_its_record_expired(process: str, age: float, is_renewed: bool) -> None:
-    number = {"alive": os.getpid(), "gone": races.pid_of_nobody(), "elsewhere": races.pid_of_nobody(), "not-known": 0}
-    record = RunRecord("x", number[process], "elsewhere" if process == "elsewhere" else HERE, time.time() - age)
-    assert record.is_gone(is_renewed) == ((is_renewed and age > 150) or process == "gone")
+def test_process_is_gone_if_it_ended_here_or_its_record_expired() -> None:
+    for is_renewed in [True, False]:
+        for age in [0, 149, 151, 1e9]:
+            for process in ["alive", "gone", "elsewhere", "not-known"]:
+                number = {
+                    "alive": os.getpid(),
+                    "gone": races.pid_of_nobody(),
+                    "elsewhere": races.pid_of_nobody(),
+                    "not-known": 0,
+                }
+                record = RunRecord(
+                    "x", number[process], "elsewhere" if process == "elsewhere" else HERE, time.time() - age
+                )
+                assert record.is_gone(is_renewed) == ((is_renewed and age > 150) or process == "gone")
 
 
 NO_DATES = ["NaN", "Infinity", "-Infinity", "1e400", "1" + "0" * 400, "9e9"]
 
 
-@pytest.mark.parametrize("number", NO_DATES, ids=lambda number: number[:9])
-def test_record_with_an_impossible_time_is_read_and_not_dated(number: str) -> None:
-    record = commit_rights.parse_record(
-        b'{"run": "x", "process": 1, "host": "elsewhere", "time": %s}' % number.encode()
-    )
-    assert record is not None
-    assert (record.is_dated, record.is_gone(is_renewed=True)) == (False, False)
-    who = (
-        r"process 1 on elsewhere, renewed at (-?inf|nan|9000000000) s by a clock that disagrees with this host's, \d+ s"
-    )
-    assert re.fullmatch(who, record.describe(is_renewed=True))
-    gone = dataclasses.replace(record, process=races.pid_of_nobody(), host=HERE)
-    assert gone.is_gone(is_renewed=True)
+def test_record_with_an_impossible_time_is_read_and_not_dated() -> None:
+    for number in NO_DATES:
+        record = commit_rights.parse_record(
+            b'{"run": "x", "process": 1, "host": "elsewhere", "time": %s}' % number.encode()
+        )
+        assert record is not None
+        assert (record.is_dated, record.is_gone(is_renewed=True)) == (False, False)
+        who = r"process 1 on elsewhere, renewed at (-?inf|nan|9000000000) s by a clock that disagrees with .*, \d+ s"
+        assert re.fullmatch(who, record.describe(is_renewed=True))
+        gone = dataclasses.replace(record, process=races.pid_of_nobody(), host=HERE)
+        assert gone.is_gone(is_renewed=True)
 
 
-@pytest.mark.parametrize(("ahead", "is_dated"), [(-1e9, True), (0, True), (100, True), (200, False)])
-def test_clock_of_another_host_may_be_a_little_ahead(ahead: float, is_dated: bool) -> None:
-    record = RunRecord("x", 1, "elsewhere", time.time() + ahead)
-    assert record.is_dated == is_dated
-    assert ("last renewed 0 s ago" in record.describe(is_renewed=True)) == (ahead in (0, 100))
+def test_clock_of_another_host_may_be_a_little_ahead() -> None:
+    for ahead, is_dated in [(-1e9, True), (0, True), (100, True), (200, False)]:
+        record = RunRecord("x", 1, "elsewhere", time.time() + ahead)
+        assert record.is_dated == is_dated
+        assert ("last renewed 0 s ago" in record.describe(is_renewed=True)) == (ahead in (0, 100))
 
 
 def test_watch_tells_a_record_that_changes_from_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,14 +129,11 @@ def test_successor_names_the_runs_whose_jobs_have_ended() -> None:
     assert many.ended == tuple(str(number) for number in range(9, 29))
 
 
-@pytest.mark.parametrize(
-    ("job", "is_renewed", "text"),
-    [
-        pytest.param(None, False, "process 7 on h", id="process"),
-        pytest.param(None, True, "process 7 on h, last renewed 12 s ago", id="renewed"),
-        pytest.param({"runner": "DataflowRunner", "id": "", "name": "cats"}, True, "DataflowRunner job cats", id="job"),
-        pytest.param({"runner": "DataflowRunner", "id": "5", "name": "cats"}, False, "DataflowRunner job 5", id="id"),
-    ],
-)
-def test_record_is_described(job: dict[str, str] | None, is_renewed: bool, text: str) -> None:
-    assert RunRecord("x", 7, "h", time.time() - 12, job=job).describe(is_renewed) == text
+def test_record_is_described() -> None:
+    for job, is_renewed, text in [
+        (None, False, "process 7 on h"),  # process
+        (None, True, "process 7 on h, last renewed 12 s ago"),  # renewed
+        ({"runner": "DataflowRunner", "id": "", "name": "cats"}, True, "DataflowRunner job cats"),  # job
+        ({"runner": "DataflowRunner", "id": "5", "name": "cats"}, False, "DataflowRunner job 5"),  # id
+    ]:
+        assert RunRecord("x", 7, "h", time.time() - 12, job=job).describe(is_renewed) == text

@@ -29,13 +29,11 @@ def count(*files: bytes, policy: ImagePolicy = AS_IT_IS) -> dict[str, dict[str, 
     return {name: dict(counts) for name, counts in dark.counts().items()}
 
 
-@pytest.mark.parametrize(
-    ("highest", "bits"), [(1, 1), (1023, 10), (4021, 12), (16_383, 14), (0, None), (16_384, None), (65_535, None)]
-)
-@pytest.mark.parametrize("format", ["tiff", "png"])
-def test_image_of_few_bits_is_dark(format: str, highest: int, bits: int | None) -> None:
-    expected = {"dark": {f"{format} up to {bits} bits": 1}, "dark_files": {"0": highest}} if bits else {}
-    assert count(encode(highest, format.upper())) == expected
+def test_image_of_few_bits_is_dark() -> None:
+    for highest, bits in [(1, 1), (1023, 10), (4021, 12), (16_383, 14), (0, None), (16_384, None), (65_535, None)]:
+        for format in ["tiff", "png"]:
+            expected = {"dark": {f"{format} up to {bits} bits": 1}, "dark_files": {"0": highest}} if bits else {}
+            assert count(encode(highest, format.upper())) == expected
 
 
 def test_image_is_dark_for_its_white_level() -> None:

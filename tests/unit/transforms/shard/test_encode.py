@@ -52,28 +52,23 @@ def test_facts_of_image_and_reference_are_under_their_keys() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("label", "many", "expected"),
-    [
-        pytest.param("dog", False, ([2], [b"Canis"], [b"dog"]), id="one-class"),
-        pytest.param("caf\udce9", False, ([1], [b"caf\xe9"], [b"caf\xe9"]), id="not-utf-8"),
-        pytest.param(("dog", "cat"), True, ([0, 2], [b"cat", b"Canis"], [b"cat", b"dog"]), id="several-by-id"),
-        pytest.param((), True, ([], [], []), id="no-class"),
-    ],
-)
-def test_label_is_stored_as_id_text_and_name(
-    label: str | tuple[str, ...], many: bool, expected: tuple[list[int], list[bytes], list[bytes]]
-) -> None:
-    sources = (features.LABEL, features.TEXT, "image/class/synset")
-    recipe = encode.ExampleRecipe(of(*sources, many=sources if many else ()), IDS, texts={"dog": "Canis"})
-    found = parse(recipe, ImageRef("k", "/k", label=label))
-    assert tuple(found[source] for source in sources) == expected
+def test_label_is_stored_as_id_text_and_name() -> None:
+    for label, many, expected in [
+        ("dog", False, ([2], [b"Canis"], [b"dog"])),  # one-class
+        ("caf\udce9", False, ([1], [b"caf\xe9"], [b"caf\xe9"])),  # not-utf-8
+        (("dog", "cat"), True, ([0, 2], [b"cat", b"Canis"], [b"cat", b"dog"])),  # several-by-id
+        ((), True, ([], [], [])),  # no-class
+    ]:
+        sources = (features.LABEL, features.TEXT, "image/class/synset")
+        recipe = encode.ExampleRecipe(of(*sources, many=sources if many else ()), IDS, texts={"dog": "Canis"})
+        found = parse(recipe, ImageRef("k", "/k", label=label))
+        assert tuple(found[source] for source in sources) == expected
 
 
-@pytest.mark.parametrize(("label", "kind"), [(7, features.INT64), (0.5, features.FLOAT)])
-def test_label_that_is_a_number_is_stored_as_it_is(label: int | float, kind: str) -> None:
-    recipe = encode.ExampleRecipe((features.Feature("target", features.LABEL, kind),), {})
-    assert parse(recipe, ImageRef("k", "/k", label=label)) == {"target": [label]}
+def test_label_that_is_a_number_is_stored_as_it_is() -> None:
+    for label, kind in [(7, features.INT64), (0.5, features.FLOAT)]:
+        recipe = encode.ExampleRecipe((features.Feature("target", features.LABEL, kind),), {})
+        assert parse(recipe, ImageRef("k", "/k", label=label)) == {"target": [label]}
 
 
 def test_columns_are_stored_by_their_sources() -> None:
@@ -94,16 +89,18 @@ def test_mask_of_classes_is_stored_only_where_the_reference_has_one() -> None:
         recipe.encode(ImageRef("k", "/k"), IMAGE)
 
 
-@pytest.mark.parametrize("stored", [(4, 6), (8, 12)], ids=["same-size", "scaled"])
-def test_masks_of_objects_are_drawn_for_the_stored_size(stored: tuple[int, int]) -> None:
-    square = [0, 0, 3, 0, 3, 2, 0, 2]
-    packed = object_masks.pack([square], 4, 6), object_masks.pack({"counts": [0, 24], "size": [4, 6]}, 4, 6)
-    recipe = encode.ExampleRecipe(of(object_masks.FEATURE, many=(object_masks.FEATURE,)), {}, (object_masks.FEATURE,))
-    ref = ImageRef("k", "/k", columns=(packed,), expected=(4, 6))
-    found = parse(recipe, ref, IMAGE._replace(height=stored[0], width=stored[1]))[object_masks.FEATURE]
-    masks = [np.asarray(PillowImage.open(io.BytesIO(png))) for png in found]
-    assert [mask.shape for mask in masks] == [stored] * 2
-    assert [mask.mean() for mask in masks] == [0.25, 1]
+def test_masks_of_objects_are_drawn_for_the_stored_size() -> None:
+    for stored in [(4, 6), (8, 12)]:
+        square = [0, 0, 3, 0, 3, 2, 0, 2]
+        packed = object_masks.pack([square], 4, 6), object_masks.pack({"counts": [0, 24], "size": [4, 6]}, 4, 6)
+        recipe = encode.ExampleRecipe(
+            of(object_masks.FEATURE, many=(object_masks.FEATURE,)), {}, (object_masks.FEATURE,)
+        )
+        ref = ImageRef("k", "/k", columns=(packed,), expected=(4, 6))
+        found = parse(recipe, ref, IMAGE._replace(height=stored[0], width=stored[1]))[object_masks.FEATURE]
+        masks = [np.asarray(PillowImage.open(io.BytesIO(png))) for png in found]
+        assert [mask.shape for mask in masks] == [stored] * 2
+        assert [mask.mean() for mask in masks] == [0.25, 1]
 
 
 def test_masks_of_objects_are_not_drawn_where_no_feature_holds_them() -> None:

@@ -153,9 +153,8 @@ def test_orientation_is_read_as_in_python(tmp_path: pathlib.Path, taken: list[st
     assert 2 <= len(upright) < len(jpegs) or kind == 2
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_policy_that_looks_further_leaves_all_to_python() -> None:
+    for fields in [
         {"limits": checked_image.Limits(max_bytes=10**6)},
         {"orientation": prepare.REJECT},
         {"check": "header"},
@@ -173,47 +172,36 @@ def test_orientation_is_read_as_in_python(tmp_path: pathlib.Path, taken: list[st
         {"raw_shape": (1, 1, 1)},
         {"is_raw": True},
         {"is_base64": True},
-    ],
-    ids=lambda fields: "-".join(fields),
-)
-def test_policy_that_looks_further_leaves_all_to_python(fields: dict[str, Any]) -> None:
-    assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy()) is not None
-    assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy(**fields)) is None
+    ]:
+        assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy()) is not None
+        assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy(**fields)) is None
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"features": FEATURES[:-1]},
-        {"features": features.resolve_features({}, "class", {}, pixels="int64")},
-        {"features": features.resolve_features({features.ENTRY_POINTS: "points"}, "class", {})},
-        {"kept": (features.Feature("a", "columns/a", features.BYTES),)},
-        {"further": ("after",)},
-        {"columns": ("image/object/class/label", "image/object/class/text")},
-    ],
-    ids=["no-image", "list-of-pixels", "entry-points", "kept", "further", "objects"],
-)
-def test_recipe_that_needs_more_leaves_all_to_python(fields: dict[str, Any]) -> None:
-    assert shard_writer.find_layout(dataclasses.replace(RECIPE, **fields), prepare.AS_IT_IS) is None
+def test_recipe_that_needs_more_leaves_all_to_python() -> None:
+    for fields in [
+        {"features": FEATURES[:-1]},  # no-image
+        {"features": features.resolve_features({}, "class", {}, pixels="int64")},  # list-of-pixels
+        {"features": features.resolve_features({features.ENTRY_POINTS: "points"}, "class", {})},  # entry-points
+        {"kept": (features.Feature("a", "columns/a", features.BYTES),)},  # kept
+        {"further": ("after",)},  # further
+        {"columns": ("image/object/class/label", "image/object/class/text")},  # objects
+    ]:
+        assert shard_writer.find_layout(dataclasses.replace(RECIPE, **fields), prepare.AS_IT_IS) is None
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_reference_that_says_more_is_left_to_python(refs: list[ImageRef]) -> None:
+    for change in [
         {"inside": (0, 10)},
         {"expected": (17, 23)},
         {"content": b"content"},
         {"mask": elements.Mask("mask.png")},
         {"further": (elements.FurtherImage("after.jpg"),)},
-    ],
-    ids=lambda change: "-".join(change),
-)
-def test_reference_that_says_more_is_left_to_python(refs: list[ImageRef], change: dict[str, Any]) -> None:
-    layout = shard_writer.find_layout(RECIPE, prepare.AS_IT_IS)
-    assert layout is not None
-    with pytest.raises(AttributeError):  # there is no writer to ask
-        shard_writer.KeptJpegs(None, RECIPE, layout).take(refs[0])  # type: ignore[arg-type]
-    assert shard_writer.KeptJpegs(None, RECIPE, layout).take(refs[0]._replace(**change)) is None  # type: ignore[arg-type]
+    ]:
+        layout = shard_writer.find_layout(RECIPE, prepare.AS_IT_IS)
+        assert layout is not None
+        with pytest.raises(AttributeError):  # there is no writer to ask
+            shard_writer.KeptJpegs(None, RECIPE, layout).take(refs[0])  # type: ignore[arg-type]
+        assert shard_writer.KeptJpegs(None, RECIPE, layout).take(refs[0]._replace(**change)) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["int64", "float"])

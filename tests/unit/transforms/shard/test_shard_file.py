@@ -48,14 +48,13 @@ def write(descriptor: int, content: bytes, step: int, is_direct: bool = True) ->
 
 
 @pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "cached"])
-@pytest.mark.parametrize("step", [100, BUFFER_BYTES, len(CONTENT)], ids="{}-bytes-a-write".format)
-@pytest.mark.parametrize("size", SIZES, ids="{}-bytes".format)
-def test_finish_returns_size_and_checksum_of_the_file(
-    tmp_path: pathlib.Path, descriptor: int, summer: str, size: int, step: int, is_direct: bool
-) -> None:
-    content = CONTENT[:size]
-    assert write(descriptor, content, step, is_direct) == (size, google_crc32c.value(content))
-    assert (tmp_path / "shard").read_bytes() == content
+def test_finish_returns_size_and_checksum_of_the_file(tmp_path: pathlib.Path, summer: str, is_direct: bool) -> None:
+    for size in SIZES:
+        for step in (100, BUFFER_BYTES, len(CONTENT)):
+            path, content = tmp_path / f"{size}-{step}", CONTENT[:size]
+            with open(path, "x+b", buffering=0) as file:
+                assert write(file.fileno(), content, step, is_direct) == (size, google_crc32c.value(content))
+            assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("is_direct", [True, False], ids=["direct", "cached"])
@@ -180,13 +179,6 @@ def test_write_to_a_failing_disk_raises(
     monkeypatch.setattr(os, "pwrite", fail)
     with pytest.raises(OSError, match=os.strerror(number)):
         write(descriptor, CONTENT, 5000, is_direct)
-
-
-def test_buffers_serve_the_next_file(tmp_path: pathlib.Path) -> None:
-    for index in range(3):
-        with open(tmp_path / str(index), "x+b", buffering=0) as file:
-            write(file.fileno(), CONTENT, 5000)
-    assert len(shard_file._spare) == shard_file._NUM_BUFFERS
 
 
 def test_slow_disk_gets_full_buffers_while_others_are_filled(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:

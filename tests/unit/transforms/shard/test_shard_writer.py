@@ -89,12 +89,6 @@ def test_refs_of_task_are_in_the_order_of_ranks(refs: list[ImageRef]) -> None:
     assert list(task.refs()) == refs
 
 
-def test_write_twice_from_scratch_gives_equal_bytes(refs: list[ImageRef], layout: DatasetSettings) -> None:
-    first = write(layout, refs), staged_files(layout)
-    storage.storage_of(layout.output).remove_tree(layout.paths.metadata)
-    assert (write(layout, refs), staged_files(layout)) == first
-
-
 def test_write_of_one_shard_by_many_threads_leaves_one(refs: list[ImageRef], layout: DatasetSettings) -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         written = [each._replace(is_kept=False) for each in pool.map(lambda _: write(layout, refs), range(8))]
@@ -273,8 +267,3 @@ def test_write_raises_if_the_disk_reads_back_other_bytes(
     with pytest.raises(OSError, match=message):
         write(layout, refs)
     assert DONE not in staged_files(layout)
-
-
-def test_decode_written_inverts_encode_written(refs: list[ImageRef], layout: DatasetSettings) -> None:
-    written = write(layout, refs)
-    assert shard_writer.decode_written(shard_writer.encode_written(written)) == written

@@ -76,9 +76,8 @@ STATE = image_states.encode_state(
 )
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_damaged_state_names_the_file_and_the_remedy() -> None:
+    for data in [
         STATE[:-5],
         STATE[:12] + b"?" + STATE[13:],
         b"",
@@ -89,15 +88,9 @@ STATE = image_states.encode_state(
         change(STATE, rejects=[["a"]]),
         change(STATE, contents="YQ=="),
         change(STATE, measures="[]"),
-    ],
-    ids=[
-        *("cut", "one-byte", "empty", "no-gzip", "list", "more-keys", "no-facts", "broken-reject", "short-contents"),
-        "no-measures",
-    ],
-)
-def test_damaged_state_names_the_file_and_the_remedy(data: bytes) -> None:
-    with pytest.raises(errors.CatalogError, match=r"^gs://b/s\.json\.gz is damaged \(.*--update --overwrite"):
-        image_states.decode_state(data, 1, "gs://b/s.json.gz")
+    ]:
+        with pytest.raises(errors.CatalogError, match=r"^gs://b/s\.json\.gz is damaged \(.*--update --overwrite"):
+            image_states.decode_state(data, 1, "gs://b/s.json.gz")
 
 
 def test_state_of_a_later_version_is_refused_as_such() -> None:
@@ -162,15 +155,12 @@ def test_fingerprint_covers_all_that_a_record_is_made_of_but_folders() -> None:
     assert image_states.fingerprint_of(later, False) == image_states.fingerprint_of(FULL, False)
 
 
-@pytest.mark.parametrize(
-    ("shard", "name"),
-    [
+def test_state_lies_beside_the_shard() -> None:
+    for shard, name in [
         ("train-00000-of-00002.tfrecord", "state/train-00000-of-00002.json.gz"),
         ("../000001/train-00000-of-00002.tfrecord.gz", "../000001/state/train-00000-of-00002.json.gz"),
-    ],
-)
-def test_state_lies_beside_the_shard(shard: str, name: str) -> None:
-    assert catalog_lib.Shard(shard, 1, 1, 1).state_name == name
+    ]:
+        assert catalog_lib.Shard(shard, 1, 1, 1).state_name == name
 
 
 def test_name_of_rejects_tells_the_snapshot() -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -12,38 +12,28 @@ from imagebeam.transforms.snapshots import snapshot_drift
 NO_THRESHOLDS = snapshot_drift.Thresholds(None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("before", "written", "removed", "distance", "moved"),
-    [
-        pytest.param({"cat": 50, "dog": 50}, {"cat": 50, "dog": 50}, {}, 0.0, [], id="same-shares"),
-        pytest.param({"cat": 50, "dog": 50}, {"cat": 100}, {}, 0.25, ["cat", "dog"], id="one-label-added"),
-        pytest.param({"cat": 50, "dog": 50}, {}, {"dog": 50}, 0.5, ["cat", "dog"], id="one-label-removed"),
-        pytest.param({"cat": 50, "dog": 50}, {"ant": 100}, {}, 0.5, ["ant", "cat", "dog"], id="new-label"),
-        pytest.param({"cat": 50}, {"dog": 50}, {"cat": 50}, 1.0, ["cat", "dog"], id="all-relabelled"),
-        pytest.param({"cat": 90, "dog": 10}, {"dog": 20}, {"cat": 20}, 0.2, ["cat", "dog"], id="some-relabelled"),
-    ],
-)
-def test_compare_labels_returns_the_distance_and_what_moved(
-    before: Mapping[str, int], written: Mapping[str, int], removed: Mapping[str, int], distance: float, moved: list[str]
-) -> None:
-    figure = snapshot_drift.compare_labels("train", before, written, removed)
-    assert figure is not None and figure.by_chance is not None
-    assert figure.difference == pytest.approx(distance)
-    assert [move.label for move in figure.moved] == moved
+def test_compare_labels_returns_the_distance_and_what_moved() -> None:
+    for before, written, removed, distance, moved in [
+        ({"cat": 50, "dog": 50}, {"cat": 50, "dog": 50}, {}, 0.0, []),  # same-shares
+        ({"cat": 50, "dog": 50}, {"cat": 100}, {}, 0.25, ["cat", "dog"]),  # one-label-added
+        ({"cat": 50, "dog": 50}, {}, {"dog": 50}, 0.5, ["cat", "dog"]),  # one-label-removed
+        ({"cat": 50, "dog": 50}, {"ant": 100}, {}, 0.5, ["ant", "cat", "dog"]),  # new-label
+        ({"cat": 50}, {"dog": 50}, {"cat": 50}, 1.0, ["cat", "dog"]),  # all-relabelled
+        ({"cat": 90, "dog": 10}, {"dog": 20}, {"cat": 20}, 0.2, ["cat", "dog"]),  # some-relabelled
+    ]:
+        figure = snapshot_drift.compare_labels("train", before, written, removed)
+        assert figure is not None and figure.by_chance is not None
+        assert figure.difference == pytest.approx(distance)
+        assert [move.label for move in figure.moved] == moved
 
 
-@pytest.mark.parametrize(
-    ("before", "written", "removed"),
-    [
-        pytest.param({}, {"cat": 5}, {}, id="nothing-before"),
-        pytest.param({"cat": 5}, {}, {"cat": 5}, id="nothing-after"),
-        pytest.param({}, {}, {}, id="no-classes"),
-    ],
-)
-def test_compare_labels_without_labels_on_one_side_returns_none(
-    before: Mapping[str, int], written: Mapping[str, int], removed: Mapping[str, int]
-) -> None:
-    assert snapshot_drift.compare_labels("train", before, written, removed) is None
+def test_compare_labels_without_labels_on_one_side_returns_none() -> None:
+    for before, written, removed in [
+        ({}, {"cat": 5}, {}),  # nothing-before
+        ({"cat": 5}, {}, {"cat": 5}),  # nothing-after
+        ({}, {}, {}),  # no-classes
+    ]:
+        assert snapshot_drift.compare_labels("train", before, written, removed) is None
 
 
 def test_compare_labels_names_at_most_five_labels() -> None:
@@ -52,58 +42,39 @@ def test_compare_labels_names_at_most_five_labels() -> None:
     assert [move.label for move in figure.moved] == ["new", "0", "1", "2", "3"]
 
 
-@pytest.mark.parametrize(
-    ("num_before", "num_moved"), [pytest.param(29, 1000, id="few-before"), pytest.param(1000, 29, id="few-moved")]
-)
-def test_fewer_than_30_images_never_exceed_a_threshold(num_before: int, num_moved: int) -> None:
-    labels = snapshot_drift.compare_labels("train", {"cat": num_before}, {"dog": num_moved}, {})
-    sizes = snapshot_drift.compare_sizes(
-        "bytes",
-        snapshot_drift.Sizes(num_before, num_before, 1, 1),
-        snapshot_drift.Sizes(num_moved, 99 * num_moved, 99, 99),
-    )
-    rejects = snapshot_drift.compare_rejects({}, num_before, {"corrupt": num_moved}, num_moved)
-    for figure in (labels, sizes, *rejects):
-        assert figure is not None
-        assert figure.by_chance is None
-        assert not figure.exceeds(0.0)
+def test_fewer_than_30_images_never_exceed_a_threshold() -> None:
+    for num_before, num_moved in [(29, 1000), (1000, 29)]:
+        labels = snapshot_drift.compare_labels("train", {"cat": num_before}, {"dog": num_moved}, {})
+        sizes = snapshot_drift.compare_sizes(
+            "bytes",
+            snapshot_drift.Sizes(num_before, num_before, 1, 1),
+            snapshot_drift.Sizes(num_moved, 99 * num_moved, 99, 99),
+        )
+        rejects = snapshot_drift.compare_rejects({}, num_before, {"corrupt": num_moved}, num_moved)
+        for figure in (labels, sizes, *rejects):
+            assert figure is not None
+            assert figure.by_chance is None
+            assert not figure.exceeds(0.0)
 
 
-SHARES = {
-    "two-even": [0.5, 0.5],
-    "two-uneven": [0.97, 0.03],
-    "ten-even": [0.1] * 10,
-    "hundred-by-zipf": [1 / rank / sum(1 / n for n in range(1, 101)) for rank in range(1, 101)],
-}
-
-
-@pytest.mark.parametrize(
-    ("num_before", "num_written", "num_removed"),
-    [
-        pytest.param(30, 30, 0, id="smallest"),
-        pytest.param(100, 1000, 0, id="grows-tenfold"),
-        pytest.param(1000, 30, 0, id="few-added"),
-        pytest.param(1000, 0, 300, id="removed"),
-        pytest.param(400, 200, 100, id="both"),
-    ],
-)
-@pytest.mark.parametrize("shares", [pytest.param(shares, id=name) for name, shares in SHARES.items()])
-def test_labels_drawn_by_chance_exceed_even_a_threshold_of_zero_at_most_once_in_fifty(
-    shares: list[float], num_before: int, num_written: int, num_removed: int
-) -> None:
-    generator = np.random.default_rng(7)
-    names = [f"{n}" for n in range(len(shares))]
-    alarms = above_default = 0
-    for _ in range(200):
-        before = generator.multinomial(num_before, shares)
-        written = generator.multinomial(num_written, shares)
-        removed = generator.multivariate_hypergeometric(before, num_removed)
-        counts = [dict(zip(names, map(int, each))) for each in (before, written, removed)]
-        figure = snapshot_drift.compare_labels("train", *counts)
-        assert figure is not None
-        alarms += figure.exceeds(0.0)
-        above_default += figure.exceeds(0.1)
-    assert (alarms <= 4, above_default) == (True, 0)
+def test_labels_drawn_by_chance_exceed_even_a_threshold_of_zero_at_most_once_in_fifty() -> None:
+    by_zipf = [1 / rank / sum(1 / n for n in range(1, 101)) for rank in range(1, 101)]
+    numbers = (30, 30, 0), (100, 1000, 0), (1000, 30, 0), (1000, 0, 300), (400, 200, 100)  # before, written, removed
+    for shares, drawn in itertools.product(([0.5, 0.5], [0.97, 0.03], [0.1] * 10, by_zipf), numbers):
+        num_before, num_written, num_removed = drawn
+        generator = np.random.default_rng(7)
+        names = [f"{n}" for n in range(len(shares))]
+        alarms = above_default = 0
+        for _ in range(200):
+            before = generator.multinomial(num_before, shares)
+            written = generator.multinomial(num_written, shares)
+            removed = generator.multivariate_hypergeometric(before, num_removed)
+            counts = [dict(zip(names, map(int, each))) for each in (before, written, removed)]
+            figure = snapshot_drift.compare_labels("train", *counts)
+            assert figure is not None
+            alarms += figure.exceeds(0.0)
+            above_default += figure.exceeds(0.1)
+        assert (alarms <= 4, above_default) == (True, 0)
 
 
 def test_labels_that_moved_exceed_the_threshold_if_there_are_enough_of_them() -> None:
@@ -120,21 +91,18 @@ def sizes(values: list[int]) -> snapshot_drift.Sizes:
     return snapshot_drift.Sizes(len(values), sum(values), min(values), max(values))
 
 
-@pytest.mark.parametrize(
-    ("added", "difference", "exceeds"),
-    [
-        pytest.param(90, -0.1, False, id="a-little-smaller"),
-        pytest.param(30, -0.7, True, id="much-smaller"),
-        pytest.param(149, 0.49, False, id="within"),
-        pytest.param(200, 1.0, True, id="twice-as-large"),
-    ],
-)
-def test_compare_sizes_returns_the_relative_difference_of_means(added: int, difference: float, exceeds: bool) -> None:
-    figure = snapshot_drift.compare_sizes("height", sizes([90, 110] * 2000), sizes([added] * 1000))
-    assert figure is not None
-    assert figure.difference == pytest.approx(difference)
-    assert (figure.before, figure.after) == (100, added)
-    assert figure.exceeds(0.5) == exceeds
+def test_compare_sizes_returns_the_relative_difference_of_means() -> None:
+    for added, difference, exceeds in [
+        (90, -0.1, False),  # a-little-smaller
+        (30, -0.7, True),  # much-smaller
+        (149, 0.49, False),  # within
+        (200, 1.0, True),  # twice-as-large
+    ]:
+        figure = snapshot_drift.compare_sizes("height", sizes([90, 110] * 2000), sizes([added] * 1000))
+        assert figure is not None
+        assert figure.difference == pytest.approx(difference)
+        assert (figure.before, figure.after) == (100, added)
+        assert figure.exceeds(0.5) == exceeds
 
 
 def test_compare_sizes_without_a_mean_returns_none() -> None:
@@ -148,22 +116,20 @@ def test_sizes_of_statistics_without_images_are_none() -> None:
     assert snapshot_drift.sizes_of({}, "height") is None
 
 
-@pytest.mark.parametrize("num_added", [30, 100, 1000])
-@pytest.mark.parametrize(
-    "deviation", [pytest.param(0.2, id="narrow"), pytest.param(0.8, id="wide"), pytest.param(1.0, id="skewed")]
-)
-def test_sizes_drawn_by_chance_do_not_exceed_the_threshold(deviation: float, num_added: int) -> None:
-    chance = random.Random(7)
-    alarms = 0
-    for _ in range(50):
-        before, added = (
-            [1 + int(100_000 * chance.lognormvariate(0, deviation)) for _ in range(number)]
-            for number in (1000, num_added)
-        )
-        figure = snapshot_drift.compare_sizes("bytes", sizes(before), sizes(added))
-        assert figure is not None
-        alarms += figure.exceeds(0.5)
-    assert not alarms
+def test_sizes_drawn_by_chance_do_not_exceed_the_threshold() -> None:
+    for num_added in [30, 100, 1000]:
+        for deviation in [0.2, 0.8, 1.0]:
+            chance = random.Random(7)
+            alarms = 0
+            for _ in range(50):
+                before, added = (
+                    [1 + int(100_000 * chance.lognormvariate(0, deviation)) for _ in range(number)]
+                    for number in (1000, num_added)
+                )
+                figure = snapshot_drift.compare_sizes("bytes", sizes(before), sizes(added))
+                assert figure is not None
+                alarms += figure.exceeds(0.5)
+            assert not alarms
 
 
 def test_compare_rejects_counts_all_reasons_and_each_and_only_a_rise_is_too_much() -> None:
@@ -183,16 +149,16 @@ def test_compare_rejects_without_images_that_were_read_returns_nothing() -> None
     assert snapshot_drift.compare_rejects({}, 0, {"corrupt": 1}, 1) == []
 
 
-@pytest.mark.parametrize("num_read", [30, 100, 1000])
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.2])
-def test_rejects_by_chance_exceed_the_threshold_at_most_once_in_a_hundred(share: float, num_read: int) -> None:
-    generator = np.random.default_rng(7)
-    alarms = 0
-    for _ in range(500):
-        before, new = (int(generator.binomial(number, share)) for number in (1000, num_read))
-        figures = snapshot_drift.compare_rejects({"corrupt": before}, 1000, {"corrupt": new}, num_read)
-        alarms += any(figure.exceeds(0.05) for figure in figures)
-    assert alarms <= 5
+def test_rejects_by_chance_exceed_the_threshold_at_most_once_in_a_hundred() -> None:
+    for num_read in [30, 100, 1000]:
+        for share in [0.0, 0.01, 0.2]:
+            generator = np.random.default_rng(7)
+            alarms = 0
+            for _ in range(500):
+                before, new = (int(generator.binomial(number, share)) for number in (1000, num_read))
+                figures = snapshot_drift.compare_rejects({"corrupt": before}, 1000, {"corrupt": new}, num_read)
+                alarms += any(figure.exceeds(0.05) for figure in figures)
+            assert alarms <= 5
 
 
 def test_threshold_of_none_is_never_exceeded() -> None:
