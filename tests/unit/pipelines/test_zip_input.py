@@ -13,7 +13,7 @@ from imagebeam.pipelines import convert, open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.sources import files
 from imagebeam.transforms.sources import zip as zip_source
-from tests import datasets, image_sets
+from tests import case_tables, datasets, image_sets
 
 DIRECTORIES: dict[str, Any] = {"split": {"by": "directory"}}
 
@@ -66,8 +66,8 @@ def test_folder_named_like_an_archive_is_a_folder(tmp_path: pathlib.Path) -> Non
     assert (source.archive, source.max_image_bytes) == ("", 1000)
 
 
-@pytest.mark.parametrize(
-    ("name", "sections", "message"),
+@case_tables.each_case(
+    "name, sections, message",
     [
         ("gone.zip", {}, "gone.zip' cannot be read .*; check the address"),
         ("notes.txt", {"source": {"by": "zip"}}, "is neither a folder nor a file whose name ends in .zip"),
