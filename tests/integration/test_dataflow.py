@@ -275,20 +275,19 @@ def test_refused_job_ends_with_its_own_exit_code(cloud: Cloud) -> None:
 # --- interruption ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "cause"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
-def test_interrupted_launcher_leaves_the_job_and_its_lock(cloud: Cloud, number: signal.Signals, cause: str) -> None:
+def test_terminated_launcher_leaves_the_job_and_its_lock(cloud: Cloud) -> None:
     process = cloud.start("convert", "--summary-json", "-")
     job = cloud.wait_for_job()
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     done = finish(process)
-    assert done.returncode == 128 + number
+    assert done.returncode == 128 + signal.SIGTERM
     command = f"gcloud dataflow jobs cancel {job.id} --project=test --region=europe-west1"
     assert done.stderr.splitlines()[-1] == (
-        f"imagebeam: {cause}; Dataflow job {job.id} goes on: https://console.cloud.google.com/dataflow/jobs/europe-west1/"
+        f"imagebeam: terminated; Dataflow job {job.id} goes on: https://console.cloud.google.com/dataflow/jobs/europe-west1/"
         f"{job.id}?project=test; to ask for it: imagebeam status {cloud.output}; to cancel it: {command}"
     )
     summary = json.loads(done.stdout)
-    assert (summary["state"], summary["exit_code"], summary["job"]["id"]) == ("interrupted", 128 + number, job.id)
+    assert (summary["state"], summary["exit_code"], summary["job"]["id"]) == ("interrupted", 143, job.id)
     assert job.state == "JOB_STATE_RUNNING"
     assert (cloud.lock() or {})["job"]["id"] == job.id
 
@@ -331,44 +330,25 @@ def test_template_is_written_and_nothing_is_submitted(cloud: Cloud) -> None:
 # --- errors before there is a job ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        pytest.param({"temp_location": "gs://nowhere/tmp"}, "--temp_location is 'gs://nowhere/tmp': there is no bucket "
-                     "'nowhere'; create it", id="no-bucket"),
-        pytest.param({"region": ""}, "--region is missing", id="no-region"),
-        pytest.param({"sdk_container_image": ""}, "the workers would not have imagebeam", id="no-image"),
-    ],
-)  # fmt: skip
-def test_wrong_options_are_refused_before_anything_is_written(
-    cloud: Cloud, options: dict[str, str], message: str
-) -> None:
-    done = cloud.run("convert", **options)
+def test_bucket_that_is_not_there_is_refused_before_anything_is_written(cloud: Cloud) -> None:
+    done = cloud.run("convert", temp_location="gs://nowhere/tmp")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"imagebeam: {message}")
+    message = "imagebeam: --temp_location is 'gs://nowhere/tmp': there is no bucket 'nowhere'; create it"
+    assert done.stderr.splitlines()[-1].startswith(message)
     assert (cloud.service.requests, cloud.left()) == ([], set())
 
 
-@pytest.mark.parametrize(
-    ("code", "exit_code", "message"),
-    [
-        pytest.param(400, 2, "Dataflow refuses the job: scripted answer 400; check that there is a region", id="400"),
-        pytest.param(409, 5, "Dataflow runs a job named imagebeam-out-[0-9a-f]{8} already", id="409"),
-        pytest.param(429, 1, "Dataflow takes no more jobs at this moment .*: run the command again later", id="429"),
-    ],
-)
-def test_refused_submission_leaves_no_lock(cloud: Cloud, code: int, exit_code: int, message: str) -> None:
-    cloud.service.fail("create", code)
+def test_refused_submission_leaves_no_lock(cloud: Cloud) -> None:
+    cloud.service.fail("create", 409)
     done = cloud.run("convert", "--quiet")
-    assert done.returncode == exit_code, done.stderr
+    assert done.returncode == 5, done.stderr
     (line,) = done.stderr.splitlines()  # Beam logs nothing
-    assert re.search(f"^imagebeam: {message}", line)
+    assert re.search("^imagebeam: Dataflow runs a job named imagebeam-out-[0-9a-f]{8} already", line)
     assert (cloud.service.requests, cloud.left()) == (["create"], set())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [503, dataflow.CLOSED])
-def test_submission_survives_a_fault(cloud: Cloud, code: int) -> None:
-    cloud.service.fail("create", code)
+def test_submission_survives_a_fault(cloud: Cloud) -> None:
+    cloud.service.fail("create", dataflow.CLOSED)
     assert cloud.run("convert", "--no-wait").returncode == 0
     assert cloud.service.requests == ["create", "create"]

@@ -336,9 +336,6 @@ def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
             "--output 'gs://nothing/x': there is no bucket 'nothing'; check the address, or create it\n",
         ),
         ("gs://pets/nothing", "gs://pets/x", "--input 'gs://pets/nothing' cannot be read (there is no gs://pets/not"),
-        ("gss://pets/images", "gs://pets/x", "scheme 'gss' is not known"),
-        ("gs:///images", "gs://pets/x", "names no bucket"),
-        ("hdfs://namenode/images", "gs://pets/x", "write hdfs://NAMENODE:9870/FOLDER"),
     ],
 )
 def test_address_that_does_not_exist_is_refused_at_once(stored: Bucket, source: str, output: str, message: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import convert
-from tests import command_line, datasets, image_sets
+from tests import case_tables, datasets, image_sets
 
 COLUMN = {"by": "column", "column": "label"}
 
@@ -36,16 +36,16 @@ def write_table(folder: pathlib.Path, kind: str, labels: Sequence[Any]) -> pathl
     return uri
 
 
-@pytest.mark.parametrize(
-    ("kind", "labels"),
-    [
-        pytest.param("csv", ["10", "2", "30", "2"], id="csv"),
-        pytest.param("csv", ["10.0", " 2", "30", "2.0"], id="csv-of-pandas"),
-        pytest.param("jsonl", [10, 2.0, "30", "2"], id="jsonl-mixed"),
-        pytest.param("parquet", [10, 2, 30, 2], id="parquet-integers"),
-        pytest.param("parquet", [10.0, 2.0, 30.0, 2.0], id="parquet-floats"),
-        pytest.param("parquet", ["10", "2", "30.0", "2"], id="parquet-text"),
-    ],
+@case_tables.each_case(
+    "kind, labels",
+    {
+        "csv": ("csv", ["10", "2", "30", "2"]),
+        "csv-of-pandas": ("csv", ["10.0", " 2", "30", "2.0"]),
+        "jsonl-mixed": ("jsonl", [10, 2.0, "30", "2"]),
+        "parquet-integers": ("parquet", [10, 2, 30, 2]),
+        "parquet-floats": ("parquet", [10.0, 2.0, 30.0, 2.0]),
+        "parquet-text": ("parquet", ["10", "2", "30.0", "2"]),
+    },
 )
 def test_integer_labels_of_any_table_sort_by_value_and_are_noted(
     tmp_path: pathlib.Path, kind: str, labels: Sequence[Any]
@@ -65,18 +65,6 @@ def test_integer_labels_of_any_table_sort_by_value_and_are_noted(
     assert result.plan.notes == (note,)
 
 
-def test_plan_and_convert_print_which_id_a_number_gets(tmp_path: pathlib.Path) -> None:
-    table = write_table(tmp_path / "in", "csv", ["1", "2", "10"])
-    arguments = ["--input", table, "--output", tmp_path / "out", "--set", "source.by=manifest"]
-    arguments += ["--set", "label.by=column", "--set", "label.column=label"]
-    note = "3 of 3 get another number as their id: 1 -> 0, 2 -> 1, 10 -> 2; label.type: int keeps the numbers"
-    assert note in command_line.succeed("plan", *arguments).stdout
-    planned = command_line.succeed("plan", *arguments, "--set", "label.type=int")
-    assert "classes are numbers" not in planned.stdout
-    converted = command_line.succeed("convert", *arguments, "--workers", 1)
-    assert note in converted.stdout + converted.stderr
-
-
 def test_vocabulary_of_a_column_is_spelled_as_its_cells_are(tmp_path: pathlib.Path) -> None:
     table = write_table(tmp_path / "in", "parquet", [10.0, 2.0])
     (tmp_path / "labels.txt").write_text("10.0\n2\n7 \n")
@@ -86,14 +74,6 @@ def test_vocabulary_of_a_column_is_spelled_as_its_cells_are(tmp_path: pathlib.Pa
     (tmp_path / "labels.txt").write_text("2.0\n2\n")
     with pytest.raises(errors.ConfigError, match=r"label.vocabulary .* names '2' twice"):
         convert.plan({"source": {"uri": str(table), "by": "manifest"}, "label": label})
-
-
-def test_cells_are_stripped_alike_and_near_equal_classes_are_noted(tmp_path: pathlib.Path) -> None:
-    table = write_table(tmp_path / "in", "csv", ["cat ", " cat", "Cat", "dog"])
-    result = datasets.make(table, tmp_path / "out", source={"by": "manifest"}, label=COLUMN)
-    assert result.catalog.labels == ("Cat", "cat", "dog")
-    (note,) = result.plan.notes
-    assert note.startswith("classes whose names are nearly equal: 'Cat' and 'cat': each is a class of its own")
 
 
 def test_stratified_splits_of_small_classes_hold_their_shares_and_name_what_they_lack(tmp_path: pathlib.Path) -> None:

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_datasets as tfds
 from PIL import Image
 
 import imagebeam
 from imagebeam.pipelines.config import model as config_lib
-from tests import array_sets, command_line, datasets, docs_pages, recipe_sets
+from tests import array_sets, case_tables, command_line, datasets, docs_pages, recipe_sets
 from tests.recipe_sets import ANY, Features, Splits, Writer
 from tests.servers import gcs
 
@@ -206,7 +207,7 @@ def check(recipe: Recipe, output: pathlib.Path, expected: Splits) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_records_hold_what_was_written(tmp_path: pathlib.Path, name: str) -> None:
+def test_records_hold_what_was_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     recipe = RECIPES[name]
     expected = recipe.write(tmp_path)
     done, output = run(recipe, tmp_path)
@@ -218,6 +219,13 @@ def test_records_hold_what_was_written(tmp_path: pathlib.Path, name: str) -> Non
     before = datasets.shard_digests(output)
     done, _ = run(recipe, tmp_path)  # the same command again
     assert (done.returncode, datasets.shard_digests(output)) == (0, before)
+    if name in RUN_PAGE:
+        monkeypatch.chdir(tmp_path)
+        run_code_of_the_page(name)
+    if name in READ_BY_TFDS:
+        compare_with_tensorflow_datasets(name, tmp_path, output)
+    if name in READ_BY_IMAGEBEAM:
+        compare_with_the_reader(name, output)
 
 
 class Variant(NamedTuple):
@@ -271,10 +279,7 @@ VARIANTS = {
     "no-label": Variant("webdataset", ["label={by: none}"], _without("image/class/label")),
     "cells": Variant(
         "webdataset",
-        [
-            "columns={txt: {}, json.caption: {}, json.tags: {list: true}}",
-            "split={by: column, column: split}",
-        ],
+        ["columns={txt: {}, json.caption: {}, json.tags: {list: true}}", "split={by: column, column: split}"],
         _described,
         lambda key: key.split("-")[1],
     ),
@@ -329,7 +334,7 @@ def test_table_has_every_preset_and_every_command_of_the_pages() -> None:
     assert tried == set(config_lib.preset_names())
 
 
-@pytest.mark.parametrize("name", ["image_folder", "cats_dogs", "segmentation", "utkface"])
+@case_tables.each_case("name", ["image_folder", "cats_dogs", "segmentation", "utkface"])
 def test_saved_listing_gives_the_dataset_of_the_source(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -347,7 +352,7 @@ def test_saved_listing_gives_the_dataset_of_the_source(
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["flowers", "imagefolder_metadata", "parquet", "webdataset", "coco"])
+@case_tables.each_case("name", ["flowers", "imagefolder_metadata", "parquet", "webdataset", "coco"])
 def test_bucket_gives_the_shards_of_the_folder(
     tmp_path: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
@@ -373,9 +378,9 @@ def test_bucket_gives_the_shards_of_the_folder(
     assert datasets.shard_digests(tmp_path / "from-bucket") == datasets.shard_digests(output)
 
 
-# --- the code of the pages -------------------------------------------------------------------------------------------
+# --- readers of the records ------------------------------------------------------------------------------------------
 
-READ = (
+RUN_PAGE = (  # recipes whose page has code that reads the records
     "cats_dogs",
     "image_folder",
     "flowers",
@@ -396,15 +401,10 @@ READ = (
 )
 
 
-@pytest.mark.parametrize("name", READ)
-def test_code_of_the_page_reads_the_records(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    recipe = RECIPES[name]
-    recipe.write(tmp_path)
-    done, _ = run(recipe, tmp_path)
-    assert done.returncode == 0, done.stderr
-    monkeypatch.chdir(tmp_path)
+def run_code_of_the_page(name: str) -> None:
+    """Runs what the page shows, in the folder of its command."""
     names: dict[str, Any] = {"__name__": "__snippet__"}
-    for code in docs_pages.blocks(f"recipes/{recipe.command.partition(' ')[0]}.md", "python"):
+    for code in docs_pages.blocks(f"recipes/{RECIPES[name].command.partition(' ')[0]}.md", "python"):
         if "matplotlib" not in code:
             exec(compile(code, f"{name}.md", "exec"), names)
             for feed in {"train", "examples", "batches"} & names.keys():
@@ -434,17 +434,12 @@ def test_code_of_the_page_gives_the_labels_of_the_files(
     assert sorted(seen) == list(range(25))
 
 
-# --- other readers ---------------------------------------------------------------------------------------------------
+READ_BY_TFDS = ("imagefolder", "faces_age-names", "multilabel", "coco-masks", "tfrecord", "cifar10", "coco_keypoints")
+READ_BY_IMAGEBEAM = ("webdataset", "mnist", "cifar10-binary", "coco", "multilabel")
 
 
-@pytest.mark.parametrize(
-    "name", ["imagefolder", "faces_age-names", "multilabel", "coco-masks", "tfrecord", "cifar10", "coco_keypoints"]
-)
-def test_tensorflow_datasets_reads_the_same_features(tmp_path: pathlib.Path, name: str) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
+def compare_with_tensorflow_datasets(name: str, folder: pathlib.Path, output: pathlib.Path) -> None:
     recipe = RECIPES[name]
-    recipe.write(tmp_path)
-    _, output = run(recipe, tmp_path)
     builder = tfds.builder_from_directory(str(output))
     ours = read(output, recipe.key)
     decoders = {recipe.image: tfds.decode.SkipDecoding()} if recipe.image == "image/encoded" else None
@@ -454,15 +449,12 @@ def test_tensorflow_datasets_reads_the_same_features(tmp_path: pathlib.Path, nam
             found[each[recipe.key]] = {name: np.ravel(value).tolist() for name, value in each.items()}
         assert found == {key: {name: [*values] for name, values in each.items()} for key, each in examples.items()}
     if name == "imagefolder":
-        theirs = tfds.ImageFolder(str(tmp_path / "pets"))
+        theirs = tfds.ImageFolder(str(folder / "pets"))
         assert builder.info.features["image/class/label"].names == theirs.info.features["label"].names
 
 
-@pytest.mark.parametrize("name", ["webdataset", "mnist", "cifar10-binary", "coco", "multilabel"])
-def test_reader_of_imagebeam_gives_the_pixels_and_features(tmp_path: pathlib.Path, name: str) -> None:
+def compare_with_the_reader(name: str, output: pathlib.Path) -> None:
     recipe = RECIPES[name]
-    recipe.write(tmp_path)
-    _, output = run(recipe, tmp_path)
     ds = imagebeam.open_dataset(str(output))
     for split, examples in read(output, recipe.key).items():
         source = ds.as_grain(split)

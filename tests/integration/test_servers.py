@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from tests import patience
+from tests import case_tables, patience
 from tests.servers import faults, gcs
 
 pytestmark = pytest.mark.integration
@@ -98,9 +98,9 @@ def outcome(url: str) -> str:
     return "whole"
 
 
-@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
-@pytest.mark.parametrize("path", ["/a%20b?c=d%2Fe", "/chunks"])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "POST", "DELETE"])
+@case_tables.each_case("chunked", [False, True])
+@case_tables.each_case("path", ["/a%20b?c=d%2Fe", "/chunks"])
+@case_tables.each_case("method", ["GET", "HEAD", "PUT", "POST", "DELETE"])
 def test_proxy_without_faults_passes_requests_and_responses_on(
     method: str, path: str, chunked: bool, echo: str
 ) -> None:
@@ -133,15 +133,11 @@ def test_proxy_leads_addresses_in_json_through_itself(rewrite_hosts: bool, echo:
         assert set(proxy.counts) == {"requests"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [(kind, {"lost": "reset", "slow": "whole"}.get(kind, kind)) for kind in faults.KINDS],
-    ids=faults.KINDS,
-)
-def test_proxy_injects_a_kind_of_fault(kind: str, expected: str, echo: str) -> None:
+@case_tables.each_case("kind", faults.KINDS)
+def test_proxy_injects_a_kind_of_fault(kind: str, echo: str) -> None:
     with faults.FaultyProxy(echo, seed=0, fraction=1, kinds=(kind,)) as proxy:
         begin = time.monotonic()
-        assert outcome(proxy.url) == expected
+        assert outcome(proxy.url) == {"lost": "reset", "slow": "whole"}.get(kind, kind)
         assert kind != "slow" or time.monotonic() - begin >= faults.SLOW_SEC
         assert proxy.counts == {"requests": 1, kind: 1}
 

@@ -10,7 +10,7 @@ import pytest
 import imagebeam
 from imagebeam import errors, features
 from imagebeam.pipelines import bench_reader, convert
-from tests import datasets, image_sets
+from tests import case_tables, datasets, image_sets
 from tests.unit.imagebeam.reader import written
 
 pytest.importorskip("tensorflow")
@@ -78,16 +78,16 @@ def test_images_of_several_classes_are_measured(tmp_path: pathlib.Path) -> None:
     assert min(*speeds_of(result).values(), result.together.images_per_second) > 0
 
 
-@pytest.mark.parametrize(
+@case_tables.each_case(
     "sections",
-    [
-        pytest.param(
-            {"output": {"compression": "gzip"}, "features": {"image/height": None, "image/width": None}},
-            id="compressed-without-heights",
-        ),
-        pytest.param({"label": {"by": "none"}, "features": {"image/encoded": "jpg"}}, id="renamed-without-labels"),
-        pytest.param({"image": {"encode": "raw", "resize": [8, 8]}}, id="pixels-that-TensorFlow-reads"),
-    ],
+    {
+        "compressed-without-heights": {
+            "output": {"compression": "gzip"},
+            "features": {"image/height": None, "image/width": None},
+        },
+        "renamed-without-labels": {"label": {"by": "none"}, "features": {"image/encoded": "jpg"}},
+        "pixels-that-TensorFlow-reads": {"image": {"encode": "raw", "resize": [8, 8]}},
+    },
 )
 def test_any_dataset_can_be_measured(tmp_path: pathlib.Path, sections: dict[str, Any]) -> None:
     assert list(run(make(tmp_path, **sections)).stages) == STAGES

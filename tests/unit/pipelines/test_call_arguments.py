@@ -12,7 +12,7 @@ from apache_beam.options import pipeline_options
 
 from imagebeam import errors
 from imagebeam.pipelines import call_arguments, convert
-from tests import command_line, image_sets
+from tests import case_tables, command_line, image_sets
 
 DATAFLOW = ["--runner=DataflowRunner", "--project=p", "--region=europe-west1"]
 
@@ -24,15 +24,15 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-@pytest.mark.parametrize(
+@case_tables.each_case(
     "given",
-    [
-        pytest.param(DATAFLOW, id="list"),
-        pytest.param(tuple(DATAFLOW), id="tuple"),
-        pytest.param(" ".join(DATAFLOW), id="one-string"),
-        pytest.param("--runner=DataflowRunner --project 'p' \n --region=europe-west1", id="one-string-with-quotes"),
-        pytest.param(pipeline_options.PipelineOptions(DATAFLOW), id="pipeline-options"),
-    ],
+    {
+        "list": DATAFLOW,
+        "tuple": tuple(DATAFLOW),
+        "one-string": " ".join(DATAFLOW),
+        "one-string-with-quotes": "--runner=DataflowRunner --project 'p' \n --region=europe-west1",
+        "pipeline-options": pipeline_options.PipelineOptions(DATAFLOW),
+    },
 )
 def test_options_of_beam_are_taken_in_any_form(given: Any) -> None:
     options = pipeline_options.PipelineOptions(call_arguments.as_beam_arguments(given)).get_all_options(
@@ -41,14 +41,14 @@ def test_options_of_beam_are_taken_in_any_form(given: Any) -> None:
     assert options == pipeline_options.PipelineOptions(DATAFLOW).get_all_options(drop_default=True)
 
 
-@pytest.mark.parametrize(
+@case_tables.each_case(
     "arguments",
-    [
-        pytest.param(["--use_public_ips"], id="true"),
-        pytest.param(["--no_use_public_ips", "--no_pipeline_type_check"], id="false"),
-        pytest.param(["--labels=a=b", "--labels=c=d"], id="repeated"),
-        pytest.param(['--sdk_harness_log_level_overrides={"imagebeam": "DEBUG"}'], id="mapping"),
-    ],
+    {
+        "true": ["--use_public_ips"],
+        "false": ["--no_use_public_ips", "--no_pipeline_type_check"],
+        "repeated": ["--labels=a=b", "--labels=c=d"],
+        "mapping": ['--sdk_harness_log_level_overrides={"imagebeam": "DEBUG"}'],
+    },
 )
 def test_pipeline_options_become_the_same_options_again(arguments: list[str]) -> None:
     given = pipeline_options.PipelineOptions(arguments)
@@ -56,26 +56,26 @@ def test_pipeline_options_become_the_same_options_again(arguments: list[str]) ->
     assert again.get_all_options(drop_default=True) == given.get_all_options(drop_default=True) != {}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@case_tables.each_case(
+    "arguments, message",
     [
-        pytest.param({"config": 42}, "config is 42, of type int; give a mapping of sections, the name", id="config"),
-        pytest.param({"config": b"x.yaml"}, "config is b'x.yaml', of type bytes; give", id="config-bytes"),
-        pytest.param({"config": ["--input"]}, "config is ['--input'], of type list; give", id="config-list"),
-        pytest.param({"config": {"source": "in"}}, "source: input should be a mapping, got 'in'", id="section"),
-        pytest.param({"config": {"source": {"uri": 3}}}, "source.uri: input should be a valid string, got 3", id="uri"),
-        pytest.param({"beam_options": 3}, "beam_options is 3, of type int; give PipelineOptions, a", id="options"),
-        pytest.param({"beam_options": {"runner": "x"}}, "beam_options is {'runner': 'x'}, of type dict;", id="dict"),
-        pytest.param({"beam_options": b"--x"}, "beam_options is b'--x', of type bytes;", id="bytes"),
-        pytest.param({"beam_options": ["--x", 3]}, "beam_options holds 3, of type int; each option is text", id="item"),
-        pytest.param({"beam_options": "--x='y"}, "cannot be split into options: No closing quotation", id="quote"),
-        pytest.param({"beam_options": "--ruxxer=Direct"}, "unknown option --ruxxer", id="unknown"),
-        pytest.param({"overwrite": "no"}, "overwrite is 'no', of type str; give True or False", id="overwrite"),
-        pytest.param({"show_progress": 1}, "show_progress is 1, of type int; give True or False", id="progress"),
-        pytest.param({"workers": "4"}, "workers is '4', of type str; give a number of processes", id="workers-text"),
-        pytest.param({"workers": 2.5}, "workers is 2.5, of type float; give a number", id="workers-fraction"),
-        pytest.param({"workers": True}, "workers is True, of type bool; give a number", id="workers-bool"),
-        pytest.param({"workers": 0}, "workers is 0; it must be at least 1", id="workers-none"),
+        ({"config": 42}, "config is 42, of type int; give a mapping of sections, the name"),
+        ({"config": b"x.yaml"}, "config is b'x.yaml', of type bytes; give"),
+        ({"config": ["--input"]}, "config is ['--input'], of type list; give"),
+        ({"config": {"source": "in"}}, "source: input should be a mapping, got 'in'"),
+        ({"config": {"source": {"uri": 3}}}, "source.uri: input should be a valid string, got 3"),
+        ({"beam_options": 3}, "beam_options is 3, of type int; give PipelineOptions, a"),
+        ({"beam_options": {"runner": "x"}}, "beam_options is {'runner': 'x'}, of type dict;"),
+        ({"beam_options": b"--x"}, "beam_options is b'--x', of type bytes;"),
+        ({"beam_options": ["--x", 3]}, "beam_options holds 3, of type int; each option is text"),
+        ({"beam_options": "--x='y"}, "cannot be split into options: No closing quotation"),
+        ({"beam_options": "--ruxxer=Direct"}, "unknown option --ruxxer"),
+        ({"overwrite": "no"}, "overwrite is 'no', of type str; give True or False"),
+        ({"show_progress": 1}, "show_progress is 1, of type int; give True or False"),
+        ({"workers": "4"}, "workers is '4', of type str; give a number of processes"),
+        ({"workers": 2.5}, "workers is 2.5, of type float; give a number"),
+        ({"workers": True}, "workers is True, of type bool; give a number"),
+        ({"workers": 0}, "workers is 0; it must be at least 1"),
     ],
 )
 def test_wrong_types_are_refused_before_any_work(

@@ -19,7 +19,7 @@ import imagebeam
 from imagebeam import errors, storage
 from imagebeam.pipelines import cli, convert
 from imagebeam.pipelines.messages import terminal
-from tests import command_line, image_sets, patience
+from tests import case_tables, command_line, image_sets, patience
 
 KEPT = "finished shards are kept, run the same command again to go on"
 
@@ -92,58 +92,26 @@ def test_error_of_the_system_exits_1_without_traceback(
     assert capsys.readouterr().err == "imagebeam: [Errno 24] Too many open files: 'shard'\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@case_tables.each_case(
+    "arguments, message",
     [
-        pytest.param(["--output", "{out}"], "--input (source.uri) is missing: give an address", id="no-input"),
-        pytest.param(["--input", "{in}"], "--output (output.uri) is missing: give an address", id="no-output"),
-        pytest.param(
+        (["--output", "{out}"], "--input (source.uri) is missing: give an address"),
+        (["--input", "{in}"], "--output (output.uri) is missing: give an address"),
+        (
             ["--input", "{in}/none", "--output", "{out}"],
             "--input '{in}/none' cannot be read (No such file or directory); check the address",
-            id="input-not-there",
         ),
-        pytest.param(
+        (
             ["--input", "{in}/cat/0.jpg", "--output", "{out}"],
             "--input '{in}/cat/0.jpg' is not a folder; for a table of images set source.by=manifest",
-            id="input-is-a-file",
         ),
-        pytest.param(
-            ["--input", "{in}", "--output", "xyz://b/out"],
-            "address 'xyz://b/out': scheme 'xyz' is not known",
-            id="scheme",
-        ),
-        pytest.param(
-            ["--input", "{in}", "--output", "{in}/cat/0.jpg"],
-            "--output cannot be written: Not a directory",
-            id="output-is-a-file",
-        ),
-        pytest.param(
-            ["--input", "{in}", "--output", "{out}", "--config", "image_foldr"],
-            "--config 'image_foldr' is neither a YAML file nor a preset",
-            id="config",
-        ),
-        pytest.param(
-            ["--input", "{in}", "--output", "{out}", "--set", "output.num_shard=2"],
-            "unknown key 'output.num_shard'; did you mean 'num_shards'?",
-            id="unknown-key",
-        ),
-        pytest.param(
-            ["--inptu", "{in}", "--output", "{out}"], "unknown option --inptu; did you mean --input?", id="unknown-flag"
-        ),
-        pytest.param(
-            ["--input", "{in}", "--output", "{out}", "--max_num_workers=many"],
-            "Beam cannot use its options: argument --max_num_workers: invalid int value: 'many'",
-            id="unusable-value-for-beam",
-        ),
-        pytest.param(
+        (["--input", "{in}", "--output", "xyz://b/out"], "address 'xyz://b/out': scheme 'xyz' is not known"),
+        (["--input", "{in}", "--output", "{in}/cat/0.jpg"], "--output cannot be written: Not a directory"),
+        (["--input", "{in}", "--output", "{out}", "--set", "output.num_shard=2"], "unknown key 'output.num_shard'"),
+        (["--inptu", "{in}", "--output", "{out}"], "unknown option --inptu; did you mean --input?"),
+        (
             ["--input", "{in}", "--output", "{out}", "--runner=Foo"],
             "Beam cannot start this runner: Unexpected pipeline runner: Foo.",
-            id="unknown-runner",
-        ),
-        pytest.param(
-            ["--input", "{in}", "--output", "{out}", "--runner=DataflowRunner"],
-            "--project is missing: the Google Cloud project that runs and pays for the job",
-            id="runner-without-its-options",
         ),
     ],
 )
@@ -160,21 +128,21 @@ def test_convert_that_cannot_start_exits_2_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@case_tables.each_case(
+    "arguments, message",
     [
-        pytest.param(["verify", "x", "--deode"], "unknown argument '--deode'; did you mean --decode?", id="near"),
-        pytest.param(["inspect", "x", "--zzz"], "error: unknown argument '--zzz'\n", id="nothing-near"),
-        pytest.param(["convrt"], "invalid choice: 'convrt' (choose from ", id="command"),
-        pytest.param([], "the following arguments are required: COMMAND", id="no-command"),
-        pytest.param(["convert", "--workers", "0"], "--workers: '0' is not a positive number", id="zero"),
-        pytest.param(["convert", "--workers", "x"], "--workers: 'x' is not a positive number", id="no-number"),
-        pytest.param(["inspect", "x", "-n", "-1"], "-n: '-1' is not a positive number", id="negative"),
-        pytest.param(["bench", "x", "--dtype", "none"], "--dtype: invalid choice: 'none'", id="choice"),
-        pytest.param(["bench", "x", "--seconds", "0"], "--seconds: '0' is not a positive number of seconds", id="0-s"),
-        pytest.param(["bench", "x", "--seconds", "inf"], "--seconds: 'inf' is not a positive number", id="endless"),
-        pytest.param(["bench", "x", "--seconds", "5s"], "--seconds: '5s' is not a positive number", id="unit"),
-        pytest.param(["bench", "x", "--batch-size", "0"], "--batch-size: '0' is not a positive number", id="no-batch"),
+        (["verify", "x", "--deode"], "unknown argument '--deode'; did you mean --decode?"),
+        (["inspect", "x", "--zzz"], "error: unknown argument '--zzz'\n"),
+        (["convrt"], "invalid choice: 'convrt' (choose from "),
+        ([], "the following arguments are required: COMMAND"),
+        (["convert", "--workers", "0"], "--workers: '0' is not a positive number"),
+        (["convert", "--workers", "x"], "--workers: 'x' is not a positive number"),
+        (["inspect", "x", "-n", "-1"], "-n: '-1' is not a positive number"),
+        (["bench", "x", "--dtype", "none"], "--dtype: invalid choice: 'none'"),
+        (["bench", "x", "--seconds", "0"], "--seconds: '0' is not a positive number of seconds"),
+        (["bench", "x", "--seconds", "inf"], "--seconds: 'inf' is not a positive number"),
+        (["bench", "x", "--seconds", "5s"], "--seconds: '5s' is not a positive number"),
+        (["bench", "x", "--batch-size", "0"], "--batch-size: '0' is not a positive number"),
     ],
 )
 def test_command_that_cannot_be_parsed_exits_2(
@@ -193,7 +161,7 @@ def test_too_many_rejects_exit_3(tmp_path: pathlib.Path, capsys: pytest.CaptureF
     )
 
 
-@pytest.mark.parametrize("command", ["verify", "inspect", "report", "bench"])
+@case_tables.each_case("command", ["verify", "inspect", "report", "bench"])
 def test_folder_without_dataset_exits_4(
     command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,16 +169,14 @@ def test_folder_without_dataset_exits_4(
     assert f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["verify", "inspect", "report", "bench"])
-@pytest.mark.parametrize(
-    ("directory", "message"),
+@case_tables.each_case("command", ["verify", "inspect", "report", "bench"])
+@case_tables.each_case(
+    "directory, message",
     [
-        pytest.param("{out}/none", "'{out}/none' does not exist; give the --output of a convert command", id="none"),
-        pytest.param("{out}/file/x", "'{out}/file/x' does not exist; give", id="below-a-file"),
-        pytest.param(
-            "{out}/file", "'{out}/file' is a file; give the folder of the dataset: {out}", id="a-file-in-a-folder"
-        ),
-        pytest.param("", "the address of the dataset is empty; give", id="empty"),
+        ("{out}/none", "'{out}/none' does not exist; give the --output of a convert command"),
+        ("{out}/file/x", "'{out}/file/x' does not exist; give"),
+        ("{out}/file", "'{out}/file' is a file; give the folder of the dataset: {out}"),
+        ("", "the address of the dataset is empty; give"),
     ],
 )
 def test_dataset_that_is_not_there_exits_2(
@@ -232,8 +198,8 @@ def test_folder_of_a_conversion_that_did_not_end_says_so(
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "texts", "complaint"),
+@case_tables.each_case(
+    "command, texts, complaint",
     [
         ("convert", [KEPT], f"imagebeam: interrupted; {KEPT}\n"),
         ("convert", [""], "imagebeam: interrupted; run the same command again\n"),
@@ -241,11 +207,7 @@ def test_folder_of_a_conversion_that_did_not_end_says_so(
     ],
 )
 def test_interrupted_command_exits_130(
-    command: str,
-    texts: list[str],
-    complaint: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, texts: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt(*texts)
@@ -360,7 +322,7 @@ def test_text_that_the_terminal_cannot_encode_is_escaped(dataset: pathlib.Path, 
 # --- plan, inspect, verify, schema, bench ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("output", [pytest.param("new", id="new-output"), pytest.param("dataset", id="a-dataset")])
+@case_tables.each_case("output", {"new-output": "new", "a-dataset": "dataset"})
 def test_plan_writes_nothing(
     images: pathlib.Path, dataset: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
@@ -375,24 +337,18 @@ def test_plan_writes_nothing(
     assert after == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "line"),
+@case_tables.each_case(
+    "arguments, exit_code, line",
     [
-        pytest.param([], 0, r"output +a new folder \(no --output given\): would be written", id="no-output"),
-        pytest.param(["--output", "{new}"], 0, r"output +{new}: would be written", id="new-output"),
-        pytest.param(["--output", "{dataset}"], 0, r"output +{dataset}: nothing to do: {dataset} holds", id="the-same"),
-        pytest.param(
+        ([], 0, r"output +a new folder \(no --output given\): would be written"),
+        (["--output", "{new}"], 0, r"output +{new}: would be written"),
+        (["--output", "{dataset}"], 0, r"output +{dataset}: nothing to do: {dataset} holds"),
+        (
             ["--output", "{dataset}", "--set", "split.seed=1"],
             2,
             r"output +{dataset}: would be refused: {dataset} holds another dataset",
-            id="another",
         ),
-        pytest.param(
-            ["--output", "{dataset}", "--set", "split.seed=1", "--overwrite"],
-            0,
-            r"output +{dataset}: would be written",
-            id="overwrite",
-        ),
+        (["--output", "{dataset}", "--set", "split.seed=1", "--overwrite"], 0, r"output +{dataset}: would be written"),
     ],
 )
 def test_plan_says_what_convert_would_do(
@@ -423,7 +379,7 @@ def test_plan_checks_its_options_before_it_lists_into_a_file(
     assert not (tmp_path / "listing").exists()
 
 
-@pytest.mark.parametrize("command", ["convert", "plan"])
+@case_tables.each_case("command", ["convert", "plan"])
 def test_missing_pillow_is_refused_before_anything_is_written(
     command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,8 +410,8 @@ def test_plan_prints_the_whole_command_that_converts_its_listing(
     assert list(catalog.splits) == ["all" if from_yaml else "train"]
 
 
-@pytest.mark.parametrize(
-    ("num_images", "num_shards", "line"),
+@case_tables.each_case(
+    "num_images, num_shards, line",
     [
         (1, 1, "1 record in 1 shard matches the catalog"),
         (2, 1, "2 records in 1 shard match the catalog"),
@@ -502,14 +458,14 @@ def test_inspect_saves_images_with_their_bytes(
     assert {path.read_bytes() for path in saved} == {path.read_bytes() for path in images.glob("*/*")}
 
 
-@pytest.mark.parametrize(
-    ("folder", "cause"),
-    [
-        pytest.param("{out}/file", "File exists", id="a-file"),
-        pytest.param("{out}/file/x", "Not a directory", id="below-a-file"),
-        pytest.param("{out}/" + "x" * 300, "File name too long", id="long"),
-        pytest.param("/proc/none", "No such file or directory", id="where-none-can-be"),
-    ],
+@case_tables.each_case(
+    "folder, cause",
+    {
+        "a-file": ("{out}/file", "File exists"),
+        "below-a-file": ("{out}/file/x", "Not a directory"),
+        "long": ("{out}/" + "x" * 300, "File name too long"),
+        "where-none-can-be": ("/proc/none", "No such file or directory"),
+    },
 )
 def test_folder_that_images_cannot_be_saved_to_exits_2(
     dataset: pathlib.Path, tmp_path: pathlib.Path, folder: str, cause: str, capsys: pytest.CaptureFixture[str]
@@ -534,7 +490,7 @@ def test_images_are_saved_at_an_address(dataset: pathlib.Path) -> None:
     store.remove_tree(memory)
 
 
-@pytest.mark.parametrize("command", ["inspect", "bench"])
+@case_tables.each_case("command", ["inspect", "bench"])
 def test_unknown_split_names_the_splits(
     command: str, dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -542,7 +498,7 @@ def test_unknown_split_names_the_splits(
     assert capsys.readouterr().err == "imagebeam: --split 'test' is not one of train\n"
 
 
-@pytest.mark.parametrize("decode", [pytest.param([], id="bytes"), pytest.param(["--decode"], id="decode")])
+@case_tables.each_case("decode", {"bytes": [], "decode": ["--decode"]})
 def test_verify_of_good_dataset_exits_0(
     dataset: pathlib.Path, decode: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -587,9 +543,7 @@ def test_schema_is_json_schema_of_the_config(capsys: pytest.CaptureFixture[str])
 # --- what needs TensorFlow -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments", [pytest.param(["--help"], id="help"), pytest.param(["inspect", "{dataset}", "-n", "1"], id="inspect")]
-)
+@case_tables.each_case("arguments", {"help": ["--help"], "inspect": ["inspect", "{dataset}", "-n", "1"]})
 def test_command_that_does_not_need_tensorflow_does_not_import_it(dataset: pathlib.Path, arguments: list[str]) -> None:
     given = [argument.replace("{dataset}", str(dataset)) for argument in arguments]
     run = f"import sys, imagebeam.pipelines.cli as cli\ntry:\n  cli.main({given})\n"

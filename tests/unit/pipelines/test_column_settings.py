@@ -10,6 +10,7 @@ from imagebeam import errors, features
 from imagebeam.pipelines import column_settings
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import ColumnTransform
+from tests import case_tables
 
 AGE = {"type": "float", "transform": "z_score"}
 
@@ -34,7 +35,7 @@ def test_column_that_is_not_written_is_not_transformed() -> None:
     assert column_settings.make_transforms(config, ("columns/age",)) == ()
 
 
-@pytest.mark.parametrize("missing", ["tensorflow", "tensorflow_transform"])
+@case_tables.each_case("missing", ["tensorflow", "tensorflow_transform"])
 def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     def version(package: str) -> str:
         if package == missing:
@@ -49,13 +50,13 @@ def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.Mo
     assert column_settings.versions(parse(columns={"age": {}})) == {}
 
 
-@pytest.mark.parametrize(
-    ("column", "expected"),
-    [
-        pytest.param(AGE, {"column_statistics": "2"}, id="z_score"),
-        pytest.param({"type": "int", "transform": "bucketize"}, {"column_statistics": "2"}, id="bucketize"),
-        pytest.param({"type": "int", "transform": "scale_0_1"}, {}, id="of-tf-transform"),
-    ],
+@case_tables.each_case(
+    "column, expected",
+    {
+        "z_score": (AGE, {"column_statistics": "2"}),
+        "bucketize": ({"type": "int", "transform": "bucketize"}, {"column_statistics": "2"}),
+        "of-tf-transform": ({"type": "int", "transform": "scale_0_1"}, {}),
+    },
 )
 def test_version_of_statistics_counts_for_columns_that_need_them(
     monkeypatch: pytest.MonkeyPatch, column: dict[str, Any], expected: dict[str, str]
@@ -73,7 +74,7 @@ def test_scratch_folder_is_on_this_machine_for_a_runner_that_is() -> None:
     assert column_settings.scratch_folder(parse(), []) == ""
 
 
-@pytest.mark.parametrize("output", ["gs://b/out", "/shared/out"])
+@case_tables.each_case("output", ["gs://b/out", "/shared/out"])
 def test_scratch_folder_is_below_the_output_for_another_runner(output: str) -> None:
     config = parse(columns={"age": AGE}, output={"uri": output})
     assert column_settings.scratch_folder(config, ["--runner=DataflowRunner"]).startswith(
@@ -87,15 +88,14 @@ def test_output_that_tensorflow_does_not_reach_is_refused_on_another_runner() ->
         column_settings.scratch_folder(config, ["--runner=FlinkRunner"])
 
 
-@pytest.mark.parametrize(
-    ("column", "expected"),
+@case_tables.each_case(
+    "column, expected",
     [
-        pytest.param({"buckets": 3}, "columns.age: buckets is for transform: bucketize, not none", id="buckets"),
-        pytest.param(AGE | {"top_k": 3}, "columns.age: top_k is for transform: vocabulary, not z_score", id="top-k"),
-        pytest.param(
+        ({"buckets": 3}, "columns.age: buckets is for transform: bucketize, not none"),
+        (AGE | {"top_k": 3}, "columns.age: top_k is for transform: vocabulary, not z_score"),
+        (
             {"type": "int", "transform": "log", "missing": "default", "default": 0},
             "columns.age: default 0 has no logarithm; give one above 0",
-            id="log-of-default",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from imagebeam import errors
 from imagebeam.pipelines import call_arguments, convert, inspect_dataset, verify_dataset
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import resample
-from tests import image_sets
+from tests import case_tables, image_sets
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_check_by_tensorflow_without_it_is_refused_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("options", ["", "--direct_running_mode=multi_processing --direct_num_workers=1"])
+@case_tables.each_case("options", ["", "--direct_running_mode=multi_processing --direct_num_workers=1"])
 def test_names_of_label_files_are_staged_for_the_run_and_change_nothing(
     images: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
@@ -103,7 +103,7 @@ def test_names_of_label_files_are_staged_for_the_run_and_change_nothing(
     assert not pathlib.Path(planned).parent.exists()
 
 
-@pytest.mark.parametrize("options", ["", "--runner=PrismRunner", "--no_wait_until_finish"])
+@case_tables.each_case("options", ["", "--runner=PrismRunner", "--no_wait_until_finish"])
 def test_job_that_ends_with_its_launcher_cannot_be_left(
     images: pathlib.Path, tmp_path: pathlib.Path, options: str
 ) -> None:
@@ -116,7 +116,7 @@ def test_job_that_ends_with_its_launcher_cannot_be_left(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["--no_wait_until_finish", "--template_location=gs://b/t"])
+@case_tables.each_case("option", ["--no_wait_until_finish", "--template_location=gs://b/t"])
 def test_convert_does_not_leave_a_job(images: pathlib.Path, tmp_path: pathlib.Path, option: str) -> None:
     fields = {"source": {"uri": images}, "output": {"uri": tmp_path / "out"}}
     with pytest.raises(errors.ConfigError, match=r"convert waits for the dataset, .* call imagebeam.submit"):

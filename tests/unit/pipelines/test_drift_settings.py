@@ -11,6 +11,7 @@ from imagebeam import errors
 from imagebeam.pipelines import job, update_settings
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.snapshots import snapshot_drift
+from tests import case_tables
 
 
 def make_config(tmp_path: pathlib.Path, **drift: Any) -> config_lib.Config:
@@ -19,13 +20,13 @@ def make_config(tmp_path: pathlib.Path, **drift: Any) -> config_lib.Config:
     return config_lib.parse_config(fields | {"update": {"drift": drift}}, "a test")
 
 
-@pytest.mark.parametrize(
-    ("drift", "thresholds"),
-    [
-        pytest.param({}, snapshot_drift.DEFAULT, id="defaults"),
-        pytest.param({"labels": None, "sizes": 2}, snapshot_drift.Thresholds(None, 2.0, 0.05), id="off-and-other"),
-        pytest.param({"rejects": 0}, snapshot_drift.Thresholds(0.1, 0.5, 0.0), id="zero"),
-    ],
+@case_tables.each_case(
+    "drift, thresholds",
+    {
+        "defaults": ({}, snapshot_drift.DEFAULT),
+        "off-and-other": ({"labels": None, "sizes": 2}, snapshot_drift.Thresholds(None, 2.0, 0.05)),
+        "zero": ({"rejects": 0}, snapshot_drift.Thresholds(0.1, 0.5, 0.0)),
+    },
 )
 def test_thresholds_are_those_of_the_config(
     tmp_path: pathlib.Path, drift: dict[str, Any], thresholds: snapshot_drift.Thresholds
@@ -34,13 +35,13 @@ def test_thresholds_are_those_of_the_config(
     assert (settings.drift, settings.fail_on_drift) == (thresholds, True)
 
 
-@pytest.mark.parametrize(
-    ("drift", "message"),
+@case_tables.each_case(
+    "drift, message",
     [
-        pytest.param({"labels": 1.5}, r"update\.drift\.labels: .*less than or equal to 1", id="above-1"),
-        pytest.param({"sizes": -1}, r"update\.drift\.sizes: .*greater than or equal to 0", id="negative"),
-        pytest.param({"rejects": True}, r"update\.drift\.rejects", id="bool"),
-        pytest.param({"label": 0.1}, r"unknown key 'update\.drift\.label'; did you mean 'labels'", id="unknown"),
+        ({"labels": 1.5}, r"update\.drift\.labels: .*less than or equal to 1"),
+        ({"sizes": -1}, r"update\.drift\.sizes: .*greater than or equal to 0"),
+        ({"rejects": True}, r"update\.drift\.rejects"),
+        ({"label": 0.1}, r"unknown key 'update\.drift\.label'; did you mean 'labels'"),
     ],
 )
 def test_threshold_out_of_range_is_refused_with_its_key(

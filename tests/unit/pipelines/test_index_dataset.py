@@ -18,7 +18,7 @@ from imagebeam.pipelines import cli, convert, index_dataset, report_dataset, ver
 from imagebeam.transforms.indexing import scan_shard
 from imagebeam.transforms.plan import compare_with_committed
 from imagebeam.transforms.publish import publish_dataset
-from tests import datasets, foreign_shards
+from tests import case_tables, datasets, foreign_shards
 
 
 def make_imagenet(folder: pathlib.Path) -> None:
@@ -73,8 +73,8 @@ def read(folder: pathlib.Path, split: str, **options: Any) -> dict[str, np.ndarr
     return next(iter(batches))
 
 
-@pytest.mark.parametrize(
-    ("make", "split", "labels", "label_base", "label_ids", "image"),
+@case_tables.each_case(
+    "make, split, labels, label_base, label_ids, image",
     [
         (
             make_imagenet,
@@ -208,8 +208,8 @@ def test_split_by_a_pattern_leaves_out_the_others(tmp_path: pathlib.Path) -> Non
     assert imagebeam.index(tmp_path, workers=1).state == "committed"  # another choice is another index
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
+@case_tables.each_case(
+    "damage, message",
     [
         (lambda data: data[:-30], r"validation-00000-of-00001 cannot be read: .* is cut short .*after 3 records"),
         (lambda data: data[:-30] + b"xxx" + data[-27:], r"1 record of .*\n  validation-00000.*record 3 at byte offset"),
@@ -269,7 +269,7 @@ def test_killed_index_goes_on_where_it_was(tmp_path: pathlib.Path, monkeypatch: 
     assert scanned == ["train-00000-of-00002", "train-00001-of-00002", "die", "validation-00000-of-00001"]
 
 
-@pytest.mark.parametrize("step", ["move_shards", "_move_files", "remove_left", "_publish_catalog"])
+@case_tables.each_case("step", ["move_shards", "_move_files", "remove_left", "_publish_catalog"])
 def test_commit_that_was_killed_is_finished_by_the_next(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -13,7 +13,7 @@ from imagebeam import errors
 from imagebeam.pipelines import init_config
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
-from tests import command_line, folder_shapes
+from tests import case_tables, command_line, folder_shapes
 
 CLASSES = folder_shapes.SHAPES["classes"][2]
 
@@ -28,16 +28,15 @@ def write(
     return written, path
 
 
-@pytest.fixture(scope="module", params=folder_shapes.SHAPES)
-def of_shape(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[init_config.Written, str]:
-    """What `write` returns for a folder of each shape; read only."""
-    return write(tmp_path_factory.mktemp("shape"), folder_shapes.SHAPES[request.param][2])
+@case_tables.each_case("shape", list(folder_shapes.SHAPES))
+def test_config_of_each_shape_is_its_preset_and_explains_itself(tmp_path: pathlib.Path, shape: str) -> None:
+    written, path = write(tmp_path, folder_shapes.SHAPES[shape][2])
+    check_that_it_is_the_preset(written, path)
+    check_that_every_key_has_a_comment_of_one_line(written.text.splitlines())
+    check_that_what_is_commented_out_can_be_put_into_effect(written.text.splitlines())
 
 
-def test_config_is_the_preset_with_its_settings(of_shape: tuple[init_config.Written, str]) -> None:
-    written, path = of_shape
+def check_that_it_is_the_preset(written: init_config.Written, path: str) -> None:
     found, chosen = written.found, written.chosen
     places = [f"source.uri={found.address(chosen)}"]
     expected = config_lib.load_config(chosen.preset, [*recognize_folder.overrides_of(chosen), *places])
@@ -47,8 +46,7 @@ def test_config_is_the_preset_with_its_settings(of_shape: tuple[init_config.Writ
     assert kept == expected
 
 
-def test_every_key_has_a_comment_of_one_line(of_shape: tuple[init_config.Written, str]) -> None:
-    lines = of_shape[0].text.splitlines()
+def check_that_every_key_has_a_comment_of_one_line(lines: list[str]) -> None:
     sections = re.compile(r"\s*(# )?\w+:")
     for above, line in itertools.pairwise(lines):
         if line.strip() and not line.lstrip().startswith("#") and not sections.fullmatch(line):
@@ -57,8 +55,7 @@ def test_every_key_has_a_comment_of_one_line(of_shape: tuple[init_config.Written
             assert len(above) <= 130
 
 
-def test_lines_that_are_commented_out_can_be_put_into_effect(of_shape: tuple[init_config.Written, str]) -> None:
-    lines = of_shape[0].text.splitlines()
+def check_that_what_is_commented_out_can_be_put_into_effect(lines: list[str]) -> None:
     start, number = lines.index(""), 0
     for index in range(start, len(lines)):
         suggestion = re.fullmatch(r"( *)# (\w+): \S.*", lines[index])
@@ -116,8 +113,8 @@ def test_names_of_files_cannot_end_a_comment(tmp_path: pathlib.Path) -> None:
     assert config_lib.load_config(path).rejects.max_fraction == 0.01
 
 
-@pytest.mark.parametrize(
-    ("uri", "output"),
+@case_tables.each_case(
+    "uri, output",
     [
         ("photos", "photos-tfrecords"),
         ("/data/photos/", "photos-tfrecords"),

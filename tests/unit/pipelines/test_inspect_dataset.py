@@ -9,6 +9,7 @@ import pytest
 import imagebeam
 from imagebeam import features
 from imagebeam.pipelines import inspect_dataset, verify_dataset
+from tests import case_tables
 from tests.unit.imagebeam.reader import written
 
 WANTED = (
@@ -58,13 +59,8 @@ def test_images_are_saved_under_all_their_classes(dataset: imagebeam.ImageDatase
     assert pathlib.Path(paths[2]).read_bytes() == written.jpeg_values(2)[features.ENCODED]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("x" * 400, id="ascii"),
-        pytest.param("ж" * 200, id="two-bytes-a-letter"),
-        pytest.param("\U0002f81a" * 120, id="four-bytes-a-letter"),
-    ],
+@case_tables.each_case(
+    "name", {"ascii": "x" * 400, "two-bytes-a-letter": "ж" * 200, "four-bytes-a-letter": "\U0002f81a" * 120}
 )
 def test_images_are_saved_under_names_as_long_as_file_systems_take(tmp_path: pathlib.Path, name: str) -> None:
     values = {**written.jpeg_values(0), "image/key": name.encode(), "image/format": b"../../" + b"jpeg" * 100}

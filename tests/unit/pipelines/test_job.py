@@ -7,7 +7,7 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.pipelines import call_arguments, job
-from tests import image_sets
+from tests import case_tables, image_sets
 
 
 def make(folder: pathlib.Path, update: bool = False, **fields: Any) -> job.Job:
@@ -33,22 +33,21 @@ def test_group_of_a_pattern_is_found_with_the_label_and_another_one_is_a_column(
     assert made.split.grouped
 
 
-@pytest.mark.parametrize(
-    ("fields", "update", "ranks"),
-    [
-        pytest.param({}, False, True, id="default"),
-        pytest.param({"split": {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}}}, False, True, id="split"),
-        pytest.param({"duplicates": {"exact": "report"}}, False, True, id="duplicates-reported"),
-        pytest.param({"duplicates": {"exact": "drop"}}, False, False, id="duplicates-dropped"),
-        pytest.param({"output": {"shuffle": "none"}}, False, False, id="listed-order"),
-        pytest.param(
+@case_tables.each_case(
+    "fields, update, ranks",
+    {
+        "default": ({}, False, True),
+        "split": ({"split": {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}}}, False, True),
+        "duplicates-reported": ({"duplicates": {"exact": "report"}}, False, True),
+        "duplicates-dropped": ({"duplicates": {"exact": "drop"}}, False, False),
+        "listed-order": ({"output": {"shuffle": "none"}}, False, False),
+        "stratified": (
             {"split": {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}, "stratify": True}},
             False,
             False,
-            id="stratified",
         ),
-        pytest.param({}, True, False, id="update"),
-    ],
+        "update": ({}, True, False),
+    },
 )
 def test_images_are_ranked_when_they_are_listed_where_no_later_step_leaves_some_out(
     tmp_path: pathlib.Path, fields: dict[str, Any], update: bool, ranks: bool

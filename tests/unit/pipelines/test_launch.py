@@ -14,7 +14,7 @@ from imagebeam import errors
 from imagebeam.pipelines import launch
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.plan import run_report
-from tests import command_line, image_sets, patience
+from tests import case_tables, command_line, image_sets, patience
 
 PLAN = elements.DatasetPlan("write", "", 0, "f00d", {}, (), 0, {}, {})
 
@@ -36,11 +36,11 @@ except errors.ImagebeamError as e:
 """
 
 
-@pytest.mark.parametrize(
-    ("broken", "sections", "message"),
+@case_tables.each_case(
+    "broken, sections, message",
     [
-        pytest.param(True, {}, "TooManyRejectsError 1 of 6 images were rejected", id="rejects"),
-        pytest.param(False, {"source": {"include": "*.gif"}}, "ConfigError the input holds no image", id="no-image"),
+        (True, {}, "TooManyRejectsError 1 of 6 images were rejected"),
+        (False, {"source": {"include": "*.gif"}}, "ConfigError the input holds no image"),
     ],
 )
 def test_error_comes_without_a_traceback_of_beam(
@@ -89,7 +89,7 @@ class Pipeline:
         raise LostRunner
 
 
-@pytest.mark.parametrize("state", [None, "planned", "committed", "kept"])
+@case_tables.each_case("state", [None, "planned", "committed", "kept"])
 def test_runner_that_is_killed_fails_the_run_unless_the_dataset_was_committed(
     tmp_path: pathlib.Path, state: run_report.State | None
 ) -> None:
@@ -158,7 +158,7 @@ class ServerOf(job_server.JobServer):  # type: ignore[misc]
         self._pipeline.state += ", then stopped"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@case_tables.each_case("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_while_a_job_is_submitted_cancels_it_before_its_server_ends(
     tmp_path: pathlib.Path, number: signal.Signals
 ) -> None:
@@ -174,7 +174,7 @@ def test_signal_while_a_job_is_submitted_cancels_it_before_its_server_ends(
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.parametrize("keeps", [False, True], ids=["nothing-kept", "shards-kept"])
+@case_tables.each_case("keeps", {"nothing-kept": False, "shards-kept": True})
 def test_interruption_tells_of_finished_shards_where_there_are_some(tmp_path: pathlib.Path, keeps: bool) -> None:
     if keeps:
         staging = tmp_path / ".imagebeam" / "staging-f00d"

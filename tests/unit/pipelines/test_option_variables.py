@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from imagebeam.pipelines import command_parser
+from tests import case_tables
 
 COMMANDS = (
     "convert",
@@ -101,14 +102,14 @@ def test_settings_of_the_environment_come_before_those_of_the_command_line(monke
     assert parse("convert")[0].set == expected
 
 
-@pytest.mark.parametrize(("text", "value"), [("1", True), ("true", True), ("0", False), ("False", False), ("", False)])
+@case_tables.each_case("text, value", [("1", True), ("true", True), ("0", False), ("False", False), ("", False)])
 def test_flag_is_1_or_0_or_true_or_false(text: str, value: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMAGEBEAM_OVERWRITE", text)
     assert parse("convert")[0].overwrite is value
 
 
-@pytest.mark.parametrize(
-    ("command", "name", "text", "message"),
+@case_tables.each_case(
+    "command, name, text, message",
     [
         ("convert", "OVERWRITE", "yes", "'yes': a flag is 1 or true, or 0 or false"),
         ("convert", "WORKERS", "0", "'0': '0' is not a positive number"),
@@ -137,8 +138,8 @@ def test_variable_of_another_command_is_left_alone(monkeypatch: pytest.MonkeyPat
     assert not hasattr(parse("verify", "DIR")[0], "batch_size")
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
+@case_tables.each_case(
+    "name, meant",
     [
         ("IMAGEBEAM_INPT", "IMAGEBEAM_INPUT"),
         ("IMAGEBEAM_SUMARY_JSON", "IMAGEBEAM_SUMMARY_JSON"),
@@ -161,8 +162,8 @@ def test_help_says_once_that_options_are_variables(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.count("environment variable") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "variables", "expected"),
+@case_tables.each_case(
+    "arguments, variables, expected",
     [
         (["convert"], {}, ("convert", None, "text", False)),
         (["convert", "--bogus", "--summary-json=s", "--workers", "x"], {}, ("convert", "s", "text", False)),

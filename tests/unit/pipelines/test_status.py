@@ -19,7 +19,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.publish import commit_rights
-from tests import datasets, image_sets
+from tests import case_tables, datasets, image_sets
 from tests.servers import dataflow
 
 PLAN = elements.DatasetPlan("write", "", 0, "f00d", {}, (), 0, {}, {})
@@ -68,8 +68,7 @@ def test_committed_dataset_without_a_run_is_told(dataset: pathlib.Path) -> None:
     assert (described["name"], described["written"], described["rejected"]) == ("out", 4, 0)
 
 
-@pytest.mark.parametrize("has_dataset", [False, True], ids=["new", "replaces"])
-@pytest.mark.parametrize("has_id", [False, True], ids=["no-id", "id"])
+@pytest.mark.parametrize(("has_id", "has_dataset"), [(True, False), (False, True)], ids=["new", "replaces-without-id"])
 @pytest.mark.parametrize(
     ("step", "state", "exit_code", "doing", "causes"),
     [
@@ -128,7 +127,7 @@ def test_job_that_commits_while_it_is_asked_for_has_its_new_dataset(
         leave_dataset(output, dataset)
         return look_up(*arguments)
 
-    monkeypatch.setattr(remote_job, "look_up_on_dataflow", commit_and_look_up)
+    monkeypatch.setattr(remote_job, "look_up", commit_and_look_up)
     found = status.status(str(output))
     assert (found.state, found.causes) == ("committed", ())
     assert found.catalog is not None
@@ -184,16 +183,14 @@ def test_process_in_a_local_lock_runs_or_was_stopped(output: pathlib.Path, field
     assert status.status(str(output)).state == state
 
 
-@pytest.mark.parametrize(
-    ("fields", "state", "doing"),
-    [
-        pytest.param({}, "running", f"process 7 on {socket.gethostname()}, last renewed 0 s ago", id="alive"),
-        pytest.param(
-            {"host": "elsewhere", "age": 90.0}, "running", "process 7 on elsewhere, last renewed 90 s ago", id="fresh"
-        ),
-        pytest.param({"host": "elsewhere", "age": 1e4}, "stopped", "", id="expired"),
-        pytest.param({"process": 2**22 + 1}, "stopped", "", id="gone"),
-    ],
+@case_tables.each_case(
+    "fields, state, doing",
+    {
+        "alive": ({}, "running", f"process 7 on {socket.gethostname()}, last renewed 0 s ago"),
+        "fresh": ({"host": "elsewhere", "age": 90.0}, "running", "process 7 on elsewhere, last renewed 90 s ago"),
+        "expired": ({"host": "elsewhere", "age": 1e4}, "stopped", ""),
+        "gone": ({"process": 2**22 + 1}, "stopped", ""),
+    },
 )
 def test_process_in_a_lease_runs_until_it_expires(
     fields: dict[str, Any], state: str, doing: str, monkeypatch: pytest.MonkeyPatch
@@ -251,8 +248,7 @@ def test_run_that_was_killed_keeps_its_shards(output: pathlib.Path) -> None:
     assert found.causes == ["an unfinished run left 1 finished shard"]
 
 
-@pytest.mark.parametrize("has_dataset", [False, True], ids=["new", "replaces"])
-@pytest.mark.parametrize("keeps", [False, True], ids=["nothing-kept", "shards-kept"])
+@pytest.mark.parametrize(("keeps", "has_dataset"), [(True, False), (False, True)], ids=["shards-kept", "replaces"])
 @pytest.mark.parametrize(("ended", "state"), [("failed", "failed"), ("cancelled", "cancelled"), ("refused", "failed")])
 def test_job_whose_launcher_released_the_lock_is_told_by_its_record(
     job: remote_job.RemoteJob,
@@ -318,21 +314,20 @@ DENIED = PermissionError(13, "gs://b/out: access denied")
 ABSENT = FileNotFoundError(2, "there is no bucket 'b'")
 
 
-@pytest.mark.parametrize(
-    ("bucket", "exit_code", "message"),
-    [
-        pytest.param(Bucket(), 2, "", id="empty"),
-        pytest.param(Bucket(stat=DENIED), 2, "", id="part-of-a-bucket"),
-        pytest.param(Bucket(stat=ABSENT), 2, "gs://b/out: there is no bucket 'b'; check the address", id="no-bucket"),
-        pytest.param(
+@case_tables.each_case(
+    "bucket, exit_code, message",
+    {
+        "empty": (Bucket(), 2, ""),
+        "part-of-a-bucket": (Bucket(stat=DENIED), 2, ""),
+        "no-bucket": (Bucket(stat=ABSENT), 2, "gs://b/out: there is no bucket 'b'; check the address"),
+        "silent": (
             Bucket(read=SILENT),
             1,
             "gs://b/out does not answer: check the network and the address, and run the command again (gs://b/out: "
             "ConnectionError (tried for 3 s))",
-            id="silent",
         ),
-        pytest.param(Bucket(read=DENIED), 1, "gs://b/out cannot be read: gs://b/out: access denied", id="denied"),
-    ],
+        "denied": (Bucket(read=DENIED), 1, "gs://b/out cannot be read: gs://b/out: access denied"),
+    },
 )
 def test_address_that_does_not_answer_is_told_after_seconds(
     bucket: Bucket, exit_code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -380,7 +375,7 @@ def test_command_on_nothing_exits_2(tmp_path: pathlib.Path, capsys: pytest.Captu
     assert capsys.readouterr().out == f"state   nothing\noutput  {tmp_path / 'nowhere'}\n"
 
 
-@pytest.mark.parametrize("text", ["", "nonsense"])
+@case_tables.each_case("text", ["", "nonsense"])
 def test_file_that_names_no_snapshot_is_told(text: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "snapshots" / "000001").mkdir(parents=True)
     (tmp_path / "LATEST").write_text(text)

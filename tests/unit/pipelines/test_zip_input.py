@@ -13,7 +13,7 @@ from imagebeam.pipelines import convert, open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.formats import zip as zip_format
 from imagebeam.transforms.sources import files
-from tests import datasets, image_sets
+from tests import case_tables, datasets, image_sets
 
 DIRECTORIES: dict[str, Any] = {"split": {"by": "directory"}}
 
@@ -64,12 +64,10 @@ def test_folder_named_like_an_archive_is_a_folder(tmp_path: pathlib.Path) -> Non
     source = open_with(tmp_path / "a.zip", source={"by": "zip"}, image={"limits": {"max_bytes": 1000}})
     assert isinstance(source, zip_format.ZipSource)
     assert (source.archive, source.max_image_bytes) == ("", 1000)
-    source = open_with(tmp_path / "a.zip" / "x", source={"by": "zip"})
-    assert (source.root, source.archive, source.inside) == (str(tmp_path / "a.zip" / "x"), "", "")
 
 
-@pytest.mark.parametrize(
-    ("name", "sections", "message"),
+@case_tables.each_case(
+    "name, sections, message",
     [
         ("gone.zip", {}, "gone.zip' cannot be read .*; check the address"),
         ("notes.txt", {"source": {"by": "zip"}}, "is neither a folder nor a file whose name ends in .zip"),

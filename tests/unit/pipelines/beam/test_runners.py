@@ -10,53 +10,53 @@ from apache_beam.options import pipeline_options
 
 from imagebeam import errors
 from imagebeam.pipelines.beam import runners
-from tests import command_line
+from tests import case_tables, command_line
 
 FN_API_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 MULTI_PROCESSING = "--direct_running_mode=multi_processing"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "is_local", "name"),
-    [
-        pytest.param([], True, "FnApiRunner", id="default"),
-        pytest.param(["--runner=DirectRunner"], True, "FnApiRunner", id="direct"),
-        pytest.param(["--runner", "FnApiRunner"], True, "FnApiRunner", id="two-words"),
-        pytest.param(["--runner=direct"], True, "FnApiRunner", id="short-as-beam-takes-it"),
-        pytest.param(["--runner=directrunner"], True, "FnApiRunner", id="lower-case"),
-        pytest.param([MULTI_PROCESSING], False, "FnApiRunner (multi_processing)", id="multi-processing"),
-        pytest.param(["--runner=PrismRunner"], False, "PrismRunner", id="prism"),
-        pytest.param(["--runner=DataflowRunner", "--project=p"], False, "DataflowRunner", id="dataflow"),
-    ],
+@case_tables.each_case(
+    "arguments, is_local, name",
+    {
+        "default": ([], True, "FnApiRunner"),
+        "direct": (["--runner=DirectRunner"], True, "FnApiRunner"),
+        "two-words": (["--runner", "FnApiRunner"], True, "FnApiRunner"),
+        "short-as-beam-takes-it": (["--runner=direct"], True, "FnApiRunner"),
+        "lower-case": (["--runner=directrunner"], True, "FnApiRunner"),
+        "multi-processing": ([MULTI_PROCESSING], False, "FnApiRunner (multi_processing)"),
+        "prism": (["--runner=PrismRunner"], False, "PrismRunner"),
+        "dataflow": (["--runner=DataflowRunner", "--project=p"], False, "DataflowRunner"),
+    },
 )
 def test_runner_is_named_and_known_to_be_local(arguments: list[str], is_local: bool, name: str) -> None:
     assert runners.is_local(arguments) == is_local
     assert runners.runner_name(arguments) == name
 
 
-@pytest.mark.parametrize(
-    ("arguments", "runner"),
-    [
-        pytest.param([], FN_API_RUNNER, id="default-is-not-prism"),
-        pytest.param(["--runner=DirectRunner"], FN_API_RUNNER, id="direct-is-not-prism"),
-        pytest.param(["--runner=PrismRunner", "--job_endpoint=localhost:1"], "PrismRunner", id="prism-where-asked-for"),
-        pytest.param(["--runner=FlinkRunner"], "FlinkRunner", id="flink"),
-        pytest.param(["--runner=SparkRunner"], "SparkRunner", id="spark"),
-        pytest.param(["--runner=DataflowRunner", "--project=p"], "DataflowRunner", id="dataflow"),
-    ],
+@case_tables.each_case(
+    "arguments, runner",
+    {
+        "default-is-not-prism": ([], FN_API_RUNNER),
+        "direct-is-not-prism": (["--runner=DirectRunner"], FN_API_RUNNER),
+        "prism-where-asked-for": (["--runner=PrismRunner", "--job_endpoint=localhost:1"], "PrismRunner"),
+        "flink": (["--runner=FlinkRunner"], "FlinkRunner"),
+        "spark": (["--runner=SparkRunner"], "SparkRunner"),
+        "dataflow": (["--runner=DataflowRunner", "--project=p"], "DataflowRunner"),
+    },
 )
 def test_options_name_the_runner(arguments: list[str], runner: str) -> None:
     options = runners.make_options(arguments, workers=3)
     assert options.view_as(pipeline_options.StandardOptions).runner == runner
 
 
-@pytest.mark.parametrize(
-    ("arguments", "workers"),
-    [
-        pytest.param([MULTI_PROCESSING], 3, id="as-many-as-workers"),
-        pytest.param([MULTI_PROCESSING, "--direct_num_workers=2"], 2, id="as-given"),
-        pytest.param([], 1, id="in-memory"),
-    ],
+@case_tables.each_case(
+    "arguments, workers",
+    {
+        "as-many-as-workers": ([MULTI_PROCESSING], 3),
+        "as-given": ([MULTI_PROCESSING, "--direct_num_workers=2"], 2),
+        "in-memory": ([], 1),
+    },
 )
 def test_options_set_the_workers_of_beam(arguments: list[str], workers: int) -> None:
     options = runners.make_options(arguments, workers=3).view_as(pipeline_options.DirectOptions)
@@ -69,18 +69,16 @@ def test_options_of_beam_arrive() -> None:
     assert (fields["project"], fields["temp_location"], fields["save_main_session"]) == ("p", "gs://b/tmp", True)
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
+@case_tables.each_case(
+    "argument, message",
     [
-        pytest.param("--overwite", r"unknown option --overwite; did you mean --overwrite\?", id="ours"),
-        pytest.param("--inptu=/data", r"unknown option --inptu; did you mean --input\?", id="ours-with-value"),
-        pytest.param("--temp_loction=x", r"unknown option --temp_loction; did you mean --temp_location\?", id="beams"),
-        pytest.param("--zzzzzz", r"unknown option --zzzzzz; see imagebeam convert --help", id="nothing-near"),
-        pytest.param("--project_=p", r"unknown option --project_; did you mean --project\?", id="one-letter-more"),
-        pytest.param(
-            "--output=x", r"unknown option --output: it is one of imagebeam convert, and neither", id="convert's"
-        ),
-        pytest.param("/data", r"unexpected argument ./data.; a folder .* is given by --input", id="no-flag"),
+        ("--overwite", r"unknown option --overwite; did you mean --overwrite\?"),
+        ("--inptu=/data", r"unknown option --inptu; did you mean --input\?"),
+        ("--temp_loction=x", r"unknown option --temp_loction; did you mean --temp_location\?"),
+        ("--zzzzzz", r"unknown option --zzzzzz; see imagebeam convert --help"),
+        ("--project_=p", r"unknown option --project_; did you mean --project\?"),
+        ("--output=x", r"unknown option --output: it is one of imagebeam convert, and neither"),
+        ("/data", r"unexpected argument ./data.; a folder .* is given by --input"),
     ],
 )
 def test_options_with_unknown_flag_raise_config_error(argument: str, message: str) -> None:
@@ -88,13 +86,11 @@ def test_options_with_unknown_flag_raise_config_error(argument: str, message: st
         runners.make_options([argument], workers=1)
 
 
-@pytest.mark.parametrize(
-    ("argument", "message"),
+@case_tables.each_case(
+    "argument, message",
     [
-        pytest.param(
-            "--direct_num_workers=many", r"argument --direct_num_workers: invalid int value: 'many'", id="type"
-        ),
-        pytest.param("--direct_running_mode=x", r"argument --direct_running_mode: invalid choice: 'x'", id="choice"),
+        ("--direct_num_workers=many", r"argument --direct_num_workers: invalid int value: 'many'"),
+        ("--direct_running_mode=x", r"argument --direct_running_mode: invalid choice: 'x'"),
     ],
 )
 def test_options_with_unusable_value_raise_config_error(
@@ -115,14 +111,14 @@ print(repr(apache_beam.coders.VarIntCoder().to_type_hint()), file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "addresses", "printed"),
-    [
-        pytest.param([], ["/in", None], "apache_beam", id="local"),
-        pytest.param([], ["gs://b/in", "/out"], "", id="remote-input"),
-        pytest.param(["--temp_location=gs://b"], ["/in", "/out"], "", id="remote-option"),
-        pytest.param(["--runner=DataflowRunner"], ["/in", "/out"], "", id="another-runner"),
-    ],
+@case_tables.each_case(
+    "arguments, addresses, printed",
+    {
+        "local": ([], ["/in", None], "apache_beam"),
+        "remote-input": ([], ["gs://b/in", "/out"], ""),
+        "remote-option": (["--temp_location=gs://b"], ["/in", "/out"], ""),
+        "another-runner": (["--runner=DataflowRunner"], ["/in", "/out"], ""),
+    },
 )
 def test_light_import_is_made_for_local_jobs_alone(arguments: list[str], addresses: list[str], printed: str) -> None:
     code = LIGHT_IMPORT.format(arguments=arguments, addresses=addresses)
@@ -131,18 +127,14 @@ def test_light_import_is_made_for_local_jobs_alone(arguments: list[str], address
     assert completed.returncode == 0, completed.stderr
 
 
-@pytest.mark.parametrize(
+@case_tables.each_case(
     "given",
-    [
-        pytest.param({"runner": "FlinkRunner", "flink_master": "host:8081", "flink_job_server_jar": "/j"}, id="flink"),
-        pytest.param(
-            {"runner": "SparkRunner", "spark_master_url": "spark://h:7077", "spark_job_server_jar": "/j"}, id="spark"
-        ),
-        pytest.param(
-            {"runner": "PortableRunner", "job_endpoint": "host:8099", "environment_type": "EXTERNAL"}, id="portable"
-        ),
-        pytest.param({"runner": "PrismRunner", "prism_location": __file__, "environment_type": "PROCESS"}, id="prism"),
-    ],
+    {
+        "flink": {"runner": "FlinkRunner", "flink_master": "host:8081", "flink_job_server_jar": "/j"},
+        "spark": {"runner": "SparkRunner", "spark_master_url": "spark://h:7077", "spark_job_server_jar": "/j"},
+        "portable": {"runner": "PortableRunner", "job_endpoint": "host:8099", "environment_type": "EXTERNAL"},
+        "prism": {"runner": "PrismRunner", "prism_location": __file__, "environment_type": "PROCESS"},
+    },
 )
 def test_options_of_other_runners_reach_beam(given: dict[str, str]) -> None:
     arguments = [f"--{name}={value}" for name, value in given.items()]
@@ -156,7 +148,7 @@ def test_experiments_of_the_user_stay() -> None:
     assert {"a", "b", "disable_logging_submission_environment"} <= set(values["experiments"])
 
 
-@pytest.mark.parametrize(
+@case_tables.each_case(
     "runner", ["DaskRunner", "dask", "apache_beam.runners.dask.dask_runner.DaskRunner", "daskrunner"]
 )
 def test_dask_is_refused_with_the_reason(runner: str) -> None:
@@ -166,28 +158,20 @@ def test_dask_is_refused_with_the_reason(runner: str) -> None:
         runners.require_supported([f"--runner={runner}"], "stream")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@case_tables.each_case(
+    "arguments, message",
     [
-        pytest.param(
-            ["--runner=PortableRunner"], "needs the job server of a runner: give --job_endpoint=HOST:PORT", id="none"
-        ),
-        pytest.param(
+        (["--runner=PortableRunner"], "needs the job server of a runner: give --job_endpoint=HOST:PORT"),
+        (
             ["--runner=flink", "--flink_job_server_jar=no.jar"],
             "^--flink_job_server_jar is 'no.jar', which is no file: give the path of Beam's job server$",
-            id="no-jar",
         ),
-        pytest.param(
-            ["--runner=SparkRunner", "--spark_job_server_jar=/no.jar"], "--spark_job_server_jar is '/no", id="spark"
-        ),
-        pytest.param(
+        (["--runner=SparkRunner", "--spark_job_server_jar=/no.jar"], "--spark_job_server_jar is '/no"),
+        (
             ["--runner=FlinkRunner", "--job_endpoint=127.0.0.1:1"],
             r"^--job_endpoint is '127.0.0.1:1', where no job server answers \(Connection refused\): start it",
-            id="nobody-answers",
         ),
-        pytest.param(
-            ["--runner=PortableRunner", "--job_endpoint=[::1]:70000"], "where no job server answers", id="no-port"
-        ),
+        (["--runner=PortableRunner", "--job_endpoint=[::1]:70000"], "where no job server answers"),
     ],
 )
 def test_job_server_that_is_missing_is_an_error_before_the_listing(arguments: list[str], message: str) -> None:
@@ -208,8 +192,8 @@ def test_job_server_that_answers_or_that_beam_finds_itself_is_taken(tmp_path: pa
             runners.require_supported(["--runner=FlinkRunner", *more], "stream")
 
 
-@pytest.mark.parametrize(
-    ("runner", "is_prism"),
+@case_tables.each_case(
+    "runner, is_prism",
     [
         ("PrismRunner", True),
         ("prism", True),
@@ -236,8 +220,8 @@ def test_paths_of_lambdas_are_relative_for_a_while() -> None:
     assert config.filepath_interceptor is before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "is_dataflow"),
+@case_tables.each_case(
+    "arguments, is_dataflow",
     [
         ([], False),
         (["--runner=DataflowRunner"], True),
@@ -251,8 +235,8 @@ def test_dataflow_is_known_by_every_name_that_beam_takes(arguments: list[str], i
     assert runners.is_dataflow(arguments) == is_dataflow
 
 
-@pytest.mark.parametrize(
-    ("arguments", "leaves"),
+@case_tables.each_case(
+    "arguments, leaves",
     [
         (["--runner=DataflowRunner"], False),
         (["--no_wait_until_finish"], True),

@@ -6,6 +6,7 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.pipelines.config import model as config_lib
+from tests import case_tables
 
 BEAM = {"uri": "out", "writer": "beam", "num_shards": 2}
 
@@ -14,39 +15,27 @@ def parse(duplicates: dict[str, Any], **sections: Any) -> config_lib.Config:
     return config_lib.parse_config({"duplicates": duplicates, **sections}, "a test")
 
 
-@pytest.mark.parametrize(
-    ("duplicates", "sections", "message"),
+@case_tables.each_case(
+    "duplicates, sections, message",
     [
-        pytest.param(
+        (
             {"exact": "report", "near": "drop"},
             {},
             r"duplicates\.near: drop also drops images with the same bytes, and duplicates\.exact is report: set "
             r"duplicates\.exact: drop or off",
-            id="near-drops-more",
         ),
-        pytest.param(
-            {"near_distance": 3}, {}, r"duplicates\.near_distance needs duplicates\.near: report", id="distance"
-        ),
-        pytest.param({"near": "report", "near_distance": 7}, {}, "less than or equal to 6, got 7", id="too-far"),
-        pytest.param({"keep_in": ["test"]}, {}, r"duplicates\.keep_in needs duplicates\.exact or", id="off"),
-        pytest.param(
-            {"exact": "drop", "keep_in": ["a", "a"]}, {}, r"keep_in names 'a': give each split once", id="twice"
-        ),
-        pytest.param(
-            {"exact": "drop", "keep_in": ["a/b"]}, {}, r"keep_in names 'a/b': give each split once", id="name"
-        ),
-        pytest.param(
+        ({"near_distance": 3}, {}, r"duplicates\.near_distance needs duplicates\.near: report"),
+        ({"near": "report", "near_distance": 7}, {}, "less than or equal to 6, got 7"),
+        ({"keep_in": ["test"]}, {}, r"duplicates\.keep_in needs duplicates\.exact or"),
+        ({"exact": "drop", "keep_in": ["a", "a"]}, {}, r"keep_in names 'a': give each split once"),
+        ({"exact": "drop", "keep_in": ["a/b"]}, {}, r"keep_in names 'a/b': give each split once"),
+        (
             {"exact": "drop", "keep_in": ["tset"]},
             {"split": {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}}},
             r"duplicates\.keep_in names tset, the splits are train, test",
-            id="unknown-split",
         ),
-        pytest.param(
-            {"exact": "fail"}, {"output": BEAM}, r"writer: beam keeps no hashes of what it has written", id="beam"
-        ),
-        pytest.param(
-            {"exact": "warn"}, {}, r"duplicates\.exact: input should be 'off', 'report', 'drop' or", id="action"
-        ),
+        ({"exact": "fail"}, {"output": BEAM}, r"writer: beam keeps no hashes of what it has written"),
+        ({"exact": "warn"}, {}, r"duplicates\.exact: input should be 'off', 'report', 'drop' or"),
     ],
 )
 def test_config_that_cannot_be_meant_is_refused(
@@ -60,16 +49,16 @@ def test_drop_goes_with_beams_writer() -> None:
     assert parse({"exact": "drop", "near": "drop"}, output=BEAM).duplicates.settings().only("drop").is_on
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "is_same"),
-    [
-        pytest.param({"exact": "fail"}, {"exact": "report"}, True, id="shards-of-a-refused-run-are-kept"),
-        pytest.param({}, {"near": "off"}, True, id="off"),
-        pytest.param({}, {"exact": "report"}, False, id="a-dataset-without-a-report-is-another-one"),
-        pytest.param({"exact": "drop"}, {"exact": "report"}, False, id="drop"),
-        pytest.param({"near": "report"}, {"near": "report", "near_distance": 2}, False, id="distance"),
-        pytest.param({"exact": "drop"}, {"exact": "drop", "keep_in": ["test"]}, False, id="order"),
-    ],
+@case_tables.each_case(
+    "one, other, is_same",
+    {
+        "shards-of-a-refused-run-are-kept": ({"exact": "fail"}, {"exact": "report"}, True),
+        "off": ({}, {"near": "off"}, True),
+        "a-dataset-without-a-report-is-another-one": ({}, {"exact": "report"}, False),
+        "drop": ({"exact": "drop"}, {"exact": "report"}, False),
+        "distance": ({"near": "report"}, {"near": "report", "near_distance": 2}, False),
+        "order": ({"exact": "drop"}, {"exact": "drop", "keep_in": ["test"]}, False),
+    },
 )
 def test_identity_is_that_of_the_duplicates_that_are_known(
     one: dict[str, Any], other: dict[str, Any], is_same: bool

@@ -10,6 +10,7 @@ import pytest
 from imagebeam import errors
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import other_sections
+from tests import case_tables
 
 HASH = {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}}
 MANIFEST = {"by": "manifest"}
@@ -52,13 +53,13 @@ def test_readme_has_every_preset_once_in_its_table() -> None:
     assert sorted(named) == config_lib.preset_names()
 
 
-@pytest.mark.parametrize(
-    ("preset", "name", "label"),
-    [
-        pytest.param("cats_dogs", "cat.0.jpg", "cat", id="cats-dogs"),
-        pytest.param("imagenet_files", "n01440764_tench.JPEG", "n01440764", id="imagenet-words"),
-        pytest.param("imagenet_files", "n01440764_18.JPEG", "n01440764", id="imagenet-numbers"),
-    ],
+@case_tables.each_case(
+    "preset, name, label",
+    {
+        "cats-dogs": ("cats_dogs", "cat.0.jpg", "cat"),
+        "imagenet-words": ("imagenet_files", "n01440764_tench.JPEG", "n01440764"),
+        "imagenet-numbers": ("imagenet_files", "n01440764_18.JPEG", "n01440764"),
+    },
 )
 def test_pattern_of_preset_finds_label(preset: str, name: str, label: str) -> None:
     match = re.fullmatch(config_lib.load_config(preset).label.pattern or "", name)
@@ -91,13 +92,13 @@ def test_load_config_of_empty_yaml_file_is_all_defaults(tmp_path: pathlib.Path) 
     assert config_lib.load_config(str(tmp_path / "empty.yaml")) == config_lib.Config()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
+@case_tables.each_case(
+    "content, message",
     [
-        pytest.param(b"output: [", r"own\.yaml is not YAML: ", id="not-yaml"),
-        pytest.param(b"- output\n", r"own\.yaml holds a list; a config is a mapping of sections", id="list"),
-        pytest.param(b"\xff\xfe", r"own\.yaml is not UTF-8 text: ", id="not-utf-8"),
-        pytest.param(b"otput: {}\n", r"config from .*own\.yaml: unknown key 'otput'", id="names-the-file"),
+        (b"output: [", r"own\.yaml is not YAML: "),
+        (b"- output\n", r"own\.yaml holds a list; a config is a mapping of sections"),
+        (b"\xff\xfe", r"own\.yaml is not UTF-8 text: "),
+        (b"otput: {}\n", r"config from .*own\.yaml: unknown key 'otput'"),
     ],
 )
 def test_load_config_of_unusable_file_raises_config_error(tmp_path: pathlib.Path, content: bytes, message: str) -> None:
@@ -106,16 +107,12 @@ def test_load_config_of_unusable_file_raises_config_error(tmp_path: pathlib.Path
         config_lib.load_config(str(tmp_path / "own.yaml"))
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
+@case_tables.each_case(
+    "name, message",
     [
-        pytest.param(
-            "image_foldr", r"neither a YAML file nor a preset \(.*\); did you mean 'image_folder'\?", id="near"
-        ),
-        pytest.param(
-            "x", r"--config 'x' is neither a YAML file nor a preset \(.*cats_dogs, .*imagenet_files.*\)$", id="far"
-        ),
-        pytest.param("/", r"--config '/' is neither a YAML file nor a preset", id="folder"),
+        ("image_foldr", r"neither a YAML file nor a preset \(.*\); did you mean 'image_folder'\?"),
+        ("x", r"--config 'x' is neither a YAML file nor a preset \(.*cats_dogs, .*imagenet_files.*\)$"),
+        ("/", r"--config '/' is neither a YAML file nor a preset"),
     ],
 )
 def test_load_config_of_unknown_name_lists_the_presets(name: str, message: str) -> None:
@@ -126,18 +123,18 @@ def test_load_config_of_unknown_name_lists_the_presets(name: str, message: str) 
 # --- overrides -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("override", "section", "key", "value"),
+@case_tables.each_case(
+    "override, section, key, value",
     [
-        pytest.param("output.num_shards=16", "output", "num_shards", 16, id="number"),
-        pytest.param("output.num_shards.train=8", "output", "num_shards", {"train": 8}, id="below-a-key"),
-        pytest.param("output.num_shards={train: 8}", "output", "num_shards", {"train": 8}, id="mapping"),
-        pytest.param("source.uri=gs://b/x?a=1&b=2", "source", "uri", "gs://b/x?a=1&b=2", id="equals-in-value"),
-        pytest.param("source.include=**/*.jpg", "source", "include", ("**/*.jpg",), id="glob-like-a-yaml-alias"),
-        pytest.param("source.include=[ab]*.jpg", "source", "include", ("[ab]*.jpg",), id="glob-like-a-yaml-list"),
-        pytest.param("source.include=[a.jpg, b.jpg]", "source", "include", ("a.jpg", "b.jpg"), id="list"),
-        pytest.param("label.vocabulary=", "label", "vocabulary", None, id="nothing"),
-        pytest.param('output.suffix=""', "output", "suffix", "", id="empty-text"),
+        ("output.num_shards=16", "output", "num_shards", 16),
+        ("output.num_shards.train=8", "output", "num_shards", {"train": 8}),
+        ("output.num_shards={train: 8}", "output", "num_shards", {"train": 8}),
+        ("source.uri=gs://b/x?a=1&b=2", "source", "uri", "gs://b/x?a=1&b=2"),
+        ("source.include=**/*.jpg", "source", "include", ("**/*.jpg",)),
+        ("source.include=[ab]*.jpg", "source", "include", ("[ab]*.jpg",)),
+        ("source.include=[a.jpg, b.jpg]", "source", "include", ("a.jpg", "b.jpg")),
+        ("label.vocabulary=", "label", "vocabulary", None),
+        ('output.suffix=""', "output", "suffix", ""),
     ],
 )
 def test_override_is_read_as_yaml_or_text(override: str, section: str, key: str, value: object) -> None:
@@ -145,13 +142,13 @@ def test_override_is_read_as_yaml_or_text(override: str, section: str, key: str,
     assert getattr(getattr(config, section), key) == value
 
 
-@pytest.mark.parametrize(
+@case_tables.each_case(
     "pattern",
     [
-        pytest.param(r"(?P<label>cat|dog)\.\d+\.jpg", id="plain"),
-        pytest.param(r"[a-z]+_(?P<label>\w+)\.png", id="like-a-list"),
-        pytest.param(r"(?P<label>[^=]+)=\d+\.jpg", id="with-equals"),
-        pytest.param(r".{3}(?P<label>x{1,2})", id="with-braces"),
+        r"(?P<label>cat|dog)\.\d+\.jpg",
+        r"[a-z]+_(?P<label>\w+)\.png",
+        r"(?P<label>[^=]+)=\d+\.jpg",
+        r".{3}(?P<label>x{1,2})",
     ],
 )
 def test_override_of_regular_expression_needs_no_quotes(pattern: str) -> None:
@@ -174,62 +171,36 @@ def test_override_of_feature_reaches_a_key_with_slashes() -> None:
     assert "image_raw" in keys(config_lib.load_config(None, ["features.image/encoded=image_raw"]))
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
+@case_tables.each_case(
+    "override, message",
     [
-        pytest.param(
-            "output.num_shards", r"--set 'output.num_shards' does not have the form section.key=value", id="no-value"
-        ),
-        pytest.param(
+        ("output.num_shards", r"--set 'output.num_shards' does not have the form section.key=value"),
+        (
             'source.masks={image: "a\\."}',
             r"--set source\.masks=\{image: .* is not valid YAML \(.*\): use single quotes around texts",
-            id="backslash",
         ),
-        pytest.param("=3", r"--set '=3' does not have the form section.key=value", id="no-key"),
-        pytest.param(
-            "output.num_shard=3", r"unknown key 'output.num_shard'; did you mean 'num_shards'\?", id="misspelt"
-        ),
-        pytest.param(
-            "output=3", r"config from the command line: output: input should be a mapping, got 3", id="section"
-        ),
-        pytest.param(
+        ("=3", r"--set '=3' does not have the form section.key=value"),
+        ("output.num_shard=3", r"unknown key 'output.num_shard'; did you mean 'num_shards'\?"),
+        ("output=3", r"config from the command line: output: input should be a mapping, got 3"),
+        (
             "resize=64",
             r"unknown key 'resize'; did you mean 'image\.resize'\? write \[height, width\], such as \[224, 224\]$",
-            id="without-section-and-form",
         ),
-        pytest.param("resize=[64, 64]", r"unknown key 'resize'; did you mean 'image\.resize'\?$", id="without-section"),
-        pytest.param(
+        ("resize=[64, 64]", r"unknown key 'resize'; did you mean 'image\.resize'\?$"),
+        (
             "image.resize=64",
             r"image\.resize: input should be a list, got 64; write \[height, width\], such as \[224, 224\]$",
-            id="number-for-a-list",
         ),
-        pytest.param(
-            "image.limit.max_side=3",
-            r"unknown key 'image\.limit'; did you mean 'image\.limits\.max_side'\?$",
-            id="misspelt-section",
-        ),
-        pytest.param("image.limit.x=3", r"unknown key 'image\.limit'; did you mean 'image\.limits'\?$", id="not-below"),
-        pytest.param(
-            "limits.maxside=3",
-            r"unknown key 'limits'; did you mean 'image\.limits\.max_side'\?$",
-            id="section-of-a-section",
-        ),
-        pytest.param(
-            "by=hash",
-            r"unknown key 'by'; did you mean 'source\.by' or 'label\.by' or 'split\.by'\?$",
-            id="several-sections",
-        ),
-        pytest.param("zzz=1", r"unknown key 'zzz'; known are columns, duplicates, ", id="nowhere"),
-        pytest.param(
+        ("image.limit.max_side=3", r"unknown key 'image\.limit'; did you mean 'image\.limits\.max_side'\?$"),
+        ("image.limit.x=3", r"unknown key 'image\.limit'; did you mean 'image\.limits'\?$"),
+        ("limits.maxside=3", r"unknown key 'limits'; did you mean 'image\.limits\.max_side'\?$"),
+        ("by=hash", r"unknown key 'by'; did you mean 'source\.by' or 'label\.by' or 'split\.by'\?$"),
+        ("zzz=1", r"unknown key 'zzz'; known are columns, duplicates, "),
+        (
             "split.by=hash",
             r"hash and split\.fractions go together, such as split\.fractions: \{train: 0\.9, test: 0\.1\}$",
-            id="hash",
         ),
-        pytest.param(
-            "split.by=index",
-            r"index and split\.counts go together, such as split\.counts: \{train: 900, test: null\}$",
-            id="index",
-        ),
+        ("split.by=index", r"index and split\.counts go together, such as split\.counts: \{train: 900, test: null\}$"),
     ],
 )
 def test_override_that_fits_nowhere_raises_config_error(override: str, message: str) -> None:
@@ -245,22 +216,17 @@ def test_override_below_a_value_raises_config_error() -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
+@case_tables.each_case(
+    "sections, message",
     [
-        pytest.param({"otput": {}}, "unknown key 'otput'; did you mean 'output'?", id="section"),
-        pytest.param({"label": {"patern": "x"}}, "unknown key 'label.patern'; did you mean 'pattern'?", id="key"),
-        pytest.param(
-            {"source": {**MANIFEST, "manifest": {"pth": "x"}}},
-            "unknown key 'source.manifest.pth'; did you mean 'path'?",
-            id="key-two-levels-down",
-        ),
-        pytest.param(
+        ({"otput": {}}, "unknown key 'otput'; did you mean 'output'?"),
+        ({"label": {"patern": "x"}}, "unknown key 'label.patern'; did you mean 'pattern'?"),
+        ({"source": {**MANIFEST, "manifest": {"pth": "x"}}}, "unknown key 'source.manifest.pth'; did you mean 'path'?"),
+        (
             {"source": MANIFEST, "columns": {"age": {"typ": "int"}}},
             "unknown key 'columns.age.typ'; did you mean 'type'?",
-            id="key-of-a-column",
         ),
-        pytest.param({"rejects": {"xyz": 1}}, "unknown key 'rejects.xyz'; known are max_fraction", id="nothing-near"),
+        ({"rejects": {"xyz": 1}}, "unknown key 'rejects.xyz'; known are max_fraction"),
     ],
 )
 def test_unknown_key_is_refused_with_the_nearest(sections: dict[str, Any], message: str) -> None:
@@ -268,81 +234,57 @@ def test_unknown_key_is_refused_with_the_nearest(sections: dict[str, Any], messa
         parse(**sections)
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        pytest.param({"output": 5}, "output: input should be a mapping, got 5", id="no-mapping"),
-        pytest.param({"columns": []}, "columns: input should be a mapping, got []", id="columns-no-mapping"),
-        pytest.param({"source": {"include": 5}}, "source.include: input should be a list, got 5", id="include"),
-        pytest.param({"label": {"base": 2}}, "label.base: input should be 0 or 1, got 2", id="base"),
-        pytest.param(
-            {"image": {"check": "full"}}, "image.check: input should be 'header', 'structure', 'dec", id="choice"
-        ),
-        pytest.param({"split": {"seed": 2**63}}, "split.seed: input should be less than", id="seed"),
-        pytest.param(
-            {"split": HASH | {"fractions": {"a": 1.0}}}, "split.fractions.a: input should be less", id="share"
-        ),
-        pytest.param({"rejects": {"max_fraction": 2}}, "rejects.max_fraction: input should be less", id="rejects"),
-        pytest.param({"output": {"name": "1x"}}, "output.name: string should match pattern", id="name"),
-        pytest.param({"output": {"suffix": "x"}}, "output.suffix: string should match pattern", id="suffix"),
-        pytest.param(
+@case_tables.each_case(
+    "sections, message",
+    {
+        "no-mapping": ({"output": 5}, "output: input should be a mapping, got 5"),
+        "columns-no-mapping": ({"columns": []}, "columns: input should be a mapping, got []"),
+        "include": ({"source": {"include": 5}}, "source.include: input should be a list, got 5"),
+        "base": ({"label": {"base": 2}}, "label.base: input should be 0 or 1, got 2"),
+        "choice": ({"image": {"check": "full"}}, "image.check: input should be 'header', 'structure', 'dec"),
+        "seed": ({"split": {"seed": 2**63}}, "split.seed: input should be less than"),
+        "share": ({"split": HASH | {"fractions": {"a": 1.0}}}, "split.fractions.a: input should be less"),
+        "rejects": ({"rejects": {"max_fraction": 2}}, "rejects.max_fraction: input should be less"),
+        "name": ({"output": {"name": "1x"}}, "output.name: string should match pattern"),
+        "suffix": ({"output": {"suffix": "x"}}, "output.suffix: string should match pattern"),
+        "no-shards": (
             {"output": {"num_shards": 0}},
             "config from a test: output.num_shards: input should be greater than or equal to 1, got 0",
-            id="no-shards",
         ),
-        pytest.param(
+        "no-shards-of-a-split": (
             {"output": {"num_shards": {"train": 0}}},
             "config from a test: output.num_shards.train: input should be greater than or equal to 1, got 0",
-            id="no-shards-of-a-split",
         ),
-        pytest.param(
-            {"output": {"target_shard_bytes": 0}}, "output.target_shard_bytes must be at least 1", id="no-shard-bytes"
-        ),
-        pytest.param(
+        "no-shard-bytes": ({"output": {"target_shard_bytes": 0}}, "output.target_shard_bytes must be at least 1"),
+        "byte-unit": (
             {"output": {"target_shard_bytes": "1 x"}},
             "output.target_shard_bytes: could not interpret byte unit: x",
-            id="byte-unit",
         ),
-        pytest.param({"features": {"image/key": ""}}, "features.image/key: string should have at least 1", id="no-key"),
-        pytest.param({"split": {"by": "directory", "names": []}}, "split.names: ", id="no-split-names"),
-    ],
+        "no-key": ({"features": {"image/key": ""}}, "features.image/key: string should have at least 1"),
+        "no-split-names": ({"split": {"by": "directory", "names": []}}, "split.names: "),
+    },
 )
 def test_value_out_of_range_is_refused(sections: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.ConfigError, match=re.escape(message)):
         parse(**sections)
 
 
-@pytest.mark.parametrize(
-    ("label", "message"),
+@case_tables.each_case(
+    "label, message",
     [
-        pytest.param(
-            {"by": "filename"}, "label.by: filename needs label.pattern, such as '(?P<label>", id="no-pattern"
-        ),
-        pytest.param(
+        ({"by": "filename"}, "label.by: filename needs label.pattern, such as '(?P<label>"),
+        (
             {"by": "filename", "pattern": "("},
             "label.pattern '(' is not a regular expression: missing ), unterminated subpattern",
-            id="bad-pattern",
         ),
-        pytest.param(
-            {"by": "filename", "pattern": "x"},
-            "label.pattern 'x' has no group named label; write (?P<label>...)",
-            id="pattern-without-group",
-        ),
-        pytest.param({"pattern": PATTERN}, "label.pattern needs label.by: filename, not directory", id="idle-pattern"),
-        pytest.param({"by": "column"}, "label.by: column and label.column go together", id="no-column"),
-        pytest.param({"column": "x"}, "label.by: column and label.column go together", id="idle-column"),
-        pytest.param({"type": "int"}, "label.type: int needs label.by: column", id="target-without-column"),
-        pytest.param({"by": "none", "base": 1}, "label.base, label.vocabulary and label.texts need", id="idle-base"),
-        pytest.param(
-            {"by": "none", "vocabulary": "x"},
-            "label.base, label.vocabulary and label.texts need",
-            id="idle-vocabulary",
-        ),
-        pytest.param(
-            {"by": "column", "column": "x"},
-            "label.by: column needs source.by: manifest, idx, arrays,",
-            id="files",
-        ),
+        ({"by": "filename", "pattern": "x"}, "label.pattern 'x' has no group named label; write (?P<label>...)"),
+        ({"pattern": PATTERN}, "label.pattern needs label.by: filename, not directory"),
+        ({"by": "column"}, "label.by: column and label.column go together"),
+        ({"column": "x"}, "label.by: column and label.column go together"),
+        ({"type": "int"}, "label.type: int needs label.by: column"),
+        ({"by": "none", "base": 1}, "label.base, label.vocabulary and label.texts need"),
+        ({"by": "none", "vocabulary": "x"}, "label.base, label.vocabulary and label.texts need"),
+        ({"by": "column", "column": "x"}, "label.by: column needs source.by: manifest, idx, arrays,"),
     ],
 )
 def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str) -> None:
@@ -350,46 +292,31 @@ def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str)
         parse(label=label)
 
 
-@pytest.mark.parametrize(
-    ("split", "message"),
+@case_tables.each_case(
+    "split, message",
     [
-        pytest.param({"by": "hash"}, "split.by: hash and split.fractions go together", id="no-fractions"),
-        pytest.param({"fractions": {"a": 0.5}}, "split.by: hash and split.fractions go together", id="idle-fractions"),
-        pytest.param({"by": "column"}, "split.by: column and split.column go together", id="no-column"),
-        pytest.param(
-            {"by": "hash", "fractions": {"a": 0.5, "b": 0.4}},
-            "split.fractions sum to 0.9; they must sum to 1",
-            id="sum",
-        ),
-        pytest.param(
-            {"holdout": {"dev": {"split": "dev", "first": 1}}},
-            "split.holdout: dev cannot be taken from itself",
-            id="holdout-itself",
-        ),
-        pytest.param(
+        ({"by": "hash"}, "split.by: hash and split.fractions go together"),
+        ({"fractions": {"a": 0.5}}, "split.by: hash and split.fractions go together"),
+        ({"by": "column"}, "split.by: column and split.column go together"),
+        ({"by": "hash", "fractions": {"a": 0.5, "b": 0.4}}, "split.fractions sum to 0.9; they must sum to 1"),
+        ({"holdout": {"dev": {"split": "dev", "first": 1}}}, "split.holdout: dev cannot be taken from itself"),
+        (
             {"by": "source", "names": ["train", "test"], "holdout": {"dev": {"split": "trian", "first": 1}}},
             "split.holdout takes dev from 'trian'; the splits are train, test",
-            id="holdout-from-nowhere",
         ),
-        pytest.param({"stratify": True}, "split.stratify and split.group need split.by: hash, not none", id="stratify"),
-        pytest.param({"group": "x"}, "split.stratify and split.group need split.by: hash, not none", id="group"),
-        pytest.param(
+        ({"stratify": True}, "split.stratify and split.group need split.by: hash, not none"),
+        ({"group": "x"}, "split.stratify and split.group need split.by: hash, not none"),
+        (
             HASH | {"rename": {"val": "test"}},
             "split.rename and split.names need split.by: directory, column, table or source, not hash",
-            id="idle-rename",
         ),
-        pytest.param({"names": ["train"]}, "split.rename and split.names need split.by: directory", id="idle-names"),
-        pytest.param(HASH | {"name": "all"}, "split.name needs split.by: none, not hash", id="idle-name"),
-        pytest.param(
-            {"name": "a b"}, "split name 'a b' must consist of letters, digits, '_', '.' and '-'", id="unusable-name"
-        ),
-        pytest.param(
-            {"by": "directory", "rename": {"val": "../x"}}, "split name '../x' must consist of letters", id="rename-to"
-        ),
-        pytest.param(
+        ({"names": ["train"]}, "split.rename and split.names need split.by: directory"),
+        (HASH | {"name": "all"}, "split.name needs split.by: none, not hash"),
+        ({"name": "a b"}, "split name 'a b' must consist of letters, digits, '_', '.' and '-'"),
+        ({"by": "directory", "rename": {"val": "../x"}}, "split name '../x' must consist of letters"),
+        (
             HASH | {"group": "person"},
             "split.group 'person' is neither a manifest's column nor a group of label.pattern",
-            id="unknown-group",
         ),
     ],
 )
@@ -398,51 +325,34 @@ def test_split_that_does_not_fit_is_refused(split: dict[str, Any], message: str)
         parse(split=split)
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
+@case_tables.each_case(
+    "sections, message",
     [
-        pytest.param(
-            {"split": {"by": "column", "column": "x"}}, "split.by: column needs source.by: manifest", id="split-column"
-        ),
-        pytest.param(
-            {"columns": {"age": {}}},
-            "columns needs source.by: manifest, idx, arrays,",
-            id="columns",
-        ),
-        pytest.param(
-            {"source": {"manifest": {"key": "id"}}}, "source.manifest needs source.by: manifest", id="idle-manifest"
-        ),
-        pytest.param(
-            {"source": {**MANIFEST, "include": "*.jpg"}}, "source.include needs source.by: files", id="idle-include"
-        ),
-        pytest.param(
-            {"label": {"by": "none"}, "split": HASH | {"stratify": True}}, "split.stratify needs classes", id="stratify"
-        ),
-        pytest.param(
+        ({"split": {"by": "column", "column": "x"}}, "split.by: column needs source.by: manifest"),
+        ({"columns": {"age": {}}}, "columns needs source.by: manifest, idx, arrays,"),
+        ({"source": {"manifest": {"key": "id"}}}, "source.manifest needs source.by: manifest"),
+        ({"source": {**MANIFEST, "include": "*.jpg"}}, "source.include needs source.by: files"),
+        ({"label": {"by": "none"}, "split": HASH | {"stratify": True}}, "split.stratify needs classes"),
+        (
             {"output": {"num_shards": 1, "examples_per_shard": 3}},
             "output.num_shards and output.examples_per_shard contradict each other; give one",
-            id="two-sizes",
         ),
-        pytest.param(
+        (
             {"split": HASH, "output": {"num_shards": {"val": 1}}},
             "output.num_shards names val, the splits are train, test",
-            id="shards-of-no-split",
         ),
-        pytest.param({"output": {"writer": "beam"}}, "output.writer: beam needs output.num_shards", id="beam-shards"),
-        pytest.param(
+        ({"output": {"writer": "beam"}}, "output.writer: beam needs output.num_shards"),
+        (
             {"split": {"by": "directory"}, "output": {"writer": "beam", "num_shards": 1}},
             "and known splits (split.names)",
-            id="beam-splits",
         ),
-        pytest.param(
+        (
             {"split": HASH, "output": {"writer": "beam", "num_shards": {"train": 1}}},
             "output.writer: beam needs output.num_shards of every split",
-            id="beam-shards-of-one-split",
         ),
-        pytest.param(
+        (
             {"output": {"writer": "beam", "num_shards": 1, "shuffle": "none"}},
             "output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream",
-            id="beam-order",
         ),
     ],
 )
@@ -472,14 +382,14 @@ def test_features_of_columns_have_the_columns_types_and_names() -> None:
     assert (kinds["age"], kinds["id"], kinds["note"]) == ("float", "int64", "bytes")
 
 
-@pytest.mark.parametrize(
-    ("label", "kind"),
-    [
-        pytest.param({"by": "directory"}, "int64", id="class"),
-        pytest.param({"by": "column", "column": "x", "type": "int"}, "int64", id="int"),
-        pytest.param({"by": "column", "column": "x", "type": "float"}, "float", id="float"),
-        pytest.param({"by": "none"}, None, id="none"),
-    ],
+@case_tables.each_case(
+    "label, kind",
+    {
+        "class": ({"by": "directory"}, "int64"),
+        "int": ({"by": "column", "column": "x", "type": "int"}, "int64"),
+        "float": ({"by": "column", "column": "x", "type": "float"}, "float"),
+        "none": ({"by": "none"}, None),
+    },
 )
 def test_label_feature_has_the_kind_of_the_label(label: dict[str, Any], kind: str | None) -> None:
     config = parse(source=MANIFEST, label=label)
@@ -488,23 +398,17 @@ def test_label_feature_has_the_kind_of_the_label(label: dict[str, Any], kind: st
     assert ("image/class/text" in kinds) == (config.label.kind == "class")
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
+@case_tables.each_case(
+    "sections, message",
     [
-        pytest.param(
-            {"features": {"foo": "x"}},
-            "features names 'foo', which is none of image/caption, image/channels",
-            id="unknown",
-        ),
-        pytest.param(
+        ({"features": {"foo": "x"}}, "features names 'foo', which is none of image/caption, image/channels"),
+        (
             {"features": {"image/key": "image/format"}},
             "features 'image/format' and 'image/key' both have the key 'image/format'",
-            id="clash",
         ),
-        pytest.param(
+        (
             {"source": MANIFEST, "columns": {"image/key": {}}},
             "features 'image/key' and 'columns/image/key' both have the key 'image/key'",
-            id="clash-with-a-column",
         ),
     ],
 )
@@ -516,14 +420,14 @@ def test_features_that_do_not_resolve_are_refused(sections: dict[str, Any], mess
 # --- identity and name -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@case_tables.each_case(
     "sections",
-    [
-        pytest.param({"source": {"uri": "/a"}}, id="input"),
-        pytest.param({"output": {"uri": "/b", "name": "pets"}}, id="output"),
-        pytest.param({"label": {"vocabulary": "/c/labels.txt"}}, id="vocabulary"),
-        pytest.param({"rejects": {"max_fraction": 0.5}}, id="rejects"),
-    ],
+    {
+        "input": {"source": {"uri": "/a"}},
+        "output": {"output": {"uri": "/b", "name": "pets"}},
+        "vocabulary": {"label": {"vocabulary": "/c/labels.txt"}},
+        "rejects": {"rejects": {"max_fraction": 0.5}},
+    },
 )
 def test_identity_ignores_addresses_and_rejects(sections: dict[str, Any]) -> None:
     assert parse(**sections).identity() == parse().identity()
@@ -534,30 +438,30 @@ def test_identity_ignores_where_the_manifest_is() -> None:
     assert elsewhere.identity() == parse(source=MANIFEST).identity()
 
 
-@pytest.mark.parametrize(
+@case_tables.each_case(
     "sections",
-    [
-        pytest.param({"split": {"seed": 1}}, id="seed"),
-        pytest.param({"label": {"base": 1}}, id="base"),
-        pytest.param({"features": {"image/key": None}}, id="dropped-feature"),
-        pytest.param({"features": {"image/key": "id"}}, id="renamed-feature"),
-        pytest.param({"output": {"num_shards": 2}}, id="shards"),
-        pytest.param({"output": {"compression": "gzip"}}, id="compression"),
-        pytest.param({"image": {"check": "decode"}}, id="check"),
-    ],
+    {
+        "seed": {"split": {"seed": 1}},
+        "base": {"label": {"base": 1}},
+        "dropped-feature": {"features": {"image/key": None}},
+        "renamed-feature": {"features": {"image/key": "id"}},
+        "shards": {"output": {"num_shards": 2}},
+        "compression": {"output": {"compression": "gzip"}},
+        "check": {"image": {"check": "decode"}},
+    },
 )
 def test_identity_tells_what_changes_the_shards(sections: dict[str, Any]) -> None:
     assert parse(**sections).identity() != parse().identity()
 
 
-@pytest.mark.parametrize(
-    ("output", "name"),
-    [
-        pytest.param("/data/cats_dogs", "cats_dogs", id="plain"),
-        pytest.param("/data/cats-and dogs/", "cats_and_dogs", id="other-letters"),
-        pytest.param("/data/2024", "dataset_2024", id="digits"),
-        pytest.param("/data/кот", "dataset", id="not-ascii"),
-    ],
+@case_tables.each_case(
+    "output, name",
+    {
+        "plain": ("/data/cats_dogs", "cats_dogs"),
+        "other-letters": ("/data/cats-and dogs/", "cats_and_dogs"),
+        "digits": ("/data/2024", "dataset_2024"),
+        "not-ascii": ("/data/кот", "dataset"),
+    },
 )
 def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
     assert config_lib.default_name(output) == name
@@ -725,7 +629,7 @@ def test_image_and_files_that_contradict_are_refused(sections: dict[str, Any], m
         parse(**sections)
 
 
-@pytest.mark.parametrize(("encode", "kind"), [("int64_list", "int64"), ("float_list", "float")])
+@case_tables.each_case("encode, kind", [("int64_list", "int64"), ("float_list", "float")])
 def test_image_as_numbers_is_a_list_of_them(encode: str, kind: str) -> None:
     (image,) = [each for each in parse(image={"encode": encode}).resolve_features() if each.source == "image/encoded"]
     assert (image.kind, image.many) == (kind, True)
@@ -787,21 +691,21 @@ def test_true_is_not_taken_for_a_number(key: str, value: Any) -> None:
         parse(**fields)
 
 
-@pytest.mark.parametrize("suffix", [".tfrecord.gz", ".gz", ".tfrecord.GZ", ".zst"])
-@pytest.mark.parametrize(("compression", "remedy"), [("none", "leave it out, or set"), ("gzip", "adds .gz itself, so")])
+@case_tables.each_case("suffix", [".tfrecord.gz", ".gz", ".tfrecord.GZ", ".zst"])
+@case_tables.each_case("compression, remedy", [("none", "leave it out, or set"), ("gzip", "adds .gz itself, so")])
 def test_suffix_of_compressed_files_is_refused(suffix: str, compression: str, remedy: str) -> None:
     message = rf"output.suffix '{re.escape(suffix)}' is of compressed files: .*{remedy}"
     with pytest.raises(errors.ConfigError, match=message):
         parse(output={"suffix": suffix, "compression": compression})
 
 
-@pytest.mark.parametrize("given", ["output.suffix=", "output.suffix=null", 'output.suffix=""'])
+@case_tables.each_case("given", ["output.suffix=", "output.suffix=null", 'output.suffix=""'])
 def test_suffix_may_be_nothing(given: str) -> None:
     assert config_lib.load_config(None, [given]).output.suffix == ""
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
+@case_tables.each_case(
+    "sections, message",
     [
         (
             {"columns": {"age": {}}},

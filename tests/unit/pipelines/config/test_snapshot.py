@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import pathlib
 
-import pytest
-
 from imagebeam import errors
 from imagebeam.pipelines.config import model as config_lib
+from tests import case_tables
 
 SNAPSHOT = pathlib.Path(__file__).parents[3] / "golden" / "configs.json"
 
@@ -117,7 +116,7 @@ def _all() -> dict[str, dict[str, object]]:
     }
 
 
-@pytest.mark.parametrize("part", ["presets", "settings"])
+@case_tables.each_case("part", ["presets", "settings"])
 def test_identities_and_errors_are_those_of_the_snapshot(part: str) -> None:
     assert _all()[part] == json.loads(SNAPSHOT.read_text("utf-8"))[part]
 

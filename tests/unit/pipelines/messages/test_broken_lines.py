@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 
 from imagebeam.pipelines.messages import terminal
+from tests import case_tables
 
 _PIECES = (
     *(
@@ -37,23 +37,19 @@ _PIECES = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        pytest.param("one two three", ["one two", "three"], id="words"),
-        pytest.param("see /data/my-images/a.png now", ["see", "/data/my-images/a.png", "now"], id="path"),
-        pytest.param("see '/data/my images/a.png' now", ["see", "'/data/my images/a.png'", "now"], id="quoted-path"),
-        pytest.param(
-            "the image's sides and masks' too", ["the", "image's", "sides and", "masks' too"], id="apostrophes"
-        ),
-        pytest.param(
-            "add --input x --set 'a={b: c}' to it", ["add", "--input x --set 'a={b: c}'", "to it"], id="options"
-        ),
-        pytest.param("give --input; or --force, too", ["give", "--input;", "or", "--force,", "too"], id="bare-options"),
-        pytest.param("run imagebeam index d e f", ["run", "imagebeam index d", "e f"], id="command"),
-        pytest.param("set split.by: hash, too", ["set", "split.by: hash,", "too"], id="key-of-a-config"),
-        pytest.param("as {road: [1, 2, 3]} is", ["as", "{road: [1, 2, 3]}", "is"], id="value-of-a-config"),
-    ],
+@case_tables.each_case(
+    "text, lines",
+    {
+        "words": ("one two three", ["one two", "three"]),
+        "path": ("see /data/my-images/a.png now", ["see", "/data/my-images/a.png", "now"]),
+        "quoted-path": ("see '/data/my images/a.png' now", ["see", "'/data/my images/a.png'", "now"]),
+        "apostrophes": ("the image's sides and masks' too", ["the", "image's", "sides and", "masks' too"]),
+        "options": ("add --input x --set 'a={b: c}' to it", ["add", "--input x --set 'a={b: c}'", "to it"]),
+        "bare-options": ("give --input; or --force, too", ["give", "--input;", "or", "--force,", "too"]),
+        "command": ("run imagebeam index d e f", ["run", "imagebeam index d", "e f"]),
+        "key-of-a-config": ("set split.by: hash, too", ["set", "split.by: hash,", "too"]),
+        "value-of-a-config": ("as {road: [1, 2, 3]} is", ["as", "{road: [1, 2, 3]}", "is"]),
+    },
 )
 def test_lines_end_at_blanks_but_not_in_what_is_copied(text: str, lines: list[str]) -> None:
     assert terminal.break_lines(text, 10) == lines

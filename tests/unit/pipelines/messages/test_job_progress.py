@@ -3,31 +3,30 @@ from __future__ import annotations
 import io
 import re
 
-import pytest
-
 from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import remote_job
+from tests import case_tables
 
 PLANNED = {"images-listed": 100, "images-planned": 90, "rejects-no_label": 10}
 
 
-@pytest.mark.parametrize(
-    ("state", "counters", "text"),
-    [
-        pytest.param("queued", {}, "queued", id="queued"),
-        pytest.param("running", {}, "starting workers", id="starting"),
-        pytest.param("running", {"images-listed": 12000}, "listing images, 12,000 so far", id="listing"),
-        pytest.param("running", {"images-listed": 5, "rejects-empty": 2}, "listing images, 5 so far", id="rejecting"),
-        pytest.param("running", PLANNED, "writing images 0/90", id="planned"),
-        pytest.param("running", {**PLANNED, "images-out": 40, "images-kept": 9}, "writing images 49/90", id="writing"),
-        pytest.param("running", {**PLANNED, "images-out": 40, "rejects-corrupt": 5}, "writing images 45/90", id="bad"),
-        pytest.param("running", {**PLANNED, "images-out": 90}, "committing 90 images", id="committing"),
-        pytest.param("running", {**PLANNED, "images-out": 95}, "committing 90 images", id="counted-twice"),
-        pytest.param("cancelling", PLANNED, "cancelling", id="cancelling"),
-        pytest.param("done", PLANNED, "done", id="done"),
-        pytest.param("failed", PLANNED, "failed", id="failed"),
-        pytest.param("cancelled", {}, "cancelled", id="cancelled"),
-    ],
+@case_tables.each_case(
+    "state, counters, text",
+    {
+        "queued": ("queued", {}, "queued"),
+        "starting": ("running", {}, "starting workers"),
+        "listing": ("running", {"images-listed": 12000}, "listing images, 12,000 so far"),
+        "rejecting": ("running", {"images-listed": 5, "rejects-empty": 2}, "listing images, 5 so far"),
+        "planned": ("running", PLANNED, "writing images 0/90"),
+        "writing": ("running", {**PLANNED, "images-out": 40, "images-kept": 9}, "writing images 49/90"),
+        "bad": ("running", {**PLANNED, "images-out": 40, "rejects-corrupt": 5}, "writing images 45/90"),
+        "committing": ("running", {**PLANNED, "images-out": 90}, "committing 90 images"),
+        "counted-twice": ("running", {**PLANNED, "images-out": 95}, "committing 90 images"),
+        "cancelling": ("cancelling", PLANNED, "cancelling"),
+        "done": ("done", PLANNED, "done"),
+        "failed": ("failed", PLANNED, "failed"),
+        "cancelled": ("cancelled", {}, "cancelled"),
+    },
 )
 def test_line_says_what_the_job_does(state: remote_job.State, counters: dict[str, int], text: str) -> None:
     assert progress.describe(state, counters) == text

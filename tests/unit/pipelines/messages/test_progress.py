@@ -23,7 +23,7 @@ from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.shard import shard_writer
-from tests import patience
+from tests import case_tables, patience
 
 PLAN = elements.DatasetPlan(
     action="write",
@@ -238,16 +238,16 @@ def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: dataset_sett
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "text"),
-    [
-        pytest.param(0, "0 B", id="nothing"),
-        pytest.param(999, "999 B", id="bytes"),
-        pytest.param(1000, "1.0 kB", id="first-kilobyte"),
-        pytest.param(107_100_000, "107.1 MB", id="megabytes"),
-        pytest.param(1_500_000_000, "1.5 GB", id="gigabytes"),
-        pytest.param(2.5e15, "2,500.0 TB", id="beyond-terabytes"),
-    ],
+@case_tables.each_case(
+    "num_bytes, text",
+    {
+        "nothing": (0, "0 B"),
+        "bytes": (999, "999 B"),
+        "first-kilobyte": (1000, "1.0 kB"),
+        "megabytes": (107_100_000, "107.1 MB"),
+        "gigabytes": (1_500_000_000, "1.5 GB"),
+        "beyond-terabytes": (2.5e15, "2,500.0 TB"),
+    },
 )
 def test_format_bytes_is_decimal(num_bytes: float, text: str) -> None:
     assert plural.format_bytes(num_bytes) == text
@@ -294,8 +294,8 @@ def test_errors_on_a_terminal_are_broken_between_words(
     )
 
 
-@pytest.mark.parametrize(
-    ("turned", "text"),
+@case_tables.each_case(
+    "turned, text",
     [
         ({"6": 1}, "1 image: 1 on the left side (EXIF 6)"),
         ({"3": 2, "6": 7, "9": 1}, "10 images: 7 on the left side (EXIF 6), 2 upside down (EXIF 3), 1 turned (EXIF 9)"),

@@ -26,7 +26,7 @@ from imagebeam.pipelines.messages import run_journal
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms import summaries
 from imagebeam.transforms.plan import run_report
-from tests import command_line, docs_pages, image_sets
+from tests import case_tables, command_line, docs_pages, image_sets
 
 SCHEMA = json.loads((command_line.ROOT / "docs" / "summary.schema.json").read_text())
 
@@ -186,12 +186,7 @@ def test_too_many_rejects_are_counted_by_reason(images: pathlib.Path, tmp_path: 
     told = run(tmp_path, "convert", "--input", tmp_path / "in", "--output", tmp_path / "out", "--workers", 1)
     rejected = {"empty_file": 1, "not_an_image": 1}
     assert (told.summary["state"], told.summary["exit_code"]) == ("refused", 3)
-    assert told.summary["counts"] == {
-        "listed": 10,
-        "written": 0,
-        "rejected": rejected,
-        "passed_over": {"non_image": 1},
-    }
+    assert told.summary["counts"] == {"listed": 10, "written": 0, "rejected": rejected, "passed_over": {"non_image": 1}}
     assert told.summary["message"].startswith("2 of 10 images were rejected (20.00%; ")
     assert (told.summary["splits"], told.summary["bytes"], told.summary["digest"]) == (None, None, None)
     assert reached(told.summary) == list(run_journal.STAGES)
@@ -242,16 +237,16 @@ def test_interrupted_run_tells_how_far_it_came(
     assert told.metrics["imagebeam_last_run_exit_code", ""] == 130
 
 
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "message"),
-    [
-        pytest.param(["--workers", "x"], 2, "argument --workers: 'x' is not a positive number", id="usage"),
-        pytest.param(["--log-format", "xml"], 2, "argument --log-format: invalid choice: 'xml'", id="choice"),
-        pytest.param(["--output", "xyz://b/out"], 2, "address 'xyz://b/out': scheme 'xyz' is not known", id="scheme"),
-        pytest.param(["--set", "label.by=x"], 2, "label.by", id="config"),
-        pytest.param(["--input", "/nowhere/at/all"], 2, "--input '/nowhere/at/all' cannot be read", id="input"),
-        pytest.param(["--bogus=1"], 2, "--bogus", id="option-of-beam"),
-    ],
+@case_tables.each_case(
+    "arguments, exit_code, message",
+    {
+        "usage": (["--workers", "x"], 2, "argument --workers: 'x' is not a positive number"),
+        "choice": (["--log-format", "xml"], 2, "argument --log-format: invalid choice: 'xml'"),
+        "scheme": (["--output", "xyz://b/out"], 2, "address 'xyz://b/out': scheme 'xyz' is not known"),
+        "config": (["--set", "label.by=x"], 2, "label.by"),
+        "input": (["--input", "/nowhere/at/all"], 2, "--input '/nowhere/at/all' cannot be read"),
+        "option-of-beam": (["--bogus=1"], 2, "--bogus"),
+    },
 )
 def test_error_before_any_work_is_summed_up_over_an_earlier_summary(
     images: pathlib.Path, tmp_path: pathlib.Path, arguments: list[str], exit_code: int, message: str
@@ -284,9 +279,9 @@ def test_summary_goes_to_any_address(tmp_path: pathlib.Path) -> None:
     assert checked(storage.storage_of(uri).read(uri).decode(), 2)["command"] == "plan"
 
 
-@pytest.mark.parametrize("option", ["--summary-json", "--metrics-textfile"])
-@pytest.mark.parametrize(
-    ("path", "why"),
+@case_tables.each_case("option", ["--summary-json", "--metrics-textfile"])
+@case_tables.each_case(
+    "path, why",
     [
         ("{tmp}", "it is a folder"),
         ("{tmp}/pipe", "it is a device, a pipe or a socket"),
@@ -470,14 +465,14 @@ def fail_early(tmp_path: pathlib.Path, *options: object) -> command_line.Complet
     return command_line.call("convert", "--input", tmp_path / "none", "--output", tmp_path / "out", *options)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        pytest.param(None, "cannot be read (No such file or directory): give the URL of a service", id="no-file"),
-        pytest.param("facets: {}", "has no section `transport`", id="no-transport"),
-        pytest.param("{", "is no YAML", id="no-yaml"),
-        pytest.param("transport: {type: pigeon}", "the client of OpenLineage does not take them", id="type"),
-    ],
+@case_tables.each_case(
+    "content, message",
+    {
+        "no-file": (None, "cannot be read (No such file or directory): give the URL of a service"),
+        "no-transport": ("facets: {}", "has no section `transport`"),
+        "no-yaml": ("{", "is no YAML"),
+        "type": ("transport: {type: pigeon}", "the client of OpenLineage does not take them"),
+    },
 )
 def test_config_of_lineage_that_is_not_understood_is_refused(
     content: str | None, message: str, tmp_path: pathlib.Path

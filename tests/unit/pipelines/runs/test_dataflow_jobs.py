@@ -6,6 +6,7 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.pipelines.runs import remote_job
+from tests import case_tables
 from tests.servers import dataflow
 
 
@@ -180,18 +181,18 @@ passed through:
 ATTEMPTS = "Workflow failed. Causes: S02 failed., The job failed because a work item was attempted 4 times: w1, w2"
 
 
-@pytest.mark.parametrize(
-    ("texts", "lines"),
-    [
-        pytest.param([], [], id="nothing"),
-        pytest.param(["Startup of the worker pool failed.\n"], ["Startup of the worker pool failed."], id="plain"),
-        pytest.param([TRACEBACK], ["FileNotFoundError: [Errno 2] gone"], id="traceback"),
-        pytest.param([TRACEBACK] * 4 + [ATTEMPTS], ["FileNotFoundError: [Errno 2] gone"], id="repeated"),
-        pytest.param([ATTEMPTS], [ATTEMPTS], id="attempts-alone"),
-        pytest.param(list("abcde"), ["c", "d", "e"], id="many"),
-        pytest.param(["  \n"], [], id="blank"),
-        pytest.param(["Traceback (most recent call last):\n"], ["Traceback (most recent call last):"], id="cut-short"),
-    ],
+@case_tables.each_case(
+    "texts, lines",
+    {
+        "nothing": ([], []),
+        "plain": (["Startup of the worker pool failed.\n"], ["Startup of the worker pool failed."]),
+        "traceback": ([TRACEBACK], ["FileNotFoundError: [Errno 2] gone"]),
+        "repeated": ([TRACEBACK] * 4 + [ATTEMPTS], ["FileNotFoundError: [Errno 2] gone"]),
+        "attempts-alone": ([ATTEMPTS], [ATTEMPTS]),
+        "many": (list("abcde"), ["c", "d", "e"]),
+        "blank": (["  \n"], []),
+        "cut-short": (["Traceback (most recent call last):\n"], ["Traceback (most recent call last):"]),
+    },
 )
 def test_lines_of_messages_are_their_causes(texts: list[str], lines: list[str]) -> None:
     assert remote_job.choose_lines(texts) == lines

@@ -13,7 +13,7 @@ from imagebeam import errors, storage, version
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.runs import dataflow_options, remote_job
-from tests import command_line
+from tests import case_tables, command_line
 
 HERE = dataflow_options.Versions("3.11", "2.77.0", "0.1.0")
 IMAGE = "europe-docker.pkg.dev/p/r/worker:latest"
@@ -47,50 +47,36 @@ def _no_default_region(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param({"project": None}, "--project is missing: the Google Cloud project", id="project"),
-        pytest.param({"region": None}, "--region is missing: .* such as --region=europe-west4", id="region"),
-        pytest.param({"temp_location": None}, "--temp_location is missing: .* gs://BUCKET/tmp", id="temp-location"),
-        pytest.param(
-            {"temp_location": "/tmp/x"}, "--temp_location is '/tmp/x', and Dataflow reads only buckets", id="temp-local"
-        ),
-        pytest.param({"temp_location": "gs:///x"}, "--temp_location is 'gs:///x'.*BUCKET", id="temp-without-bucket"),
-        pytest.param({"staging_location": "s3://b"}, "--staging_location is 's3://b'", id="staging-elsewhere"),
-        pytest.param({"template_location": "t.json"}, "--template_location is 't.json'", id="template-local"),
-        pytest.param({"job_name": "Cats_1"}, "--job_name is 'Cats_1'; Dataflow takes lower-case", id="job-name"),
-        pytest.param({"job_name": "cats-"}, "--job_name is 'cats-'", id="job-name-ends-with-hyphen"),
-        pytest.param(
-            {"sdk_container_image": None}, "would not have imagebeam: give --sdk_container_image", id="no-image"
-        ),
-        pytest.param(
-            {"sdk_container_image": BEAMS_OWN}, "Beam's own image, without imagebeam: give --sdk_", id="beams-image"
-        ),
-        pytest.param(
+@case_tables.each_case(
+    "change, message",
+    {
+        "project": ({"project": None}, "--project is missing: the Google Cloud project"),
+        "region": ({"region": None}, "--region is missing: .* such as --region=europe-west4"),
+        "temp-location": ({"temp_location": None}, "--temp_location is missing: .* gs://BUCKET/tmp"),
+        "temp-local": ({"temp_location": "/tmp/x"}, "--temp_location is '/tmp/x', and Dataflow reads only buckets"),
+        "temp-without-bucket": ({"temp_location": "gs:///x"}, "--temp_location is 'gs:///x'.*BUCKET"),
+        "staging-elsewhere": ({"staging_location": "s3://b"}, "--staging_location is 's3://b'"),
+        "template-local": ({"template_location": "t.json"}, "--template_location is 't.json'"),
+        "job-name": ({"job_name": "Cats_1"}, "--job_name is 'Cats_1'; Dataflow takes lower-case"),
+        "job-name-ends-with-hyphen": ({"job_name": "cats-"}, "--job_name is 'cats-'"),
+        "no-image": ({"sdk_container_image": None}, "would not have imagebeam: give --sdk_container_image"),
+        "beams-image": ({"sdk_container_image": BEAMS_OWN}, "Beam's own image, without imagebeam: give --sdk_"),
+        "beams-image-at-google": (
             {"sdk_container_image": f"gcr.io/cloud-dataflow/v1beta3/{BEAMS_OWN.partition('/')[2]}"},
             "Beam's own image",
-            id="beams-image-at-google",
         ),
-        pytest.param({"setup_file": "/nowhere/setup.py"}, "--setup_file is '/nowhere/setup.py'", id="no-setup-file"),
-        pytest.param({"setup_file": __file__}, "which is no file named setup.py", id="setup-file-of-another-name"),
-        pytest.param(
+        "no-setup-file": ({"setup_file": "/nowhere/setup.py"}, "--setup_file is '/nowhere/setup.py'"),
+        "setup-file-of-another-name": ({"setup_file": __file__}, "which is no file named setup.py"),
+        "python": (
             {"sdk_container_image": "r/imagebeam:0.1.0-py3.12"},
             "has Python 3.12 by its name, and this is Python 3.11: .* give an image",
-            id="python",
         ),
-        pytest.param(
-            {"sdk_container_image": "r/beam_python3.10_sdk_mine:1"}, "has Python 3.10 by its name", id="python-of-base"
-        ),
-        pytest.param({"sdk_container_image": "r/w:py310"}, "has Python 3.10 by its name", id="python-without-dot"),
-        pytest.param(
-            {"sdk_container_image": "r/w:py3.11-beam2.76.0"}, "has Beam 2.76.0 by its name, .* Beam 2.77.0", id="beam"
-        ),
-        pytest.param(
-            {"sdk_container_image": "r/imagebeam-worker:0.2.0"}, "has imagebeam 0.2.0 by its name", id="imagebeam"
-        ),
-        pytest.param({"worker_harness_container_image": "r/w:py312", "sdk_container_image": None}, "3.12", id="alias"),
-    ],
+        "python-of-base": ({"sdk_container_image": "r/beam_python3.10_sdk_mine:1"}, "has Python 3.10 by its name"),
+        "python-without-dot": ({"sdk_container_image": "r/w:py310"}, "has Python 3.10 by its name"),
+        "beam": ({"sdk_container_image": "r/w:py3.11-beam2.76.0"}, "has Beam 2.76.0 by its name, .* Beam 2.77.0"),
+        "imagebeam": ({"sdk_container_image": "r/imagebeam-worker:0.2.0"}, "has imagebeam 0.2.0 by its name"),
+        "alias": ({"worker_harness_container_image": "r/w:py312", "sdk_container_image": None}, "3.12"),
+    },
 )
 def test_wrong_option_is_refused_with_its_remedy(change: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.ConfigError, match=message):
@@ -111,21 +97,21 @@ def test_all_missing_options_are_told_at_once() -> None:
     assert "--sdk_container_image=IMAGE" in texts[-1]
 
 
-@pytest.mark.parametrize(
+@case_tables.each_case(
     "change",
-    [
-        pytest.param({}, id="image"),
-        pytest.param({"sdk_container_image": "r/imagebeam:0.1.0-py3.11-beam2.77.0"}, id="image-that-tells-all"),
-        pytest.param({"sdk_container_image": "localhost:5000/python-images/w:1.2.3"}, id="image-that-tells-nothing"),
-        pytest.param({"sdk_container_image": None, "setup_file": str(command_line.ROOT / "setup.py")}, id="setup-file"),
-        pytest.param(
-            {"sdk_container_image": BEAMS_OWN, "setup_file": str(command_line.ROOT / "setup.py")},
-            id="beams-image-and-setup-file",
-        ),
-        pytest.param({"sdk_container_image": None, "extra_packages": ["imagebeam.tar.gz"]}, id="extra-package"),
-        pytest.param({"sdk_container_image": None, "requirements_file": "r.txt"}, id="requirements"),
-        pytest.param({"job_name": "cats-1", "staging_location": "gs://b"}, id="names"),
-    ],
+    {
+        "image": {},
+        "image-that-tells-all": {"sdk_container_image": "r/imagebeam:0.1.0-py3.11-beam2.77.0"},
+        "image-that-tells-nothing": {"sdk_container_image": "localhost:5000/python-images/w:1.2.3"},
+        "setup-file": {"sdk_container_image": None, "setup_file": str(command_line.ROOT / "setup.py")},
+        "beams-image-and-setup-file": {
+            "sdk_container_image": BEAMS_OWN,
+            "setup_file": str(command_line.ROOT / "setup.py"),
+        },
+        "extra-package": {"sdk_container_image": None, "extra_packages": ["imagebeam.tar.gz"]},
+        "requirements": {"sdk_container_image": None, "requirements_file": "r.txt"},
+        "names": {"job_name": "cats-1", "staging_location": "gs://b"},
+    },
 )
 def test_right_options_are_taken(change: dict[str, Any]) -> None:
     dataflow_options.require_options({**GIVEN, **change}, make_config(), HERE)
@@ -139,8 +125,8 @@ def test_region_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> No
     assert not any("region" in text for text in dataflow_options.default_arguments(GIVEN, make_config()))
 
 
-@pytest.mark.parametrize(
-    ("source", "output", "message"),
+@case_tables.each_case(
+    "source, output, message",
     [
         ("/data/images", "gs://b/out", "--input is '/data/images', a folder of this machine.*gcloud storage cp -r"),
         ("images", "gs://b/out", "--input is 'images', a folder of this machine"),
@@ -153,24 +139,21 @@ def test_folder_of_the_launcher_is_refused(source: str, output: str, message: st
         dataflow_options.require_options(GIVEN, make_config(source, output), HERE)
 
 
-@pytest.mark.parametrize("output", [None, "hdfs://namenode:9870/out", "gs://b/out", "s3://b/out"])
+@case_tables.each_case("output", [None, "hdfs://namenode:9870/out", "gs://b/out", "s3://b/out"])
 def test_output_that_workers_reach_is_taken(output: str | None) -> None:
     dataflow_options.require_options(GIVEN, make_config(output=output), HERE)
 
 
-@pytest.mark.parametrize(
-    ("change", "is_taken"),
-    [
-        pytest.param({}, True, id="image"),
-        pytest.param(
-            {"sdk_container_image": None, "setup_file": str(command_line.ROOT / "setup.py")}, False, id="setup-file"
-        ),
-        pytest.param(
+@case_tables.each_case(
+    "change, is_taken",
+    {
+        "image": ({}, True),
+        "setup-file": ({"sdk_container_image": None, "setup_file": str(command_line.ROOT / "setup.py")}, False),
+        "beams-image-and-setup-file": (
             {"sdk_container_image": BEAMS_OWN, "setup_file": str(command_line.ROOT / "setup.py")},
             False,
-            id="beams-image-and-setup-file",
         ),
-    ],
+    },
 )
 def test_transformed_columns_need_an_image_of_their_own(change: dict[str, Any], is_taken: bool) -> None:
     values = {**GIVEN, **change}
@@ -272,16 +255,16 @@ def test_folder_of_a_template_is_written_to(buckets: dict[str, Bucket]) -> None:
 # --- what is added ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("dataset", "output", "purpose", "begin"),
-    [
-        pytest.param("cats", "gs://b/cats", "", "imagebeam-cats-", id="plain"),
-        pytest.param("Cats_and Dogs", "gs://b/x", "", "imagebeam-cats-and-dogs-", id="odd-letters"),
-        pytest.param("катки", "gs://b/x", "", "imagebeam-", id="no-letter-of-ascii"),
-        pytest.param("x" * 80, "gs://b/x", "plan", "imagebeam-plan-xxx", id="long"),
-        pytest.param("x-" * 40, "gs://b/x", "", "imagebeam-x-x", id="long-with-hyphens"),
-        pytest.param("cats", "gs://b/c\udc80", "", "imagebeam-cats-", id="undecodable"),
-    ],
+@case_tables.each_case(
+    "dataset, output, purpose, begin",
+    {
+        "plain": ("cats", "gs://b/cats", "", "imagebeam-cats-"),
+        "odd-letters": ("Cats_and Dogs", "gs://b/x", "", "imagebeam-cats-and-dogs-"),
+        "no-letter-of-ascii": ("катки", "gs://b/x", "", "imagebeam-"),
+        "long": ("x" * 80, "gs://b/x", "plan", "imagebeam-plan-xxx"),
+        "long-with-hyphens": ("x-" * 40, "gs://b/x", "", "imagebeam-x-x"),
+        "undecodable": ("cats", "gs://b/c\udc80", "", "imagebeam-cats-"),
+    },
 )
 def test_job_name_is_one_that_beam_and_dataflow_take(dataset: str, output: str, purpose: str, begin: str) -> None:
     name = dataflow_options.job_name(dataset, output, purpose)
@@ -295,14 +278,14 @@ def test_job_name_is_the_same_for_an_output_and_another_for_another() -> None:
     assert names[0] == names[1] != names[2]
 
 
-@pytest.mark.parametrize(
-    ("sections", "machine_type", "threads"),
-    [
-        pytest.param({}, "e2-standard-2", 4, id="bytes"),
-        pytest.param({"image": {"encode": "jpeg"}}, "e2-standard-4", 2, id="encodes"),
-        pytest.param({"image": {"check": "decode"}}, "e2-standard-4", 2, id="decodes"),
-        pytest.param({"statistics": {"pixels": True}}, "e2-standard-4", 2, id="sums-pixels"),
-    ],
+@case_tables.each_case(
+    "sections, machine_type, threads",
+    {
+        "bytes": ({}, "e2-standard-2", 4),
+        "encodes": ({"image": {"encode": "jpeg"}}, "e2-standard-4", 2),
+        "decodes": ({"image": {"check": "decode"}}, "e2-standard-4", 2),
+        "sums-pixels": ({"statistics": {"pixels": True}}, "e2-standard-4", 2),
+    },
 )
 def test_workers_fit_the_work(sections: dict[str, Any], machine_type: str, threads: int) -> None:
     added = dataflow_options.default_arguments(GIVEN, make_config(**sections))
@@ -337,15 +320,13 @@ def test_given_options_stay_and_only_given_ones() -> None:
     assert [text.rpartition("=")[0] for text in added] == ["--labels=imagebeam-version", "--experiments"]
 
 
-@pytest.mark.parametrize(("text", "value"), [("0.1.0+x", "0-1-0-x"), ("A_b", "a_b"), ("x" * 70, "x" * 63)])
+@case_tables.each_case("text, value", [("0.1.0+x", "0-1-0-x"), ("A_b", "a_b"), ("x" * 70, "x" * 63)])
 def test_label_value_is_one_that_google_cloud_takes(text: str, value: str) -> None:
     assert dataflow_options.label_value(text) == value
 
 
-@pytest.mark.parametrize(
-    ("more", "endpoint"),
-    [([], ""), (["--dataflow_endpoint=http://localhost:1"], "http://localhost:1")],
-    ids=["public", "stub"],
+@case_tables.each_case(
+    "more, endpoint", {"public": ([], ""), "stub": (["--dataflow_endpoint=http://localhost:1"], "http://localhost:1")}
 )
 def test_job_is_that_of_the_options(more: list[str], endpoint: str) -> None:
     named = ["--runner=DataflowRunner", "--project=p", "--region=r", "--job_name=cats"]

@@ -8,20 +8,20 @@ import pytest
 
 from imagebeam import storage
 from imagebeam.pipelines.runs import finished_work
-from tests import datasets, image_sets
+from tests import case_tables, datasets, image_sets
 
 DONE = "train-00000-of-00002.tfrecord.done.json"
 
 
-@pytest.mark.parametrize(
-    ("files", "number"),
-    [
-        pytest.param([], None, id="nothing"),
-        pytest.param(["last-run.json"], None, id="no-staging-folder"),
-        pytest.param(["staging-f00d/train-00000-of-00002.tfrecord"], 0, id="without-its-description"),
-        pytest.param([f"staging-f00d/{DONE}"], 1, id="finished"),
-        pytest.param([f"staging-f00d/{DONE}", f"staging-beef/{DONE}", "staging-beef/x"], 2, id="of-two-configs"),
-    ],
+@case_tables.each_case(
+    "files, number",
+    {
+        "nothing": ([], None),
+        "no-staging-folder": (["last-run.json"], None),
+        "without-its-description": (["staging-f00d/train-00000-of-00002.tfrecord"], 0),
+        "finished": ([f"staging-f00d/{DONE}"], 1),
+        "of-two-configs": ([f"staging-f00d/{DONE}", f"staging-beef/{DONE}", "staging-beef/x"], 2),
+    },
 )
 def test_shards_count_once_their_description_is_written(
     tmp_path: pathlib.Path, files: list[str], number: int | None

@@ -11,7 +11,7 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.pipelines.runs import output_lock
-from tests import command_line, patience
+from tests import case_tables, command_line, patience
 
 HOLDER = """
 import sys
@@ -112,10 +112,7 @@ def test_lock_in_many_hands_is_held_by_one_at_a_time(control: str, monkeypatch: 
     assert most == [1] * 30
 
 
-@pytest.mark.parametrize(
-    "output",
-    [pytest.param("a-file", id="a-file"), pytest.param("a-file/below", id="below-a-file")],
-)
+@case_tables.each_case("output", {"a-file": "a-file", "below-a-file": "a-file/below"})
 def test_lock_where_no_folder_can_be_raises_config_error(tmp_path: pathlib.Path, output: str) -> None:
     (tmp_path / "a-file").touch()
     message = r"--output cannot be written: Not a directory, '.*a-file"

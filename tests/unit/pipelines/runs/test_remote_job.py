@@ -9,6 +9,7 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.pipelines.runs import remote_job
+from tests import case_tables
 from tests.servers import dataflow
 
 JOB = remote_job.RemoteJob("DataflowRunner", "p", "r", "cats", "j1")
@@ -19,7 +20,7 @@ def test_fields_of_a_job_give_the_job_again() -> None:
     assert remote_job.RemoteJob.from_fields(fields) == JOB
 
 
-@pytest.mark.parametrize("fields", [{}, {"runner": "x"}, {**JOB.to_fields(), "id": 3}])
+@case_tables.each_case("fields", [{}, {"runner": "x"}, {**JOB.to_fields(), "id": 3}])
 def test_fields_of_something_else_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="does not describe a job"):
         remote_job.RemoteJob.from_fields(fields)
