@@ -10,6 +10,7 @@ import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.utils import windowed_value
 
+from imagebeam import interrupts
 from imagebeam.transforms import counters, dataset_settings, elements, place_in_shards, step
 from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
 
@@ -32,6 +33,7 @@ class _WriteShardFn(beam.DoFn):
     def process(
         self, element: place_in_shards.PlacedShard, plan: elements.DatasetPlan
     ) -> Iterator[elements.WrittenShard]:
+        interrupts.check()
         (split, shard_index), runs = element
         task = shard_writer.ShardTask(split, shard_index, plan.splits[split].num_shards, tuple(runs))
         pool = writer_processes.find(self._writers)
@@ -49,6 +51,7 @@ class _WriteShardFn(beam.DoFn):
     def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
         self._close_writer()
         while self._futures:
+            interrupts.check()
             yield window.GlobalWindows.windowed_value(self._counted(self._futures.popleft().result()))
 
     def teardown(self) -> None:

@@ -286,6 +286,8 @@ def test_shards_without_a_catalog_are_indexed_in_the_bucket(pets: Datasets, proc
 
 
 def test_process_that_hangs_ends_with_its_stacks(pets: Datasets) -> None:
-    with pytest.raises(pytest.fail.Exception, match=r"ended in sleep: Timeout[\s\S]* in answer_calls"):
-        with pets.emulator.process(patience_sec=1.0) as call:
-            call(time.sleep, patience.HANG_SEC)
+    with (
+        pytest.raises(pytest.fail.Exception, match=r"ended in sleep: Timeout[\s\S]* in answer_calls"),
+        pets.emulator.process(patience_sec=1.0) as call,
+    ):
+        call(time.sleep, patience.HANG_SEC)
