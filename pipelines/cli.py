@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, missing_packages, shell_words
+from imagebeam import errors, interrupts, missing_packages, shell_words
 from imagebeam.pipelines import command_parser, dataset_commands
 from imagebeam.pipelines.messages import json_log, run_journal, run_outputs, terminal
 
@@ -116,14 +116,14 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
     terminal.quieten(known.verbose)
     for name, near_name in known.misspelt:
         terminal.warn(f"there is no option for the environment variable {name}; did you mean {near_name}?")
-    with _stopped_by_signals() as stopped_by:
+    with _stopped_by_signals():
         try:
             outputs.open()
             exit_code = known.run(known, beam_arguments)
             is_committed = known.run is _convert and not known.no_wait
             return exit_code or int(_has_lost_output(is_committed))
         except KeyboardInterrupt as e:
-            number = stopped_by[0] if stopped_by else signal.SIGINT
+            number = interrupts.came[0] if interrupts.came else signal.SIGINT
             advice = "run the same command again" if known.run is _convert else ""
             text = "; ".join(text for text in (_STOPPED[number], str(e) or advice) if text)
             journal.end("interrupted", 128 + number, text)
@@ -140,28 +140,31 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
 
 
 @contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[list[signal.Signals]]:
-    """Makes SIGTERM and SIGHUP end the command like Ctrl-C, with KeyboardInterrupt; yields the signals received.
+def _stopped_by_signals() -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP end the command like Ctrl-C, with KeyboardInterrupt; notes all three in `interrupts`.
 
-    A second signal ends the process at once.
+    A second SIGTERM or SIGHUP ends the process at once.
     """
-    came: list[signal.Signals] = []
 
     def stop(number: int, _: object) -> NoReturn:
-        came.append(signal.Signals(number))
-        signal.signal(number, signal.SIG_DFL)
+        interrupts.came.append(signal.Signals(number))
+        if number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
         raise KeyboardInterrupt
 
-    handled = []
+    replaced = {}
     if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
-        handled = [each for each in _STOPPED if signal.getsignal(each) is signal.SIG_DFL]  # nohup ignores SIGHUP
-    for each in handled:
+        before = {each: signal.getsignal(each) for each in _STOPPED}
+        default = (signal.SIG_DFL, signal.default_int_handler)  # nohup ignores SIGHUP
+        replaced = {each: handler for each, handler in before.items() if handler in default}
+    for each in replaced:
         signal.signal(each, stop)
     try:
-        yield came
+        yield
     finally:
-        for each in handled:
-            signal.signal(each, signal.SIG_DFL)
+        for each, handler in replaced.items():
+            signal.signal(each, handler)
+        interrupts.came.clear()
 
 
 def _load_config(known: argparse.Namespace) -> config_lib.Config:

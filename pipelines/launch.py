@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeAlias
 
-from imagebeam import errors, missing_packages, storage
+from imagebeam import errors, interrupts, missing_packages, storage
 from imagebeam.pipelines.beam import hold_signals, job_servers, runners
 from imagebeam.pipelines.messages import progress, run_journal
 from imagebeam.pipelines.runs import dataflow_options, finished_work, output_lock, remote_job, run_remotely
@@ -223,7 +223,8 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
             _run_and_wait(pipeline)
     except Exception as e:  # runners raise any type; the report, or the last line of the traceback, has the cause
         cause = _last_line(e)
-        if cause.startswith("KeyboardInterrupt"):  # Ctrl-C in the middle of a step, which Beam turns into an error
+        # Ctrl-C in the middle of a step, which Beam turns into an error
+        if interrupts.came or cause.startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt from e
         if missing := job_servers.explain_missing_jar(cause):
             raise errors.ConfigError(missing) from e

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import imagebeam
-from tests import datasets, image_sets
+from tests import datasets, image_sets, patience
 from tests.servers import gcs
 
 pytestmark = pytest.mark.integration
@@ -282,3 +283,11 @@ def test_shards_without_a_catalog_are_indexed_in_the_bucket(pets: Datasets, proc
     indexes = [f"index/{name.removesuffix('.tfrecord')}.index" for name in shards]
     assert names == sorted([*shards, *indexes, "catalog.json", "index/scans.json.gz", "statistics.json"])
     assert_same(process(read, uri, None), process(read, pets.uri, None))
+
+
+def test_process_that_hangs_ends_with_its_stacks(pets: Datasets) -> None:
+    with (
+        pytest.raises(pytest.fail.Exception, match=r"ended in sleep: Timeout[\s\S]* in answer_calls"),
+        pets.emulator.process(patience_sec=1.0) as call,
+    ):
+        call(time.sleep, patience.HANG_SEC)

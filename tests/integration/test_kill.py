@@ -191,6 +191,40 @@ def test_interrupted_run_says_how_to_go_on(
     assert_same_dataset(tmp_path / "out", uninterrupted.output)
 
 
+# Python prints an exception of a weak reference's callback, as one of `__del__`, and goes on.
+INTERRUPT_IN_CALLBACK = """
+import os, pathlib, signal, sys, threading, time, weakref
+from imagebeam.pipelines import cli
+def interrupt(_):
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(0)
+def call_back(*_):
+    gone = type("Gone", (), {})()
+    reference = weakref.ref(gone, interrupt)
+    del gone
+def wait_for_shard():
+    while not any(pathlib.Path(sys.argv[1]).glob(".imagebeam/staging-*/*.done.json")):
+        time.sleep(0.002)
+    os.kill(os.getpid(), signal.SIGUSR1)
+signal.signal(signal.SIGUSR1, call_back)
+threading.Thread(target=wait_for_shard, daemon=True).start()
+sys.exit(cli.main(sys.argv[2:]))
+"""
+
+
+def test_interrupt_swallowed_in_a_callback_stops_the_run_before_it_commits(
+    uninterrupted: Uninterrupted, tmp_path: pathlib.Path
+) -> None:
+    output = tmp_path / "out"
+    arguments = ["convert", "--workers", "2", "--input", uninterrupted.images, "--output", output]
+    arguments += ["--set", f"output.num_shards={NUM_SHARDS}"]
+    shown = finish(command_line.start_program(INTERRUPT_IN_CALLBACK, output, *arguments), 128 + signal.SIGHUP)
+    assert "Exception ignored in" in shown and "\nimagebeam: stopped by SIGHUP; finished shards are kept" in shown
+    assert not (output / catalog_lib.CATALOG_FILE).exists()
+    finish(start(uninterrupted.images, output))
+    assert_same_dataset(output, uninterrupted.output)
+
+
 def test_first_of_two_runs_at_once_succeeds_and_the_other_is_refused(
     uninterrupted: Uninterrupted, tmp_path: pathlib.Path
 ) -> None:

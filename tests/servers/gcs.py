@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import functools
 import hashlib
 import json
 import os
 import pathlib
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing import connection
 from typing import Any, TypeVar
@@ -21,7 +24,7 @@ from tests.servers import go_programs
 _T = TypeVar("_T")
 
 _SOURCE = pathlib.Path(__file__).parent / "gcs_emulator"
-_CALL_SEC = patience.HANG_SEC
+_GRACE_SEC = 60.0  # for a process that gives up to print its stacks
 _CREDENTIALS = {  # no client asks a server to check them
     "type": "authorized_user",
     "client_id": "x",
@@ -67,24 +70,42 @@ class Emulator:
         return client.create_bucket(name)
 
     @contextlib.contextmanager
-    def process(self) -> Iterator[Callable[..., Any]]:
-        """Starts a process that uses the server: `call(function, *arguments)` runs there, and returns or raises."""
-        with connection.Listener() as listener:
-            code = "import sys; from tests.servers import gcs; gcs.answer_calls(sys.argv[1])"
-            address = str(listener.address)
-            process = command_line.start_program(code, address, environment=self.environment)
-            with listener.accept() as caller:
+    def process(self, patience_sec: float = patience.HANG_SEC) -> Iterator[Callable[..., Any]]:
+        """Starts a process that uses the server: `call(function, *arguments)` runs there, and returns or raises.
 
-                def call(function: Callable[..., _T], *arguments: Any) -> _T:
-                    caller.send((function, arguments))
-                    assert caller.poll(_CALL_SEC)
-                    has_returned, answer = caller.recv()
-                    if not has_returned:
-                        raise answer
-                    return answer  # type: ignore[no-any-return]
+        A call, or the end of the process, that takes longer than `patience_sec` ends the process. The error of the
+        test then has the stacks of its threads.
+        """
+        with connection.Listener() as listener, tempfile.TemporaryFile("w+") as log:
+            code = "import sys; from tests.servers import gcs; gcs.answer_calls(sys.argv[1], float(sys.argv[2]))"
+            # A file, not a pipe that nobody reads: a full pipe would stop the process.
+            streams = (subprocess.DEVNULL, log.fileno(), log.fileno())
+            process = command_line.start_program(
+                code, listener.address, patience_sec, environment=self.environment, streams=streams
+            )
 
-                yield call
-            process.wait(_CALL_SEC)
+            def written() -> str:
+                log.seek(0)
+                return log.read()
+
+            try:
+                with listener.accept() as caller:
+
+                    def call(function: Callable[..., _T], *arguments: Any) -> _T:
+                        caller.send((function, arguments))
+                        try:
+                            has_returned, answer = caller.recv()
+                        except EOFError:
+                            pytest.fail(f"the process ended in {function.__name__}: {written()}")
+                        if not has_returned:
+                            raise answer
+                        return answer  # type: ignore[no-any-return]
+
+                    yield call
+                assert process.wait(patience_sec + _GRACE_SEC) == 0, written()
+            finally:
+                process.kill()
+                process.wait()
 
     @contextlib.contextmanager
     def down(self) -> Iterator[None]:
@@ -139,16 +160,23 @@ def run(folder: pathlib.Path, objects: int = 0) -> Iterator[Emulator]:
             process.wait(timeout=patience.HANG_SEC)
 
 
-def answer_calls(address: str) -> None:
-    """Runs the functions that `Emulator.process` sends, until it closes the connection."""
+def answer_calls(address: str, patience_sec: float) -> None:
+    """Runs the functions that `Emulator.process` sends, until it closes the connection.
+
+    Prints the stacks of all threads and ends the process if a function, or the end of the process, takes longer.
+    """
+    watch = functools.partial(faulthandler.dump_traceback_later, patience_sec, exit=True)
     with connection.Client(address) as caller, contextlib.suppress(EOFError):
         while True:
             function, arguments = caller.recv()
+            watch()
             try:
                 answer = True, function(*arguments)
             except Exception as e:
                 answer = False, e
             caller.send(answer)
+            faulthandler.cancel_dump_traceback_later()
+    watch()  # Nothing cancels this: the interpreter may hang while it shuts down.
 
 
 def upload(folder: pathlib.Path, bucket: Any, prefix: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, look_ahead, storage
+from imagebeam import errors, interrupts, look_ahead, storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder, tfds_metadata
 from imagebeam.transforms.publish import commit_rights
@@ -119,7 +119,9 @@ class Publication:
 
         Raises:
             BusyError: if another run has committed meanwhile, or took over the commit.
+            KeyboardInterrupt: if a signal asked this process to stop.
         """
+        interrupts.check()
         output, store = self.settings.output, storage.storage_of(self.settings.output)
         # tells the next run which files this run has moved, if it is killed
         content = catalog.to_json().encode()
@@ -131,6 +133,7 @@ class Publication:
         self.remove_left(catalog)  # before the catalog: next to a catalog there is no shard of another dataset
         store.sync(output)
         self.commit_lock.renew()
+        interrupts.check()
         catalog = self._publish_catalog(catalog, content)
         store.sync(output)
         return catalog
