@@ -24,7 +24,7 @@ _INTRODUCTION = """\
 
 Generated from the models by `make docs`; [config.schema.json](config.schema.json) is the same for editors. A key is set
 in a YAML file, or on the command line by `--set section.key=value`. An unknown key is an error that names the nearest
-known key.
+known key. Behind a key is its default.
 """
 
 
@@ -67,11 +67,13 @@ def _docstrings(model: type) -> dict[str, str]:
 
 
 def markdown_reference() -> str:
-    """Returns a page with a table for each section: every key, its default and its meaning."""
+    """Returns a page with a list for each section: every key, its default and its meaning."""
     lines = [_INTRODUCTION]
     for section, rows in itertools.groupby(key_rows(), lambda row: row[0].partition(".")[0]):
-        lines += [f"## {section}", "", "| key | default | meaning |", "| --- | --- | --- |"]
-        lines += [f"| `{key}` | {default} | {meaning} |" for key, default, meaning in rows]
+        lines += [f"## {section}", ""]
+        for key, default, meaning in rows:
+            item = f"- `{key}`{default and f' ({default})'}: {meaning}"
+            lines += textwrap.wrap(item, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         lines += [""]
     return "\n".join(lines)
 
@@ -89,7 +91,7 @@ def _rows(model: type, prefix: str) -> Iterator[tuple[str, str, str]]:
             for column, default, meaning in _rows(other_sections.ColumnConfig, ""):
                 yield f"columns.NAME.{column}", default, meaning
         else:
-            meaning = " ".join(_docstrings(model).get(name, "").split()).replace("|", "\\|")
+            meaning = " ".join(_docstrings(model).get(name, "").split())
             yield f"{prefix}{name}", _default(field.default), meaning
 
 
