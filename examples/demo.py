@@ -57,7 +57,7 @@ def make_images(folder: pathlib.Path) -> None:
     (folder / "circle" / "cut short.jpg").write_bytes(whole.getvalue()[:-200])
     (folder / "square" / "empty.jpg").write_bytes(b"")
     (folder / "triangle" / "page.jpg").write_bytes(b"<html>404 Not Found</html>")
-    (folder / "square" / "notes.txt").write_text("not an image, passed over")
+    (folder / "square" / "notes.txt").write_text("not an image, skipped")
 
 
 def run(*command: str) -> None:

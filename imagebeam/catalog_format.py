@@ -111,7 +111,7 @@ class Counts:
     listed: int
     written: int
     rejected: Mapping[str, int]  # by reason
-    passed_over: Mapping[str, int]  # hidden files, non-images...; not counted in `listed`
+    skipped: Mapping[str, int]  # hidden files, non-images...; not counted in `listed`
 
 
 DAMAGE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)  # raised for JSON of another shape

@@ -223,7 +223,7 @@ class Job:
             labels=made.catalog.labels,
             listed=made.catalog.counts.listed,
             rejected={},
-            passed_over=made.catalog.counts.passed_over,
+            skipped=made.catalog.counts.skipped,
             committed=None if previous is None else previous.record,
             run_id=self.settings.run_id,
         )
@@ -498,8 +498,8 @@ def result_rows(result: IndexResult, directory: str) -> list[tuple[str, str]]:
     taken = (features_lib.ENCODED, features_lib.LABEL)
     others = [f"{each.key} ({each.kind}{' list' * each.many})" for each in catalog.features if each.source not in taken]
     rows.append(("features", ", ".join(others) or "no others"))
-    if catalog.counts.passed_over:
-        rows.append(("passed over", printed_tables.describe_passed_over(catalog.counts.passed_over)))
+    if catalog.counts.skipped:
+        rows.append(("skipped", printed_tables.describe_skipped(catalog.counts.skipped)))
     rows.append(("time", f"{result.seconds:.1f} s"))
     rows.append(("folder", directory))
     return rows

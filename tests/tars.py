@@ -20,7 +20,7 @@ class Listed(NamedTuple):
 
     refs: list[elements.ImageRef]
     rejects: list[elements.Reject]
-    passed_over: dict[str, int]
+    skipped: dict[str, int]
     problems: list[str]
 
 
@@ -60,7 +60,7 @@ def list_all(source: containers.ContainerSource) -> Listed:
     """Returns all that the source lists as one list."""
     refs: list[elements.ImageRef] = []
     rejects: list[elements.Reject] = []
-    passed_over: dict[str, int] = {}
+    skipped: dict[str, int] = {}
     problems: list[str] = []
     for part in source.list_all():
         found: list[Any] = elements.unpack_refs(part.packed_refs)
@@ -68,9 +68,9 @@ def list_all(source: containers.ContainerSource) -> Listed:
         refs += found
         rejects += part.rejects
         problems += part.problems
-        for kind, count in part.passed_over.items():
-            passed_over[kind] = passed_over.get(kind, 0) + count
-    return Listed(refs, rejects, passed_over, problems)
+        for kind, count in part.skipped.items():
+            skipped[kind] = skipped.get(kind, 0) + count
+    return Listed(refs, rejects, skipped, problems)
 
 
 def read_ref(ref: elements.ImageRef) -> bytes:

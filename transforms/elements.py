@@ -339,7 +339,7 @@ class DatasetPlan:
     labels: tuple[str, ...]  # class names in the order of their ids; empty without classes
     listed: int
     rejected: Mapping[str, int]  # before any image was read, by reason
-    passed_over: Mapping[str, int]  # hidden files, non-images and the like, by kind
+    skipped: Mapping[str, int]  # hidden files, non-images and the like, by kind
     notes: tuple[str, ...] = ()  # what the user should know before the dataset is written
     num_unseen_labels: int = 0  # classes of the vocabulary without an image
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # see recorded_inputs

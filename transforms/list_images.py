@@ -100,7 +100,7 @@ def _open_listing(element: image_source.Listing) -> Iterator[Any]:
     step.count_rejects(collections.Counter(reject.reason.value for reject in element.rejects))
     listed = element.num_refs + len(element.rejects)
     step.count(step.LISTED, listed)
-    tally = summaries.Tally(listed, element.passed_over, element.problems, element.lists, element.features)
+    tally = summaries.Tally(listed, element.skipped, element.problems, element.lists, element.features)
     yield beam.pvalue.TaggedOutput("tallies", tally)
     if element.ranked is not None:
         for run in element.ranked.runs:

@@ -22,7 +22,7 @@ class Tally(NamedTuple):
     """Counts of one part of the source, to be added up."""
 
     listed: int
-    passed_over: Mapping[str, int]
+    skipped: Mapping[str, int]
     problems: tuple[str, ...]
     lists: label_names.ListSurvey = label_names.NO_LISTS  # how the images fit label.lists
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images

@@ -43,7 +43,7 @@ class _SharedKeys(pydantic.BaseModel):
     `idx`, `coco`, `yolo`, `voc`, `labelme`, `box_csv` (a row for each box), `tar` (WebDataset), `zip` (all archives of
     a folder), `tfrecord` and `parquet` (with the bytes of images; with paths it is a manifest) read these formats."""
     include: tuple[str, ...] = ("**/*",)
-    """Globs relative to the folder; an image that matches none is passed over."""
+    """Globs relative to the folder; an image that matches none is skipped."""
     pattern: str | None = None
     """For `by: files` (and listings saved from it): a regular expression for the whole path of an image below
     `source.uri`. Its named groups are columns: for `label.column`, `split.column`, `split.group` and `columns`."""

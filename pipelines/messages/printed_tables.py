@@ -23,9 +23,9 @@ def name_some(labels: Sequence[str]) -> str:
     return ", ".join(labels[:_MAX_NAMED]) + (", ..." if len(labels) > _MAX_NAMED else "")
 
 
-def describe_passed_over(passed_over: Mapping[str, int]) -> str:
+def describe_skipped(skipped: Mapping[str, int]) -> str:
     """Joins counts by kind."""
-    return ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in passed_over.items()) or "nothing"
+    return ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in skipped.items()) or "nothing"
 
 
 def print_table(rows: Sequence[tuple[str, str]], stream: TextIO | None = None) -> None:
@@ -74,8 +74,8 @@ def summary_rows(
         folder: the folder of the catalog, if it is known.
     """
     counts = catalog.counts
-    passed_over = describe_passed_over(counts.passed_over)
-    rows = [("listed", f"{plural.count(counts.listed, 'image')} (passed over: {passed_over})")]
+    skipped = describe_skipped(counts.skipped)
+    rows = [("listed", f"{plural.count(counts.listed, 'image')} (skipped: {skipped})")]
     folder_of_catalog = folder or output
     if facts := catalog.snapshot:
         rows.append(("snapshot", f"{facts['name']}: {describe_changes(facts)}"))
@@ -194,8 +194,8 @@ _ACTIONS = {
 
 def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
     """Returns the plan as rows of a table."""
-    passed_over = describe_passed_over(plan.passed_over)
-    rows = [("listed", f"{plural.count(plan.listed, 'image')} (passed over: {passed_over})")]
+    skipped = describe_skipped(plan.skipped)
+    rows = [("listed", f"{plural.count(plan.listed, 'image')} (skipped: {skipped})")]
     if plan.snapshot:
         rows.append(("snapshot", f"{plan.snapshot['name']}: {describe_changes(plan.snapshot)}"))
     for name, split in plan.splits.items():

@@ -257,14 +257,14 @@ def _counts(journal: Journal) -> dict[str, Any] | None:
     """Returns what became of the images; None before they were listed."""
     if journal.catalog is not None:
         counted = journal.catalog.counts
-        listed, written, rejected, passed_over = counted.listed, counted.written, counted.rejected, counted.passed_over
+        listed, written, rejected, skipped = counted.listed, counted.written, counted.rejected, counted.skipped
     elif journal.plan is not None:
         plan = journal.plan
         rejected = plan.rejected if journal.rejected is None else journal.rejected
-        listed, written, passed_over = plan.listed, 0, plan.passed_over
+        listed, written, skipped = plan.listed, 0, plan.skipped
     else:
         return None
-    counts = {"listed": listed, "written": written, "rejected": dict(rejected), "passed_over": dict(passed_over)}
+    counts = {"listed": listed, "written": written, "rejected": dict(rejected), "skipped": dict(skipped)}
     changes = {} if journal.changes is None else journal.changes._asdict()
     return counts | {name: count for name, count in changes.items() if count is not None}
 

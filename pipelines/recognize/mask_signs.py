@@ -187,7 +187,7 @@ def _of_masks(pattern: str, path: str, folders: Sequence[str], evidence: str, ex
     is_lossy = extension in (".jpg", ".jpeg")
     notes = ("masks in JPEG have lost their exact classes: convert them to PNG from their source",) if is_lossy else ()
     is_certain = _MASKS.fullmatch(mask) is not None and not is_lossy
-    often = (Change("source.masks.missing", "pass_over", "if only some of the images have masks"),)
+    often = (Change("source.masks.missing", "skip", "if only some of the images have masks"),)
     strength = Strength.CERTAIN if is_certain else Strength.POSSIBLE
     return Finding("segmentation", strength, evidence, settings, notes, often)
 

@@ -21,7 +21,7 @@ def plan_of(catalog: catalog_lib.Catalog) -> elements.DatasetPlan:
     }
     counts = catalog.counts
     return elements.DatasetPlan(
-        "write", "", 0, catalog.fingerprint, splits, catalog.labels, counts.listed, {}, counts.passed_over
+        "write", "", 0, catalog.fingerprint, splits, catalog.labels, counts.listed, {}, counts.skipped
     )
 
 

@@ -103,7 +103,7 @@ def test_counts_take_in_each_frame(dataset: convert.ConvertResult) -> None:
         )
         assert sum(map(int, info[split]["shardLengths"])) == num_examples
     rows = dict(printed_tables.summary_rows(dataset.catalog, dataset.output, None))
-    assert rows["listed"] == f"{written + 1} images (passed over: nothing)"
+    assert rows["listed"] == f"{written + 1} images (skipped: nothing)"
     assert report_dataset.write_report(dataset.output, output.with_name("report.html"))
 
 

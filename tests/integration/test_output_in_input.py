@@ -49,7 +49,7 @@ def test_output_inside_the_input_is_ours_through_all_that_a_run_may_leave(images
     with pytest.raises(errors.TooManyRejectsError):  # leaves rejects and staged shards
         datasets.make(images, output)
     result = datasets.make(images, output, rejects={"max_fraction": 0.5})
-    assert (result.catalog.counts.listed, result.catalog.counts.passed_over) == (20, {"output_folder": 1})
+    assert (result.catalog.counts.listed, result.catalog.counts.skipped) == (20, {"output_folder": 1})
     assert datasets.make(images, output, rejects={"max_fraction": 0.5}).state == "kept"
     (output / ".DS_Store").write_bytes(b"")  # hidden files are no input anywhere
     again = datasets.make(images, output, overwrite=True, rejects={"max_fraction": 0.5}, output={"num_shards": 3})
@@ -76,7 +76,7 @@ def test_output_that_lies_inside_the_input_by_a_link_is_found_and_left_out(image
     os.symlink(images / "out", images.parent / "other")
     for number in range(2):  # the second finds the first one's files
         result = datasets.make(images, images.parent / "other", overwrite=True, split={"seed": number})
-        assert result.catalog.counts.passed_over == {"output_folder": 1}
+        assert result.catalog.counts.skipped == {"output_folder": 1}
 
 
 def test_output_with_a_link_in_a_circle_is_looked_through(images: pathlib.Path) -> None:

@@ -453,7 +453,7 @@ def test_settings_that_cannot_be_are_refused_at_once(preset: str, settings: list
 
 INPUTS = [  # preset, input in place of that of the recipe, what to do
     ("webdataset", "nothing", "cannot be read"),
-    ("tfrecord", "imagenet", r"there is no .* \(passed over: .*\); check --input"),
+    ("tfrecord", "imagenet", r"there is no .* \(skipped: .*\); check --input"),
     ("image_folder", "cats/data/train-00000-of-00002.parquet", "with the bytes of images set source.by: parquet"),
     ("kaggle", "cats/data/train-00000-of-00002.parquet", "labels.csv"),
     ("labelme", "cats/README.md", "is no folder; give the one with the images and JSON files"),

@@ -226,7 +226,7 @@ class Committer:
                 listed=plan.listed + sum(each.further for each in written),
                 written=sum(each.shard.records for each in written),
                 rejected=_count_rejects(plan, written),
-                passed_over=plan.passed_over,
+                skipped=plan.skipped,
             ),
             versions={
                 "imagebeam": version.__version__,

@@ -273,7 +273,7 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         width = image_objects.pixels(images.widths[number], _SLACK_PX)
         height = image_objects.pixels(images.heights[number], _SLACK_PX)
         box.add((xmin, xmax, ymin, ymax), width, height, (label, b""))
-        found.passed_over.update(box.dropped)
+        found.skipped.update(box.dropped)
         for values in zip(*box.build().values):
             area = (xmax - xmin) * (ymax - ymin)
             objects.add(number, label, (*values[:4], area), 0, b"")

@@ -198,14 +198,14 @@ class CocoSource(annotation_tables.AnnotationTableSource):
         with coco_json.open_file(split.annotations) as file:
             images = coco_json.read_images(file, self.fields.needed)
             if self.panoptic:
-                objects = coco_json.read_segments(file, images, self.objects, found.passed_over)
+                objects = coco_json.read_segments(file, images, self.objects, found.skipped)
             elif self.has_objects:
-                objects = coco_json.read_objects(file, images, self.objects, found.passed_over)
+                objects = coco_json.read_objects(file, images, self.objects, found.skipped)
             else:
                 objects = object_tables.ObjectTable(len(images.names), {})
         if self.captions:
             with coco_json.open_file(dict(self.captions)[split.name]) as file:
-                coco_json.read_captions(file, images, found.passed_over)
+                coco_json.read_captions(file, images, found.skipped)
         return images, objects
 
     def check(self) -> None:

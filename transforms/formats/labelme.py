@@ -56,8 +56,8 @@ class Labelme(base_format.Format):
     """If true, the mask of each object is stored, as a PNG of the image's size."""
     outside: Literal["clip", "reject"] = "clip"
     """What to do with a box that leaves the image, as in `source.coco.outside`."""
-    without_annotations: Literal["keep", "pass_over", "reject"] = "pass_over"
-    """What to do with an image without a JSON file: keep it as an image without objects, pass it over, or reject it."""
+    without_annotations: Literal["keep", "skip", "reject"] = "skip"
+    """What to do with an image without a JSON file: keep it as an image without objects, skip it, or reject it."""
 
     def gives(self) -> base_format.Gives:
         masks = {"object masks"} if self.masks else set()
@@ -107,7 +107,7 @@ class Labelme(base_format.Format):
                 evidence = f"{number:,} of {have} a .json file of LabelMe beside them"
                 strength = Strength.POSSIBLE
                 notes.append(
-                    "images without such a file are passed over; source.labelme.without_annotations=keep takes them as "
+                    "images without such a file are skipped; source.labelme.without_annotations=keep takes them as "
                     "images without objects"
                 )
             yield Finding("labelme", strength, evidence, {}, tuple(notes), input=folder.path if is_inner else "")

@@ -44,7 +44,7 @@ class Listing(base_format.Format):
 
 
 def save(source: image_source.ImageSource, rule: files.MaskRule | None, uri: str) -> int:
-    """Writes a listing as JSON lines: a head, one line per image or reject, and the counts of what was passed over.
+    """Writes a listing as JSON lines: a head, one line per image or reject, and the counts of what was skipped.
 
     Args:
         source: of a folder.
@@ -59,7 +59,7 @@ def save(source: image_source.ImageSource, rule: files.MaskRule | None, uri: str
         OSError: if the file cannot be written.
     """
     count = 0
-    passed_over: collections.Counter[str] = collections.Counter()
+    skipped: collections.Counter[str] = collections.Counter()
     with storage.storage_of(uri).write_file(uri) as pending:
         file: Any = io.BufferedWriter(pending.file)
         _write(file, {"format": _FORMAT, "root": source.listed_folder(), "masks": rule and rule.pairing})
@@ -72,8 +72,8 @@ def save(source: image_source.ImageSource, rule: files.MaskRule | None, uri: str
             for reject in found.rejects:
                 _write(file, {"reject": reject._asdict()})
             count += found.num_refs
-            passed_over.update(found.passed_over)
-        _write(file, {"passed_over": dict(passed_over)})
+            skipped.update(found.skipped)
+        _write(file, {"skipped": dict(skipped)})
         file.flush()
         file.detach()  # the storage closes the file itself
     return count
@@ -142,7 +142,7 @@ class SavedListingSource(image_source.ImageSource):
             fields = line["reject"]
             found.rejects.append(elements.Reject(**{**fields, "reason": elements.Reason(fields["reason"])}))
         else:
-            found.passed_over.update(line["passed_over"])
+            found.skipped.update(line["skipped"])
             return True
         return False
 

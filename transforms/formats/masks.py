@@ -27,12 +27,12 @@ class Masks:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     image: str | None = None
-    """Regular expression for an image's path below `source.uri`, such as `images/(.*)\\.jpg`; other files are passed
-    over. A group `(?P<split>...)` is the split for `split.by: source`."""
+    """Regular expression for an image's path below `source.uri`, such as `images/(.*)\\.jpg`; other files are
+    skipped. A group `(?P<split>...)` is the split for `split.by: source`."""
     mask: str | None = None
     """Path of the image's mask, with the groups of `image`, such as `annotations/\\1.png`."""
-    missing: Literal["reject", "pass_over"] = "reject"
-    """What to do with an image without a mask: reject it, or pass it over (if only some images have masks)."""
+    missing: Literal["reject", "skip"] = "reject"
+    """What to do with an image without a mask: reject it, or skip it (if only some images have masks)."""
     colors: dict[str, tuple[base_format.Level, base_format.Level, base_format.Level]] | str | None = dataclasses.field(
         default=None, hash=False
     )
@@ -99,7 +99,7 @@ class Masks:
 
         Yields:
             The image with its mask, and with its split if `image` has such a group; a reject; None if the image is
-            passed over.
+            skipped.
 
         Raises:
             UnavailableError: if the storage does not answer.
@@ -117,7 +117,7 @@ class Masks:
         try:
             entry = storage.storage_of(uri).stat(uri)
         except (FileNotFoundError, NotADirectoryError):
-            if self.missing == "pass_over":
+            if self.missing == "skip":
                 return None
             return _reject(ref, elements.Reason.NOT_FOUND, f"there is no mask {path!r}; add it, or change source.masks")
         except OSError as e:

@@ -31,7 +31,7 @@ _MAX_CELL_BYTES = 16 << 20
 _JSON = "json"
 _MAX_NAMED = 8
 
-# Kinds of members that are passed over and counted, beside those in files.py; DIRECTORY is one, too.
+# Kinds of members that are skipped and counted, beside those in files.py; DIRECTORY is one, too.
 META = "webdataset_meta"
 
 _Read: TypeAlias = Callable[[int, int], bytes]  # offset and length of a range of a tar -> its bytes, fewer at the end
@@ -143,7 +143,7 @@ def _open(container: containers.Container) -> tuple[_Read, int]:
 
 
 def _split_name(member: Member, read: _Read) -> tuple[str, str] | containers.PassedOver:
-    """Returns stem and extension of a member, or the kind under which it is passed over."""
+    """Returns stem and extension of a member, or the kind under which it is skipped."""
     if member.kind == DIRECTORY:
         return containers.PassedOver(DIRECTORY)
     if member.kind == SPECIAL:

@@ -61,8 +61,8 @@ class Voc(base_format.Format):
     stored as (xmin - 1) / width. 0: `xmin` is the distance from the left edge of the image, as some exports have it."""
     outside: Literal["clip", "reject"] = "clip"
     """What to do with a box that leaves the image, as in `source.coco.outside`."""
-    without_annotations: Literal["keep", "pass_over", "reject"] = "reject"
-    """What to do with an image without an XML file: keep it as an image without objects, pass it over, or reject it."""
+    without_annotations: Literal["keep", "skip", "reject"] = "reject"
+    """What to do with an image without an XML file: keep it as an image without objects, skip it, or reject it."""
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(

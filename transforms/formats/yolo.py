@@ -74,8 +74,8 @@ class Yolo(base_format.Format):
     """What to do with a sixth number after the box: reject the image, or leave the number out."""
     outside: Literal["clip", "reject"] = "clip"
     """What to do with a box that leaves the image, as in `source.coco.outside`."""
-    without_labels: Literal["keep", "pass_over", "reject"] = "keep"
-    """What to do with an image without a label file: keep it as an image without objects, pass it over, or reject it.
+    without_labels: Literal["keep", "skip", "reject"] = "keep"
+    """What to do with an image without a label file: keep it as an image without objects, skip it, or reject it.
     An image with an empty label file is kept."""
 
     def gives(self) -> base_format.Gives:

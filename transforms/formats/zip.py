@@ -35,7 +35,7 @@ _OF_MAC = "__MACOSX/"  # resource forks
 _SYMBOLIC_LINK = 0o120000  # of the mode
 _UNIX = (3, 19)  # systems whose attributes hold a mode: Unix, OS X
 
-# Kinds of members that are passed over and counted, beside those in files.py.
+# Kinds of members that are skipped and counted, beside those in files.py.
 DIRECTORY = "directory"
 ARCHIVE = "archive_in_archive"
 
@@ -114,7 +114,7 @@ class ZipSource(containers.ContainerSource):
             ) from e
 
     def _make(self, container: containers.Container, member: Member, folder: str) -> containers.Found | None:
-        """Returns the reference or reject of a member, or its kind if it is passed over; None outside of `inside`."""
+        """Returns the reference or reject of a member, or its kind if it is skipped; None outside of `inside`."""
         path = member.name.removeprefix("./")
         uri = zip_members.address_of(container.uri, path)
         if path.endswith("/"):
@@ -126,7 +126,7 @@ class ZipSource(containers.ContainerSource):
             return None
         path = path.removeprefix(f"{self.inside}/") if self.inside else path
         key = f"{folder}{path}"
-        if (kind := _passed_over(member, key)) is not None:
+        if (kind := _skipped(member, key)) is not None:
             return containers.PassedOver(kind)
         if self.include != files.EVERYTHING and not files.is_included(self.include, key):
             return containers.PassedOver(files.NOT_INCLUDED)
@@ -152,7 +152,7 @@ def _leaves(path: str) -> bool:
     return path.startswith("/") or path[1:2] == ":" or ".." in path.split("/") or "\0" in path
 
 
-def _passed_over(member: Member, path: str) -> str | None:
+def _skipped(member: Member, path: str) -> str | None:
     """Returns the kind of a member that is no image; None for an image."""
     if any(part.startswith(".") for part in path.split("/")) or member.name.startswith(_OF_MAC):
         return files.HIDDEN

@@ -139,7 +139,7 @@ def count_gif_frames(data: bytes) -> tuple[int, bool]:
     """Returns the number of frames of a GIF, and whether the file ends in what precedes the last one.
 
     A file that ends after a frame is whole even without the trailer, which some programs do not write. Bytes between
-    blocks that begin no block are passed over, as Pillow does.
+    blocks that begin no block are skipped, as Pillow does.
 
     Source: GIF89a, sections 15 to 27.
     """

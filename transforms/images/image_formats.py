@@ -50,7 +50,7 @@ _SIGNATURES = {  # in the order in which they are tried
     "hdr": rb"#\?RADIANCE",
     "svg": rb"<svg\s",
 }
-# Formats that are not read. They are named where a file cannot be used; a listing passes over files under such names.
+# Formats that are not read. They are named where a file cannot be used; a listing skips files under such names.
 _UNREAD_SIGNATURES = {
     "blp": rb"BLP[12]",
     "cur": rb"\0\0\x02\0[^\0]\0",

@@ -30,7 +30,7 @@ class FoundShards(NamedTuple):
 
     splits: Mapping[str, Sequence[ForeignShard]]  # in their order
     compression: str  # "none" or "gzip"
-    passed_over: Mapping[str, int]  # other files, by kind
+    skipped: Mapping[str, int]  # other files, by kind
     left_out: Sequence[str]  # names of TFRecord files that the user's pattern does not match
 
     @property
@@ -51,9 +51,9 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
         OSError: if the storage cannot be read.
     """
     matcher = None if pattern is None else _compile(pattern)
-    passed_over: collections.Counter[str] = collections.Counter()
+    skipped: collections.Counter[str] = collections.Counter()
     store = storage.storage_of(directory)
-    candidates = [each for each in _walk(directory) if _may_be_tfrecord(*each, passed_over)]
+    candidates = [each for each in _walk(directory) if _may_be_tfrecord(*each, skipped)]
     num_ahead = 1 if store.is_local else _READS_AT_ONCE
     kinds = look_ahead.map_ahead(
         lambda each: tfrecord.kind_of(storage.join(directory, each[0]), each[1].size), candidates, num_ahead
@@ -65,7 +65,7 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
             if tfrecord.LIKE_TFRECORD.search(path):
                 broken.append(path)
             else:
-                passed_over["other_file"] += 1
+                skipped["other_file"] += 1
             continue
         split = tfrecord.parse_path(path).split if matcher is None else tfrecord.split_by(matcher, path)
         if split is None:
@@ -80,9 +80,9 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
             "gzip: damaged, or of another kind (TensorFlow's ZLIB is not read); fetch again, or move out of the folder"
         )
     if not found:
-        passed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(passed_over.items())) or "nothing"
+        passed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(skipped.items())) or "nothing"
         more = f"; --split {pattern!r} matches none of {plural.name_some(left_out)}" if left_out else ""
-        raise errors.ConfigError(f"there is no TFRecord file in {directory} (passed over: {passed}){more}")
+        raise errors.ConfigError(f"there is no TFRecord file in {directory} (skipped: {passed}){more}")
     if by_kind["none"] and by_kind["gzip"]:
         raise errors.ConfigError(
             f"{directory} holds plain TFRecord files ({plural.name_some(by_kind['none'])}) and gzip ones "
@@ -95,11 +95,11 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
     for shard in sorted(found, key=_order):
         splits.setdefault(shard.split, []).append(shard)
     names = sorted(splits, key=lambda name: (name != "train", name))
-    passed_over["left_out"] += len(left_out)
+    skipped["left_out"] += len(left_out)
     return FoundShards(
         {name: splits[name] for name in names},
         "gzip" if by_kind["gzip"] else "none",
-        {kind: count for kind, count in sorted(passed_over.items()) if count},
+        {kind: count for kind, count in sorted(skipped.items()) if count},
         left_out,
     )
 
@@ -133,10 +133,10 @@ def _walk(
             yield path, entry
 
 
-def _may_be_tfrecord(path: str, entry: storage.Entry, passed_over: collections.Counter[str]) -> bool:
+def _may_be_tfrecord(path: str, entry: storage.Entry, skipped: collections.Counter[str]) -> bool:
     """Returns whether the file is worth opening; counts it if not."""
     if tfrecord.has_other_extension(entry.name):
-        passed_over["other_file"] += 1
+        skipped["other_file"] += 1
         return False
     return entry.size != 0 or tfrecord.LIKE_TFRECORD.search(path) is not None
 

@@ -131,7 +131,7 @@ def make_catalog(
             "image": {"encode": "raw" if keys.is_raw else "keep"},
             "output": {"shuffle": "none"},
         },
-        counts=catalog_lib.Counts(counted, counted, {}, found.passed_over),
+        counts=catalog_lib.Counts(counted, counted, {}, found.skipped),
         versions={"imagebeam": version.__version__, "python": platform.python_version()},
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         indexed=indexed,

@@ -50,7 +50,7 @@ def make_plan(
     """
     splits = {}
     if base is not None and settings.snapshot is not None and settings.snapshot.retry_rejects:
-        tally = tally._replace(listed=base.counts.listed, passed_over=base.counts.passed_over)
+        tally = tally._replace(listed=base.counts.listed, skipped=base.counts.skipped)
     if comparison is not None:
         ranking = ranking._replace(duplicates=comparison.duplicates, num_duplicates=comparison.num_duplicates)
     for split in in_order(settings, ranking.starts):
@@ -68,7 +68,7 @@ def make_plan(
         labels=_labels(settings, ranking),
         listed=tally.listed,
         rejected=rejects.counts,
-        passed_over=tally.passed_over,
+        skipped=tally.skipped,
         notes=(
             *settings.hints,
             *(_notes(settings, splits, ranking) if base is None else ()),
@@ -151,12 +151,12 @@ def _fingerprint(settings: DatasetSettings, ranking: summaries.Ranking, rejects:
     return hashlib.blake2b(repr(parts).encode("utf-8", "backslashreplace"), digest_size=12).hexdigest()
 
 
-def _advise(settings: DatasetSettings, passed_over: Mapping[str, int]) -> str:
+def _advise(settings: DatasetSettings, skipped: Mapping[str, int]) -> str:
     """Returns what to do about an input without an image."""
     has_masks = any(feature.source.startswith(_MASKS) for feature in settings.features)
-    if has_masks and passed_over.get(files.WITHOUT_MASK):
+    if has_masks and skipped.get(files.WITHOUT_MASK):
         return "no image has a mask: change source.masks.mask so that it gives the paths of the masks below --input"
-    if has_masks and (passed_over.get(files.NOT_INCLUDED) or passed_over.get(files.MASK)):
+    if has_masks and (skipped.get(files.NOT_INCLUDED) or skipped.get(files.MASK)):
         return "check --input and source.include, or change source.masks.image so that it matches the paths of images"
     return "check --input and source.include"
 
@@ -176,9 +176,9 @@ def _find_error(
         return errors.ConfigError("; ".join(tally.problems[:5]))
     more = f"; {advice}" if advice else ""
     if not tally.listed:
-        passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.passed_over.items()) or "nothing at all"
-        remedy = _advise(settings, plan.passed_over)
-        return errors.ConfigError(f"the input holds no image (passed over: {passed}); {remedy}{more}")
+        passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.skipped.items()) or "nothing at all"
+        remedy = _advise(settings, plan.skipped)
+        return errors.ConfigError(f"the input holds no image (skipped: {passed}); {remedy}{more}")
     if problem := tally.lists.find_problem(has_vocabulary=settings.vocabulary is not None):
         return errors.ConfigError(problem)
     unknown = rejects.first_unknown_label

@@ -49,7 +49,7 @@ def make_plan(
         labels=compacted.labels,
         listed=compacted.counts.listed,
         rejected=dict(sorted(rejected.items())),
-        passed_over=compacted.counts.passed_over,
+        skipped=compacted.counts.skipped,
         inputs=compacted.inputs,
         snapshot={
             **compacted.snapshot,

@@ -35,7 +35,7 @@ class _Stock:
     """Tallies and rejects added up so far; the result does not depend on the order of adding."""
 
     listed: int = 0
-    passed_over: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    skipped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     problems: set[str] = dataclasses.field(default_factory=set)
     lists: label_names.ListSurvey = label_names.NO_LISTS
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
@@ -52,7 +52,7 @@ class _Stock:
 
     def _add_tally(self, tally: summaries.Tally) -> None:
         self.listed += tally.listed
-        self.passed_over.update(tally.passed_over)
+        self.skipped.update(tally.skipped)
         self.problems.update(tally.problems)
         self.lists = self.lists.merge(tally.lists)
         self.features = self.features.merge(tally.features)
@@ -66,7 +66,7 @@ class _Stock:
 
     def merge(self, other: "_Stock") -> None:
         self.listed += other.listed
-        self.passed_over.update(other.passed_over)
+        self.skipped.update(other.skipped)
         self.problems.update(other.problems)
         self.lists = self.lists.merge(other.lists)
         self.features = self.features.merge(other.features)
@@ -79,7 +79,7 @@ class _Stock:
         """Returns what was added up."""
         tally = summaries.Tally(
             self.listed,
-            dict(sorted(self.passed_over.items())),
+            dict(sorted(self.skipped.items())),
             tuple(sorted(self.problems)[:_MAX_PROBLEMS]),
             self.lists,
             self.features,
@@ -165,7 +165,7 @@ def describe_repeated_rows(table: Table | None, duplicates: Sequence[summaries.R
 
 def find_advice(advisor: listing_rules.Advisor | None, tally: summaries.Tally, rejects: summaries.RejectSummary) -> str:
     """Returns advice on a source whose images are all rejected or left out for one reason; "" if there is none."""
-    reasons = list(rejects.counts) if tally.listed else [name for name in tally.passed_over if name in _LEFT_OUT]
+    reasons = list(rejects.counts) if tally.listed else [name for name in tally.skipped if name in _LEFT_OUT]
     if advisor is None or len(reasons) != 1 or sum(rejects.counts.values()) != tally.listed:
         return ""
     with contextlib.suppress(OSError, ValueError):  # the rejects matter more

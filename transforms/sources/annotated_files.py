@@ -25,7 +25,7 @@ from imagebeam.transforms.sources import files, find_entries, image_source, tabl
 # Kinds of files that are counted, beside those of `files`.
 ANNOTATIONS = "annotation_file"  # beside the images
 MISSING = "annotation_file_missing"  # of an image that is kept without objects
-WITHOUT = "image_without_annotation_file"  # of an image that is passed over
+WITHOUT = "image_without_annotation_file"  # of an image that is skipped
 
 _MAX_LINE_BYTES = 1 << 16
 # In Pascal VOC's list of one class: -1 for an image that does not show it, 0 if it is difficult to see.
@@ -49,7 +49,7 @@ class PairRule:
     extension: str  # of annotation files, such as ".txt"
     images: str  # name of the folder of images; the last one of this name in a path is replaced by `annotations`
     annotations: str
-    missing: Literal["keep", "pass_over", "reject"]  # what becomes of an image without annotations
+    missing: Literal["keep", "skip", "reject"]  # what becomes of an image without annotations
 
     def annotations_of(self, path: str) -> str:
         """Returns the path of the annotations of an image: beside it if it is in no folder of the name `images`."""
@@ -144,7 +144,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
             yield last.take()
         if self.unread:
             last = image_source.ListingBuilder()
-            last.passed_over.update(unread_folders.count_images(self.root, self.unread, self.exclude))
+            last.skipped.update(unread_folders.count_images(self.root, self.unread, self.exclude))
             yield last.take()
 
     def _read_part(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
@@ -188,10 +188,10 @@ class AnnotatedFilesSource(image_source.ImageSource):
         look_up = functools.partial(self._look_up, store=store, prefix=storage.join(self.root, ""), known=known)
         for image in look_ahead.map_ahead(look_up, rows, num_ahead):
             if image is None:
-                found.passed_over[WITHOUT] += 1
+                found.skipped[WITHOUT] += 1
                 continue
             if isinstance(image, elements.ImageRef) and image.mask is None:
-                found.passed_over[MISSING] += 1
+                found.skipped[MISSING] += 1
             found.add(image)
         return found.take()
 
@@ -239,11 +239,11 @@ class AnnotatedFilesSource(image_source.ImageSource):
                 yield rows
             rejects = tuple(each._replace(key=posixpath.join(part.path, each.key)) for each in found.rejects)
             rest = found._replace(packed_refs=elements.pack_refs([]), num_refs=0, rejects=rejects)
-            passed_over = dict(found.passed_over)
-            if files.MASK in passed_over:
-                passed_over[ANNOTATIONS] = passed_over.pop(files.MASK)
-            if rest.rejects or passed_over or rest.problems:
-                yield rest._replace(passed_over=passed_over)
+            skipped = dict(found.skipped)
+            if files.MASK in skipped:
+                skipped[ANNOTATIONS] = skipped.pop(files.MASK)
+            if rest.rejects or skipped or rest.problems:
+                yield rest._replace(skipped=skipped)
 
     def _list_file(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
         uri = self._address(part.path)
@@ -323,7 +323,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
     def _look_up(
         self, row: _Row, store: storage.Storage, prefix: str, known: find_entries.Entries
     ) -> elements.ImageRef | elements.Reject | None:
-        """Returns an image with its annotations; None if it is passed over. Runs once per image.
+        """Returns an image with its annotations; None if it is skipped. Runs once per image.
 
         Args:
             row: the image.
@@ -342,7 +342,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
                 mask = elements.Mask(uri, entry.size, entry.version)
             elif self.rule.missing == "reject":
                 raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there are no annotations {uri!r}")
-            elif self.rule.missing == "pass_over":
+            elif self.rule.missing == "skip":
                 return None
             else:
                 mask = None

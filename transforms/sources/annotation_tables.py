@@ -13,7 +13,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.objects import object_tables
 from imagebeam.transforms.sources import files, image_source, table_rows, unread_folders
 
-# Kinds of files that are passed over and counted, beside the objects that become none.
+# Kinds of files that are skipped and counted, beside the objects that become none.
 NOT_ANNOTATED = "not_in_annotations"
 NO_OBJECTS = "without_objects"
 
@@ -52,13 +52,13 @@ class _Folders:
 
     def unused(self) -> Counter[str]:
         """Counts the files in these folders that nobody asked for, by kind."""
-        passed_over: Counter[str] = Counter()
+        skipped: Counter[str] = Counter()
         for folder, entries in self._files.items():
             for entry in entries.values():
                 if entry.name in self._used[folder] or entry.kind == storage.DIRECTORY:
                     continue
-                passed_over[files.HIDDEN if entry.name.startswith(".") else NOT_ANNOTATED] += 1
-        return passed_over
+                skipped[files.HIDDEN if entry.name.startswith(".") else NOT_ANNOTATED] += 1
+        return skipped
 
 
 def _mask_at(uri: str, folders: _Folders) -> elements.Mask:
@@ -170,8 +170,8 @@ class AnnotationTableSource(image_source.ImageSource):
                     f"the images or annotations of {split.name} cannot be read: {e}; they are "
                     f"{split.annotations!r} and {self._folder(split)!r}"
                 )
-        found.passed_over.update(folders.unused())
-        found.passed_over.update(unread_folders.count_images(self.root, self.unread))
+        found.skipped.update(folders.unused())
+        found.skipped.update(unread_folders.count_images(self.root, self.unread))
         yield found.take()
 
     def _folder(self, split: AnnotatedSplit) -> str:
@@ -190,7 +190,7 @@ class AnnotationTableSource(image_source.ImageSource):
                 ref = self._reference(split, number, images, entry)
                 of_image = objects.of(number)
                 if not of_image.labels and not self.without_objects:
-                    found.passed_over[NO_OBJECTS] += 1
+                    found.skipped[NO_OBJECTS] += 1
                     continue
                 if (mask := self.mask_of(split, images, number)) is not None:
                     ref = ref._replace(mask=_mask_at(mask, folders))

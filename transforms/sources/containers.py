@@ -135,7 +135,7 @@ class ContainerSource(image_source.ImageSource):
         """Yields the images of all files."""
         names: set[str] = set()
         found = image_source.ListingBuilder()
-        containers, found.problems = self.find_containers(found.passed_over)
+        containers, found.problems = self.find_containers(found.skipped)
         num_images = 0
         for each in self._scan_all(containers):
             if isinstance(each, elements.ImageRef):
@@ -147,7 +147,7 @@ class ContainerSource(image_source.ImageSource):
             elif isinstance(each, _Problem):
                 found.problems.append(each.text)
             elif isinstance(each, PassedOver):
-                found.passed_over[each.kind] += 1
+                found.skipped[each.kind] += 1
             else:
                 names |= each.names
                 found.features = found.features.merge(each.features)
@@ -157,31 +157,31 @@ class ContainerSource(image_source.ImageSource):
             found.problems += self._find_absent(names)
         yield found.take()
 
-    def find_containers(self, passed_over: Counter[str] | None = None) -> tuple[list[Container], list[str]]:
+    def find_containers(self, skipped: Counter[str] | None = None) -> tuple[list[Container], list[str]]:
         """Returns the files in the order of their paths, and error texts if there are none or not all are found.
 
         Args:
-            passed_over: other files are counted there, by kind.
+            skipped: other files are counted there, by kind.
         """
-        passed_over = Counter() if passed_over is None else passed_over
+        skipped = Counter() if skipped is None else skipped
         containers: list[Container] = []
         problems: list[str] = []
         for part in _Finder(self.root, self.globs, self.exclude, is_one_by_name=self.is_one_by_name).list_all():
             refs = elements.unpack_refs(part.packed_refs)
             containers += [Container(ref.key, ref.uri, ref.size, ref.version, ref.uri) for ref in refs]
-            passed_over.update(part.passed_over)
+            skipped.update(part.skipped)
             problems += part.problems
-        containers = self._recognize(containers, passed_over, problems)
+        containers = self._recognize(containers, skipped, problems)
         if not containers and not problems:
-            passed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(passed_over.items())) or "nothing"
+            passed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(skipped.items())) or "nothing"
             problems.append(
-                f"there is no {self.NOUN} in {self.root!r}, {self.EXPECTED} (passed over: {passed}); "
+                f"there is no {self.NOUN} in {self.root!r}, {self.EXPECTED} (skipped: {passed}); "
                 "check --input and source.include"
             )
         return sorted(containers), problems
 
-    def _recognize(self, found: list[Container], passed_over: Counter[str], problems: list[str]) -> list[Container]:
-        """Returns the files that are containers; counts the others as passed over."""
+    def _recognize(self, found: list[Container], skipped: Counter[str], problems: list[str]) -> list[Container]:
+        """Returns the files that are containers; counts the others as skipped."""
 
         def is_one(each: Container) -> bool:
             return self.is_one_by_name(posixpath.basename(each.path)) or self.is_container(each.uri, each.size)
@@ -193,7 +193,7 @@ class ContainerSource(image_source.ImageSource):
             problems.append(f"{self.NOUN}s below {self.root!r} cannot be told from other files: {e}")
             return []
         if others := known.count(False):
-            passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += others
+            skipped[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += others
         return [*itertools.compress(found, known)]
 
     def _scan_all(self, containers: list[Container]) -> Iterator[Found | _Problem]:
@@ -303,7 +303,7 @@ class _Finder(files.FilesSource):
         uri = storage.join(self.root, path)
         is_one = self.is_one_by_name(entry.name)
         if not is_one and (is_one is False or entry.kind != storage.FILE):
-            found.passed_over[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += 1
+            found.skipped[files.NOT_INCLUDED if self.include != files.EVERYTHING else "other_file"] += 1
         elif entry.kind == storage.BROKEN_LINK:
             found.problems.append(f"{uri!r} is a broken link, so the images in it would be lost: repair it")
         else:

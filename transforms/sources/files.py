@@ -16,12 +16,12 @@ from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.sources import image_source, name_ranges
 
 # A file with one of these extensions counts as an image. Of any other the first bytes are read, so that an image under
-# another name is found and a text file is passed over.
+# another name is found and a text file is skipped.
 IMAGE_EXTENSIONS = frozenset(image_formats.BY_EXTENSION)
 EVERYTHING = ("**/*",)
 _REQUESTS_AT_ONCE = 16
 
-# Kinds of files and folders that are passed over and counted.
+# Kinds of files and folders that are skipped and counted.
 HIDDEN = "hidden"
 NON_IMAGE = "non_image"
 SPECIAL = "special_file"
@@ -60,7 +60,7 @@ class PairingRule(Protocol):
     def add_masks(
         self, root: str, refs: Sequence[elements.ImageRef]
     ) -> Iterator[elements.ImageRef | elements.Reject | None]:
-        """Yields each image with its file; a reject; None if the image is passed over."""
+        """Yields each image with its file; a reject; None if the image is skipped."""
 
 
 class MaskRule(PairingRule, Protocol):
@@ -135,7 +135,7 @@ class FilesSource(image_source.ImageSource):
             refs, found.refs = found.refs, []
             for image in self.masks.add_masks(self.root, refs):
                 if image is None:
-                    found.passed_over[WITHOUT_MASK] += 1
+                    found.skipped[WITHOUT_MASK] += 1
                 else:
                     found.add(image)
         return found.take()
@@ -177,27 +177,27 @@ class FilesSource(image_source.ImageSource):
         self, parent: Directory, path: str, entry: storage.Entry, found: image_source.ListingBuilder
     ) -> Directory | None:
         if entry.name.startswith("."):
-            found.passed_over[HIDDEN] += 1
+            found.skipped[HIDDEN] += 1
         elif self.exclude and storage.join(self.root, path) == self.exclude:
-            found.passed_over[OUTPUT] += 1
+            found.skipped[OUTPUT] += 1
         elif entry.identity in parent.ancestors:
-            found.passed_over[LINK_LOOP] += 1
+            found.skipped[LINK_LOOP] += 1
         else:
             return Directory(path, (*parent.ancestors, entry.identity))
         return None
 
     def _add(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         if entry.name.startswith("."):
-            found.passed_over[HIDDEN] += 1
+            found.skipped[HIDDEN] += 1
             return
         if self.include != EVERYTHING and not is_included(self.include, path):
-            found.passed_over[NOT_INCLUDED] += 1
+            found.skipped[NOT_INCLUDED] += 1
             return
         if self.masks is not None and not self.masks.is_image(path):
-            found.passed_over[MASK if self.masks.is_mask(path) else NOT_INCLUDED] += 1
+            found.skipped[MASK if self.masks.is_mask(path) else NOT_INCLUDED] += 1
             return
         if entry.kind == storage.SPECIAL:
-            found.passed_over[SPECIAL] += 1
+            found.skipped[SPECIAL] += 1
             return
         self._add_included(path, entry, found)
 
@@ -211,7 +211,7 @@ class FilesSource(image_source.ImageSource):
                 detail = "a broken link; repair or remove it"
                 found.rejects.append(elements.Reject(path, uri, "list", elements.Reason.NOT_FOUND, detail))
             else:
-                found.passed_over[SPECIAL] += 1
+                found.skipped[SPECIAL] += 1
             return
         try:
             is_image = named_image or _is_image_by_content(uri)
@@ -225,7 +225,7 @@ class FilesSource(image_source.ImageSource):
         if is_image:
             found.refs.append(elements.ImageRef(path, uri, entry.size, entry.version))
         else:
-            found.passed_over[_UNREAD_KINDS.get(extension.lower() if stem else "", NON_IMAGE)] += 1
+            found.skipped[_UNREAD_KINDS.get(extension.lower() if stem else "", NON_IMAGE)] += 1
 
 
 def _list_or_cut(store: storage.RangeLister, uri: str, directory: Directory) -> Iterator[storage.Entry | Directory]:

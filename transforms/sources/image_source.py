@@ -21,7 +21,7 @@ class Listing(NamedTuple):
     packed_refs: bytes | elements.UnpackedRefs  # b"" if they are ranked
     num_refs: int
     rejects: tuple[elements.Reject, ...]
-    passed_over: Mapping[str, int]  # number of files by kind that do not count as listed
+    skipped: Mapping[str, int]  # number of files by kind that do not count as listed
     problems: tuple[str, ...]  # error texts; any of them fails the whole run
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images
     lists: label_names.ListSurvey = label_names.NO_LISTS  # how the images fit label.lists, if they are labelled
@@ -122,7 +122,7 @@ class ListingBuilder:
     def __init__(self) -> None:
         self.refs: list[elements.ImageRef] = []
         self.rejects: list[elements.Reject] = []
-        self.passed_over: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
         self.problems: list[str] = []
         self.features = kept_features.NO_FEATURES
 
@@ -156,7 +156,7 @@ class ListingBuilder:
             elements.UnpackedRefs(self.refs) if self.refs else elements.pack_refs([]),
             len(self.refs),
             tuple(self.rejects),
-            dict(self.passed_over),
+            dict(self.skipped),
             tuple(self.problems),
             self.features,
         )

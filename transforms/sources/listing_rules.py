@@ -25,14 +25,14 @@ class ListingRules:
             return listing
         found = image_source.ListingBuilder()
         found.rejects.extend(listing.rejects)
-        found.passed_over.update(listing.passed_over)
+        found.skipped.update(listing.skipped)
         found.problems.extend(listing.problems)
         refs = elements.unpack_refs(listing.packed_refs)
         try:
             if self.lists is not None:
                 for listed in self.lists.apply_all(refs):
                     if listed is None:
-                        found.passed_over[split_lists.UNLISTED] += 1
+                        found.skipped[split_lists.UNLISTED] += 1
                     else:
                         found.add(listed)
                 refs, found.refs = found.refs, []
@@ -56,7 +56,7 @@ class Advisor:
     rules: ListingRules = NO_RULES
 
     def advise(self, reason: str) -> str:
-        """Returns what to do if every image is rejected or passed over for this reason; "" if there is no advice."""
+        """Returns what to do if every image is rejected or skipped for this reason; "" if there is no advice."""
         if self.rules.lists is not None and reason == split_lists.UNLISTED:
             return self.rules.lists.advise(list(self._first_keys()))
         if reason == elements.Reason.NO_MATCH.value:

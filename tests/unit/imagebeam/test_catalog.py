@@ -37,7 +37,7 @@ CATALOG = Catalog(
     label_base=1,
     features=(Feature("image/class/label", "image/class/label", INT64), Feature("raw", "image/encoded", BYTES)),
     config={"split": {"fractions": {"train": 0.8, "test": 0.2}, "group": None}, "source": {"include": ["**/*"]}},
-    counts=Counts(listed=7, written=6, rejected={"corrupt": 1}, passed_over={"hidden": 2}),
+    counts=Counts(listed=7, written=6, rejected={"corrupt": 1}, skipped={"hidden": 2}),
     versions={"imagebeam": "0.1.0"},
     created="2026-01-02T03:04:05Z",
 )

@@ -147,7 +147,7 @@ def test_wrong_entry_points_never_make_a_good_image_a_failure(seed: int) -> None
     assert isinstance(decode(encoded, MIDDLE, points=bytes(points)), bytes)
 
 
-def test_entry_points_of_another_image_or_version_are_passed_over() -> None:
+def test_entry_points_of_another_image_or_version_are_skipped() -> None:
     for optimize in [False, True]:
         encoded, other = encode(photo(400, 300)), encode(photo(300, 400), optimize=optimize)
         points = _native.find_entry_points(encoded)

@@ -62,9 +62,7 @@ def test_convert_exits_0_and_again_0_with_nothing_to_do(
 ) -> None:
     command = ("convert", "--input", images, "--output", tmp_path / "out", "--workers", 1)
     assert main(*command) == 0
-    assert re.search(
-        r"^listed +10 images \(passed over: nothing\)\n +train +10 images, 1 shard, ", capsys.readouterr().out
-    )
+    assert re.search(r"^listed +10 images \(skipped: nothing\)\n +train +10 images, 1 shard, ", capsys.readouterr().out)
     assert main(*command) == 0
     assert capsys.readouterr().out.endswith("holds this dataset already: same config, same images; nothing to do\n")
 
@@ -265,7 +263,7 @@ def test_convert_prints_no_warning_of_a_library(images: pathlib.Path, tmp_path: 
     lines = completed.stderr.splitlines()
     progress = [line for line in lines if re.match("(listing|writing) images|committing", line)]  # of a busy machine
     assert [line for line in lines if line not in progress] == [f"imagebeam {imagebeam.__version__} on FnApiRunner"]
-    assert completed.stdout.splitlines()[0] == "listed    10 images (passed over: nothing)"
+    assert completed.stdout.splitlines()[0] == "listed    10 images (skipped: nothing)"
     assert completed.stdout.splitlines()[-1] == f"next: imagebeam verify '{tmp_path}/my out'"
 
 

@@ -203,7 +203,7 @@ def test_split_by_a_pattern_leaves_out_the_others(tmp_path: pathlib.Path) -> Non
     make_imagenet(tmp_path)
     result = imagebeam.index(tmp_path, split="^(train)-00000", workers=1)
     assert {name: len(split.shards) for name, split in result.catalog.splits.items()} == {"train": 1}
-    assert result.catalog.counts.passed_over == {"left_out": 2}
+    assert result.catalog.counts.skipped == {"left_out": 2}
     assert verify_dataset.verify(tmp_path).problems == ()
     assert imagebeam.index(tmp_path, workers=1).state == "committed"  # another choice is another index
 

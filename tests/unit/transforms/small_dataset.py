@@ -55,7 +55,7 @@ def make_plan(splits: dict[str, list[ImageRef]], num_shards: int = 2, **fields: 
         "labels": tuple(sorted({ref.label for ref in refs if isinstance(ref.label, str)})),
         "listed": len(refs),
         "rejected": {},
-        "passed_over": {},
+        "skipped": {},
     }
     return DatasetPlan(**{**known, **fields})
 

@@ -81,7 +81,7 @@ def test_place_in_shards_cuts_the_order_of_hashes_into_equal_shards(tmp_path: pa
     def check_plan(plans: Sequence[DatasetPlan]) -> None:
         (plan,) = plans
         assert (plan.action, plan.listed, plan.rejected) == ("write", 102, {"no_label": 1, "not_found": 1})
-        assert plan.passed_over == {"hidden": 3, "non_image": 1}
+        assert plan.skipped == {"hidden": 3, "non_image": 1}
         assert {name: split.num_records for name, split in plan.splits.items()} == {"train": 80, "test": 20}
 
     tallies = [Tally(100, {"non_image": 1, "hidden": 1}, ()), Tally(2, {"hidden": 2}, ())]

@@ -60,7 +60,7 @@ class PairedFilesSource(image_source.ImageSource):
         for part in self.files.list_all():
             images += elements.unpack_refs(part.packed_refs)
             images += part.rejects
-            found.passed_over.update(part.passed_over)
+            found.skipped.update(part.skipped)
             found.problems += part.problems
         return sorted(images, key=lambda image: image.uri)
 

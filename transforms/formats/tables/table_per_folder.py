@@ -117,8 +117,8 @@ class TablePerFolderSource(image_source.ImageSource):
             and self.folder is not None
             and (unnamed := _count_unnamed(self.folder, self.exclude, named))
         ):
-            rest.passed_over[UNNAMED] += unnamed
-        if rest.problems or rest.passed_over:
+            rest.skipped[UNNAMED] += unnamed
+        if rest.problems or rest.skipped:
             yield rest.take()
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
@@ -181,7 +181,7 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
         glob: relative to `root`; `*` and `?` match inside one name, `**` matches any number of folders. Hidden files
             and folders match nothing.
         exclude: address that is not searched: the output folder.
-        format: of the tables; without it, files whose extension names no format are passed over.
+        format: of the tables; without it, files whose extension names no format are skipped.
 
     Raises:
         ConfigError: if no table matches, or a folder cannot be listed.

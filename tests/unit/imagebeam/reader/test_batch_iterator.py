@@ -34,7 +34,7 @@ def numbers_of(batches: batch_iterator.BatchIterator) -> list[int]:
     return [int(batch["image"][0]) for batch in batches]
 
 
-def test_batch_without_examples_is_passed_over_and_counts_in_the_state() -> None:
+def test_batch_without_examples_is_skipped_and_counts_in_the_state() -> None:
     batches = batch_iterator.BatchIterator(begin, None, is_deterministic=True)
     assert int(next(batches)["image"][0]) == 0 and batches.state().position == 4
     assert int(next(batches)["image"][0]) == 1 and batches.state().position == 8

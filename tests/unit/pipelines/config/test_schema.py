@@ -18,7 +18,7 @@ def test_reference_has_each_key_once_below_its_section() -> None:
     section, keys = "", []
     for line in schema.markdown_reference().splitlines():
         section = line.removeprefix("## ") if line.startswith("## ") else section
-        if match := re.match(r"\| `([^`]+)` \|", line):
+        if match := re.match("- `([^`]+)`", line):
             assert match[1].split(".")[0] == section
             keys.append(match[1])
     assert len(keys) == len(set(keys))

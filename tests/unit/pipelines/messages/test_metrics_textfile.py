@@ -14,7 +14,7 @@ SUMMARY: dict[str, Any] = {
     "name": "pets",
     "state": "committed",
     "exit_code": 0,
-    "counts": {"listed": 12, "written": 9, "rejected": {"truncated": 2, "empty_file": 1}, "passed_over": {}},
+    "counts": {"listed": 12, "written": 9, "rejected": {"truncated": 2, "empty_file": 1}, "skipped": {}},
     "bytes": 1234567890123,
     "durations": {
         "starting": 0.5,

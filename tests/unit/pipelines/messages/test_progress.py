@@ -34,7 +34,7 @@ PLAN = elements.DatasetPlan(
     labels=("cat",),
     listed=2000,
     rejected={},
-    passed_over={},
+    skipped={},
 )
 
 
@@ -253,9 +253,9 @@ def test_format_bytes_is_decimal(num_bytes: float, text: str) -> None:
     assert plural.format_bytes(num_bytes) == text
 
 
-def test_describe_passed_over_names_every_kind() -> None:
-    assert printed_tables.describe_passed_over({"non_image": 1200, "hidden": 1}) == "1,200 non image, 1 hidden"
-    assert printed_tables.describe_passed_over({}) == "nothing"
+def test_describe_skipped_names_every_kind() -> None:
+    assert printed_tables.describe_skipped({"non_image": 1200, "hidden": 1}) == "1,200 non image, 1 hidden"
+    assert printed_tables.describe_skipped({}) == "nothing"
 
 
 def test_print_table_aligns_and_escapes() -> None:

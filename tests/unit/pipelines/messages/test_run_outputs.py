@@ -113,7 +113,7 @@ def test_committed_dataset_is_summed_up(images: pathlib.Path, committed: tuple[p
         "name": "pets",
         "fingerprint": catalog.fingerprint,
     }
-    assert summary["counts"] == {"listed": 10, "written": 10, "rejected": {}, "passed_over": {"non_image": 1}}
+    assert summary["counts"] == {"listed": 10, "written": 10, "rejected": {}, "skipped": {"non_image": 1}}
     size = sum(path.stat().st_size for path in output.glob("train-*"))
     assert summary["splits"] == {"train": {"examples": 10, "shards": 2, "bytes": size}}
     assert summary["bytes"] == size
@@ -186,7 +186,7 @@ def test_too_many_rejects_are_counted_by_reason(images: pathlib.Path, tmp_path: 
     told = run(tmp_path, "convert", "--input", tmp_path / "in", "--output", tmp_path / "out", "--workers", 1)
     rejected = {"empty_file": 1, "not_an_image": 1}
     assert (told.summary["state"], told.summary["exit_code"]) == ("refused", 3)
-    assert told.summary["counts"] == {"listed": 10, "written": 0, "rejected": rejected, "passed_over": {"non_image": 1}}
+    assert told.summary["counts"] == {"listed": 10, "written": 0, "rejected": rejected, "skipped": {"non_image": 1}}
     assert told.summary["message"].startswith("2 of 10 images were rejected (20.00%; ")
     assert (told.summary["splits"], told.summary["bytes"], told.summary["digest"]) == (None, None, None)
     assert reached(told.summary) == list(run_journal.STAGES)
@@ -417,7 +417,7 @@ def test_snapshot_is_summed_up_with_its_changes(committed: tuple[pathlib.Path, F
     summary = checked(run_journal.encode(run_journal.summarize(journal)).decode(), 0)
     assert summary["snapshot"] == "000002"
     assert summary["counts"] == {
-        **{"listed": 10, "written": 10, "rejected": {}, "passed_over": {"non_image": 1}},
+        **{"listed": 10, "written": 10, "rejected": {}, "skipped": {"non_image": 1}},
         **{"added": 3, "changed": 1, "removed": 2, "unchanged": 6},
     }
 

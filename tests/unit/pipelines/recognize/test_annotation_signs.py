@@ -31,7 +31,7 @@ def test_few_images_with_a_file_of_labelme_are_not_beyond_doubt(tmp_path: pathli
     first = found.candidates[0]
     assert first.evidence == "1 of 20 images have a .json file of LabelMe beside them"
     assert first.notes == (
-        "images without such a file are passed over; source.labelme.without_annotations=keep takes them as images "
+        "images without such a file are skipped; source.labelme.without_annotations=keep takes them as images "
         "without objects",
     )
 

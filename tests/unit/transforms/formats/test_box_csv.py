@@ -24,13 +24,13 @@ def open_csv(root: pathlib.Path, **section: Any) -> box_csv.BoxCsvSource:
 
 
 def listed(source: box_csv.BoxCsvSource) -> tuple[dict[str, elements.ImageRef], dict[str, str], dict[str, int]]:
-    refs, rejects, passed_over = {}, {}, {}
+    refs, rejects, skipped = {}, {}, {}
     for found in source.list_all():
         assert found.problems == ()
         refs.update({ref.key: ref for ref in elements.unpack_refs(found.packed_refs)})
         rejects.update({reject.key: f"{reject.reason}: {reject.detail}" for reject in found.rejects})
-        passed_over.update(found.passed_over)
-    return refs, rejects, passed_over
+        skipped.update(found.skipped)
+    return refs, rejects, skipped
 
 
 def write_rows(root: pathlib.Path, rows: str, encoding: str = "utf-8") -> None:
@@ -100,16 +100,16 @@ def test_images_outside_of_all_splits_are_counted_and_their_folders_named(tmp_pa
         detection_sets.write_image(tmp_path / name, 1)
     source = open_csv(tmp_path)
     assert source.unread == ("unlabeled",)
-    _, _, passed_over = listed(source)
-    assert passed_over["image_outside_splits"] == 1
+    _, _, skipped = listed(source)
+    assert skipped["image_outside_splits"] == 1
     (note,) = source.facts().notes
     assert note.startswith("folders with images that belong to no split, and are not read: unlabeled; to read them")
 
 
 def test_rows_of_an_image_are_joined_wherever_they_are(tmp_path: pathlib.Path) -> None:
     detection_sets.write_csv(tmp_path / "train_labels.csv", tmp_path / "images" / "train", range(8))
-    refs, rejects, passed_over = listed(open_csv(tmp_path))
-    assert (rejects, passed_over) == ({}, {})
+    refs, rejects, skipped = listed(open_csv(tmp_path))
+    assert (rejects, skipped) == ({}, {})
     assert len(refs) == 8
     for number in range(8):
         ref = refs[f"images/train/{number}.jpg"]
@@ -151,9 +151,9 @@ def test_bad_row_rejects_its_image(tmp_path: pathlib.Path, rows: str, reject: st
 
 def test_boxes_are_clipped_or_dropped_and_counted(tmp_path: pathlib.Path) -> None:
     write_rows(tmp_path, "0.jpg,40,20,cat,-4,0,50,10\n0.jpg,40,20,cat,50,0,60,10\n0.jpg,40,20,cat,5,0,5,10\n")
-    refs, _, passed_over = listed(open_csv(tmp_path))
+    refs, _, skipped = listed(open_csv(tmp_path))
     assert refs["images/0.jpg"].columns[:2] == ((0.0,), (1.0,))
-    assert passed_over == {"object_outside_image": 1, "object_without_area": 1, "not_in_annotations": 2}
+    assert skipped == {"object_outside_image": 1, "object_without_area": 1, "not_in_annotations": 2}
     _, rejects, _ = listed(open_csv(tmp_path, outside="reject"))
     assert "source.box_csv.outside: clip would cut it" in rejects["images/0.jpg"]
 
@@ -161,8 +161,8 @@ def test_boxes_are_clipped_or_dropped_and_counted(tmp_path: pathlib.Path) -> Non
 def test_images_without_objects_are_kept_or_left_out(tmp_path: pathlib.Path) -> None:
     write_rows(tmp_path, f"{ROW}1.jpg,40,20,,,,,\n")
     assert sorted(listed(open_csv(tmp_path))[0]) == ["images/0.jpg", "images/1.jpg"]
-    refs, _, passed_over = listed(open_csv(tmp_path, without_objects=False))
-    assert (list(refs), passed_over["without_objects"]) == (["images/0.jpg"], 1)
+    refs, _, skipped = listed(open_csv(tmp_path, without_objects=False))
+    assert (list(refs), skipped["without_objects"]) == (["images/0.jpg"], 1)
 
 
 def test_given_classes_decide_the_ids(tmp_path: pathlib.Path) -> None:

@@ -53,9 +53,9 @@ def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], image_so
     found = list(source.list_all())
     refs = [ref for each in found for ref in elements.unpack_refs(each.packed_refs)]
     rejects = tuple(reject for each in found for reject in each.rejects)
-    passed_over = {kind: count for each in found for kind, count in each.passed_over.items()}
+    skipped = {kind: count for each in found for kind, count in each.skipped.items()}
     return refs, image_source.Listing(
-        b"", len(refs), rejects, passed_over, tuple(p for each in found for p in each.problems)
+        b"", len(refs), rejects, skipped, tuple(p for each in found for p in each.problems)
     )
 
 
@@ -65,7 +65,7 @@ def values(ref: elements.ImageRef) -> Fields:
 
 def test_every_image_has_the_objects_of_its_id_in_the_order_of_the_file(root: pathlib.Path, train: Fields) -> None:
     refs, rest = list_all(make_source(root))
-    assert (rest.rejects, rest.passed_over, rest.problems) == ((), {}, ())
+    assert (rest.rejects, rest.skipped, rest.problems) == ((), {}, ())
     assert [ref.key for ref in refs] == [f"train2017/{image['file_name']}" for image in train["images"]]
     for position, (ref, image) in enumerate(zip(refs, train["images"])):
         path = root / "train2017" / image["file_name"]
@@ -147,7 +147,7 @@ def test_box_outside_of_the_picture_is_clipped_at_its_edge(
     refs, rest = list_all(make_source(root))
     names = [f"image/object/bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax")]
     assert [values(refs[1])[name] for name in names] == [pytest.approx([edge]) for edge in edges]
-    assert (rest.rejects, rest.passed_over) == ((), {})
+    assert (rest.rejects, rest.skipped) == ((), {})
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_object_without_area_in_the_picture_is_dropped_and_counted(
     coco_sets.objects_of(train, 23)[0].update(change)
     coco_sets.save(root, "train", train)
     refs, rest = list_all(make_source(root, masks=True))
-    assert (rest.rejects, rest.passed_over, len(refs)) == ((), {kind: 1}, 12)
+    assert (rest.rejects, rest.skipped, len(refs)) == ((), {kind: 1}, 12)
     assert {len(values(refs[2])[name]) for name in (*coco.COLUMNS[1:], coco.MASKS)} == {1}
 
 
@@ -202,7 +202,7 @@ def test_image_with_a_wrong_annotation_is_rejected(
     assert (reject.key, reject.reason) == ("train2017/000000000023.jpg", Reason.BAD_VALUE)
     start = f"image 2 of {root}/annotations/instances_train2017.json: annotation {wrong['id']}: "
     assert reject.detail.startswith(start + detail)
-    assert (len(refs), rest.passed_over, rest.problems) == (11, {}, ())
+    assert (len(refs), rest.skipped, rest.problems) == (11, {}, ())
 
 
 def test_wrong_segmentation_is_ignored_unless_masks_are_stored(root: pathlib.Path, train: Fields) -> None:
@@ -238,14 +238,14 @@ def test_crowds_are_left_out_on_request_and_counted(root: pathlib.Path, train: F
     crowds = sum(each["iscrowd"] for each in train["annotations"])
     refs, rest = list_all(make_source(root, crowd=False))
     assert crowds > 0
-    assert rest.passed_over == {"crowd": crowds}
+    assert rest.skipped == {"crowd": crowds}
     assert {flag for ref in refs for flag in values(ref)["image/object/is_crowd"]} == {0}
     assert sum(len(values(ref)["image/object/area"]) for ref in refs) == len(train["annotations"]) - crowds
 
 
 def test_images_without_objects_are_left_out_on_request_and_counted(root: pathlib.Path) -> None:
     refs, rest = list_all(make_source(root, without_objects=False))
-    assert (len(refs), rest.passed_over) == (9, {"without_objects": 3})
+    assert (len(refs), rest.skipped) == (9, {"without_objects": 3})
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_entries_that_are_not_json_objects_are_rejected_or_counted(root: pathlib
     coco_sets.save(root, "train", train)
     _, rest = list_all(make_source(root))
     assert [(each.key, each.reason) for each in rest.rejects] == [("train image 0", Reason.BAD_ROW)]
-    assert rest.passed_over["object_of_unknown_image"] == 1
+    assert rest.skipped["object_of_unknown_image"] == 1
 
 
 def test_images_with_the_same_id_are_both_rejected(root: pathlib.Path, train: Fields) -> None:
@@ -325,13 +325,13 @@ def test_files_that_no_annotation_names_are_counted_once_for_splits_that_share_a
     for name in ("stray.jpg", "notes.txt", ".hidden"):
         (root / "train2017" / name).touch()
     refs, rest = list_all(make_source(root, ("train",), folder="train2017"))
-    assert rest.passed_over == {"not_in_annotations": 7, "hidden": 1}
+    assert rest.skipped == {"not_in_annotations": 7, "hidden": 1}
     parts = [
         AnnotatedSplit(split, f"{root}/annotations/instances_{name}.json", "train2017")
         for split, name in (("train", "train2017"), ("validation", "val2017"))
     ]
     refs, rest = list_all(coco.CocoSource(str(root), tuple(parts)))
-    assert (len(refs), rest.passed_over, rest.rejects) == (17, {"not_in_annotations": 2, "hidden": 1}, ())
+    assert (len(refs), rest.skipped, rest.rejects) == (17, {"not_in_annotations": 2, "hidden": 1}, ())
 
 
 def test_names_with_folders_are_paths_below_the_folder_of_images(root: pathlib.Path, train: Fields) -> None:
@@ -349,7 +349,7 @@ def test_annotations_beside_the_images_need_no_folder(root: pathlib.Path, train:
     path.write_text(json.dumps(train))
     refs, rest = list_all(coco.CocoSource(str(root / "train2017"), (AnnotatedSplit("train", str(path), ""),)))
     assert [ref.key for ref in refs] == [image["file_name"] for image in train["images"]]
-    assert rest.passed_over == {"not_in_annotations": 1}
+    assert rest.skipped == {"not_in_annotations": 1}
 
 
 # --- files that are no use -------------------------------------------------------------------------------------------
@@ -503,7 +503,7 @@ def test_bad_and_foreign_captions(root: pathlib.Path, train: Fields) -> None:
     refs, found = list_all(source)
     assert [reject.detail for reject in found.rejects if "caption is 5, expected a text" in reject.detail]
     assert {ref.columns[0]: ref.columns[1] for ref in refs}[str(last["id"]).encode()] == (b"A dog.",)
-    assert found.passed_over["caption_of_unknown_image"] == 1
+    assert found.skipped["caption_of_unknown_image"] == 1
     with pytest.raises(errors.ConfigError, match=r"source.coco.captions.train: .* cannot be read"):
         make_source(root, has_objects=False, captions=(("train", "/none.json"),)).check()
 

@@ -43,7 +43,7 @@ def test_saved_listing_gives_the_dataset_of_the_folder(images: pathlib.Path, tmp
     one, two = (catalog_lib.load_catalog(str(tmp_path / name)) for name in ("one", "two"))
     assert (one.fingerprint, one.splits, one.counts) == (two.fingerprint, two.splits, two.counts)
     assert one.counts.rejected == {"not_found": 1}
-    assert one.counts.passed_over == {"non_image": 1}
+    assert one.counts.skipped == {"non_image": 1}
     assert datasets.shard_digests(tmp_path / "one") == datasets.shard_digests(tmp_path / "two")
     assert datasets.rejects(tmp_path / "one") == datasets.rejects(tmp_path / "two")
 

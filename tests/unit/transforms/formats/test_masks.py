@@ -30,17 +30,17 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 def listed(root: pathlib.Path, rule: Masks = RULE) -> tuple[list[ImageRef], list[Reject], dict[str, int]]:
     found = list(files.FilesSource(str(root), masks=rule).list_all())
     refs = [ref for each in found if each.num_refs for ref in elements.unpack_refs(each.packed_refs)]
-    passed_over: dict[str, int] = {}
+    skipped: dict[str, int] = {}
     for each in found:
-        for kind, count in each.passed_over.items():
-            passed_over[kind] = passed_over.get(kind, 0) + count
+        for kind, count in each.skipped.items():
+            skipped[kind] = skipped.get(kind, 0) + count
         assert not each.problems
-    return sorted(refs), [reject for each in found for reject in each.rejects], passed_over
+    return sorted(refs), [reject for each in found for reject in each.rejects], skipped
 
 
 def test_each_image_is_listed_with_its_mask_and_split(root: pathlib.Path) -> None:
     (root / "readme.txt").write_text("x")
-    refs, rejects, passed_over = listed(root)
+    refs, rejects, skipped = listed(root)
     expected = []
     for split in ("train", "val"):
         mask = root / "masks" / split / "a b.png"
@@ -56,7 +56,7 @@ def test_each_image_is_listed_with_its_mask_and_split(root: pathlib.Path) -> Non
             )
         )
     assert (refs, rejects) == (expected, [])
-    assert passed_over == {"mask": 2, "not_included": 1}
+    assert skipped == {"mask": 2, "not_included": 1}
     assert refs[0].num_bytes == len(PICTURE) + len(MASK)
 
 
@@ -72,15 +72,15 @@ def test_masks_are_looked_up_for_every_part_of_a_long_listing(
     assert all(ref.mask and ref.mask.uri == ref.uri.replace("images", "masks").replace("jpg", "png") for ref in refs)
 
 
-def test_missing_mask_is_a_reject_or_passed_over(root: pathlib.Path) -> None:
+def test_missing_mask_is_a_reject_or_skipped(root: pathlib.Path) -> None:
     (root / "masks/val/a b.png").unlink()
     refs, rejects, _ = listed(root)
     assert [ref.split for ref in refs] == ["train"]
     detail = "there is no mask 'masks/val/a b.png'; add it, or change source.masks"
     uri = str(root / "images/val/a b.jpg")
     assert rejects == [Reject("images/val/a b.jpg", uri, "list", Reason.NOT_FOUND, detail)]
-    refs, rejects, passed_over = listed(root, Masks(RULE.image, RULE.mask, "pass_over"))
-    assert (len(refs), rejects, passed_over) == (1, [], {"mask": 1, "image_without_mask": 1})
+    refs, rejects, skipped = listed(root, Masks(RULE.image, RULE.mask, "skip"))
+    assert (len(refs), rejects, skipped) == (1, [], {"mask": 1, "image_without_mask": 1})
 
 
 def test_mask_that_is_a_folder_a_loop_or_outside_is_a_reject(root: pathlib.Path) -> None:

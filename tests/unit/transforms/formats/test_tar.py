@@ -56,7 +56,7 @@ def test_members_with_one_stem_are_one_image_with_its_cells(tmp_path: pathlib.Pa
         ),
     )
     found = list_tar(tmp_path, fields=fields)
-    assert (found.rejects, found.problems, found.passed_over) == ([], [], {})
+    assert (found.rejects, found.problems, found.skipped) == ([], [], {})
     first, *others = found.refs
     assert (first.key, first.label, first.split, first.group) == ("a.tar/0", "7", "", "./0")
     assert first.columns == (b"t", b"none", -1, (), b"a.tar")
@@ -141,7 +141,7 @@ def test_other_members_are_counted(tmp_path: pathlib.Path) -> None:
     (tmp_path / "notes.md").write_text("other")
     found = list_tar(tmp_path)
     assert [ref.key for ref in found.refs] == ["x.tar/a"]
-    assert found.rejects == [] and found.passed_over == {
+    assert found.rejects == [] and found.skipped == {
         "directory": 1,
         "special_file": 1,
         "hidden": 2,

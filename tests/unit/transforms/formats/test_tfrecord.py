@@ -86,7 +86,7 @@ def test_records_are_byte_ranges_with_their_features(tmp_path: pathlib.Path, com
         ),
     )
     found = list_records(tmp_path / "in", fields=fields)
-    assert (found.rejects, found.problems, found.passed_over) == ([], [], {"other_file": 2})
+    assert (found.rejects, found.problems, found.skipped) == ([], [], {"other_file": 2})
     numbers = [*range(4), *range(5, 9), *range(9, 13)]
     for position, (number, ref) in enumerate(zip(numbers, found.refs, strict=True)):
         assert (ref.position, ref.label, ref.split) == (
@@ -226,7 +226,7 @@ def test_files_are_recognized_by_their_content(tmp_path: pathlib.Path) -> None:
     found = list_records(tmp_path)
     names = ["a.records", "b.record", "c.TFREC", "d.bin", "deep/e", "f", "train"]
     assert ([ref.key for ref in found.refs], found.problems) == ([f"{name}/0" for name in names], [])
-    assert found.passed_over == {"other_file": 2}
+    assert found.skipped == {"other_file": 2}
 
 
 def recorded(index: int, **changes: Any) -> bytes:

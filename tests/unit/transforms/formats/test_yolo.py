@@ -238,7 +238,7 @@ def test_folders_of_no_split_are_found(tmp_path: pathlib.Path) -> None:
     source = open_source.make_source(config_lib.parse_config(fields, "test"))
     assert isinstance(source, annotated_files.AnnotatedFilesSource)
     assert source.unread == ("test", "images/extra")
-    assert {"image_outside_splits": 2} in [dict(found.passed_over) for found in source.list_all()]
+    assert {"image_outside_splits": 2} in [dict(found.skipped) for found in source.list_all()]
 
 
 # --- label files -----------------------------------------------------------------------------------------------------

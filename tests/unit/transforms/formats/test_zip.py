@@ -50,7 +50,7 @@ def test_members_are_images_by_their_paths(tmp_path: pathlib.Path, method: int) 
     path = write(tmp_path / "a.zip", [*others, *images.items(), ("inner.zip", b"x")], method)
     found = list_zip(path)
     assert (found.rejects, found.problems) == ([], [])
-    assert found.passed_over == {"archive_in_archive": 1, "hidden": 2, "non_image": 1}
+    assert found.skipped == {"archive_in_archive": 1, "hidden": 2, "non_image": 1}
     assert [ref.key for ref in found.refs] == [*images]
     assert [ref.size for ref in found.refs] == [*map(len, images.values())]
     assert found.refs[0].uri == f"{path}!/train/cat/0.jpg"
@@ -61,7 +61,7 @@ def test_only_a_folder_of_the_archive_and_globs(tmp_path: pathlib.Path) -> None:
     path = write(tmp_path / "a.zip", [("x/train/cat/a.jpg", JPEG), ("x/train/b.png", JPEG), ("y/c.jpg", JPEG)])
     assert [ref.key for ref in list_zip(path, inside="x/train").refs] == ["cat/a.jpg", "b.png"]
     found = list_zip(path, include=("**/cat/*",))
-    assert ([ref.key for ref in found.refs], found.passed_over) == (["x/train/cat/a.jpg"], {"not_included": 2})
+    assert ([ref.key for ref in found.refs], found.skipped) == (["x/train/cat/a.jpg"], {"not_included": 2})
 
 
 def test_archives_of_a_folder_are_folders_of_their_names(tmp_path: pathlib.Path) -> None:
@@ -71,7 +71,7 @@ def test_archives_of_a_folder_are_folders_of_their_names(tmp_path: pathlib.Path)
     (tmp_path / "a.jpg").write_bytes(JPEG)
     found = tars.list_all(zip_format.ZipSource(str(tmp_path)))
     assert [ref.key for ref in found.refs] == ["more/x/a.jpg", "test/a.jpg", "test/b.jpg", "train/cat/a.jpg"]
-    assert (found.passed_over, found.problems) == ({"other_file": 1}, [])
+    assert (found.skipped, found.problems) == ({"other_file": 1}, [])
     assert fetch(found.refs) == [JPEG] * 4
 
 
@@ -173,11 +173,11 @@ def test_last_member_of_a_name_counts(tmp_path: pathlib.Path) -> None:
     assert fetch(found.refs) == [JPEG, JPEG]
 
 
-def test_links_are_passed_over(tmp_path: pathlib.Path) -> None:
+def test_links_are_skipped(tmp_path: pathlib.Path) -> None:
     link = zipfile.ZipInfo("a.jpg")
     link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
     found = list_zip(write(tmp_path / "a.zip", [(link, b"../../secret.jpg")]))
-    assert (found.refs, found.passed_over) == ([], {"special_file": 1})
+    assert (found.refs, found.skipped) == ([], {"special_file": 1})
 
 
 def patch_directory(path: pathlib.Path, offset: int, value: bytes) -> None:

@@ -35,7 +35,7 @@ def test_files_of_any_name_are_found_in_the_order_of_their_numbers(tmp_path: pat
     found = find_shards.find_shards(str(tmp_path))
     names = {split: [shard.name for shard in shards] for split, shards in found.splits.items()}
     assert names == {"train": ["train_9", "train_10"], "test": ["test"], "val": ["deep/val/x.dat"]}
-    assert (found.compression, found.passed_over) == ("none", {"other_file": 2})
+    assert (found.compression, found.skipped) == ("none", {"other_file": 2})
 
 
 def test_gzip_is_found_by_its_content(tmp_path: pathlib.Path) -> None:
@@ -59,7 +59,7 @@ def test_empty_files_named_like_shards_count(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ((), r"there is no TFRecord file in .* \(passed over: nothing\)"),
+        ((), r"there is no TFRecord file in .* \(skipped: nothing\)"),
         (("a-00000-of-00003", "a-00002-of-00003"), r"1 file of the 3 of a\*.*is missing: 00001; .*--partial"),
         (
             ("a-00000-of-00001", "a-00000-of-00002", "a-00001-of-00002"),

@@ -55,7 +55,7 @@ def test_plan_to_write_says_all_that_will_be() -> None:
             labels=("cat", "dog"),
             listed=1153,
             rejected={"no_label": 1},
-            passed_over={"hidden": 2},
+            skipped={"hidden": 2},
         )
 
 
@@ -151,8 +151,8 @@ def repeated(*keys: RepeatedKey, num_duplicates: int = 1) -> summaries.Ranking:
 
 def test_input_without_an_image_is_refused_with_the_reason() -> None:
     masks = {"features": features.resolve_features({}, None, {}, given=("segmentation",))}
-    start, end = "the input holds no image (passed over: ", "check --input and source.include"
-    for passed_over, fields, message in [
+    start, end = "the input holds no image (skipped: ", "check --input and source.include"
+    for skipped, fields, message in [
         ({"hidden": 1234, "non_image": 1}, {}, f"1,234 hidden, 1 non_image); {end}"),
         ({}, {}, f"nothing at all); {end}"),
         (
@@ -167,7 +167,7 @@ def test_input_without_an_image_is_refused_with_the_reason() -> None:
             "masks below --input",
         ),
     ]:
-        assert refusal(tally=Tally(0, passed_over, ()), **fields) == (2, start + message)
+        assert refusal(tally=Tally(0, skipped, ()), **fields) == (2, start + message)
     assert refusal(tally=Tally(0, {}, ("a is closed", "b too"))) == (2, "a is closed; b too")
 
 

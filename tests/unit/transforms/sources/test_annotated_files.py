@@ -29,11 +29,11 @@ def listed(found: annotated_files.AnnotatedFilesSource) -> tuple[list[elements.I
     assert [problem for listing in listings for problem in listing.problems] == []
     refs = [ref for listing in listings for ref in elements.unpack_refs(listing.packed_refs)]
     assert len(refs) == sum(listing.num_refs for listing in listings)
-    passed_over: dict[str, int] = {}
+    skipped: dict[str, int] = {}
     for listing in listings:
-        for kind, count in listing.passed_over.items():
-            passed_over[kind] = passed_over.get(kind, 0) + count
-    return refs, [reject for listing in listings for reject in listing.rejects], passed_over
+        for kind, count in listing.skipped.items():
+            skipped[kind] = skipped.get(kind, 0) + count
+    return refs, [reject for listing in listings for reject in listing.rejects], skipped
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_folder_gives_each_image_with_its_file_and_counts_images_without(tmp_pat
     detection_sets.write_yolo(tmp_path, {"images/train": 3, "images/val": 2})
     (tmp_path / "images" / "train" / "notes.md").write_text("x")
     found = source(tmp_path, annotated_files.Part("train", "images/train"), annotated_files.Part("val", "images/val"))
-    refs, rejects, passed_over = listed(found)
+    refs, rejects, skipped = listed(found)
     assert rejects == []
     by_key = {ref.key: ref for ref in refs}
     assert sorted(by_key) == [f"images/train/{i}.jpg" for i in range(3)] + [f"images/val/{i}.jpg" for i in (3, 4)]
@@ -65,21 +65,21 @@ def test_folder_gives_each_image_with_its_file_and_counts_images_without(tmp_pat
         str(label), label.stat().st_size, label.stat().st_mtime_ns
     )
     assert by_key["images/train/0.jpg"].mask is None
-    assert passed_over == {annotated_files.MISSING: 2, files.NOT_INCLUDED: 1}
+    assert skipped == {annotated_files.MISSING: 2, files.NOT_INCLUDED: 1}
 
 
 @pytest.mark.parametrize(
     ("missing", "num_refs", "num_rejects", "kind"),
-    [("keep", 2, 0, annotated_files.MISSING), ("pass_over", 1, 0, annotated_files.WITHOUT), ("reject", 1, 1, None)],
+    [("keep", 2, 0, annotated_files.MISSING), ("skip", 1, 0, annotated_files.WITHOUT), ("reject", 1, 1, None)],
 )
-def test_image_without_annotations_is_kept_passed_over_or_rejected(
+def test_image_without_annotations_is_kept_skipped_or_rejected(
     tmp_path: pathlib.Path, missing: str, num_refs: int, num_rejects: int, kind: str | None
 ) -> None:
     detection_sets.write_yolo(tmp_path, {"images": 2})
     rule = RULE.__class__(".txt", "images", "labels", missing)  # type: ignore[arg-type]
-    refs, rejects, passed_over = listed(source(tmp_path, annotated_files.Part("train", "images"), rule=rule))
+    refs, rejects, skipped = listed(source(tmp_path, annotated_files.Part("train", "images"), rule=rule))
     assert (len(refs), len(rejects)) == (num_refs, num_rejects)
-    assert passed_over == ({kind: 1} if kind else {})
+    assert skipped == ({kind: 1} if kind else {})
     if rejects:
         assert rejects[0].reason is elements.Reason.NOT_FOUND
         assert "there are no annotations" in rejects[0].detail
@@ -88,9 +88,9 @@ def test_image_without_annotations_is_kept_passed_over_or_rejected(
 def test_annotations_beside_the_images_are_counted_and_not_opened(tmp_path: pathlib.Path) -> None:
     detection_sets.write_yolo(tmp_path, {"": 3})
     (tmp_path / "classes.txt").write_text("cat")
-    refs, _, passed_over = listed(source(tmp_path, annotated_files.Part("train", "")))
+    refs, _, skipped = listed(source(tmp_path, annotated_files.Part("train", "")))
     assert sorted(ref.key for ref in refs) == ["0.jpg", "1.jpg", "2.jpg"]
-    assert passed_over == {annotated_files.ANNOTATIONS: 3, annotated_files.MISSING: 1}
+    assert skipped == {annotated_files.ANNOTATIONS: 3, annotated_files.MISSING: 1}
 
 
 def test_list_gives_its_images_and_rejects_what_is_not_there(tmp_path: pathlib.Path) -> None:
@@ -98,7 +98,7 @@ def test_list_gives_its_images_and_rejects_what_is_not_there(tmp_path: pathlib.P
     lines = ["./images/all/1.jpg", "", "images/all/2.jpg", f"{tmp_path}/images/all/0.jpg", "images/all/9.jpg"]
     lines += ["../x.jpg", "/elsewhere/x.jpg", "images/all"]
     (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
-    refs, rejects, passed_over = listed(source(tmp_path, annotated_files.Part("train", "train.txt", is_list=True)))
+    refs, rejects, skipped = listed(source(tmp_path, annotated_files.Part("train", "train.txt", is_list=True)))
     assert [(ref.key, ref.position) for ref in refs] == [
         ("images/all/1.jpg", 0),
         ("images/all/2.jpg", 2),
@@ -111,7 +111,7 @@ def test_list_gives_its_images_and_rejects_what_is_not_there(tmp_path: pathlib.P
         "unreadable": "line 8",
     }
     assert len(rejects) == 4
-    assert passed_over == {annotated_files.MISSING: 1}
+    assert skipped == {annotated_files.MISSING: 1}
 
 
 def test_line_too_long_for_a_path_is_a_problem(tmp_path: pathlib.Path) -> None:
@@ -191,7 +191,7 @@ def test_annotations_of_two_images_by_their_names_are_a_problem(
     assert (len(refs), rejects) == (7, [])
 
 
-@pytest.mark.parametrize("missing", ["keep", "pass_over", "reject"])
+@pytest.mark.parametrize("missing", ["keep", "skip", "reject"])
 def test_broken_link_in_place_of_annotations_rejects_the_image(tmp_path: pathlib.Path, missing: str) -> None:
     detection_sets.write_yolo(tmp_path, {"images/train": 3})
     label = tmp_path / "labels" / "train" / "1.txt"

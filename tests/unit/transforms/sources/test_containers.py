@@ -19,7 +19,7 @@ from tests import tars
 
 @dataclasses.dataclass(frozen=True)
 class LineSource(containers.ContainerSource):
-    """A source of text files: each line is an image, a reject (!), a problem (?) or passed over (#)."""
+    """A source of text files: each line is an image, a reject (!), a problem (?) or skipped (#)."""
 
     NOUN = "line file"
     FILE_NAME = re.compile(r".+\.lines")
@@ -54,7 +54,7 @@ def test_images_are_numbered_over_all_files_in_the_order_of_their_paths(tmp_path
     found = tars.list_all(LineSource(str(tmp_path)))
     assert [(ref.key, ref.position) for ref in found.refs] == [("a1", 0), ("a2", 1), ("b1", 2), ("b3", 4)]
     assert [reject.key for reject in found.rejects] == ["!b2"]
-    assert (found.passed_over, found.problems) == ({"comment": 1, "other_file": 1}, [])
+    assert (found.skipped, found.problems) == ({"comment": 1, "other_file": 1}, [])
 
 
 def test_problems_of_a_file_do_not_hide_the_other_files(tmp_path: pathlib.Path) -> None:
@@ -72,7 +72,7 @@ def test_problems_of_a_file_do_not_hide_the_other_files(tmp_path: pathlib.Path) 
 def test_folder_without_such_files_is_a_problem_that_says_what_was_there(tmp_path: pathlib.Path) -> None:
     (tmp_path / "other.txt").write_text("c1")
     assert tars.list_all(LineSource(str(tmp_path))).problems == [
-        f"there is no line file in '{tmp_path}', a file whose name ends in .lines (passed over: 1 other_file); "
+        f"there is no line file in '{tmp_path}', a file whose name ends in .lines (skipped: 1 other_file); "
         "check --input and source.include"
     ]
 
@@ -101,7 +101,7 @@ def test_include_leaves_other_files_out(tmp_path: pathlib.Path) -> None:
     write(tmp_path, a="a1", b="b1")
     found = tars.list_all(LineSource(str(tmp_path), ("a*",)))
     assert [ref.key for ref in found.refs] == ["a1"]
-    assert found.passed_over == {files.NOT_INCLUDED: 1}
+    assert found.skipped == {files.NOT_INCLUDED: 1}
 
 
 @pytest.mark.parametrize(

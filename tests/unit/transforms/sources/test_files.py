@@ -28,14 +28,14 @@ class Found(NamedTuple):
 
     refs: dict[str, elements.ImageRef]
     rejects: dict[str, elements.Reject]
-    passed_over: dict[str, int]
+    skipped: dict[str, int]
     problems: list[str]
 
 
 def gather(source: FilesSource, recursive: bool = True) -> Found:
     refs: list[elements.ImageRef] = []
     rejects: list[elements.Reject] = []
-    passed_over: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     problems: list[str] = []
     waiting = [source.start()]
     while waiting:
@@ -46,10 +46,10 @@ def gather(source: FilesSource, recursive: bool = True) -> Found:
                 continue
             refs += elements.unpack_refs(found.packed_refs) if found.num_refs else []
             rejects += found.rejects
-            passed_over.update(found.passed_over)
+            skipped.update(found.skipped)
             problems += found.problems
     assert len(refs) == len({ref.key for ref in refs})
-    return Found({ref.key: ref for ref in refs}, {r.key: r for r in rejects}, dict(passed_over), sorted(problems))
+    return Found({ref.key: ref for ref in refs}, {r.key: r for r in rejects}, dict(skipped), sorted(problems))
 
 
 def write(root: pathlib.Path, *paths: str, data: bytes = JPEG) -> None:
@@ -104,17 +104,17 @@ def test_image_of_any_name_is_found_and_readable(root: pathlib.Path, name: str |
     for key, ref in found.refs.items():
         assert storage.storage_of(ref.uri).read(ref.uri) == JPEG
         assert os.path.relpath(ref.uri, root) == key
-    assert (found.rejects, found.passed_over, found.problems) == ({}, {}, [])
+    assert (found.rejects, found.skipped, found.problems) == ({}, {}, [])
 
 
-def test_other_files_are_passed_over_and_counted(root: pathlib.Path) -> None:
+def test_other_files_are_skipped_and_counted(root: pathlib.Path) -> None:
     write(root, "notes.txt", "labels", data=b"some text")
     write(root, "empty", data=b"")
     write(root, ".hidden.jpg", ".thumbnails/1.jpg", ".thumbnails/2.jpg", "a/.DS_Store")
     write(root, "1.jpg")
     found = gather(FilesSource(str(root)))
     assert list(found.refs) == ["1.jpg"]
-    assert found.passed_over == {"non_image": 3, "hidden": 3}  # a hidden folder counts once, unseen
+    assert found.skipped == {"non_image": 3, "hidden": 3}  # a hidden folder counts once, unseen
     assert (found.rejects, found.problems) == ({}, [])
 
 
@@ -145,17 +145,17 @@ def test_pictures_of_formats_that_are_not_read_are_counted_by_extension(tmp_path
     write(tmp_path, "a.TGA", "b.tga", "c.dcm", "tga", "d.txt", data=b"no signature")
     write(tmp_path, "e.tga")  # a JPEG under another name
     found = gather(FilesSource(str(tmp_path)))
-    assert found.passed_over == {"unread_tga": 2, "unread_dcm": 1, "non_image": 2}
+    assert found.skipped == {"unread_tga": 2, "unread_dcm": 1, "non_image": 2}
     assert list(found.refs) == ["e.tga"]
 
 
-def test_pipes_and_sockets_are_passed_over_unopened(root: pathlib.Path) -> None:
+def test_pipes_and_sockets_are_skipped_unopened(root: pathlib.Path) -> None:
     os.mkfifo(root / "pipe.jpg")
     os.mkfifo(root / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(root / "socket"))
     found = gather(FilesSource(str(root)))
-    assert (found.refs, found.rejects, found.passed_over) == ({}, {}, {"special_file": 3})
+    assert (found.refs, found.rejects, found.skipped) == ({}, {}, {"special_file": 3})
 
 
 # Links
@@ -169,7 +169,7 @@ def test_links_to_files_and_folders_are_followed(root: pathlib.Path) -> None:
     found = gather(FilesSource(str(root)))
     assert sorted(found.refs) == ["again/1.jpg", "folder/1.jpg", "link.jpg"]
     assert found.refs["link.jpg"].size == len(JPEG)
-    assert found.passed_over == {}
+    assert found.skipped == {}
 
 
 def test_loops_of_links_end(root: pathlib.Path) -> None:
@@ -181,7 +181,7 @@ def test_loops_of_links_end(root: pathlib.Path) -> None:
     for recursive in (True, False):
         found = gather(FilesSource(str(root)), recursive)
         assert sorted(found.refs) == ["a/1.jpg", "a/to-b/2.jpg", "b/2.jpg", "b/to-a/1.jpg"]
-        assert found.passed_over == {"link_loop": 6}
+        assert found.skipped == {"link_loop": 6}
         assert (found.rejects, found.problems) == ({}, [])
 
 
@@ -195,7 +195,7 @@ def test_broken_link_with_the_extension_of_an_image_is_rejected(root: pathlib.Pa
         name: elements.Reject(name, f"{root}/{name}", "list", elements.Reason.NOT_FOUND, detail)
         for name in ("gone.jpg", "loop.png")
     }
-    assert (found.refs, found.passed_over) == ({}, {"special_file": 1})
+    assert (found.refs, found.skipped) == ({}, {"special_file": 1})
 
 
 # Folders that cannot be listed
@@ -283,7 +283,7 @@ def test_unreadable_file_without_the_extension_of_an_image_is_rejected(
 
     monkeypatch.setattr(storage.LocalStorage, "read", refuse)
     found = gather(FilesSource(str(root)), recursive)
-    assert (sorted(found.refs), found.passed_over) == (["named.jpg", "readable"], {})
+    assert (sorted(found.refs), found.skipped) == (["named.jpg", "readable"], {})
     key = "below/unnamed"
     assert found.rejects == {key: elements.Reject(key, f"{root}/{key}", "list", reason, detail)}
 
@@ -351,13 +351,13 @@ def test_include_lists_what_its_globs_match(
     found = gather(FilesSource(str(root), include), recursive)
     assert sorted(found.refs) == sorted(expected)
     left = len(TREE) - len(expected)
-    assert found.passed_over == ({"not_included": left} if left else {})
+    assert found.skipped == ({"not_included": left} if left else {})
 
 
 def test_include_leaves_out_broken_links(root: pathlib.Path) -> None:
     (root / "gone.jpg").symlink_to("nothing")
     found = gather(FilesSource(str(root), ("*.png",)))
-    assert (found.rejects, found.passed_over) == ({}, {"not_included": 1})
+    assert (found.rejects, found.skipped) == ({}, {"not_included": 1})
 
 
 @pytest.mark.parametrize("glob", ["a**", "x/**.jpg"])
@@ -381,7 +381,7 @@ def test_output_folder_below_the_root_is_left_out(root: pathlib.Path) -> None:
     write(root, "1.jpg", "out/2.jpg", "output/3.jpg", "a/out/4.jpg")
     found = gather(FilesSource(str(root), exclude=f"{root}/out"))
     assert sorted(found.refs) == ["1.jpg", "a/out/4.jpg", "output/3.jpg"]
-    assert found.passed_over == {"output_folder": 1}
+    assert found.skipped == {"output_folder": 1}
 
 
 # One listing or many
@@ -396,7 +396,7 @@ def test_recursive_or_not_gives_the_same_set(root: pathlib.Path) -> None:
     at_once, by_folder = gather(FilesSource(str(root))), gather(FilesSource(str(root)), recursive=False)
     assert at_once == by_folder
     assert len(at_once.refs) == 17
-    assert at_once.passed_over == {"hidden": 1, "link_loop": 1, "non_image": 1}
+    assert at_once.skipped == {"hidden": 1, "link_loop": 1, "non_image": 1}
 
 
 def test_not_recursive_yields_the_folders_it_did_not_enter(root: pathlib.Path) -> None:

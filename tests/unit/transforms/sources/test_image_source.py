@@ -18,7 +18,7 @@ def test_listing_holds_all_that_was_added_and_the_builder_is_empty_after_it() ->
     survey = kept_features.FeatureSurveyor().survey
     builder.add(REF)
     builder.add(REJECT)
-    builder.passed_over["hidden"] += 2
+    builder.skipped["hidden"] += 2
     builder.problems.append("folder '/in/c' cannot be listed")
     builder.features = survey
     found = builder.take()
@@ -26,7 +26,7 @@ def test_listing_holds_all_that_was_added_and_the_builder_is_empty_after_it() ->
     assert found[1:6] == (1, (REJECT,), {"hidden": 2}, ("folder '/in/c' cannot be listed",), survey)
     assert builder.take() == image_source.ListingBuilder().take()
     assert builder.take()[1:5] == (0, (), {}, ())
-    assert found.passed_over == {"hidden": 2}  # later counts do not change it
+    assert found.skipped == {"hidden": 2}  # later counts do not change it
 
 
 def test_listing_that_leaves_the_process_has_its_references_as_bytes() -> None:

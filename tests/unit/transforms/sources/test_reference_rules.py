@@ -82,7 +82,7 @@ def list_in_pipeline(source: image_source.ImageSource, rules: ReferenceRules) ->
     tallies = found.pop("tallies")
     found["listed"] = sum(tally.listed for tally in tallies)
     found["problems"] = sorted(problem for tally in tallies for problem in tally.problems)
-    found["passed over"] = [dict(tally.passed_over) for tally in tallies if tally.passed_over]
+    found["skipped"] = [dict(tally.skipped) for tally in tallies if tally.skipped]
     lists = tallies[0].lists
     for tally in tallies[1:]:
         lists = lists.merge(tally.lists)

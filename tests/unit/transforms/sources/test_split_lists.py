@@ -91,11 +91,11 @@ def test_rules_count_what_is_left_out_and_keep_the_rest(tmp_path: pathlib.Path) 
     found = image_source.ListingBuilder()
     for key in ("1.jpg", "2.jpg", "3.jpg"):
         found.add(elements.ImageRef(key, key))
-    found.passed_over["hidden"] = 2
+    found.skipped["hidden"] = 2
     listing = rules.apply(found.take())
     assert [ref.split for ref in elements.unpack_refs(listing.packed_refs)] == ["train"]
     assert [reject.key for reject in listing.rejects] == ["2.jpg"]
-    assert listing.passed_over == {"hidden": 2, "not_in_lists": 1}
+    assert listing.skipped == {"hidden": 2, "not_in_lists": 1}
     (tmp_path / "test.txt").write_bytes(b"\xff\xfe\n")
     broken = rules.apply(listing)
     assert len(broken.problems) == 0  # the lists are read once in a process

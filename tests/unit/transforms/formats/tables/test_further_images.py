@@ -89,4 +89,4 @@ def test_further_images_are_named_by_the_table_also_where_the_row_is_a_reject(ro
         str(root / "pairs.csv"), "csv", image="before", further=("after",), keys_below=str(root)
     )
     found = spread_rows.list_both_ways(table_per_folder.TablePerFolderSource((table,), str(root)))
-    assert sum(each.passed_over.get(table_per_folder.UNNAMED, 0) for each in found) == 2  # b/3.jpg and b/3.png
+    assert sum(each.skipped.get(table_per_folder.UNNAMED, 0) for each in found) == 2  # b/3.jpg and b/3.png

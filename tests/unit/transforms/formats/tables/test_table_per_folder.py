@@ -188,7 +188,7 @@ def test_table_deleted_before_it_is_read_is_a_problem(tmp_path: pathlib.Path) ->
 def count_unnamed(source: table_per_folder.TablePerFolderSource) -> dict[str, int]:
     counts: dict[str, int] = {}
     for found in spread_rows.list_both_ways(source):
-        for kind, count in found.passed_over.items():
+        for kind, count in found.skipped.items():
             counts[kind] = counts.get(kind, 0) + count
     return counts
 

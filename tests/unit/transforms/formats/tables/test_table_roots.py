@@ -29,13 +29,13 @@ def open_table(uri: object, *overrides: str, output: str = "/tmp/no_output") -> 
 
 
 def read(source: image_source.ImageSource) -> tuple[dict[str, str], dict[str, tuple[Reason, str]], dict[str, int]]:
-    """Returns the address of each image by key, the rejects, and the counts of what was passed over."""
+    """Returns the address of each image by key, the rejects, and the counts of what was skipped."""
     assert source.spreads == "rows"
     found = spread_rows.list_both_ways(source)
     assert not [problem for each in found for problem in each.problems]
     refs = {ref.key: ref.uri for each in found for ref in elements.unpack_refs(each.packed_refs)}
     rejects = {reject.key: (reject.reason, reject.detail) for each in found for reject in each.rejects}
-    return refs, rejects, {name: count for each in found for name, count in each.passed_over.items()}
+    return refs, rejects, {name: count for each in found for name, count in each.skipped.items()}
 
 
 @pytest.mark.parametrize("root", ["images", "./images/", "../data/images", "absolute"])
@@ -45,10 +45,10 @@ def test_paths_and_keys_are_relative_to_the_root(tmp_path: pathlib.Path, root: s
     (data / "t.csv").write_text("image\na.jpg\nb/c.jpg\n")
     given = str(data / "images") if root == "absolute" else root
     for how in ([data / "t.csv"], [data, "source.manifest.path=t.csv"]):
-        refs, rejects, passed_over = read(open_table(*how, f"source.manifest.root={given}"))
+        refs, rejects, skipped = read(open_table(*how, f"source.manifest.root={given}"))
         start = "images/" if len(how) == 2 else ""  # keys are relative to the input if it is a folder
         assert refs == {f"{start}{name}": str(data / "images" / name) for name in ("a.jpg", "b/c.jpg")}
-        assert (rejects, passed_over) == ({}, {"not_in_table": 1})
+        assert (rejects, skipped) == ({}, {"not_in_table": 1})
 
 
 def test_path_that_leaves_the_root_is_a_reject_that_names_it(tmp_path: pathlib.Path) -> None:
@@ -137,7 +137,7 @@ def test_tables_of_one_folder_list_it_once(tmp_path: pathlib.Path, monkeypatch: 
     found = list(open_table(tmp_path, manifest).list_all())
     keys = [ref.key for each in found for ref in elements.unpack_refs(each.packed_refs)]
     assert (keys, listed) == (["images/1.jpg", "images/2.jpg"], [str(tmp_path / "images")])
-    assert sum(each.passed_over.get("not_in_table", 0) for each in found) == 1
+    assert sum(each.skipped.get("not_in_table", 0) for each in found) == 1
 
 
 def test_several_tables_of_a_folder_elsewhere_have_keys_relative_to_it(tmp_path: pathlib.Path) -> None:
@@ -145,8 +145,8 @@ def test_several_tables_of_a_folder_elsewhere_have_keys_relative_to_it(tmp_path:
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables/train.csv").write_text("image\n1.jpg\n")
     (tmp_path / "tables/valid.csv").write_text("image\n2.jpg\n")
-    refs, _, passed_over = read(open_table(tmp_path / "tables", "source.manifest={path: '*.csv', root: ../images}"))
-    assert (list(refs), passed_over) == (["1.jpg", "2.jpg"], {"not_in_table": 1})
+    refs, _, skipped = read(open_table(tmp_path / "tables", "source.manifest={path: '*.csv', root: ../images}"))
+    assert (list(refs), skipped) == (["1.jpg", "2.jpg"], {"not_in_table": 1})
 
 
 def test_root_and_template_on_a_network() -> None:
@@ -155,10 +155,10 @@ def test_root_and_template_on_a_network() -> None:
         store.write_whole(f"{base}/data/images/{number:03}.{'jpg' if number % 2 else 'png'}", JPEG)
     store.write_whole(f"{base}/data/tables/t.csv", b"id\n" + b"".join(b"%03d\n" % number for number in range(55)))
     found = open_table(f"{base}/data/tables/t.csv", "source.manifest={root: ../images, image: '{id}.*'}")
-    refs, rejects, passed_over = read(found)
+    refs, rejects, skipped = read(found)
     wanted = [("000.png", f"{base}/data/images/000.png"), ("001.jpg", f"{base}/data/images/001.jpg")]
     assert list(refs.items())[:2] == wanted
-    assert (len(refs), rejects, passed_over) == (55, {}, {"not_in_table": 5})
+    assert (len(refs), rejects, skipped) == (55, {}, {"not_in_table": 5})
     source = open_table(f"{base}/data/tables/t.csv", "source.manifest={image: '{id}.*'}")
     assert "set source.manifest.root: ../images" in source.advise(Reason.NOT_FOUND)
     store.remove_tree(base)
