@@ -159,9 +159,13 @@ def _stopped_by_signals() -> Iterator[None]:
         replaced = {each: handler for each, handler in before.items() if handler in default}
     for each in replaced:
         signal.signal(each, stop)
+    tell_of_threads = threading.excepthook
+    # Where a signal ends a call of gRPC, gRPC's own thread may fail for it.
+    threading.excepthook = lambda failed: None if interrupts.came else tell_of_threads(failed)
     try:
         yield
     finally:
+        threading.excepthook = tell_of_threads
         for each, handler in replaced.items():
             signal.signal(each, handler)
         interrupts.came.clear()

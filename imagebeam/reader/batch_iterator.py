@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
 import os
+import queue
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -116,6 +121,30 @@ class BatchIterator(Iterator[Any]):
         self._num_batches = 0  # since the schedule began
 
 
+# TensorFlow's iterators by the number of the NumpyIterator that uses each, and those that nobody uses any more. To free
+# one waits for its running calls, which take locks; and the garbage collector frees on any thread, which may hold one
+# of these. So they are freed on a thread of their own.
+_used: dict[int, Iterator[Any]] = {}
+_unused: queue.SimpleQueue[Iterator[Any]] = queue.SimpleQueue()  # `put` may be called by the garbage collector
+_NUMBERS = itertools.count()
+atexit.register(_used.clear)
+
+
+def _stop_using(number: int) -> None:
+    if number in _used:
+        _unused.put(_used.pop(number))
+
+
+@functools.cache
+def _start_freeing() -> None:
+    threading.Thread(target=_free_unused, name="imagebeam-free", daemon=True).start()
+
+
+def _free_unused() -> None:
+    while True:
+        _unused.get()
+
+
 class NumpyIterator(Iterator[Any]):
     """The elements of a dataset as NumPy arrays. Raises errors of imagebeam themselves, not TensorFlow's wrappers.
 
@@ -124,26 +153,21 @@ class NumpyIterator(Iterator[Any]):
 
     def __init__(self, dataset: tf.data.Dataset):
         self._tf = import_tensorflow()
+        _start_freeing()
+        self._number = next(_NUMBERS)
+        weakref.finalize(self, _stop_using, self._number).atexit = False
         ragged = self._tf.RaggedTensorSpec
         if any(isinstance(spec, ragged) for spec in self._tf.nest.flatten(dataset.element_spec)):
-            parts = dataset.map(self._split_ragged, num_parallel_calls=1)
-            self._elements: Iterator[Any] = map(_join_ragged, parts.as_numpy_iterator())
+            parts = dataset.map(_split_ragged, num_parallel_calls=1)
+            _used[self._number] = map(_join_ragged, parts.as_numpy_iterator())
         else:
-            self._elements = dataset.as_numpy_iterator()
+            _used[self._number] = dataset.as_numpy_iterator()
 
     def __next__(self) -> Any:
         try:
-            return next(self._elements)
+            return next(_used[self._number])
         except self._tf.errors.OpError as e:
-            raise translate(e) from e
-
-    def _split_ragged(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Replaces each RaggedTensor by its values and row splits, which TensorFlow converts to NumPy arrays."""
-        ragged = self._tf.RaggedTensor
-        return {
-            name: (value.values, value.row_splits) if isinstance(value, ragged) else value
-            for name, value in batch.items()
-        }
+            raise translate(e) from e.with_traceback(None)  # whose frames hold the iterator
 
 
 def translate(error: Exception) -> Exception:
@@ -153,6 +177,14 @@ def translate(error: Exception) -> Exception:
         if found:
             return kind(text.splitlines()[0])
     return error
+
+
+def _split_ragged(batch: dict[str, Any]) -> dict[str, Any]:
+    """Replaces each RaggedTensor by its values and row splits, which TensorFlow converts to NumPy arrays."""
+    ragged = import_tensorflow().RaggedTensor
+    return {
+        name: (value.values, value.row_splits) if isinstance(value, ragged) else value for name, value in batch.items()
+    }
 
 
 def _join_ragged(batch: Mapping[str, Any]) -> dict[str, np.ndarray]:

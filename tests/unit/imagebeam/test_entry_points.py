@@ -235,7 +235,7 @@ def test_batches_are_the_same_with_entry_points(folder: pathlib.Path, monkeypatc
 def test_verify_finds_entry_points_of_another_image(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify_dataset.verify(folder, decode=True).problems == ()
     wrong = _native.find_entry_points(encode(photo(120, 80)))
-    monkeypatch.setattr(reader_decoder, "find_in", lambda encoded: wrong)
+    monkeypatch.setattr(reader_decoder, "find_entry_points_in", lambda encoded: wrong)
     problems = verify_dataset.verify(folder, decode=True).problems
     assert len(problems) == 9
     assert "points are not the entry points of this image: write the dataset again" in problems[0].detail
