@@ -18,7 +18,7 @@ from imagebeam.pipelines.config import schema
 from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.recognize import recognize_folder, seen_masks
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.sources.folder_probe import Change, Finding, Strength
+from imagebeam.transforms.sources.folder_probe import Change, Finding
 
 DEFAULT_FILE = "imagebeam.yaml"
 
@@ -102,7 +102,7 @@ def make(uri: str, preset: str | None = None, command: str = "") -> Written:
             "source: name its preset with --config, which writes it to be changed"
         )
     if chosen is None:
-        chosen = Finding(str(preset), Strength.POSSIBLE, "chosen with --config; nothing in the folder speaks for it")
+        chosen = Finding(str(preset), "chosen with --config; nothing in the folder speaks for it")
     fields = config_lib.read_fields(chosen.preset, recognize_folder.overrides_of(chosen))
     fields["source"] = {"uri": found.address(chosen), **(fields.get("source") or {})}
     fields["output"] = {"uri": _default_output(found.address(chosen)), **(fields.get("output") or {})}
@@ -146,7 +146,7 @@ def _header(found: recognize_folder.Recognition, chosen: Finding, command: str) 
     yield f"Config of imagebeam for {found.given}" + (f", written by: {command}" if command else "")
     doubt = "" if found.sure is chosen else " (not beyond doubt)"
     yield f"Preset {chosen.preset}{doubt}: {chosen.evidence}."
-    yield from (f"Note: {each}." for each in (*chosen.notes, *found.remarks))
+    yield from (f"Note: {each}." for each in (*chosen.notes, *chosen.doubts, *found.remarks))
     others = [each for each in found.candidates if each is not chosen]
     if others:
         yield "Also possible, by imagebeam init with --config:"

@@ -73,8 +73,8 @@ class ArchiveProbe(FolderProbe):
         files = dict(itertools.islice(files.items(), most))
         return Folder(path, tuple(shown[:most]), files, self._is_whole)
 
-    def _read_head(self, path: str, num_bytes: int) -> bytes:
-        if path not in self._members:
+    def _read(self, path: str, offset: int, num_bytes: int) -> bytes:
+        if path not in self._members or offset:  # a member is unpacked from its beginning
             return b""
         uri, member = self._members[path]
         if member.is_encrypted:

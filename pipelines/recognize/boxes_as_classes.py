@@ -5,7 +5,7 @@ from __future__ import annotations
 from imagebeam import errors
 from imagebeam.transforms.formats import detect_coco
 from imagebeam.transforms.formats.base_format import format_of
-from imagebeam.transforms.sources.folder_probe import Bounds, Finding, FolderProbe, Strength
+from imagebeam.transforms.sources.folder_probe import Bounds, Finding, FolderProbe
 
 _BOUNDS = Bounds(entries=1_000)  # one request for each folder; classes are more only where nothing is to be recognized
 
@@ -30,4 +30,4 @@ def _find(root: str) -> Finding | None:
     survey = FolderProbe(root, _BOUNDS)
     signs = (*(format_of(by).detect for by in ("yolo", "voc", "box_csv")), detect_coco.exports)
     found = (each for sign in signs for each in sign(survey, ""))
-    return next((each for each in found if each.strength is Strength.CERTAIN), None)
+    return next((each for each in found if not each.doubts), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam.pipelines.recognize import mask_pairs
@@ -15,7 +15,6 @@ from imagebeam.transforms.sources.folder_probe import (
     Finding,
     Folder,
     FolderProbe,
-    Strength,
     and_list,
     name_some,
     splits_in,
@@ -65,23 +64,6 @@ def find_pairs(survey: FolderProbe, at: str) -> Iterator[Finding]:
         found = _finding_of(first, evidence, "(?P<part>[^/]+)", {"split": HASH_SPLIT})
     if found is not None:
         yield found
-
-
-def shared_names(survey: FolderProbe, folder: Folder) -> tuple[str, ...]:
-    """Returns the names of the images that each folder in a folder holds, if they are all, few, and without numbers.
-
-    Folders of classes have no such names, but folders of one example each do: left.png and right.png.
-    """
-    forms = [_names_in(each) for each in survey.some(folder, folder.folders, _NUM_LOOKED)]
-    if len(forms) < 3 or any(form is None or form.keys() != (forms[0] or {}).keys() for form in forms):
-        return ()
-    names = tuple(map(_shown, forms[0] or ()))
-    return names if len(names) > 1 and not any(re.search(r"\d", name) for name in names) else ()
-
-
-def hold_masks(names: Sequence[str]) -> bool:
-    """Returns whether one of these names of files is that of a mask."""
-    return any(map(_is_mask, names))
 
 
 def _describe(root: Folder) -> str:
@@ -152,29 +134,26 @@ def _finding_of(form: _Form, folders: str, above: str, settings: Mapping[str, An
     outer = f"{above}/" if above else ""
     path = mask.replace(_HOLE, r"\g<folder>")
     is_lossy = extension.lower() in _LOSSY
-    notes = []
     doubts = [
         f"each folder has {and_list([_shown(each) for each in names])}, and one example has one {kind_of}; only "
         f"{_shown(chosen)} is used: change source.masks.{key} for another one"
-        for names, chosen, kind_of, key, is_doubtful in (
+        for names, chosen, kind_of, key, is_open in (
             ([*form.images], image, "image", "image", len(form.images) > 1 and len(named) != 1),
             ([*form.masks], mask, "mask", "mask", len(form.masks) > 1),
         )
-        if is_doubtful
+        if is_open
     ]
     if is_lossy:
-        notes.append(mask_pairs.LOSSY_MASKS)
+        doubts.append(mask_pairs.LOSSY_MASKS)
     return Finding(
         "segmentation",
-        Strength.POSSIBLE if is_lossy else Strength.CERTAIN,
         f"{folders} each hold {_shown(image)}.{kinds[0]} and {_shown(mask)}{extension}",
         {
             "source.masks.image": rf"{outer}(?P<folder>[^/]+)/{pattern}\.{kind}",
             "source.masks.mask": (rf"\g<{group}>/" if group else "") + rf"\g<folder>/{path}{extension}",
             **settings,
         },
-        (*doubts, *notes),
-        is_doubtful=bool(doubts),
+        doubts=tuple(doubts),
     )
 
 

@@ -5,29 +5,34 @@ from __future__ import annotations
 import collections
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import plural
-from imagebeam.pipelines.recognize import example_folders, mask_pairs
+from imagebeam.pipelines.recognize import contradictions
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     Change,
     Finding,
     Folder,
     FolderProbe,
-    Strength,
     and_list,
     likely_first,
     name_some,
+    split_meant,
     splits_in,
 )
 
 # Folders of these names hold parts of one data set, and are no classes where there is nothing but them.
 _PARTS = re.compile(
-    r"(?i)(images?|imgs?|jpegimages|pictures?|photos?|labels?|annotations?|masks?|segmentation\w*|targets?|gt|"
-    r"ground[_ ]?truth|imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?)"
+    r"(?i)((images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?|gt\w*|"
+    r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+|"
+    r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?)"
 )
+_ALIGNED = re.compile(
+    r"(?i)[ab]|input|output|target|list|[hl]r(_\w+)?|x\d|high|low|clean|noisy\d*|original\w*|real|mean"
+)
+NO_CLASSES = "nothing says what the images show"
 _SYNSET = re.compile(r"n\d{8}")
 _RENAMED = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"}
 _STRATIFY = Change(
@@ -52,7 +57,11 @@ def find_classes_in_splits(survey: FolderProbe, at: str) -> Iterator[Finding]:
     is_deeper = len(repeated) == len(held) and all(folder.folders for folder in repeated.values())
     if is_deeper:
         held = repeated
-    with_classes = {name: folder for name, folder in held.items() if _hold_images(survey, folder)}
+    with_classes = {
+        name: folder
+        for name, folder in held.items()
+        if _hold_images(survey, folder) and not (len(folder.folders) == 1 and _PARTS.fullmatch(folder.folders[0]))
+    }
     if "train" not in {splits[name] for name in with_classes}:
         return
     counts = {len(folder.folders) for folder in with_classes.values()}
@@ -78,12 +87,39 @@ def find_classes_in_splits(survey: FolderProbe, at: str) -> Iterator[Finding]:
         notes.append(f"{and_list(others)} has images without such folders, which are left out")
     if all(map(_SYNSET.fullmatch, classes[:20])):
         if not is_deeper:
-            yield Finding("imagenet", Strength.CERTAIN, evidence, settings, tuple(notes), is_layout=True)
+            yield Finding("imagenet", evidence, settings, tuple(notes), reads_images_alone=True)
         return
-    has_masks = any(mask_pairs.masks_below(survey, folder) for folder in with_classes.values())
-    is_certain = len(classes) > 1 and not all(map(_PARTS.fullmatch, classes)) and not has_masks
-    strength = Strength.CERTAIN if is_certain else Strength.POSSIBLE
-    yield Finding("imagefolder", strength, evidence, settings, tuple(notes), is_layout=True)
+    doubts = _doubts_on_classes(survey, [*with_classes.values()])
+    yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)
+
+
+def _are_parts(names: Sequence[str]) -> bool:
+    """Returns whether folders are parts of one data set by their names, and no classes."""
+    return all(map(_PARTS.fullmatch, names)) or (len(names) < 6 and all(map(_ALIGNED.fullmatch, names)))
+
+
+def _doubts_on_classes(survey: FolderProbe, holders: Sequence[Folder]) -> tuple[str, ...]:
+    """Returns why the folders in one folder, or in those of the splits, may be no classes."""
+    doubts = []
+    first = holders[0].folders
+    trained = {name for each in holders if split_meant(each.path) in ("train", None) for name in each.folders}
+    for each in holders:
+        if each.is_whole and (new := [name for name in each.folders if name not in trained]):
+            doubts.append(
+                f"{each.path} has folders that train does not have ({name_some(new)}): no classes, or no split"
+            )
+        parts = [name for name in each.folders if _PARTS.fullmatch(name) and survey.with_images(each.below(name))]
+        if parts or _are_parts(each.folders):
+            parts = parts or [*each.folders]
+            doubts.append(f"{name_some(parts)}: names of parts of a data set, not of classes")
+    for each in survey.some(holders[0], first):
+        if each.folders and not each.images and any(map(_PARTS.fullmatch, each.folders)):
+            doubts.append(f"{each.path} has folders for the parts of a data set ({name_some(each.folders)})")
+            break
+    if len(first) == 1:
+        doubts.append(f"{first[0]} would be the only class")
+    doubts += filter(None, (contradictions.aligned(survey, each) for each in holders))
+    return tuple(dict.fromkeys(doubts))
 
 
 def _hold_images(survey: FolderProbe, folder: Folder) -> bool:
@@ -107,7 +143,7 @@ def find_splits_in_classes(survey: FolderProbe, at: str) -> Iterator[Finding]:
         "label": {"by": "column", "column": "label"},
         "split": {"by": "column", "column": "split", "rename": splits[0]},
     }
-    yield Finding("image_folder", Strength.LIKELY, evidence, settings, is_layout=True)
+    yield Finding("image_folder", evidence, settings, reads_images_alone=True)
 
 
 def find_classes(survey: FolderProbe, at: str) -> Iterator[Finding]:
@@ -115,15 +151,15 @@ def find_classes(survey: FolderProbe, at: str) -> Iterator[Finding]:
     root = survey.look(at)
     if splits_in(root.folders) or any(True for _ in find_splits_in_classes(survey, at)):
         return
-    held = [folder for folder in survey.some(root, root.folders, 6) if survey.with_images(folder.path) is not None]
-    if not held or len(root.folders) < 2 or all(map(_PARTS.fullmatch, root.folders)):
-        return
-    if len(held) == 1 and len(root.folders) > 2:  # folders without images are no classes
+    looked = survey.some(root, root.folders, _NUM_CLASSES)
+    held = [folder for folder in looked if survey.with_images(folder.path) is not None]
+    names = [posixpath.basename(folder.path) for folder in held] if len(root.folders) <= _NUM_CLASSES else root.folders
+    if len(held) < 2 or all(map(_PARTS.fullmatch, names)):  # folders without images are no classes
         return
     if not any(folder.images for folder in held) and any(any(map(_PARTS.fullmatch, each.folders)) for each in held):
         return  # each folder is a data set with folders for its parts
-    evidence = f"{root.count(len(root.folders), 'folder')} of images ({name_some(root.folders)})"
-    notes, settings = [], {}
+    evidence = f"{root.count(len(names), 'folder')} of images ({name_some(names)})"
+    notes, settings, doubts = [], {}, _doubts_on_classes(survey, [root])
     if root.images:
         settings["source.include"] = ["*/**"]
         notes.append(f"{root.count(len(root.images), 'image')} beside the folders are left out")
@@ -132,15 +168,9 @@ def find_classes(survey: FolderProbe, at: str) -> Iterator[Finding]:
             "the images are in further folders, and the first folder is the class; for the folder of the image as the "
             "class set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
         )
-    if (shared := example_folders.shared_names(survey, root)) and not example_folders.hold_masks(shared):
-        notes.append(
-            f"each folder holds {and_list(shared)}: if it is one example and no class, write a table with a row for "
-            "each folder (docs/recipes/tables.md, Several images in one example)"
-        )
-    looked = min(6, len(root.folders))
-    is_certain = not shared and len(held) >= looked - 1 and not any(map(_PARTS.fullmatch, root.folders))
-    strength = Strength.CERTAIN if is_certain else Strength.POSSIBLE
-    yield Finding("image_folder", strength, evidence, settings, tuple(notes), (_STRATIFY,), is_layout=True)
+    yield Finding(
+        "image_folder", evidence, settings, tuple(notes), (_STRATIFY,), doubts=doubts, reads_images_alone=True
+    )
 
 
 # --- labels in the names of images -----------------------------------------------------------------------------------
@@ -153,6 +183,7 @@ _NUMBERED = re.compile(r"(?P<label>.*?[^\d_\-. ])(?P<between>[_\-. ]*)(?P<open>\
 _NO_CLASS = re.compile(
     r"(?i)^(img|image|dsc[nf]?|photo|picture|pic|p|screenshot|scan|file|page|sample)s?$|frame|mask|\d"
 )
+_NUM_CLASSES = 20  # folders that are looked into
 _NUM_INNER = 30  # folders beside those of splits that may be the only one with images
 _MANY = 10  # images that share a name before their numbers
 
@@ -175,7 +206,7 @@ def find_labels_in_names(survey: FolderProbe, at: str) -> Iterator[Finding]:
     for pattern, preset in ((_CATS_DOGS, "cats_dogs"), (_SYNSET_FILE, "imagenet_files"), (_UTKFACE, "utkface")):
         fitting = [name for name in names if pattern.match(name)]
         if len(fitting) >= 0.9 * len(names):
-            yield Finding(preset, Strength.CERTAIN, evidence, settings, is_layout=True)
+            yield Finding(preset, evidence, settings, reads_images_alone=True)
             return
     yield from _find_numbered(folder, where, settings)
 
@@ -208,12 +239,11 @@ def _find_numbered(folder: Folder, where: str, settings: Mapping[str, Any]) -> I
     label = {"by": "filename", "pattern": pattern}
     yield Finding(
         "image_folder",
-        Strength.LIKELY,
         evidence,
         {**settings, "label": label},
         ("the class is what precedes the number in the name of the file; for images without labels set label.by=none",),
         (_STRATIFY,),
-        is_layout=True,
+        reads_images_alone=True,
     )
 
 
@@ -234,16 +264,16 @@ def find_lists_of_names(survey: FolderProbe, at: str) -> Iterator[Finding]:
             if has_classes and all(each.split("/")[-2:-1] and _names(survey, images, each) for each in named.values()):
                 pattern = rf"{re.escape(name)}/(?P<label>[^/]+)/.*"
                 settings = {"source.pattern": pattern, "split.lists": paths}
-                yield Finding("food101", Strength.CERTAIN, evidence, settings)
+                yield Finding("food101", evidence, settings)
             elif not has_classes and all(_names(survey, images, each) for each in named.values()):
                 settings = {
                     "source.include": [f"{name}/*"],
                     "source.pattern": rf"{re.escape(name)}/(?P<label>.+)_\d+\.\w+",
                     "split.lists": paths,
                 }
-                is_certain = all(map(_PET.fullmatch, images.images))
-                strength = Strength.CERTAIN if is_certain else Strength.LIKELY
-                yield Finding("oxford_pets", strength, evidence, settings)
+                others = [each for each in images.images if not _PET.fullmatch(each)]
+                doubts = (f"{name_some(others)} state no class before a number",) if others else ()
+                yield Finding("oxford_pets", evidence, settings, doubts=doubts)
             return
 
 
@@ -285,7 +315,7 @@ def find_unlabelled(survey: FolderProbe, at: str) -> Iterator[Finding]:
         if set(splits) - _RENAMED:
             settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
         evidence = f"images directly in {and_list(list(splits))} ({numbers}), and nothing that names their classes"
-        yield Finding("imagefolder", Strength.POSSIBLE, evidence, settings, is_layout=True)
+        yield Finding("imagefolder", evidence, settings, doubts=(NO_CLASSES,), reads_images_alone=True)
         return
     folder = root
     if not root.images:
@@ -296,4 +326,4 @@ def find_unlabelled(survey: FolderProbe, at: str) -> Iterator[Finding]:
     where = f"directly in {folder.path}" if folder.path else "directly in the folder"
     evidence = f"{folder.count(len(folder.images), 'image')} {where}, and nothing that names their classes"
     settings = {"label": {"by": "none"}, "split": HASH_SPLIT}
-    yield Finding("image_folder", Strength.POSSIBLE, evidence, settings, is_layout=True)
+    yield Finding("image_folder", evidence, settings, doubts=(NO_CLASSES,), reads_images_alone=True)

@@ -13,7 +13,6 @@ from imagebeam.transforms.sources.folder_probe import (
     Finding,
     Folder,
     FolderProbe,
-    Strength,
     and_list,
     extension_of,
     likely_first,
@@ -24,7 +23,9 @@ from imagebeam.transforms.sources.folder_probe import (
 _SPLIT = re.compile(
     r"(?i)(?<![a-z])(training|train|validation|valid|val|dev|testing|test|evaluation|eval)(?![a-z])",
 )
-MASKS = re.compile(r"(?i).*(mask|annot|label|segment|(?<![a-z])(seg|gt)(?![a-z])|ground[_ ]?truth|trimap|matte).*")
+MASKS = re.compile(
+    r"(?i).*(mask|annot|label|segment|(?<![a-z])(seg|ann)(?![a-z])|(?<![a-z])gt|ground[_ ]?truth|trimap|matte).*"
+)
 _IMAGES = re.compile(r"(?i)(?<![a-z])(images?|imgs?|jpegimages|originals?)(?![a-z])")
 MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
 LOSSY_MASKS = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
@@ -192,7 +193,7 @@ def _finding_of(group: Sequence[_Pair], doubts: tuple[str, ...], at: str) -> Fin
         settings["split"] = HASH_SPLIT
     shown = [f"{_fill(each.mask, each.token)} for {_fill(each.image, each.token)}" for each in group]
     evidence = f"a {extension_of('x' + first.extension)} file for each image: {and_list(shown)}"
-    return Finding("segmentation", Strength.CERTAIN, evidence, settings, doubts, is_doubtful=bool(doubts))
+    return Finding("segmentation", evidence, settings, doubts=doubts)
 
 
 _MASKS_ALONE = re.compile(r"(?i)annotations?|masks?|labels?|gt|ground[_ ]?truth|segmentation\w*")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam.pipelines.recognize import example_folders, mask_pairs, seen_masks
-from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, extensions_of
+from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, MASKS, extensions_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import black_and_white
 from imagebeam.transforms.sources.folder_probe import (
@@ -19,16 +19,12 @@ from imagebeam.transforms.sources.folder_probe import (
     Finding,
     Folder,
     FolderProbe,
-    Strength,
     extension_of,
     prefix_of,
     split_places,
     splits_in,
 )
 
-_MASKS = re.compile(
-    r"(?i).*(mask|annot|label|segment|(?<![a-z])seg(?![a-z])|(?<![a-z])gt|ground_?truth|trimap|matte).*"
-)
 _SPLIT_OF_IMAGE = r"\g<split>/"
 _NUM_FOLDERS = 10  # that are looked into for the colors of classes
 
@@ -39,7 +35,7 @@ _COLOR_FILE = re.compile(
 )
 _VOID = re.compile(rb"(?i)\bvoid\b")
 _CAR = re.compile(r"[^/_]+_\d+\.jpg")
-_CAR_MASK = "_mask.gif"
+_CARVANA = (r"train/(?P<name>.*)\.jpg", r"train_masks/\g<name>_mask.gif")
 _DIGIT = re.compile(r"\d")
 _NUM_READ = 3  # masks
 
@@ -61,6 +57,9 @@ def find_masks(survey: FolderProbe, at: str) -> Iterator[Finding]:
         yield dataclasses.replace(finding, preset="camvid", settings=settings, evidence=evidence)
         return
     image, mask = (finding.settings.get(f"source.masks.{key}") for key in ("image", "mask"))
+    if (image, mask) == _CARVANA and all(map(_CAR.fullmatch, survey.look(posixpath.join(at, "train")).images)):
+        yield Finding("carvana", finding.evidence)
+        return
     masks = seen_masks.find_some(survey, Masks(image, mask), at) if image and mask else []
     heads = seen_masks.read_some(survey, masks)
     first = next(iter(heads), "")
@@ -94,9 +93,8 @@ def _color_files(survey: FolderProbe, at: str) -> Iterator[str]:
 
 def _pairs(survey: FolderProbe, at: str) -> Iterator[Finding]:
     root = survey.look(at)
-    yield from _match_parallel(survey, root, at)
     for folder in split_places(survey, at):
-        masks = [name for name in folder.folders if _MASKS.fullmatch(name)]
+        masks = [name for name in folder.folders if MASKS.fullmatch(name)]
         images = [name for name in folder.folders if name not in masks]
         for mask in masks:
             for image in sorted(images, key=lambda name: _likeness(name, mask)):
@@ -111,32 +109,6 @@ def _pairs(survey: FolderProbe, at: str) -> Iterator[Finding]:
     for folder in [root, *below]:
         if (beside := _match_other_format(survey, folder, at)) is not None:
             yield beside
-
-
-def _match_parallel(survey: FolderProbe, root: Folder, at: str) -> Iterator[Finding]:
-    """Yields the finding for train and train_masks, or for several splits, each beside its folder of masks."""
-    splits = [name for name in splits_in(root.folders) if not _MASKS.fullmatch(name)]
-    if "train" not in splits:
-        return
-    for train in [name for name in root.folders if name.startswith("train") and _MASKS.fullmatch(name)]:
-        suffix = train.removeprefix("train")
-        held = [name for name in splits if f"{name}{suffix}" in root.folders]
-        images, masks = survey.look(root.below("train")), survey.look(root.below(train))
-        form = _form_of(images, masks)
-        if form is None:
-            continue
-        before, after, number = form
-        endings = collections.Counter(posixpath.splitext(name)[1] for name in masks.files)
-        ending = endings.most_common(1)[0][0]
-        if ending.lower() not in MASK_FORMATS:
-            continue
-        evidence = f"{number:,} of {images.count(len(images.images), 'image')} in train have a {ending} file in {train}"
-        if not before and f"{after}{ending}" == _CAR_MASK and all(map(_CAR.fullmatch, images.images)):
-            yield Finding("carvana", Strength.CERTAIN, evidence, {"source.masks.mask": rf"{train}/\1{_CAR_MASK}"})
-        elif len(held) > 1:
-            pattern = rf"(?P<split>{'|'.join(map(re.escape, held))})/(?P<name>.*)\.{extensions_of(images.images)}"
-            path = rf"\g<split>{suffix}/{before}\g<name>{after}{ending}"
-            yield _of_masks(pattern, path, held, evidence, ending.lower(), train)
 
 
 def _likeness(image: str, mask: str) -> tuple[bool, bool, str]:
@@ -185,11 +157,13 @@ def _of_masks(pattern: str, path: str, folders: Sequence[str], evidence: str, ex
         settings["source.masks.mask"] = path.replace(_SPLIT_OF_IMAGE, r"\g<part>/")
         settings["split"] = HASH_SPLIT
     is_lossy = extension in (".jpg", ".jpeg")
-    notes = ("masks in JPEG have lost their exact classes: convert them to PNG from their source",) if is_lossy else ()
-    is_certain = _MASKS.fullmatch(mask) is not None and not is_lossy
+    doubts = []
+    if is_lossy:
+        doubts.append("masks in JPEG have lost their exact classes: convert them to PNG from their source")
+    if not MASKS.fullmatch(mask):
+        doubts.append(f"{mask} may hold masks, or other pictures of the same images")
     often = (Change("source.masks.missing", "skip", "if only some of the images have masks"),)
-    strength = Strength.CERTAIN if is_certain else Strength.POSSIBLE
-    return Finding("segmentation", strength, evidence, settings, notes, often)
+    return Finding("segmentation", evidence, settings, (), often, doubts=tuple(doubts))
 
 
 def _form_of(images: Folder, masks: Folder) -> tuple[str, str, int] | None:

@@ -14,38 +14,35 @@ from imagebeam import errors, plural, shell_words, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import (
     archive_survey,
-    array_signs,
-    container_signs,
+    contradictions,
     group_signs,
     layout_signs,
-    left_out,
     mask_pairs,
     mask_signs,
 )
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
+from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.formats.tables import detect_tables, find_root, table_formats, table_places
 from imagebeam.transforms.sources import split_folders
-from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, Strength, extension_of, name_some
+from imagebeam.transforms.sources.folder_probe import NEARLY_ALL, Finding, Folder, FolderProbe, extension_of, name_some
 
 Sign: TypeAlias = Callable[[FolderProbe, str], Iterator[Finding]]  # called with a folder below the root of the survey
 
-# The presets that each sign may name. A new preset is added here. One that does not exist, or not yet, is never named.
+_CONTAINERS = ("idx", "arrays", "tar", "tfrecord", "parquet")  # a file of these holds many images
+# The presets that each sign may name. Among findings that nothing contradicts, the first one of this order is taken.
+# A new preset is added here. One that does not exist, or not yet, is never named.
 SIGNS: Mapping[Sign, tuple[str, ...]] = {
-    **{format.detect: format.PRESETS for format in map(format_of, FORMATS)},
+    **{format_of(by).detect: format_of(by).PRESETS for by in FORMATS if by not in (*_CONTAINERS, "manifest")},
     mask_signs.find_masks: ("segmentation", "carvana", "camvid"),
-    array_signs.find_idx: ("mnist", "emnist"),
-    array_signs.find_arrays: ("cifar10", "cifar100", "svhn", "npz", "hdf5"),
-    container_signs.find_tars: ("webdataset", "cifar10", "cifar100"),
-    container_signs.find_tfrecords: ("tfrecord",),
-    container_signs.find_parquet: ("parquet",),
+    **{format_of(by).detect: format_of(by).PRESETS for by in _CONTAINERS},
     layout_signs.find_lists_of_names: ("food101", "oxford_pets"),
+    format_of("manifest").detect: format_of("manifest").PRESETS,
     layout_signs.find_classes_in_splits: ("imagenet", "imagefolder"),
     layout_signs.find_splits_in_classes: ("image_folder",),
     layout_signs.find_classes: ("image_folder",),
     layout_signs.find_labels_in_names: ("cats_dogs", "imagenet_files", "utkface", "image_folder"),
     layout_signs.find_unlabelled: ("imagefolder", "image_folder"),
 }
-_SIGNS_OF_FILES = (array_signs.find_in_file, container_signs.find_in_file)  # called with its name
 _OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _ZIP = ".zip"
 _DEPTH = 4  # levels of folders that are searched for the data set
@@ -81,16 +78,8 @@ class Recognition(NamedTuple):
 
     @property
     def sure(self) -> Finding | None:
-        """The candidate that fits beyond doubt: no other one is as strong; None if there is none."""
-        if not self.candidates or self.candidates[0].strength < Strength.LIKELY:
-            return None
-        is_alone = len(self.strongest) == 1 and not self.candidates[0].is_doubtful
-        return self.candidates[0] if is_alone else None
-
-    @property
-    def strongest(self) -> tuple[Finding, ...]:
-        """The candidates that are as strong as the best one."""
-        return tuple(each for each in self.candidates if each.strength == self.candidates[0].strength)
+        """The first candidate, if it explains nearly all images and nothing contradicts it."""
+        return self.candidates[0] if self.candidates and not self.candidates[0].doubts else None
 
     def address(self, finding: Finding) -> str:
         """Returns what to give as --input for a candidate."""
@@ -117,13 +106,14 @@ def recognize(uri: str, output: str = "") -> Recognition:
         raise errors.ConfigError(f"{uri!r} cannot be listed; check the address")
     found = _search(survey)
     archives = root.ending(_ZIP)
-    if archives and not any(each.strength >= Strength.LIKELY for each in found):
+    if archives and all(each.doubts for each in found):
         found = _find_in_archives(survey, archives) + found
     remarks = list(_remarks(survey, bool(found)))
-    if all(each.is_layout for each in found):
-        remarks += [*left_out.notes_on_sidecars(survey, remarks), *left_out.notes_on_lists_of_images(survey)]
-        remarks += [*mask_pairs.notes_on_masks(survey), *table_places.notes_on_tables(survey)]
-    candidates = _in_order(found)[:_MAX_SHOWN]
+    if all(each.reads_images_alone for each in found):
+        remarks += contradictions.lists_of_images(survey)
+    if not found:
+        remarks += _against(survey, found)
+    candidates = _contradict(survey, found)[:_MAX_SHOWN]
     if candidates and not archives:
         candidates[0] = _with_note_on_groups(survey, candidates[0])
     return Recognition(uri, tuple(candidates), tuple(remarks), _describe(root))
@@ -141,14 +131,14 @@ def _recognize_file(uri: str) -> Recognition:
     elif extension_of(name) in (*table_formats.FORMATS, ".txt"):
         found = [*_usable(detect_tables.find_in_file(survey, name))]
         found = [dataclasses.replace(each, input=name) if each.preset in _OF_PIXELS else each for each in found]
-    for sign in _SIGNS_OF_FILES if not found else ():
-        found += _usable(sign(survey, name))
+    for by in _CONTAINERS if not found else ():
+        found += _usable(format_of(by).detect_file(survey, name))
     remark = "" if found else table_places.note_on_missing(survey, name)
     if remark:  # it is a table, and its images are elsewhere
         for above, root, path in _folders_above(given, address):
             if found := [*_usable(detect_tables.find_above(FolderProbe(root), path))]:
-                return Recognition(above, tuple(_in_order(found)), (), name)
-    return Recognition(given, tuple(_in_order(found)), (remark,) if remark else (), name)
+                return Recognition(above, tuple(sorted(found, key=_is_doubted)), (), name)
+    return Recognition(given, tuple(sorted(found, key=_is_doubted)), (remark,) if remark else (), name)
 
 
 def _folders_above(given: str, file: str) -> Iterator[tuple[str, str, str]]:
@@ -174,9 +164,10 @@ def _search(survey: FolderProbe) -> list[Finding]:
     findings: list[Finding] = []
     for _ in range(_DEPTH):
         found = [each for at in level for each in _find_at(survey, at)]
-        if level == first or any(each.strength >= Strength.LIKELY for each in found):
-            findings = found
-        if not level or any(each.strength >= Strength.LIKELY for each in findings):
+        if level == first or not all(each.doubts for each in found):
+            above = [each for each in findings if layout_signs.NO_CLASSES not in each.doubts]
+            findings = [*found, *above]
+        if not level or not all(each.doubts for each in findings):
             break
         below = [survey.look(at).below(name) for at in level for name in survey.look(at).folders[:_MAX_INNER]]
         level = below[:_MAX_INNER]
@@ -188,12 +179,12 @@ def _find_in_archives(survey: FolderProbe, names: Sequence[str]) -> list[Finding
     inside = archive_survey.ArchiveProbe(survey.root, names)
     kind = f"{names[0]} is a zip archive" if len(names) == 1 else f"{plural.count(len(names), 'zip archive')}"
     found = []
-    for each in _search(inside):
+    for each in _contradict(inside, _search(inside)):
         place = inside.input_of(each.input)
         evidence = f"{kind}: {each.evidence}"
         if not _reads_archives(each):
             note = f"{each.preset} does not read archives: unpack {name_some(names)}, and plan the folder"
-            each = dataclasses.replace(each, strength=Strength.POSSIBLE, settings={}, notes=(note,), input=names[0])
+            each = dataclasses.replace(each, settings={}, doubts=(note,), input=names[0])
         elif place is not None:
             each = dataclasses.replace(each, input=place)
         else:
@@ -222,7 +213,7 @@ def _reads_archives(finding: Finding) -> bool:
 def _find_at(survey: FolderProbe, at: str) -> list[Finding]:
     found: list[Finding] = []
     for sign in SIGNS:
-        if sign is layout_signs.find_unlabelled and any(each.strength >= Strength.LIKELY for each in found):
+        if sign is layout_signs.find_unlabelled and not all(each.doubts for each in found):
             continue
         for each in _usable(sign(survey, at)):
             found.append(each if each.input or not at else dataclasses.replace(each, input=at))
@@ -251,13 +242,59 @@ def _value_at(fields: Any, key: str) -> Any:
     return fields
 
 
-def _in_order(findings: Sequence[Finding]) -> list[Finding]:
-    """Returns findings, the strongest first. Files with annotations are stronger than the folders they are in."""
-    if any(each.strength is Strength.CERTAIN and not each.is_layout for each in findings):
-        findings = [
-            dataclasses.replace(each, strength=Strength.POSSIBLE) if each.is_layout else each for each in findings
-        ]
-    return sorted(findings, key=lambda each: -each.strength)
+def _is_doubted(finding: Finding) -> bool:
+    return bool(finding.doubts)
+
+
+def _contradict(survey: FolderProbe, findings: Sequence[Finding]) -> list[Finding]:
+    """Returns findings with what contradicts them: first those without doubts, last those of a part of the images."""
+    against = _against(survey, findings) if any(each.reads_images_alone for each in findings) else []
+    whole, parts = list[Finding](), list[Finding]()
+    for each in findings:
+        elsewhere = [*_elsewhere(survey, each)]
+        doubts = [*each.doubts, *elsewhere, *_without_masks(survey, each)]
+        doubts += against if each.reads_images_alone else ()
+        found = dataclasses.replace(each, doubts=tuple(dict.fromkeys(doubts)))
+        (parts if elsewhere else whole).append(found)
+    of_all = {each.preset for each in whole}
+    return [*sorted(whole, key=_is_doubted), *(each for each in parts if each.preset not in of_all)]
+
+
+def _against(survey: FolderProbe, findings: Sequence[Finding]) -> list[str]:
+    """Returns what contradicts that images alone are to be read."""
+    others = {each.preset: each for each in reversed(findings) if not each.reads_images_alone}.values()
+    against: list[str] = []
+    if all(each.doubts for each in findings if not each.reads_images_alone):
+        against = [*contradictions.find(survey), *mask_pairs.notes_on_masks(survey)]
+    if not others:
+        against += table_places.notes_on_tables(survey)
+    return against + [f"{each.preset} may be meant, which reads more than images: {each.evidence}" for each in others]
+
+
+def _elsewhere(survey: FolderProbe, finding: Finding) -> Iterator[str]:
+    """Yields a doubt if many images that were seen are outside of the folder of a finding."""
+    paths = [folder.below(name) for folder in survey.seen() for name in folder.images]
+    others = [path for path in paths if not path.startswith(f"{finding.input}/")]
+    if finding.input and not survey.holds(finding.input) and len(others) > (1 - NEARLY_ALL) * len(paths):
+        total = plural.count(len(paths), "image")
+        yield f"{len(others):,} of {total} that were seen are not in {finding.input}, such as {others[0]}"
+
+
+def _without_masks(survey: FolderProbe, finding: Finding) -> Iterator[str]:
+    """Yields a doubt if many images that were seen have no mask."""
+    image, mask = (finding.settings.get(f"source.masks.{key}") for key in ("image", "mask"))
+    if image is None or mask is None:
+        return
+    above, rule = f"{finding.input}/" if finding.input else "", Masks(image, mask)
+    paths = [folder.below(name) for folder in survey.seen() for name in folder.images]
+    own = [path.removeprefix(above) for path in paths if path.startswith(above)]
+    masks = {path: masked for path in own if (masked := rule.mask_of(path))}
+    without = [path for path, masked in masks.items() if not survey.holds(f"{above}{masked}")]
+    if len(without) > (1 - NEARLY_ALL) * len(masks):
+        yield (
+            f"{len(without):,} of {plural.count(len(masks), 'image')} have no mask, such as {without[0]}: "
+            "source.masks.missing can leave those out"
+        )
 
 
 def _remarks(survey: FolderProbe, is_known: bool) -> Iterator[str]:
@@ -271,8 +308,9 @@ def _remarks(survey: FolderProbe, is_known: bool) -> Iterator[str]:
     counts = collections.Counter(
         unread[extension] for name in root.files if (extension := extension_of(name)) in unread
     )
-    for name in left_out.via_files(survey):
-        yield f"{name} is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON"
+    for name in [name for name in survey.look().ending(".json", ".csv") if "via" in name.lower()]:
+        if b"region" in survey.head(name):
+            yield f"{name} is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON"
     for format in map(format_of, FORMATS):
         yield from format.remarks(survey)
     yield from (f"{number:,} {several if number > 1 else one}" for (one, several), number in counts.items())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-from imagebeam import errors, plural, shell_words
+from imagebeam import errors, shell_words
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.sources import files
-from imagebeam.transforms.sources.folder_probe import Finding, Strength
+from imagebeam.transforms.sources.folder_probe import Finding
 
 _OWN_SECTIONS = ("source", "label")  # settings of these say how the input is to be read
 
@@ -24,8 +24,7 @@ class Choice(NamedTuple):
 def choose(known: argparse.Namespace) -> Choice:
     """Sets the config and the settings of a command that names no config, if one preset fits beyond doubt.
 
-    A command with a config, with settings of `source` or `label`, or for a snapshot is left as it is. So is one for an
-    input of which nothing is known but what may be: it is planned as folders of classes, as `convert` does.
+    A command with a config, with settings of `source` or `label`, or for a snapshot is left as it is.
     """
     sections = {each.partition("=")[0].partition(".")[0].strip() for each in known.set}
     if known.config is not None or known.update or not known.input or sections.intersection(_OWN_SECTIONS):
@@ -51,7 +50,10 @@ def choose(known: argparse.Namespace) -> Choice:
     return Choice(tuple(describe(found, chosen)), tuple(commands))
 
 
-_UNKNOWN = "no preset recognizes this folder: each folder directly in it is taken as a class"
+_UNKNOWN = (
+    "name one with --config (docs/recipes has a page for each kind of source); --config image_folder takes each folder "
+    "directly in it as a class"
+)
 
 
 def describe(found: recognize_folder.Recognition, chosen: Finding) -> list[tuple[str, str]]:
@@ -59,7 +61,7 @@ def describe(found: recognize_folder.Recognition, chosen: Finding) -> list[tuple
     where = f" in {found.address(chosen)}" if chosen.input else ""
     rows = [("recognized" if found.sure is chosen else "possible", f"{chosen.preset}{where}: {chosen.evidence}")]
     rows += [("settings", each) for each in recognize_folder.overrides_of(chosen)]
-    rows += [("note", each) for each in (*chosen.notes, *found.remarks)]
+    rows += [("note", each) for each in (*chosen.notes, *chosen.doubts, *found.remarks)]
     others = [each for each in found.candidates if each is not chosen]
     for each in others:
         where = f" in {found.address(each)}" if each.input != chosen.input else ""
@@ -72,18 +74,12 @@ def _list(found: recognize_folder.Recognition) -> Choice:
     rows = []
     for each in found.candidates:
         rows.append(("possible", f"{each.preset}: {each.evidence}"))
-        rows += [("  note", note) for note in each.notes]
+        rows += [("  note", note) for note in (*each.doubts, *each.notes)]
         rows.append(("  options", recognize_folder.options_of(found, each)))
     rows += [("note", each) for each in found.remarks]
     if not found.candidates:
-        rows.append(("note", _UNKNOWN))
-    if not found.candidates or found.candidates[0].strength is Strength.POSSIBLE:
-        return Choice(tuple(rows))
-    number = plural.count(len(found.strongest), "preset")
-    fit = f"{number} fit {found.given!r}, and none of them better than the others: give the options of one"
-    if len(found.strongest) == 1:
-        fit = f"{found.strongest[0].preset} fits {found.given!r}, but not beyond doubt: see the note, give its options"
-    return Choice(
-        tuple(rows),
-        error=f"{fit}, or write a config with {shell_words.join(['imagebeam', 'init', found.given])}",
-    )
+        return Choice(tuple(rows), error=f"no preset recognizes {found.given!r} ({found.seen}): {_UNKNOWN}")
+    names = " or ".join(dict.fromkeys(each.preset for each in found.candidates))
+    init = shell_words.join(["imagebeam", "init", found.given])
+    error = f"{found.given!r} may be {names}, but not beyond doubt: see the notes, give the options of one, or "
+    return Choice(tuple(rows), error=f"{error}write a config with {init}")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 from imagebeam import plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import black_and_white
 from imagebeam.transforms.sources import files
-from imagebeam.transforms.sources.folder_probe import Bounds, FolderProbe
+from imagebeam.transforms.sources.folder_probe import Bounds, FolderProbe, spread
 
-_T = TypeVar("_T")
 _NUM_READ, _MIN_READ = 8, 3  # masks: of small files, and of large ones
 _NUM_FOLDERS = 4  # of images, whose masks are read
 _MAX_MASK_BYTES = 1 << 21  # black and white takes few, and a TIFF without compression of 1,024 x 1,024 some more
@@ -78,7 +76,7 @@ def _first_masks(survey: FolderProbe, rule: Masks) -> list[str]:
     num_left = _BOUNDS.folders
     while level and not found:
         below: list[str] = []
-        for path in _spread(level, _NUM_FOLDERS)[: -(-2 * num_left // 3)]:
+        for path in spread(level, _NUM_FOLDERS)[: -(-2 * num_left // 3)]:
             if path in folders_of_masks:
                 continue
             folder = survey.look(path)
@@ -107,14 +105,7 @@ def find_some(survey: FolderProbe, rule: Masks, at: str) -> list[str]:
 
 def _choose(folders: Sequence[Sequence[str]]) -> list[str]:
     """Returns up to 8 paths in several folders: first one of each, spread over the folders and over the names."""
-    chosen = _spread(folders, _NUM_READ)[:_NUM_READ]
-    each = [_spread(paths, _NUM_READ // len(chosen)) for paths in chosen]
+    chosen = spread(folders, _NUM_READ)[:_NUM_READ]
+    each = [spread(paths, _NUM_READ // len(chosen)) for paths in chosen]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*each))
     return [path for path in in_turn if path is not None][:_NUM_READ]
-
-
-def _spread(names: Sequence[_T], number: int) -> list[_T]:
-    """Returns all of `names`, at first `number` that are spread over all of them."""
-    number = min(number, len(names))
-    first = [n * len(names) // number for n in range(number)]
-    return [names[n] for n in first] + [name for n, name in enumerate(names) if n not in first]

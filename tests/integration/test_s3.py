@@ -69,7 +69,7 @@ def test_objects_with_two_slashes_are_refused_by_name(environment: dict[str, str
     s3.create_bucket(Bucket="slashes")
     for key in ("in/cat/", "in/cat/1.jpg", "in/dog//2.jpg"):  # the first one only marks the folder
         s3.put_object(Bucket="slashes", Key=key, Body=b"" if key.endswith("/") else image_sets.make_image(1))
-    arguments = ["plan", "--input", "s3://slashes/in", "--output", tmp_path / "out"]
+    arguments = ["plan", "--config", "image_folder", "--input", "s3://slashes/in", "--output", tmp_path / "out"]
     completed = command_line.run(*arguments, environment=environment)
     assert completed.returncode == 2
     assert "folder s3://slashes/in/dog//: two slashes follow each other in the names of its objects" in (

@@ -7,6 +7,7 @@ pydantic, from outside: a module of a format imports none of it, since workers i
 from __future__ import annotations
 
 import abc
+import dataclasses
 import importlib
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
@@ -88,12 +89,18 @@ class Format(abc.ABC):
         return iter(())
 
     @classmethod
+    def detect_file(cls, probe: folder_probe.FolderProbe, name: str) -> Iterator[folder_probe.Finding]:
+        """Yields the presets that fit one file in the root of a probe."""
+        one = folder_probe.FileProbe(probe, name)
+        return (dataclasses.replace(each, input=name) for each in cls.detect(one, ""))
+
+    @classmethod
     def remarks(cls, probe: folder_probe.FolderProbe) -> Iterator[str]:
         """Yields remarks on files of this format that are not read, and what to do."""
         return iter(())
 
 
-# By the value of `source.by`, in the order in which findings of the same strength are shown: "module:Class", imported
+# By the value of `source.by`, in the order in which findings are taken and shown: "module:Class", imported
 # when the config is checked.
 FORMATS: Mapping[str, str] = {
     "files": "folder:Files",

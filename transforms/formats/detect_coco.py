@@ -14,7 +14,7 @@ from imagebeam.transforms.sources.folder_probe import (
     Finding,
     Folder,
     FolderProbe,
-    Strength,
+    and_list,
     find_exports,
     split_meant,
 )
@@ -81,27 +81,28 @@ def _find_coco(probe: FolderProbe, at: str) -> Iterator[Finding]:
     places = _find_places(probe, at, files, "coco", prefers="instances")
     if places:
         often = (Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN"),)
-        yield Finding("coco", Strength.CERTAIN, f"JSON of COCO: {_show(places)}", _settings_of(places), (), often)
-    strength = Strength.POSSIBLE if places else Strength.CERTAIN  # one of several things to learn from the same images
-    for kind in _KINDS:
-        places = _find_places(probe, at, files, kind.preset)
-        if not places:
-            continue
+        yield Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), (), often)
+    kinds = {kind: found for kind in _KINDS if (found := _find_places(probe, at, files, kind.preset))}
+    doubts: tuple[str, ...] = ()
+    if len(kinds) > 1 and not places:
+        doubts = (f"{and_list([kind.what for kind in kinds])} are of the same images, and one of them is read",)
+    for kind, places in kinds.items():
         settings = _settings_of(places)
         if kind.preset == "coco_captions":
             settings["source.coco.captions"] = settings["source.coco.annotations"]
         evidence = f"{kind.what}: {_show(places)}"
         if kind.preset != "coco_panoptic":
-            yield Finding(kind.preset, strength, evidence, settings)
+            yield Finding(kind.preset, evidence, settings, doubts=doubts)
             continue
         masks = {split: posixpath.splitext(place.annotations)[0] for split, place in places.items()}
         settings["source.coco.panoptic"] = masks
         packed = [path for path in masks.values() if not probe.look(posixpath.join(at, path)).ending(".png")]
         if packed:
             note = f"unpack {packed[0]}.zip first: the folder {packed[0]} must hold the PNG files"
-            yield Finding(kind.preset, Strength.POSSIBLE, evidence, settings, (note,))
+            yield Finding(kind.preset, evidence, settings, doubts=(note,))
         else:
-            yield Finding(kind.preset, strength, f"{evidence}, and PNG files in {masks[next(iter(masks))]}", settings)
+            evidence += f", and PNG files in {masks[next(iter(masks))]}"
+            yield Finding(kind.preset, evidence, settings, doubts=doubts)
 
 
 def _find_lvis(probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -116,7 +117,7 @@ def _find_lvis(probe: FolderProbe, at: str) -> Iterator[Finding]:
     if "train" in places:
         evidence = f"JSON of LVIS: {_show(places)}"
         often = (Change("source.coco.masks", True, "also the mask of each object"),)
-        yield Finding("lvis", Strength.CERTAIN, evidence, _settings_of(places), (), often)
+        yield Finding("lvis", evidence, _settings_of(places), (), often)
 
 
 def _folder_of_urls(probe: FolderProbe, at: str, head: bytes) -> str | None:

@@ -7,7 +7,7 @@ import posixpath
 from typing import Any
 
 from imagebeam.transforms.packed import broken_content, unpacked_content
-from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, FolderProbe, Strength
+from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, FolderProbe
 
 _MIN_COLUMNS = 17  # a column for each pixel, and the label
 _FACES = {"emotion", "pixels"}
@@ -41,7 +41,7 @@ def find(survey: FolderProbe, path: str, num_columns: int) -> Finding | None:
     if table.is_text and {*table.names, pixel_csv.PIXELS} >= _FACES:
         columns = ", ".join([*table.names, pixel_csv.PIXELS])
         settings = {} if "Usage" in table.names else splits or {"split": {"by": "source"}}
-        return Finding("fer2013", Strength.CERTAIN, f"{path} has the columns {columns}", settings)
+        return Finding("fer2013", f"{path} has the columns {columns}", settings)
     settings = dict(splits)
     label = next((name for name in table.names if name.lower() in _LABELS), None)
     if label is None:
@@ -50,6 +50,6 @@ def find(survey: FolderProbe, path: str, num_columns: int) -> Finding | None:
         settings["label.column"] = label
     evidence = f"{path} has {table.num_pixels:,} pixels of an image in each row"
     if math.isqrt(table.num_pixels) ** 2 == table.num_pixels:
-        return Finding("mnist_csv", Strength.CERTAIN, evidence, settings)
+        return Finding("mnist_csv", evidence, settings)
     note = f"{table.num_pixels:,} pixels are no square: set source.arrays.shape to [height, width, channels]"
-    return Finding("mnist_csv", Strength.POSSIBLE, evidence, settings, (note,))
+    return Finding("mnist_csv", evidence, settings, doubts=(note,))

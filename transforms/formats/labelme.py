@@ -29,7 +29,7 @@ from imagebeam.transforms.sources import (
     source_places,
     split_folders,
 )
-from imagebeam.transforms.sources.folder_probe import Finding, Strength
+from imagebeam.transforms.sources.folder_probe import Finding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,16 +101,15 @@ class Labelme(base_format.Format):
             number, num_images = (sum(len(each) for each in those) for those in zip(*((s, f.images) for f, s in pairs)))
             evidence = f"{folder.count_having(number, 'image')} a .json file of LabelMe beside them"
             is_inner = len(places) == 1 and posixpath.basename(folder.path) in inner
-            strength, notes = Strength.CERTAIN, list[str]()
-            if number < _SHARE_OF_IMAGES * num_images:
+            doubts = list[str]()
+            if number < folder_probe.NEARLY_ALL * num_images:
                 have = folder.count_having(num_images, "image")
                 evidence = f"{number:,} of {have} a .json file of LabelMe beside them"
-                strength = Strength.POSSIBLE
-                notes.append(
+                doubts.append(
                     "images without such a file are skipped; source.labelme.without_annotations=keep takes them as "
                     "images without objects"
                 )
-            yield Finding("labelme", strength, evidence, {}, tuple(notes), input=folder.path if is_inner else "")
+            yield Finding("labelme", evidence, input=folder.path if is_inner else "", doubts=tuple(doubts))
             return
 
     @classmethod
@@ -128,7 +127,6 @@ class Labelme(base_format.Format):
 
 
 _NUM_FOLDERS = 10  # in which files are looked for
-_SHARE_OF_IMAGES = 0.5  # that must have a file
 _NUM_HEADS = 4  # files that are looked into
 _NO_SHAPES, _FLAGS = re.compile(rb'"shapes"\s*:\s*\[\s*\]'), re.compile(rb'"flags"\s*:\s*\{\s*"')
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import posixpath
 import re
 import struct
+import sys
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -19,8 +22,9 @@ from imagebeam import plural
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.packed import unpacked_content
-from imagebeam.transforms.sources import containers, files, image_source, range_window, table_rows
+from imagebeam.transforms.packed import gzip_content, unpacked_content
+from imagebeam.transforms.sources import containers, files, folder_probe, image_source, range_window, table_rows
+from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
 STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
 
@@ -42,7 +46,7 @@ class Tar(base_format.Format):
     """Tars of WebDataset."""
 
     ABOUT: ClassVar[str] = "tars of WebDataset"
-    PRESETS: ClassVar[tuple[str, ...]] = ("webdataset",)
+    PRESETS: ClassVar[tuple[str, ...]] = ("webdataset", "cifar10", "cifar100")
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(columns=True, takes=frozenset({"include"}))
@@ -54,6 +58,79 @@ class Tar(base_format.Format):
 
     def open(self, request: base_format.Request) -> TarSource:
         return TarSource(*TarSource.find(request.uri, request.include, request.output), request.fields)
+
+    @classmethod
+    def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
+        """Finds tars with files of one stem for each image."""
+        for folder in folder_probe.with_inner(probe, at):
+            names = [name for name in folder.files if TarSource.FILE_NAME.fullmatch(name)]
+            if not names:
+                continue
+            members = _first_names(_unpacked(probe.head(folder.below(names[0]))))
+            if _CIFAR in names[0].lower() and members and not any(map(_is_image, members)):
+                yield _packed_cifar(folder, names[0], members[0], at)
+                return
+            images = [name for name in members if _is_image(name)]
+            cells = sorted({posixpath.basename(name).partition(".")[2].lower() for name in members} - {""})
+            others = [each for each in cells if not _is_image(f"x.{each}")]
+            evidence = folder.count(len(names), "tar") + (
+                f" with members such as {name_some(members)}" if members else ""
+            )
+            settings: dict[str, Any] = {}
+            notes: tuple[str, ...] = ()
+            if "cls" not in others:
+                settings["label"] = {"by": "none"}
+                notes = (f"no member names the label; for one in JSON set label.column, such as json.label ({cells})",)
+            doubts = () if images else ("its first members are no images",)
+            if images and not others:
+                doubts = (
+                    "nothing names labels: if the folders in the tar are classes, unpack it, and plan the folder",
+                )
+            yield Finding("webdataset", evidence, settings, notes, doubts=doubts)
+            return
+
+
+_CIFAR = "cifar"
+_MAX_HEAD_BYTES = 1 << 20  # of a tar that is unpacked
+
+
+def _packed_cifar(folder: Folder, name: str, member: str, at: str) -> Finding:
+    """Returns the finding for CIFAR as it is downloaded: the arrays in a tar."""
+    preset = "cifar100" if "100" in name else "cifar10"
+    note = f"unpack it first, by tar xf {folder.below(name)}, and give the folder that is in it as --input"
+    evidence = f"{name} is a tar with {member}"
+    return Finding(preset, evidence, doubts=(note,), input=folder.path if folder.path != at else "")
+
+
+def _unpacked(head: bytes) -> bytes:
+    """Returns the beginning of the content of a file that may be gzip."""
+    if not head.startswith(gzip_content.MAGIC):
+        return head
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _MAX_HEAD_BYTES)
+    except zlib.error:
+        return b""
+
+
+def _is_image(name: str) -> bool:
+    return name.rpartition(".")[2].lower() in image_formats.BY_EXTENSION
+
+
+def _first_names(head: bytes) -> list[str]:
+    """Returns the names of the first files in a tar, from its beginning."""
+
+    def read(offset: int, num_bytes: int) -> bytes:
+        if offset >= len(head):
+            raise TarError(offset, "only the beginning was read")
+        return head[offset : offset + num_bytes]
+
+    names = []
+    try:
+        for member in read_members(read, sys.maxsize):
+            names += [member.name] if member.kind == FILE else []
+    except TarError:
+        pass
+    return names
 
 
 class _Part(NamedTuple):

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple
 
-from imagebeam import errors, example, features, plural, records, shard_names, storage
+from imagebeam import errors, example, features, plural, records, shard_names, shell_words, storage
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats, structure
 from imagebeam.transforms.packed import gzip_content, unpacked_content
-from imagebeam.transforms.sources import containers, image_source, table_rows
+from imagebeam.transforms.sources import containers, folder_probe, image_source, table_rows
+from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
 _RECORD = re.compile(r"\.records?$", re.IGNORECASE)
 SPLIT = "split"  # cell of every record: the split in the file's name, unless a feature has this name
@@ -23,7 +24,7 @@ class Tfrecord(base_format.Format):
     """TFRecord files of tf.train.Example to be rewritten."""
 
     ABOUT: ClassVar[str] = "TFRecord files of tf.train.Example"
-    PRESETS: ClassVar[tuple[str, ...]] = ("tfrecord", "tfrecorder")
+    PRESETS: ClassVar[tuple[str, ...]] = ("tfrecord",)
 
     image: str = features.ENCODED
     """Key of the feature with the image's bytes."""
@@ -51,6 +52,60 @@ class Tfrecord(base_format.Format):
         keep = dataclasses.replace(request.keep, elsewhere=request.keep.elsewhere | stored)
         fields = dataclasses.replace(request.fields, key=self.key)
         return TfrecordSource(*TfrecordSource.find(request.uri, request.include, request.output), fields, self, keep)
+
+    @classmethod
+    def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
+        """Finds TFRecord files, and the keys of their features."""
+        for folder in folder_probe.with_inner(probe, at):
+            names = [
+                name
+                for name, size in folder.files.items()
+                if size and (TfrecordSource.FILE_NAME.fullmatch(name) or _RECORD_FILE.fullmatch(name))
+            ]
+            names = [name for name in names if not name.endswith((".json", ".txt", ".py", ".md", ".index", ".parquet"))]
+            if not names:
+                continue
+            if "catalog.json" in folder.files:
+                return  # a data set of imagebeam
+            keys = _keys_of(probe.uri(folder.below(names[0])))
+            evidence = folder.count(len(names), "TFRecord file") + f" ({name_some(names, 2)})"
+            settings: dict[str, Any] = {}
+            where = probe.uri(folder.path)
+            command = shell_words.join(["imagebeam", "index", where])
+            notes = (f"to read these files where they are, without writing others: {command}",)
+            image = next((key for key in _IMAGE_KEYS if key in keys), None)
+            label = next((key for key in _LABEL_KEYS if key in keys), None)
+            if keys:
+                evidence += f" with the features {', '.join(sorted(keys))}"
+                if image not in (None, "image/encoded"):
+                    settings["source.tfrecord.image"] = image
+                if label is None:
+                    settings["label"] = {"by": "none"}
+                elif label != "image/class/label":
+                    settings["label"] = {"by": "column", "column": label, "type": "int"}
+            if not all(map(split_of, names)):
+                settings["split"] = {"by": "none"}
+            doubts = () if image is not None else ("no feature of the first record is known to hold images",)
+            yield Finding("tfrecord", evidence, settings, notes, doubts=doubts)
+            return
+
+
+_MAX_RECORD_BYTES = 4 << 20
+_RECORD_FILE = re.compile(r".*\.(record|records|tfrec|tfrecords?)(-\d{5}-of-\d{5})?(\.gz)?", re.IGNORECASE)
+_IMAGE_KEYS = ("image/encoded", "image", "image_raw", "encoded", "img", "jpeg", "image_bytes")
+_LABEL_KEYS = ("image/class/label", "label", "class", "target", "labels", "image/label", "fine_label")
+
+
+def _keys_of(uri: str) -> set[str]:
+    """Returns the keys of the features of the first record; none if it cannot be read."""
+    try:
+        store = storage.storage_of(uri)
+        length = int.from_bytes(store.read(uri, 0, 8), "little")
+        if not 0 < length <= _MAX_RECORD_BYTES:
+            return set()
+        return {key for key, _, _ in example.look_at_features(store.read(uri, records.HEADER_BYTES, length))}
+    except (OSError, ValueError, errors.ConfigError):
+        return set()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ from imagebeam.transforms.sources import (
     source_places,
     split_folders,
 )
-from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, Strength
+from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,21 +96,21 @@ class Voc(base_format.Format):
             pictures, holder, number = other
             evidence = f"{holder} holds an .xml file for {number:,} images of {pictures}"
             settings = {"source.voc.annotation_folder": holder, "source.voc.image_folder": pictures}
-            yield Finding("voc", Strength.CERTAIN, evidence, settings, (), often)
+            yield Finding("voc", evidence, settings, (), often)
             return
         for name in root.folders[:_NUM_FOLDERS]:
             inner = probe.look(root.below(name))
             shared = {posixpath.splitext(each)[0] for each in inner.ending(".xml")} & inner.stems
-            if len(shared) >= _SHARE * len(inner.images) > 0:
+            if len(shared) >= folder_probe.NEARLY_ALL * len(inner.images) > 0:
                 evidence = f"{inner.path} holds an .xml file for {plural.count(len(shared), 'image')}"
-                yield Finding("voc", Strength.POSSIBLE, evidence, {}, (), often)
+                doubt = f"{inner.path} may be one of several data sets: give it as --input"
+                yield Finding("voc", evidence, {}, (), often, doubts=(doubt,))
                 return
 
 
 _ANNOTATIONS, _IMAGES = ("Annotations", "annotations"), ("JPEGImages", "images", "Images")
 _NUM_FOLDERS = 10  # in which annotations are looked for
 _NUM_BELOW = 5  # folders beside those of splits in which annotations are looked for
-_SHARE = 0.8  # of .xml files that must have an image
 _COUNTED_FROM_0 = Change("source.voc.origin", 0, "for tools whose boxes count pixels from 0")
 
 
@@ -124,12 +124,14 @@ def _find_usual(probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
             found = folder_probe.find_below(probe, folder.below(name), ".xml") if name in folder.folders else None
             if found is not None:
                 evidence = f"{prefix}{images} is beside {prefix}{name}, which holds .xml files ({found[1]:,})"
-                settings, notes = _voc_folders(probe, folder, images, name, found[0])
-                yield Finding("voc", Strength.CERTAIN, evidence, settings, notes, often, is_doubtful=bool(notes))
+                settings, doubts = _voc_folders(probe, folder, images, name, found[0])
+                yield Finding("voc", evidence, settings, (), often, doubts=doubts)
                 return
         if (texts := folder.ending(".xml")) and (folder.images or folder.path != at):
             evidence = f"{prefix}{texts[0]} is beside images ({folder.count(len(texts), '.xml file')})"
-            yield Finding("voc", Strength.CERTAIN, evidence, {}, (), often)
+            paired = probe.share_held([folder.below(f"{stem}.xml") for stem in folder.stems])
+            doubts = () if paired >= folder_probe.NEARLY_ALL else (f"{paired:.0%} of the images beside them have one",)
+            yield Finding("voc", evidence, {}, (), often, doubts=doubts)
             return
 
 
@@ -158,7 +160,7 @@ def _find_xml_beside(probe: folder_probe.FolderProbe, folder: folder_probe.Folde
         stems = {posixpath.splitext(name)[0] for name in holder.ending(".xml")}
         for pictures, other in inner if stems and not holder.images else ():
             shared = stems & other.stems
-            if len(shared) >= _SHARE * len(stems):
+            if len(shared) >= folder_probe.NEARLY_ALL * len(stems):
                 return pictures, texts, len(shared)
     return None
 

@@ -17,7 +17,7 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from imagebeam import errors, storage
+from imagebeam import errors, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
@@ -31,7 +31,7 @@ from imagebeam.transforms.sources import (
     split_folders,
     text_files,
 )
-from imagebeam.transforms.sources.folder_probe import Change, Finding, Strength
+from imagebeam.transforms.sources.folder_probe import Change, Finding, name_some
 
 _CLASS_FILES = (
     "classes.txt",
@@ -115,15 +115,49 @@ class Yolo(base_format.Format):
                     holder, number = found
                     evidence = f"{prefix}images is beside {prefix}labels, which holds .txt files ({number:,}"
                     evidence += f" in {holder.path.removeprefix(f'{at}/') if at else holder.path})"
-                    yield Finding("yolo", Strength.CERTAIN, evidence, {}, _notes_on_names(probe, at), often)
+                    settings, doubts = _pair(probe, folder, holder)
+                    yield Finding("yolo", evidence, settings, _notes_on_names(probe, at), often, doubts=doubts)
                     return
-        for folder in folder_probe.split_places(probe, at):
+        root = probe.look(at)
+        inner = [
+            probe.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS] if name not in split_folders.SPLITS
+        ]
+        for folder in (*folder_probe.split_places(probe, at), *inner):
             texts = {posixpath.splitext(name)[0] for name in folder.ending(".txt")}
             pairs = sorted(texts & folder.stems)
-            if pairs and any(_is_yolo(probe.head(folder.below(f"{stem}.txt"))) for stem in pairs[:3]):
-                evidence = f"{folder.count_having(len(pairs), 'image')} a .txt file with boxes beside them"
-                yield Finding("yolo", Strength.CERTAIN, evidence, {}, _notes_on_names(probe, at), often)
+            heads = [probe.head(folder.below(f"{stem}.txt")).strip() for stem in folder_probe.spread(pairs, 5)[:5]]
+            if any(heads) and all(map(_is_yolo, filter(None, heads))):
+                where = f" in {folder.path}" if folder in inner else ""
+                evidence = f"{folder.count_having(len(pairs), 'image')} a .txt file with boxes beside them{where}"
+                settings = {"source.yolo.images": {"train": folder_probe.prefix_of(folder, at)[:-1]}} if where else {}
+                yield Finding("yolo", evidence, settings, _notes_on_names(probe, at), often)
                 return
+
+
+_NUM_FOLDERS = 10  # beside those of splits, in which x.txt is looked for beside x.jpg
+
+
+def _pair(
+    probe: folder_probe.FolderProbe, folder: folder_probe.Folder, holder: folder_probe.Folder
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the settings by which images find their labels, and a doubt if that leaves labels unread.
+
+    Args:
+        probe: of the data set.
+        folder: that has the folders `images` and `labels`.
+        holder: of the labels: `labels`, or a folder in it.
+    """
+    inside = holder.path.removeprefix(folder.below("labels")).strip("/")
+    for below in dict.fromkeys((inside, "")):
+        images = probe.look(posixpath.join(folder.below("images"), below))
+        if probe.share_held([holder.below(f"{stem}.txt") for stem in images.stems]):
+            unused = {posixpath.splitext(name)[0] for name in holder.ending(".txt")} - images.stems
+            unused -= {"classes", "train", "val", "test"}
+            some = f"{plural.count(len(unused), '.txt file')} in {holder.path} ({name_some(sorted(unused))})"
+            doubts = (f"{some} have no image in {images.path}",)
+            settings = {} if below == inside else {"source.yolo.label_folder": f"labels/{inside}"}
+            return settings, doubts if unused and images.is_whole and holder.is_whole else ()
+    return {}, (f"no image in {folder.below('images')} has a .txt file of its name in {holder.path}",)
 
 
 def _notes_on_names(probe: folder_probe.FolderProbe, at: str) -> tuple[str, ...]:

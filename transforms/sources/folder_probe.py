@@ -1,27 +1,27 @@
 """Looks into an unknown folder within bounds, and holds what signs make of it.
 
-At most 100 folders are listed, 5,000 entries of each and 50,000 in all, and the first 64 KiB of 40 files are read, of
-masks 2 MiB: some 200 requests for a bucket, usually 10 to 30. What lies beyond is not seen, and counts then say `or
-more`.
+At most 100 folders are listed, 5,000 entries of each and 50,000 in all, and the first and last 64 KiB of 80 files are
+read, of masks 2 MiB: some 400 requests for a bucket, usually 10 to 40. What lies beyond is not seen, and counts then
+say `or more`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import functools
 import io
 import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from imagebeam import errors, plural, storage
 from imagebeam.transforms.sources import files as files_lib
 from imagebeam.transforms.sources import split_folders
 
 HEAD_BYTES = 1 << 16
+_T = TypeVar("_T")
 
 _IGNORED = frozenset({"__MACOSX", "$RECYCLE.BIN", "lost+found"})
 _WORD = re.compile(r"[a-z]+")
@@ -46,18 +46,13 @@ class Bounds(NamedTuple):
     folders: int = 100  # that are listed
     entries: int = 5_000  # of one folder
     all_entries: int = 50_000
-    heads: int = 40  # files whose first bytes are read
+    heads: int = 80  # files whose first bytes are read
 
 
 _BOUNDS = Bounds()
-
-
-class Strength(enum.IntEnum):
-    """How sure a finding is."""
-
-    POSSIBLE = 1  # the folder may be meant so
-    LIKELY = 2  # something in it was guessed, such as the column of the label
-    CERTAIN = 3  # its files say so
+_NUM_SPREAD = 20  # files that stand for all of a folder, and rows for all of a table
+_MAX_ASKED = 100
+NEARLY_ALL = 0.9  # share of the images that a finding must explain
 
 
 class Change(NamedTuple):
@@ -70,17 +65,16 @@ class Change(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A preset that fits a folder, and why."""
+    """A preset that fits a folder, and why. One with a doubt is never taken without a question."""
 
     preset: str
-    strength: Strength
     evidence: str  # with counts: "1,203 .txt files in labels are beside images"
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # by dotted key, on top of the preset
-    notes: tuple[str, ...] = ()  # what was guessed, and what the user may want to change
+    notes: tuple[str, ...] = ()  # what is left out, and what the user may want to change
     often: tuple[Change, ...] = ()  # what such users often change
     input: str = ""  # what to give as --input, below the folder given; "" is that folder
-    is_doubtful: bool = False  # a note says between what the user must choose
-    is_layout: bool = False  # folders alone speak for it, so that files with annotations are stronger
+    doubts: tuple[str, ...] = ()  # what contradicts it, or must be done or chosen first
+    reads_images_alone: bool = False  # no annotations, tables or lists: each that names images contradicts it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +124,7 @@ class FolderProbe:
         self._folders: dict[str, Folder] = {}
         self._heads: dict[str, tuple[int, bytes]] = {}  # with the number of bytes that were asked for
         self._num_entries = 0
+        self._num_asked = 0  # files of folders whose listing was cut short
 
     @property
     def num_listed(self) -> int:
@@ -178,20 +173,37 @@ class FolderProbe:
             return b""
         if asked < num_bytes and len(head) == asked:
             try:
-                head = self._read_head(path, num_bytes)
+                head = self._read(path, 0, num_bytes)
             except (OSError, errors.ConfigError):
                 head = b""
             self._heads[path] = num_bytes, head
         return head[:num_bytes]
 
-    def _read_head(self, path: str, num_bytes: int) -> bytes:
+    def _read(self, path: str, offset: int, num_bytes: int) -> bytes:
         uri = self.uri(path)
-        return storage.storage_of(uri).read(uri, 0, num_bytes)
+        return storage.storage_of(uri).read(uri, offset, num_bytes)
+
+    def tail(self, path: str) -> bytes:
+        """Returns the last 64 KiB of a file that is longer than its head; b"" for a shorter or unread one."""
+        folder, name = posixpath.split(path)
+        size = self.look(folder).files.get(name, 0) if self.head(path) else 0
+        try:
+            return self._read(path, max(HEAD_BYTES, size - HEAD_BYTES), HEAD_BYTES) if size > HEAD_BYTES else b""
+        except (OSError, errors.ConfigError):
+            return b""
 
     def holds(self, path: str) -> bool:
-        """Returns whether there is a file, by the listing of its folder."""
+        """Returns whether there is a file: by the listing of its folder, or directly where that was cut short."""
         folder, _, name = path.rpartition("/")
-        return name in self.look(folder).files
+        if name in (found := self.look(folder)).files or found.is_whole or self._num_asked >= _MAX_ASKED:
+            return name in found.files
+        self._num_asked += 1
+        return split_folders.kind_of(self.uri(path)) == storage.FILE
+
+    def share_held(self, paths: Iterable[str]) -> float:
+        """Returns which share of paths are files, judged by 20 of them."""
+        asked = spread(sorted(paths), _NUM_SPREAD)[:_NUM_SPREAD]
+        return sum(map(self.holds, asked)) / max(1, len(asked))
 
     def some(self, folder: Folder, names: Sequence[str], number: int = 3) -> Iterator[Folder]:
         """Yields a few of the folders in `folder`: the first, the last and some between them."""
@@ -218,6 +230,14 @@ class FileProbe(FolderProbe):
         super().__init__(survey.root)
         found = survey.look()
         self._folders[""] = Folder("", (), {name: found.files.get(name, 0)})
+
+
+def spread(names: Sequence[_T], number: int) -> list[_T]:
+    """Returns all of `names`, at first `number` that are spread over all of them."""
+    number = min(number, len(names))
+    first = [n * len(names) // number for n in range(number)]
+    taken = {*first}
+    return [names[n] for n in first] + [name for n, name in enumerate(names) if n not in taken]
 
 
 def extension_of(name: str) -> str:
@@ -257,6 +277,13 @@ def split_places(survey: FolderProbe, at: str) -> Iterator[Folder]:
     root = survey.look(at)
     yield root
     yield from (survey.look(root.below(name)) for name in split_folders.SPLITS if name in root.folders)
+
+
+def with_inner(survey: FolderProbe, at: str) -> Iterator[Folder]:
+    """Yields a folder and ten in it: containers are often in `data`, or in a folder for each split."""
+    root = survey.look(at)
+    yield root
+    yield from (survey.look(root.below(name)) for name in root.folders[:10])
 
 
 def prefix_of(folder: Folder, at: str) -> str:
@@ -347,4 +374,4 @@ def find_exports(
         paths = {split_meant(folder.path) or "train": prefix_of(folder, at) for folder in held}
         numbers = ", ".join(f"{len(each.images):,} in {each.path or '.'}" for each in held)
         evidence = f"{prefix_of(held[0], at)}{name} is beside images ({numbers})"
-        yield Finding(preset, Strength.CERTAIN, evidence, settings_of(paths))
+        yield Finding(preset, evidence, settings_of(paths))

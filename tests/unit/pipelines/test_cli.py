@@ -226,7 +226,7 @@ def test_missing_package_exits_2_and_names_the_extra(
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.delitem(sys.modules, "imagebeam.pipelines.config.model", raising=False)
     monkeypatch.delattr("imagebeam.pipelines.config.model", raising=False)
-    assert main("plan", "--input", dataset) == 2
+    assert main("plan", "--config", "image_folder", "--input", dataset) == 2
     assert capsys.readouterr().err.endswith(
         "yaml is not installed, this command needs it: pip install 'imagebeam[convert]'\n"
     )
@@ -291,7 +291,7 @@ def test_file_names_with_control_characters_are_shown_escaped(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "out\x1b[2J"
-    image_sets.write_folder(tmp_path / "in", labels=["cat\x1b[31m"], per_label=2)
+    image_sets.write_folder(tmp_path / "in", labels=["cat\x1b[31m", "dog"], per_label=2)
     os.rename(tmp_path / "in/cat\x1b[31m/0.jpg", tmp_path / "in/cat\x1b[31m/\udcff\x07\u202e.jpg")
     where = ("--input", tmp_path / "in", "--output", output)
     assert main("plan", *where) == 0
@@ -307,14 +307,14 @@ def test_file_names_with_control_characters_are_shown_escaped(
 
 
 def test_text_that_the_terminal_cannot_encode_is_escaped(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    image_sets.write_folder(tmp_path / "in", labels=["кот"], per_label=1)
+    image_sets.write_folder(tmp_path / "in", labels=["кот", "dog"], per_label=1)
     command = [*command_line.IMAGEBEAM, "plan", "--input", str(tmp_path / "in")]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     completed = subprocess.run(
         command, cwd=command_line.ROOT, env=environment, capture_output=True, timeout=patience.HANG_SEC, check=False
     )
     assert completed.returncode == 0, completed.stderr
-    assert rb"1 class: \u043a\u043e\u0442" in completed.stdout
+    assert rb"2 classes: dog, \u043a\u043e\u0442" in completed.stdout
 
 
 # --- plan, inspect, verify, schema, bench ----------------------------------------------------------------------------
@@ -428,7 +428,7 @@ def test_verify_counts_in_the_singular_and_the_plural(
 
 def test_plan_notes_what_looks_wrong(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     image_sets.write_folder(tmp_path / "in", labels=["train", "val"], per_label=1)
-    assert main("plan", "--input", tmp_path / "in", "--set", "output.num_shards=3") == 0
+    assert main("plan", "--config", "image_folder", "--input", tmp_path / "in", "--set", "output.num_shards=3") == 0
     shown = capsys.readouterr().out
     assert "note         1 of the 3 shards of train will be empty" in shown
     assert "the labels train, val look like splits; for split/label/image set split.by=directory" in shown

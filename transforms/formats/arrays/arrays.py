@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+import posixpath
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
 
 from imagebeam import errors, storage
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.packed import broken_content, unpacked_content
-from imagebeam.transforms.sources import image_source
+from imagebeam.transforms.sources import folder_probe, image_source
+from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, name_some
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,16 +20,7 @@ class Arrays(base_format.Format):
     """Images and labels in arrays: CIFAR's batches, NumPy's .npy and .npz, HDF5, MATLAB's .mat; pixels in CSV."""
 
     ABOUT: ClassVar[str] = "images that are rows of arrays, or of pixels in CSV"
-    PRESETS: ClassVar[tuple[str, ...]] = (
-        "cifar10",
-        "cifar100",
-        "emnist",
-        "fer2013",
-        "hdf5",
-        "mnist_csv",
-        "npz",
-        "svhn",
-    )
+    PRESETS: ClassVar[tuple[str, ...]] = ("cifar10", "cifar100", "svhn", "npz", "hdf5")
 
     images: dict[str, str] = dataclasses.field(default_factory=dict)
     """Arrays with images, by split: `FILE#ARRAY`, with a file or glob below `source.uri`; `ARRAY` alone if `source.uri`
@@ -77,3 +71,75 @@ class Arrays(base_format.Format):
         except (OSError, broken_content.BrokenContentError):
             return ""
         return "for pixels in CSV set source.by: arrays, as the presets mnist_csv and fer2013 do"
+
+    @classmethod
+    def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
+        """Finds data sets that are arrays: CIFAR, .npz, .npy, .mat, HDF5."""
+        for folder in folder_probe.with_inner(probe, at):
+            names = {*folder.files}
+            beside = folder.path.removeprefix(f"{at}/") if at else folder.path
+            where = f" in {beside}" if folder.path != at else ""
+            if {"data_batch_1", "test_batch"} <= names or {"data_batch_1.bin", "test_batch.bin"} <= names:
+                yield Finding("cifar10", f"data_batch_1 and test_batch{where}", input=folder.path)
+            elif {"train", "test", "meta"} <= names or {"train.bin", "test.bin", "fine_label_names.txt"} <= names:
+                yield Finding("cifar100", f"train, test and meta{where}", input=folder.path)
+            elif mats := folder.ending("_32x32.mat"):
+                yield Finding("svhn", f"{name_some(mats)}{where}", input=folder.path)
+            else:
+                found = next(_find_by_names(probe, folder, where), None)
+                if found is None:
+                    continue
+                yield found
+            return
+
+    @classmethod
+    def detect_file(cls, probe: FolderProbe, name: str) -> Iterator[Finding]:
+        """Finds what the arrays of one file are."""
+        if name.endswith("_32x32.mat"):
+            split = "train" if name.startswith("train") else name.partition("_")[0]
+            yield Finding("svhn", f"{name} is a file of SVHN, with the split {split}", input=name)
+            return
+        for preset, ends in _PRESETS.items():
+            if name.lower().endswith(ends):
+                yield _look_into(probe, name, preset, f"{name} is a file with arrays")
+
+
+_PRESETS = {"hdf5": unpacked_content.HDF5, "npz": (unpacked_content.NPZ, unpacked_content.NPY, unpacked_content.MATLAB)}
+_MAX_FILES = 40  # of a folder that are looked into
+_MAX_NOTE = 600  # characters of an error that is shown
+
+
+def _find_by_names(probe: FolderProbe, folder: Folder, where: str) -> Iterator[Finding]:
+    """Yields the finding for files with arrays, by the names of these."""
+    for preset, ends in _PRESETS.items():
+        names = folder.ending(*ends)
+        if not names or len(names) > _MAX_FILES or (folder.images and preset == "npz"):  # masks may be .npy files
+            continue
+        kinds = sorted({posixpath.splitext(name)[1].lower() for name in names})
+        evidence = f"{folder.count(len(names), f'{kinds[0]} file')}{where} ({name_some(names)})"
+        yield _look_into(probe, folder.path, preset, evidence)
+
+
+def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Finding:
+    """Returns the finding for the arrays of a file or folder; its notes say what they leave open."""
+    from imagebeam.transforms.formats.arrays import array_places, array_source, find_arrays  # late: NumPy
+
+    try:
+        roles = find_arrays.recognize(array_places.Files(probe.uri(path), looks_below=False))
+        places = [place for several in roles.images.values() for place in several]
+        for place in places:
+            array_places.axes_of(place, array_source.Wanted())
+    except errors.ConfigError as e:
+        return Finding(preset, evidence, doubts=(str(e)[:_MAX_NOTE],), input=path)
+    settings: dict[str, Any] = {}
+    if "" in roles.images:
+        settings["split"] = HASH_SPLIT
+    if not all(roles.labels.get(split) for split in roles.images):
+        settings["label"] = {"by": "none"}
+        if "" not in roles.images:
+            settings["split"] = {"by": "source"}
+    shown = f"{evidence}: images in {name_some([str(place) for place in places], 2)}"
+    if wrong := [place for place in places if place.array.dtype not in ("|u1", "u1", "uint8", "<u1")]:
+        note = f"{wrong[0]} is not of uint8, and images are taken as uint8, 0 to 255: save it so"
+        return Finding(preset, shown, settings, doubts=(note,), input=path)
+    return Finding(preset, shown, settings, input=path)

@@ -16,13 +16,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from imagebeam import errors, plural, storage
+from imagebeam import errors, missing_packages, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns, pages
 from imagebeam.transforms.packed import broken_content, gzip_content, parquet_content, unpacked_content
-from imagebeam.transforms.sources import class_files, containers, image_source, range_window, table_rows
+from imagebeam.transforms.sources import class_files, containers, folder_probe, image_source, range_window, table_rows
+from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
 _TAIL_BYTES = 8  # length of the footer, and the magic number
@@ -65,6 +66,60 @@ class Parquet(base_format.Format):
         if layout.names:
             class_files.check_names(layout.names, f"the metadata of {layout.uri!r}")
         return source
+
+    @classmethod
+    def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
+        """Finds Parquet files that hold the bytes of images, as those of Hugging Face."""
+        for folder in folder_probe.with_inner(probe, at):
+            names = folder.ending(".parquet")
+            try:
+                kinds, others = _columns_of(probe.uri(folder.below(names[0]))) if names else ((), ())
+            except ModuleNotFoundError as e:
+                note = str(missing_packages.missing_package(e, "reading Parquet"))
+                yield Finding("parquet", folder.count(len(names), "Parquet file"), doubts=(note,))
+                return
+            if kinds:
+                where = f" in {folder.path}" if folder.path else ""
+                evidence = (
+                    f"{folder.count(len(names), 'Parquet file')}{where} with images in the column {name_some(kinds)}"
+                )
+                settings: dict[str, Any] = {"source.parquet.image": kinds[0]} if len(kinds) > 1 else {}
+                label = next((name for name in _LABEL_KEYS if name in others), None)
+                if label is None:
+                    settings["label"] = {"by": "none"}
+                elif label != "label":
+                    settings["label.column"] = label
+                shown = ", ".join(others) or "none"
+                note = f"its other columns are not stored unless columns names them: {shown}"
+                yield Finding("parquet", evidence, settings, (note,))
+                return
+
+
+_LABEL_KEYS = ("label", "class", "target", "labels", "fine_label")
+
+
+def _columns_of(uri: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the columns that may hold the bytes of images, and the others; none of both if that is not known.
+
+    Raises:
+        ModuleNotFoundError: if pyarrow is not installed.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with storage.storage_of(uri).open_read(uri) as file:
+            schema = pyarrow.parquet.ParquetFile(file).schema_arrow
+    except (OSError, ValueError, errors.ConfigError):
+        return (), ()
+    is_bytes = pyarrow.types.is_binary, pyarrow.types.is_large_binary
+    found = tuple(
+        field.name
+        for field in schema
+        if any(test(field.type) for test in is_bytes)
+        or (pyarrow.types.is_struct(field.type) and {"bytes", "path"} & {inner.name for inner in field.type})
+    )
+    return found, tuple(name for name in schema.names if name not in found)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,11 +15,11 @@ from imagebeam.transforms.formats.tables import table_heads, table_places
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     HEAD_BYTES,
+    NEARLY_ALL,
     Change,
     Finding,
     Folder,
     FolderProbe,
-    Strength,
     name_some,
     split_meant,
     splits_in,
@@ -30,7 +30,6 @@ PRESETS = (
     *("cub200", "imagefolder_metadata", "box_csv", "fer2013", "mnist_csv"),
     *("captions", "multilabel", "kaggle", "regression", "tfrecorder"),
 )
-_SHARE_SURE = 0.5  # of images that must be found: else the folder may be another one
 
 _BOX_COLUMNS = frozenset({"filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"})
 _BOX_EDGES = re.compile(r"(?i)(x|y)_?(min|max|1|2)|bbox.*|(x|y)(center|centre)?_?(left|top)?")
@@ -49,7 +48,7 @@ def find_tables(survey: FolderProbe, at: str) -> Iterator[Finding]:
     root = survey.look(at)
     if {"images.txt", "image_class_labels.txt", "train_test_split.txt"} <= {*root.files}:
         evidence = "images.txt, image_class_labels.txt and train_test_split.txt have a line for each image"
-        yield Finding("cub200", Strength.CERTAIN, evidence)
+        yield Finding("cub200", evidence)
         return
     metadata = [each for each in _folders_with_tables(survey, root) if each.ending(*_METADATA)]
     if metadata:
@@ -62,9 +61,9 @@ def find_tables(survey: FolderProbe, at: str) -> Iterator[Finding]:
     names = [folder.below(name) for folder in folders for name in folder.ending(*table_places.SUFFIXES)]
     tables = [table_heads.read_table(survey, path) for path in sorted(names, key=_order)[: table_places.MAX_TABLES]]
     found = [(table, [*_find_in_table(survey, at, table)]) for table in tables if table is not None]
-    strong = [each for each in found if each[1] and each[1][0].strength > Strength.POSSIBLE]
+    strong = [each for each in found if each[1] and not each[1][0].doubts]
     if strong:
-        yield from _best_of(survey, at, strong)
+        yield from _best_of(survey, at, [each for each in found if each[1]])
     else:
         yield from (finding for _, findings in found for finding in findings)
 
@@ -78,10 +77,10 @@ def _best_of(
     whose images exist is the best.
     """
 
-    def rank(each: tuple[table_heads.Table, list[Finding]]) -> tuple[bool, bool, bool, float]:
-        table, _ = each
+    def rank(each: tuple[table_heads.Table, list[Finding]]) -> tuple[bool, bool, bool, bool, float]:
+        table, its = each
         kind = _order(table.path)[0]
-        return kind == _LAST, not table.has_header, kind > 0, -_num_matched(survey, at, table)
+        return bool(its[0].doubts), kind == _LAST, not table.has_header, kind > 0, -_num_matched(survey, at, table)
 
     found = sorted(found, key=rank) if len(found) > 1 else found
     (_, findings), *others = found
@@ -136,15 +135,15 @@ def find_above(survey: FolderProbe, path: str) -> Iterator[Finding]:
         return
     home, first = posixpath.dirname(path), places[0]
     roots = [posixpath.relpath(f"/{each.folder}", f"/{home}") for each in places[1:] if each.found >= first.found]
-    notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     if roots:
-        notes = (
+        doubts = (
             f"other folders have images of these names: for those set source.manifest.root={' or '.join(roots[:3])}",
         )
     elif "/" in home or "/" in first.folder:
-        notes = (f"{first.folder or survey.root} is not beside {path}, and may be of another data set",)
+        doubts = (f"{first.folder or survey.root} is not beside {path}, and may be of another data set",)
     for each in _find_in_table(survey, "", table):
-        yield dataclasses.replace(each, notes=(*each.notes, *notes), is_doubtful=each.is_doubtful or bool(notes))
+        yield dataclasses.replace(each, doubts=(*each.doubts, *doubts))
 
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -170,9 +169,7 @@ def _find_in_table(survey: FolderProbe, at: str, table: table_heads.Table) -> It
     path = table.path.removeprefix(f"{at}/") if at else table.path
     shown = f"{path} has the columns {name_some(table.columns, 6)}"
     if {"image_uri", "label"} <= columns:
-        yield Finding(
-            "tfrecorder", Strength.CERTAIN, shown, {} if "split" in columns else {"split": HASH_SPLIT}, input=table.path
-        )
+        yield Finding("tfrecorder", shown, {} if "split" in columns else {"split": HASH_SPLIT}, input=table.path)
         return
     if pixels := detect_pixels.find(survey, table.path, len(table.columns)):
         yield pixels
@@ -185,13 +182,13 @@ def _find_in_table(survey: FolderProbe, at: str, table: table_heads.Table) -> It
         return
     where = place.folder.removeprefix(f"{at}/") if at else place.folder
     holders = name_some(place.inside) if place.inside else where or "its folder"
-    evidence = f"{shown}; {place.found} of the first {place.looked_for} images that it names are in {holders}"
+    evidence = f"{shown}; {place.found} of {place.looked_for} images that it names are in {holders}"
     settings = _settings_of(at, table, place)
     boxes = [name for name in table.columns if _BOX_EDGES.fullmatch(name)]
     others = [name for name in table.columns if name != place.column]
     if len(boxes) >= 4 or any(name.lower().startswith("bbox") for name in boxes):
         note = "it has columns of boxes under other names than box_csv reads: " + ",".join(sorted(_BOX_COLUMNS))
-        yield Finding("box_csv", Strength.POSSIBLE, evidence, {"source.box_csv.annotations": {"train": path}}, (note,))
+        yield Finding("box_csv", evidence, {"source.box_csv.annotations": {"train": path}}, doubts=(note,))
         return
     settings |= _of_split_folders(survey, at, table)
     split = _split_column(table)
@@ -207,22 +204,19 @@ def _find_in_table(survey: FolderProbe, at: str, table: table_heads.Table) -> It
     if caption is not None:
         if caption != "captions":
             settings |= {"columns": {caption: {"list": True}}, "features": {f"columns/{caption}": "image/caption"}}
-        yield Finding("captions", Strength.LIKELY, evidence, settings)
+        yield Finding("captions", evidence, settings)
         return
     flags = [name for name in others if _is_flag(table, name)]
-    if len(flags) >= 3 and len(flags) >= len(others) / 2:
+    if (len(flags) >= 3 and len(flags) >= len(others) / 2) or 1 < len(flags) == len(others):
         settings["label"] = {"by": "columns", "columns": flags}
         text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
-        yield Finding("multilabel", Strength.LIKELY, text, settings, ("each column of 0 and 1 is a class",))
+        yield Finding("multilabel", text, settings, ("each column of 0 and 1 is a class",))
         return
-    is_rare = place.found < _SHARE_SURE * place.looked_for
+    is_rare = place.found < NEARLY_ALL * place.looked_for
     rare = ("the other images are in none of the folders that were looked into: see source.manifest.root",)
     for finding in _find_label(table, others, evidence, settings, "split" in settings):
         if is_rare:
-            finding = dataclasses.replace(finding, notes=finding.notes + rare, is_doubtful=True)
-        if place.inside:  # the folders are no classes, since the table names the images of all
-            doubt = finding.strength is not Strength.LIKELY
-            finding = dataclasses.replace(finding, strength=Strength.CERTAIN, is_doubtful=doubt)
+            finding = dataclasses.replace(finding, doubts=finding.doubts + rare)
         yield finding
 
 
@@ -238,28 +232,31 @@ def _find_label(
     )
     if label is None:
         text = f"{evidence}; it has no column that could be a label"
-        yield Finding("kaggle", Strength.POSSIBLE, text, {**settings, "label": {"by": "none"}, **_no_strata(has_split)})
+        settings = {**settings, "label": {"by": "none"}, **_no_strata(has_split)}
+        yield Finding("kaggle", text, settings, doubts=("no column could be the label: name it in label.column",))
         return
     values = table.values(label)
-    strength = Strength.LIKELY if is_known else Strength.POSSIBLE
     distinct = sorted(set(values))
     seen = f"{len(distinct):,} different values in {plural.count(len(values), 'row')}: {name_some(distinct)}"
     guess = f"the label is the column {label!r} ({seen}); its others are {', '.join(further) or 'none'}"
+    doubts = () if is_known else (f"no column is called label or class: is it {label!r}?",)
+    if not table.has_header and len(distinct) * 2 > len(values) and all(map(str.isdecimal, values)):
+        doubts = (f"{table.path} has no header, and most rows have a number of their own: ids are no labels",)
     if separator := _separator_of(values):
         settings["label"] = {"by": "column", "column": label, "separator": separator}
         note = f"a cell of {label!r} has several classes, with {separator!r} between them"
-        yield Finding("multilabel", strength, evidence, settings, (guess, note), often)
+        yield Finding("multilabel", evidence, settings, (guess, note), often, doubts=doubts)
         return
     kind = _kind_of(values, distinct)
     if kind == "class":
         settings["label.column"] = label
         if len(distinct) * 2 > len(values):
             settings |= _no_strata(has_split)
-        yield Finding("kaggle", strength, evidence, settings, (guess,), often)
+        yield Finding("kaggle", evidence, settings, (guess,), often, doubts=doubts)
     else:
         settings["label"] = {"by": "column", "column": label, "type": kind}
         note = f"its values are numbers to predict, stored as {kind}; for classes set label.type=class"
-        yield Finding("regression", strength, evidence, settings, (guess, note), often)
+        yield Finding("regression", evidence, settings, (guess, note), often, doubts=doubts)
 
 
 def _no_strata(has_split: bool) -> dict[str, Any]:
@@ -287,9 +284,7 @@ def _find_boxes(survey: FolderProbe, at: str, table: table_heads.Table, shown: s
         settings = {"source.box_csv.annotations": {split: path}}
     if not is_usual and folder not in (posixpath.dirname(path), f"images/{split}", split, "images"):
         settings["source.box_csv.images"] = {split: folder or "."}
-    yield Finding(
-        "box_csv", Strength.CERTAIN, f"{shown}: a row for each box, of images in {folder or 'its folder'}", settings
-    )
+    yield Finding("box_csv", f"{shown}: a row for each box, of images in {folder or 'its folder'}", settings)
 
 
 def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str) -> Iterator[Finding]:
@@ -305,7 +300,7 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
         settings["label"] = {"by": "column", "column": label}
         distinct = sorted(set(table.values(label)))
         notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)
-    yield Finding("imagefolder_metadata", Strength.CERTAIN, evidence, settings, notes)
+    yield Finding("imagefolder_metadata", evidence, settings, notes)
 
 
 def _settings_of(at: str, table: table_heads.Table, place: table_places.Place) -> dict[str, Any]:
@@ -333,15 +328,39 @@ def _of_split_folders(survey: FolderProbe, at: str, table: table_heads.Table) ->
 
 def _label_column(table: table_heads.Table, others: Sequence[str]) -> tuple[str | None, bool]:
     """Returns the column that is likely the label, and whether its name says so."""
-    usable = [name for name in others if len({*table.values(name)}) > 1]
+    usable = [name for name in others if name.lower() not in _SPLIT_NAMES]  # partition: 0, 1 or 2
+    usable = [name for name in usable if (values := table.values(name)) and not _are_no_labels(values)]
+    if not table.has_header:  # its names are not the user's
+        usable = [name for name in usable if not _are_unique(table.values(name))]
     by_name = {name.lower(): name for name in usable}
     for name in _LABEL_NAMES:
-        if name in by_name:
+        if name in by_name and (name in _SAYS_LABEL or len({*table.values(by_name[name])}) > 1):
             return by_name[name], True
+    usable = [name for name in usable if len({*(values := table.values(name))}) > 1 and not _are_free(values)]
     if not usable:
         return None, False
     fewest = min(usable, key=lambda name: len({*table.values(name)}))
     return fewest, len(usable) == 1
+
+
+_SAYS_LABEL = ("label", "labels", "class", "class_name", "category", "target")  # even if all seen are equal
+_NO_LABEL = re.compile(r"[\[{].*[\]}]|\w+://.*|[0-9a-fA-F-]{16,}|.*[/\\].*\.\w{2,5}", re.DOTALL)
+
+
+def _are_no_labels(values: Sequence[str]) -> bool:
+    """Returns whether values are objects, addresses, hashes or names of files, which are never labels."""
+    return sum(bool(_NO_LABEL.fullmatch(each)) or table_heads.is_image(each) for each in values) * 2 > len(values)
+
+
+def _are_unique(values: Sequence[str]) -> bool:
+    return len({*values}) == len(values) > 9
+
+
+def _are_free(values: Sequence[str]) -> bool:
+    """Returns whether texts are titles or ids: they have several words, or each has one row."""
+    texts = [each for each in values if not table_heads.is_number(each)]
+    is_long = sum(len(each.split()) for each in texts) > 3 * len(texts)
+    return len(texts) * 2 > len(values) and (is_long or _are_unique(values))
 
 
 def _split_column(table: table_heads.Table) -> str | None:

@@ -1,4 +1,4 @@
-"""Reads the beginning of a table of any format, as far as a survey looks."""
+"""Reads the beginning of a table of any format, as far as a survey looks, and of a text also the end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class Table(NamedTuple):
     rows: tuple[Mapping[str, str], ...]
     settings: Mapping[str, Any] = {}  # how it is read
     has_header: bool = True
+    last_rows: tuple[Mapping[str, str], ...] = ()  # of a file that is longer than what was read of its beginning
 
     def values(self, column: str) -> list[str]:
-        """Returns the values of a column that are not empty."""
-        return [value for row in self.rows if (value := row.get(column, "").strip())]
+        """Returns the values of a column that are not empty, from both ends of the table."""
+        return [value for row in (*self.rows, *self.last_rows) if (value := row.get(column, "").strip())]
 
 
 def read_table(survey: FolderProbe, path: str) -> Table | None:
@@ -43,11 +44,14 @@ def read_table(survey: FolderProbe, path: str) -> Table | None:
     lines = text.splitlines()
     if len(head) >= (1 << 16) and len(lines) > 1:
         lines.pop()  # it may be cut short
+    last = survey.tail(path).decode("utf-8", "replace").splitlines()[1:]  # the first line is cut short
     if extension in (".jsonl", ".ndjson"):
-        return _of_objects(path, _parse_lines(lines), {})
+        table = _of_objects(path, _parse_lines(lines), {})
+        after = _of_objects(path, _parse_lines(last), {})
+        return table._replace(last_rows=after.rows) if table and after else table
     if extension == ".json":
         return _read_json(survey, path)
-    return _read_csv(path, lines[: _MAX_ROWS + 1])
+    return _read_csv(path, lines[: _MAX_ROWS + 1], last[-_MAX_ROWS:])
 
 
 def _parse_lines(lines: Sequence[str]) -> Iterator[Any]:
@@ -95,7 +99,7 @@ def _has_image(first: Mapping[str, Any]) -> bool:
     return any(isinstance(value, str) and is_image(value) for value in first.values())
 
 
-def _read_csv(path: str, lines: Sequence[str]) -> Table | None:
+def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Table | None:
     first = next((line for line in lines if line.strip()), "")
     is_text = extension_of(path) == ".txt"
     delimiter = max("\t;,|" if extension_of(path) == ".tsv" else ",;\t|", key=first.count)
@@ -112,7 +116,9 @@ def _read_csv(path: str, lines: Sequence[str]) -> Table | None:
             {} if delimiter == "," else {"source.manifest.delimiter": delimiter}
         )
     try:
-        cells = list(csv.reader((line for line in lines if line.strip()), delimiter=delimiter))
+        cells, after = (
+            list(csv.reader((line for line in each if line.strip()), delimiter=delimiter)) for each in (lines, last)
+        )
     except csv.Error:
         return None
     if not cells or (len(cells[0]) < 2 and is_text):
@@ -128,8 +134,10 @@ def _read_csv(path: str, lines: Sequence[str]) -> Table | None:
     if len(set(header)) < len(header):
         return None
     body = cells[1:] if has_header else cells
-    rows = tuple(dict(zip(header, row)) for row in body if len(row) == len(header))
-    return Table(path, tuple(header), rows, settings, has_header) if rows or has_header else None
+    rows, last_rows = (
+        tuple(dict(zip(header, row)) for row in each if len(row) == len(header)) for each in (body, after)
+    )
+    return Table(path, tuple(header), rows, settings, has_header, last_rows) if rows or has_header else None
 
 
 def _read_parquet(survey: FolderProbe, path: str) -> Table | None:

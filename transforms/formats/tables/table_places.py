@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from imagebeam.transforms.formats.tables import table_heads
-from imagebeam.transforms.sources.folder_probe import Folder, FolderProbe, likely_first, split_meant
+from imagebeam.transforms.sources.folder_probe import Folder, FolderProbe, likely_first, split_meant, spread
 
 _NUM_VALUES = 20  # of a column that are looked for as images
 _NUM_FOLDERS = 40  # in which images are looked for
@@ -46,7 +46,7 @@ def find_places(survey: FolderProbe, at: str, table: table_heads.Table) -> Itera
     folders += [survey.look(each.below(name)) for each, name in near]
     unique = {folder.path: folder for folder in folders}
     for column in sorted(table.columns, key=_rank_of_image):
-        values = [each for each in table.values(column)[:_NUM_VALUES] if len(each) < 1000]
+        values = [each for each in spread(table.values(column), _NUM_VALUES)[:_NUM_VALUES] if len(each) < 1000]
         if not values or len({*values}) < len(values) / 6:
             continue
         if all(map(table_heads.is_number, values)) and not _IMAGE_WORD.search(column):  # 1, 2, 3 may be anything
@@ -56,12 +56,12 @@ def find_places(survey: FolderProbe, at: str, table: table_heads.Table) -> Itera
         singles = [
             Place(column, path, any(found[path]), number, len(values)) for path, number in numbers.items() if number
         ]
-        spread = _find_spread(found, singles[0]) if singles else None
+        spread_out = _find_spread(found, singles[0]) if singles else None
         likely = [each for each in singles if each.found >= len(values) / 4]
-        if spread is not None:
-            yield spread
-        if spread is not None or likely:
-            yield from likely[spread is not None :]
+        if spread_out is not None:
+            yield spread_out
+        if spread_out is not None or likely:
+            yield from likely[spread_out is not None :]
             return
 
 

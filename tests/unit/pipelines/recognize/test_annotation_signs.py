@@ -30,7 +30,7 @@ def test_few_images_with_a_file_of_labelme_are_not_beyond_doubt(tmp_path: pathli
     assert [each.preset for each in found.candidates] == ["labelme", "image_folder"]
     first = found.candidates[0]
     assert first.evidence == "1 of 20 images have a .json file of LabelMe beside them"
-    assert first.notes == (
+    assert first.doubts == (
         "images without such a file are skipped; source.labelme.without_annotations=keep takes them as images "
         "without objects",
     )
@@ -39,8 +39,8 @@ def test_few_images_with_a_file_of_labelme_are_not_beyond_doubt(tmp_path: pathli
 def test_images_of_all_splits_are_counted_for_labelme(tmp_path: pathlib.Path) -> None:
     tree = images("train/#.jpg", "val/#.jpg") | {f"val/{n}.json": labelme(SHAPE) for n in range(4)}
     found = recognized(tmp_path, tree)
-    assert found.sure is not None
-    assert found.sure.evidence == "4 images have a .json file of LabelMe beside them"
+    assert found.sure is None  # half of the images would be left out
+    assert found.candidates[0].evidence == "4 of 8 images have a .json file of LabelMe beside them"
 
 
 @pytest.mark.parametrize("folder", ["", "photos/"])
@@ -74,7 +74,7 @@ def test_xml_in_several_folders_for_the_images_of_one_is_doubtful(tmp_path: path
     found = recognized(tmp_path, tree)
     assert found.sure is None
     assert found.candidates[0].settings == {"source.voc.annotation_folder": "Annotations/a"}
-    assert found.candidates[0].notes == ("b in Annotations has .xml files, too, and is not read",)
+    assert found.candidates[0].doubts == ("b in Annotations has .xml files, too, and is not read",)
 
 
 def test_labels_of_a_split_are_found_behind_other_folders(tmp_path: pathlib.Path) -> None:

@@ -69,7 +69,7 @@ def test_folders_of_one_example_each_are_pairs(
 def test_several_images_of_a_mask_are_not_beyond_doubt(tmp_path: pathlib.Path) -> None:
     found = recognize(tmp_path, images("p#/t1.png", "p#/t2.png", "p#/mask.png"))
     assert found.sure is None
-    assert found.candidates[0].notes[0] == (
+    assert found.candidates[0].doubts[0] == (
         "each folder has t1 and t2, and one example has one image; only t1 is used: change source.masks.image for "
         "another one"
     )
@@ -79,14 +79,16 @@ def test_masks_in_jpeg_make_no_classes_of_the_folders(tmp_path: pathlib.Path) ->
     found = recognize(tmp_path, images("p#/image.jpg", "p#/mask.jpg"))
     assert found.sure is None
     assert [each.preset for each in found.candidates] == ["segmentation", "image_folder"]
-    assert found.candidates[0].notes[0].startswith("masks in JPEG have lost their exact classes and are not read")
+    assert found.candidates[0].doubts[0].startswith("masks in JPEG have lost their exact classes and are not read")
 
 
 def test_folders_with_files_of_the_same_names_may_be_no_classes(tmp_path: pathlib.Path) -> None:
     found = recognize(tmp_path, images("p#/left.png", "p#/right.png"))
     assert found.sure is None
     assert [each.preset for each in found.candidates] == ["image_folder"]
-    assert found.candidates[0].notes[0].startswith("each folder holds left and right: if it is one example and no")
+    assert (
+        found.candidates[0].doubts[0].startswith("p0, p1, p2, ... hold images of the same names (left, right): pairs")
+    )
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def notes_of(root: pathlib.Path, tree: folder_shapes.Tree) -> list[str]:
         pytest.param(
             images(*(f"patient{n:02}/patient{n:02}-#.jpg" for n in range(120)), numbers=range(2)),
             _NAMES
-            + "patient00/patient00-0.jpg state 40 or more subjects; to keep all images of a folder (if it is one "
+            + "patient00/patient00-0.jpg state 56 or more subjects; to keep all images of a folder (if it is one "
             f"subject, video or scan, and no class) in one split add --set 'source.pattern=(?P<subject>.*)/[^/]+' "
             f"{_SPLIT} --set 'label={{by: none}}'",
             {f"patient{n:02}" for n in range(120)},

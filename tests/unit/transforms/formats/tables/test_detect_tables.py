@@ -107,7 +107,7 @@ def test_images_outside_of_the_folder_of_a_table_may_be_doubtful(
 ) -> None:
     found = recognized(tmp_path, tree | {"meta/t.csv": LABELS}, "meta/t.csv")
     assert found.sure is None
-    assert [each.notes[-1] for each in found.candidates] == [note]
+    assert [each.doubts for each in found.candidates] == [(note,)]
 
 
 def test_table_whose_images_are_nowhere_names_the_setting(tmp_path: pathlib.Path) -> None:
@@ -120,7 +120,7 @@ def test_table_whose_images_are_nowhere_names_the_setting(tmp_path: pathlib.Path
     assert (found.candidates, found.remarks) == ((), (note,))
     done = command_line.call("plan", "--input", tmp_path / "a/b/c/t.csv")
     assert done.returncode == 2
-    assert f"for a table of images set source.by=manifest; {note}\n" in done.stderr
+    assert f"  {note}\n" in done.stdout
 
 
 def test_table_whose_images_are_deeper_than_is_looked_is_noted_beside_folders_of_classes(
@@ -128,10 +128,11 @@ def test_table_whose_images_are_deeper_than_is_looked_is_noted_beside_folders_of
 ) -> None:
     found = recognized(tmp_path, images("a/b/c/cat/#.jpg", "a/b/c/dog/#.jpg") | {"t.csv": LABELS})
     assert [each.preset for each in found.candidates] == ["image_folder"]
-    assert [remark.partition(":")[0] for remark in found.remarks] == [
+    assert found.sure is None
+    assert [doubt.partition(":")[0] for doubt in found.candidates[0].doubts][-1] == (
         "t.csv names images in its column 'image', such as '0.jpg', but the folders that were looked into do not have "
         "them"
-    ]
+    )
 
 
 def test_images_in_more_folders_than_a_few_are_those_of_one_table(tmp_path: pathlib.Path) -> None:
@@ -148,7 +149,24 @@ def test_table_most_of_whose_images_are_missing_is_doubtful(tmp_path: pathlib.Pa
         tmp_path, images("#.jpg") | {"t.csv": table("image,label", (f"{n}.jpg,{n % 2}" for n in range(9)))}
     )
     assert found.sure is None
-    assert found.candidates[0].notes[-1].startswith("the other images are in none of the folders that were looked into")
+    assert (
+        found.candidates[0].doubts[-1].startswith("the other images are in none of the folders that were looked into")
+    )
+
+
+def test_numbers_without_a_header_that_differ_in_most_rows_may_be_ids(tmp_path: pathlib.Path) -> None:
+    found = recognized(tmp_path, images("#.jpg") | {"ids.txt": "".join(f"{n}.jpg {n + 2880}\n" for n in range(4))})
+    assert found.sure is None
+    assert found.candidates[0].doubts == (
+        "ids.txt has no header, and most rows have a number of their own: ids are no labels",
+    )
+
+
+def test_numbers_of_splits_are_no_labels(tmp_path: pathlib.Path) -> None:
+    rows = (f"{n}.jpg,{n % 3}" for n in range(4))
+    found = recognized(tmp_path, images("#.jpg") | {"t.csv": table("image_id,partition", rows)})
+    assert found.sure is None
+    assert found.candidates[0].doubts == ("no column could be the label: name it in label.column",)
 
 
 def test_table_without_a_column_of_images_has_no_remark(tmp_path: pathlib.Path) -> None:

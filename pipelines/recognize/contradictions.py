@@ -1,0 +1,229 @@
+"""Finds what contradicts that the images and their folders are all there is: files that name or describe the images."""
+
+from __future__ import annotations
+
+import collections
+import io
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from imagebeam import errors, plural, storage
+from imagebeam.transforms.formats.tables import find_root
+from imagebeam.transforms.sources.folder_probe import NEARLY_ALL, Bounds, Folder, FolderProbe, extension_of, name_some
+from imagebeam.transforms.sources.folder_probe import spread as spread_over
+
+_CAPTIONS = "captions go into a table with the columns image and caption (docs/recipes/captions.md)"
+_REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
+_DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".txt", ".lst", ".list")
+_ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
+_BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
+_IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d{5,}")  # names in a table that no number of another kind equals
+_COUNTER = re.compile(r"(.*?)(\d+)(\D*)")
+_LISTING_CHARS = 40  # that name the format of a saved listing
+_DEPTH = 4
+_NUM_FILES = 3  # of one extension in one folder that are read
+_NUM_FOLDERS = 6  # of images that are compared
+_BOUNDS_ABOVE = Bounds(folders=4, entries=1_000, heads=9)
+
+
+def find(survey: FolderProbe) -> list[str]:
+    """Returns what contradicts a finding that reads images alone, each in words."""
+    _walk(survey, [""])
+    return [
+        *_sidecars(survey),
+        *_folders_of_equal_names(survey),
+        *_files_that_name_images(survey, survey.seen()),
+        *_files_above(survey),
+    ]
+
+
+def _walk(survey: FolderProbe, level: Sequence[str]) -> None:
+    """Lists all folders whose names speak of annotations, and some of the others, down to four levels."""
+    for _ in range(_DEPTH):
+        below: list[str] = []
+        for folder in map(survey.look, level):
+            named = [name for name in folder.folders if _ANNOTATIONS.fullmatch(name)]
+            below += map(
+                folder.below, dict.fromkeys([*named, *spread_over(folder.folders, _NUM_FOLDERS)[:_NUM_FOLDERS]])
+            )
+        level = below
+
+
+def _sidecars(survey: FolderProbe) -> Iterator[str]:
+    """Yields a line for each extension of files that have the names of images beside them: `1.txt` beside `1.jpg`."""
+    numbers: collections.Counter[str] = collections.Counter()
+    first: dict[str, str] = {}
+    for folder in survey.seen():
+        image_of = {posixpath.splitext(name)[0]: name for name in folder.images}
+        for name in folder.files if image_of else ():
+            extension = extension_of(name)
+            stem = posixpath.splitext(name)[0]
+            image = image_of.get(stem) or image_of.get(posixpath.splitext(stem)[0])  # x.gt.txt beside x.png
+            if image is not None and extension and name not in folder.images:
+                numbers[extension] += 1
+                first.setdefault(extension, f"{folder.below(name)} beside {image}")
+    num_images = sum(len(folder.images) for folder in survey.seen())
+    for extension, number in numbers.items():
+        yield (
+            f"{number:,} of {plural.count(num_images, 'image')} {'has' if num_images == 1 else 'have'} a {extension} "
+            f"file beside them ({first[extension]}), not read: "
+            f"{_CAPTIONS if extension in ('.txt', '.caption') else _REMEDY}"
+        )
+
+
+def _folders_of_equal_names(survey: FolderProbe) -> Iterator[str]:
+    """Yields a line for each folder without images whose files have the names of images in another folder."""
+    held = [folder for folder in survey.seen() if folder.images]
+    for folder in survey.seen():
+        stems = {posixpath.splitext(name)[0] for name in folder.files} if not folder.images else set[str]()
+        if len(stems) > 1 and (
+            other := next((each for each in held if len(stems & each.stems) > len(stems) / 2), None)
+        ):
+            yield f"{folder.path or 'the folder'} holds files with the names of images in {other.path}, not read"
+
+
+def _files_that_name_images(
+    survey: FolderProbe, folders: Sequence[Folder], images: Collection[Folder] = ()
+) -> Iterator[str]:
+    """Yields a line for the tables, lists, JSON and XML of each folder that name two or more images."""
+    held = images or survey.seen()
+    names = {name for folder in held for name in folder.images}
+    stems = {stem for folder in held for stem in folder.stems if _IDENTIFIES.fullmatch(stem)}
+    if images:  # in another folder, where 1.jpg may be any image
+        names = {name for name in names if posixpath.splitext(name)[0] in stems}
+    for folder in folders:
+        by_extension: dict[str, list[str]] = collections.defaultdict(list)
+        for name in folder.ending(*_DATA):
+            if posixpath.splitext(name)[0] not in folder.stems and "readme" not in name.lower():
+                by_extension[extension_of(name)].append(folder.below(name))
+        for extension, paths in by_extension.items():
+            found: dict[str, set[str]] = {}
+            for path in spread_over(paths, _NUM_FILES)[:_NUM_FILES]:
+                text = (survey.head(path) + b"\n" + survey.tail(path)).decode("utf-8", "replace").replace("\\", "/")
+                if '"imagebeam-' in text[:_LISTING_CHARS]:
+                    continue  # a listing that plan --save-listing wrote
+                words = {*_BETWEEN_WORDS.split(text), *_BETWEEN_CELLS.split(text)}
+                bases = {word.rpartition("/")[2].strip() for word in words}
+                if named := bases & names or bases & stems:
+                    found[path] = named
+            if len(set().union(*found.values())) >= min(2, len(names)) and found:
+                others = f" and {plural.count(len(paths) - 1, f'other {extension} file')}" if len(paths) > 1 else ""
+                examples = name_some(sorted(next(iter(found.values()))), 2)
+                yield f"{next(iter(found))}{others} names images ({examples}), and is not read"
+
+
+def _files_above(survey: FolderProbe) -> Iterator[str]:
+    """Yields such lines for the files beside the folder itself, and in folders of annotations beside it."""
+    parent = find_root.parent_of(survey.root)
+    if not parent:
+        return
+    above = FolderProbe(parent, _BOUNDS_ABOVE)
+    root = above.look()
+    named = [name for name in root.folders if _ANNOTATIONS.fullmatch(name) and name != posixpath.basename(survey.root)]
+    folders = [root, *map(above.look, named)]
+    yield from (f"../{each}" for each in _files_that_name_images(above, folders, survey.seen()))
+
+
+def aligned(survey: FolderProbe, holder: Folder) -> str:
+    """Returns in words that folders hold images of the same names, as pairs do and classes do not; "" if not.
+
+    Numbers without gaps are no such names, as classes have them, too: there the sizes of a few images must differ
+    from each other, and be the same or in the same proportion in all folders.
+    """
+    held = [each for each in survey.some(holder, holder.folders, _NUM_FOLDERS) if each.images and each.is_whole]
+    if not held or len(held[0].stems) < 2:
+        return ""
+    if endings := _paired_endings(held[0].stems):
+        return (
+            f"each image in {held[0].path} has one of the endings {name_some(endings)}: they may be pairs, no classes"
+        )
+    if len(held) < 2:
+        return ""
+    common = held[0].stems.intersection(*(each.stems for each in held[1:]))
+    if len(common) < NEARLY_ALL * max(len(each.stems) for each in held):
+        return ""
+    if _is_counter(common) and not _have_sizes_in_proportion(survey, held, sorted(common)):
+        return ""
+    names = name_some([posixpath.basename(each.path) for each in held])
+    return (
+        f"{names} hold images of the same names ({name_some(sorted(common), 2)}): pairs of images are no classes; if "
+        "each folder is one example, write a table with a row for each (docs/recipes/tables.md, Several images in one "
+        "example)"
+    )
+
+
+def _paired_endings(stems: Collection[str]) -> list[str]:
+    """Returns what the names of images end in, if each name is there with each ending: 1_temp and 1_test."""
+    found: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
+    for stem in stems:
+        name, mark, ending = re.fullmatch(r"(.*?)(?:([_\-. ])([^_\-. \d]+))?", stem).groups("")  # type: ignore[union-attr]
+        found[name].add(mark + ending)
+    endings = {frozenset(each) for each in found.values()}
+    return sorted(next(iter(endings))) if len(endings) == 1 and len(found) > 1 and len(next(iter(endings))) > 1 else []
+
+
+def _is_counter(stems: Collection[str]) -> bool:
+    found = [match for stem in stems if (match := _COUNTER.fullmatch(stem))]
+    numbers = {int(match[2]) for match in found}
+    has_one_form = len(found) == len(stems) and len({(match[1], match[3]) for match in found}) == 1
+    return has_one_form and max(numbers) - min(numbers) < len(stems)
+
+
+def _have_sizes_in_proportion(survey: FolderProbe, folders: Sequence[Folder], stems: Sequence[str]) -> bool:
+    """Returns whether images of different sizes have the same sizes, or multiples of them, in all folders."""
+    asked = spread_over(stems, 4)[:4]
+    sizes = []
+    for folder in folders:
+        name_of = {posixpath.splitext(name)[0]: name for name in folder.images}
+        sizes.append([_size_of(survey.head(folder.below(name_of[stem]))) for stem in asked])
+    if any(size is None for each in sizes for size in each) or len(set(sizes[0])) < 2:
+        return False
+    scales = [{(a[0] / b[0], a[1] / b[1]) for a, b in zip(each, sizes[0]) if a and b} for each in sizes[1:]]
+    return all(len(each) == 1 for each in scales)
+
+
+def _size_of(head: bytes) -> tuple[int, int] | None:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(head)) as image:
+            return image.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
+# --- what no preset reads ---------------------------------------------------------------------------------------------
+
+
+def lists_of_images(survey: FolderProbe) -> Iterator[str]:
+    """Yields a note for each column of the first Parquet file of a folder that holds several images in each row."""
+    for folder in survey.seen():
+        for name in folder.ending(".parquet")[:1]:
+            for column in _columns_of_lists(survey.uri(folder.below(name))):
+                yield (
+                    f"{plural.count(len(folder.ending('.parquet')), 'Parquet file')}: the column {column!r} of "
+                    f"{folder.below(name)} holds a list of images in each row, which is not read: write Parquet files "
+                    "with one image in each row"
+                )
+
+
+def _columns_of_lists(uri: str) -> list[str]:
+    """Returns the columns whose cells are lists of bytes; none if that cannot be read."""
+    try:
+        import pyarrow.parquet
+        import pyarrow.types as types
+
+        with storage.storage_of(uri).open_read(uri) as file:
+            schema = pyarrow.parquet.ParquetFile(file).schema_arrow
+    except (ImportError, OSError, ValueError, errors.ConfigError):
+        return []
+    found = []
+    for field in schema:
+        is_list = types.is_list(field.type) or types.is_large_list(field.type) or types.is_fixed_size_list(field.type)
+        inner = field.type.value_type if is_list else None
+        if inner is not None and types.is_struct(inner) and inner.get_field_index("bytes") >= 0:
+            inner = inner.field("bytes").type
+        if inner is not None and (types.is_binary(inner) or types.is_large_binary(inner)):
+            found.append(field.name)
+    return found
