@@ -299,6 +299,21 @@ class _Finder(files.FilesSource):
 
     is_one_by_name: Callable[[str], bool | None] = bool  # None: the file is listed, too
 
+    def list_all(self) -> Iterator[image_source.Listing]:
+        name = re.sub(r"\[([*?[])\]", r"\1", self.include[0])
+        if self.include != (glob.escape(name),):
+            yield from super().list_all()
+            return
+        found = image_source.ListingBuilder()  # of one file that was named: what is beside it is not looked at
+        uri = storage.join(self.root, name)
+        try:
+            self._add_included(name, storage.storage_of(uri).stat(uri), found)
+        except FileNotFoundError:
+            pass
+        except OSError as e:
+            found.problems.append(f"{uri!r} cannot be read ({e.strerror or e}), so the images in it would be lost")
+        yield found.take()
+
     def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         uri = storage.join(self.root, path)
         is_one = self.is_one_by_name(entry.name)

@@ -394,3 +394,15 @@ def test_mutated_tars_give_members_inside_the_file_or_an_error(data: st.DataObje
         assert 0 <= e.offset <= len(cut)
         return
     assert all(0 <= each.offset <= each.offset + each.size <= len(cut) for each in found if each.kind == "file")
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a[1]*.tar"])
+def test_file_that_is_given_is_read_without_a_look_beside_it(tmp_path: pathlib.Path, name: str) -> None:
+    tars.write_tar(tmp_path / name, [("0.jpg", JPEG)])
+    tars.write_tar(tmp_path / "a1.tar", [("1.jpg", JPEG)])
+    (tmp_path / "notes.txt").write_text("x")
+    given = tar.TarSource.find(str(tmp_path / name), ("**/*",), "")
+    found = tars.list_all(tar.TarSource(*given))
+    assert ([ref.uri for ref in found.refs], found.skipped) == ([str(tmp_path / name)], {})
+    (tmp_path / name).unlink()
+    assert tars.list_all(tar.TarSource(*given)).problems[0].startswith("there is no tar in")
