@@ -80,7 +80,11 @@ class Tar(base_format.Format):
             notes: tuple[str, ...] = ()
             if "cls" not in others:
                 settings["label"] = {"by": "none"}
-                notes = (f"no member names the label; for one in JSON set label.column, such as json.label ({cells})",)
+                endings = ", ".join(cells)
+                notes = (
+                    "no member names the label; for one in JSON set label.column, such as json.label; the members end "
+                    f"in {endings}",
+                )
             doubts = () if images else ("its first members are no images",)
             if images and not others:
                 doubts = (
@@ -161,7 +165,7 @@ class TarSource(containers.ContainerSource):
         try:
             for member in read_members(read, num_bytes):
                 found = _split_name(member, read)
-                if isinstance(found, containers.PassedOver):
+                if isinstance(found, containers.Skipped):
                     yield found
                     continue
                 if found[0] != stem and parts:
@@ -219,22 +223,22 @@ def _open(container: containers.Container) -> tuple[_Read, int]:
     return range_window.open_window(container.uri, container.size, container.version).read, container.size
 
 
-def _split_name(member: Member, read: _Read) -> tuple[str, str] | containers.PassedOver:
+def _split_name(member: Member, read: _Read) -> tuple[str, str] | containers.Skipped:
     """Returns stem and extension of a member, or the kind under which it is skipped."""
     if member.kind == DIRECTORY:
-        return containers.PassedOver(DIRECTORY)
+        return containers.Skipped(DIRECTORY)
     if member.kind == SPECIAL:
-        return containers.PassedOver(files.SPECIAL)
+        return containers.Skipped(files.SPECIAL)
     if _META.match(member.name):
-        return containers.PassedOver(META)
+        return containers.Skipped(META)
     match = _STEM.fullmatch(member.name)
     if match is not None:
         return match[1], match[2].lower()
     if member.name.rpartition("/")[2].startswith("."):
-        return containers.PassedOver(files.HIDDEN)
+        return containers.Skipped(files.HIDDEN)
     if image_formats.sniff_format(read(member.offset, min(image_formats.SNIFF_BYTES, member.size))):
         return member.name, ""  # an image without an extension: becomes a reject, not silently lost
-    return containers.PassedOver(files.NON_IMAGE)
+    return containers.Skipped(files.NON_IMAGE)
 
 
 def _find_image(parts: Sequence[_Part]) -> Member:

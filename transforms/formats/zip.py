@@ -127,9 +127,9 @@ class ZipSource(containers.ContainerSource):
         path = path.removeprefix(f"{self.inside}/") if self.inside else path
         key = f"{folder}{path}"
         if (kind := _skipped(member, key)) is not None:
-            return containers.PassedOver(kind)
+            return containers.Skipped(kind)
         if self.include != files.EVERYTHING and not files.is_included(self.include, key):
-            return containers.PassedOver(files.NOT_INCLUDED)
+            return containers.Skipped(files.NOT_INCLUDED)
         if (refused := _refuse(member, self.max_image_bytes)) is not None:
             return elements.Reject(key, uri, "list", *refused)
         entry = member.entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import glob
 import itertools
@@ -59,7 +60,7 @@ class _Problem(NamedTuple):
     text: str
 
 
-class PassedOver(NamedTuple):
+class Skipped(NamedTuple):
     """A member that is not an image, by kind."""
 
     kind: str
@@ -72,7 +73,7 @@ class Cells(NamedTuple):
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
 
 
-Found = elements.ImageRef | elements.Reject | PassedOver | Cells
+Found = elements.ImageRef | elements.Reject | Skipped | Cells
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +147,7 @@ class ContainerSource(image_source.ImageSource):
                 num_images += 1  # a reject has a number, too
             elif isinstance(each, _Problem):
                 found.problems.append(each.text)
-            elif isinstance(each, PassedOver):
+            elif isinstance(each, Skipped):
                 found.skipped[each.kind] += 1
             else:
                 names |= each.names
@@ -301,17 +302,15 @@ class _Finder(files.FilesSource):
 
     def list_all(self) -> Iterator[image_source.Listing]:
         name = re.sub(r"\[([*?[])\]", r"\1", self.include[0])
-        if self.include != (glob.escape(name),):
+        uri, entry = storage.join(self.root, name), None
+        if self.include == (glob.escape(name),):
+            with contextlib.suppress(OSError):  # which the listing explains
+                entry = storage.storage_of(uri).stat(uri)
+        if entry is None or entry.kind != storage.FILE:
             yield from super().list_all()
             return
         found = image_source.ListingBuilder()  # of one file that was named: what is beside it is not looked at
-        uri = storage.join(self.root, name)
-        try:
-            self._add_included(name, storage.storage_of(uri).stat(uri), found)
-        except FileNotFoundError:
-            pass
-        except OSError as e:
-            found.problems.append(f"{uri!r} cannot be read ({e.strerror or e}), so the images in it would be lost")
+        self._add_included(name, entry, found)
         yield found.take()
 
     def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:

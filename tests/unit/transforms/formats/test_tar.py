@@ -406,3 +406,5 @@ def test_file_that_is_given_is_read_without_a_look_beside_it(tmp_path: pathlib.P
     assert ([ref.uri for ref in found.refs], found.skipped) == ([str(tmp_path / name)], {})
     (tmp_path / name).unlink()
     assert tars.list_all(tar.TarSource(*given)).problems[0].startswith("there is no tar in")
+    (tmp_path / name).mkdir()
+    assert tars.list_all(tar.TarSource(*given)).problems[0].startswith("there is no tar in")

@@ -37,7 +37,7 @@ class LineSource(containers.ContainerSource):
             elif line.startswith("?"):
                 raise containers.ContainerError(line)
             elif line.startswith("#"):
-                yield containers.PassedOver("comment")
+                yield containers.Skipped("comment")
             else:
                 yield ImageRef(line, container.uri)
         yield containers.Cells(frozenset({"age", "name"}))
