@@ -15,7 +15,6 @@ INT64 = "int64"
 FLOAT = "float"
 
 NUMPY_DTYPES: Mapping[str, str] = {BYTES: "object", INT64: "int64", FLOAT: "float32"}  # names: nothing here needs NumPy
-EMPTY_VALUES: Mapping[str, Any] = {BYTES: b"", INT64: 0, FLOAT: 0.0}  # replace a value that a record lacks
 
 
 class Feature(NamedTuple):

@@ -20,8 +20,6 @@ from imagebeam.pipelines.recognize import recognize_folder, seen_masks
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.sources.folder_probe import Change, Finding
 
-DEFAULT_FILE = "imagebeam.yaml"
-
 _MEANINGS: Mapping[str, str] = {  # by key, or by key and value; other keys take theirs from the preset or the reference
     "source.uri": "the images: a local path is relative to the folder where the command runs",
     "source.coco.panoptic": "folders of the PNG files of the segments, below uri, by split",

@@ -385,11 +385,6 @@ def unpack_refs(packed: bytes | UnpackedRefs) -> list[ImageRef]:
     return list(map(new_ref, unpack_rows(packed))) if packed else []
 
 
-def unpack_columns(packed: bytes | UnpackedRefs) -> RefColumns:
-    """Returns the columns of the references, at least one, that `pack_refs` packed."""
-    return columns_of(packed.refs) if isinstance(packed, UnpackedRefs) else new_ref(_load_columns(packed))
-
-
 def pack_rows(rows: Sequence[tuple[Any, ...]], max_plain_bytes: int = MAX_PLAIN_BYTES) -> bytes:
     """Packs rows of equal length."""
     return pack_columns(zip(*rows), max_plain_bytes)

@@ -130,13 +130,6 @@ def open_unpacked(address: str, version: int = 0) -> BinaryIO:
     return io.BufferedReader(_UnpackedReader(unpack(address, version)), 1 << 20)
 
 
-def open_content(address: str) -> BinaryIO:
-    """Opens a file, buffered and seekable; of one that `is_packed` the unpacked content."""
-    if is_packed(address):
-        return open_unpacked(address)
-    return io.BufferedReader(storage.storage_of(address).open_read(address), 1 << 20)  # type: ignore[type-var]
-
-
 class _UnpackedFiles:
     """Files that this process has unpacked, or found broken."""
 

@@ -105,7 +105,6 @@ def decode_hashes(data: bytes, split: str) -> list[HashedImage]:
         raise ValueError(f"the hashes of a shard are damaged: {type(e).__name__}: {e}") from e
 
 
-HASH_BYTES = 8
 _SIDE_PX = 32
 _DRAFT_PX = 2 * _SIDE_PX  # a JPEG is decoded at a part of its size, but not below this
 _NUM_FREQUENCIES = 8

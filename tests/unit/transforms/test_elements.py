@@ -33,12 +33,6 @@ def test_unpack_refs_is_the_inverse_of_pack_refs(batch: list[ImageRef], times: i
     assert elements.unpack_refs(elements.pack_refs(batch * times)) == batch * times
 
 
-@given(st.lists(refs, min_size=1, max_size=5), st.sampled_from([1, 100]))
-def test_unpack_columns_returns_the_columns_of_packed_references(batch: list[ImageRef], times: int) -> None:
-    for packed in (elements.pack_refs(batch * times), elements.UnpackedRefs(batch * times)):
-        assert list(elements.rows_of(elements.unpack_columns(packed))) == batch * times
-
-
 def test_slice_of_columns_holds_the_slice_of_the_references() -> None:
     batch = [ImageRef(str(number), f"/{number}", position=number) for number in range(4)]
     for start, end in itertools.product(range(5), range(7)):

@@ -180,21 +180,16 @@ def test_unpack_of_file_changed_since_the_listing_raises(tmp_path: pathlib.Path)
         unpacked_content.unpack(uri, listed - 1)
 
 
+def test_name_says_whether_content_is_packed() -> None:
+    assert (unpacked_content.is_packed("a.gzip"), unpacked_content.is_packed("a.gz")) == (False, True)
+
+
 def test_unpack_reads_files_of_a_remote_storage(tmp_path: pathlib.Path) -> None:
     store = storage.storage_of("memory://x")
     store.write_whole("memory://zipped/a.gz", WHOLE)
     assert unpacked_content.unpack("memory://zipped/a.gz").read(4, 8) == CONTENT[4:12]
-    with unpacked_content.open_content("memory://zipped/a.gz") as file:
+    with unpacked_content.open_unpacked("memory://zipped/a.gz") as file:
         assert file.read() == CONTENT
-
-
-def test_open_content_of_plain_file_yields_its_bytes(tmp_path: pathlib.Path) -> None:
-    with unpacked_content.open_content(write(tmp_path / "a.gzip", WHOLE)) as file:
-        assert (file.read(), unpacked_content.is_packed("a.gzip"), unpacked_content.is_packed("a.gz")) == (
-            WHOLE,
-            False,
-            True,
-        )
 
 
 def test_unpack_of_missing_file_raises(tmp_path: pathlib.Path) -> None:
