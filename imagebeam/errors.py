@@ -6,13 +6,32 @@ import re
 from collections.abc import Iterator
 
 _NAMED = re.compile(r"imagebeam\.errors\.(\w+): (.*)", re.DOTALL)
+LOST_CODE = "failed-in-worker"  # of an error whose text alone came from another process
 _STEP = re.compile(r" \[while running '[^']*'(?:-[^\]]*)?\]$")
 
 
 class ImagebeamError(Exception):
-    """Base of all errors that stop imagebeam and are not bugs."""
+    """Base of all errors that stop imagebeam and are not bugs.
+
+    Attributes:
+        code: stable name of the error, such as "output-not-empty": scripts can rely on it, but not on the text.
+        text: what was found, what was expected, and what to do.
+        exit_code: of a command that ends with this error.
+    """
 
     exit_code = 1
+
+    def __init__(self, *code_and_text: str):
+        super().__init__(*code_and_text)
+        self.code = code_and_text[0] if len(code_and_text) > 1 else ""
+        self.text = code_and_text[-1]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def extended(self, more: str) -> ImagebeamError:
+        """Returns the same error with more text at its end."""
+        return type(self)(self.code, self.text + more)
 
 
 class ConfigError(ImagebeamError):
@@ -83,11 +102,11 @@ def find_in(text: str, error: BaseException) -> ImagebeamError | None:
         error: raised by the runner: of the same kind if the step ran in this process, else `text` begins with it.
     """
     if isinstance(error, ImagebeamError):
-        return type(error)(_STEP.sub("", text))
+        return type(error)(error.code, _STEP.sub("", text))
     if found := _NAMED.match(text):
         kinds = {kind.__name__: kind for kind in _kinds_of(ImagebeamError)}
         if found[1] in kinds:
-            return kinds[found[1]](_STEP.sub("", found[2]))
+            return kinds[found[1]](LOST_CODE, _STEP.sub("", found[2]))
     return None
 
 
