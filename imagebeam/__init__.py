@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # the same names as in _LAZY
         TooManyRejectsError,
         VerificationError,
     )
-    from imagebeam.find_snapshot import load_catalog
     from imagebeam.mixed_dataset import Mixture, mix
     from imagebeam.pipelines.compact import CompactResult, compact
     from imagebeam.pipelines.convert import ConvertResult, Submission, convert, plan, submit
@@ -32,6 +31,7 @@ if TYPE_CHECKING:  # the same names as in _LAZY
     from imagebeam.reader.batch_iterator import BatchIterator
     from imagebeam.reader.options import ReadOptions
     from imagebeam.reader.reader_state import ReaderState
+    from imagebeam.snapshots import load_catalog
 
 _LAZY = {
     "BatchIterator": "imagebeam.reader.batch_iterator",
@@ -57,7 +57,7 @@ _LAZY = {
     "compact": "imagebeam.pipelines.compact",
     "convert": "imagebeam.pipelines.convert",
     "index": "imagebeam.pipelines.index_dataset",
-    "load_catalog": "imagebeam.find_snapshot",
+    "load_catalog": "imagebeam.snapshots",
     "mix": "imagebeam.mixed_dataset",
     "open_dataset": "imagebeam.dataset",
     "plan": "imagebeam.pipelines.convert",
@@ -67,9 +67,7 @@ _LAZY = {
 
 
 # Modules that `import imagebeam` is enough for.
-_MODULES = frozenset(
-    {"catalog", "errors", "features", "find_snapshot", "missing_packages", "records", "snapshots", "storage"}
-)
+_MODULES = frozenset({"catalog", "errors", "features", "records", "snapshots", "storage"})
 
 
 def __getattr__(name: str) -> object:
@@ -84,9 +82,9 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as e:
-        from imagebeam import missing_packages
+        from imagebeam import errors
 
-        raise missing_packages.missing_package(e, f"imagebeam.{name}", extra) from e
+        raise errors.missing_package(e, f"imagebeam.{name}", extra) from e
 
 
 def __dir__() -> list[str]:

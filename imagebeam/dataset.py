@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot
+from imagebeam import errors, snapshots
 from imagebeam import features as features_lib
 from imagebeam.reader import (
     bare_pixels,
@@ -114,7 +114,7 @@ class ImageDataset:
     @property
     def snapshot(self) -> str | None:
         """Name of the snapshot, such as "000002"; None for a dataset without snapshots."""
-        return find_snapshot.name_of(self.catalog)
+        return snapshots.name_of(self.catalog)
 
     @property
     def unfiltered(self) -> ImageDataset:

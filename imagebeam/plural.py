@@ -1,8 +1,13 @@
-"""Counts with their nouns, sizes with their units and the first names of lists, for messages."""
+"""Parts of messages: counts with nouns, sizes with units, the first names of lists, commands to copy into a shell."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+
+# In double quotes a shell changes $, `, ! (an interactive one), " and a backslash before one of these or of itself.
+_CHANGED = re.compile(r"""[$`!"]|\\(?:\\|$)|\n""")
 
 
 def count(number: int, noun: str) -> str:
@@ -23,3 +28,18 @@ def format_bytes(num_bytes: float) -> str:
             return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
         num_bytes /= 1000
     raise AssertionError
+
+
+def shell_command(words: Iterable[str]) -> str:
+    """Returns words as one command for sh, bash and zsh."""
+    return " ".join(map(shell_word, words))
+
+
+def shell_word(word: str) -> str:
+    """Returns a word as a shell takes it: in double quotes if it has single quotes, and they change nothing in it.
+
+    shlex.quote writes '"'"' for each single quote, which nobody can read or edit.
+    """
+    if "'" in word and not _CHANGED.search(word):
+        return f'"{word}"'
+    return shlex.quote(word)

@@ -1,4 +1,4 @@
-"""TFRecord files: framing, checksums and the byte-offset index.
+"""TFRecord files: their names, framing, checksums and byte-offset index.
 
 A record is `uint64 length, uint32 masked crc32c(length), bytes, uint32 masked crc32c(bytes)`, little-endian.
 Source: tensorflow/core/lib/io/record_writer.h; apache_beam/io/tfrecordio.py writes the same bytes (a test compares).
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import array
 import contextlib
+import dataclasses
 import io
 import os
+import re
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import google_crc32c
@@ -32,6 +34,10 @@ _MAX_PENDING_BUFFERS = 1000  # IOV_MAX of Linux and macOS is 1024
 _READ_BYTES = 1 << 20
 _GZIP_LEVEL = 6
 _GZIP_WINDOW = 31  # zlib: the largest window, in gzip's wrapping
+
+SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # the names that a split may have
+_SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-of-(?P<num>\d{5,})(?P<suffix>\.\S+)?")
+_TFRECORD_SUFFIX = re.compile(r"(\.(tfrecords?|tfrec|records?))?(\.(gz|gzip|zlib|zst))?", re.IGNORECASE)
 
 _CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 MiB
 
@@ -324,3 +330,61 @@ def decode_index(data: bytes) -> array.array[int]:
     if sys.byteorder == "big":
         index.byteswap()
     return index
+
+
+def num_digits(num_shards: int) -> int:
+    """Returns the number of digits of a shard's index in its name."""
+    return max(5, len(str(num_shards)))
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class ShardName:
+    """Shard `shard_index` of `num_shards` of a split. Five digits, more when needed, as TFDS and the TPU models do."""
+
+    split: str
+    shard_index: int
+    num_shards: int
+    suffix: str = ".tfrecord"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shard_index < self.num_shards:
+            raise ValueError(f"shard index {self.shard_index} is outside 0..{self.num_shards - 1}")
+
+    def __str__(self) -> str:
+        digits = num_digits(self.num_shards)
+        return f"{self.split}-{self.shard_index:0{digits}d}-of-{self.num_shards:0{digits}d}{self.suffix}"
+
+    @classmethod
+    def parse(cls, name: str) -> ShardName:
+        """Parses a shard's name: the inverse of `str`.
+
+        Raises:
+            ValueError: if `name` is not a shard's name.
+        """
+        match = _SHARD_NAME.fullmatch(name)
+        parsed = match and cls(match["split"], int(match["shard"]), int(match["num"]), match["suffix"] or "")
+        if not parsed or str(parsed) != name:  # with other leading zeros it is another file
+            raise ValueError(f"{name!r} is not the name of a shard; expected for example train-00000-of-00016.tfrecord")
+        return parsed
+
+
+def suffix_of(name: str) -> str:
+    """Returns the part of a shard's name after the numbers; "" for any other name."""
+    try:
+        return ShardName.parse(name).suffix
+    except ValueError:
+        return ""
+
+
+def is_shard_name(name: str, suffixes: Collection[str] = ()) -> bool:
+    """Returns whether a reader that lists the folder would take the file for a TFRecord shard.
+
+    Args:
+        name: of the file, without its folder.
+        suffixes: accepted beside the usual suffixes of TFRecord files.
+    """
+    try:
+        found = ShardName.parse(name).suffix
+    except ValueError:
+        return False
+    return found in suffixes or _TFRECORD_SUFFIX.fullmatch(found) is not None

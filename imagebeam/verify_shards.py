@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, plural, records, shard_names, snapshots, storage
+from imagebeam import errors, plural, records, snapshots, storage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +176,7 @@ def find_unnamed_shards(directory: str, named: Collection[str], suffixes: Collec
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(
-        each.name for each in entries if each.name not in named and shard_names.is_shard_name(each.name, suffixes)
+        each.name for each in entries if each.name not in named and records.is_shard_name(each.name, suffixes)
     )
 
 
@@ -204,7 +204,7 @@ def verify_dataset(
         CatalogError: if there is no catalog, or it was edited.
         ConfigError: if there is no such snapshot.
     """
-    directory, catalog = find_snapshot.find(directory, snapshot)
+    directory, catalog = snapshots.find(directory, snapshot)
     removed, misfit = _load_removed(directory, catalog)
     every = [shard for split in catalog.splits.values() for shard in split.shards]
     for shard in every:
@@ -219,7 +219,7 @@ def verify_dataset(
         yield name, found or (misfit if name == snapshots.REMOVED_FILE else [])
     if misfit and snapshots.REMOVED_FILE not in catalog.files:
         yield snapshots.REMOVED_FILE, misfit
-    suffixes = {shard_names.suffix_of(shard.name) for shard in every}
+    suffixes = {records.suffix_of(shard.name) for shard in every}
     left_out = catalog.indexed.get("left_out", ())
     for name in find_unnamed_shards(directory, {*(shard.name for shard in every), *left_out}, suffixes):
         remedy = "run imagebeam index again, or move it" if catalog.indexed else "move or delete it"
@@ -258,6 +258,6 @@ def find_unnamed_files(directory: str, catalog: catalog_lib.Catalog) -> list[str
 def _load_removed(directory: str, catalog: catalog_lib.Catalog) -> tuple[Mapping[str, Collection[int]], list[Problem]]:
     """Returns the removed records by shard, and what is wrong with the file that names them."""
     try:
-        return find_snapshot.load_removed(directory, catalog), []
+        return snapshots.load_removed(directory, catalog), []
     except errors.CatalogError as e:
         return {}, [Problem(snapshots.REMOVED_FILE, None, str(e))]

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
-from imagebeam import cpu_count, errors
+from imagebeam import concurrency, errors
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -127,7 +127,7 @@ def as_workers(workers: Any) -> int:
         ConfigError: if it is not a positive integer.
     """
     if workers is None:
-        return cpu_count.available_cores()
+        return concurrency.available_cores()
     if isinstance(workers, bool) or not hasattr(workers, "__index__"):
         raise errors.ConfigError(f"workers is {_describe(workers)}; give a number of processes, such as 4")
     if workers < 1:

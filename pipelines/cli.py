@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, interrupts, missing_packages, shell_words
+from imagebeam import concurrency, errors, plural
 from imagebeam.pipelines import command_parser, dataset_commands
 from imagebeam.pipelines.messages import json_log, run_journal, run_outputs, terminal
 
@@ -123,7 +123,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
             is_committed = known.run is _convert and not known.no_wait
             return exit_code or int(_has_lost_output(is_committed))
         except KeyboardInterrupt as e:
-            number = interrupts.came[0] if interrupts.came else signal.SIGINT
+            number = concurrency.stop_signals[0] if concurrency.stop_signals else signal.SIGINT
             advice = "run the same command again" if known.run is _convert else ""
             text = "; ".join(text for text in (_STOPPED[number], str(e) or advice) if text)
             journal.end("interrupted", 128 + number, text)
@@ -132,7 +132,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
         except (errors.ImagebeamError, ModuleNotFoundError, OSError) as e:
             if known.verbose and json_log.current() is None:
                 traceback.print_exc()
-            shown = missing_packages.missing_package(e, "this command") if isinstance(e, ModuleNotFoundError) else e
+            shown = errors.missing_package(e, "this command") if isinstance(e, ModuleNotFoundError) else e
             journal.fail(shown.exit_code if isinstance(shown, errors.ImagebeamError) else 1, str(shown))
             journal.error = e
             terminal.tell_failure(str(shown))
@@ -141,13 +141,13 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP end the command like Ctrl-C, with KeyboardInterrupt; notes all three in `interrupts`.
+    """Makes SIGTERM and SIGHUP end the command like Ctrl-C, with KeyboardInterrupt; notes all three in `concurrency`.
 
     A second SIGTERM or SIGHUP ends the process at once.
     """
 
     def stop(number: int, _: object) -> NoReturn:
-        interrupts.came.append(signal.Signals(number))
+        concurrency.stop_signals.append(signal.Signals(number))
         if number != signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
         raise KeyboardInterrupt
@@ -161,14 +161,14 @@ def _stopped_by_signals() -> Iterator[None]:
         signal.signal(each, stop)
     tell_of_threads = threading.excepthook
     # Where a signal ends a call of gRPC, gRPC's own thread may fail for it.
-    threading.excepthook = lambda failed: None if interrupts.came else tell_of_threads(failed)
+    threading.excepthook = lambda failed: None if concurrency.stop_signals else tell_of_threads(failed)
     try:
         yield
     finally:
         threading.excepthook = tell_of_threads
         for each, handler in replaced.items():
             signal.signal(each, handler)
-        interrupts.came.clear()
+        concurrency.stop_signals.clear()
 
 
 def _load_config(known: argparse.Namespace) -> config_lib.Config:
@@ -253,7 +253,7 @@ def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -
     printed_tables.print_table(
         [*printed_tables.summary_rows(result.catalog, output, seconds), *printed_tables.report_rows(result.report)]
     )
-    terminal.say(f"next: imagebeam verify {shell_words.quote(output)}")
+    terminal.say(f"next: imagebeam verify {plural.shell_word(output)}")
 
 
 def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_journal.State:
@@ -288,7 +288,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
             ("output", output),
         ]
     )
-    terminal.say(f"next: imagebeam status {shell_words.quote(output)}")
+    terminal.say(f"next: imagebeam status {plural.shell_word(output)}")
     return 0
 
 
@@ -338,7 +338,7 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
         return 0
     printed_tables.print_table(index_dataset.result_rows(result, known.directory))
     command = "index" if result.state == "planned" else "verify"
-    terminal.say(f"next: imagebeam {command} {shell_words.quote(known.directory)}")
+    terminal.say(f"next: imagebeam {command} {plural.shell_word(known.directory)}")
     return 0
 
 
@@ -377,7 +377,7 @@ def _init(known: argparse.Namespace, _: list[str]) -> int:
 
     words = ["imagebeam", "init", known.directory]
     words += ["--config", known.config] * (known.config is not None)
-    written = init_config.make(known.directory, known.config, shell_words.join(words))
+    written = init_config.make(known.directory, known.config, plural.shell_command(words))
     init_config.write(written, known.output, known.force)
     printed_tables.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
     first, *others = init_config.next_commands(known.output)
@@ -402,7 +402,7 @@ def _convert_command(known: argparse.Namespace, beam_arguments: list[str], confi
     words += ["--workers", str(known.workers)] * (known.workers is not None)
     words += ["--overwrite"] * known.overwrite + ["--update"] * known.update
     words += ["--retry-rejects"] * known.retry_rejects
-    return shell_words.join([*words, *beam_arguments])
+    return plural.shell_command([*words, *beam_arguments])
 
 
 def _schema(_: argparse.Namespace, __: list[str]) -> int:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, records, shard_names, snapshots, storage
+from imagebeam import errors, records, snapshots, storage
 from imagebeam.pipelines import call_arguments, launch
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.call_arguments import BeamOptions
@@ -147,7 +147,7 @@ def _settings(
             stored["num_shards"], stored["target_shard_bytes"], stored["examples_per_shard"]
         ),
         compression=catalog.compression,
-        suffix=shard_names.suffix_of(first.name.rpartition("/")[2]),
+        suffix=records.suffix_of(first.name.rpartition("/")[2]),
         analyze="all" if transformed else None,
         max_reject_fraction=1.0,
         writes_report=stored["report"],

@@ -13,7 +13,8 @@ import time
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, plural
+from imagebeam import errors, plural
+from imagebeam import snapshots as snapshots_lib
 from imagebeam.pipelines.messages import run_journal, terminal
 
 _MAX_NOTES = 100  # problems of a dataset in a summary
@@ -88,7 +89,7 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
         return errors.VerificationError.exit_code
     journal.end("verified", 0)
     records = plural.count(counts.written, "record")
-    snapshot = find_snapshot.name_of(result.catalog)
+    snapshot = snapshots_lib.name_of(result.catalog)
     which = f", snapshot {snapshot}" if snapshot else ""
     shown = (
         f"{known.directory}{which}: {records} in {plural.count(result.num_shards, 'shard')} "
@@ -103,7 +104,7 @@ def inspect(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import inspect_dataset, verify_dataset
     from imagebeam.pipelines.messages import printed_tables
 
-    directory, catalog = find_snapshot.find(verify_dataset.find_folder(known.directory), known.snapshot)
+    directory, catalog = snapshots_lib.find(verify_dataset.find_folder(known.directory), known.snapshot)
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
     printed_tables.print_table(inspect_dataset.catalog_rows(catalog, directory))

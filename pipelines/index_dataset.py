@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import cpu_count, errors, plural, records, shell_words, snapshots, storage
+from imagebeam import concurrency, errors, plural, records, snapshots, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines import call_arguments, verify_dataset
 from imagebeam.pipelines.messages import printed_tables, progress
@@ -141,7 +141,7 @@ class Job:
         done = self._take_up(tasks, known)
         left = [task for task in tasks if task.name not in done]
         sizes = {shard.name: shard.size for shard in self.found.shards}
-        num_workers = min(workers or cpu_count.available_cores(), len(left))
+        num_workers = min(workers or concurrency.available_cores(), len(left))
         if storage.storage_of(self.folder).is_local:  # to start a process takes as long as to read some megabytes
             num_workers = min(num_workers, 1 + sum(sizes[task.name] for task in left) // _BYTES_FOR_PROCESS)
         shown = _ScanProgress(len(tasks), sum(sizes.values()))
@@ -440,7 +440,7 @@ def _choose_keys(folder: str, found: find_shards.FoundShards, options: make_cata
             sample += first
     if not sample:
         raise errors.ConfigError(f"the TFRecord files of {folder} hold no record that can be read")
-    convert = shell_words.join(
+    convert = plural.shell_command(
         ["imagebeam", "convert", "--config", "tfrecord", "--input", folder, "--output", "OUTPUT"]
     )
     return choose_features.choose_keys(sample, options.image, options.label, where, convert)

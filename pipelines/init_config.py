@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pydantic
 import yaml
 
-from imagebeam import errors, shell_words, storage
+from imagebeam import errors, plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import schema
 from imagebeam.pipelines.messages import terminal
@@ -289,4 +289,4 @@ def _comments_in(preset: str) -> Iterator[tuple[str, str]]:
 
 def next_commands(file: str) -> list[str]:
     """Returns the commands that go on with a config."""
-    return [shell_words.join(["imagebeam", each, "--config", file]) for each in ("plan", "convert")]
+    return [plural.shell_command(["imagebeam", each, "--config", file]) for each in ("plan", "convert")]

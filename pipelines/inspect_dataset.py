@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, find_snapshot, plural, records, storage
+from imagebeam import errors, example, features, plural, records, snapshots, storage
 from imagebeam.pipelines.messages import printed_tables, terminal
 from imagebeam.reader import bare_pixels
 
@@ -57,7 +57,7 @@ def read_examples(directory: str, catalog: catalog_lib.Catalog, split: str) -> I
         CatalogError: if the list of removed records is missing or damaged.
         VerificationError: at a broken record.
     """
-    removed = find_snapshot.load_removed(directory, catalog)
+    removed = snapshots.load_removed(directory, catalog)
     for shard in catalog.splits[split].shards:
         if not shard.num_examples:
             continue

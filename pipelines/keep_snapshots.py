@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, look_ahead, snapshots, storage
+from imagebeam import concurrency, errors, snapshots, storage
 from imagebeam.pipelines.messages import printed_tables
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import publish_dataset
@@ -65,7 +65,7 @@ def load_report(directory: str | os.PathLike[str], name: str = "") -> Mapping[st
     """
     dataset = storage.normalize(directory)
     known = [each.name for each in list_snapshots(dataset)]
-    name = find_snapshot.check_name(name) if name else known[-1]
+    name = snapshots.check_name(name) if name else known[-1]
     _require_known(dataset, name, known)
     folder = snapshots.folder_of(dataset, name)
     report = snapshot_report.load_report(folder)
@@ -89,7 +89,7 @@ def set_pin(directory: str | os.PathLike[str], name: str, is_pinned: bool) -> No
         ConfigError: if there is no such snapshot.
     """
     dataset = storage.normalize(directory)
-    name = find_snapshot.check_name(name)
+    name = snapshots.check_name(name)
     _require_known(dataset, name, [each.name for each in list_snapshots(dataset)])
     uri = storage.join(snapshots.folder_of(dataset, name), _PIN_FILE)
     if is_pinned:
@@ -158,7 +158,7 @@ def _remove_unneeded(folder: str, needed: set[str]) -> int:
             stays = True
         else:
             unneeded.append(uri)
-    look_ahead.call_each(store.remove, unneeded, 1 if store.is_local else publish_dataset.REQUESTS_AT_ONCE)
+    concurrency.call_each(store.remove, unneeded, 1 if store.is_local else publish_dataset.REQUESTS_AT_ONCE)
     if not stays:
         store.remove_tree(folder)
     return len(unneeded)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeAlias
 
-from imagebeam import errors, interrupts, missing_packages, storage
+from imagebeam import concurrency, errors, storage
 from imagebeam.pipelines.beam import hold_signals, job_servers, runners
 from imagebeam.pipelines.messages import progress, run_journal
 from imagebeam.pipelines.runs import dataflow_options, finished_work, output_lock, remote_job, run_remotely
@@ -56,7 +56,7 @@ def make_options(command: str, beam_arguments: list[str], workers: int, writer: 
     try:
         return runners.make_options(beam_arguments, workers)
     except ModuleNotFoundError as e:
-        raise missing_packages.missing_package(e, command, "convert") from e
+        raise errors.missing_package(e, command, "convert") from e
 
 
 def run_here(
@@ -224,7 +224,7 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
     except Exception as e:  # runners raise any type; the report, or the last line of the traceback, has the cause
         cause = _last_line(e)
         # Ctrl-C in the middle of a step, which Beam turns into an error
-        if interrupts.came or cause.startswith("KeyboardInterrupt"):
+        if concurrency.stop_signals or cause.startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt from e
         if missing := job_servers.explain_missing_jar(cause):
             raise errors.ConfigError(missing) from e

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, snapshots, storage
+from imagebeam import errors, snapshots, storage
 from imagebeam.pipelines import verify_dataset
 from imagebeam.transforms.html_report import page, sample_records
 from imagebeam.transforms.images import pillow_decoder
@@ -34,7 +34,7 @@ def write_report(
     if not output:
         raise errors.ConfigError("--output is empty: give a file")
     given = verify_dataset.find_folder(os.fspath(directory))
-    folder, catalog = find_snapshot.find(given, snapshot)
+    folder, catalog = snapshots.find(given, snapshot)
     target = storage.normalize(output)
     if any(_is_below(target, each) for each in (folder, given, *_dataset_around(folder))):
         raise errors.ConfigError(
@@ -70,7 +70,7 @@ def _make(folder: str, catalog: catalog_lib.Catalog) -> bytes:
         catalog_lib.load_statistics(folder),
         sample_records.ShardFiles(lambda name: [storage.join_relative(folder, name)]),
         storage.join(folder, catalog_lib.REJECTS_FILE),
-        removed=find_snapshot.load_removed(folder, catalog),
+        removed=snapshots.load_removed(folder, catalog),
         changes=snapshot_report.load_report(folder),
         duplicates=storage.join(folder, catalog_lib.DUPLICATES_FILE) if catalog.duplicates else None,
     )

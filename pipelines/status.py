@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, plural, snapshots, storage
+from imagebeam import errors, plural, snapshots, storage
 from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import finished_work, output_lock, remote_job
 from imagebeam.storage import remote
@@ -68,7 +68,7 @@ class Status:
             "name": catalog.name,
             "fingerprint": catalog.fingerprint,
             "created": catalog.created,
-            "snapshot": find_snapshot.name_of(catalog),
+            "snapshot": snapshots.name_of(catalog),
             "written": catalog.counts.written,
             "rejected": sum(catalog.counts.rejected.values()),
         }
@@ -161,7 +161,7 @@ def _paths_of_runs(output: str) -> output_folder.OutputPaths:
 
 def _find_catalog(output: str) -> catalog_lib.Catalog | None:
     try:
-        return find_snapshot.load_catalog(output)
+        return snapshots.load_catalog(output)
     except errors.CatalogError as e:
         if isinstance(e.__cause__, storage.UnavailableError):  # there may be one
             raise e.__cause__ from e
@@ -172,7 +172,7 @@ def _find_problem(output: str) -> str:
     """Returns why the dataset in a folder cannot be read; "" if it can, or there is none."""
     try:
         if catalog_lib.find_catalog(output) is None and snapshots.latest_name(output) is not None:
-            find_snapshot.load_catalog(output)
+            snapshots.load_catalog(output)
     except errors.CatalogError as e:
         return str(e)
     return ""
@@ -261,7 +261,7 @@ def status_rows(found: Status) -> list[tuple[str, str]]:
     if found.catalog is not None:
         counts = found.catalog.counts
         images = plural.count(counts.written, "image")
-        snapshot = find_snapshot.name_of(found.catalog)
+        snapshot = snapshots.name_of(found.catalog)
         which = f", snapshot {snapshot}" if snapshot else ""
         rows.append(("dataset", f"{found.catalog.name}{which}, {images}, written {found.catalog.created}"))
     rows.append(("output", found.output))

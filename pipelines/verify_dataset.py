@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, find_snapshot, plural, storage, verify_shards
+from imagebeam import errors, example, features, plural, snapshots, storage, verify_shards
 from imagebeam.reader import bare_pixels
 from imagebeam.transforms.images import checked_image, reader_decoder
 
@@ -96,7 +96,7 @@ def verify(directory: str | os.PathLike[str], decode: bool = False, snapshot: st
         ConfigError: if there is no such folder, or no such snapshot.
         CatalogError: if there is no catalog, or it was edited.
     """
-    directory, catalog = find_snapshot.find(find_folder(directory), snapshot)
+    directory, catalog = snapshots.find(find_folder(directory), snapshot)
     check = None
     if decode:
         formats = bare_pixels.formats_in(catalog_lib.load_statistics(directory))
@@ -163,7 +163,7 @@ class _DecodeRecord:
 
 def needs_tensorflow(directory: str, snapshot: str | int | None = None) -> bool:
     """Returns whether TensorFlow decodes images of the dataset. Its import takes seconds."""
-    folder, catalog = find_snapshot.find(directory, snapshot)
+    folder, catalog = snapshots.find(directory, snapshot)
     formats = bare_pixels.formats_in(catalog_lib.load_statistics(folder))
     if features.further_images(catalog.features) and (catalog.config.get("image") or {}).get("encode") != "jpeg":
         return True  # the statistics count the formats of first images alone

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from imagebeam import look_ahead, records, storage
+from imagebeam import concurrency, records, storage
 from imagebeam.storage import DIRECTORY, FILE, Entry, remote
 
 SCHEME = "delayed"
@@ -157,7 +157,7 @@ class DelayedStorage(remote.RemoteStorage):
             with contextlib.suppress(FileNotFoundError):
                 for page in self._list(folder):
                     found += [f"{folder}/{entry.name}" for entry in page if entry.kind == FILE]
-        look_ahead.call_each(self.remove, found, _DELETES_AT_ONCE)
+        concurrency.call_each(self.remove, found, _DELETES_AT_ONCE)
 
 
 def _size(content: bytes | NotKept) -> int:

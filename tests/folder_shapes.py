@@ -19,7 +19,7 @@ import pyarrow
 import pyarrow.parquet
 import scipy.io
 
-from imagebeam import example_encoder, features, records
+from imagebeam import example, features, records
 from tests import array_sets, detection_sets, idx_files, image_sets
 
 IMAGE = "an image"
@@ -150,7 +150,7 @@ def npz(**arrays: np.ndarray) -> bytes:
 def _records() -> bytes:
     """Returns a TFRecord file of two images."""
     label, image = "image/class/label", features.ENCODED
-    encoder = example_encoder.ExampleEncoder(
+    encoder = example.ExampleEncoder(
         [features.Feature(label, label, features.INT64), features.Feature(image, image, features.BYTES)]
     )
     file = io.BytesIO()

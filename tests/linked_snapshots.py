@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import google_crc32c
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import find_snapshot, snapshots
+from imagebeam import snapshots
 
 _OF_TFDS = ("dataset_info.json", "features.json")
 Removed = Mapping[str, Sequence[int]]  # indexes of records by the name of their shard in the new snapshot
@@ -37,8 +37,8 @@ def add(dataset: pathlib.Path, folder: pathlib.Path, removed: Removed | None = N
     splits: dict[str, list[catalog_lib.Shard]] = {}
     gone: dict[str, list[int]] = {each: list(indexes) for each, indexes in (removed or {}).items()}
     if base is not None:
-        before = find_snapshot.find(dataset)
-        for each, indexes in find_snapshot.load_removed(before.folder, before.catalog).items():
+        before = snapshots.find(dataset)
+        for each, indexes in snapshots.load_removed(before.folder, before.catalog).items():
             gone.setdefault(_moved(each, base), []).extend(indexes)
         for split, old in before.catalog.splits.items():
             splits[split] = [dataclasses.replace(shard, name=_moved(shard.name, base)) for shard in old.shards]

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features as features_lib
-from imagebeam import shard_names, snapshots
+from imagebeam import records, snapshots
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import prepare
@@ -141,7 +141,7 @@ class DatasetSettings:
         return output_folder.OutputPaths(self.output)
 
     def shard_name(self, split: str, shard_index: int, num_shards: int) -> str:
-        return str(shard_names.ShardName(split, shard_index, num_shards, self.suffix))
+        return str(records.ShardName(split, shard_index, num_shards, self.suffix))
 
     def label_ids(self, labels: tuple[str, ...]) -> dict[str, int]:
         return {label: index for index, label in enumerate(labels, start=self.label_base)}

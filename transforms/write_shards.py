@@ -11,7 +11,7 @@ from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam import interrupts
+from imagebeam import concurrency
 from imagebeam.transforms import dataset_settings, elements, rank_references, sort_intervals, step, summaries
 from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
 
@@ -86,7 +86,7 @@ class _WriteShardFn(beam.DoFn):
         self._write: Callable[[shard_writer.ShardTask], elements.WrittenShard] | None = None
 
     def process(self, element: PlacedShard, plan: elements.DatasetPlan) -> Iterator[elements.WrittenShard]:
-        interrupts.check()
+        concurrency.raise_if_stopped()
         (split, shard_index), runs = element
         task = shard_writer.ShardTask(split, shard_index, plan.splits[split].num_shards, tuple(runs))
         pool = writer_processes.find(self._writers)
@@ -104,7 +104,7 @@ class _WriteShardFn(beam.DoFn):
     def finish_bundle(self) -> Iterator[windowed_value.WindowedValue]:
         self._close_writer()
         while self._futures:
-            interrupts.check()
+            concurrency.raise_if_stopped()
             yield window.GlobalWindows.windowed_value(self._counted(self._futures.popleft().result()))
 
     def teardown(self) -> None:

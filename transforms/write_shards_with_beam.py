@@ -14,7 +14,7 @@ import apache_beam as beam
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from imagebeam import catalog, errors, records, shard_names, storage, verify_shards
+from imagebeam import catalog, errors, records, storage, verify_shards
 from imagebeam.transforms import dataset_settings, elements, step, write_shards
 from imagebeam.transforms.shard import read_images, shard_writer, statistics
 
@@ -89,7 +89,7 @@ class _AdoptFn(beam.DoFn):
             store.rename(file, staged)
         store.sync(staged)
         shard = self._read_again(name, staged)
-        split = shard_names.ShardName.parse(name).split
+        split = records.ShardName.parse(name).split
         written = elements.WrittenShard(split, shard, counted.rejected, counted.statistics, further=counted.further)
         step.count_written(written)
         _LOGGER.debug("wrote %s: %d records, %d bytes", name, shard.records, shard.bytes)
@@ -114,8 +114,8 @@ def _is_of(element: tuple[str, bytes], split: str) -> bool:
 
 
 def _shard_name_template(num_shards: int) -> str:
-    """Returns Beam's pattern for the names that `shard_names.ShardName` formats."""
-    digits = shard_names.num_digits(num_shards)
+    """Returns Beam's pattern for the names that `records.ShardName` formats."""
+    digits = records.num_digits(num_shards)
     return f"-{'S' * digits}-of-{'N' * digits}"
 
 

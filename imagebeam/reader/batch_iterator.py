@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from imagebeam import errors, missing_packages
+from imagebeam import errors
 from imagebeam.reader import reader_state, schedule
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def import_tensorflow() -> Any:
     try:
         import tensorflow as tf
     except ModuleNotFoundError as e:
-        raise missing_packages.missing_package(e, "the reader") from e
+        raise errors.missing_package(e, "the reader") from e
     return tf
 
 

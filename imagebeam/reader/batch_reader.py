@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from imagebeam import after_fork, example, features
+from imagebeam import concurrency, example, features
 from imagebeam.reader import bare_pixels, crops, read_plan, record_reader, shard_reader
 from imagebeam.reader import options as options_lib
 
@@ -35,7 +35,7 @@ _PNG_START = b"\x89PNG\r\n\x1a\n"
 _HEIGHT, _WIDTH, _CHANNELS = bare_pixels.SHAPE
 
 
-class Calls(after_fork.RebuiltAfterFork):
+class Calls(concurrency.RebuiltAfterFork):
     """Counts calls from TensorFlow's threads, and waits for them at exit. Use it as a context manager in each call.
 
     A thread that is running Python code at interpreter shutdown dies there, and the interpreter would then wait

@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from imagebeam import after_fork, errors, look_ahead, plural, records
+from imagebeam import concurrency, errors, plural, records
 from imagebeam.reader import selection, shard_reader, tasks
 from imagebeam.reader.shard_reader import Found
-from imagebeam.storage import ranges
+from imagebeam.storage import remote
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 
@@ -182,7 +182,7 @@ class Streams:
         return Streams, (self._split, self._files, self._num_open)
 
 
-class _StreamFile(ranges.SeekableReader):
+class _StreamFile(remote.SeekableReader):
     """A shard as a file with a position. It keeps no descriptor between two reads."""
 
     def __init__(self, files: shard_reader.ShardFiles, shard: int, size: int):
@@ -208,7 +208,7 @@ class _Block:
         return self.key < other.key
 
 
-class BlockReader(shard_reader.ShardReader, after_fork.RebuiltAfterFork):
+class BlockReader(shard_reader.ShardReader, concurrency.RebuiltAfterFork):
     """Reads blocks of records on threads, and keeps them until all of their records were asked for."""
 
     def __init__(
@@ -237,7 +237,7 @@ class BlockReader(shard_reader.ShardReader, after_fork.RebuiltAfterFork):
         self._first_records = reads.share.records_at(self._blocks.starts)
         mean_bytes = sum(each.bytes for each in split.shards) / max(1, sum(each.records for each in split.shards))
         self._keeps_all, self._reads_blocks = _choose(reads, mean_bytes, loader.in_sequence, max_bytes)
-        after_fork.RebuiltAfterFork.__init__(self)
+        concurrency.RebuiltAfterFork.__init__(self)
 
     def rebuild(self) -> None:
         self._lock = threading.Lock()
@@ -372,7 +372,7 @@ class BlockReader(shard_reader.ShardReader, after_fork.RebuiltAfterFork):
         size = self._reads.block_records
         parts = (indexes[at : at + size].tolist() for at in range(0, len(indexes), size))
         load = functools.partial(self._loader.load, shard)
-        for found in look_ahead.map_ahead(load, parts, 1 if self._loader.in_sequence else _NUM_REQUESTS):
+        for found in concurrency.map_ahead(load, parts, 1 if self._loader.in_sequence else _NUM_REQUESTS):
             for each in found:
                 if isinstance(each, _UnreadError):
                     raise OSError(each.detail)

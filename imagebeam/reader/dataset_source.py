@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, storage
+from imagebeam import errors, snapshots, storage
 from imagebeam.reader import block_reader, cache_room, selection, shard_cache, shard_reader
 from imagebeam.storage import remote
 
@@ -95,7 +95,7 @@ class DatasetSource:
     def load_catalog(self, snapshot: str | int | None = None) -> catalog_lib.Catalog:
         """Reads the catalog of the folder, or of a snapshot in it, whose folder becomes `directory`."""
         with remote.budget(_OPEN_BUDGET_SEC):
-            found = find_snapshot.find(self.directory, snapshot, self.read, self._list_names)
+            found = snapshots.find(self.directory, snapshot, self.read, self._list_names)
         self.directory, catalog = found.folder, found.catalog
         if self._room is not None:
             self._cache = shard_cache.ShardCache(self.directory, self._storage_options, self._room, catalog)
@@ -106,7 +106,7 @@ class DatasetSource:
 
     def load_removed(self, catalog: catalog_lib.Catalog) -> Mapping[str, array.array[int]]:
         """Returns the removed records by the name of their shard: ascending indexes in it."""
-        return find_snapshot.load_removed(self.directory, catalog, self.read)
+        return snapshots.load_removed(self.directory, catalog, self.read)
 
     def read(self, uri: str) -> bytes:
         """Reads all bytes of a small file. The cache keeps indexes."""

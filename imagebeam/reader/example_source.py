@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, features, missing_packages
+from imagebeam import errors, example, features
 from imagebeam.reader import bare_pixels, open_files, read_plan, shard_reader
 from imagebeam.reader import selection as selection_lib
 
@@ -211,5 +211,5 @@ def _import_pillow() -> Any:
     try:
         from PIL import Image
     except ModuleNotFoundError as e:
-        raise missing_packages.missing_package(e, "as_grain", "grain", otherwise="give decode=False") from e
+        raise errors.missing_package(e, "as_grain", "grain", otherwise="give decode=False") from e
     return Image

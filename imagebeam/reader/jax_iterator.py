@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imagebeam import errors, missing_packages
+from imagebeam import errors
 from imagebeam.reader import batch_iterator, read_plan, reader_state
 from imagebeam.reader import options as options_lib
 
@@ -170,5 +170,5 @@ def _import_jax() -> Any:
     try:
         import jax
     except ModuleNotFoundError as e:
-        raise missing_packages.missing_package(e, "as_jax") from e
+        raise errors.missing_package(e, "as_jax") from e
     return jax

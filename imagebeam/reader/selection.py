@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, snapshots
+from imagebeam import errors, snapshots
 
 _PART_OF_SPLIT = re.compile(r"(?P<split>[^\[\]]+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
 
@@ -141,7 +141,7 @@ def select(
         mean_record_bytes=max(1, catalog.splits[split].num_bytes // max(1, split_size)),
         is_compressed=catalog.compression != "none",
         fingerprint=fingerprint_of(catalog),
-        snapshot=find_snapshot.name_of(catalog),
+        snapshot=snapshots.name_of(catalog),
     )
 
 

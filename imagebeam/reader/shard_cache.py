@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from imagebeam import after_fork, errors, records, storage
 from imagebeam import catalog as catalog_lib
+from imagebeam import concurrency, errors, records, storage
 from imagebeam.reader import cache_room, open_files, shard_reader, tasks
 
 _LOGGER = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class RemoteFile:
         return [None] * len(starts)
 
 
-class ShardCache(after_fork.RebuiltAfterFork):
+class ShardCache(concurrency.RebuiltAfterFork):
     """The local shards of one dataset. Thread-safe. A pickled copy, or a forked process, starts without open files."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from imagebeam import cpu_count, errors, features
+from imagebeam import concurrency, errors, features
 from imagebeam.reader import batch_reader, read_plan, schedule, tf_decode
 from imagebeam.reader import options as options_lib
 
@@ -234,7 +234,7 @@ def make_reader(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> b
 
 def num_threads(options: options_lib.ReadOptions) -> int:
     """Returns the number of threads that read and decode: as in `options`, else one for each available core."""
-    return options.threads or cpu_count.available_cores()
+    return options.threads or concurrency.available_cores()
 
 
 def num_calls(is_local: bool, threads: int) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from imagebeam import errors
-from imagebeam.storage.addresses import join, join_relative, normalize, root_of, scheme_of
 from imagebeam.storage.interface import (
     BROKEN_LINK,
     DIRECTORY,
@@ -21,6 +20,11 @@ from imagebeam.storage.interface import (
     Storage,
     UnavailableError,
     is_fault,
+    join,
+    join_relative,
+    normalize,
+    root_of,
+    scheme_of,
 )
 from imagebeam.storage.local import LocalStorage
 

@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from imagebeam import errors, missing_packages
-from imagebeam.storage import addresses, interface, remote
+from imagebeam import errors
+from imagebeam.storage import interface, remote
 
 _PAGE_ENTRIES = 1000
 _KEEPS_EMPTY_NAMES = frozenset({"s3", "s3a"})  # file systems that list a folder without a name as PATH/
@@ -26,7 +26,7 @@ class FsspecStorage(remote.RemoteStorage):
         """Checks that fsspec knows the scheme. Connects to nothing yet.
 
         Args:
-            scheme: of the addresses.
+            scheme: of the interface.
             options: passed to fsspec's file system, such as credentials.
 
         Raises:
@@ -35,7 +35,7 @@ class FsspecStorage(remote.RemoteStorage):
         try:
             from fsspec.registry import known_implementations, registry
         except ModuleNotFoundError as e:
-            raise missing_packages.missing_package_of_scheme(e, scheme) from e
+            raise errors.missing_package_of_scheme(e, scheme) from e
         if scheme not in known_implementations and scheme not in registry:
             raise errors.ConfigError(
                 f"scheme {scheme!r} is not known; write a path, or gs://, hdfs://NAMENODE:9870/, s3:// or az://"
@@ -52,7 +52,7 @@ class FsspecStorage(remote.RemoteStorage):
         Raises:
             ConfigError: if it cannot be opened, or its package is not installed.
         """
-        root = addresses.root_of(uri)
+        root = interface.root_of(uri)
         found = self._filesystems.get(root)
         return found or self._filesystems.setdefault(root, self._open(uri, root))
 
@@ -67,13 +67,13 @@ class FsspecStorage(remote.RemoteStorage):
     def _open(self, uri: str, root: str) -> Any:
         import fsspec.core
 
-        scheme = addresses.scheme_of(uri)
+        scheme = interface.scheme_of(uri)
         try:
             filesystem, _ = fsspec.core.url_to_fs(
                 root, **{"use_listings_cache": False, "skip_instance_cache": True, **self.client_options()}
             )
         except ImportError as e:
-            raise missing_packages.missing_package_of_scheme(e, scheme) from e
+            raise errors.missing_package_of_scheme(e, scheme) from e
         except (OSError, RuntimeError, TypeError, ValueError) as e:
             reason = str(e).partition("\n")[0]
             raise errors.ConfigError(
@@ -88,7 +88,7 @@ class FsspecStorage(remote.RemoteStorage):
         if isinstance(error, PermissionError):
             return remote.denied(uri, error)
         if isinstance(error, NotImplementedError):
-            return OSError(errno.ENOTSUP, f"{uri}: fsspec's {addresses.scheme_of(uri)}:// cannot do this ({error!r})")
+            return OSError(errno.ENOTSUP, f"{uri}: fsspec's {interface.scheme_of(uri)}:// cannot do this ({error!r})")
         return None
 
     def download(self, uri: str, path: str) -> None:
@@ -115,7 +115,7 @@ class FsspecStorage(remote.RemoteStorage):
         itself = path.rstrip("/")  # some tools mark a folder with an empty object of its name
         found = filesystem.ls(path, detail=True)
         entries = [self._entry(each) for each in found if each["name"].rstrip("/") != itself]
-        if addresses.scheme_of(uri) in _KEEPS_EMPTY_NAMES and any(_is_nameless(each, itself) for each in found):
+        if interface.scheme_of(uri) in _KEEPS_EMPTY_NAMES and any(_is_nameless(each, itself) for each in found):
             entries.append(interface.Entry("", interface.SPECIAL, 0, 0, (0, 0)))
         return iter([entries[start : start + _PAGE_ENTRIES] for start in range(0, len(entries), _PAGE_ENTRIES)])
 
@@ -134,7 +134,7 @@ class FsspecStorage(remote.RemoteStorage):
         return self._fresh(uri).cat_file(self.path_of(uri), start=offset or None, end=end)
 
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
-        if addresses.scheme_of(uri) in _UPLOADS_WHOLE:
+        if interface.scheme_of(uri) in _UPLOADS_WHOLE:
             self._require_new(uri, must_be_new)
             self._send(path, uri)
             return

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
-from imagebeam import errors, look_ahead, missing_packages
+from imagebeam import concurrency, errors
 from imagebeam.storage import interface, remote
 
 _PAGE_OBJECTS = 1000
@@ -287,7 +287,7 @@ class GcsStorage(remote.RemoteStorage):
     def _remove_tree(self, uri: str) -> None:
         bucket, name = _parse(uri)
         found = (f"gs://{bucket}/{blob.name}" for blob in self.list_blobs(bucket, f"{name}/"))
-        look_ahead.call_each(self.remove, found, _DELETES_AT_ONCE)
+        concurrency.call_each(self.remove, found, _DELETES_AT_ONCE)
 
     def _bucket(self, name: str) -> Any:
         client, payer = self._connected(), self._options.get("requester_pays")
@@ -310,7 +310,7 @@ class GcsStorage(remote.RemoteStorage):
             from google.auth import exceptions
             from google.cloud import storage as gcs
         except ModuleNotFoundError as e:
-            raise missing_packages.missing_package_of_scheme(e, "gs") from e
+            raise errors.missing_package_of_scheme(e, "gs") from e
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")  # else every thread asks for it
         project, credentials = self._options.get("project"), self._credentials()
         more: dict[str, Any] = {}

@@ -10,13 +10,14 @@ import hashlib
 import io
 import os
 import random
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
-from imagebeam import after_fork, errors, records
-from imagebeam.storage import interface, ranges, swap
+from imagebeam import concurrency, errors, records
+from imagebeam.storage import interface
 
 _T = TypeVar("_T")
 
@@ -51,7 +52,7 @@ def budget(seconds: float) -> Iterator[None]:
         _budget_sec.reset(token)
 
 
-class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
+class RemoteStorage(concurrency.RebuiltAfterFork, abc.ABC):
     """A storage without descriptors, locks and atomic renames. Thread-safe; files appear whole or not at all.
 
     A subclass tries each operation once and raises its client's own errors. This class tries again, with waits that
@@ -219,7 +220,7 @@ class RemoteStorage(after_fork.RebuiltAfterFork, abc.ABC):
 
     def replace(self, uri: str, old: bytes, new: bytes) -> bool:
         """Replaces a small file if it holds `old`; returns whether this call did it."""
-        return swap.swap_by_moving(self, uri, old, new)
+        return swap_by_moving(self, uri, old, new)
 
     def sync(self, uri: str) -> None:
         """Does nothing: an acknowledged upload is stored."""
@@ -357,6 +358,49 @@ def local_disk_errors(path: str) -> Iterator[None]:
         raise
 
 
+def swap_by_moving(store: interface.Storage, uri: str, old: bytes, new: bytes) -> bool:
+    """Replaces the file at `uri` if it holds `old`; returns whether this call did it.
+
+    Of two calls at once, the one that moves the file away wins, if the storage renames atomically. For an instant
+    there is no file at `uri`. A file that somebody creates in that instant stays, and this call returns False. If this
+    call fails in that instant, it puts the file back; if its process is killed then, the file stays away.
+
+    Of three at once, two can win: one replaces the file, another that has read the old one moves the new one away, and
+    a third creates its own before it is back. The first then finds at its next renewal, and before its commit, that the
+    file is not its own any more.
+    """
+    aside = f"{uri}.tmp-{secrets.token_hex(4)}"
+    try:
+        if store.read(uri) != old:
+            return False
+    except FileNotFoundError:
+        return False
+    try:
+        with contextlib.suppress(FileNotFoundError):  # moved by another call, or by this one whose answer was lost
+            store.rename(uri, aside)
+        try:
+            moved = store.read(aside)  # only this call knows the name: what is there shows what it moved
+        except FileNotFoundError:
+            return False
+        if moved == old and store.create_new(uri, new):
+            store.remove(aside)
+            return True
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            _put_back(store, aside, uri)
+        raise
+    _put_back(store, aside, uri)  # replaced after the first look, or created in the gap
+    return False
+
+
+def _put_back(store: interface.Storage, aside: str, uri: str) -> None:
+    """Moves a file back, or removes it if there is a newer one in its place."""
+    try:
+        store.publish(aside, uri)
+    except FileExistsError:
+        store.remove(aside)
+
+
 @contextlib.contextmanager
 def _temporary_file(data: bytes) -> Iterator[str]:
     """Yields the path of a local file that holds `data`."""
@@ -369,7 +413,41 @@ def _temporary_file(data: bytes) -> Iterator[str]:
         os.unlink(path)
 
 
-class _RangeReader(ranges.SeekableReader):
+class SeekableReader(io.RawIOBase, abc.ABC):
+    """A read-only file of `size` bytes with a position. Wrap it in `io.BufferedReader`."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._position = 0
+
+    @abc.abstractmethod
+    def _read_at(self, position: int, length: int) -> bytes:
+        """Returns 1 to `length` bytes from `position`, which is before the end."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if self._position >= self._size:
+            return 0
+        data = self._read_at(self._position, len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+class _RangeReader(SeekableReader):
     """A remote file, read in ranges at any position. Keeps the last range."""
 
     def __init__(self, store: RemoteStorage, uri: str, entry: interface.Entry):

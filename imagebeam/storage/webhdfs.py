@@ -11,7 +11,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from imagebeam import errors, missing_packages
+from imagebeam import errors
 from imagebeam.storage import fsspec_files, interface, remote
 
 _TIMEOUT_SEC = (5.0, 60.0)  # to connect, and between two pieces of an answer
@@ -55,7 +55,7 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
             import requests.adapters
             from fsspec.implementations import webhdfs
         except ModuleNotFoundError as e:
-            raise missing_packages.missing_package_of_scheme(e, "hdfs") from e
+            raise errors.missing_package_of_scheme(e, "hdfs") from e
         options = {"skip_instance_cache": True, **self._options, **({} if user is None else {"user": user})}
         try:
             filesystem = webhdfs.WebHDFS(host, port, **options)

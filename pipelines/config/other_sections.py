@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from imagebeam import shard_names
+from imagebeam import records
 from imagebeam.pipelines.config.field_types import KINDS, STRICT, Bytes, Count, CountBySplit, Fraction, NotBool
 from imagebeam.transforms import parse_numbers
 from imagebeam.transforms.shard import image_hashes
@@ -180,7 +180,7 @@ class SplitConfig(pydantic.BaseModel):
         if self.by != "none" and self.name != SplitConfig.model_fields["name"].default:
             raise ValueError(f"split.name needs split.by: none, not {self.by}")
         for name in (self.name, *self.holdout, *(self.declared or ()), *self.rename.values()):
-            if not shard_names.SPLIT_NAME.fullmatch(name):
+            if not records.SPLIT_NAME.fullmatch(name):
                 raise ValueError(f"split name {name!r} must consist of letters, digits, '_', '.' and '-'")
         return self
 
@@ -405,7 +405,7 @@ class DuplicatesConfig(pydantic.BaseModel):
         if self.keep_in and not self.settings().is_on:
             raise ValueError("duplicates.keep_in needs duplicates.exact or duplicates.near: report, drop or fail")
         for name in self.keep_in:
-            if not shard_names.SPLIT_NAME.fullmatch(name) or self.keep_in.count(name) > 1:
+            if not records.SPLIT_NAME.fullmatch(name) or self.keep_in.count(name) > 1:
                 raise ValueError(f"duplicates.keep_in names {name!r}: give each split once, by its name")
         return self
 

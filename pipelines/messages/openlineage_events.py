@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import imagebeam
-from imagebeam import errors, missing_packages, storage
+from imagebeam import errors, storage
 from imagebeam.pipelines.messages import run_journal
 
 _PRODUCER = f"urn:imagebeam:{imagebeam.__version__}"  # a URI that identifies this code
@@ -56,7 +56,7 @@ def open_events(where: str | None, warn: Callable[[str], None]) -> RunEvents | N
         raise
     except Exception as e:  # the client raises any type for a config that it does not understand
         if isinstance(e, ModuleNotFoundError) and (e.name or "").partition(".")[0] == "openlineage":
-            failure = missing_packages.missing_package(e, "--openlineage", "openlineage")
+            failure = errors.missing_package(e, "--openlineage", "openlineage")
         else:
             failure = errors.ConfigError(
                 f"{'the variables OPENLINEAGE_...' if where is None else f'--openlineage {where!r}'}: the client of "

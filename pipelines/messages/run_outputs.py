@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
-from imagebeam import errors, missing_packages, storage
+from imagebeam import errors, storage
 from imagebeam.pipelines.messages import json_log, openlineage_events, run_journal, terminal
 from imagebeam.storage import remote
 
@@ -58,7 +58,7 @@ class RunOutputs:
         if options.summary_json and not options.takes_standard_output:
             _prepare(options.summary_json, "--summary-json", removes=True)
         if options.metrics_textfile:
-            with missing_packages.needed("--metrics-textfile", "convert"):
+            with errors.imports_for("--metrics-textfile", "convert"):
                 import prometheus_client  # noqa: F401
             _prepare(options.metrics_textfile, "--metrics-textfile")
         if options.command == "convert":

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from imagebeam import plural, shell_words
+from imagebeam import plural
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe
 
@@ -50,7 +50,7 @@ def note_on_groups(survey: FolderProbe, finding: Finding, config: config_lib.Con
     subject = "a folder (if it is one subject, video or scan, and no class)" if is_class else "a subject"
     return (
         f"names of images such as {example} state {subjects}; to keep all images of {subject} "
-        "in one split add " + " ".join(f"--set {shell_words.quote(each)}" for each in options)
+        "in one split add " + " ".join(f"--set {plural.shell_word(each)}" for each in options)
     )
 
 

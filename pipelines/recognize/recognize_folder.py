@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
-from imagebeam import errors, plural, shell_words, storage
+from imagebeam import errors, plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import (
     archive_survey,
@@ -347,7 +347,7 @@ def words_of(recognition: Recognition, finding: Finding) -> list[str]:
 
 def options_of(recognition: Recognition, finding: Finding) -> str:
     """Returns the same as one text: `--config yolo --input data`."""
-    return shell_words.join(words_of(recognition, finding))
+    return plural.shell_command(words_of(recognition, finding))
 
 
 def explain(recognition: Recognition, config: config_lib.Config) -> str:

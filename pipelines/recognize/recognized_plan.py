@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
-from imagebeam import errors, shell_words
+from imagebeam import errors, plural
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.sources import files
 from imagebeam.transforms.sources.folder_probe import Finding
@@ -44,9 +44,9 @@ def choose(known: argparse.Namespace) -> Choice:
     words = ["imagebeam", "convert", *recognize_folder.words_of(found, chosen)]
     for each in own:
         words += ["--set", each]
-    commands = [shell_words.join([*words, "--output", known.output or "OUTPUT"])]
+    commands = [plural.shell_command([*words, "--output", known.output or "OUTPUT"])]
     if chosen.settings:
-        commands.append(f"{shell_words.join(['imagebeam', 'init', found.given])} writes these settings as a config")
+        commands.append(f"{plural.shell_command(['imagebeam', 'init', found.given])} writes these settings as a config")
     return Choice(tuple(describe(found, chosen)), tuple(commands))
 
 
@@ -80,6 +80,6 @@ def _list(found: recognize_folder.Recognition) -> Choice:
     if not found.candidates:
         return Choice(tuple(rows), error=f"no preset recognizes {found.given!r} ({found.seen}): {_UNKNOWN}")
     names = " or ".join(dict.fromkeys(each.preset for each in found.candidates))
-    init = shell_words.join(["imagebeam", "init", found.given])
+    init = plural.shell_command(["imagebeam", "init", found.given])
     error = f"{found.given!r} may be {names}, but not beyond doubt: see the notes, give the options of one, or "
     return Choice(tuple(rows), error=f"{error}write a config with {init}")

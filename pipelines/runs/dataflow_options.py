@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from imagebeam import errors, missing_packages, storage, version
+from imagebeam import errors, storage, version
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms.images import prepare
@@ -54,7 +54,7 @@ def prepare_options(
     try:
         import google.cloud.dataflow  # noqa: F401
     except ModuleNotFoundError as e:
-        raise missing_packages.missing_package(e, "DataflowRunner", "dataflow") from e
+        raise errors.missing_package(e, "DataflowRunner", "dataflow") from e
     values = options.get_all_options()
     require_options(values, config, launcher_versions())
     require_buckets(values)

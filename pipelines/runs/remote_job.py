@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
-from imagebeam import errors, missing_packages, storage
+from imagebeam import errors, storage
 from imagebeam.transforms.output import output_folder
 
 State: TypeAlias = Literal["queued", "running", "cancelling", "done", "failed", "cancelled"]
@@ -130,7 +130,7 @@ class Service:
             from google.protobuf import json_format
             from requests import exceptions as http_exceptions
         except ModuleNotFoundError as e:
-            raise missing_packages.missing_package(e, "asking Dataflow", "dataflow") from e
+            raise errors.missing_package(e, "asking Dataflow", "dataflow") from e
 
         # The client checks no answer: JSON of another shape fails where its fields are used. None of these is a
         # ValueError, which is how the client refuses a request.

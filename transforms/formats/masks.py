@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from imagebeam import errors, look_ahead, storage
+from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import class_masks
@@ -105,7 +105,7 @@ class Masks:
             UnavailableError: if the storage does not answer.
         """
         num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
-        return look_ahead.map_ahead(functools.partial(self._add_mask, root), refs, num_ahead)
+        return concurrency.map_ahead(functools.partial(self._add_mask, root), refs, num_ahead)
 
     def _add_mask(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject | None:
         match = self._image.fullmatch(ref.key)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar, Literal, NamedTuple
 
-from imagebeam import errors, example, features, plural, records, shard_names, shell_words, storage
+from imagebeam import errors, example, features, plural, records, storage
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats, structure
@@ -71,7 +71,7 @@ class Tfrecord(base_format.Format):
             evidence = folder.count(len(names), "TFRecord file") + f" ({name_some(names, 2)})"
             settings: dict[str, Any] = {}
             where = probe.uri(folder.path)
-            command = shell_words.join(["imagebeam", "index", where])
+            command = plural.shell_command(["imagebeam", "index", where])
             notes = (f"to read these files where they are, without writing others: {command}",)
             image = next((key for key in _IMAGE_KEYS if key in keys), None)
             label = next((key for key in _LABEL_KEYS if key in keys), None)
@@ -249,7 +249,7 @@ def split_of(path: str) -> str | None:
     else in a folder: `coco_train.record-00000-of-00010`, `val/00.tfrec`.
     """
     try:
-        split = shard_names.ShardName.parse(path.rpartition("/")[2]).split
+        split = records.ShardName.parse(path.rpartition("/")[2]).split
     except ValueError:
         return find_word(path)
     dataset, dot, _ = split.partition(".tfrecord")
@@ -397,6 +397,6 @@ def _word_in_folders(folder: str) -> str:
 
 def _as_split(text: str) -> str:
     """Returns a text as the name of a split, which has only letters, digits and three signs."""
-    if shard_names.SPLIT_NAME.fullmatch(text):
+    if records.SPLIT_NAME.fullmatch(text):
         return text
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_.-") or DEFAULT_SPLIT

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, look_ahead, records, storage
+from imagebeam import concurrency, errors, records, storage
 
 _READS_AT_ONCE = 8  # over a network
 _OFFSET_BYTES = 8
@@ -120,7 +120,7 @@ def read_share(
             return [], f"{place.shard.name}: {e}"
 
     places = list(itertools.chain.from_iterable(_places_of(catalog, removed).values()))
-    return list(look_ahead.map_ahead(read, places[index::count], files.num_at_once))
+    return list(concurrency.map_ahead(read, places[index::count], files.num_at_once))
 
 
 def join_shares(

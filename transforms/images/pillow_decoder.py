@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from imagebeam import errors, missing_packages
+from imagebeam import errors
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import image_formats, webp_structure
 from imagebeam.transforms.images.checked_image import BadImageError, Image
@@ -75,7 +75,7 @@ def require_pillow(user: str = "convert") -> None:
     try:
         pillow_version()
     except ModuleNotFoundError as e:
-        raise missing_packages.missing_package(e, user, "convert") from e
+        raise errors.missing_package(e, user, "convert") from e
 
 
 def pillow_version() -> str:

@@ -7,7 +7,7 @@ import importlib.util
 import re
 from typing import Any
 
-from imagebeam import errors, features, missing_packages
+from imagebeam import errors, features
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, structure, webp_structure
 
@@ -36,7 +36,7 @@ def require() -> None:
 
 
 def _missing(error: ImportError) -> errors.ConfigError:
-    return missing_packages.missing_package(error, "image.check: tensorflow", "tf", "set image.check: decode")
+    return errors.missing_package(error, "image.check: tensorflow", "tf", "set image.check: decode")
 
 
 @functools.cache

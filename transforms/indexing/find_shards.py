@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, look_ahead, plural, storage
+from imagebeam import concurrency, errors, plural, storage
 from imagebeam.transforms.formats import tfrecord
 
 _MAX_DEPTH = 4  # folders below that of the dataset
@@ -55,7 +55,7 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
     store = storage.storage_of(directory)
     candidates = [each for each in _walk(directory) if _may_be_tfrecord(*each, skipped)]
     num_ahead = 1 if store.is_local else _READS_AT_ONCE
-    kinds = look_ahead.map_ahead(
+    kinds = concurrency.map_ahead(
         lambda each: tfrecord.kind_of(storage.join(directory, each[0]), each[1].size), candidates, num_ahead
     )
     by_kind: dict[str, list[str]] = {"none": [], "gzip": []}

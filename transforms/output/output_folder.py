@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, plural, records, shard_names, snapshots, storage, verify_shards
+from imagebeam import errors, plural, records, snapshots, storage, verify_shards
 from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.output import tfds_metadata
@@ -379,7 +379,7 @@ def _shards_in(text: str) -> set[str]:
         for split in () if "indexed" in whole else whole["splits"].values():
             for fields in split["shards"]:
                 name = str(fields["name"])
-                if shard_names.is_shard_name(name, (shard_names.suffix_of(name),)) and "/" not in name:
+                if records.is_shard_name(name, (records.suffix_of(name),)) and "/" not in name:
                     names |= {name, catalog_lib.Shard(name, 0, 0, 0).index_name}
     return names
 

@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from imagebeam import missing_packages, storage
+from imagebeam import errors, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.packed import broken_content
 
@@ -32,7 +32,7 @@ def open_parquet(uri: str) -> Iterator[Any]:
         ConfigError: if pyarrow is not installed.
         OSError: if it cannot be read.
     """
-    with missing_packages.needed(f"reading {uri!r}"):
+    with errors.imports_for(f"reading {uri!r}"):
         import pyarrow  # takes 90 ms, and is needed only here
         import pyarrow.parquet
 

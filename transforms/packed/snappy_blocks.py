@@ -12,7 +12,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from imagebeam import missing_packages
+from imagebeam import errors
 
 BLOCK_BYTES = 1 << 16  # of the plain content
 _LITERAL, _COPY_1, _COPY_2 = 0, 1, 2  # low bits of a tag; 3 is a copy with an offset of 4 bytes
@@ -107,7 +107,7 @@ def decode(data: bytes, num_bytes: int) -> bytes:
 
 @functools.cache
 def _codec() -> Any:
-    with missing_packages.needed("Parquet packed by Snappy"):
+    with errors.imports_for("Parquet packed by Snappy"):
         import pyarrow  # takes 90 ms, and few jobs need it
 
     return pyarrow.Codec("snappy")

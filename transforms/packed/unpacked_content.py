@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from imagebeam import errors, storage
-from imagebeam.storage import local, ranges
+from imagebeam.storage import local, remote
 from imagebeam.transforms.packed import gzip_content, parquet_content
 from imagebeam.transforms.packed.broken_content import BrokenContentError
 
@@ -202,7 +202,7 @@ def _read_pieces(uri: str, version: int, part: str) -> Iterator[bytes]:
     return next(read for suffix, read in _WHOLE_FILES.items() if uri.endswith(suffix))(uri, version)
 
 
-class _UnpackedReader(ranges.SeekableReader):
+class _UnpackedReader(remote.SeekableReader):
     """A reader of unpacked content, with its own position."""
 
     def __init__(self, unpacked: UnpackedFile):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, interrupts, look_ahead, storage
+from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder, tfds_metadata
 from imagebeam.transforms.publish import commit_rights
@@ -121,7 +121,7 @@ class Publication:
             BusyError: if another run has committed meanwhile, or took over the commit.
             KeyboardInterrupt: if a signal asked this process to stop.
         """
-        interrupts.check()
+        concurrency.raise_if_stopped()
         output, store = self.settings.output, storage.storage_of(self.settings.output)
         # tells the next run which files this run has moved, if it is killed
         content = catalog.to_json().encode()
@@ -133,7 +133,7 @@ class Publication:
         self.remove_left(catalog)  # before the catalog: next to a catalog there is no shard of another dataset
         store.sync(output)
         self.commit_lock.renew()
-        interrupts.check()
+        concurrency.raise_if_stopped()
         catalog = self._publish_catalog(catalog, content)
         store.sync(output)
         return catalog
@@ -217,7 +217,7 @@ class Publication:
     def _for_each(self, act: Callable[[_T], None], values: Iterable[_T]) -> None:
         """Calls `act` on each value: many at once over a network, one after another on a local disk."""
         is_local = storage.storage_of(self.settings.output).is_local
-        look_ahead.call_each(act, values, 1 if is_local else REQUESTS_AT_ONCE)
+        concurrency.call_each(act, values, 1 if is_local else REQUESTS_AT_ONCE)
 
     def _moved_files(self) -> dict[str, int]:
         """Returns the files in the output that a killed commit of this dataset may have moved, with their sizes."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import look_ahead, records, storage
+from imagebeam import concurrency, records, storage
 
 _COPY_BYTES = 1 << 20
 _READS_AT_ONCE = 64  # over a network
@@ -64,7 +64,7 @@ def _read_in_order(folder: str, names: Iterable[str], num_at_once: int) -> Itera
     store = storage.storage_of(folder)
     uris = (storage.join(folder, name) for name in names)
     if not store.is_local:
-        yield from look_ahead.map_ahead(store.read, uris, num_at_once)
+        yield from concurrency.map_ahead(store.read, uris, num_at_once)
         return
     for uri in uris:
         with store.open_read(uri) as file:

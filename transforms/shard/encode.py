@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from imagebeam import example, example_encoder, features
+from imagebeam import example, features
 from imagebeam.features import Feature
 from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
@@ -39,8 +39,8 @@ class ExampleRecipe:
     kept: tuple[Feature, ...] = ()  # the part of `features` that is copied from the image's record
 
     @functools.cached_property
-    def _encoder(self) -> example_encoder.ExampleEncoder:
-        return example_encoder.ExampleEncoder(self.features, {feature.source for feature in self.kept})
+    def _encoder(self) -> example.ExampleEncoder:
+        return example.ExampleEncoder(self.features, {feature.source for feature in self.kept})
 
     @functools.cached_property
     def _kept_kinds(self) -> dict[str, str]:
@@ -53,7 +53,7 @@ class ExampleRecipe:
         )
 
     @functools.cached_property
-    def _values_of_class(self) -> dict[str, dict[str, example_encoder.Values]]:
+    def _values_of_class(self) -> dict[str, dict[str, example.Values]]:
         return {}
 
     @functools.cached_property
@@ -62,7 +62,7 @@ class ExampleRecipe:
         return not (self.columns or self.further or self.kept or self._has_entry_points or self._draws_masks)
 
     @functools.cached_property
-    def layout(self) -> example_encoder.Layout | None:
+    def layout(self) -> example.Layout | None:
         """Layout of an example whose image keeps its bytes; None if more of it is needed than its size and colors."""
         needs_more = self.further or self.kept or self._object_places or self._has_entry_points or self._draws_masks
         return None if needs_more else self._encoder.layout
@@ -129,9 +129,9 @@ class ExampleRecipe:
             values[object_masks.FEATURE] = [turn_upright.turn_mask(each, turn) if is_turned else each for each in masks]
         return self._encoder.encode(values, image.data)
 
-    def values_of(self, ref: elements.ImageRef) -> dict[str, example_encoder.Values]:
+    def values_of(self, ref: elements.ImageRef) -> dict[str, example.Values]:
         """Returns what an example says of the name and the label of its image, by the features' sources."""
-        values: dict[str, example_encoder.Values] = {}
+        values: dict[str, example.Values] = {}
         if self._has_names:
             values["image/filename"] = elements.encode_key(ref.uri.rpartition("/")[2])
             values["image/key"] = values["image/source_id"] = elements.encode_key(ref.key)
@@ -147,11 +147,11 @@ class ExampleRecipe:
             values[features.LABEL] = ref.label
         return values
 
-    def _cache_class(self, label: str) -> dict[str, example_encoder.Values]:
+    def _cache_class(self, label: str) -> dict[str, example.Values]:
         if len(self._values_of_class) >= _MAX_CACHED:
             self._values_of_class.clear()
         synset = elements.encode_key(label)
-        values: dict[str, example_encoder.Values]
+        values: dict[str, example.Values]
         values = {features.LABEL: self.label_ids[label], features.TEXT: self._text(label), "image/class/synset": synset}
         self._values_of_class[label] = values
         return values
@@ -160,7 +160,7 @@ class ExampleRecipe:
         return elements.encode_key(self.texts.get(label, label))
 
 
-def _turn_keypoints(values: dict[str, example_encoder.Values], turn: int) -> None:
+def _turn_keypoints(values: dict[str, example.Values], turn: int) -> None:
     """Moves the keypoints of a picture to where they are in the picture turned upright; 0, 0 is no place."""
     points = zip(*(cast(Sequence[float], values[name]) for name in _KEYPOINT[:3]), strict=True)
     turned = [orientations.turn_point(x, y, turn) if visibility else (x, y) for x, y, visibility in points]
@@ -168,7 +168,7 @@ def _turn_keypoints(values: dict[str, example_encoder.Values], turn: int) -> Non
         values[name] = [point[index] for point in turned]
 
 
-def _turn_boxes(values: dict[str, example_encoder.Values], turn: int) -> None:
+def _turn_boxes(values: dict[str, example.Values], turn: int) -> None:
     """Moves the boxes of a picture to where they are in the picture turned upright."""
     boxes = zip(*(cast(Sequence[float], values[name]) for name in _BOX), strict=True)
     turned = [orientations.turn_box(orientations.Box(*box), turn) for box in boxes]

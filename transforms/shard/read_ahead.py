@@ -1,6 +1,6 @@
 """Reads the images of a shard in order, with a bounded number of reads and bytes in flight.
 
-Not built on `look_ahead.map_ahead`: here the limit is in bytes as well, local files are opened ahead without threads,
+Not built on `concurrency.map_ahead`: here the limit is in bytes as well, local files are opened ahead without threads,
 and one shard may mix both kinds of files.
 """
 

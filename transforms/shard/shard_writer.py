@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import catalog, errors, example_encoder, records, shard_names, storage, verify_shards
+from imagebeam import catalog, errors, example, records, storage, verify_shards
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, image_formats, jpeg_structure, prepare
 from imagebeam.transforms.shard import encode, image_hashes, read_images, shard_file, statistics, writer_processes
@@ -66,7 +66,7 @@ class ShardWriter:
 
     def name_of(self, task: ShardTask) -> str:
         """Returns the name of the shard's file."""
-        return str(shard_names.ShardName(task.split, task.shard_index, task.num_shards, self.suffix))
+        return str(records.ShardName(task.split, task.shard_index, task.num_shards, self.suffix))
 
     def find_finished(self, task: ShardTask) -> elements.WrittenShard | None:
         """Returns the shard of `task` if an earlier run or attempt finished it and its files are whole."""
@@ -277,7 +277,7 @@ def decode_written(data: bytes) -> elements.WrittenShard:
 _MAX_LEFT = 50  # images in a row that are not usual, or values that no other image has: from then on Python has all
 
 
-def find_layout(recipe: encode.ExampleRecipe, policy: prepare.ImagePolicy) -> example_encoder.Layout | None:
+def find_layout(recipe: encode.ExampleRecipe, policy: prepare.ImagePolicy) -> example.Layout | None:
     """Returns how to encode JPEGs whose bytes are kept; None if the config wants them otherwise."""
     return recipe.layout if policy.keeps_any_jpeg else None
 
@@ -289,7 +289,7 @@ class KeptJpegs:
     or in the config, is left to Python, which makes the same records. Not thread-safe.
     """
 
-    def __init__(self, writer: records.RecordWriter, recipe: encode.ExampleRecipe, layout: example_encoder.Layout):
+    def __init__(self, writer: records.RecordWriter, recipe: encode.ExampleRecipe, layout: example.Layout):
         self._writer = writer
         self._recipe = recipe
         self._layout = layout

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, records, storage
+from imagebeam import errors, records, snapshots, storage
 from imagebeam.transforms import elements
 
 FINGERPRINT_BYTES = 16
@@ -316,7 +316,7 @@ class SnapshotStates:
         self._with_measures = with_measures
         self._shards = [(split, shard) for split, each in self.catalog.splits.items() for shard in each.shards]
         self._rejects = sorted(name for name in self.catalog.files if is_rejects_name(name))
-        self._removed = find_snapshot.load_removed(folder, self.catalog)
+        self._removed = snapshots.load_removed(folder, self.catalog)
 
     def __len__(self) -> int:
         """Returns the number of files: one for each shard, in the order of the catalog, then those of rejects."""

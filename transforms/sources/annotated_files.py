@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from imagebeam import errors, look_ahead, storage
+from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import files, find_entries, image_source, table_rows, unread_folders, walk_folders
@@ -186,7 +186,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
         known = {} if store.is_local else find_entries.find_together(self._addresses(rows))
         num_ahead = 1 if store.is_local else find_entries.REQUESTS_AT_ONCE
         look_up = functools.partial(self._look_up, store=store, prefix=storage.join(self.root, ""), known=known)
-        for image in look_ahead.map_ahead(look_up, rows, num_ahead):
+        for image in concurrency.map_ahead(look_up, rows, num_ahead):
             if image is None:
                 found.skipped[WITHOUT] += 1
                 continue

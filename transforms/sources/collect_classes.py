@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import errors, look_ahead, storage
+from imagebeam import concurrency, errors, storage
 from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotated_files, class_files, find_entries
 
@@ -30,7 +30,7 @@ def collect_names(source: annotated_files.AnnotatedFilesSource, files: NamingFil
     names: set[str] = set()
     try:
         read = functools.partial(_classes_in, names_in=files.names_in)
-        for found in look_ahead.map_ahead(read, source.find_annotations(), num_ahead):
+        for found in concurrency.map_ahead(read, source.find_annotations(), num_ahead):
             names |= found
     except OSError as e:
         raise errors.ConfigError(

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from imagebeam import errors, look_ahead, plural, storage
+from imagebeam import concurrency, errors, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.packed import gzip_content, unpacked_content
@@ -189,7 +189,7 @@ class ContainerSource(image_source.ImageSource):
 
         num_ahead = 1 if storage.storage_of(self.root).is_local else _HEADS_AT_ONCE
         try:
-            known = [*look_ahead.map_ahead(is_one, found, num_ahead)]
+            known = [*concurrency.map_ahead(is_one, found, num_ahead)]
         except OSError as e:
             problems.append(f"{self.NOUN}s below {self.root!r} cannot be told from other files: {e}")
             return []
@@ -201,7 +201,7 @@ class ContainerSource(image_source.ImageSource):
         """Yields the content of all files in their order; threads read ahead over a network."""
         if storage.storage_of(self.root).is_local:
             return itertools.chain.from_iterable(map(self._scan, containers))  # one file is never held whole
-        found = look_ahead.map_ahead(lambda container: list(self._scan(container)), containers, _FILES_AT_ONCE)
+        found = concurrency.map_ahead(lambda container: list(self._scan(container)), containers, _FILES_AT_ONCE)
         return itertools.chain.from_iterable(found)
 
     def _scan(self, container: Container) -> Iterator[Found | _Problem]:

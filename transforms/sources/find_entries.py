@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from imagebeam import errors, look_ahead, storage
+from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import table_rows
 
@@ -29,7 +29,7 @@ def find_together(uris: Iterable[str]) -> Entries:
             wanted.setdefault(folder, []).append(name)
     many = [(folder, names) for folder, names in wanted.items() if len(names) >= _MIN_FILES]
     entries: dict[str, storage.Entry | None] = {}
-    for found in look_ahead.map_ahead(lambda each: _list(*each), many, REQUESTS_AT_ONCE):
+    for found in concurrency.map_ahead(lambda each: _list(*each), many, REQUESTS_AT_ONCE):
         entries.update(found)
     return entries
 

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from imagebeam import look_ahead
+from imagebeam import concurrency
 
 FirstName = Callable[[str, str], "str | None"]  # first name from a start to before an end, as of storage.RangeLister
 
@@ -45,7 +45,7 @@ def cut(first_name: FirstName, start: str, end: str, num_wanted: int) -> list[st
     prober = _Prober(first_name, _PROBES_PER_RANGE * num_wanted)
     parts = [_Range(start, end, first, 0)]
     while len(parts) < num_wanted and prober.has_probes_left:
-        divided = list(look_ahead.map_ahead(prober.divide, parts, _REQUESTS_AT_ONCE))
+        divided = list(concurrency.map_ahead(prober.divide, parts, _REQUESTS_AT_ONCE))
         parts = [part for below in divided for part in below]
         if len(parts) == len(divided):  # none could be divided
             break

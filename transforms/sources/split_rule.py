@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 
-from imagebeam import shard_names
+from imagebeam import records
 from imagebeam.transforms import elements
 
 PURPOSE = b"imagebeam.split"
@@ -94,7 +94,7 @@ class SplitRule:
             ValueError: if it is not allowed.
         """
         name = dict(self.rename).get(given, given)
-        if not shard_names.SPLIT_NAME.fullmatch(name):
+        if not records.SPLIT_NAME.fullmatch(name):
             raise ValueError(f"split {name!r} must consist of letters, digits, '_', '.' and '-'; set split.rename")
         if self.declared is not None and name not in self.declared:
             raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")

@@ -8,7 +8,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 
-from imagebeam import look_ahead, storage
+from imagebeam import concurrency, storage
 
 EVERYTHING = ("**", "*")
 
@@ -37,7 +37,7 @@ def find_files(root: str, parts: tuple[str, ...], exclude: str = "") -> Iterator
             found = (each for folder in level for each in _look_into(folder, exclude))
         else:
             look_into = functools.partial(_list_into, exclude=exclude)
-            found = (each for part in look_ahead.map_ahead(look_into, level, _REQUESTS_AT_ONCE) for each in part)
+            found = (each for part in concurrency.map_ahead(look_into, level, _REQUESTS_AT_ONCE) for each in part)
         for each in found:
             if isinstance(each, str):
                 yield each

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot, snapshots, storage
+from imagebeam import errors, snapshots, storage
 from imagebeam.transforms import dataset_settings, elements, summaries
 from imagebeam.transforms.output import recorded_inputs
 from imagebeam.transforms.shard import shard_writer, statistics
@@ -275,7 +275,7 @@ def continue_dataset(
     known = _load_statistics(settings.base_folder) if settings.base else {}
     run = Run(base, known, written, merged, changes.comparison)
     if base is not None:
-        removed_before = find_snapshot.load_removed(settings.base_folder, base)
+        removed_before = snapshots.load_removed(settings.base_folder, base)
         written, removed = continue_catalog(settings, base, removed_before, written, changes.removed)
         merged = continue_statistics(known, merged, changes.removed_statistics)
     if settings.compacted:

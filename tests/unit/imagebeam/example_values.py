@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from imagebeam import example_encoder
+from imagebeam import example
 from imagebeam.features import BYTES, FLOAT, INT64
 
-Lists = Mapping[str, tuple[str, Sequence[example_encoder.Value]]]  # kind and values by key
+Lists = Mapping[str, tuple[str, Sequence[example.Value]]]  # kind and values by key
 
 INT64_EXTREMES = [0, 1, -1, 127, 128, 2**31, -(2**31), 2**63 - 1, -(2**63)]
 
@@ -28,7 +28,7 @@ value_lists = st.one_of(
 )
 
 
-def bits(value: example_encoder.Value) -> object:
+def bits(value: example.Value) -> object:
     """Returns a value that is equal only for equal bits: 0.0 and -0.0 differ, nan equals itself."""
     return struct.pack("<f", value) if isinstance(value, float) else value
 

@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from imagebeam import after_fork
+from imagebeam import concurrency
 from tests import patience
 
 
-class Counter(after_fork.RebuiltAfterFork):
+class Counter(concurrency.RebuiltAfterFork):
     """Counts how often its state was built."""
 
     builds = 0

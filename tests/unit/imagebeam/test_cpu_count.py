@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from imagebeam import cpu_count
+from imagebeam import concurrency
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_quota_of_a_cgroup_is_read_in_whole_cores(
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
-    assert cpu_count.cgroup_cores(str(tmp_path)) == expected
+    assert concurrency.cgroup_cores(str(tmp_path)) == expected
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,5 @@ def test_cores_are_limited_by_the_affinity_and_by_the_quota(
     monkeypatch: pytest.MonkeyPatch, quota: int | None, expected: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(96)), raising=False)
-    monkeypatch.setattr(cpu_count, "cgroup_cores", lambda: quota)
-    assert cpu_count.available_cores() == expected
+    monkeypatch.setattr(concurrency, "cgroup_cores", lambda: quota)
+    assert concurrency.available_cores() == expected

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam import example, example_encoder, features
+from imagebeam import example, features
 from imagebeam.features import BYTES, INT64, Feature
 from tests import cases
 from tests.unit.imagebeam.example_values import (
@@ -27,7 +27,7 @@ from tests.unit.imagebeam.example_values import (
 )
 
 
-def plain(value: Any) -> example_encoder.Value:
+def plain(value: Any) -> example.Value:
     """Returns a number of NumPy as a number of Python."""
     return value if isinstance(value, bytes) else value.item() if hasattr(value, "item") else value
 
@@ -59,7 +59,7 @@ def test_all_functions_return_what_tensorflow_serializes(lists: Lists, data: st.
     kinds = {key: lists[key][0] for key in wanted} | {"🐟 not there": INT64}
     copied = example.copy_features(record, kinds)
     features_ = [Feature(key, f"columns/{key}", kind) for key, kind in kinds.items()]
-    encoder = example_encoder.ExampleEncoder(features_, {feature.source for feature in features_})
+    encoder = example.ExampleEncoder(features_, {feature.source for feature in features_})
     again = b"".join(encoder.encode({f"columns/{key}": value for key, value in copied.items()}, b""))
     stored_lists = {key: lists[key] for key in wanted} | {"🐟 not there": (INT64, [])}
     assert parse_with_tensorflow(again) == parse_with_tensorflow(serialize_with_tensorflow(stored_lists))
@@ -153,7 +153,7 @@ def test_find_ints_returns_all_values_of_a_list_in_the_head_of_a_record() -> Non
     for values in [(), (3,), (0, 300, -1, 7)]:
         with cases.named(values):
             wanted = [Feature("ids", "ids", INT64, True), Feature("image", features.ENCODED, BYTES)]
-            head, image = example_encoder.ExampleEncoder(wanted).encode({"ids": values}, b"x" * 9000)
+            head, image = example.ExampleEncoder(wanted).encode({"ids": values}, b"x" * 9000)
             assert example.find_ints(head + image[:100], "ids") == list(values)
             with pytest.raises(ValueError, match="no feature 'other' in the first"):
                 example.find_ints(head, "other")

@@ -12,7 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam import example, example_encoder, features
+from imagebeam import example, features
 from imagebeam.features import BYTES, FLOAT, INT64, Feature
 from tests.unit.imagebeam.example_values import (
     bits,
@@ -23,18 +23,18 @@ from tests.unit.imagebeam.example_values import (
 )
 
 
-def encode(named: Mapping[str, tuple[str, example_encoder.Value]], image: bytes | None = None) -> bytes:
+def encode(named: Mapping[str, tuple[str, example.Value]], image: bytes | None = None) -> bytes:
     wanted = [Feature(key, f"columns/{key}", kind) for key, (kind, _) in named.items()]
     if image is not None:
         wanted.append(Feature("the image", features.ENCODED, BYTES))
     by_source = {f"columns/{key}": value for key, (_, value) in named.items()}
-    return b"".join(example_encoder.ExampleEncoder(wanted).encode(by_source, image or b""))
+    return b"".join(example.ExampleEncoder(wanted).encode(by_source, image or b""))
 
 
 @settings(deadline=None)
 @given(st.dictionaries(texts, single_values), st.none() | st.binary(max_size=1000))
 def test_encoded_example_parses_to_the_same_values(
-    named: Mapping[str, tuple[str, example_encoder.Value]], image: bytes | None
+    named: Mapping[str, tuple[str, example.Value]], image: bytes | None
 ) -> None:
     data = encode(named, image)
     expected = {key: (kind, [bits(value)]) for key, (kind, value) in named.items()}
@@ -54,14 +54,14 @@ def test_prefix_in_c_is_that_of_python(monkeypatch: pytest.MonkeyPatch, kind: st
     wanted = [*PLAIN, Feature("the image", features.ENCODED, kind)]
     images = [bytes([7]) * near for near in range(max(size - 70, 0), size + 2, 3 if size < 1 << 20 else 12)]
     values = {"columns/name": b"n" * (size % 300), "columns/label": size}
-    in_c, in_python = example_encoder.ExampleEncoder(wanted), example_encoder.ExampleEncoder(wanted)
+    in_c, in_python = example.ExampleEncoder(wanted), example.ExampleEncoder(wanted)
     found = [in_c.encode(values, image) for image in images]
-    monkeypatch.setattr(example_encoder, "_encode_prefix", None)
+    monkeypatch.setattr(example, "_encode_prefix", None)
     assert found == [in_python.encode(values, image) for image in images]
 
 
 def test_float_zeros_keep_their_sign_in_one_encoder() -> None:
-    encoder = example_encoder.ExampleEncoder([Feature("x", "columns/x", FLOAT)])
+    encoder = example.ExampleEncoder([Feature("x", "columns/x", FLOAT)])
     signs = []
     for value in (0.0, -0.0, 0.0, -0.0):
         (found,) = example.parse_example(b"".join(encoder.encode({"columns/x": value}, b"")))["x"]
@@ -71,15 +71,15 @@ def test_float_zeros_keep_their_sign_in_one_encoder() -> None:
 
 def test_encoder_used_beyond_its_cache_stays_right() -> None:
     for kind in [BYTES, INT64, FLOAT]:
-        encoder = example_encoder.ExampleEncoder([Feature("x", "columns/x", kind)])
-        for number in [*range(3 * example_encoder._MAX_CACHED // 2), 0, 1]:
+        encoder = example.ExampleEncoder([Feature("x", "columns/x", kind)])
+        for number in [*range(3 * example._MAX_CACHED // 2), 0, 1]:
             value = {BYTES: str(number).encode(), INT64: number, FLOAT: float(number)}[kind]
             assert example.parse_example(b"".join(encoder.encode({"columns/x": value}, b""))) == {"x": [value]}
 
 
 def test_image_is_handed_on_uncopied() -> None:
     image = bytes(1000)
-    _, payload = example_encoder.ExampleEncoder([Feature("i", features.ENCODED, BYTES)]).encode({}, image)
+    _, payload = example.ExampleEncoder([Feature("i", features.ENCODED, BYTES)]).encode({}, image)
     assert payload is image
 
 
@@ -87,9 +87,7 @@ def test_image_is_handed_on_uncopied() -> None:
 @settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_pixels_become_a_list_of_numbers_as_tensorflow_writes_it(kind: str, pixels: bytes) -> None:
-    encoder = example_encoder.ExampleEncoder(
-        [Feature("n", "columns/n", INT64), Feature("img", features.ENCODED, kind, True)]
-    )
+    encoder = example.ExampleEncoder([Feature("n", "columns/n", INT64), Feature("img", features.ENCODED, kind, True)])
     data = b"".join(encoder.encode({"columns/n": 5}, pixels))
     found = tf.train.Example.FromString(data).features.feature["img"]
     assert list(getattr(found, f"{kind}_list").value) == list(pixels)
@@ -102,7 +100,7 @@ def test_pixels_become_a_list_of_numbers_as_tensorflow_writes_it(kind: str, pixe
 @pytest.mark.parametrize("kind", [INT64, FLOAT])
 def test_pixels_may_come_as_an_array(kind: str) -> None:
     array = np.arange(256, dtype=np.uint8).reshape(16, 8, 2)
-    encoder = example_encoder.ExampleEncoder([Feature("img", features.ENCODED, kind, True)])
+    encoder = example.ExampleEncoder([Feature("img", features.ENCODED, kind, True)])
     assert encoder.encode({}, array) == encoder.encode({}, array.tobytes())
     assert example.parse_example(b"".join(encoder.encode({}, array))) == {"img": list(range(256))}
 
@@ -114,7 +112,7 @@ def test_lists_are_read_by_tensorflow(named: Mapping[str, tuple[str, Sequence[An
     if image is not None:
         wanted.append(Feature("the image", features.ENCODED, BYTES))
     by_source = {f"columns/{key}": items for key, (_, items) in named.items()}
-    encoded = b"".join(example_encoder.ExampleEncoder(wanted).encode(by_source, image or b""))
+    encoded = b"".join(example.ExampleEncoder(wanted).encode(by_source, image or b""))
     expected = {key: (kind, list(map(bits, items))) for key, (kind, items) in named.items()}
     if image is not None:
         expected["the image"] = (BYTES, [image])
@@ -125,7 +123,7 @@ def test_lists_are_read_by_tensorflow(named: Mapping[str, tuple[str, Sequence[An
 
 
 def test_list_is_not_kept_for_the_next_example() -> None:
-    encoder = example_encoder.ExampleEncoder([Feature("x", "columns/x", INT64, many=True)])
+    encoder = example.ExampleEncoder([Feature("x", "columns/x", INT64, many=True)])
     for items in ([1, 2], [], [3], (1, 2)):
         encoded = b"".join(encoder.encode({"columns/x": items}, b""))
         assert example.parse_example(encoded) == {"x": list(items)}

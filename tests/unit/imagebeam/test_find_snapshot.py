@@ -10,7 +10,7 @@ import pytest
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, find_snapshot
+from imagebeam import errors, snapshots
 from tests import linked_snapshots
 from tests.unit.imagebeam.reader import far_dataset
 
@@ -32,7 +32,7 @@ def test_folder_with_a_catalog_is_read_with_one_request(tmp_path: pathlib.Path) 
         asked.append(uri)
         return pathlib.Path(uri).read_bytes()
 
-    assert find_snapshot.find(folder, read=read).folder == folder
+    assert snapshots.find(folder, read=read).folder == folder
     assert asked == [f"{folder}/catalog.json"]
 
 
@@ -50,18 +50,18 @@ def test_latest_snapshot_is_read_unless_another_is_named(
         asked.append(uri)
         return pathlib.Path(uri).read_bytes()
 
-    found = find_snapshot.find(dataset, snapshot, read)
-    assert (found.folder, find_snapshot.name_of(found.catalog)) == (f"{dataset}/snapshots/{name}", name)
+    found = snapshots.find(dataset, snapshot, read)
+    assert (found.folder, snapshots.name_of(found.catalog)) == (f"{dataset}/snapshots/{name}", name)
     assert len(asked) == num_requests
     assert imagebeam.load_catalog(dataset, snapshot) == found.catalog
-    assert find_snapshot.find(found.folder).catalog == found.catalog  # its folder is a dataset by itself
+    assert snapshots.find(found.folder).catalog == found.catalog  # its folder is a dataset by itself
 
 
 def test_wrong_name_of_a_snapshot_is_refused(tmp_path: pathlib.Path) -> None:
     wrong: list[Any] = ["latest", "", "-1", 0, -1, True, 1.5, "000000", "²", b"000001"]
     for each in wrong:
         with pytest.raises(errors.ConfigError, match=r"^snapshot is .*; give the name of one, such as"):
-            find_snapshot.find(tmp_path, each)
+            snapshots.find(tmp_path, each)
 
 
 def test_unknown_snapshot_is_refused_with_those_that_there_are(tmp_path: pathlib.Path) -> None:
@@ -69,21 +69,21 @@ def test_unknown_snapshot_is_refused_with_those_that_there_are(tmp_path: pathlib
     with pytest.raises(
         errors.ConfigError, match=f"^there is no snapshot 000007 in {dataset}; it has 000001, 000002 .the latest.$"
     ):
-        find_snapshot.find(dataset, 7)
+        snapshots.find(dataset, 7)
     for number in range(3, 20):
         (dataset / f"snapshots/{number:06d}").mkdir()
         (dataset / f"snapshots/{number:06d}/catalog.json").touch()
     (dataset / "snapshots/000015/catalog.json").unlink()  # a removed snapshot, with shards that later ones name
     with pytest.raises(errors.ConfigError, match=r"it has \.\.\., 000011, 000012, .*, 000014, 000016, .*, 000019$"):
-        find_snapshot.find(dataset, 15)
+        snapshots.find(dataset, 15)
 
 
 def test_snapshot_of_an_ordinary_or_no_dataset_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CatalogError, match=f"^{tmp_path} holds no catalog.json: no dataset was committed there"):
-        find_snapshot.find(tmp_path)
+        snapshots.find(tmp_path)
     folder = far_dataset.write_dataset(tmp_path / "set")
     with pytest.raises(errors.ConfigError, match=f"^there is no snapshot 000001 in {folder}, which has no snapshots"):
-        find_snapshot.find(folder, 1)
+        snapshots.find(folder, 1)
 
 
 def test_latest_snapshot_that_was_removed_is_refused(tmp_path: pathlib.Path) -> None:
@@ -94,7 +94,7 @@ def test_latest_snapshot_that_was_removed_is_refused(tmp_path: pathlib.Path) -> 
         match=f"^{dataset}/LATEST names 000002, and {dataset}/snapshots/000002 holds no catalog.json: it was removed; "
         "restore it, or give one of the snapshots that are there: 000001$",
     ):
-        find_snapshot.find(dataset)
+        snapshots.find(dataset)
 
 
 def test_damaged_latest_file_is_refused(tmp_path: pathlib.Path) -> None:
@@ -102,7 +102,7 @@ def test_damaged_latest_file_is_refused(tmp_path: pathlib.Path) -> None:
     for text in ("", "latest", "2", "../../x", "000002\n000003"):
         (dataset / "LATEST").write_text(text)
         with pytest.raises(errors.CatalogError, match=f"^{dataset}/LATEST holds '.*, and should name a folder in"):
-            find_snapshot.find(dataset)
+            snapshots.find(dataset)
 
 
 @pytest.mark.parametrize("name", ["LATEST", "snapshots/000002/catalog.json", "snapshots/000002/removed.bin"])
@@ -117,14 +117,14 @@ def test_file_that_cannot_be_read_is_named(name: str, tmp_path: pathlib.Path) ->
     with pytest.raises(
         errors.CatalogError, match=f"^{dataset}/{name} cannot be read .denied.; grant read access to it$"
     ):
-        find_snapshot.load_removed(*find_snapshot.find(dataset, read=read), read)
+        snapshots.load_removed(*snapshots.find(dataset, read=read), read)
 
 
 def test_removed_records_are_read_only_where_the_catalog_says_that_there_are_any(tmp_path: pathlib.Path) -> None:
     dataset = make(tmp_path)
-    first, second = (find_snapshot.find(dataset, number) for number in (1, 2))
-    assert find_snapshot.load_removed(*first, read=lambda uri: pytest.fail(uri)) == {}
-    found = find_snapshot.load_removed(*second)
+    first, second = (snapshots.find(dataset, number) for number in (1, 2))
+    assert snapshots.load_removed(*first, read=lambda uri: pytest.fail(uri)) == {}
+    found = snapshots.load_removed(*second)
     assert {name: indexes.tolist() for name, indexes in found.items()} == REMOVED
     assert [shard.num_examples for shard in second.catalog.splits["train"].shards] == [3, 1, 3, 3, 3]
 
@@ -144,7 +144,7 @@ def test_damaged_list_of_removed_records_is_refused(data: bytes | None, message:
     path = dataset / "snapshots/000002/removed.bin"
     path.unlink() if data is None else path.write_bytes(data)
     with pytest.raises(errors.CatalogError, match=f"^{path} {message}"):
-        find_snapshot.load_removed(*find_snapshot.find(dataset))
+        snapshots.load_removed(*snapshots.find(dataset))
 
 
 def test_catalog_of_shards_elsewhere_is_refused_by_releases_that_do_not_know_them(tmp_path: pathlib.Path) -> None:

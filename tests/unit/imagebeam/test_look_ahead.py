@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam import look_ahead
+from imagebeam import concurrency
 from tests import patience
 
 counts = st.integers(1, 5)
@@ -47,7 +47,7 @@ class Calls:
 @given(length=st.integers(0, 30), num_ahead=counts)
 def test_results_are_those_of_map_in_its_order(length: int, num_ahead: int) -> None:
     calls = Calls()
-    assert list(look_ahead.map_ahead(calls.double, range(length), num_ahead)) == [2 * value for value in range(length)]
+    assert list(concurrency.map_ahead(calls.double, range(length), num_ahead)) == [2 * value for value in range(length)]
     assert (calls.begun, calls.running) == (length, 0)
     assert threads_of_ours() == []
 
@@ -63,7 +63,7 @@ def test_no_more_than_num_ahead_values_are_taken_and_run_ahead(num_ahead: int, n
             yield value
 
     calls = Calls()
-    results = look_ahead.map_ahead(calls.double, values(), num_ahead)
+    results = concurrency.map_ahead(calls.double, values(), num_ahead)
     found = [result for result, _ in zip(results, range(num_taken))]
     assert found == [2 * value for value in range(min(num_taken, 10))]
     assert len(taken) <= min(len(found) + num_ahead, 10)
@@ -75,7 +75,7 @@ def test_no_more_than_num_ahead_values_are_taken_and_run_ahead(num_ahead: int, n
 def test_error_of_a_call_is_raised_at_its_place(num_ahead: int, failing: frozenset[int]) -> None:
     calls, found = Calls(failing), []
     with pytest.raises(Failed) as caught:
-        for result in look_ahead.map_ahead(calls.double, range(10), num_ahead):
+        for result in concurrency.map_ahead(calls.double, range(10), num_ahead):
             found.append(result)
     assert caught.value.args == (min(failing),)
     assert found == [2 * value for value in range(min(failing))]
@@ -92,7 +92,7 @@ def test_error_of_the_values_is_raised_after_the_results_before_it(num_ahead: in
 
     found = []
     with pytest.raises(Failed):
-        for result in look_ahead.map_ahead(Calls().double, values(), num_ahead):
+        for result in concurrency.map_ahead(Calls().double, values(), num_ahead):
             found.append(result)
     assert found == [2 * value for value in range(length)]
     assert threads_of_ours() == []
@@ -102,7 +102,7 @@ def test_error_of_the_values_is_raised_after_the_results_before_it(num_ahead: in
 @given(num_ahead=st.integers(2, 5), num_taken=st.integers(1, 5))
 def test_closing_early_begins_no_more_calls_and_leaves_no_thread(num_ahead: int, num_taken: int) -> None:
     calls = Calls()
-    results = look_ahead.map_ahead(calls.double, range(100), num_ahead)
+    results = concurrency.map_ahead(calls.double, range(100), num_ahead)
     for _ in range(num_taken):
         next(results)
     results.close()  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ def test_closing_early_begins_no_more_calls_and_leaves_no_thread(num_ahead: int,
 @given(length=st.integers(0, 30), num_at_once=counts)
 def test_call_each_calls_once_on_each_value(length: int, num_at_once: int) -> None:
     calls: list[int] = []
-    look_ahead.call_each(calls.append, iter(range(length)), num_at_once)
+    concurrency.call_each(calls.append, iter(range(length)), num_at_once)
     assert sorted(calls) == list(range(length))
     assert num_at_once > 1 or calls == sorted(calls)
     assert threads_of_ours() == []
@@ -131,7 +131,7 @@ def test_call_each_is_not_held_up_by_a_slow_call() -> None:
         if len(done) == 99:
             others_are_done.set()
 
-    look_ahead.call_each(call, range(100), 2)
+    concurrency.call_each(call, range(100), 2)
     assert done[-1] == 0
 
 
@@ -146,13 +146,13 @@ def test_call_each_raises_the_error_of_a_call_and_begins_no_more(num_at_once: in
             raise error(f"of {value}")
 
     with pytest.raises(error, match=r"of 1\d$"):
-        look_ahead.call_each(call, range(1000), num_at_once)
+        concurrency.call_each(call, range(1000), num_at_once)
     assert len(begun) <= 10 + num_at_once
     assert threads_of_ours() == []
 
 
 def test_less_than_one_at_once_is_refused() -> None:
     with pytest.raises(ValueError, match="num_at_once is 0; it must be at least 1"):
-        look_ahead.call_each(str, [], 0)
+        concurrency.call_each(str, [], 0)
     with pytest.raises(ValueError, match="num_ahead is 0; it must be at least 1"):
-        look_ahead.map_ahead(str, [], 0)
+        concurrency.map_ahead(str, [], 0)

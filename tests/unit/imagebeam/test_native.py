@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies
 from PIL import Image
 
-from imagebeam import example, example_encoder, features, records
+from imagebeam import example, features, records
 from imagebeam.reader import batch_reader
 from tests import cases
 from tests.pictures import damage, encode, photo, psnr, without_segments
@@ -38,7 +38,7 @@ VALUES: dict[str, Any] = {
 
 
 def record(values: dict[str, Any] = VALUES) -> bytes:
-    return b"".join(example_encoder.ExampleEncoder(FEATURES).encode(values, values["image/encoded"]))
+    return b"".join(example.ExampleEncoder(FEATURES).encode(values, values["image/encoded"]))
 
 
 def feature(kind: int, *values: bytes) -> bytes:

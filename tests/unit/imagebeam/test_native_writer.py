@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from imagebeam import example_encoder, features, records
+from imagebeam import example, features, records
 from imagebeam.features import Feature
 from imagebeam.transforms.images import jpeg_structure
 from tests import cases
@@ -51,7 +51,7 @@ def test_everything_holds_without_instructions_of_the_processor() -> None:
 
 
 def test_prefix_that_is_not_cached_is_left_to_python() -> None:
-    encoder = example_encoder.ExampleEncoder(
+    encoder = example.ExampleEncoder(
         [
             Feature("name", "columns/name", features.BYTES),
             Feature("label", "columns/label", features.INT64),
@@ -158,7 +158,7 @@ def test_record_without_room_raises_and_changes_nothing() -> None:
 def test_jpeg_is_put_as_python_puts_it(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "image\udcff.jpg"
     path.write_bytes(JPEG)
-    encoder = example_encoder.ExampleEncoder(features.resolve_features({}, None, {}))
+    encoder = example.ExampleEncoder(features.resolve_features({}, None, {}))
     assert encoder.layout is not None
     known: dict[str, Any] = {"image/filename": b"a", "image/key": b"key"}
     listed = str(path), len(JPEG), path.stat().st_mtime_ns
@@ -193,7 +193,7 @@ def test_jpeg_is_put_as_python_puts_it(tmp_path: pathlib.Path) -> None:
 def test_put_jpeg_refuses_other_arguments(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "image.jpg"
     path.write_bytes(JPEG)
-    encoder = example_encoder.ExampleEncoder([Feature("i", features.ENCODED, features.BYTES)])
+    encoder = example.ExampleEncoder([Feature("i", features.ENCODED, features.BYTES)])
     assert encoder.layout is not None
     plain, key, tag = encoder.layout
     file = str(path), len(JPEG), 0
@@ -209,7 +209,7 @@ def test_put_jpeg_refuses_other_arguments(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="embedded null byte"):
         _writer.put_jpeg("a\0b", 5, 0, bytearray(9), 0, 0, plain, key, tag, {})
     with pytest.raises(TypeError, match="unhashable"):
-        label = example_encoder.ExampleEncoder(
+        label = example.ExampleEncoder(
             [Feature("label", "columns/label", features.INT64), Feature("i", features.ENCODED, features.BYTES)]
         )
         assert label.layout is not None
@@ -218,8 +218,8 @@ def test_put_jpeg_refuses_other_arguments(tmp_path: pathlib.Path) -> None:
 
 def test_layout_is_that_of_encoded_images_alone() -> None:
     numbers = Feature("i", features.ENCODED, features.INT64, True)
-    assert example_encoder.ExampleEncoder([numbers]).layout is None
-    assert example_encoder.ExampleEncoder([]).layout is None
+    assert example.ExampleEncoder([numbers]).layout is None
+    assert example.ExampleEncoder([]).layout is None
 
 
 def test_reading_a_file_keeps_no_descriptor(tmp_path: pathlib.Path) -> None:

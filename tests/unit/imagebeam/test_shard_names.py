@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.shard_names import ShardName
+from imagebeam.records import ShardName
 
 splits = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]*", fullmatch=True)
 suffixes = st.sampled_from(["", ".tfrecord", ".tfrecord.gz", ".x-y"])

@@ -9,7 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from imagebeam import shell_words
+from imagebeam import plural
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,17 @@ from imagebeam import shell_words
     ],
 )
 def test_word_with_single_quotes_is_in_double_quotes_where_that_is_safe(word: str, quoted: str) -> None:
-    assert shell_words.quote(word) == quoted
+    assert plural.shell_word(word) == quoted
 
 
 @hypothesis.given(st.lists(st.text(alphabet=st.sampled_from("a '\"\\$`!*?\n{}<>é"), max_size=8), max_size=4))
 def test_words_are_read_back(words: list[str]) -> None:
-    assert shlex.split(shell_words.join(words)) == words
+    assert shlex.split(plural.shell_command(words)) == words
 
 
 def test_shell_reads_words_back() -> None:
     words = ["it's", r"'\d\.\w\'", "a'\\", "'$HOME'", "`'", 'a"\'"', "'\\\\'", "'\n", "'{a: b}'"]
-    done = subprocess.run(["sh", "-c", f"printf '%s\\0' {shell_words.join(words)}"], capture_output=True, check=True)
+    done = subprocess.run(
+        ["sh", "-c", f"printf '%s\\0' {plural.shell_command(words)}"], capture_output=True, check=True
+    )
     assert done.stdout.decode().split("\0")[:-1] == words

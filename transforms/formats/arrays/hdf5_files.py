@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from imagebeam import missing_packages, storage
+from imagebeam import errors, storage
 from imagebeam.transforms.formats.arrays import found_array
 from imagebeam.transforms.packed import broken_content
 
@@ -59,7 +59,7 @@ def _open(uri: str, version: int) -> Iterator[Any]:
     try:
         import h5py
     except ImportError as e:
-        raise missing_packages.missing_package(e, f"reading {uri!r}", "hdf5") from e
+        raise errors.missing_package(e, f"reading {uri!r}", "hdf5") from e
     outer = sys.exc_info()[1]
     try:
         with (

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from imagebeam import missing_packages, storage
+from imagebeam import errors, storage
 from imagebeam.transforms.formats.arrays import found_array, hdf5_files
 
 _HDF5 = b"MATLAB 7.3"
@@ -68,7 +68,7 @@ def _is_hdf5(uri: str, version: int) -> bool:
 @contextlib.contextmanager
 def _open(uri: str, version: int) -> Iterator[Any]:
     """Opens a file: yields scipy.io.matlab and the file; turns the errors of broken files into BrokenContentError."""
-    with missing_packages.needed(f"reading {uri!r}", "matlab"):
+    with errors.imports_for(f"reading {uri!r}", "matlab"):
         from scipy.io import matlab
     try:
         with found_array.open_version(uri, version) as file:

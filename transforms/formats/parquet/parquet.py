@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from imagebeam import errors, missing_packages, plural, storage
+from imagebeam import errors, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
@@ -75,7 +75,7 @@ class Parquet(base_format.Format):
             try:
                 kinds, others = _columns_of(probe.uri(folder.below(names[0]))) if names else ((), ())
             except ModuleNotFoundError as e:
-                note = str(missing_packages.missing_package(e, "reading Parquet"))
+                note = str(errors.missing_package(e, "reading Parquet"))
                 yield Finding("parquet", folder.count(len(names), "Parquet file"), doubts=(note,))
                 return
             if kinds:

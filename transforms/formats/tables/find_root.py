@@ -6,7 +6,7 @@ import itertools
 import posixpath
 from collections.abc import Iterator, Sequence
 
-from imagebeam import look_ahead, storage
+from imagebeam import concurrency, storage
 from imagebeam.transforms.formats.tables import path_template
 
 NUM_ROWS = 100  # that are looked at for a path
@@ -40,7 +40,7 @@ def advise(folder: str, root: str | None, image: str, paths: Sequence[str]) -> s
         for extension in (*wanted, *_EXTENSIONS)
         for candidate in dict.fromkeys(_candidates(folder))
     ]
-    exists = look_ahead.map_ahead(lambda each: _exists(each[2]), uris, _REQUESTS_AT_ONCE)
+    exists = concurrency.map_ahead(lambda each: _exists(each[2]), uris, _REQUESTS_AT_ONCE)
     for (candidate, extension, uri), found in zip(uris, exists):
         if not found:
             continue

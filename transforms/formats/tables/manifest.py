@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import errors, features, look_ahead, storage
+from imagebeam import concurrency, errors, features, storage
 from imagebeam.transforms import elements, parse_numbers
 from imagebeam.transforms.formats import listing
 from imagebeam.transforms.formats.tables import (
@@ -241,7 +241,7 @@ class ManifestSource(image_source.ImageSource):
         num_ahead = 1 if is_near else find_entries.REQUESTS_AT_ONCE
         try:
             known = {} if is_near else find_entries.find_together(self._addresses(batch))
-            for image in look_ahead.map_ahead(lambda each: self._look_up(*each, known), batch, num_ahead):
+            for image in concurrency.map_ahead(lambda each: self._look_up(*each, known), batch, num_ahead):
                 found.add(image)
         except table_rows.MissingValueError as e:
             found.problems.append(str(e))

@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from imagebeam import errors, missing_packages, storage
+from imagebeam import errors, storage
 from imagebeam.transforms.objects import json_depth
 from imagebeam.transforms.packed import gzip_content
 
@@ -121,7 +121,7 @@ class TableFile:
         """
         self._check_signature()
         if self.format == "parquet":
-            with missing_packages.needed(f"reading {self.uri!r}"):
+            with errors.imports_for(f"reading {self.uri!r}"):
                 import pyarrow.parquet
 
             with storage.storage_of(self.uri).open_read(self.uri) as file:
@@ -316,7 +316,7 @@ def _parse_json_row(line: str) -> Row:
 
 
 def _parquet_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPlace, Row]]:
-    with missing_packages.needed(f"reading {table.uri!r}"):
+    with errors.imports_for(f"reading {table.uri!r}"):
         import pyarrow.parquet  # takes 90 ms, and is needed only here
 
     with storage.storage_of(table.uri).open_read(table.uri) as file:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import catalog_format, errors, features
+from imagebeam import errors, features
 from tests.unit.imagebeam.reader import written
 
 COUNT = 8
@@ -116,7 +116,7 @@ def test_json_of_another_shape_is_named_or_reads_on(
             root = value
         node[key] = value
     if isinstance(root, dict) and name == "catalog.json":  # as no accident would have it
-        root["checksum"] = catalog_format._checksum(root)
+        root["checksum"] = catalog_lib._checksum(root)
     (folder / name).write_text(json.dumps(root))
     check(folder, name)
 

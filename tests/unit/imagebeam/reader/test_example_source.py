@@ -20,7 +20,7 @@ from hypothesis import strategies
 from PIL import Image
 
 import imagebeam
-from imagebeam import errors, example_encoder
+from imagebeam import errors, example
 from imagebeam.pipelines import convert
 from imagebeam.reader import example_source
 from imagebeam.reader.example_source import ExampleSource
@@ -195,7 +195,7 @@ def test_source_at_a_record_of_another_writer_names_it(
     if change is not None:
         wanted = dataset.catalog.features if change else ()
         values = {**datasets.read(pathlib.Path(dataset.directory))[0], **change}
-        content = b"".join(example_encoder.ExampleEncoder(wanted).encode(values, values["image/encoded"]))
+        content = b"".join(example.ExampleEncoder(wanted).encode(values, values["image/encoded"]))
     stub = StubFetcher(content, dataset.as_grain("train")._fetcher)
     source = ExampleSource(dataset.select("train"), stub, dataset.catalog)  # type: ignore[arg-type]
     with pytest.raises(errors.ExampleError, match=rf"record 2 of shard .*, key '.+', byte offset \d+: {message}"):

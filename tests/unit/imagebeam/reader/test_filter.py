@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 import imagebeam
-from imagebeam import errors, features, records, wire_format
+from imagebeam import errors, example, features, records
 from tests.unit.imagebeam.reader import written
 
 LABELS = ("cat", "dog", "owl")
@@ -23,7 +23,7 @@ CAPTION = features.Feature("a caption", "columns/caption", features.BYTES)  # co
 def caption_of(index: int) -> bytes:
     """Returns up to 20 KB; every second caption contains bytes that look like the key of the label."""
     text = b"x" * (index * 700)
-    return text + wire_format.delimited(b"\x0a", b"image/class/label") * (index % 2)
+    return text + example.delimited(b"\x0a", b"image/class/label") * (index % 2)
 
 
 def classes_of(index: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import example_encoder, features, records
+from imagebeam import example, features, records
 from tests import pictures
 
 BOX_KEYS = tuple(f"image/object/bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax"))
@@ -61,7 +61,7 @@ def write(
     """
     ordered = sorted(wanted, key=lambda feature: (feature.source == features.ENCODED, feature.key))
     # A list of numbers as a column, which takes wrong values too.
-    encoder = example_encoder.ExampleEncoder(
+    encoder = example.ExampleEncoder(
         [each._replace(source="pixels") if each.source == features.ENCODED and each.many else each for each in ordered]
     )
     (folder / "index").mkdir(parents=True)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from imagebeam import errors
-from imagebeam.storage import addresses
+from imagebeam.storage import interface
 from tests import cases
 
 
@@ -24,7 +24,7 @@ def test_scheme_of_an_address() -> None:
         ("x/gs://y", "file"),
         ("gs:/x", "file"),
     ]:
-        assert addresses.scheme_of(uri) == scheme
+        assert interface.scheme_of(uri) == scheme
 
 
 def test_normalize_makes_local_paths_absolute_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +40,8 @@ def test_normalize_makes_local_paths_absolute_alone(monkeypatch: pytest.MonkeyPa
     ]:
         monkeypatch.setenv("HOME", "/home/me")
         monkeypatch.setattr(os, "getcwd", lambda: "/work")
-        assert addresses.normalize(uri) == expected
-        assert addresses.normalize(expected) == expected
+        assert interface.normalize(uri) == expected
+        assert interface.normalize(expected) == expected
 
 
 def test_normalize_of_a_file_address_with_a_host_is_refused() -> None:
@@ -49,12 +49,12 @@ def test_normalize_of_a_file_address_with_a_host_is_refused() -> None:
         with cases.named(uri):
             complaint = f"address {uri!r} names a host after file://; write file:///path, or the path alone"
             with pytest.raises(errors.ConfigError, match=re.escape(complaint)):
-                addresses.normalize(uri)
+                interface.normalize(uri)
 
 
 def test_normalize_keeps_links(tmp_path: pathlib.Path) -> None:
     (tmp_path / "link").symlink_to("/")
-    assert addresses.normalize(f"{tmp_path}/link") == f"{tmp_path}/link"
+    assert interface.normalize(f"{tmp_path}/link") == f"{tmp_path}/link"
 
 
 def test_join_puts_one_slash_between() -> None:
@@ -65,7 +65,7 @@ def test_join_puts_one_slash_between() -> None:
         (("/", "a"), "/a"),
         (("/a",), "/a"),
     ]:
-        assert addresses.join(*parts) == expected
+        assert interface.join(*parts) == expected
 
 
 def test_relative_name_leaves_the_directory() -> None:
@@ -74,7 +74,7 @@ def test_relative_name_leaves_the_directory() -> None:
         ("gs://b/d/000002/", "../000001/a", "gs://b/d/000001/a"),
         ("/d/000002", "../../a/../b", "/a/../b"),
     ]:
-        assert addresses.join_relative(directory, name) == expected
+        assert interface.join_relative(directory, name) == expected
 
 
 def test_root_of_an_address_is_its_bucket_or_host() -> None:
@@ -84,4 +84,4 @@ def test_root_of_an_address_is_its_bucket_or_host() -> None:
         ("hdfs://me@host:9870/a", "hdfs://me@host:9870"),
         ("memory:///a", "memory://"),
     ]:
-        assert addresses.root_of(uri) == root
+        assert interface.root_of(uri) == root

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from imagebeam import storage
-from imagebeam.storage import remote, swap
+from imagebeam.storage import remote
 from tests import lost_answers
 from tests.unit.imagebeam.storage import test_remote
 
@@ -67,7 +67,7 @@ def test_swap_that_fails_anywhere_leaves_a_file(tmp_path: pathlib.Path, content:
         path.write_bytes(content)
         lost_answers.LOSSES.lose(number)
         with contextlib.suppress(ConnectionError):
-            swap.swap_by_moving(store, str(path), b"old", b"new")
+            remote.swap_by_moving(store, str(path), b"old", b"new")
         assert lost_answers.files_in(local, str(tmp_path)) in ({"lock": content}, {"lock": b"new"})
         if not lost_answers.LOSSES.was_lost:
             break

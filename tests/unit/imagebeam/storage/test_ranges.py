@@ -5,12 +5,12 @@ import io
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam.storage import ranges
+from imagebeam.storage import remote
 
 CONTENT = bytes(range(100))
 
 
-class Reader(ranges.SeekableReader):
+class Reader(remote.SeekableReader):
     """Returns at most 7 bytes at a time."""
 
     def _read_at(self, position: int, length: int) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from imagebeam import storage
-from imagebeam.storage import swap
+from imagebeam.storage import remote
 
 LOCAL = storage.LocalStorage()
 
@@ -49,7 +49,7 @@ def test_swap_replaces_the_content_that_was_read_and_no_other(
     path = tmp_path / "file"
     if content is not None:
         path.write_bytes(content)
-    assert swap.swap_by_moving(LOCAL, str(path), b"old", b"new") == is_swapped
+    assert remote.swap_by_moving(LOCAL, str(path), b"old", b"new") == is_swapped
     assert names(tmp_path) == ([] if left is None else ["file"])
     assert left is None or path.read_bytes() == left
 
@@ -58,7 +58,7 @@ def test_swap_puts_back_what_was_written_after_the_look(tmp_path: pathlib.Path) 
     path = tmp_path / "file"
     path.write_bytes(b"old")
     store = Interrupted(before_rename=lambda: LOCAL.write_whole(str(path), b"renewed"))
-    assert not swap.swap_by_moving(store, str(path), b"old", b"new")
+    assert not remote.swap_by_moving(store, str(path), b"old", b"new")
     assert (names(tmp_path), path.read_bytes()) == (["file"], b"renewed")
 
 
@@ -66,7 +66,7 @@ def test_swap_gives_way_to_a_file_that_is_created_in_the_gap(tmp_path: pathlib.P
     path = tmp_path / "file"
     path.write_bytes(b"old")
     store = Interrupted(before_create=lambda: LOCAL.write_whole(str(path), b"third"))
-    assert not swap.swap_by_moving(store, str(path), b"old", b"new")
+    assert not remote.swap_by_moving(store, str(path), b"old", b"new")
     assert (names(tmp_path), path.read_bytes()) == (["file"], b"third")
 
 

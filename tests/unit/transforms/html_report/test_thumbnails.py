@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from imagebeam import example_encoder, features
+from imagebeam import example, features
 from imagebeam.transforms.html_report import thumbnails
 from imagebeam.transforms.images import object_masks
 from tests import pictures
@@ -109,7 +109,7 @@ def test_record_that_is_no_example_is_a_problem(tmp_path: pathlib.Path) -> None:
     dataset = written.write(tmp_path / "out", written.IMAGE, [written.jpeg_values(0)], num_shards=1)
     found = thumbnails.maker_of(dataset.catalog, {}).make(b"\xff\xff")
     assert found.problem.startswith("not an Example: ")
-    empty = example_encoder.ExampleEncoder([]).encode({}, b"")
+    empty = example.ExampleEncoder([]).encode({}, b"")
     assert thumbnails.maker_of(dataset.catalog, {}).make(b"".join(empty)).problem != ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, shard_names, storage, verify_shards
+from imagebeam import errors, records, storage, verify_shards
 from imagebeam.transforms import dataset_settings, summaries
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef
@@ -183,7 +183,7 @@ def check_run(output: str, refs: list[ImageRef], state: str, run: str, foreign: 
         return
     catalog = catalog_lib.load_catalog(output)
     named = {shard.name for shard in catalog.splits["train"].shards}
-    assert {name for name in after if "/" not in name and shard_names.is_shard_name(name)} == named
+    assert {name for name in after if "/" not in name and records.is_shard_name(name)} == named
     assert len(named) == (3 if run == "other-shard-count" else 2)
     assert not [name for name in after if name.startswith(".imagebeam")]
     assert [problem for _, problems in verify_shards.verify_dataset(output) for problem in problems] == []

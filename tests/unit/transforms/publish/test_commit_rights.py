@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from imagebeam import errors, look_ahead
+from imagebeam import concurrency, errors
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights
 from imagebeam.transforms.publish.commit_rights import CommitLock, LockView, RunRecord
@@ -198,7 +198,7 @@ def test_commit_lock_is_renewed_once_by_many_threads(
         monkeypatch.setattr(commit_lock, "renew", lambda: (renewed.append(None), time.sleep(0.05), renew()))
         now = time.time()
         monkeypatch.setattr(time, "time", lambda: now + commit_rights.RENEW_SEC)
-        look_ahead.call_each(lambda _: commit_lock.check(), range(100), 8)
+        concurrency.call_each(lambda _: commit_lock.check(), range(100), 8)
         assert len(renewed) == 1
 
 

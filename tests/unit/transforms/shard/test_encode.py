@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from imagebeam import example, example_encoder, features
+from imagebeam import example, features
 from imagebeam.transforms.elements import ImageRef, Mask
 from imagebeam.transforms.images import checked_image, image_objects, object_masks
 from imagebeam.transforms.shard import encode
@@ -114,7 +114,7 @@ def test_kept_features_are_copied_from_the_record_of_the_image() -> None:
         features.Feature("names", "columns/names", features.BYTES, True),
     )
     values = {"columns/score": 0.25, "columns/names": [b"a", b"b"]}
-    record = b"".join(example_encoder.ExampleEncoder(stored).encode(values, b""))
+    record = b"".join(example.ExampleEncoder(stored).encode(values, b""))
     renamed = (stored[0]._replace(key="quality"), stored[1])
     recipe = encode.ExampleRecipe((*of("image/key"), *renamed), {}, kept=renamed)
     found = parse(recipe, ImageRef("k", "/k"), IMAGE._replace(record=record))

@@ -1,9 +1,12 @@
-"""Runs a function on several values at once: yields the results in order, or only waits for all calls."""
+"""Threads, forks, cores, and signals that ask this process to stop."""
 
 from __future__ import annotations
 
 import collections
+import os
+import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from typing import Final, TypeVar
@@ -11,6 +14,18 @@ from typing import Final, TypeVar
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _END: Final = object()
+_CGROUP_ROOT = "/sys/fs/cgroup"
+
+# Signals that asked this process to stop, since the command began. Handlers append them here, and the steps that take
+# long, or that cannot be undone, call `raise_if_stopped`. A KeyboardInterrupt of the handler is not enough: where the
+# signal arrives in a `__del__`, a weak reference's callback or an extension in C, Python prints it and goes on.
+stop_signals: list[signal.Signals] = []
+
+
+def raise_if_stopped() -> None:
+    """Raises KeyboardInterrupt if a signal asked this process to stop. Callable in any thread."""
+    if stop_signals:
+        raise KeyboardInterrupt
 
 
 def map_ahead(function: Callable[[_T], _R], values: Iterable[_T], num_ahead: int) -> Iterator[_R]:
@@ -105,3 +120,68 @@ def call_each(function: Callable[[_T], object], values: Iterable[_T], num_at_onc
                 working.result()
         finally:
             is_over.set()
+
+
+def available_cores() -> int:
+    """Returns the number of cores for this process, at least 1.
+
+    The kernel's affinity mask counts the cores of the whole machine even in a container that may use only a few of
+    them: a pod with a limit of 4 CPUs on a machine of 96 sees 96. So the CPU quota of the cgroup, rounded up to whole
+    cores, limits the number too.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_cores()
+    return cores if quota is None else min(cores, max(1, quota))
+
+
+def cgroup_cores(root: str = _CGROUP_ROOT) -> int | None:
+    """Returns the CPU quota of the container in cores, rounded up; None if there is no quota.
+
+    Reads the files of cgroup v2 (`cpu.max`), and where they do not exist those of v1 (`cpu/cpu.cfs_quota_us`). Both
+    hold microseconds of CPU time per period; "max" and -1 mean no limit.
+
+    Args:
+        root: folder where the cgroups are mounted.
+    """
+    values = _read_words(f"{root}/cpu.max")
+    if not values:
+        values = _read_words(f"{root}/cpu/cpu.cfs_quota_us") + _read_words(f"{root}/cpu/cpu.cfs_period_us")
+    try:
+        quota, period = (int(value) for value in values)
+    except ValueError:  # "max", or a file is missing
+        return None
+    return -(-quota // period) if quota > 0 and period > 0 else None
+
+
+def _read_words(path: str) -> list[str]:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().split()
+    except (OSError, ValueError):
+        return []
+
+
+class RebuiltAfterFork:
+    """Base for state that must be rebuilt after fork(): threads do not survive it, and locks may be held.
+
+    Connections are rebuilt too: two processes must not share one.
+    """
+
+    def __init__(self) -> None:
+        self.rebuild()
+        _instances.add(self)
+
+    def rebuild(self) -> None:
+        """Sets all such state to its beginning. Called by the constructor, and in the child after a fork."""
+        raise NotImplementedError
+
+
+_instances: weakref.WeakSet[RebuiltAfterFork] = weakref.WeakSet()
+
+
+def _rebuild_all() -> None:
+    for each in list(_instances):
+        each.rebuild()
+
+
+os.register_at_fork(after_in_child=_rebuild_all)
