@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from imagebeam import errors, plural
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import array_source, idx_files
-from imagebeam.transforms.packed import gzip_content, unpacked_content
+from imagebeam.transforms.formats.arrays import array_source
+from imagebeam.transforms.packed import packed_file, unpacked_content
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
@@ -46,21 +46,26 @@ class Idx(base_format.Format):
         fields = request.fields
         if request.label_by not in ("column", "columns", "none"):
             raise errors.ConfigError(
+                "idx-label-by",
                 f"label.by is {request.label_by!r}, and source.by: idx has its labels in files: set label.by: column, "
-                f"label.column: {array_source.LABEL} and label.type: int, or label.by: none"
+                f"label.column: {array_source.LABEL} and label.type: int, or label.by: none",
             )
         if unknown := [name for name in fields.needed if name != array_source.LABEL]:
             raise errors.ConfigError(
-                f"IDX files have no column {unknown[0]!r}; their one column is {array_source.LABEL!r}"
+                "idx-unknown-column",
+                f"IDX files have no column {unknown[0]!r}; their one column is {array_source.LABEL!r}",
             )
         if not self.images or set(self.labels) - set(self.images):
             names = ", ".join(self.labels) or "none"
             raise errors.ConfigError(
-                f"source.idx.labels names the splits {names}, source.idx.images has not all of them"
+                "idx-unknown-split",
+                f"source.idx.labels names the splits {names}, source.idx.images has not all of them",
             )
         files = array_places.Files(request.uri, looks_below=False)
         if not files.is_folder:
-            raise errors.ConfigError(f"--input {request.uri!r} is not a folder; give the one with the IDX files")
+            raise errors.ConfigError(
+                "input-not-folder", f"--input {request.uri!r} is not a folder; give the one with the IDX files"
+            )
         splits: list[array_source.ArraySplit] = []
         shapes: dict[tuple[int, int, int], array_places.Place] = {}
         for name, glob in self.images.items():
@@ -72,22 +77,25 @@ class Idx(base_format.Format):
                 place = _open(files, f"source.idx.labels.{name}", self.labels[name], "labels", (1,))
                 if place.array.num_values != count:
                     raise errors.ConfigError(
+                        "idx-counts-differ",
                         f"{place.uri!r} holds {place.array.num_values:,} labels, {images.uri!r} "
                         f"{plural.count(count, 'image')}: they are not of one split; correct source.idx.images or "
-                        "labels"
+                        "labels",
                     )
                 labels.append(array_source.LabelArray(array_source.LABEL, *place, read_as=unpacked_content.IDX[0]))
             elif fields.needed:
                 raise errors.ConfigError(
-                    f"source.idx.labels names no file for the split {name}; add it, or set label.by: none"
+                    "idx-no-labels",
+                    f"source.idx.labels names no file for the split {name}; add it, or set label.by: none",
                 )
-            rows = array_source.ImageRows(images.uri, images.version, idx_files.header_bytes(images.array), count)
+            rows = array_source.ImageRows(images.uri, images.version, images.array.start, count)
             splits.append(array_source.ArraySplit(name, (array_source.ArrayPart(rows, tuple(labels)),)))
         for shape, place in shapes.items():
             if not all(shape) or shape[2] > _MAX_CHANNELS:
                 raise errors.ConfigError(
+                    "idx-wrong-shape",
                     f"{place.uri!r} says images of {' x '.join(map(str, shape))}; expected a height, a width, and 1 to "
-                    f"{_MAX_CHANNELS} channels where there are four dimensions"
+                    f"{_MAX_CHANNELS} channels where there are four dimensions",
                 )
         return array_source.ArraysSource(tuple(splits), array_places.only_shape(shapes, "source.idx.images"), fields)
 
@@ -164,21 +172,26 @@ def _open(
     Raises:
         ConfigError: if there is no such file, or several, or it is no complete IDX file with so many dimensions.
     """
-    from imagebeam.transforms.formats.arrays import array_places  # late: NumPy
+    from imagebeam.transforms.formats.arrays import array_files, array_places  # late: NumPy
 
     found = files.match(option, glob)
     found = [
-        uri for uri in found if not (gzip_content.has_gzip_name(uri) and uri.removesuffix(gzip_content.SUFFIX) in found)
+        uri
+        for uri in found
+        if not (packed_file.has_gzip_name(uri) and uri.removesuffix(packed_file.GZIP_SUFFIX) in found)
     ]
     if len(found) > 1:
         names = ", ".join(uri.rpartition("/")[2] for uri in found)
-        raise errors.ConfigError(f"{option}, {glob!r}, must name one file, it matches several: {names}; name one")
+        raise errors.ConfigError(
+            "idx-not-one-file", f"{option}, {glob!r}, must name one file, it matches several: {names}; name one"
+        )
     uri, version = found[0], array_places.stat(found[0]).version
     with array_places.explained(uri):
-        (array,) = idx_files.list_arrays(uri, version)
+        (array,) = array_files.list_idx(uri, version)
     if len(array.shape) not in dimensions:
         raise errors.ConfigError(
+            "idx-wrong-dimensions",
             f"{uri!r} is not an IDX file of {what}: it has {plural.count(len(array.shape), 'dimension')}, expected "
-            f"{' or '.join(map(str, dimensions))}"
+            f"{' or '.join(map(str, dimensions))}",
         )
     return array_places.Place(uri, version, array)

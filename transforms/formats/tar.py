@@ -22,7 +22,7 @@ from imagebeam import plural
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.packed import gzip_content, unpacked_content
+from imagebeam.transforms.packed import packed_file, unpacked_content
 from imagebeam.transforms.sources import containers, files, folder_probe, image_source, range_window, table_rows
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
@@ -108,7 +108,7 @@ def _packed_cifar(folder: Folder, name: str, member: str, at: str) -> Finding:
 
 def _unpacked(head: bytes) -> bytes:
     """Returns the beginning of the content of a file that may be gzip."""
-    if not head.startswith(gzip_content.MAGIC):
+    if not head.startswith(packed_file.GZIP_MAGIC):
         return head
     try:
         return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _MAX_HEAD_BYTES)

@@ -11,7 +11,7 @@ from imagebeam import errors, example, features, plural, records, storage
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats, structure
-from imagebeam.transforms.packed import gzip_content, unpacked_content
+from imagebeam.transforms.packed import packed_file, unpacked_content
 from imagebeam.transforms.sources import containers, folder_probe, image_source, table_rows
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
@@ -308,7 +308,7 @@ def kind_of(uri: str, size: int) -> str | None:
     head = storage.storage_of(uri).read(uri, 0, records.HEADER_BYTES)
     if records.begins_with_record(head):
         return "none"
-    if not head.startswith(gzip_content.MAGIC):
+    if not head.startswith(packed_file.GZIP_MAGIC):
         return None
     try:
         with storage.storage_of(uri).open_read(uri) as file:

@@ -23,9 +23,8 @@ from imagebeam import errors, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import found_array
 from imagebeam.transforms.images import structure
-from imagebeam.transforms.packed import zip_members
+from imagebeam.transforms.packed import packed_file, zip_members
 from imagebeam.transforms.sources import containers, files, source_places
 
 _IN_ARCHIVE = re.compile(r"(.+?\.zip)(?:/(.*))?", re.IGNORECASE)  # an archive, and a folder in it
@@ -234,7 +233,7 @@ def read_members(uri: str, version: int = 0) -> Iterator[Member]:
 
 def _open(uri: str, version: int) -> zipfile.ZipFile:
     try:
-        with found_array.open_version(uri, version) as file, zipfile.ZipFile(file) as archive:
+        with packed_file.open_version(uri, version) as file, zipfile.ZipFile(file) as archive:
             return archive
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, struct.error) as e:
         raise ZipError(f"it was cut short, is one of several files, or is no zip archive ({e})") from e

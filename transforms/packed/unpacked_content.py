@@ -7,7 +7,7 @@ file whose name ends in one of `_WHOLE_FILES`, or of one part of a file whose na
     gs://bucket/mnist.npz#x_train
     gs://bucket/train-00000-of-00010#.gz
 
-The last one is a file whose content is gzip, whatever its name is: see `gzip_content.as_gzip`.
+The last one is a file whose content is gzip, whatever its name is: see `packed_file.as_gzip`.
 
 Without `#`, the address of a file with parts is that of its plain bytes. Sources read as the shard writer does:
 
@@ -31,8 +31,8 @@ from typing import Any, BinaryIO
 
 from imagebeam import errors, storage
 from imagebeam.storage import local, remote
-from imagebeam.transforms.packed import gzip_content, parquet_content
-from imagebeam.transforms.packed.broken_content import BrokenContentError
+from imagebeam.transforms.packed import packed_file, parquet_content
+from imagebeam.transforms.packed.packed_file import BrokenContentError
 
 # Ends of the names of files with arrays. CIFAR's Python version gives its files no extension.
 NPY, NPZ, MATLAB, HDF5, BINARY = ".npy", ".npz", ".mat", (".h5", ".hdf5"), ".bin"
@@ -56,7 +56,7 @@ def _reader(name: str) -> Callable[[str, int, str], Iterator[bytes]]:
 # By the end of a file's name: yields the content of the file, given its address and version. The errors are those of
 # `unpack`. Packages that are large or optional are imported inside of these functions.
 _WHOLE_FILES: Mapping[str, Callable[[str, int], Iterator[bytes]]] = {
-    gzip_content.SUFFIX: gzip_content.read_content,
+    packed_file.GZIP_SUFFIX: packed_file.read_gzip,
 }
 _WHOLE_SUFFIXES = tuple(_WHOLE_FILES)  # asked for every image of a file with many
 # The same of files with named parts: the third argument is the part's name.
@@ -97,8 +97,8 @@ def part_of(uri: str, part: str) -> str:
 
 def split_part(address: str) -> tuple[str, str]:
     """Returns the address of a file and the name of the part that `address` is of; "" if it is of the whole file."""
-    if address.endswith(gzip_content.MARK):
-        return address.removesuffix(gzip_content.MARK), ""
+    if address.endswith(packed_file.GZIP_MARK):
+        return address.removesuffix(packed_file.GZIP_MARK), ""
     uri, _, part = address.rpartition("#")
     if not part or "/" in part or not uri.endswith(tuple(_PARTS)):
         return address, ""
@@ -182,7 +182,7 @@ def _unpack_to_disk(address: str, version: int) -> UnpackedFile:
     uri, part = split_part(address)
     file: Any = tempfile.TemporaryFile(prefix="imagebeam-", buffering=0)  # noqa: SIM115 - closed with its last reference
     size = 0
-    pieces = gzip_content.read_content(uri, version) if address.endswith(gzip_content.MARK) else None
+    pieces = packed_file.read_gzip(uri, version) if address.endswith(packed_file.GZIP_MARK) else None
     for plain in pieces or _read_pieces(uri, version, part):
         size += len(plain)
         try:

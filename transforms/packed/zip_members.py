@@ -13,7 +13,7 @@ import struct
 import zlib
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.packed import broken_content
+from imagebeam.transforms.packed import packed_file
 
 MARK = "!/"  # between the address of an archive and the path of a member
 STORED, DEFLATED = 0, 8  # methods of compression
@@ -57,7 +57,7 @@ def unpack(data: bytes, size: int) -> bytes:
     if method == STORED:
         content, rest = data[start : start + size], data[start + size : start + size + 8]
         if len(content) < size:
-            raise broken_content.BrokenContentError(Reason.TRUNCATED, f"ends after {len(content):,} of {size:,} bytes")
+            raise packed_file.BrokenContentError(Reason.TRUNCATED, f"ends after {len(content):,} of {size:,} bytes")
     else:
         content, rest = _inflate(memoryview(data)[start:], size)
     if flags & HAS_DESCRIPTOR:
@@ -83,5 +83,5 @@ def _inflate(data: memoryview, size: int) -> tuple[bytes, bytes]:
     return content, bytes(stream.unused_data[:8])
 
 
-def _broken(detail: str) -> broken_content.BrokenContentError:
-    return broken_content.BrokenContentError(Reason.CORRUPT, f"{detail}; fetch the archive again")
+def _broken(detail: str) -> packed_file.BrokenContentError:
+    return packed_file.BrokenContentError(Reason.CORRUPT, f"{detail}; fetch the archive again")

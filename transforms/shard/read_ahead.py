@@ -20,7 +20,7 @@ from imagebeam import storage
 from imagebeam.storage import local
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import structure
-from imagebeam.transforms.packed import broken_content, snappy_blocks, unpacked_content, zip_members
+from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content, zip_members
 
 MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them while earlier ones are encoded
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
@@ -129,7 +129,7 @@ _IN_ARCHIVE = (-1, -1)  # `ImageRef.inside` of a range that holds a member of an
 def _unpack(ref: elements.ImageRef, data: bytes) -> bytes | ReadError:
     try:
         return zip_members.unpack(data, ref.size)
-    except broken_content.BrokenContentError as e:
+    except packed_file.BrokenContentError as e:
         return ReadError(e.reason, f"{ref.uri} {e.detail}")
 
 
@@ -331,7 +331,7 @@ def _read_remote(store: storage.Storage, ref: elements.ImageRef) -> bytes | Read
 
 def _unpack_blocks(ref: elements.ImageRef, data: bytes, blocks: elements.SnappyBlocks) -> bytes | ReadError:
     try:
-        return snappy_blocks.decode_blocks(data, blocks.num_bytes)[blocks.start : blocks.start + ref.size]
+        return parquet_content.decode_blocks(data, blocks.num_bytes)[blocks.start : blocks.start + ref.size]
     except OSError:
         return ReadError(elements.Reason.CORRUPT, "the compressed page that holds it is damaged; fetch the file again")
 
@@ -350,7 +350,7 @@ def _finish(ref: elements.ImageRef, opened: _Opened, kernel: _Kernel, shared: Sh
             data = _read_local(ref, shared.open(ref.uri), kernel)
     except ReadError as e:
         return ref, e
-    except broken_content.BrokenContentError as e:
+    except packed_file.BrokenContentError as e:
         return ref, ReadError(e.reason, f"the file {e.detail}")
     except storage.ChangedError:
         return ref, ReadError(elements.Reason.CHANGED, f"was written since it was listed; {_LIST_AGAIN}")

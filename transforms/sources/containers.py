@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from imagebeam import concurrency, errors, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements, kept_features
-from imagebeam.transforms.packed import gzip_content, unpacked_content
+from imagebeam.transforms.packed import packed_file, unpacked_content
 from imagebeam.transforms.sources import files, image_source, source_places, table_rows
 
 _FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory
@@ -257,8 +257,8 @@ def as_gzip(container: Container) -> Container | None:
     """Returns a container whose content is gzip, though its name does not say so, to be unpacked; else None."""
     if unpacked_content.is_packed(container.address):
         return None
-    head = storage.storage_of(container.uri).read(container.uri, 0, len(gzip_content.MAGIC))
-    return container._replace(address=gzip_content.as_gzip(container.uri)) if head == gzip_content.MAGIC else None
+    head = storage.storage_of(container.uri).read(container.uri, 0, len(packed_file.GZIP_MAGIC))
+    return container._replace(address=packed_file.as_gzip(container.uri)) if head == packed_file.GZIP_MAGIC else None
 
 
 def bad_row(detail: str) -> table_rows.BadRowError:

@@ -1,24 +1,71 @@
-"""The formats of files with arrays, by the ends of their names."""
+"""The formats of files with arrays, by the ends of their names; arrays of bytes in IDX files."""
 
 from __future__ import annotations
 
+import contextlib
+import struct
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from imagebeam.transforms.formats.arrays import (
-    cifar,
-    found_array,
-    hdf5_files,
-    idx_files,
-    layouts,
-    matlab_files,
-    numpy_files,
-)
-from imagebeam.transforms.packed import unpacked_content
+from imagebeam.transforms.formats.arrays import cifar, found_array, hdf5_files, numpy_files
+from imagebeam.transforms.packed import packed_file, unpacked_content
 
 MAX_LOADED_BYTES = 1 << 30  # of an array of labels, which is read whole
+
+# --- IDX files, plain or .gz -----------------------------------------------------------------------------------------
+#
+# Source: the description of the format at the end of https://yann.lecun.com/exdb/mnist/.
+
+_UINT8 = 0x08
+_OTHER_TYPES = {0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
+_IDX_MAGIC_BYTES = 4  # two zeros, the type, the number of dimensions; then each dimension as 4 bytes, big-endian
+_MAX_IDX_DIMENSIONS = 4
+
+
+def list_idx(uri: str, version: int) -> list[found_array.FoundArray]:
+    """Returns the array of a file; a .gz file is unpacked, and its values start in the unpacked content.
+
+    Raises:
+        BrokenContentError: if the file is no IDX file of bytes, or not complete.
+        OSError: if it cannot be read.
+    """
+    with _open_idx(uri, version) as file:
+        head = file.read(_IDX_MAGIC_BYTES + 4 * _MAX_IDX_DIMENSIONS)
+        num_bytes = file.seek(0, 2)
+    if head.startswith(packed_file.GZIP_MAGIC):
+        raise packed_file.broken(f"is gzip, and its name does not end in {packed_file.GZIP_SUFFIX}; rename it")
+    if len(head) >= _IDX_MAGIC_BYTES and head[:2] == b"\0\0" and head[2] in _OTHER_TYPES:
+        raise packed_file.broken(f"holds numbers of type {_OTHER_TYPES[head[2]]}; only uint8 can be taken")
+    if len(head) < _IDX_MAGIC_BYTES or head[:3] != bytes((0, 0, _UINT8)) or not 1 <= head[3] <= _MAX_IDX_DIMENSIONS:
+        begins = f"0x{head[:_IDX_MAGIC_BYTES].hex()}" if head else "nothing"
+        raise packed_file.broken(
+            f"is not an IDX file of bytes: it begins with {begins}, expected 0x00000801 to 0x00000804"
+        )
+    start = _IDX_MAGIC_BYTES + 4 * head[3]
+    if len(head) < start:
+        raise packed_file.cut_short(f"ends in its header, after {len(head)} bytes: it")
+    shape = struct.unpack(f">{head[3]}I", head[_IDX_MAGIC_BYTES:start])
+    found = found_array.FoundArray(found_array.ONLY, shape, "|u1", "C", start)
+    found_array.check_size(found, 1, num_bytes - start, "is an IDX file that")
+    return [found]
+
+
+def read_idx(uri: str, version: int, array: found_array.FoundArray) -> Iterator[bytes]:
+    """Yields the values of the array in their order; errors are those of `list_idx`."""
+    with _open_idx(uri, version) as file:
+        file.seek(array.start)
+        yield from packed_file.read_exactly(file, array.num_values, "is an IDX file that")
+
+
+def _open_idx(uri: str, version: int) -> contextlib.AbstractContextManager[BinaryIO]:
+    if packed_file.has_gzip_name(uri):
+        return unpacked_content.open_unpacked(uri, version)
+    return packed_file.open_version(uri, version)
+
+
+# --- all formats -----------------------------------------------------------------------------------------------------
 
 
 class Format(NamedTuple):
@@ -32,10 +79,10 @@ class Format(NamedTuple):
 FORMATS: Mapping[str, Format] = {  # by unpacked_content.ARRAYS
     unpacked_content.NPY: Format(numpy_files.list_npy, numpy_files.read_npy),
     unpacked_content.NPZ: Format(numpy_files.list_npz, numpy_files.read_npz, numpy_files.check_npz),
-    unpacked_content.MATLAB: Format(matlab_files.list_arrays, matlab_files.read_values),
-    **dict.fromkeys(unpacked_content.HDF5, Format(hdf5_files.list_arrays, hdf5_files.read_values)),
+    unpacked_content.MATLAB: Format(hdf5_files.list_matlab, hdf5_files.read_matlab),
+    **dict.fromkeys(unpacked_content.HDF5, Format(hdf5_files.list_hdf5, hdf5_files.read_hdf5)),
     unpacked_content.BINARY: Format(cifar.list_binary, cifar.read_binary),
-    **dict.fromkeys(unpacked_content.IDX, Format(idx_files.list_arrays, idx_files.read_values)),
+    **dict.fromkeys(unpacked_content.IDX, Format(list_idx, read_idx)),
     **dict.fromkeys(unpacked_content.PICKLED, Format(cifar.list_pickled, cifar.read_pickled)),
 }
 
@@ -62,8 +109,8 @@ def read_images(uri: str, version: int, part: str) -> Iterator[bytes]:
     format = FORMATS[next(end for end in FORMATS if uri.endswith(end))]
     array = next((each for each in format.list_arrays(uri, version) if each.name == name), None)
     if array is None:
-        raise found_array.broken(f"has no array {name!r} any more")
-    yield from layouts.to_rows(format.read_values(uri, version, array), array, layouts.ImageAxes.parse(axes))
+        raise packed_file.broken(f"has no array {name!r} any more")
+    yield from found_array.to_rows(format.read_values(uri, version, array), array, found_array.ImageAxes.parse(axes))
 
 
 def check(uri: str, version: int, array: found_array.FoundArray) -> None:
@@ -81,7 +128,7 @@ def check(uri: str, version: int, array: found_array.FoundArray) -> None:
         format.check(uri, version, array)
 
 
-def part_name(array: found_array.FoundArray, axes: layouts.ImageAxes) -> str:
+def part_name(array: found_array.FoundArray, axes: found_array.ImageAxes) -> str:
     """Returns the name of the part of a file that is the images of an array."""
     return f"{array.name}:{axes}"
 
@@ -99,7 +146,7 @@ def load(uri: str, version: int, array: found_array.FoundArray, read_as: str = "
     assert format is not None
     is_text = array.dtype == found_array.TEXT
     if array.num_values * (1 if is_text else np.dtype(array.dtype).itemsize) > MAX_LOADED_BYTES:
-        raise found_array.broken(f"has {array.num_values:,} values in the array {array.name!r}, too many for labels")
+        raise packed_file.broken(f"has {array.num_values:,} values in the array {array.name!r}, too many for labels")
     values = b"".join(format.read_values(uri, version, array))
     if is_text:
         return [text.decode("utf-8", "surrogateescape") for text in values.split(b"\0")[:-1]]

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from imagebeam import errors, storage
-from imagebeam.transforms.formats.arrays import array_files, array_source, found_array, layouts
-from imagebeam.transforms.packed import broken_content, unpacked_content
+from imagebeam.transforms.formats.arrays import array_files, array_source, found_array
+from imagebeam.transforms.packed import packed_file, unpacked_content
 
 SHOWN_ENDS = tuple(end for end in unpacked_content.ARRAYS if end.startswith("."))  # of names of files, for errors
 
@@ -72,8 +72,9 @@ class Files:
         holding = [folder for folder in below if any(array_files.format_of(f"/{name}") for name in found[folder])]
         if len(holding) > 1:
             raise errors.ConfigError(
+                "arrays-several-folders",
                 f"--input {self.uri!r} has files with arrays in several folders, {', '.join(holding[:_MAX_NAMED])}: "
-                "give one of them as --input"
+                "give one of them as --input",
             )
         if not holding:
             return names
@@ -87,7 +88,7 @@ class Files:
         names = list_files(folder) if below else self.names
         found = [storage.join(folder, name) for name in sorted(fnmatch.filter(names, pattern))]
         if not found:
-            raise errors.ConfigError(f"{option}: no file in {folder!r} matches {glob!r}")
+            raise errors.ConfigError("arrays-no-file", f"{option}: no file in {folder!r} matches {glob!r}")
         return found
 
     def address(self, name: str) -> str:
@@ -100,7 +101,8 @@ class Files:
             format = array_files.format_of(uri)
             if format is None:
                 raise errors.ConfigError(
-                    f"{uri!r} is not known as a file with arrays; their names end in {', '.join(SHOWN_ENDS)}"
+                    "arrays-unknown-file",
+                    f"{uri!r} is not known as a file with arrays; their names end in {', '.join(SHOWN_ENDS)}",
                 )
             version = stat(uri).version
             with explained(uri):
@@ -120,10 +122,10 @@ def explained(uri: str) -> Iterator[None]:
     """Turns the errors of a broken file into a ConfigError that names it."""
     try:
         yield
-    except broken_content.BrokenContentError as e:
-        raise errors.ConfigError(f"{uri!r} {e.detail}") from e
+    except packed_file.BrokenContentError as e:
+        raise errors.ConfigError("file-broken", f"{uri!r} {e.detail}") from e
     except OSError as e:
-        raise errors.ConfigError(f"{uri!r} cannot be read ({e.strerror or e})") from e
+        raise errors.ConfigError("file-unreadable", f"{uri!r} cannot be read ({e.strerror or e})") from e
 
 
 def stat(uri: str) -> storage.Entry:
@@ -131,14 +133,18 @@ def stat(uri: str) -> storage.Entry:
     try:
         return storage.storage_of(uri).stat(uri)
     except OSError as e:
-        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
+        raise errors.ConfigError(
+            "input-unreadable", f"--input {uri!r} cannot be read ({e.strerror or e}); check the address"
+        ) from e
 
 
 def _list_entries(folder: str) -> list[storage.Entry]:
     try:
         return list(storage.storage_of(folder).list_directory(folder))
     except OSError as e:
-        raise errors.ConfigError(f"{folder!r} is not a folder that can be listed ({e.strerror or e})") from e
+        raise errors.ConfigError(
+            "folder-unreadable", f"{folder!r} is not a folder that can be listed ({e.strerror or e})"
+        ) from e
 
 
 def list_files(folder: str) -> list[str]:
@@ -160,7 +166,7 @@ def role_of(name: str) -> Role:
     return Role(split)
 
 
-def axes_of(place: Place, wanted: array_source.Wanted) -> layouts.ImageAxes:
+def axes_of(place: Place, wanted: array_source.Wanted) -> found_array.ImageAxes:
     """Returns how an array holds images: as the config says, or what leaves no doubt.
 
     Raises:
@@ -169,27 +175,31 @@ def axes_of(place: Place, wanted: array_source.Wanted) -> layouts.ImageAxes:
     if wanted.shape is not None and len(place.array.shape) == 2:
         if wanted.layout is None and wanted.shape[2] > 1:
             raise errors.ConfigError(
+                "arrays-open-layout",
                 f"{place} is of images of one axis: set source.arrays.layout to the order of their values, NHWC (the "
-                "channels of a pixel follow each other) or NCHW (planes)"
+                "channels of a pixel follow each other) or NCHW (planes)",
             )
-        return layouts.ImageAxes(wanted.layout or layouts.ROWS, wanted.shape)
+        return found_array.ImageAxes(wanted.layout or found_array.ROWS, wanted.shape)
     if wanted.layout is not None:
-        return layouts.ImageAxes(wanted.layout)
-    axes = layouts.guess(place.array.shape, is_matlab=place.uri.endswith(unpacked_content.MATLAB))
+        return found_array.ImageAxes(wanted.layout)
+    axes = found_array.guess(place.array.shape, is_matlab=place.uri.endswith(unpacked_content.MATLAB))
     if axes is None:
         raise errors.ConfigError(
+            "arrays-open-layout",
             f"{place} leaves open which of its axes are height, width and channels: set source.arrays.layout, for "
-            "images of one axis source.arrays.shape; images in the columns of a matrix are not read: save it transposed"
+            "images of one axis source.arrays.shape; images in the columns of a matrix are not read: save it "
+            "transposed",
         )
     return axes
 
 
-def only_shape(shapes: Mapping[layouts.Shape, Place], option: str = "source.arrays.images") -> layouts.Shape:
+def only_shape(shapes: Mapping[found_array.Shape, Place], option: str = "source.arrays.images") -> found_array.Shape:
     """Returns the shape of all images, of shapes with an array of each; raises ConfigError if there are several."""
     if len(shapes) > 1:
         (first, one), (second, other) = list(shapes.items())[:2]
         raise errors.ConfigError(
+            "arrays-shapes-differ",
             f"images of {' x '.join(map(str, first))} in {one}, of {' x '.join(map(str, second))} in {other}: all must "
-            f"have one shape; name them in {option} of two runs"
+            f"have one shape; name them in {option} of two runs",
         )
     return next(iter(shapes))

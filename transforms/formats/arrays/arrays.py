@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import posixpath
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from imagebeam import errors, storage
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
-from imagebeam.transforms.packed import broken_content, unpacked_content
+from imagebeam.transforms.packed import packed_file, unpacked_content
 from imagebeam.transforms.sources import folder_probe, image_source
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, name_some
 
@@ -47,8 +48,9 @@ class Arrays(base_format.Format):
 
         if request.label_by not in ("column", "none"):
             raise errors.ConfigError(
+                "arrays-label-by",
                 f"label.by is {request.label_by!r}, and source.by: arrays has its labels in arrays: set label.by: "
-                f"column and label.column: {array_source.LABEL}, or label.by: none"
+                f"column and label.column: {array_source.LABEL}, or label.by: none",
             )
         named = self.classes if isinstance(self.classes, dict) else dict(enumerate(self.classes))
         classes = tuple((str(number), name) for number, name in named.items())
@@ -68,7 +70,7 @@ class Arrays(base_format.Format):
         try:
             if pixel_csv.look_into(uri, storage.storage_of(uri).stat(uri).version) is None:
                 return ""
-        except (OSError, broken_content.BrokenContentError):
+        except (OSError, packed_file.BrokenContentError):
             return ""
         return "for pixels in CSV set source.by: arrays, as the presets mnist_csv and fer2013 do"
 
@@ -143,3 +145,51 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
         note = f"{wrong[0]} is not of uint8, and images are taken as uint8, 0 to 255: save it so"
         return Finding(preset, shown, settings, doubts=(note,), input=path)
     return Finding(preset, shown, settings, input=path)
+
+
+# --- pixels in tables ------------------------------------------------------------------------------------------------
+
+_MIN_COLUMNS = 17  # a column for each pixel, and the label
+_FACES = {"emotion", "pixels"}
+_LABELS = ("label", "emotion", "class", "target", "y")
+
+
+def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | None:
+    """Returns the finding for a CSV with the pixels of its images; None if it has none.
+
+    Args:
+        probe: of the folder.
+        path: of the table, below the root of the probe.
+        num_columns: of the table.
+    """
+    first = probe.head(path).split(b"\n", 1)[0]
+    if not path.lower().endswith(unpacked_content.CSV) or (
+        num_columns < _MIN_COLUMNS and b"pixels" not in first.lower()
+    ):
+        return None
+    from imagebeam.transforms.formats.arrays import array_places, pixel_csv  # late: NumPy
+
+    uri = probe.uri(path)
+    try:
+        table = pixel_csv.look_into(uri, array_places.stat(uri).version)
+    except (OSError, packed_file.BrokenContentError):
+        return None
+    if table is None:
+        return None
+    split = array_places.role_of(posixpath.basename(path).removesuffix(unpacked_content.CSV)).split
+    splits: dict[str, Any] = {} if split else {"split": HASH_SPLIT}
+    if table.is_text and {*table.names, pixel_csv.PIXELS} >= _FACES:
+        columns = ", ".join([*table.names, pixel_csv.PIXELS])
+        settings = {} if "Usage" in table.names else splits or {"split": {"by": "source"}}
+        return Finding("fer2013", f"{path} has the columns {columns}", settings)
+    settings = dict(splits)
+    label = next((name for name in table.names if name.lower() in _LABELS), None)
+    if label is None:
+        settings["label"] = {"by": "none"}
+    elif label != array_source.LABEL:
+        settings["label.column"] = label
+    evidence = f"{path} has {table.num_pixels:,} pixels of an image in each row"
+    if math.isqrt(table.num_pixels) ** 2 == table.num_pixels:
+        return Finding("mnist_csv", evidence, settings)
+    note = f"{table.num_pixels:,} pixels are no square: set source.arrays.shape to [height, width, channels]"
+    return Finding("mnist_csv", evidence, settings, doubts=(note,))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from imagebeam.transforms.formats.arrays import found_array
+from imagebeam.transforms.packed import packed_file
 
 MAX_PICKLE_BYTES = 1 << 30  # a pickle is read whole; the largest of CIFAR has 155 MB
 
@@ -94,7 +95,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = _NUMPY.get(name) if module in _MODULES else _OTHERS.get((module, name))
         if found is None:
-            raise found_array.broken(
+            raise packed_file.broken(
                 f"is a pickle that would call {module[:_MAX_SHOWN]}.{name[:_MAX_SHOWN]}; only dicts, lists, texts, "
                 "numbers and NumPy's arrays are read, since anything else can run any code"
             )
@@ -108,9 +109,9 @@ def load(uri: str, version: int) -> dict[str, Any]:
         BrokenContentError: if the file is no such pickle.
         OSError: if it cannot be read.
     """
-    with found_array.open_version(uri, version) as file:
+    with packed_file.open_version(uri, version) as file:
         if file.seek(0, 2) > MAX_PICKLE_BYTES:
-            raise found_array.broken(f"is larger than {MAX_PICKLE_BYTES:,} bytes, too much for a pickle")
+            raise packed_file.broken(f"is larger than {MAX_PICKLE_BYTES:,} bytes, too much for a pickle")
         file.seek(0)
         try:
             whole = _Unpickler(file, encoding="bytes").load()
@@ -120,7 +121,7 @@ def load(uri: str, version: int) -> dict[str, Any]:
                 _text(name): value.to_array() if isinstance(value, _Array) else value for name, value in whole.items()
             }
         except _BROKEN as e:
-            raise found_array.broken(
+            raise packed_file.broken(
                 f"is not a complete pickle of arrays and lists ({str(e)[:200]}); fetch it again"
             ) from e
 
@@ -135,7 +136,7 @@ def read_pickled(uri: str, version: int, array: found_array.FoundArray) -> Itera
     value = load(uri, version)[array.name]
     if isinstance(value, np.ndarray):
         values = value.ravel(order="K")
-        at_once = max(1, found_array.PIECE_BYTES // value.itemsize)
+        at_once = max(1, packed_file.PIECE_BYTES // value.itemsize)
         for start in range(0, len(values), at_once):
             yield values[start : start + at_once].tobytes()
     elif array.dtype == found_array.TEXT:
@@ -174,10 +175,10 @@ def list_binary(uri: str, version: int) -> list[found_array.FoundArray]:
         OSError: if it cannot be read.
     """
     labels = _labels_of(uri)
-    with found_array.open_version(uri, version) as file:
+    with packed_file.open_version(uri, version) as file:
         count, rest = divmod(file.seek(0, 2), len(labels) + _PIXEL_BYTES)
     if rest or not count:
-        raise found_array.broken(
+        raise packed_file.broken(
             f"does not consist of records of {len(labels) + _PIXEL_BYTES:,} bytes, as CIFAR's binary files do; "
             "fetch it again"
         )
@@ -193,11 +194,11 @@ def read_binary(uri: str, version: int, array: found_array.FoundArray) -> Iterat
     if array.name != _DATA:
         first = labels.index(array.name)
         last = first + 1
-    at_once = found_array.PIECE_BYTES // size
-    with found_array.open_version(uri, version) as file:
+    at_once = packed_file.PIECE_BYTES // size
+    with packed_file.open_version(uri, version) as file:
         for start in range(0, array.shape[0], at_once):
             num_bytes = size * min(at_once, array.shape[0] - start)
-            records = b"".join(found_array.read_exactly(file, num_bytes, "is a file of CIFAR that"))
+            records = b"".join(packed_file.read_exactly(file, num_bytes, "is a file of CIFAR that"))
             yield b"".join(records[each + first : each + last] for each in range(0, num_bytes, size))
 
 

@@ -11,15 +11,7 @@ import numpy as np
 
 from imagebeam import errors, plural, storage
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import (
-    array_files,
-    array_places,
-    array_source,
-    cifar,
-    found_array,
-    layouts,
-    pixel_csv,
-)
+from imagebeam.transforms.formats.arrays import array_files, array_places, array_source, cifar, found_array, pixel_csv
 from imagebeam.transforms.formats.arrays.array_places import Place
 from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.sources import image_source
@@ -27,7 +19,7 @@ from imagebeam.transforms.sources import image_source
 _MAX_NAMED = 12
 _MAX_SHOWN = 6
 _NUM_BATCHES = 5  # of CIFAR-10, for training
-_CIFAR_AXES = layouts.ImageAxes("NCHW", (32, 32, 3))
+_CIFAR_AXES = found_array.ImageAxes("NCHW", (32, 32, 3))
 _CIFAR_LABELS = {  # cell, classes in the Python version, file with the classes in the binary version
     "labels": (array_source.LABEL, "label_names", "batches.meta.txt"),
     "fine_labels": ("fine_label", "fine_label_names", "fine_label_names.txt"),
@@ -65,7 +57,7 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> image_sou
     _check_roles(files, found, request)
     given = wanted.classes or _classes_in(found.classes)
     splits: list[array_source.ArraySplit] = []
-    shapes: dict[layouts.Shape, Place] = {}
+    shapes: dict[found_array.Shape, Place] = {}
     for name, images in found.images.items():
         parts = []
         for place, labels in _pair(name, images, found.labels.get(name, ())):
@@ -78,7 +70,9 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> image_sou
     cells = {label.cell for label in source.labels()}
     if unknown := [name for name in fields.needed if name not in cells]:
         raise errors.ConfigError(
-            f"there is no column {unknown[0]!r} of these images; their columns are {', '.join(sorted(cells)) or 'none'}"
+            "arrays-unknown-column",
+            f"there is no column {unknown[0]!r} of these images; their columns are "
+            f"{', '.join(sorted(cells)) or 'none'}",
         )
     return _name_classes(source, request.label_kind == "class")
 
@@ -87,17 +81,21 @@ def _check_roles(files: array_places.Files, found: Roles, request: base_format.R
     """Raises ConfigError if the arrays do not have what the config asks for."""
     if request.split_by == "source" and "" in found.images:
         raise errors.ConfigError(
+            "arrays-no-split",
             f"the names of {found.images[''][0]} and its file say no split: set split.by: hash and split.fractions, or "
-            "name the arrays of each split in source.arrays.images"
+            "name the arrays of each split in source.arrays.images",
         )
     for name, images in found.images.items():
         if images and not found.labels.get(name) and request.fields.label:
             raise errors.ConfigError(
+                "arrays-no-labels",
                 f"there are no labels of the split {name or '(unnamed)'}, whose images are {images[0]}: name "
-                f"them in source.arrays.labels, or set label.by: none{_name_arrays(files)}"
+                f"them in source.arrays.labels, or set label.by: none{_name_arrays(files)}",
             )
     for name in (name for name, images in found.images.items() if not images):
-        raise errors.ConfigError(f"the files of the split {name} in {files.folder!r} hold no array of images")
+        raise errors.ConfigError(
+            "arrays-no-images", f"the files of the split {name} in {files.folder!r} hold no array of images"
+        )
 
 
 def _pair(split: str, images: Sequence[Place], labels: Sequence[Place]) -> list[tuple[Place, list[Place]]]:
@@ -107,39 +105,43 @@ def _pair(split: str, images: Sequence[Place], labels: Sequence[Place]) -> list[
         return [(place, [each for each in labels if each.uri == place.uri]) for place in images]
     if len(labels) != len(images):
         raise errors.ConfigError(
+            "arrays-counts-differ",
             f"the split {split or '(unnamed)'} has {plural.count(len(images), 'array')} of images and "
-            f"{len(labels):,} of labels; correct source.arrays.images or labels"
+            f"{len(labels):,} of labels; correct source.arrays.images or labels",
         )
     return [(place, [label]) for place, label in zip(images, labels)]
 
 
 def _image_rows(
-    place: Place, axes: layouts.ImageAxes | None, wanted: array_source.Wanted
-) -> tuple[array_source.ImageRows, layouts.Shape]:
+    place: Place, axes: found_array.ImageAxes | None, wanted: array_source.Wanted
+) -> tuple[array_source.ImageRows, found_array.Shape]:
     """Returns where the images of an array are, and their shape."""
     array = place.array
     if _type_of(array) != np.uint8:
         is_float = array.dtype != found_array.TEXT and np.dtype(array.dtype).kind == "f"
         remedy = "1, save (255 * x).round().astype('uint8')" if is_float else "255, save x.astype('uint8')"
         raise errors.ConfigError(
+            "arrays-wrong-type",
             f"{place.uri!r}: the array {array.name!r} is of type {_name_type(array)}; images are taken as uint8, "
-            f"0 to 255: if its values are from 0 to {remedy}"
+            f"0 to 255: if its values are from 0 to {remedy}",
         )
     axes = axes or array_places.axes_of(place, wanted)
     try:
         shape = axes.image_shape(array.shape)
     except ValueError as e:
         raise errors.ConfigError(
-            f"{place} does not have {e}: set source.arrays.layout, for images of one axis source.arrays.shape"
+            "arrays-wrong-layout",
+            f"{place} does not have {e}: set source.arrays.layout, for images of one axis source.arrays.shape",
         ) from e
-    if not all(shape) or shape[2] > layouts.MAX_CHANNELS:
+    if not all(shape) or shape[2] > found_array.MAX_CHANNELS:
         raise errors.ConfigError(
+            "arrays-wrong-shape",
             f"{place} would be images of {' x '.join(map(str, shape))}; expected a height, a width and 1 to "
-            f"{layouts.MAX_CHANNELS} channels: set source.arrays.layout"
+            f"{found_array.MAX_CHANNELS} channels: set source.arrays.layout",
         )
     count = axes.num_images(array.shape)
     if not count:
-        raise errors.ConfigError(f"{place} holds no image")
+        raise errors.ConfigError("arrays-empty", f"{place} holds no image")
     if array.start >= 0 and axes.are_rows(array.order):
         with array_places.explained(place.uri):
             array_files.check(place.uri, place.version, array)
@@ -166,14 +168,16 @@ def _label_array(
     array = place.array
     if array.dtype != found_array.TEXT and np.dtype(array.dtype).kind not in "iufbS":
         raise errors.ConfigError(
+            "arrays-label-type",
             f"{place.uri!r}: the labels {array.name!r} are of type {_name_type(array)}; expected numbers, or "
-            "texts of bytes (save y.astype('S'))"
+            "texts of bytes (save y.astype('S'))",
         )
     is_one_hot = len(array.shape) == 2 and array.shape[0] == rows.num_images
     if array.num_values != rows.num_images and not is_one_hot:
         raise errors.ConfigError(
+            "arrays-counts-differ",
             f"{place} are not the labels of {images}, which holds {plural.count(rows.num_images, 'image')}; "
-            "correct source.arrays.images or labels"
+            "correct source.arrays.images or labels",
         )
     cell = _CIFAR_LABELS[array.name][0] if array.name in cifar_classes else array_source.LABEL
     return array_source.LabelArray(cell, place.uri, place.version, array, given or cifar_classes.get(array.name, ()))
@@ -226,8 +230,9 @@ def _find_cifar(files: array_places.Files) -> Roles | None:
             continue
         if "[1-5]" in globs["train"] and len(names["train"]) != _NUM_BATCHES:
             raise errors.ConfigError(
+                "cifar-files-missing",
                 f"{files.folder!r} has {', '.join(names['train'])}, and CIFAR-10 has {_NUM_BATCHES} such files: fetch "
-                "it again; for these alone name them in source.arrays.images and labels"
+                "it again; for these alone name them in source.arrays.images and labels",
             )
         places = {
             split: [place for name in several for place in files.open(files.address(name))]
@@ -262,7 +267,9 @@ def _named(files: array_places.Files, wanted: array_source.Wanted) -> Roles:
     """Returns the arrays that the config names."""
     unknown = sorted(set(wanted.labels) - set(wanted.images))
     if unknown:
-        raise errors.ConfigError(f"source.arrays.labels names the split {unknown[0]}, source.arrays.images does not")
+        raise errors.ConfigError(
+            "arrays-unknown-split", f"source.arrays.labels names the split {unknown[0]}, source.arrays.images does not"
+        )
     images = {split: _find_named(files, f"source.arrays.images.{split}", one) for split, one in wanted.images.items()}
     labels = {split: _find_named(files, f"source.arrays.labels.{split}", one) for split, one in wanted.labels.items()}
     return Roles(images, labels)
@@ -274,14 +281,18 @@ def _find_named(files: array_places.Files, option: str, text: str) -> list[Place
         glob, name = "", text
     uris = files.match(option, glob) if glob else [files.uri]
     if not glob and files.is_folder:
-        raise errors.ConfigError(f"{option} is {text!r}, and --input is a folder: write FILE#ARRAY")
+        raise errors.ConfigError(
+            "arrays-no-file-named", f"{option} is {text!r}, and --input is a folder: write FILE#ARRAY"
+        )
     found = []
     for uri in uris:
         places = files.open(uri)
         chosen = [place for place in places if place.array.name == name] if name else places
         if len(chosen) != 1:
             known = ", ".join(str(place) for place in places[:_MAX_NAMED]) or "none"
-            raise errors.ConfigError(f"{option}, {text!r}, must name one array of {uri!r}; its arrays are {known}")
+            raise errors.ConfigError(
+                "arrays-not-one", f"{option}, {text!r}, must name one array of {uri!r}; its arrays are {known}"
+            )
         found.append(chosen[0])
     return found
 
@@ -299,15 +310,18 @@ def recognize(files: array_places.Files) -> Roles:
         archives = [name for name in files.names if name.endswith((".tar.gz", ".tgz", ".zip"))]
         hint = f"; unpack {archives[0]} first (tar xf, unzip)" if archives else ""
         raise errors.ConfigError(
-            f"no array of images was found in {files.uri!r}: name it in source.arrays.images{hint}{_name_arrays(files)}"
+            "arrays-no-images",
+            f"no array of images was found in {files.uri!r}: name it in source.arrays.images{hint}"
+            f"{_name_arrays(files)}",
         )
     for kind in ("images", "labels"):
         for split, several in found[kind].items():
             if len(several) > 1:
                 names = ", ".join(map(str, several[:_MAX_SHOWN]))
                 raise errors.ConfigError(
+                    "arrays-ambiguous",
                     f"several arrays may be the {kind} of the split {split or '(unnamed)'}, {names}: name one in "
-                    f"source.arrays.{kind}, or give one file as --input"
+                    f"source.arrays.{kind}, or give one file as --input",
                 )
     images = {split: found["images"][split] for split in sorted(found["images"], key=array_places.ORDER.index)}
     return Roles(images, found["labels"], [place for several in found["classes"].values() for place in several])

@@ -17,7 +17,7 @@ import numpy as np
 
 from imagebeam.transforms.formats.arrays import found_array
 from imagebeam.transforms.images import npy_header
-from imagebeam.transforms.packed import broken_content
+from imagebeam.transforms.packed import packed_file
 
 _LOCAL_HEADER_BYTES = 30  # of a zip's member; its name and extra field follow
 _ENCRYPTED = 1  # bit of a member's flags
@@ -34,7 +34,7 @@ def list_npy(uri: str, version: int) -> list[found_array.FoundArray]:
         BrokenContentError: if the file is not NumPy's, or not complete.
         OSError: if it cannot be read.
     """
-    with found_array.open_version(uri, version) as file:
+    with packed_file.open_version(uri, version) as file:
         found = _read_header(file, found_array.ONLY)
         _check_size(found, file.seek(0, 2) - found.start, "is a .npy file that")
         return [found]
@@ -46,7 +46,7 @@ def list_npz(uri: str, version: int) -> list[found_array.FoundArray]:
     with _open_zip(uri, version) as (file, archive):
         members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
         if len({member.filename for member in members}) != len(members) or len(members) > found_array.MAX_ARRAYS:
-            raise found_array.broken(f"is a .npz file of {len(members):,} arrays, or of two with one name")
+            raise packed_file.broken(f"is a .npz file of {len(members):,} arrays, or of two with one name")
         for member in members:
             name = member.filename.removesuffix(".npy")
             with _open_member(archive, member) as inside:
@@ -61,9 +61,9 @@ def list_npz(uri: str, version: int) -> list[found_array.FoundArray]:
 
 def read_npy(uri: str, version: int, array: found_array.FoundArray) -> Iterator[bytes]:
     """Yields the values of the array of a .npy file in their order there; errors are those of `list_npy`."""
-    with found_array.open_version(uri, version) as file:
+    with packed_file.open_version(uri, version) as file:
         file.seek(array.start)
-        yield from found_array.read_exactly(
+        yield from packed_file.read_exactly(
             file, array.num_values * np.dtype(array.dtype).itemsize, "is a .npy file that"
         )
 
@@ -75,7 +75,7 @@ def read_npz(uri: str, version: int, array: found_array.FoundArray) -> Iterator[
         with _open_member(archive, member) as inside:
             _read_header(inside, array.name)
             num_bytes = array.num_values * np.dtype(array.dtype).itemsize
-            yield from found_array.read_exactly(inside, num_bytes, f"is a .npz file whose array {array.name!r}")
+            yield from packed_file.read_exactly(inside, num_bytes, f"is a .npz file whose array {array.name!r}")
             inside.read(1)  # checks the checksum, at the end
 
 
@@ -88,7 +88,7 @@ def check_npz(uri: str, version: int, array: found_array.FoundArray) -> None:
 @contextlib.contextmanager
 def _open_zip(uri: str, version: int) -> Iterator[tuple[BinaryIO, zipfile.ZipFile]]:
     try:
-        with found_array.open_version(uri, version) as file, zipfile.ZipFile(file) as archive:
+        with packed_file.open_version(uri, version) as file, zipfile.ZipFile(file) as archive:
             yield file, archive
     except _BROKEN_ZIP as e:
         raise _broken_zip(e) from e
@@ -98,13 +98,13 @@ def _open_zip(uri: str, version: int) -> Iterator[tuple[BinaryIO, zipfile.ZipFil
         raise
 
 
-def _broken_zip(error: Exception) -> broken_content.BrokenContentError:
-    return found_array.broken(f"is not a complete .npz file ({error}); fetch it again")
+def _broken_zip(error: Exception) -> packed_file.BrokenContentError:
+    return packed_file.broken(f"is not a complete .npz file ({error}); fetch it again")
 
 
 def _open_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> BinaryIO:
     if member.flag_bits & _ENCRYPTED:
-        raise found_array.broken(f"is a .npz file whose array {member.filename!r} is encrypted; save it without")
+        raise packed_file.broken(f"is a .npz file whose array {member.filename!r} is encrypted; save it without")
     return archive.open(member)  # type: ignore[return-value]
 
 
@@ -121,9 +121,9 @@ def _read_header(file: BinaryIO, name: str) -> found_array.FoundArray:
     try:
         shape, is_fortran, dtype = npy_header.read(file)
     except npy_header.BrokenHeaderError as e:
-        raise found_array.broken(f"has no valid header of the array {name!r} ({e}); save it again") from e
+        raise packed_file.broken(f"has no valid header of the array {name!r} ({e}); save it again") from e
     if dtype.hasobject:
-        raise found_array.broken(
+        raise packed_file.broken(
             f"holds Python objects as the array {name!r}; they are never read, since that can run any code: "
             "save it as an array of numbers"
         )

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from imagebeam import errors
 from imagebeam.transforms import elements, parse_numbers
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import array_places, array_source, found_array, layouts
-from imagebeam.transforms.packed import unpacked_content
+from imagebeam.transforms.formats.arrays import array_places, array_source, found_array
+from imagebeam.transforms.packed import packed_file, unpacked_content
 from imagebeam.transforms.sources import image_source, table_rows
 
 PIXELS = "pixels"  # column with all pixels, and the part of the file that they are
@@ -136,10 +136,10 @@ def read_images(uri: str, version: int, part: str) -> Iterator[bytes]:
     """
     table = look_into(uri, version)
     if table is None:
-        raise found_array.broken("holds no pixels any more")
-    axes = layouts.ImageAxes.parse(part.rpartition(":")[2])
+        raise packed_file.broken("holds no pixels any more")
+    axes = found_array.ImageAxes.parse(part.rpartition(":")[2])
     array = found_array.FoundArray(PIXELS, (0, table.num_pixels), "|u1")
-    yield from layouts.to_rows(_read_pieces(uri, version, table), array, axes)
+    yield from found_array.to_rows(_read_pieces(uri, version, table), array, axes)
 
 
 def _read_pieces(uri: str, version: int, table: PixelTable) -> Iterator[bytes]:
@@ -155,12 +155,12 @@ def _read_pieces(uri: str, version: int, table: PixelTable) -> Iterator[bytes]:
 
 def _read_lines(uri: str, version: int) -> Iterator[tuple[int, bytes]]:
     """Yields number and bytes of each line that is not blank."""
-    with found_array.open_version(uri, version) as file:
+    with packed_file.open_version(uri, version) as file:
         number = 0
         while line := file.readline(_MAX_LINE_BYTES + 1):
             number += 1
             if len(line) > _MAX_LINE_BYTES:
-                raise found_array.broken(f"has more than {_MAX_LINE_BYTES:,} bytes in line {number}; correct it")
+                raise packed_file.broken(f"has more than {_MAX_LINE_BYTES:,} bytes in line {number}; correct it")
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if line := line.strip():
@@ -209,7 +209,7 @@ class PixelCsvSource(image_source.ImageSource):
     """Files whose images all have one shape."""
 
     files: tuple[PixelFile, ...]
-    image_shape: layouts.Shape
+    image_shape: found_array.Shape
     fields: table_rows.RowFields = table_rows.NO_FIELDS
     names: array_source.Names = ()
 
@@ -259,8 +259,9 @@ def find_tables(files: array_places.Files, wanted: array_source.Wanted) -> Mappi
             uris = files.match(f"source.arrays.images.{split}", one)
             if len(uris) > 1 or (found := _open(uris[0], split)) is None:
                 raise errors.ConfigError(
+                    "pixels-not-one-file",
                     f"source.arrays.images.{split}, {one!r}, must name one CSV file with pixels; it names "
-                    f"{', '.join(uris[:_MAX_SHOWN])}"
+                    f"{', '.join(uris[:_MAX_SHOWN])}",
                 )
             tables[split] = found
         return tables
@@ -270,8 +271,9 @@ def find_tables(files: array_places.Files, wanted: array_source.Wanted) -> Mappi
         if (found := _open(files.address(name), split)) is not None:
             if split in tables:
                 raise errors.ConfigError(
+                    "pixels-ambiguous",
                     f"{found.uri!r} and {tables[split].uri!r} both hold pixels of the split {split or '(unnamed)'}: "
-                    "give one of them as --input, or name them in source.arrays.images"
+                    "give one of them as --input, or name them in source.arrays.images",
                 )
             tables[split] = found
     return {split: tables[split] for split in sorted(tables, key=array_places.ORDER.index)} or None
@@ -294,18 +296,20 @@ def open_tables(
     """
     if request.split_by == "source" and "" in tables:
         raise errors.ConfigError(
+            "arrays-no-split",
             f"the name of {tables[''].uri!r} says no split: set split.by: column or split.by: hash, or name the files "
-            "of each split in source.arrays.images"
+            "of each split in source.arrays.images",
         )
     found: list[PixelFile] = []
-    shapes: dict[layouts.Shape, array_places.Place] = {}
+    shapes: dict[found_array.Shape, array_places.Place] = {}
     for each in tables.values():
         missing = [name for name in request.fields.needed if name not in each.table.names]
         if missing:
             raise errors.ConfigError(
+                "arrays-unknown-column",
                 f"{each.uri!r} has no column {missing[0]!r} beside its pixels, only "
                 f"{', '.join(map(repr, each.table.names)) or 'none'}; name another, or leave the file out by giving "
-                "the other as --input"
+                "the other as --input",
             )
         flat = found_array.FoundArray(PIXELS, (0, each.table.num_pixels), "|u1")
         place = array_places.Place(each.uri, each.version, flat)
@@ -313,7 +317,9 @@ def open_tables(
         try:
             shapes.setdefault(axes.image_shape(flat.shape), place)
         except ValueError as e:
-            raise errors.ConfigError(f"{place} does not have {e}: correct source.arrays.shape") from e
+            raise errors.ConfigError(
+                "arrays-wrong-layout", f"{place} does not have {e}: correct source.arrays.shape"
+            ) from e
         found.append(each._replace(address=unpacked_content.part_of(each.uri, f"{PIXELS}:{axes}")))
     has_classes = request.label_kind == "class"
     names = (wanted.classes or _numbers_in(found, request.fields.label)) if has_classes else ()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.packed import snappy_blocks
+from imagebeam.transforms.packed import parquet_content
 
 MAX_PAGE_BYTES = 1 << 30  # of a compressed page, which is read as a whole to find its values
 _MAX_PAGE_VALUES = 1 << 24  # a page of a few bytes may claim any number of nulls
@@ -197,22 +197,22 @@ class _SnappyPage(_Page):
 
     def __init__(self, data: bytes, start: int, num_bytes: int):
         _check(num_bytes <= MAX_PAGE_BYTES and len(data) <= MAX_PAGE_BYTES, "a page of more than 1 GB")
-        blocks = snappy_blocks.find_blocks(data, num_bytes)
+        blocks = parquet_content.find_blocks(data, num_bytes)
         if blocks is None:
             raise NotLocatedError("Snappy that is damaged, or in blocks of another size")
         try:
-            plain = snappy_blocks.decode(data, num_bytes)
+            plain = parquet_content.decode(data, num_bytes)
         except OSError as e:
             raise NotLocatedError("Snappy that is damaged") from e
         self._blocks = blocks
         super().__init__(lambda at, length: plain[at - start : at - start + length], start, num_bytes)
 
     def _place(self, offset: int, size: int) -> Place:
-        first, last = offset // snappy_blocks.BLOCK_BYTES, -(-(offset + size) // snappy_blocks.BLOCK_BYTES)
+        first, last = offset // parquet_content.BLOCK_BYTES, -(-(offset + size) // parquet_content.BLOCK_BYTES)
         if not size:
             return Place(0, self._start, 0)
-        plain_start = first * snappy_blocks.BLOCK_BYTES
-        num_bytes = min(last * snappy_blocks.BLOCK_BYTES, self.num_bytes) - plain_start
+        plain_start = first * parquet_content.BLOCK_BYTES
+        num_bytes = min(last * parquet_content.BLOCK_BYTES, self.num_bytes) - plain_start
         start, end = self._blocks[first], self._blocks[last]
         within = elements.SnappyBlocks(num_bytes, offset - plain_start)
         return Place(size, self._start + start, end - start, within)

@@ -21,7 +21,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns, pages
-from imagebeam.transforms.packed import broken_content, gzip_content, parquet_content, unpacked_content
+from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content
 from imagebeam.transforms.sources import class_files, containers, folder_probe, image_source, range_window, table_rows
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
@@ -167,7 +167,7 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
                     yield from self._scan_rows(container, parquet, layout)
                 except errors.ConfigError as e:
                     raise containers.ContainerError(str(e)) from e
-        except broken_content.BrokenContentError as e:
+        except packed_file.BrokenContentError as e:
             raise containers.ContainerError(f"{self.NOUN} {container.uri!r} {e.detail}") from e
 
     def _scan_rows(
@@ -343,7 +343,7 @@ def _check_ends(container: containers.Container) -> None:
         detail = "is a pointer of Git LFS, not the file: run `git lfs pull` in its folder"
     elif head.startswith(_ENCRYPTED):
         detail = "is encrypted: decrypt it before"
-    elif head.startswith(gzip_content.MAGIC):
+    elif head.startswith(packed_file.GZIP_MAGIC):
         detail = "is gzip: unpack it"
     elif not head.startswith(_MAGIC):
         detail = f"is not Parquet: it begins with {head[:8]!r}, expected {_MAGIC!r}" if head else "is empty"
@@ -356,6 +356,6 @@ def _check_ends(container: containers.Container) -> None:
 
 
 def _explain(error: OSError) -> str:
-    if isinstance(error, broken_content.BrokenContentError):
+    if isinstance(error, packed_file.BrokenContentError):
         return error.detail
     return f"cannot be read ({error.strerror or error}); check the address"

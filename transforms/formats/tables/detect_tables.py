@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam import plural
-from imagebeam.transforms.formats import detect_pixels
+from imagebeam.transforms.formats.arrays import arrays
 from imagebeam.transforms.formats.tables import table_heads, table_places
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
@@ -171,7 +171,7 @@ def _find_in_table(survey: FolderProbe, at: str, table: table_heads.Table) -> It
     if {"image_uri", "label"} <= columns:
         yield Finding("tfrecorder", shown, {} if "split" in columns else {"split": HASH_SPLIT}, input=table.path)
         return
-    if pixels := detect_pixels.find(survey, table.path, len(table.columns)):
+    if pixels := arrays.find_pixels(survey, table.path, len(table.columns)):
         yield pixels
         return
     if columns >= _BOX_COLUMNS:

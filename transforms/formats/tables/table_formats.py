@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import errors, storage
 from imagebeam.transforms.objects import json_depth
-from imagebeam.transforms.packed import gzip_content
+from imagebeam.transforms.packed import packed_file
 
 Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or a text that says what is wrong with the row
 
@@ -162,7 +162,7 @@ _SIGNATURES = {
     b"PAR1": "it is a Parquet file: set source.manifest.format: parquet",
     b"PK\x03\x04": "it is a zip file, as spreadsheets are: save the table as CSV",
     b"\xd0\xcf\x11\xe0": "it is a spreadsheet: save the table as CSV",
-    gzip_content.MAGIC: "it is compressed with gzip: unpack it",
+    packed_file.GZIP_MAGIC: "it is compressed with gzip: unpack it",
 }
 
 

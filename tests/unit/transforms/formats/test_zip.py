@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.formats import zip as zip_format
-from imagebeam.transforms.packed import broken_content, zip_members
+from imagebeam.transforms.packed import packed_file, zip_members
 from imagebeam.transforms.shard import read_ahead
 from tests import image_sets, tars
 
@@ -280,7 +280,7 @@ def test_changed_bytes_never_raise_anything_else(tmp_path_factory: pytest.TempPa
             start, size = member.entry.header_offset, member.entry.file_size
             if size < 10_000:
                 assert len(zip_members.unpack(bytes(content[start : start + member.length]), size)) == size
-    except (zip_format.ZipError, broken_content.BrokenContentError):
+    except (zip_format.ZipError, packed_file.BrokenContentError):
         pass
 
 

@@ -12,7 +12,7 @@ import pytest
 from imagebeam.features import INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
-from imagebeam.transforms.packed import gzip_content
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.sources import containers, files, table_rows
 from tests import tars
 
@@ -107,8 +107,8 @@ def test_include_leaves_other_files_out(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "is_gzip"),
     [
-        ("a.tar", gzip_content.MAGIC + b"\x08", True),
-        ("a.tar.gz", gzip_content.MAGIC + b"\x08", False),
+        ("a.tar", packed_file.GZIP_MAGIC + b"\x08", True),
+        ("a.tar.gz", packed_file.GZIP_MAGIC + b"\x08", False),
         ("a.tar", b"no gzip", False),
     ],
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagebeam import storage
 from imagebeam.transforms.formats.arrays import array_files, cifar, found_array
-from imagebeam.transforms.packed import broken_content
+from imagebeam.transforms.packed import packed_file
 from tests import array_sets
 
 BATCH = {
@@ -81,7 +81,7 @@ def test_load_refuses_any_function_by_its_name_and_runs_none(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     uri = write(tmp_path / "train", pickle.dumps({b"data": call}, protocol))
-    with pytest.raises(broken_content.BrokenContentError, match=f"is a pickle that would call .*{name}"):
+    with pytest.raises(packed_file.BrokenContentError, match=f"is a pickle that would call .*{name}"):
         cifar.load(uri, 0)
     assert os.listdir(tmp_path) == ["train"]
 
@@ -107,7 +107,7 @@ def test_load_refuses_any_function_by_its_name_and_runs_none(
     ],
 )
 def test_load_of_what_is_no_such_pickle_raises(tmp_path: pathlib.Path, data: bytes) -> None:
-    with pytest.raises(broken_content.BrokenContentError, match=r"is not a complete pickle|would call"):
+    with pytest.raises(packed_file.BrokenContentError, match=r"is not a complete pickle|would call"):
         cifar.load(write(tmp_path / "train", data), 0)
 
 
@@ -118,7 +118,7 @@ def test_load_of_changed_bytes_reads_or_refuses(tmp_path: pathlib.Path, position
     uri = write(tmp_path / "train", changed)
     try:
         load_all(uri)
-    except broken_content.BrokenContentError as e:
+    except packed_file.BrokenContentError as e:
         assert e.detail
 
 
@@ -127,9 +127,9 @@ def test_load_of_a_large_or_changed_file_raises(tmp_path: pathlib.Path, monkeypa
     with pytest.raises(storage.ChangedError):
         cifar.load(uri, 1)
     monkeypatch.setattr(cifar, "MAX_PICKLE_BYTES", 100)
-    with pytest.raises(broken_content.BrokenContentError, match="is larger than 100 bytes, too much for a pickle"):
+    with pytest.raises(packed_file.BrokenContentError, match="is larger than 100 bytes, too much for a pickle"):
         cifar.load(uri, 0)
     monkeypatch.setattr(array_files, "MAX_LOADED_BYTES", 7)
     array = found_array.FoundArray("labels", (2,), "<i8")
-    with pytest.raises(broken_content.BrokenContentError, match="has 2 values in the array 'labels', too many"):
+    with pytest.raises(packed_file.BrokenContentError, match="has 2 values in the array 'labels', too many"):
         array_files.load(uri, 0, array)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagebeam import storage
 from imagebeam.transforms.formats.arrays import array_files, found_array, numpy_files
-from imagebeam.transforms.packed import broken_content
+from imagebeam.transforms.packed import packed_file
 from tests import array_sets
 
 ARRAYS: dict[str, np.ndarray] = {
@@ -96,12 +96,12 @@ def test_npy_that_lies_is_refused(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(broken_content.BrokenContentError, match=message):
+    with pytest.raises(packed_file.BrokenContentError, match=message):
         numpy_files.list_npy(write(tmp_path / "a.npy", data), 0)
     zipped = io.BytesIO()
     with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("array.npy", data)
-    with pytest.raises(broken_content.BrokenContentError, match=message):
+    with pytest.raises(packed_file.BrokenContentError, match=message):
         numpy_files.list_npz(write(tmp_path / "a.npz", zipped.getvalue()), 0)
     assert not (tmp_path / "ran").exists()
 
@@ -110,7 +110,7 @@ def test_npz_of_two_arrays_with_one_name_is_refused(tmp_path: pathlib.Path) -> N
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("x.npy", GOOD)
         archive.writestr("x.npy", GOOD)
-    with pytest.raises(broken_content.BrokenContentError, match="2 arrays, or of two with one name"):
+    with pytest.raises(packed_file.BrokenContentError, match="2 arrays, or of two with one name"):
         numpy_files.list_npz(str(tmp_path / "a.npz"), 0)
 
 
@@ -119,7 +119,7 @@ def test_npz_that_is_encrypted_is_refused(tmp_path: pathlib.Path) -> None:
         archive.writestr("x.npy", GOOD)
     data = bytearray((tmp_path / "a.npz").read_bytes())
     data[data.rindex(b"PK\x01\x02") + 8] |= 1
-    with pytest.raises(broken_content.BrokenContentError, match=r"array 'x.npy' is encrypted"):
+    with pytest.raises(packed_file.BrokenContentError, match=r"array 'x.npy' is encrypted"):
         numpy_files.list_npz(write(tmp_path / "a.npz", bytes(data)), 0)
 
 
@@ -131,7 +131,7 @@ def test_npz_whose_member_holds_more_than_its_header_is_read_no_further(tmp_path
     data = bytearray(zipped.getvalue())
     entry = data.rindex(b"PK\x01\x02")
     data[entry + 24 : entry + 28] = (1128).to_bytes(4, "little")
-    with pytest.raises(broken_content.BrokenContentError, match=r"is not a complete .npz file"):
+    with pytest.raises(packed_file.BrokenContentError, match=r"is not a complete .npz file"):
         numpy_files.list_npz(write(tmp_path / "a.npz", bytes(data)), 0)
 
 
@@ -144,14 +144,14 @@ def test_npz_with_a_flipped_byte_is_refused_or_has_a_wrong_value(tmp_path: pathl
         try:
             for each in numpy_files.list_npz(uri, 0):
                 assert b"".join(numpy_files.read_npz(uri, 0, each)) is not None
-        except broken_content.BrokenContentError as e:
+        except packed_file.BrokenContentError as e:
             assert e.detail
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_npy_of_any_bytes_is_refused(tmp_path: pathlib.Path, data: bytes) -> None:
-    with pytest.raises(broken_content.BrokenContentError):
+    with pytest.raises(packed_file.BrokenContentError):
         numpy_files.list_npy(write(tmp_path / "a.npy", data), 0)
 
 
@@ -159,7 +159,7 @@ def test_read_npy_cut_short_after_the_listing_raises(tmp_path: pathlib.Path) -> 
     uri = write(tmp_path / "a.npy", GOOD)
     [found] = numpy_files.list_npy(uri, 0)
     write(tmp_path / "a.npy", GOOD[:-1])
-    with pytest.raises(broken_content.BrokenContentError, match="was cut short"):
+    with pytest.raises(packed_file.BrokenContentError, match="was cut short"):
         list(numpy_files.read_npy(uri, 0, found))
-    with pytest.raises(broken_content.BrokenContentError, match="has no array 'other' any more"):
+    with pytest.raises(packed_file.BrokenContentError, match="has no array 'other' any more"):
         list(array_files.read_images(write(tmp_path / "b.npy", GOOD), 0, "other:NHW"))

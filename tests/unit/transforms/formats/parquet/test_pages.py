@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats.parquet import pages
-from imagebeam.transforms.packed import snappy_blocks
+from imagebeam.transforms.packed import parquet_content
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "as-datasets-writes": {"use_dictionary": False, "compression": "none", "write_page_index": True},
@@ -31,7 +31,7 @@ def read_at(content: bytes, place: pages.Place) -> bytes:
     data = content[place.offset : place.offset + place.length]
     if place.blocks is None:
         return data
-    plain = snappy_blocks.decode_blocks(data, place.blocks.num_bytes)
+    plain = parquet_content.decode_blocks(data, place.blocks.num_bytes)
     return plain[place.blocks.start : place.blocks.start + place.size]
 
 
@@ -79,7 +79,7 @@ def test_each_value_is_found_where_pyarrow_reads_it(kind: str, options: dict[str
     for value, place in zip(values, found):
         assert (place and place.size) == (None if value is None else len(value))
         if place and place.blocks:  # far less than the page of 40 to 150 values
-            assert place.blocks.num_bytes <= place.size + 2 * snappy_blocks.BLOCK_BYTES
+            assert place.blocks.num_bytes <= place.size + 2 * parquet_content.BLOCK_BYTES
 
 
 @pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])

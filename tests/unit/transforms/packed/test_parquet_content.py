@@ -5,9 +5,9 @@ import random
 import pyarrow as pa
 import pytest
 
-from imagebeam.transforms.packed import snappy_blocks
+from imagebeam.transforms.packed import parquet_content
 
-BLOCK = snappy_blocks.BLOCK_BYTES
+BLOCK = parquet_content.BLOCK_BYTES
 
 
 def compress(data: bytes) -> bytes:
@@ -28,12 +28,12 @@ def mixed(num_bytes: int) -> bytes:
 def test_each_run_of_blocks_decodes_alone(num_bytes: int, make: object) -> None:
     data = make(num_bytes)  # type: ignore[operator]
     packed = compress(data)
-    blocks = snappy_blocks.find_blocks(packed, num_bytes)
+    blocks = parquet_content.find_blocks(packed, num_bytes)
     assert blocks is not None and len(blocks) == -(-num_bytes // BLOCK) + 1 and blocks[-1] == len(packed)
     for first in range(len(blocks) - 1):
         for last in range(first + 1, len(blocks)):
             plain = data[first * BLOCK : last * BLOCK]
-            assert snappy_blocks.decode_blocks(packed[blocks[first] : blocks[last]], len(plain)) == plain
+            assert parquet_content.decode_blocks(packed[blocks[first] : blocks[last]], len(plain)) == plain
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_each_run_of_blocks_decodes_alone(num_bytes: int, make: object) -> None:
     ],
 )
 def test_damaged_stream_has_no_blocks(packed: bytes, num_bytes: int) -> None:
-    assert snappy_blocks.find_blocks(packed, num_bytes) is None
+    assert parquet_content.find_blocks(packed, num_bytes) is None
 
 
 def test_block_that_refers_to_an_earlier_one_is_found() -> None:
@@ -59,15 +59,15 @@ def test_block_that_refers_to_an_earlier_one_is_found() -> None:
     copy = b"\x0e" + (4).to_bytes(2, "little")  # of 4 bytes from 4 bytes before: in the block before
     length = BLOCK + 4
     packed = bytes([length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14]) + literal + copy
-    assert snappy_blocks.find_blocks(packed, length) is None
+    assert parquet_content.find_blocks(packed, length) is None
     straddling = literal.replace(b"x", b"", 1)[3:]
     whole = b"\xf4" + (BLOCK - 2).to_bytes(2, "little") + straddling + copy
     length -= 1
     packed = bytes([length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14]) + whole
     assert pa.Codec("snappy").decompress(packed, length, asbytes=True) == b"x" * length
-    assert snappy_blocks.find_blocks(packed, length) is None
+    assert parquet_content.find_blocks(packed, length) is None
 
 
 def test_damaged_blocks_raise() -> None:
     with pytest.raises(OSError, match="snappy"):
-        snappy_blocks.decode_blocks(b"\xff\xff", 10)
+        parquet_content.decode_blocks(b"\xff\xff", 10)

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from imagebeam.transforms.formats.arrays import found_array, layouts
+from imagebeam.transforms.formats.arrays import found_array
+from imagebeam.transforms.packed import packed_file
 from tests import array_sets
 
 
@@ -19,10 +20,10 @@ def test_to_rows_of_any_layout_yields_height_width_channels(layout: str, order: 
     given = images if "C" in layout else images[..., 0]
     values = given.transpose(["NHWC".replace("C", "C" * ("C" in layout)).index(axis) for axis in layout])
     array = found_array.FoundArray("x", values.shape, "|u1", order)
-    axes = layouts.ImageAxes.parse(str(layouts.ImageAxes(layout)))
+    axes = found_array.ImageAxes.parse(str(found_array.ImageAxes(layout)))
     assert (axes.num_images(values.shape), axes.image_shape(values.shape)) == (5, images.shape[1:])
     pieces = pieces_of(values.tobytes(order=order), piece_bytes)  # type: ignore[arg-type]
-    assert b"".join(layouts.to_rows(pieces, array, axes)) == images.tobytes()
+    assert b"".join(found_array.to_rows(pieces, array, axes)) == images.tobytes()
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -31,17 +32,17 @@ def test_to_rows_of_images_of_one_axis_unfolds_them(layout: str, order: str) -> 
     images = array_sets.pictures(0, 5, 4, 6, 3)
     values = images.transpose(["NHWC".index(axis) for axis in layout]).reshape(5, -1)
     array = found_array.FoundArray("x", values.shape, "|u1", order)
-    axes = layouts.ImageAxes.parse(str(layouts.ImageAxes(layout, (4, 6, 3))))
+    axes = found_array.ImageAxes.parse(str(found_array.ImageAxes(layout, (4, 6, 3))))
     assert (axes.num_images(values.shape), axes.image_shape(values.shape)) == (5, (4, 6, 3))
-    rows = layouts.to_rows([values.tobytes(order=order)], array, axes)  # type: ignore[arg-type]
+    rows = found_array.to_rows([values.tobytes(order=order)], array, axes)  # type: ignore[arg-type]
     assert b"".join(rows) == images.tobytes()
 
 
 def test_to_rows_of_scattered_images_takes_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(found_array, "PIECE_BYTES", 16)
+    monkeypatch.setattr(packed_file, "PIECE_BYTES", 16)
     images = array_sets.pictures(0, 50, 4, 6, 3)
     array = found_array.FoundArray("x", (4, 6, 3, 50), "|u1")
-    rows = list(layouts.to_rows([np.moveaxis(images, 0, -1).tobytes()], array, layouts.ImageAxes("HWCN")))
+    rows = list(found_array.to_rows([np.moveaxis(images, 0, -1).tobytes()], array, found_array.ImageAxes("HWCN")))
     assert (len(rows), b"".join(rows)) == (50, images.tobytes())
 
 
@@ -62,5 +63,5 @@ def test_to_rows_of_scattered_images_takes_several_turns(monkeypatch: pytest.Mon
     ],
 )
 def test_guess_takes_what_leaves_no_doubt(shape: tuple[int, ...], is_matlab: bool, expected: str | None) -> None:
-    axes = layouts.guess(shape, is_matlab)
+    axes = found_array.guess(shape, is_matlab)
     assert (None if axes is None else str(axes)) == expected
