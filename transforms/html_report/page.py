@@ -262,19 +262,6 @@ def _flatten(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def read_share(
-    catalog: catalog_lib.Catalog,
-    statistics: Mapping[str, Any],
-    files: sample_records.ShardFiles,
-    removed: Mapping[str, array.array[int]] | None = None,
-    index: int = 0,
-    count: int = 1,
-) -> list[sample_records.ReadPlace]:
-    """Returns a share of the thumbnails of `report.html`. Arguments as for `make_report` and `sample_records`."""
-    maker = thumbnails.maker_of(catalog, statistics)
-    return sample_records.read_share(catalog, files, maker.make, removed, index, count)
-
-
 def make_report(
     catalog: catalog_lib.Catalog,
     statistics: Mapping[str, Any],
@@ -285,7 +272,6 @@ def make_report(
     changes: Mapping[str, Any] | None = None,
     duplicates: str | None = None,
     notes: tuple[str, ...] = (),
-    shares: Sequence[Sequence[sample_records.ReadPlace]] = (),
 ) -> bytes:
     """Returns `report.html` of a dataset. The same dataset gives the same bytes, with the same version of Pillow.
 
@@ -300,9 +286,9 @@ def make_report(
         changes: `report.json` of a snapshot.
         duplicates: address of its `duplicates.jsonl`; None if there is none.
         notes: further notes.
-        shares: thumbnails that `read_share` has made already; () to make all of them here.
     """
-    samples = sample_records.join_shares(catalog, shares or [read_share(catalog, statistics, files, removed)], removed)
+    make = thumbnails.maker_of(catalog, statistics).make
+    samples = sample_records.read_samples(catalog, files, make, removed)
     examples: Mapping[str, Any] = {}
     if sum(catalog.counts.rejected.values()):
         try:

@@ -12,7 +12,7 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, records, storage
@@ -88,62 +88,29 @@ def read_samples(
         make: from a serialized Example to what is kept of it, so that no image is kept; runs on several threads.
         removed: indexes of removed records by the name of their shard.
     """
-    return join_shares(catalog, [read_share(catalog, files, make, removed)], removed)
 
-
-ReadPlace: TypeAlias = "tuple[list[Any], str]"  # what was made of each record of a place, and why some are missing
-
-
-def read_share(
-    catalog: catalog_lib.Catalog,
-    files: ShardFiles,
-    make: Callable[[bytes], Any],
-    removed: Mapping[str, array.array[int]] | None = None,
-    index: int = 0,
-    count: int = 1,
-) -> list[ReadPlace]:
-    """Returns what `make` returns for the records of each place of a share, so that processes can share the work.
-
-    Args:
-        catalog: as for `read_samples`.
-        files: the same.
-        make: the same.
-        removed: the same.
-        index: of the share, from 0.
-        count: of shares.
-    """
-
-    def read(place: Place) -> ReadPlace:
+    def read(place: Place) -> tuple[list[Any], str]:
         try:
             return [make(data) for data in _read_place(files, place, catalog.compression)], ""
         except (OSError, ValueError, errors.RecordError) as e:
             return [], f"{place.shard.name}: {e}"
 
-    places = list(itertools.chain.from_iterable(_places_of(catalog, removed).values()))
-    return list(concurrency.map_ahead(read, places[index::count], files.num_at_once))
-
-
-def join_shares(
-    catalog: catalog_lib.Catalog,
-    shares: Sequence[Sequence[ReadPlace]],
-    removed: Mapping[str, array.array[int]] | None = None,
-) -> dict[str, SplitSamples]:
-    """Returns the samples of each split from all shares, in their order."""
-    found, number = {}, itertools.count()
-    for name, places in _places_of(catalog, removed).items():
-        results = [shares[each % len(shares)][each // len(shares)] for each in itertools.islice(number, len(places))]
-        whole = tuple(itertools.chain.from_iterable(part for part, _ in results))
-        found[name] = SplitSamples(whole, tuple(problem for _, problem in results if problem))
+    places = _places_of(catalog, removed or {})
+    results = concurrency.map_ahead(read, itertools.chain.from_iterable(places.values()), files.num_at_once)
+    found = {}
+    for name, of_split in places.items():
+        parts, problems = zip(*itertools.islice(results, len(of_split)))
+        found[name] = SplitSamples(tuple(itertools.chain(*parts)), tuple(filter(None, problems)))
     return found
 
 
-def _places_of(catalog: catalog_lib.Catalog, removed: Mapping[str, array.array[int]] | None) -> dict[str, list[Place]]:
+def _places_of(catalog: catalog_lib.Catalog, removed: Mapping[str, array.array[int]]) -> dict[str, list[Place]]:
     names = [name for name, split in catalog.splits.items() if split.num_examples][:_MAX_SPLITS]
     count = max(_MIN_RECORDS, min(_MAX_RECORDS, _MAX_ALL_RECORDS // max(1, len(names))))
     output = catalog.config.get("output")
     is_hashed = not isinstance(output, Mapping) or output.get("shuffle", "hash") == "hash"
     has_index = catalog.compression == "none"
-    return {name: pick_places(catalog.splits[name], count, is_hashed, has_index, removed or {}) for name in names}
+    return {name: pick_places(catalog.splits[name], count, is_hashed, has_index, removed) for name in names}
 
 
 def pick_places(

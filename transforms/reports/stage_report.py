@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 import posixpath
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from imagebeam.transforms.html_report import sample_records
 
 _LOGGER = logging.getLogger("imagebeam.transforms.stage_report")  # users select lines of logs by this name
-_MAX_SHARES = 6  # of the thumbnails of a page, made at the same time: one split has six places
 
 
 class _Task(NamedTuple):
@@ -35,8 +33,6 @@ class _Task(NamedTuple):
     statistics: Mapping[str, Any]
     removed: bytes | None  # the files of a snapshot
     changes: bytes
-    share: tuple[int, int] = (0, 1)  # its index and the number of shares, of the task to make a share of the thumbnails
-    shares: tuple[bytes, ...] = ()  # of thumbnails, made by other tasks, pickled
 
 
 class _Page(NamedTuple):
@@ -92,28 +88,10 @@ def _make_somewhere(task: _Task, writers: str | None) -> _Page:
     if pool is None:
         return _try_to_make(task)
     try:
-        if (count := min(pool.size, _MAX_SHARES)) > 1:
-            tasks = [task._replace(share=(index, count)) for index in range(count)]
-            shares = [future.result() for future in [pool.submit(_try_to_read_share, each) for each in tasks]]
-            for share in shares:
-                if isinstance(share, _Page):
-                    return share
-            task = task._replace(shares=tuple(shares))
         page: _Page = pool.submit(_try_to_make, task).result()
     except writer_processes.WriterError as e:
         return _explain(e)
     return page
-
-
-def _try_to_read_share(task: _Task) -> bytes | _Page:
-    """Returns a share of the thumbnails, pickled for another writer process; a page without content if it fails."""
-    from imagebeam.transforms.html_report import page  # late, as below
-
-    try:
-        share = page.read_share(task.catalog, task.statistics, _files_of(task), _removed_in(task), *task.share)
-        return pickle.dumps(share, protocol=5)
-    except Exception as e:  # as in `stage_report`
-        return _explain(e)
 
 
 def _try_to_make(task: _Task) -> _Page:
@@ -138,7 +116,6 @@ def _make(task: _Task) -> bytes:
         removed=_removed_in(task),
         changes=json.loads(task.changes),
         duplicates=storage.join(task.staging, catalog_lib.DUPLICATES_FILE) if task.catalog.duplicates else None,
-        shares=[pickle.loads(share) for share in task.shares],
     )
 
 

@@ -169,11 +169,6 @@ class WriterProcesses:
         self._closing = threading.Lock()  # no process starts while all are killed
         self._is_closed = False
 
-    @property
-    def size(self) -> int:
-        """Number of processes."""
-        return len(self._processes)
-
     def submit(
         self, function: Callable[[Any], Any], argument: Any, mend: Mend | None = None
     ) -> concurrent.futures.Future[Any]:

@@ -71,17 +71,6 @@ def test_samples_are_whole_records_in_order(tmp_path: pathlib.Path, compression:
     assert positions == sorted(positions) and 20 <= len(set(positions)) == len(positions) <= 25
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 9])
-def test_shares_of_several_processes_make_the_same_samples(tmp_path: pathlib.Path, count: int) -> None:
-    dataset = written.write(tmp_path / "out", written.IMAGE, [values(n) for n in range(40)], num_shards=3)
-    (tmp_path / "out" / dataset.catalog.splits["train"].shards[1].name).unlink()  # which is a problem
-    catalog, files = dataset.catalog, sample_records.ShardFiles(lambda name: [str(tmp_path / "out" / name)])
-    shares = [sample_records.read_share(catalog, files, bytes, None, index, count) for index in range(count)]
-    found = sample_records.join_shares(catalog, shares)
-    assert found == sample_records.read_samples(catalog, files, bytes)
-    assert found["train"].problems and len(found["train"].found) > 10
-
-
 def test_samples_of_a_huge_dataset_are_some_dozens_of_small_reads(tmp_path: pathlib.Path) -> None:
     written.write(tmp_path / "out", written.IMAGE, [values(n) for n in range(8)], num_shards=1)
     content = (tmp_path / "out" / "train-00000-of-00001.tfrecord").read_bytes()
