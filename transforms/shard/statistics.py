@@ -15,7 +15,6 @@ from imagebeam.transforms.images import checked_image, image_formats, pillow_dec
 
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
-_SUMS = checked_image.PixelSums._fields
 _MAX_IMAGES = 1000  # collected before they are counted column by column: a fifth of the time of counting each
 
 _ASPECT_RATIOS = (0.5, 0.67, 0.8, 0.95, 1.05, 1.25, 1.5, 2.0)  # width / height; each is the lower bound of a bin
@@ -65,93 +64,6 @@ def misname(uri: str, format: str) -> str:
     return "" if named == format else f"{format} named {extension}"
 
 
-class StatisticsBuilder:
-    """Counts the images of one shard."""
-
-    def __init__(self) -> None:
-        self._images: list[elements.Measures] = []  # not counted yet
-        self._classes: list[Iterable[str]] = []  # of these images
-        # Labels of images that are measured alike; not counted yet.
-        self._kinds: collections.Counter[tuple[str, str, int]] = collections.Counter()
-        self._labels: collections.Counter[str] = collections.Counter()
-        self._ranges: dict[str, dict[str, int]] = {name: {} for name in _RANGES}
-        self._bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
-        self._changes: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _CHANGES}
-        self._dropped: collections.Counter[str] = collections.Counter()
-        self._objects: collections.Counter[str] | None = None
-        self.dark = DarkImages()
-        self._pixels: dict[str, Any] = {}
-
-    def add(self, classes: Iterable[str], image: elements.Measures) -> None:
-        """Counts one image with its classes."""
-        self._images.append(image)
-        self._classes.append(classes)
-        if len(self._images) == _MAX_IMAGES:
-            self._count()
-
-    def add_dropped(self, objects: Mapping[str, int]) -> None:
-        """Counts objects of an image that are left out of its record, by kind."""
-        if objects:
-            self._dropped.update(objects)
-
-    def build(self) -> dict[str, Any]:
-        """Returns the counts in the form of JSON.
-
-        `{"formats", "colorspaces", "orientations", "labels", "shorter_side", "aspect_ratio": {name: images}, "height",
-        "width", "bytes": {min, max, sum}, "pixels": {"images", "num_pixels", "totals", "squares"}}`. Orientations are
-        EXIF's, 2 to 8, which ask for a turn; upright images are left out. Where there are any: "reencoded", images that
-        were encoded again although bytes are kept, by cause; "turned", images that were turned upright, by their
-        orientation; "misnamed", images whose name states another format, such as "png named jpg"; "dropped_objects",
-        objects that are left out of the records, by kind; "dark" and "dark_files": see
-        dark_images.DarkImages.counts; "objects", by the id and name of their class.
-        """
-        self._count()
-        formats: collections.Counter[str] = collections.Counter()
-        colorspaces: collections.Counter[str] = collections.Counter()
-        orientations: collections.Counter[str] = collections.Counter()
-        for (image_format, colorspace, orientation), count in self._kinds.items():
-            formats[image_format] += count
-            colorspaces[colorspace] += count
-            if orientation != checked_image.UPRIGHT:
-                orientations[str(orientation)] += count
-        counters = {"formats": formats, "colorspaces": colorspaces, "orientations": orientations}
-        counters |= {"labels": self._labels} | self._bins
-        counters |= {name: counter for name, counter in self._changes.items() if counter}
-        counters |= {_DROPPED: self._dropped} if self._dropped else {}
-        counters |= self.dark.counts()
-        counters |= {class_names.COUNTS: self._objects} if self._objects is not None else {}
-        counted = {name: _ordered(name, counter) for name, counter in counters.items()}
-        return counted | self._ranges | {_PIXELS: self._pixels}
-
-    def _count(self) -> None:
-        if not self._images:
-            return
-        columns = dict(zip(elements.Measures._fields, zip(*self._images)))
-        self._kinds.update(zip(columns["format"], columns["colorspace"], columns["orientation"]))
-        self._labels.update(itertools.chain.from_iterable(self._classes))
-        for name, changes in self._changes.items():
-            changes.update(filter(None, columns[name]))
-        for (height, width), count in collections.Counter(zip(columns["height"], columns["width"])).items():
-            self._count_size(height, width, count)
-        for name, column in zip(_RANGES, (columns["height"], columns["width"], columns["num_bytes"])):
-            self._add_range(name, min(column), max(column), sum(column))
-        for objects in columns["objects"]:
-            if objects is not None:
-                self._objects = collections.Counter() if self._objects is None else self._objects
-                self._objects.update(objects)
-        sums = [{"images": 1} | dict(zip(_SUMS, each)) for each in columns["sums"] if each is not None]
-        self._pixels = _merge_pixels([self._pixels, *sums])
-        self._images.clear()
-        self._classes.clear()
-
-    def _add_range(self, name: str, least: int, most: int, total: int) -> None:
-        self._ranges[name] = _merge_ranges([self._ranges[name], {"min": least, "max": most, "sum": total}])
-
-    def _count_size(self, height: int, width: int, count: int) -> None:
-        self._bins["shorter_side"][_SIDE_BINS[min(height, width).bit_length() - 1]] += count
-        self._bins["aspect_ratio"][_ASPECT_BINS[bisect.bisect(_ASPECT_RATIOS, width / height)]] += count
-
-
 class StatisticsMerger:
     """Adds up the statistics of shards one by one, in any order."""
 
@@ -164,9 +76,9 @@ class StatisticsMerger:
         """Adds the statistics of a shard."""
         for name, value in part.items():
             if name in _RANGES:
-                self._ranges[name] = _merge_ranges([self._ranges[name], value])
+                self._ranges[name] = _add_ranges(self._ranges[name], value)
             elif name == _PIXELS:
-                self._pixels = _merge_pixels([self._pixels, value])
+                self._pixels = _add_pixels(self._pixels, value)
             else:
                 self._counters.setdefault(name, collections.Counter()).update(value)
 
@@ -178,6 +90,77 @@ class StatisticsMerger:
         """Returns the merged statistics in the form of those of one shard."""
         counted = {name: _ordered(name, counter) for name, counter in self._counters.items()}
         return counted | self._ranges | {_PIXELS: self._pixels}
+
+
+class StatisticsBuilder:
+    """Counts the images of one shard."""
+
+    def __init__(self) -> None:
+        self._images: list[elements.Measures] = []  # not counted yet
+        self._classes: list[Iterable[str]] = []  # of these images
+        self._counted = StatisticsMerger()
+        self._counted.add({name: {} for name in ("formats", "colorspaces", "orientations", "labels", *_BINS)})
+        self.dark = DarkImages()
+
+    def add(self, classes: Iterable[str], image: elements.Measures) -> None:
+        """Counts one image with its classes."""
+        self._images.append(image)
+        self._classes.append(classes)
+        if len(self._images) == _MAX_IMAGES:
+            self._count()
+
+    def add_dropped(self, objects: Mapping[str, int]) -> None:
+        """Counts objects of an image that are left out of its record, by kind."""
+        if objects:
+            self._counted.add({_DROPPED: objects})
+
+    def build(self) -> dict[str, Any]:
+        """Returns the counts in the form of JSON.
+
+        `{"formats", "colorspaces", "orientations", "labels", "shorter_side", "aspect_ratio": {name: images}, "height",
+        "width", "bytes": {min, max, sum}, "pixels": {"images", "num_pixels", "totals", "squares"}}`. Orientations are
+        EXIF's, 2 to 8, which ask for a turn; upright images are left out. Where there are any: "reencoded", images that
+        were encoded again although bytes are kept, by cause; "turned", images that were turned upright, by their
+        orientation; "misnamed", images whose name states another format, such as "png named jpg"; "dropped_objects",
+        objects that are left out of the records, by kind; "dark" and "dark_files": see `DarkImages.counts`; "objects",
+        by the id and name of their class.
+        """
+        self._count()
+        return merge_statistics([self._counted.result(), self.dark.counts()])
+
+    def _count(self) -> None:
+        if not self._images:
+            return
+        columns = dict(zip(elements.Measures._fields, zip(*self._images)))
+        bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
+        for (height, width), count in collections.Counter(zip(columns["height"], columns["width"])).items():
+            bins["shorter_side"][_SIDE_BINS[min(height, width).bit_length() - 1]] += count
+            bins["aspect_ratio"][_ASPECT_BINS[bisect.bisect(_ASPECT_RATIOS, width / height)]] += count
+        turns = (str(each) for each in columns["orientation"] if each != checked_image.UPRIGHT)
+        self._counted.add(
+            {
+                "formats": collections.Counter(columns["format"]),
+                "colorspaces": collections.Counter(columns["colorspace"]),
+                "orientations": collections.Counter(turns),
+                "labels": collections.Counter(itertools.chain.from_iterable(self._classes)),
+                **bins,
+            }
+        )
+        for name in _CHANGES:
+            if changes := collections.Counter(filter(None, columns[name])):
+                self._counted.add({name: changes})
+        for name, column in zip(_RANGES, (columns["height"], columns["width"], columns["num_bytes"])):
+            self._counted.add({name: {"min": min(column), "max": max(column), "sum": sum(column)}})
+        for objects in columns["objects"]:
+            if objects is not None:
+                self._counted.add({class_names.COUNTS: objects})
+        for sums in columns["sums"]:
+            if sums is not None:
+                number, totals, squares = sums
+                part = {"images": 1, "num_pixels": number, "totals": [*totals], "squares": [*squares]}
+                self._counted.add({_PIXELS: part})
+        self._images.clear()
+        self._classes.clear()
 
 
 def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -204,7 +187,7 @@ def subtract_statistics(merged: Mapping[str, Any], removed: Mapping[str, Any]) -
         if name in _RANGES:
             found[name] = value | ({"sum": value["sum"] - gone["sum"]} if gone else {})
         elif name == _PIXELS:
-            found[name] = _subtract_pixels(value, gone) if gone else value
+            found[name] = _add_pixels(value, gone, sign=-1)
         else:
             left = {each: count - gone.get(each, 0) for each, count in value.items()}
             remaining = {each: count for each, count in left.items() if count}
@@ -259,38 +242,20 @@ def _mean_and_std(sums: Mapping[str, Any]) -> dict[str, list[float]]:
     return {"mean": [total / number for total in sums["totals"]], "std": [math.sqrt(each) for each in variances]}
 
 
-def _merge_ranges(ranges: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    known = [each for each in ranges if each]  # empty without an image
-    if not known:
-        return {}
-    return {
-        "min": min(each["min"] for each in known),
-        "max": max(each["max"] for each in known),
-        "sum": sum(each["sum"] for each in known),
-    }
+def _add_ranges(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    if not one or not other:  # empty without an image
+        return one or other
+    total = one["sum"] + other["sum"]
+    return {"min": min(one["min"], other["min"]), "max": max(one["max"], other["max"]), "sum": total}
 
 
-def _merge_pixels(sums: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    known = [each for each in sums if each]
-    if not known:
-        return {}
-    return {
-        "images": sum(each["images"] for each in known),
-        "num_pixels": sum(each["num_pixels"] for each in known),
-        "totals": [sum(channel) for channel in zip(*(each["totals"] for each in known))],
-        "squares": [sum(channel) for channel in zip(*(each["squares"] for each in known))],
-    }
-
-
-def _subtract_pixels(sums: Mapping[str, Any], removed: Mapping[str, Any]) -> dict[str, Any]:
-    if sums["images"] == removed["images"]:
-        return {}
-    return {
-        "images": sums["images"] - removed["images"],
-        "num_pixels": sums["num_pixels"] - removed["num_pixels"],
-        "totals": [of_all - gone for of_all, gone in zip(sums["totals"], removed["totals"])],
-        "squares": [of_all - gone for of_all, gone in zip(sums["squares"], removed["squares"])],
-    }
+def _add_pixels(one: dict[str, Any], other: dict[str, Any], sign: int = 1) -> dict[str, Any]:
+    """Adds sums of pixels, or subtracts them; lists are by channel."""
+    if not one or not other:
+        return one or other
+    numbers = {name: one[name] + sign * other[name] for name in ("images", "num_pixels")}
+    channels = {name: [x + sign * y for x, y in zip(one[name], other[name])] for name in ("totals", "squares")}
+    return (numbers | channels) if numbers["images"] else {}
 
 
 def _ordered(name: str, counter: Mapping[str, int]) -> dict[str, int]:
