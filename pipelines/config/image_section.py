@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from imagebeam.pipelines.config.field_types import STRICT, Bytes, Count, NotBool
-from imagebeam.transforms.images import checked_image, encoders, pixels, prepare, resample
+from imagebeam.transforms.images import checked_image, pixels, prepare, resample
 
 MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
 
@@ -199,7 +199,7 @@ class ImageConfig(pydantic.BaseModel):
                 filter=self.filter,
                 resampler=self.resampler,
             ),
-            encoding=encoders.Encoding(self.quality, self.chroma, self.progressive, self.png_level, self.webp),
+            encoding=pixels.Encoding(self.quality, self.chroma, self.progressive, self.png_level, self.webp),
             limits=checked_image.Limits(**self.limits.model_dump()),
             sum_pixels=sum_pixels,
         )

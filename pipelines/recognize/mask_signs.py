@@ -12,7 +12,7 @@ from typing import Any
 from imagebeam.pipelines.recognize import example_folders, mask_pairs, seen_masks
 from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, MASKS, extensions_of
 from imagebeam.transforms.formats.masks import Masks
-from imagebeam.transforms.images import black_and_white
+from imagebeam.transforms.images import mask_pixels
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     Change,
@@ -69,12 +69,12 @@ def find_masks(survey: FolderProbe, at: str) -> Iterator[Finding]:
             "{road: [128, 64, 128]}, or the file that lists them"
         )
         yield dataclasses.replace(finding, notes=(*finding.notes, note))
-    elif heads and black_and_white.are_black_and_white([*map(black_and_white.count_numbers, heads.values())]):
+    elif heads and mask_pixels.are_black_and_white([*map(mask_pixels.count_numbers, heads.values())]):
         note = (
             f"{seen_masks.describe(heads)} have only the numbers 0 and 255, which become the classes 0 and 1 by "
             "source.masks.colors; without it they are the classes 0 and 255"
         )
-        settings = {**finding.settings, "source.masks.colors": black_and_white.COLORS}
+        settings = {**finding.settings, "source.masks.colors": mask_pixels.BLACK_AND_WHITE}
         yield dataclasses.replace(finding, notes=(*finding.notes, note), settings=settings)
     else:
         yield finding
@@ -230,4 +230,4 @@ def _holds_classes(head: bytes) -> bool:
     depth, color_type = head[24:25], head[25:26]
     if head.startswith(b"\x89PNG\r\n\x1a\n") and (color_type == b"\3" or (color_type == b"\0" and depth < b"\x08")):
         return True
-    return 0 < len(black_and_white.count_numbers(head)) <= black_and_white.MAX_CLASSES
+    return 0 < len(mask_pixels.count_numbers(head)) <= mask_pixels.MAX_CLASSES

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from imagebeam import plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.formats.masks import Masks
-from imagebeam.transforms.images import black_and_white
+from imagebeam.transforms.images import mask_pixels
 from imagebeam.transforms.sources import files
 from imagebeam.transforms.sources.folder_probe import Bounds, FolderProbe, spread
 
@@ -30,17 +30,17 @@ def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
     root = files.split_glob(storage.normalize(config.source.uri))[0]
     survey = FolderProbe(root, _BOUNDS, exclude=storage.normalize(config.output.uri or ""))
     heads = read_some(survey, _first_masks(survey, masks.rule))
-    numbers = [black_and_white.count_numbers(head) for head in heads.values()]
-    if black_and_white.are_smoothed(numbers):
+    numbers = [mask_pixels.count_numbers(head) for head in heads.values()]
+    if mask_pixels.are_smoothed(numbers):
         return (
             f"most pixels of {describe(heads)} are nearly black or white, the others have many numbers, and each "
             "number is a class that is stored: if JPEG or a resize has smoothed them, store exact numbers first",
         )
-    if not heads or not black_and_white.are_black_and_white(numbers):
+    if not heads or not mask_pixels.are_black_and_white(numbers):
         return ()
     return (
         f"{describe(heads)} have only the numbers 0 and 255, and these are the classes that are stored; for "
-        f'the classes 0 and 1 add --set "source.masks.colors={black_and_white.COLORS_TEXT}"',
+        f'the classes 0 and 1 add --set "source.masks.colors={mask_pixels.BLACK_AND_WHITE_TEXT}"',
     )
 
 

@@ -15,7 +15,6 @@ from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import (
     checked_image,
     class_masks,
-    encoders,
     frame_reader,
     image_formats,
     orientations,
@@ -73,7 +72,7 @@ class ImagePolicy:
     profile: str = KEEP  # or "srgb": converts colors with an ICC profile
     metadata: str = KEEP  # or "strip": of images whose bytes are kept; what is encoded here has none
     scaling: resample.Scaling = resample.UNSCALED
-    encoding: encoders.Encoding = encoders.USUAL
+    encoding: pixels.Encoding = pixels.USUAL
     limits: checked_image.Limits = checked_image.NO_LIMITS
     sum_pixels: bool = False  # compute the sums for mean and deviation
     objects: image_objects.AnnotationReader | None = None  # of the file with each image's objects, if there is one
@@ -111,9 +110,9 @@ class ImagePolicy:
             stated = checked.orientation
         elif format in pillow_decoder.decoded_formats() and not (self.encode == KEEP and self.other_formats == REJECT):
             opened = pillow_decoder.open_lazily(data, str(format))
-            if format == "jp2" and pillow_decoder.is_wide_jp2(data):
+            if format == "jp2" and image_formats.is_wide_jp2(data):
                 raise checked_image.unsupported("colors of more than 8 bits in jpeg 2000, which Pillow decodes wrong")
-            if format == "tiff" and pillow_decoder.is_raw_photo(opened):
+            if format == "tiff" and image_formats.is_raw_photo(opened):
                 raise checked_image.unsupported(
                     "a camera's raw photo (DNG, NEF or the like), which begins with a preview"
                 )
@@ -158,7 +157,7 @@ class ImagePolicy:
         structure.check_size(data)
         self.limits.check_bytes(len(data))
         reader = frame_reader.FrameReader(data, format)
-        if reader.count < 2 or (format == frame_reader.TIFF and pillow_decoder.is_raw_photo(reader.opened)):
+        if reader.count < 2 or (format == frame_reader.TIFF and image_formats.is_raw_photo(reader.opened)):
             return None
         self.limits.check_frames(reader.count)
         if format in frame_reader.ANIMATED:  # all frames have one size
@@ -240,7 +239,7 @@ class ImagePolicy:
     def _scales_alone(self) -> bool:
         """Whether nothing but their size is changed of bare pixels, and no picture of Pillow is needed for that."""
         is_cut = self.scaling.size is not None and self.scaling.fit != "stretch"
-        return self.encode in encoders.BARE and self.color == KEEP and not (self.sum_pixels or is_cut)
+        return self.encode in pixels.BARE and self.color == KEEP and not (self.sum_pixels or is_cut)
 
     def _scale_bytes(self, image: Image) -> Image | None:
         """Returns bare pixels at the size that is asked for; None if a picture of Pillow is needed."""
@@ -346,7 +345,7 @@ class ImagePolicy:
         if not is_frame:
             self._check_frames(opened)
         height, width = pixels.stored_size(opened, stated)
-        chroma = encoders.chroma_of(opened)
+        chroma = pixels.chroma_of(opened)
         turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
         upright = orientations.turn_size(height, width, turn)[::-1]
         if format == image_formats.JPEG:
@@ -367,10 +366,10 @@ class ImagePolicy:
         picture = _turn_decoded(picture, stated if has_turned else checked_image.UPRIGHT, turn)
         target = self.encode
         if target == KEEP:
-            is_lossy = pillow_decoder.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
+            is_lossy = image_formats.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
             target = image_formats.JPEG if is_lossy else image_formats.PNG
         else:
-            is_lossy = target == image_formats.WEBP and pillow_decoder.is_lossy(opened, data, format)
+            is_lossy = target == image_formats.WEBP and image_formats.is_lossy(opened, data, format)
         image = self._encode_picture(picture, target, chroma, upright, is_lossy)
         if turn == checked_image.UPRIGHT:
             image = image._replace(orientation=stated)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
+import struct
 from typing import Any
 
 from imagebeam import errors, features
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, structure, webp_structure
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, structure
 
 try:
     from imagebeam import _native
@@ -70,7 +71,7 @@ class ImageDecoder:
             ConfigError: if TensorFlow is not installed, and Pillow may not take its place.
         """
         is_webp = image_formats.sniff_format(encoded) == image_formats.WEBP
-        image = webp_structure.check_webp(encoded) if is_webp else structure.check_image(encoded)
+        image = check_webp(encoded) if is_webp else structure.check_image(encoded)
         if size is not None and size != (image.height, image.width):
             raise _undecodable(
                 f"the image has {image.height} x {image.width} pixels, its record says {size[0]} x {size[1]}"
@@ -113,12 +114,6 @@ def _undecodable(detail: str) -> checked_image.BadImageError:
     return checked_image.BadImageError(elements.Reason.UNDECODABLE, detail)
 
 
-try:
-    from imagebeam import _native
-except ImportError:  # installed without a compiler, or without libjpeg-turbo
-    _native = None  # type: ignore[assignment]
-
-
 def find_entry_points(image: checked_image.Image) -> bytes:
     """Returns the entry points of a checked image; empty if it has none.
 
@@ -153,3 +148,57 @@ def require_entry_points() -> None:
             "install a C compiler and libjpeg-turbo (apt-get install gcc python3-dev libjpeg-dev) and then imagebeam "
             "again, or leave that feature out"
         )
+
+
+# --- WebP ------------------------------------------------------------------------------------------------------------
+
+_EXTENDED = b"VP8X"  # kind of a chunk
+_ANIMATION, _ALPHA = 0x02, 0x10  # flags of an extended file
+_START_CODE = b"\x9d\x01\x2a"
+_SIDE_BITS = 14
+_SIDE_MASK = (1 << _SIDE_BITS) - 1
+_IS_TRANSPARENT = 1 << 2 * _SIDE_BITS  # of a lossless picture
+
+
+def check_webp(data: bytes) -> checked_image.Image:
+    """Checks that a still WebP is complete without decoding it: its chunks up to the end of the file.
+
+    Source: RFC 9649, sections 2 and 3.4; RFC 6386, section 9.1, for the header of a lossy picture.
+
+    Raises:
+        BadImageError: if the WebP is truncated, broken or animated.
+    """
+    end = 8 + int.from_bytes(data[4:8], "little")
+    if end > len(data):
+        raise checked_image.truncated(f"the RIFF header says {end:,} bytes", len(data))
+    found: checked_image.Image | None = None
+    has_alpha, position = False, image_formats.RIFF_HEADER_BYTES
+    while position + 8 <= end:
+        kind, length = image_formats.unpack_chunk(data, position)
+        start = position + 8
+        if start + length > end:
+            raise checked_image.truncated(f"the chunk {kind!r} at byte {position} ends at byte {start + length}", end)
+        if kind == _EXTENDED:
+            if data[start] & _ANIMATION:
+                raise checked_image.unsupported("an animated WebP, on which TensorFlow 2.21 fails")
+            has_alpha = bool(data[start] & _ALPHA)
+        elif kind in (image_formats.WEBP_LOSSY, image_formats.WEBP_LOSSLESS) and found is None:
+            height, width, is_transparent = _read_picture(kind, data[start : start + 10], position)
+            has_alpha |= is_transparent
+            channels, colorspace = (4, "RGBA") if has_alpha else (3, "RGB")
+            found = checked_image.Image(data, image_formats.WEBP, height, width, channels, colorspace)
+        position = start + length + length % 2
+    if found is None:
+        raise checked_image.corrupt("no picture: there is no VP8 or VP8L chunk")
+    return found
+
+
+def _read_picture(kind: bytes, head: bytes, position: int) -> tuple[int, int, bool]:
+    """Returns height and width in pixels, and whether a lossless picture has alpha."""
+    if kind == image_formats.WEBP_LOSSLESS and head[:1] == b"\x2f" and len(head) >= 5:
+        bits = int.from_bytes(head[1:5], "little")
+        return (bits >> _SIDE_BITS & _SIDE_MASK) + 1, (bits & _SIDE_MASK) + 1, bool(bits & _IS_TRANSPARENT)
+    if kind == image_formats.WEBP_LOSSY and head[3:6] == _START_CODE and len(head) == 10:
+        width, height = struct.unpack_from("<HH", head, 6)
+        return height & _SIDE_MASK, width & _SIDE_MASK, False
+    raise checked_image.corrupt(f"the chunk {kind!r} at byte {position} begins with {head!r}, which is no picture")

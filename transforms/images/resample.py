@@ -19,7 +19,7 @@ from imagebeam.transforms.images.pillow_decoder import pillow
 if TYPE_CHECKING:
     import PIL.Image
 
-    from imagebeam.transforms.images import encoders
+    from imagebeam.transforms.images import pixels
 
 try:
     from imagebeam import _writer
@@ -82,7 +82,7 @@ def resize_jpeg(
     part: tuple[int, int, int, int],
     reduction: int,
     filter: str,
-    encoding: encoders.Encoding,
+    encoding: pixels.Encoding,
     is_gray: bool = False,
 ) -> checked_image.Image | None:
     """Returns a part of a JPEG resized in C.

@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 import yaml
 
-from imagebeam.transforms.images import black_and_white
+from imagebeam.transforms.images import mask_pixels
 
 
 def encode(numbers: list[int], format: str = "PNG", mode: str = "L", **options: object) -> bytes:
@@ -20,13 +20,13 @@ def encode(numbers: list[int], format: str = "PNG", mode: str = "L", **options: 
 
 
 def count(*masks: bytes) -> list[dict[int, int]]:
-    return [black_and_white.count_numbers(mask) for mask in masks]
+    return [mask_pixels.count_numbers(mask) for mask in masks]
 
 
 def test_mask_of_0_and_255_is_black_and_white() -> None:
     for format in ["PNG", "BMP", "TIFF"]:
-        assert black_and_white.are_black_and_white(count(encode([0, 255, 255], format)))
-        assert black_and_white.are_black_and_white(count(encode([0, 0], format), encode([255, 0], format)))
+        assert mask_pixels.are_black_and_white(count(encode([0, 255, 255], format)))
+        assert mask_pixels.are_black_and_white(count(encode([0, 0], format), encode([255, 0], format)))
 
 
 def test_other_mask_is_not() -> None:
@@ -44,12 +44,12 @@ def test_other_mask_is_not() -> None:
         b"",  # empty
         b"BM",  # signature-alone
     ]:
-        assert not black_and_white.are_black_and_white(count(mask))
-        assert not black_and_white.are_black_and_white(count(mask, mask))
+        assert not mask_pixels.are_black_and_white(count(mask))
+        assert not mask_pixels.are_black_and_white(count(mask, mask))
 
 
 def test_colors_in_yaml_are_the_colors() -> None:
-    assert yaml.safe_load(black_and_white.COLORS_TEXT) == black_and_white.COLORS
+    assert yaml.safe_load(mask_pixels.BLACK_AND_WHITE_TEXT) == mask_pixels.BLACK_AND_WHITE
 
 
 def test_mask_with_grays_between_black_and_white_was_smoothed() -> None:
@@ -62,6 +62,6 @@ def test_mask_with_grays_between_black_and_white_was_smoothed() -> None:
         ([*range(0, 182, 6)] * 30 + [255] * 90, False),  # many-classes-and-edges-ignored
         ([0, 255], False),  # exact
     ]:
-        assert black_and_white.are_smoothed(count(encode(numbers))) == is_smoothed
+        assert mask_pixels.are_smoothed(count(encode(numbers))) == is_smoothed
         halves = [encode(numbers[n::2]) for n in range(2)]
-        assert black_and_white.are_smoothed(count(*halves)) == is_smoothed
+        assert mask_pixels.are_smoothed(count(*halves)) == is_smoothed

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, frame_reader, pillow_decoder, png_structure
 from imagebeam.transforms.images.checked_image import Limits
-from imagebeam.transforms.images.encoders import Encoding
+from imagebeam.transforms.images.pixels import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
 from tests import animations, encoded_images, pictures
 

@@ -14,7 +14,7 @@ from PIL import ImageCms
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, pixels, resample, structure
-from imagebeam.transforms.images.encoders import Encoding
+from imagebeam.transforms.images.pixels import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
 from imagebeam.transforms.images.resample import Scaling
 from tests import encoded_images, image_sets, pictures

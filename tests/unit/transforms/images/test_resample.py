@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import _writer, errors
-from imagebeam.transforms.images import checked_image, encoders, resample
+from imagebeam.transforms.images import checked_image, pixels, resample
 from imagebeam.transforms.images.prepare import ImagePolicy
 from imagebeam.transforms.images.resample import FILTERS, Scaling
 from tests import pictures
@@ -136,7 +136,7 @@ def policies(encode: str = "jpeg", scaling: dict[str, Any] | None = None, **opti
     )
 
 
-def pixels(data: bytes) -> np.ndarray:
+def decoded(data: bytes) -> np.ndarray:
     return np.asarray(PIL.Image.open(io.BytesIO(data)))
 
 
@@ -148,9 +148,9 @@ def check_alike(data: bytes, two: tuple[ImagePolicy, ...], min_psnr: float = MIN
     """Checks that both policies store the same picture; returns the bytes of the one in C."""
     by_pillow, in_c = (policy.prepare(data) for policy in two)
     assert in_c._replace(data=b"") == by_pillow._replace(data=b"")
-    assert pixels(in_c.data).shape == pixels(by_pillow.data).shape
+    assert decoded(in_c.data).shape == decoded(by_pillow.data).shape
     assert in_c.data != by_pillow.data  # not by Pillow
-    assert pictures.psnr(pixels(in_c.data), pixels(by_pillow.data)) > min_psnr
+    assert pictures.psnr(decoded(in_c.data), decoded(by_pillow.data)) > min_psnr
     return in_c.data
 
 
@@ -187,16 +187,16 @@ def test_sizes_and_colors_are_those_of_pillow() -> None:
         two = policies(scaling=scaling, **options)
         by_pillow, in_c = (policy.prepare(data) for policy in two)
         assert in_c._replace(data=b"") == by_pillow._replace(data=b"")
-        assert np.abs(pixels(in_c.data).astype(float) - pixels(by_pillow.data)).mean() < 3
+        assert np.abs(decoded(in_c.data).astype(float) - decoded(by_pillow.data)).mean() < 3
 
 
 def test_chroma_subsampling_is_the_wanted_one() -> None:
     for source in ["4:4:4", "4:2:0"]:
         for wanted in ["source", "4:4:4", "4:2:2", "4:2:0"]:
-            encoding = encoders.Encoding(quality=80, chroma=wanted, progressive=wanted == "4:2:2")
+            encoding = pixels.Encoding(quality=80, chroma=wanted, progressive=wanted == "4:2:2")
             found = check_alike(jpeg(subsampling=source), policies(encoding=encoding), 30)
             opened = PIL.Image.open(io.BytesIO(found))
-            assert encoders.chroma_of(opened) == (source if wanted == "source" else wanted)
+            assert pixels.chroma_of(opened) == (source if wanted == "source" else wanted)
             assert bool(opened.info.get("progressive")) is encoding.progressive
 
 
@@ -220,10 +220,10 @@ def test_damaged_files_end_as_by_pillow() -> None:
 
 def test_noise_that_needs_more_output_is_encoded() -> None:
     data = pictures.encode(NOISE.convert("RGB"), subsampling="4:4:4", quality=100)
-    policy = policies(scaling={"size": (199, 301)}, encoding=encoders.Encoding(quality=100))[1]
+    policy = policies(scaling={"size": (199, 301)}, encoding=pixels.Encoding(quality=100))[1]
     found = policy.prepare(data)
     assert len(found.data) > 1 << 17  # of which 64 KiB are there at first
-    assert pixels(found.data).shape == (199, 301, 3)
+    assert decoded(found.data).shape == (199, 301, 3)
     assert len({policy.prepare(data).data for _ in range(5)}) == 1
 
 
@@ -236,7 +236,7 @@ def test_result_longer_than_a_jpeg_is_a_reject() -> None:
 def test_great_reduction_has_the_mean_of_the_picture() -> None:
     data = jpeg(3000, 9)
     found = policies(scaling={"size": (9, 1), "filter": "area"})[1].prepare(data)
-    assert np.abs(pixels(found.data).mean((0, 1)) - pixels(data).mean((0, 1))).max() < 4
+    assert np.abs(decoded(found.data).mean((0, 1)) - decoded(data).mean((0, 1))).max() < 4
 
 
 def test_limit_on_pixels_holds() -> None:

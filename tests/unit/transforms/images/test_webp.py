@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, reader_decoder, webp_structure
-from imagebeam.transforms.images.encoders import Encoding
+from imagebeam.transforms.images import checked_image, reader_decoder
+from imagebeam.transforms.images.pixels import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
 from imagebeam.transforms.shard import image_hashes
 from tests import encoded_images, pictures
@@ -61,7 +61,7 @@ def test_webp_has_three_channels_that_tensorflow_and_pillow_read_alike() -> None
                 pictures.psnr(read, rgb(data)) > 25
             )  # this picture has hard colors, and a lossy WebP half of their resolution
             assert image.sums is not None and image.sums.totals == tuple(read.reshape(-1, 3).astype(int).sum(0))
-            assert webp_structure.check_webp(image.data)[1:6] == image[1:6]
+            assert reader_decoder.check_webp(image.data)[1:6] == image[1:6]
             assert image_hashes.hash_image(image)
 
 
@@ -72,8 +72,8 @@ def test_image_of_a_longer_side_than_webp_has_is_rejected() -> None:
 
 
 def test_header_of_a_webp_with_alpha_is_read() -> None:
-    assert webp_structure.check_webp(SOURCES["lossy webp with alpha"])[1:6] == ("webp", 33, 48, 4, "RGBA")
-    assert webp_structure.check_webp(save(with_alpha(), "WEBP", lossless=True)).colorspace == "RGBA"
+    assert reader_decoder.check_webp(SOURCES["lossy webp with alpha"])[1:6] == ("webp", 33, 48, 4, "RGBA")
+    assert reader_decoder.check_webp(save(with_alpha(), "WEBP", lossless=True)).colorspace == "RGBA"
 
 
 LOSSY, LOSSLESS = save(PHOTO, "WEBP"), SOURCES["lossless webp"]
