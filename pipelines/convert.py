@@ -364,7 +364,7 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
     """
     call_arguments.require_utf8_file_names()
     from imagebeam.pipelines import open_source
-    from imagebeam.transforms.formats import listing
+    from imagebeam.transforms.formats import folder
 
     # make_source needs the address of an output, and writes nothing there
     source = open_source.make_source(config if config.output.uri else _with_output(config, "/nowhere"))
@@ -372,7 +372,7 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
         raise errors.ConfigError(f"--save-listing is for folders: source.by {config.source.by} is a listing already")
     target = storage.normalize(uri)
     try:
-        listing.save(source, config.source.masks.rule, target)
+        folder.save_listing(source, config.source.masks.rule, target)
     except OSError as e:
         raise errors.ConfigError(f"--save-listing {uri!r} cannot be written ({e.strerror or e})") from e
     listed = config.source.model_copy(update={"uri": target, "by": "listing", "include": ("**/*",)})

@@ -22,13 +22,7 @@ from imagebeam.transforms.classes import label_files, label_names
 from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
 from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import (
-    image_source,
-    label_rule,
-    listing_rules,
-    reference_rules,
-    split_rule,
-)
+from imagebeam.transforms.sources import image_source, listing_rules, reference_rules
 
 if TYPE_CHECKING:
     from imagebeam.transforms import write_shards, write_shards_with_beam
@@ -99,7 +93,7 @@ class Job:
 
     source: image_source.ImageSource
     rules: reference_rules.ReferenceRules  # for each image that the source lists
-    split: split_rule.SplitRule
+    split: reference_rules.SplitRule
     order: sort_intervals.Order
     is_complete: bool  # whether all that is listed is written: no step leaves out images before they are read
     settings: dataset_settings.DatasetSettings  # with all names of the label files
@@ -192,9 +186,9 @@ def _label_rule(
     config: config_lib.Config,
     source: image_source.ImageSource,
     names: label_names.LabelNames | label_names.StagedNames,
-) -> label_rule.LabelRule:
+) -> reference_rules.LabelRule:
     group, pattern = config.split.group, config.label.pattern or ""
-    return label_rule.LabelRule(
+    return reference_rules.LabelRule(
         by=config.label.by,
         level=1 if config.split.by == "directory" else 0,
         pattern=config.label.pattern,
@@ -226,8 +220,8 @@ def _advise_on_folders(config: config_lib.Config, source: image_source.ImageSour
     )
 
 
-def _split_rule(config: config_lib.Config) -> split_rule.SplitRule:
-    return split_rule.SplitRule(
+def _split_rule(config: config_lib.Config) -> reference_rules.SplitRule:
+    return reference_rules.SplitRule(
         by=config.split.by,
         name=config.split.name,
         fractions=tuple((config.split.fractions or {}).items()),

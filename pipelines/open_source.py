@@ -9,15 +9,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms import kept_features
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import class_masks, structure
-from imagebeam.transforms.sources import (
-    files,
-    image_source,
-    listing_rules,
-    path_pattern,
-    source_places,
-    split_lists,
-    table_rows,
-)
+from imagebeam.transforms.sources import files, image_source, input_places, listing_rules, table_rows
 
 
 def make_source(config: config_lib.Config) -> image_source.ImageSource:
@@ -88,12 +80,12 @@ def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
     """
     pattern = lists = None
     if config.source.pattern is not None:
-        pattern = path_pattern.PathPattern(config.source.pattern, row_fields(config))
+        pattern = listing_rules.PathPattern(config.source.pattern, row_fields(config))
     if config.split.lists:
         root = _root_of(config)
         given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
-        places = tuple((split, source_places.resolve(each, root)) for split, several in given for each in several)
-        lists = split_lists.SplitLists(places, root, config.split.unlisted)
+        places = tuple((split, input_places.resolve(each, root)) for split, several in given for each in several)
+        lists = listing_rules.SplitLists(places, root, config.split.unlisted)
         lists.check()
     return listing_rules.ListingRules(pattern, lists)
 

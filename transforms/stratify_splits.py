@@ -23,7 +23,7 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam.transforms import elements, rank_references, sort_intervals, step
-from imagebeam.transforms.sources import split_rule
+from imagebeam.transforms.sources import reference_rules
 
 _NUM_TABLES = 16  # workers that add up counts; with 21,841 classes each has 1.4 million of 8 bytes
 
@@ -302,7 +302,7 @@ class ClassDivision(NamedTuple):
     phase: int  # for whole groups: where rank 0 is in the range of hashes
 
 
-def divide_classes(rule: split_rule.SplitRule, sizes: Mapping[str, int]) -> dict[str, ClassDivision]:
+def divide_classes(rule: reference_rules.SplitRule, sizes: Mapping[str, int]) -> dict[str, ClassDivision]:
     """Returns how each class is divided, given the number of images in each class.
 
     Groups stay whole, so the excess of one class cannot be balanced with single images of the next. Instead, the splits
@@ -316,7 +316,7 @@ def divide_classes(rule: split_rule.SplitRule, sizes: Mapping[str, int]) -> dict
     }
 
 
-def divide_class(rule: split_rule.SplitRule, division: ClassDivision) -> Division:
+def divide_class(rule: reference_rules.SplitRule, division: ClassDivision) -> Division:
     """Returns which ranks of a class go to each split; a group goes where its first image goes."""
     names = tuple(name for name, _ in rule.fractions)
     if not rule.grouped:
@@ -330,7 +330,7 @@ def divide_class(rule: split_rule.SplitRule, division: ClassDivision) -> Divisio
     return Division(starts, (rule.of_hash(phase), *(name for _, name in reached)))
 
 
-def _divide(sizes: Mapping[str, int], rule: split_rule.SplitRule) -> dict[str, Division]:
+def _divide(sizes: Mapping[str, int], rule: reference_rules.SplitRule) -> dict[str, Division]:
     return {name: divide_class(rule, division) for name, division in divide_classes(rule, sizes).items()}
 
 
@@ -342,7 +342,7 @@ class StratifySplits(step.Step):
     References of other rules have their splits already, and stay as they are.
     """
 
-    rule: split_rule.SplitRule
+    rule: reference_rules.SplitRule
 
     def expand(self, refs: beam.PCollection[step.RefBatch]) -> beam.PCollection[step.RefBatch]:
         if not self.rule.stratify:
@@ -355,6 +355,6 @@ class StratifySplits(step.Step):
         else:
             keyed = rank_references.key_by(refs, "KeyByLabel", _label_of)
         field = "group" if self.rule.grouped else "key"
-        order = sort_intervals.HashOrder(self.rule.seed, split_rule.PURPOSE, field)
+        order = sort_intervals.HashOrder(self.rule.seed, reference_rules.PURPOSE, field)
         divide = functools.partial(_divide, rule=self.rule)
         return keyed | "CutClasses" >> CutClasses(order, divide, self.rule.grouped)

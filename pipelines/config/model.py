@@ -20,7 +20,7 @@ from imagebeam import errors, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines.config import field_types, image_section, other_sections, source_section
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.sources import path_pattern, strict_yaml
+from imagebeam.transforms.sources import listing_rules, strict_yaml
 
 
 def explain(error: Any, config: type[pydantic.BaseModel]) -> str:
@@ -164,7 +164,7 @@ class Config(pydantic.BaseModel):
         source, gives = self.source, self.source.gives()
         rule = source.masks.rule
         if source.pattern is not None:
-            self._check_groups(path_pattern.check(source.pattern))
+            self._check_groups(listing_rules.check_pattern(source.pattern))
 
         def has_columns(each: base_format.Gives) -> bool:
             return each.columns or (source.pattern is not None and "pattern" in each.takes)

@@ -12,7 +12,7 @@ from imagebeam.pipelines.config.field_types import STRICT, Bytes, Count
 from imagebeam.transforms.formats import base_format as format_lib
 from imagebeam.transforms.formats import masks as mask_options
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import path_pattern
+from imagebeam.transforms.sources import listing_rules
 
 
 class _SharedKeys(pydantic.BaseModel):
@@ -58,7 +58,7 @@ class _SharedKeys(pydantic.BaseModel):
     @classmethod
     def _safe(cls, value: str | None) -> str | None:
         if value is not None:
-            path_pattern.check(value)
+            listing_rules.check_pattern(value)
         return value
 
     @pydantic.field_validator("include", mode="before")

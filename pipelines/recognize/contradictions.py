@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from imagebeam import errors, plural, storage
-from imagebeam.transforms.formats.tables import find_root
+from imagebeam.transforms.formats.tables import table_hints
 from imagebeam.transforms.sources.folder_probe import NEARLY_ALL, Bounds, Folder, FolderProbe, extension_of, name_some
 from imagebeam.transforms.sources.folder_probe import spread as spread_over
 
@@ -115,7 +115,7 @@ def _files_that_name_images(
 
 def _files_above(survey: FolderProbe) -> Iterator[str]:
     """Yields such lines for the files beside the folder itself, and in folders of annotations beside it."""
-    parent = find_root.parent_of(survey.root)
+    parent = table_hints.parent_of(survey.root)
     if not parent:
         return
     above = FolderProbe(parent, _BOUNDS_ABOVE)

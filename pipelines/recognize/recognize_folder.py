@@ -22,8 +22,8 @@ from imagebeam.pipelines.recognize import (
 )
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.formats.masks import Masks
-from imagebeam.transforms.formats.tables import detect_tables, find_root, table_formats, table_places
-from imagebeam.transforms.sources import split_folders
+from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads, table_hints
+from imagebeam.transforms.sources import input_places
 from imagebeam.transforms.sources.folder_probe import NEARLY_ALL, Finding, Folder, FolderProbe, extension_of, name_some
 
 Sign: TypeAlias = Callable[[FolderProbe, str], Iterator[Finding]]  # called with a folder below the root of the survey
@@ -96,7 +96,7 @@ def recognize(uri: str, output: str = "") -> Recognition:
     Raises:
         ConfigError: if there is neither a folder nor a file, or it cannot be read.
     """
-    kind = split_folders.kind_of(storage.normalize(uri))
+    kind = input_places.kind_of(storage.normalize(uri))
     if kind is None:
         raise errors.ConfigError(f"there is neither a folder nor a file {uri!r}; check the address")
     if kind != storage.DIRECTORY:
@@ -133,7 +133,7 @@ def _recognize_file(uri: str) -> Recognition:
         found = [dataclasses.replace(each, input=name) if each.preset in _OF_PIXELS else each for each in found]
     for by in _CONTAINERS if not found else ():
         found += _usable(format_of(by).detect_file(survey, name))
-    remark = "" if found else table_places.note_on_missing(survey, name)
+    remark = "" if found else table_heads.note_on_missing(survey, name)
     if remark:  # it is a table, and its images are elsewhere
         for above, root, path in _folders_above(given, address):
             if found := [*_usable(detect_tables.find_above(FolderProbe(root), path))]:
@@ -151,7 +151,7 @@ def _folders_above(given: str, file: str) -> Iterator[tuple[str, str, str]]:
     folder = posixpath.dirname(file)
     scheme, mark, rest = given.rpartition("://")
     for _ in range(_LEVELS_ABOVE):
-        folder = find_root.parent_of(folder)
+        folder = table_hints.parent_of(folder)
         if not folder:
             return
         rest = posixpath.normpath(f"{rest}/..")
@@ -267,7 +267,7 @@ def _against(survey: FolderProbe, findings: Sequence[Finding]) -> list[str]:
     if all(each.doubts for each in findings if not each.reads_images_alone):
         against = [*contradictions.find(survey), *mask_pairs.notes_on_masks(survey)]
     if not others:
-        against += table_places.notes_on_tables(survey)
+        against += table_heads.notes_on_tables(survey)
     return against + [f"{each.preset} may be meant, which reads more than images: {each.evidence}" for each in others]
 
 
@@ -368,9 +368,7 @@ def _differs(finding: Finding, config: config_lib.Config) -> bool:
     if fields.source.by == config.source.by == "manifest":  # another table, if the one of the config is not there
         path = config.source.manifest.path
         place = storage.join(storage.normalize(str(config.source.uri)), str(path))
-        return (
-            isinstance(path, str) and not any(mark in path for mark in "*?[") and split_folders.kind_of(place) is None
-        )
+        return isinstance(path, str) and not any(mark in path for mark in "*?[") and input_places.kind_of(place) is None
     return (fields.source.by, fields.label.by) != (config.source.by, config.label.by)
 
 

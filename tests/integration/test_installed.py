@@ -18,13 +18,14 @@ import json, pickle, sys
 import configs.train, pipelines.nightly, transforms  # the user's own
 import imagebeam
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms.sources import label_rule
+from imagebeam.transforms.sources import reference_rules
 
 assert (configs.train.OWNER, pipelines.nightly.OWNER, transforms.OWNER) == ("user", "user", "user")
 assert imagebeam.__file__.startswith(sys.argv[1]), imagebeam.__file__
 assert "flowers" in config_lib.preset_names()
-rule = label_rule.LabelRule("directory")
-assert pickle.loads(pickle.dumps(rule)) == rule and type(rule).__module__ == "imagebeam.transforms.sources.label_rule"
+rule = reference_rules.LabelRule("directory")
+assert pickle.loads(pickle.dumps(rule)) == rule
+assert type(rule).__module__ == "imagebeam.transforms.sources.reference_rules"
 
 if __name__ == "__main__":
     sections = {"source": {"uri": "images"}, "output": {"uri": "out", "num_shards": 2}}

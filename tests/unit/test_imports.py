@@ -31,9 +31,8 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "snapshots": set(),
         "output": {"classes"},
         "images": set(),
-        "objects": {"images"},
-        "sources": {"classes", "images", "objects", "output", "packed"},
-        "formats": {"classes", "images", "objects", "output", "packed", "sources"},
+        "sources": {"classes", "images", "output", "packed"},
+        "formats": {"classes", "images", "output", "packed", "sources"},
         "shard": {"classes", "images", "packed", "snapshots"},
         "html_report": {"images", "shard"},
         "duplicates": {"images", "output", "shard"},
@@ -47,8 +46,8 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
     },
 }
 WITHOUT_BEAM = (
-    *("classes", "formats", "images", "objects"),
-    *("output", "packed", "shard", "snapshots", "sources"),
+    *("classes", "formats", "images", "output"),
+    *("packed", "shard", "snapshots", "sources"),
 )
 HEAVY = {"apache_beam", "imagebeam.pipelines", "imagebeam.transforms", "tensorflow", "PIL", "pydantic"}
 

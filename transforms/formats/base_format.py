@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from imagebeam.transforms import kept_features
 from imagebeam.transforms.images import structure
-from imagebeam.transforms.sources import files, folder_probe, image_source, source_places, table_rows
+from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, table_rows
 
 
 class Gives(NamedTuple):
@@ -76,7 +76,7 @@ class Format(abc.ABC):
     def folder_of(self, uri: str) -> str:
         """Returns the folder that addresses in the config are relative to, given that of the input."""
         root = files.split_glob(uri)[0]
-        return root if source_places.is_folder(root) else posixpath.dirname(root)
+        return root if input_places.is_folder(root) else posixpath.dirname(root)
 
     @classmethod
     def advise_on_file(cls, uri: str) -> str:
@@ -104,7 +104,7 @@ class Format(abc.ABC):
 # when the config is checked.
 FORMATS: Mapping[str, str] = {
     "files": "folder:Files",
-    "listing": "listing:Listing",
+    "listing": "folder:Listing",
     "yolo": "yolo:Yolo",
     "voc": "voc:Voc",
     "box_csv": "box_csv:BoxCsv",

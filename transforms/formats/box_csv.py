@@ -21,8 +21,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_objects
-from imagebeam.transforms.objects import object_tables
-from imagebeam.transforms.sources import annotation_tables, class_files, folder_probe, image_source, split_folders
+from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, object_tables
 
 COLUMNS = image_objects.COLUMNS
 
@@ -91,7 +90,7 @@ class BoxCsv(base_format.Format):
                 root=root,
                 splits=splits,
                 without_objects=self.without_objects,
-                classes=None if given is None else class_files.read_classes(root, given, "source.box_csv.classes"),
+                classes=None if given is None else input_places.read_classes(root, given, "source.box_csv.classes"),
                 base=self.base,
                 rejects_outside=self.outside == "reject",
                 renamed=tuple(self.columns.items()),
@@ -99,7 +98,7 @@ class BoxCsv(base_format.Format):
             )
             source.check()
             used = (split.folder for split in splits)
-            return dataclasses.replace(source, unread=split_folders.find_unread(root, used, (), request.output))
+            return dataclasses.replace(source, unread=input_places.find_unread(root, used, (), request.output))
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
@@ -116,7 +115,7 @@ def find(uri: str, wanted: BoxCsv) -> tuple[str, tuple[annotation_tables.Annotat
     Raises:
         ConfigError: if there is no CSV file.
     """
-    kind = split_folders.kind_of(uri)
+    kind = input_places.kind_of(uri)
     if kind == storage.FILE and wanted.annotations is None:
         root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
         files = {"train": name}
@@ -133,17 +132,17 @@ def find(uri: str, wanted: BoxCsv) -> tuple[str, tuple[annotation_tables.Annotat
     given = wanted.images
     splits = []
     for split, path in files.items():
-        folder = _folder_of(root, split, path) if given is None else split_folders.path_below(given[split])
+        folder = _folder_of(root, split, path) if given is None else input_places.path_below(given[split])
         splits.append(annotation_tables.AnnotatedSplit(split, storage.join(root, path), folder))
     return root, tuple(splits)
 
 
 def _find_files(root: str) -> Iterator[tuple[str, str]]:
-    for split in split_folders.SPLITS:
+    for split in input_places.SPLITS:
         names = (f"{split}_labels.csv", f"{split}.csv")
         elsewhere = (f"{folder}/{name}" for folder in _TABLES for name in names)
         for path in (names[0], f"{split}/_annotations.csv", names[1], *elsewhere):
-            if split_folders.kind_of(storage.join(root, path)) == storage.FILE:
+            if input_places.kind_of(storage.join(root, path)) == storage.FILE:
                 yield split, path
                 break
 
@@ -153,7 +152,7 @@ def _folder_of(root: str, split: str, path: str) -> str:
     beside = posixpath.dirname(path)
     if not beside or beside in _TABLES:
         for folder in (f"images/{split}", split, "images"):
-            if split_folders.kind_of(storage.join(root, folder)) == storage.DIRECTORY:
+            if input_places.kind_of(storage.join(root, folder)) == storage.DIRECTORY:
                 return folder
     return beside
 

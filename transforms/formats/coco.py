@@ -11,8 +11,14 @@ from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, coco_json, detect_coco
 from imagebeam.transforms.images import class_masks, image_objects, object_masks
-from imagebeam.transforms.objects import object_tables
-from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, split_folders, table_rows
+from imagebeam.transforms.sources import (
+    annotation_tables,
+    folder_probe,
+    image_source,
+    input_places,
+    object_tables,
+    table_rows,
+)
 
 # Sources of the values in ImageRef.columns, in this order; the others follow only if they are stored.
 SOURCE_ID = "image/source_id"
@@ -120,7 +126,7 @@ class Coco(base_format.Format):
                 root=uri,
                 splits=tuple(
                     annotation_tables.AnnotatedSplit(
-                        split, storage.join(uri, path), split_folders.path_below(self.images[split])
+                        split, storage.join(uri, path), input_places.path_below(self.images[split])
                     )
                     for split, path in self.annotations.items()
                 ),
@@ -136,7 +142,7 @@ class Coco(base_format.Format):
                 objects = dataclasses.replace(source.objects, keypoints=_keypoint_names(source))
                 source = dataclasses.replace(source, objects=objects)
             used = (split.folder for split in source.splits)
-            return dataclasses.replace(source, unread=split_folders.find_unread(uri, used, (), request.output))
+            return dataclasses.replace(source, unread=input_places.find_unread(uri, used, (), request.output))
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:

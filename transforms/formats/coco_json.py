@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from imagebeam import features, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import class_masks, image_objects, object_masks
-from imagebeam.transforms.objects import json_depth, object_tables
+from imagebeam.transforms.sources import object_tables
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 
@@ -319,12 +319,12 @@ def open_file(uri: str) -> Iterator[AnnotationFile]:
     store = storage.storage_of(uri)
     with io.BufferedReader(store.open_read(uri), _BUFFER_BYTES) as file:  # type: ignore[type-var]
         if store.is_local:
-            json_depth.check_depth(file, uri)
+            object_tables.check_depth(file, uri)
             yield AnnotationFile(uri, file)
             return
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(file, copy, _BUFFER_BYTES)
-            json_depth.check_depth(copy, uri)
+            object_tables.check_depth(copy, uri)
             yield AnnotationFile(uri, copy)
 
 

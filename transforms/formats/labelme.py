@@ -21,14 +21,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import checked_image, image_objects, object_masks
-from imagebeam.transforms.sources import (
-    annotated_files,
-    collect_classes,
-    folder_probe,
-    image_source,
-    source_places,
-    split_folders,
-)
+from imagebeam.transforms.sources import annotated_files, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import Finding
 
 
@@ -67,31 +60,31 @@ class Labelme(base_format.Format):
 
     def open(self, request: base_format.Request) -> image_source.ImageSource:
         uri = request.uri
-        if split_folders.kind_of(uri) != storage.DIRECTORY:
+        if input_places.kind_of(uri) != storage.DIRECTORY:
             raise errors.ConfigError(f"--input {uri!r} is no folder; give the one with the images and JSON files")
         if self.images is not None:
-            parts = split_folders.given_parts(uri, self.images, "source.labelme.images")
+            parts = input_places.given_parts(uri, self.images, "source.labelme.images")
         else:
-            folders = split_folders.names_in(uri)
-            found = tuple(annotated_files.Part(split, split) for split in split_folders.SPLITS if split in folders)
-            parts = found or (annotated_files.Part("train", ""),)
+            folders = input_places.names_in(uri)
+            found = tuple(input_places.Part(split, split) for split in input_places.SPLITS if split in folders)
+            parts = found or (input_places.Part("train", ""),)
         source = annotated_files.AnnotatedFilesSource(
             uri,
             parts,
             annotated_files.PairRule(".json", self.image_folder, self.annotation_folder, self.without_annotations),
             LabelmeReader(image_objects.ClassNames(()), self.masks, self.outside == "reject"),
-            exclude=source_places.leave_out(request.output, uri),
+            exclude=input_places.leave_out(request.output, uri),
+            option="source.labelme",
             on_repeated_key="name each folder of images in one split (source.labelme.images)",
         )
-        files = collect_classes.NamingFiles("JSON", class_names, "source.labelme")
-        source = collect_classes.with_classes(source, self.classes, self.base, files)
-        return split_folders.with_unread(source, self.annotation_folder)
+        source = source.with_classes(self.classes, self.base, class_names)
+        return source.with_unread(self.annotation_folder)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
         """Finds LabelMe's x.json beside x.jpg, also in folders of splits."""
         root = probe.look(at)
-        inner = [name for name in root.folders[:_NUM_FOLDERS] if name not in split_folders.SPLITS]
+        inner = [name for name in root.folders[:_NUM_FOLDERS] if name not in input_places.SPLITS]
         for places in [[*folder_probe.split_places(probe, at)], *([probe.look(root.below(name))] for name in inner)]:
             pairs = [(folder, _labelme_stems(probe, folder)) for folder in places]
             held = [(folder, stems) for folder, stems in pairs if stems]

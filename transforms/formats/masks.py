@@ -13,7 +13,7 @@ from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import class_masks
-from imagebeam.transforms.sources import text_files
+from imagebeam.transforms.sources import input_places
 
 SPLIT_GROUP = "split"  # group of the pattern for images that matches the split
 _REQUESTS_AT_ONCE = 16
@@ -196,7 +196,7 @@ def _read_colors(masks: Masks, root: str) -> class_masks.MaskColors | None:
     if given is None:
         return None
     if isinstance(given, str):
-        uri = text_files.address_below(root, given)
+        uri = input_places.address_below(root, given)
         where, pairs = f"{_OPTION}: {uri!r}", tuple(_read_file(uri))
     else:
         where, pairs = _OPTION, tuple(given.items())
@@ -235,7 +235,7 @@ def _read_file(uri: str) -> Iterator[tuple[str, tuple[int, int, int]]]:
         ConfigError: if it cannot be read, or a line has no name and color.
     """
     remedy = "give a file below --input, or a mapping"
-    lines = text_files.read_text(uri, _MAX_MIB, f"{_OPTION}: {uri!r}", remedy, "no list of colors").splitlines()
+    lines = input_places.read_text(uri, _MAX_MIB, f"{_OPTION}: {uri!r}", remedy, "no list of colors").splitlines()
     columns = _columns_of(lines[0]) if lines else None
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#") or (number == 1 and not re.search(r"\d", line)):

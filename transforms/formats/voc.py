@@ -24,14 +24,7 @@ from imagebeam import errors, plural, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import checked_image, image_objects
-from imagebeam.transforms.sources import (
-    annotated_files,
-    collect_classes,
-    folder_probe,
-    image_source,
-    source_places,
-    split_folders,
-)
+from imagebeam.transforms.sources import annotated_files, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder
 
 
@@ -76,13 +69,13 @@ class Voc(base_format.Format):
             found.parts,
             annotated_files.PairRule(".xml", found.image_folder, found.annotation_folder, self.without_annotations),
             VocReader(image_objects.ClassNames(()), self.origin, self.outside == "reject"),
-            exclude=source_places.leave_out(request.output, request.uri),
+            exclude=input_places.leave_out(request.output, request.uri),
             named_in=found.image_folder,
+            option="source.voc",
             on_repeated_key="name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
         )
-        files = collect_classes.NamingFiles("XML", class_names, "source.voc")
-        source = collect_classes.with_classes(source, self.classes, self.base, files)
-        return split_folders.with_unread(source, found.annotation_folder)
+        source = source.with_classes(self.classes, self.base, class_names)
+        return source.with_unread(found.annotation_folder)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
@@ -175,7 +168,7 @@ _NESTED = "xmls"  # in the folder of annotations, beside masks, as in the Oxford
 class VocSet(NamedTuple):
     """A data set: where its images and XML files are."""
 
-    parts: tuple[annotated_files.Part, ...]
+    parts: tuple[input_places.Part, ...]
     image_folder: str
     annotation_folder: str
 
@@ -186,25 +179,25 @@ def find(root: str, wanted: Voc) -> VocSet:
     Raises:
         ConfigError: if its images cannot be found.
     """
-    if split_folders.kind_of(root) != storage.DIRECTORY:
+    if input_places.kind_of(root) != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {root!r} is no folder; give the one that holds {wanted.annotation_folder}")
-    folders = split_folders.names_in(root)
+    folders = input_places.names_in(root)
     images, annotations = _folder_names(folders, wanted)
     if wanted.annotation_folder == Voc.annotation_folder and annotations in folders:
         nested = f"{annotations}/{_NESTED}"
-        annotations = nested if split_folders.kind_of(storage.join(root, nested)) == storage.DIRECTORY else annotations
+        annotations = nested if input_places.kind_of(storage.join(root, nested)) == storage.DIRECTORY else annotations
     if wanted.images is not None:
-        return VocSet(split_folders.given_parts(root, wanted.images, "source.voc.images"), images, annotations)
+        return VocSet(input_places.given_parts(root, wanted.images, "source.voc.images"), images, annotations)
     if annotations.partition("/")[0] in folders:
         return VocSet(tuple(_listed_parts(root, images)), images, annotations)
     inner = next((name for name in folders if _is_voc(storage.join(root, name), wanted)), None)
     if inner is not None:
-        raise split_folders.give_inner(root, inner)
-    splits = [split for split in split_folders.SPLITS if split in folders]
-    return VocSet(tuple(annotated_files.Part(split, split) for split in splits) or _WHOLE, images, annotations)
+        raise input_places.give_inner(root, inner)
+    splits = [split for split in input_places.SPLITS if split in folders]
+    return VocSet(tuple(input_places.Part(split, split) for split in splits) or _WHOLE, images, annotations)
 
 
-_WHOLE = (annotated_files.Part("train", ""),)
+_WHOLE = (input_places.Part("train", ""),)
 
 
 def _folder_names(folders: list[str], wanted: Voc) -> tuple[str, str]:
@@ -218,23 +211,23 @@ def _folder_names(folders: list[str], wanted: Voc) -> tuple[str, str]:
 
 
 def _is_voc(folder: str, wanted: Voc) -> bool:
-    return split_folders.kind_of(storage.join(folder, wanted.annotation_folder)) == storage.DIRECTORY
+    return input_places.kind_of(storage.join(folder, wanted.annotation_folder)) == storage.DIRECTORY
 
 
-def _listed_parts(root: str, images: str) -> Iterator[annotated_files.Part]:
+def _listed_parts(root: str, images: str) -> Iterator[input_places.Part]:
     """Yields the lists of a data set, or its folder of images if it has none."""
     there = {
         name
         for name in ("train", "val", "trainval", "test")
-        if split_folders.kind_of(storage.join(root, f"{_LISTS}/{name}.txt")) == storage.FILE
+        if input_places.kind_of(storage.join(root, f"{_LISTS}/{name}.txt")) == storage.FILE
     }
     chosen = {"train": "train", "val": "val", "test": "test"}
     if "train" not in there and "trainval" in there:
         chosen = {"train": "trainval", "test": "test"}
     found = [(split, name) for split, name in chosen.items() if name in there]
-    yield from (annotated_files.Part(split, f"{_LISTS}/{name}.txt", is_list=True) for split, name in found)
+    yield from (input_places.Part(split, f"{_LISTS}/{name}.txt", is_list=True) for split, name in found)
     if not found:
-        yield annotated_files.Part("train", images)
+        yield input_places.Part("train", images)
 
 
 # --- XML files --------------------------------------------------------------------------------------------------------

@@ -22,15 +22,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import checked_image, image_objects
-from imagebeam.transforms.sources import (
-    annotated_files,
-    class_files,
-    folder_probe,
-    image_source,
-    source_places,
-    split_folders,
-    text_files,
-)
+from imagebeam.transforms.sources import annotated_files, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import Change, Finding, name_some
 
 _CLASS_FILES = (
@@ -96,12 +88,13 @@ class Yolo(base_format.Format):
                 found.parts,
                 annotated_files.PairRule(".txt", self.image_folder, self.label_folder, self.without_labels),
                 reader,
-                exclude=source_places.leave_out(request.output, found.root),
+                exclude=input_places.leave_out(request.output, found.root),
+                option="source.yolo",
                 on_repeated_key="name each image once: in one split, and once in its list (data.yaml, or "
                 "source.yolo.images)",
             )
-            source.check("source.yolo.images")
-            return split_folders.with_unread(source, self.label_folder)
+            source.check()
+            return source.with_unread(self.label_folder)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
@@ -120,7 +113,7 @@ class Yolo(base_format.Format):
                     return
         root = probe.look(at)
         inner = [
-            probe.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS] if name not in split_folders.SPLITS
+            probe.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS] if name not in input_places.SPLITS
         ]
         for folder in (*folder_probe.split_places(probe, at), *inner):
             texts = {posixpath.splitext(name)[0] for name in folder.ending(".txt")}
@@ -186,7 +179,7 @@ class YoloSet(NamedTuple):
     """A data set: where its images are, and what their labels mean."""
 
     root: str
-    parts: tuple[annotated_files.Part, ...]
+    parts: tuple[input_places.Part, ...]
     classes: image_objects.ClassNames
     num_keypoint_values: int = 0  # after each box
 
@@ -198,16 +191,16 @@ def find(uri: str, wanted: Yolo) -> YoloSet:
         ConfigError: if the images or the names of the classes cannot be found.
     """
     root, name = uri, wanted.data
-    if _is_yaml(uri) and split_folders.kind_of(uri) == storage.FILE:
+    if _is_yaml(uri) and input_places.kind_of(uri) == storage.FILE:
         root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
-    elif split_folders.kind_of(uri) != storage.DIRECTORY:
+    elif input_places.kind_of(uri) != storage.DIRECTORY:
         raise errors.ConfigError(f"--input {uri!r} is not a folder; give the folder of the data set, or its data.yaml")
     found = _find_data(root) if name is None else (name, _read_data(storage.join(root, name), "source.yolo.data"))
     path, data = found if found is not None else ("", {})
     where = storage.join(root, path) if path else ""
     classes = _classes(root, wanted, where, data)
     if wanted.images is not None:
-        parts = split_folders.given_parts(root, wanted.images, "source.yolo.images")
+        parts = input_places.given_parts(root, wanted.images, "source.yolo.images")
     elif where:
         parts = tuple(_parts_of_data(root, posixpath.dirname(path), where, data))
     else:
@@ -216,7 +209,7 @@ def find(uri: str, wanted: Yolo) -> YoloSet:
     return YoloSet(root, parts, classes, _keypoints(where, data))
 
 
-def _check_parts(parts: tuple[annotated_files.Part, ...], where: str) -> None:
+def _check_parts(parts: tuple[input_places.Part, ...], where: str) -> None:
     """Refuses two splits of the same images, which data.yaml may name: their keys would be the same.
 
     Raises:
@@ -243,10 +236,10 @@ def _is_yaml(path: str) -> bool:
 def _find_data(root: str) -> tuple[str, dict[str, Any]] | None:
     """Returns name and content of the YAML file of a data set; None if there is none."""
     uri = storage.join(root, _DATA_FILE)
-    if split_folders.kind_of(uri) == storage.FILE:
+    if input_places.kind_of(uri) == storage.FILE:
         return _DATA_FILE, _read_data(uri, _DATA_FILE)
     found = []
-    for name in split_folders.names_in(root, storage.FILE, _YAML):
+    for name in input_places.names_in(root, storage.FILE, _YAML):
         content = _read_yaml(storage.join(root, name))
         if isinstance(content, dict) and "names" in content:
             found.append((name, content))
@@ -270,7 +263,7 @@ def _read_yaml(uri: str) -> Any:
 
     from imagebeam.transforms.sources import strict_yaml
 
-    text = text_files.read_text(uri, _MAX_YAML_MIB, repr(uri), "see source.yolo.data", "no data.yaml")
+    text = input_places.read_text(uri, _MAX_YAML_MIB, repr(uri), "see source.yolo.data", "no data.yaml")
     try:
         return strict_yaml.parse(text, uri)
     except (yaml.YAMLError, RecursionError, ValueError) as e:
@@ -281,7 +274,7 @@ def _read_yaml(uri: str) -> Any:
 def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> image_objects.ClassNames:
     if wanted.classes is not None:
         return image_objects.ClassNames(
-            class_files.read_classes(root, wanted.classes, "source.yolo.classes"), None, wanted.base
+            input_places.read_classes(root, wanted.classes, "source.yolo.classes"), None, wanted.base
         )
     if "names" in data:
         names, numbers = _names_of(data["names"], where)
@@ -291,11 +284,11 @@ def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> im
             )
         return image_objects.ClassNames(names, numbers, wanted.base)
     for path in _CLASS_FILES:
-        if split_folders.kind_of(storage.join(root, path)) == storage.FILE:
-            return image_objects.ClassNames(class_files.read_classes(root, path, path), None, wanted.base)
-    inner = None if where else next(filter(functools.partial(_is_set, root), split_folders.names_in(root)), None)
+        if input_places.kind_of(storage.join(root, path)) == storage.FILE:
+            return image_objects.ClassNames(input_places.read_classes(root, path, path), None, wanted.base)
+    inner = None if where else next(filter(functools.partial(_is_set, root), input_places.names_in(root)), None)
     if inner is not None:
-        raise split_folders.give_inner(root, inner)
+        raise input_places.give_inner(root, inner)
     have = f"{where!r} has no names" if where else f"{root!r} has no data.yaml and no classes.txt"
     raise errors.ConfigError(
         f"{have}, so the classes have no names; list them in source.yolo.classes, such as [cat, dog], or name a file"
@@ -305,9 +298,7 @@ def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> im
 def _is_set(root: str, name: str) -> bool:
     """Returns whether a folder in `root` has a file that names classes."""
     folder = storage.join(root, name)
-    return any(
-        split_folders.kind_of(storage.join(folder, each)) == storage.FILE for each in (_DATA_FILE, *_CLASS_FILES)
-    )
+    return any(input_places.kind_of(storage.join(folder, each)) == storage.FILE for each in (_DATA_FILE, *_CLASS_FILES))
 
 
 def _names_of(value: Any, where: str) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
@@ -325,7 +316,7 @@ def _names_of(value: Any, where: str) -> tuple[tuple[str, ...], tuple[int, ...] 
         raise errors.ConfigError(f"{where!r}: names is {value!r}; expected a list of names, or numbers with names")
     numbers = tuple(sorted(found))
     names = tuple(found[number] for number in numbers)
-    class_files.check_names(names, where)
+    input_places.check_names(names, where)
     return names, None if numbers == tuple(range(len(numbers))) else numbers
 
 
@@ -347,10 +338,10 @@ def _keypoints(where: str, data: Mapping[str, Any]) -> int:
     return math.prod(shape)
 
 
-def _parts_of_data(root: str, folder: str, where: str, data: Mapping[str, Any]) -> Iterator[annotated_files.Part]:
+def _parts_of_data(root: str, folder: str, where: str, data: Mapping[str, Any]) -> Iterator[input_places.Part]:
     """Yields the folders and lists that a YAML file in `folder` names."""
     found = False
-    for split in split_folders.SPLITS:
+    for split in input_places.SPLITS:
         value = data.get(split)
         for given in value if isinstance(value, list) else [value]:
             if given is None or given == "":
@@ -365,13 +356,13 @@ def _parts_of_data(root: str, folder: str, where: str, data: Mapping[str, Any]) 
         )
 
 
-def _resolve(root: str, folder: str, where: str, split: str, given: str, base: Any) -> annotated_files.Part:
+def _resolve(root: str, folder: str, where: str, split: str, given: str, base: Any) -> input_places.Part:
     """Returns the folder or list that a path in a YAML file means, which may have been written for another machine."""
     candidates = dict.fromkeys(_candidates(root, folder, given, base if isinstance(base, str) else ""))
     for path in candidates:
-        kind = split_folders.kind_of(storage.join(root, path) if path else root)
+        kind = input_places.kind_of(storage.join(root, path) if path else root)
         if kind in (storage.DIRECTORY, storage.FILE):
-            return annotated_files.Part(split, path, kind == storage.FILE)
+            return input_places.Part(split, path, kind == storage.FILE)
     raise errors.ConfigError(
         f"{where!r}: {split} is {given!r}, and below {root!r} there is no "
         f"{' or '.join(map(repr, candidates)) or 'such path'}: correct it, or name the folders of images of every "
@@ -407,22 +398,22 @@ def _candidates(root: str, folder: str, given: str, base: str) -> Iterator[str]:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def _parts_of_folders(root: str, images: str) -> Iterator[annotated_files.Part]:
+def _parts_of_folders(root: str, images: str) -> Iterator[input_places.Part]:
     """Yields the folders of images of a data set without a YAML file."""
-    folders = split_folders.names_in(root)
+    folders = input_places.names_in(root)
     if images in folders:
-        below = split_folders.names_in(storage.join(root, images))
-        if splits := [split for split in split_folders.SPLITS if split in below]:
-            yield from (annotated_files.Part(split, f"{images}/{split}") for split in splits)
+        below = input_places.names_in(storage.join(root, images))
+        if splits := [split for split in input_places.SPLITS if split in below]:
+            yield from (input_places.Part(split, f"{images}/{split}") for split in splits)
         else:
-            yield annotated_files.Part("train", images)
+            yield input_places.Part("train", images)
         return
-    splits = [split for split in split_folders.SPLITS if split in folders]
+    splits = [split for split in input_places.SPLITS if split in folders]
     for split in splits:
-        has_images = split_folders.kind_of(storage.join(root, f"{split}/{images}")) == storage.DIRECTORY
-        yield annotated_files.Part(split, f"{split}/{images}" if has_images else split)
+        has_images = input_places.kind_of(storage.join(root, f"{split}/{images}")) == storage.DIRECTORY
+        yield input_places.Part(split, f"{split}/{images}" if has_images else split)
     if not splits:
-        yield annotated_files.Part("train", "")
+        yield input_places.Part("train", "")
 
 
 # --- label files ------------------------------------------------------------------------------------------------------

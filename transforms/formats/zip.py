@@ -25,7 +25,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.packed import packed_file, zip_members
-from imagebeam.transforms.sources import containers, files, source_places
+from imagebeam.transforms.sources import containers, files, input_places
 
 _IN_ARCHIVE = re.compile(r"(.+?\.zip)(?:/(.*))?", re.IGNORECASE)  # an archive, and a folder in it
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz", 98: "ppmd"}
@@ -62,11 +62,11 @@ class Zip(base_format.Format):
         with remote.budget(remote.CHECK_BUDGET_SEC):
             match = _IN_ARCHIVE.fullmatch(uri) if is_archive(uri) else None
             if match is not None:
-                source_places.kind_of(match[1], uri)
+                input_places.kind_of_input(match[1], uri)
                 root, name = posixpath.split(match[1])
                 place, inside = containers.Listable(root, request.include, ""), (match[2] or "").strip("/")
-            elif source_places.kind_of(uri, uri) == storage.DIRECTORY:
-                exclude = source_places.leave_out(request.output, uri)
+            elif input_places.kind_of_input(uri, uri) == storage.DIRECTORY:
+                exclude = input_places.leave_out(request.output, uri)
                 place, name, inside = containers.Listable(uri, request.include, exclude), "", ""
             else:
                 raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {ZipSource.EXPECTED}")
@@ -75,7 +75,7 @@ class Zip(base_format.Format):
 
 def is_archive(uri: str) -> bool:
     """Returns whether an address is that of a zip archive, or of a folder in one."""
-    return _IN_ARCHIVE.fullmatch(uri) is not None and not source_places.is_folder(uri)
+    return _IN_ARCHIVE.fullmatch(uri) is not None and not input_places.is_folder(uri)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,10 +16,10 @@ from imagebeam.transforms import dataset_settings, elements, kept_features, step
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.plan import compare_with_committed, decide_plan, run_report
-from imagebeam.transforms.sources import listing_rules, split_lists
+from imagebeam.transforms.sources import listing_rules
 
 _LOGGER = logging.getLogger(__name__)
-_LEFT_OUT = frozenset({split_lists.UNLISTED})
+_LEFT_OUT = frozenset({listing_rules.UNLISTED})
 _MAX_PROBLEMS = 5  # named in the error
 
 

@@ -14,13 +14,13 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import image_objects
-from imagebeam.transforms.sources import files, find_entries, image_source, table_rows, unread_folders, walk_folders
+from imagebeam.transforms.sources import files, find_files, image_source, input_places, table_rows
 
 # Kinds of files that are counted, beside those of `files`.
 ANNOTATIONS = "annotation_file"  # beside the images
@@ -30,16 +30,9 @@ WITHOUT = "image_without_annotation_file"  # of an image that is skipped
 _MAX_LINE_BYTES = 1 << 16
 # In Pascal VOC's list of one class: -1 for an image that does not show it, 0 if it is difficult to see.
 _FLAGGED = re.compile(r"(?P<name>.*\S)\s+(?P<flag>-1|0|1)")
-_SEARCHED_FOLDERS = 20  # for the first annotation file
-_SEARCHED_FILES = 2_000  # in each
 
 
-class Part(NamedTuple):
-    """Some images of a split: those in a folder, or those in a list."""
-
-    split: str
-    path: str  # of the folder or list below the source's root; "" is the root itself
-    is_list: bool = False
+NamesInFile: TypeAlias = Callable[[bytes], set[str]]  # the classes in an annotation file; none if it is broken
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,13 +88,14 @@ class AnnotatedFilesSource(image_source.ImageSource):
     """Images below `root`, each with an annotation file."""
 
     root: str
-    parts: tuple[Part, ...]
+    parts: tuple[input_places.Part, ...]
     rule: PairRule
     reader: image_objects.AnnotationReader  # of the annotation files, for the workers that write the images
     exclude: str = ""  # address below the root that is not listed: the output folder
     # For lists of names without folder and extension: folder of the images, "" for lists of paths.
     named_in: str = ""
     unread: tuple[str, ...] = ()  # paths of folders whose images are in no split, and are counted
+    option: str = ""  # section of the config, for errors
     on_repeated_key: str = ""  # see SourceFacts
 
     spreads = "rows"
@@ -110,7 +104,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
         return image_source.SourceFacts(
             columns=self.reader.columns,
             annotations=self.reader,
-            notes=unread_folders.notes(self.unread),
+            notes=input_places.notes_on_unread(self.unread),
             on_repeated_key=self.on_repeated_key,
         )
 
@@ -144,10 +138,10 @@ class AnnotatedFilesSource(image_source.ImageSource):
             yield last.take()
         if self.unread:
             last = image_source.ListingBuilder()
-            last.skipped.update(unread_folders.count_images(self.root, self.unread, self.exclude))
+            last.skipped.update(input_places.count_unread(self.root, self.unread, self.exclude))
             yield last.take()
 
-    def _read_part(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
+    def _read_part(self, part: input_places.Part) -> Iterator[list[_Row] | image_source.Listing]:
         return self._list_file(part) if part.is_list else self._list_folder(part)
 
     def _annotations_of(self, rows: Iterable[_Row]) -> Iterator[tuple[str, str]]:
@@ -183,8 +177,8 @@ class AnnotatedFilesSource(image_source.ImageSource):
     def _look_up_all(self, rows: list[_Row]) -> image_source.Listing:
         found = image_source.ListingBuilder()
         store = storage.storage_of(self.root)
-        known = {} if store.is_local else find_entries.find_together(self._addresses(rows))
-        num_ahead = 1 if store.is_local else find_entries.REQUESTS_AT_ONCE
+        known = {} if store.is_local else find_files.find_together(self._addresses(rows))
+        num_ahead = 1 if store.is_local else find_files.REQUESTS_AT_ONCE
         look_up = functools.partial(self._look_up, store=store, prefix=storage.join(self.root, ""), known=known)
         for image in concurrency.map_ahead(look_up, rows, num_ahead):
             if image is None:
@@ -195,11 +189,16 @@ class AnnotatedFilesSource(image_source.ImageSource):
             found.add(image)
         return found.take()
 
-    def check(self, option: str) -> None:
-        """Checks that each folder of images has annotations, so that no mistake in a path makes empty images.
+    def with_unread(self, annotation_folder: str) -> AnnotatedFilesSource:
+        """Returns the source with the folders beside those of its splits, unless lists choose its images."""
+        if any(part.is_list for part in self.parts):
+            return self
+        used = (part.path for part in self.parts)
+        unread = input_places.find_unread(self.root, used, (annotation_folder,), self.exclude)
+        return dataclasses.replace(self, unread=unread)
 
-        Args:
-            option: key of the config that names the folders.
+    def check(self) -> None:
+        """Checks that each folder of images has annotations, so that no mistake in a path makes empty images.
 
         Raises:
             ConfigError: if there are none.
@@ -208,14 +207,58 @@ class AnnotatedFilesSource(image_source.ImageSource):
             if part.is_list or self.rule.missing == "reject":
                 continue
             folder = posixpath.dirname(self.rule.annotations_of(posixpath.join(part.path, "x")))
-            if not holds(self._address(folder), self.rule.extension):
+            if not find_files.holds(self._address(folder), self.rule.extension):
                 raise errors.ConfigError(
                     f"no {self.rule.extension} file is in {self._address(folder)!r}, where the annotations of the "
                     f"images in {self._address(part.path)!r} are expected: check --input, name the folders of images "
-                    f"with annotations in {option}, or set source.by: files for images without"
+                    f"with annotations in {self.option}.images, or set source.by: files for images without"
                 )
 
-    def find_annotations(self) -> Iterator[str]:
+    def with_classes(self, given: str | Sequence[str] | None, base: int, names_in: NamesInFile) -> AnnotatedFilesSource:
+        """Returns the source, checked, with the classes that are given, or else those that its annotations name.
+
+        Args:
+            given: names of the classes, or the file that has them.
+            base: id of the first class.
+            names_in: finds the classes in an annotation file.
+
+        Raises:
+            ConfigError: if the names cannot be read, or images are not where the config says.
+        """
+        if given is None:
+            names = self._collect_names(names_in)
+        else:
+            names = input_places.read_classes(self.root, given, f"{self.option}.classes")
+        self.check()
+        reader: Any = self.reader  # a dataclass
+        reader = dataclasses.replace(reader, classes=image_objects.ClassNames(names, None, base))
+        return dataclasses.replace(self, reader=reader)
+
+    def _collect_names(self, names_in: NamesInFile) -> tuple[str, ...]:
+        """Returns the sorted names of all classes in the annotation files, which are read one after the other.
+
+        Raises:
+            ConfigError: if the files cannot be read, or name no class.
+        """
+        kind = self.rule.extension.removeprefix(".").upper()
+        num_ahead = 1 if storage.storage_of(self.root).is_local else find_files.REQUESTS_AT_ONCE
+        read = functools.partial(_classes_in, names_in=names_in)
+        try:
+            found = concurrency.map_ahead(read, self._find_annotations(), num_ahead)
+            names = sorted({name for each in found for name in each})
+        except OSError as e:
+            raise errors.ConfigError(
+                f"the {kind} files below {self.root!r} cannot be read ({e.strerror or e}), which name the classes; "
+                f"check --input, or list the classes in {self.option}.classes"
+            ) from e
+        if not names:
+            raise errors.ConfigError(
+                f"no {kind} file with an object was found for the images below {self.root!r}: check --input, "
+                f"{self.option}.images and {self.option}.annotation_folder"
+            )
+        return tuple(names)
+
+    def _find_annotations(self) -> Iterator[str]:
         """Yields the addresses of all annotation files in the folders where those of the images are.
 
         Raises:
@@ -224,12 +267,12 @@ class AnnotatedFilesSource(image_source.ImageSource):
         folders = (self.named_in if part.is_list and self.named_in else part.path for part in self.parts)
         for folder in dict.fromkeys(posixpath.dirname(self.rule.annotations_of(f"{each}/x")) for each in folders):
             address = self._address(folder.lstrip("/"))
-            yield from walk_folders.find_files(address, ("**", f"*{self.rule.extension}"), self.exclude)
+            yield from find_files.find_files(address, ("**", f"*{self.rule.extension}"), self.exclude)
 
     def _address(self, path: str) -> str:
         return storage.join(self.root, path) if path else self.root
 
-    def _list_folder(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
+    def _list_folder(self, part: input_places.Part) -> Iterator[list[_Row] | image_source.Listing]:
         folder = files.FilesSource(self._address(part.path), exclude=self.exclude, masks=self.rule)
         for found in folder.list_all():
             prefix = storage.join(part.path, "") if part.path else ""
@@ -245,7 +288,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
             if rest.rejects or skipped or rest.problems:
                 yield rest._replace(skipped=skipped)
 
-    def _list_file(self, part: Part) -> Iterator[list[_Row] | image_source.Listing]:
+    def _list_file(self, part: input_places.Part) -> Iterator[list[_Row] | image_source.Listing]:
         uri = self._address(part.path)
         found = image_source.ListingBuilder()
         rows = self._read_list(part, found)
@@ -260,7 +303,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
             found.problems.append(f"list {uri!r} cannot be read to its end: {e}")
         yield found.take()
 
-    def _read_list(self, part: Part, found: image_source.ListingBuilder) -> Iterator[_Row]:
+    def _read_list(self, part: input_places.Part, found: image_source.ListingBuilder) -> Iterator[_Row]:
         """Yields the images in a list, and adds rejects for lines that cannot be used."""
         uri = self._address(part.path)
         raw: Any = storage.storage_of(uri).open_read(uri)
@@ -321,7 +364,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
             yield self._address(self.rule.annotations_of(path))
 
     def _look_up(
-        self, row: _Row, store: storage.Storage, prefix: str, known: find_entries.Entries
+        self, row: _Row, store: storage.Storage, prefix: str, known: find_files.Entries
     ) -> elements.ImageRef | elements.Reject | None:
         """Returns an image with its annotations; None if it is skipped. Runs once per image.
 
@@ -356,7 +399,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
         """Returns whether the path of a row has its extension."""
         return not self.named_in or self.rule.is_image(row.path)
 
-    def _find_image(self, row: _Row, store: storage.Storage, known: find_entries.Entries) -> tuple[str, storage.Entry]:
+    def _find_image(self, row: _Row, store: storage.Storage, known: find_files.Entries) -> tuple[str, storage.Entry]:
         """Returns path and entry of an image in a list.
 
         Raises:
@@ -375,7 +418,7 @@ class AnnotatedFilesSource(image_source.ImageSource):
 _EXTENSIONS = (".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".PNG", ".bmp", ".webp", ".tif", ".tiff")
 
 
-def _find(uri: str, store: storage.Storage, known: find_entries.Entries) -> storage.Entry | None:
+def _find(uri: str, store: storage.Storage, known: find_files.Entries) -> storage.Entry | None:
     """Returns the entry of a file; None if there is none.
 
     Raises:
@@ -401,27 +444,10 @@ def _find(uri: str, store: storage.Storage, known: find_entries.Entries) -> stor
     raise table_rows.BadRowError(elements.Reason.UNREADABLE, f"{uri!r} is not a regular file ({entry.kind})")
 
 
-def holds(folder: str, extension: str | tuple[str, ...], if_unknown: bool = True) -> bool:
-    """Returns whether a file with this extension is in a folder or below it.
-
-    Args:
-        folder: address.
-        extension: such as ".txt", or several.
-        if_unknown: returned if there is none among the first files of the first folders, and there are more.
-    """
-    waiting = [folder]
-    for _ in range(_SEARCHED_FOLDERS):
-        if not waiting:
-            return False
-        current = waiting.pop(0)
-        try:
-            for number, entry in enumerate(storage.storage_of(current).list_directory(current)):
-                if number == _SEARCHED_FILES:
-                    return if_unknown
-                if entry.kind == storage.FILE and entry.name.endswith(extension):
-                    return True
-                if entry.kind == storage.DIRECTORY and not entry.name.startswith("."):
-                    waiting.append(storage.join(current, entry.name))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-    return if_unknown
+def _classes_in(uri: str, names_in: NamesInFile) -> set[str]:
+    try:
+        return names_in(storage.storage_of(uri).read(uri))
+    except OSError as e:
+        if storage.is_fault(e):
+            raise
+        return set()  # the image becomes a reject when it is read

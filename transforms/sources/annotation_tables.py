@@ -10,8 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.objects import object_tables
-from imagebeam.transforms.sources import files, image_source, table_rows, unread_folders
+from imagebeam.transforms.sources import files, image_source, input_places, object_tables, table_rows
 
 # Kinds of files that are skipped and counted, beside the objects that become none.
 NOT_ANNOTATED = "not_in_annotations"
@@ -93,7 +92,7 @@ class AnnotationTableSource(image_source.ImageSource):
 
     def facts(self) -> image_source.SourceFacts:
         return image_source.SourceFacts(
-            columns=self.columns, notes=unread_folders.notes(self.unread), on_repeated_key=self.ON_REPEATED_KEY
+            columns=self.columns, notes=input_places.notes_on_unread(self.unread), on_repeated_key=self.ON_REPEATED_KEY
         )
 
     def read(
@@ -171,7 +170,7 @@ class AnnotationTableSource(image_source.ImageSource):
                     f"{split.annotations!r} and {self._folder(split)!r}"
                 )
         found.skipped.update(folders.unused())
-        found.skipped.update(unread_folders.count_images(self.root, self.unread))
+        found.skipped.update(input_places.count_unread(self.root, self.unread))
         yield found.take()
 
     def _folder(self, split: AnnotatedSplit) -> str:

@@ -17,7 +17,7 @@ from imagebeam import concurrency, errors, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.packed import packed_file, unpacked_content
-from imagebeam.transforms.sources import files, image_source, source_places, table_rows
+from imagebeam.transforms.sources import files, image_source, input_places, table_rows
 
 _FILES_AT_ONCE = 8  # read in parallel over a network; each takes some megabytes of memory
 _HEADS_AT_ONCE = 32  # read in parallel over a network, to recognize files
@@ -124,9 +124,9 @@ class ContainerSource(image_source.ImageSource):
             ConfigError: if there is no such folder or file, or it is the output itself.
         """
         with remote.budget(remote.CHECK_BUDGET_SEC):
-            root, include, kind = source_places.find_input(uri, include, output)
+            root, include, kind = input_places.find_input(uri, include, output)
             if kind == storage.DIRECTORY:
-                return Listable(root, include, source_places.leave_out(output, root))
+                return Listable(root, include, input_places.leave_out(output, root))
             name = posixpath.basename(root)
             if not cls.is_one_by_name(name) and not cls.is_container(root, storage.storage_of(root).stat(root).size):
                 raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {cls.EXPECTED}")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from imagebeam import errors, plural, storage
 from imagebeam.transforms.sources import files as files_lib
-from imagebeam.transforms.sources import split_folders
+from imagebeam.transforms.sources import input_places
 
 HEAD_BYTES = 1 << 16
 _T = TypeVar("_T")
@@ -198,7 +198,7 @@ class FolderProbe:
         if name in (found := self.look(folder)).files or found.is_whole or self._num_asked >= _MAX_ASKED:
             return name in found.files
         self._num_asked += 1
-        return split_folders.kind_of(self.uri(path)) == storage.FILE
+        return input_places.kind_of(self.uri(path)) == storage.FILE
 
     def share_held(self, paths: Iterable[str]) -> float:
         """Returns which share of paths are files, judged by 20 of them."""
@@ -276,7 +276,7 @@ def split_places(survey: FolderProbe, at: str) -> Iterator[Folder]:
     """Yields a folder, and those in it that have the exact name of a split."""
     root = survey.look(at)
     yield root
-    yield from (survey.look(root.below(name)) for name in split_folders.SPLITS if name in root.folders)
+    yield from (survey.look(root.below(name)) for name in input_places.SPLITS if name in root.folders)
 
 
 def with_inner(survey: FolderProbe, at: str) -> Iterator[Folder]:

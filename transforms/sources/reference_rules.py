@@ -7,15 +7,18 @@ instead, which applies the same rules; if the references are few enough to be so
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import itertools
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from imagebeam.transforms import elements, sort_intervals
-from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.sources import image_source, label_rule, listing_rules, split_rule
+from imagebeam import records
+from imagebeam.transforms import elements, parse_numbers, sort_intervals
+from imagebeam.transforms.classes import class_names, label_names
+from imagebeam.transforms.sources import image_source, listing_rules
 
 _MAX_PLAIN_REFS = 100_000  # that are not compressed: 15 MB, a tenth of a second
 _MAX_WHOLE_BYTES = 24 << 20  # of packed references that are ranked here: with many boxes, or long captions, fewer
@@ -28,8 +31,8 @@ class ReferenceRules:
     """The rules of a config for every image that its source lists; without any, listings stay as they are."""
 
     listing: listing_rules.ListingRules = listing_rules.NO_RULES
-    label: label_rule.LabelRule | None = None
-    split: split_rule.SplitRule | None = None  # None if splits depend on all images
+    label: LabelRule | None = None
+    split: SplitRule | None = None  # None if splits depend on all images
 
     def apply(self, listing: image_source.Listing) -> image_source.Listing:
         """Returns the listing with the labels and splits of its images. What a rule rejects is among its rejects."""
@@ -39,11 +42,11 @@ class ReferenceRules:
         if self.label is not None:
             lists = self.label.names.lists
             surveyor = label_names.ListSurveyor(lists) if lists else None
-            refs, unlabelled = label_rule.label_all(self.label, refs, surveyor)
+            refs, unlabelled = label_all(self.label, refs, surveyor)
             rejects += unlabelled
             survey = survey if surveyor is None else surveyor.survey
         if self.split is not None:
-            refs, without_split = split_rule.assign_all(self.split, refs)
+            refs, without_split = assign_all(self.split, refs)
             rejects += without_split
         return listing._replace(
             packed_refs=elements.UnpackedRefs(refs), num_refs=len(refs), rejects=tuple(rejects), lists=survey
@@ -105,3 +108,240 @@ def _pack(listings: Iterable[image_source.Listing]) -> Iterator[image_source.Lis
         max_plain_bytes = sys.maxsize if num_refs <= _MAX_PLAIN_REFS else elements.MAX_PLAIN_BYTES
         refs = elements.unpack_refs(listing.packed_refs)
         yield listing._replace(packed_refs=elements.pack_refs(refs, max_plain_bytes))
+
+
+class LabelError(ValueError):
+    """An image without a usable label."""
+
+    def __init__(self, reason: elements.Reason, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+_parse_number = functools.lru_cache(maxsize=4096)(parse_numbers.parse_number)  # classes repeat: a sixth of the time
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelRule(elements.PickledFields):
+    """Rule that finds the label of a reference."""
+
+    by: str  # directory, filename, column or none
+    level: int = 0  # for directory: which folder below the root, from 0
+    pattern: str | None = None  # for filename
+    group: str | None = None  # for filename: the pattern's group that is the split's group
+    kind: str | None = "class"  # class, int64, float or None
+    names: label_names.LabelNames | label_names.StagedNames = label_names.NO_NAMES
+    advice: str = ""  # for directory: advice for an image that is in no folder
+
+    def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
+        """Returns `ref` with its label.
+
+        Raises:
+            LabelError: if there is none, or it is not allowed.
+        """
+        if self.by == "none":
+            return ref
+        group = ref.group
+        if self.by == "directory":
+            label = self._from_directory(ref)
+        elif self.by == "filename":
+            label, group = self._from_filename(ref)
+        elif isinstance(ref.label, tuple):
+            return self._with_several(ref, ref.label)
+        else:
+            label = "" if ref.label is None else str(ref.label)
+            if not label or label.isspace():
+                raise LabelError(elements.Reason.NO_LABEL, "the label's column is empty")
+        if self.kind != "class":
+            try:
+                return ref.with_label(_parse_number(str(self.kind), label), group)
+            except ValueError as e:
+                advice = "" if parse_numbers.is_number(label) else "; for class names set label.type: class"
+                raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}{advice}") from e
+        if self.by == "column":
+            label = class_names.spell(label)
+        self._check_class(ref, label)
+        return ref.with_label(label, group)
+
+    def _with_several(self, ref: elements.ImageRef, labels: tuple[str, ...]) -> elements.ImageRef:
+        if self.by == "column":
+            labels = tuple(dict.fromkeys(map(class_names.spell, labels)))
+        for label in labels:
+            self._check_class(ref, label)
+        return ref.with_label(labels, ref.group)
+
+    def _check_class(self, ref: elements.ImageRef, label: str) -> None:
+        if self._vocabulary is not None and label not in self._vocabulary:
+            raise LabelError(elements.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
+        if not label:
+            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} is in a folder without a name")
+        if label.splitlines() != [label]:
+            raise LabelError(elements.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it")
+
+    @functools.cached_property
+    def _regex(self) -> re.Pattern[str]:
+        return re.compile(self.pattern or "")
+
+    def _from_directory(self, ref: elements.ImageRef) -> str:
+        listed = self._lists.get(label_names.folder_of(ref.key)) if self._lists else None
+        if listed is not None:
+            return self._from_list(ref, listed)
+        folders = ref.key.split("/")[:-1]
+        if len(folders) <= self.level:
+            expected = "split/label/image" if self.level else "label/image"
+            advice = self.advice and f"; {self.advice}"
+            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}{advice}")
+        return folders[self.level]
+
+    @functools.cached_property
+    def _vocabulary(self) -> frozenset[str] | None:
+        return None if self.names.vocabulary is None else frozenset(self.names.vocabulary)
+
+    @functools.cached_property
+    def _lists(self) -> dict[str, tuple[str, ...]]:
+        return dict(self.names.lists)
+
+    @staticmethod
+    def _from_list(ref: elements.ImageRef, labels: tuple[str, ...]) -> str:
+        number = label_names.number_of(ref.key)
+        if not 1 <= number <= len(labels):
+            raise LabelError(
+                elements.Reason.NO_LABEL,
+                f"the name of {ref.key!r} ends in no number from 1 to {len(labels):,}, the lines of label.lists",
+            )
+        return labels[number - 1]
+
+    def _from_filename(self, ref: elements.ImageRef) -> tuple[str, str]:
+        name = ref.uri.rpartition("/")[2]
+        match = self._regex.fullmatch(name)
+        if match is None or not match["label"]:
+            raise LabelError(elements.Reason.NO_LABEL, f"{name!r} does not match label.pattern {self.pattern!r}")
+        return match["label"], (match[self.group] or "") if self.group else ref.group
+
+
+def label_all(
+    rule: LabelRule, refs: Iterable[elements.ImageRef], surveyor: label_names.ListSurveyor | None
+) -> tuple[list[elements.ImageRef], list[elements.Reject]]:
+    """Returns the references with their labels, and rejects in place of those without one.
+
+    Args:
+        rule: finds the labels.
+        refs: references without labels.
+        surveyor: counts how the images fit label.lists; None without lists.
+    """
+    labelled, rejects = [], []
+    for ref in refs:
+        try:
+            ref = rule.apply(ref)
+            labelled.append(ref)
+        except LabelError as e:
+            rejects.append(elements.Reject(ref.key, ref.uri, "label", e.reason, e.detail))
+        if surveyor is not None:
+            surveyor.add(ref.key, ref.label)
+    return labelled, rejects
+
+
+PURPOSE = b"imagebeam.split"
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitRule:
+    """Rule that finds the split of a reference."""
+
+    by: str  # directory, column, hash, index, source or none
+    name: str = "train"  # for none
+    fractions: tuple[tuple[str, float], ...] = ()  # for hash: in the order of the config
+    counts: tuple[tuple[str, int | None], ...] = ()  # for index: rows of each split; None is all that follow
+    holdout: tuple[tuple[str, str, int], ...] = ()  # new split, split to take rows from, how many of its first rows
+    stratify: bool = False
+    grouped: bool = False
+    seed: int = 0
+    rename: tuple[tuple[str, str], ...] = ()
+    declared: tuple[str, ...] | None = None
+
+    def of_hash(self, value: int) -> str:
+        """Returns the split of a hash. An image never changes its split when others are added or removed."""
+        return self.at(value, 1 << elements.HASH_BITS)
+
+    def at(self, position: int, total: int) -> str:
+        """Returns the split that holds `position` of `total` when the splits follow each other."""
+        reached = 0.0
+        for name, fraction in self.fractions:
+            reached += fraction
+            if position < round(reached * total):
+                return name
+        return self.fractions[-1][0]
+
+    def of_row(self, position: int) -> str:
+        """Returns the split of a row of the table.
+
+        Raises:
+            ValueError: if the row comes after all splits.
+        """
+        end = 0
+        for name, count in self.counts:
+            end += count if count is not None else position - end + 1
+            if position < end:
+                return name
+        raise ValueError(f"row {position} comes after the {end:,} that split.counts names; give the last split null")
+
+    def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
+        """Returns `ref` with its split, for rules that need no other reference.
+
+        Raises:
+            ValueError: if there is no split for it.
+        """
+        split = self._find(ref)
+        for name, taken_from, first in self.holdout:
+            if split == taken_from and ref.position < first:
+                split = name
+                break
+        return ref if split == ref.split else ref.with_split(split)
+
+    def _find(self, ref: elements.ImageRef) -> str:
+        if self.by == "index":
+            return self.of_row(ref.position)
+        if self.by == "none":
+            return self.name
+        if self.by == "hash":
+            value = elements.hash64((self.grouped and ref.group) or ref.key, self.seed, PURPOSE)
+            return self.of_hash(value)
+        given = ref.key.split("/")[0] if self.by == "directory" else ref.split
+        if self.by == "directory" and given == ref.key:
+            raise ValueError(f"{ref.key!r} is in no folder; expected split/image or split/label/image")
+        found = self._found.get(given)
+        if found is None:
+            found = self._found[given] = self._name_of(given)
+        return found
+
+    @functools.cached_property
+    def _found(self) -> dict[str, str]:
+        """The splits of the names met before: there are few, and each is checked once."""
+        return {}
+
+    def _name_of(self, given: str) -> str:
+        """Returns the split that the source names `given`.
+
+        Raises:
+            ValueError: if it is not allowed.
+        """
+        name = dict(self.rename).get(given, given)
+        if not records.SPLIT_NAME.fullmatch(name):
+            raise ValueError(f"split {name!r} must consist of letters, digits, '_', '.' and '-'; set split.rename")
+        if self.declared is not None and name not in self.declared:
+            raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")
+        return name
+
+
+def assign_all(
+    rule: SplitRule, refs: Iterable[elements.ImageRef]
+) -> tuple[list[elements.ImageRef], list[elements.Reject]]:
+    """Returns the references with their splits, and rejects in place of those that fit no split."""
+    assigned, rejects = [], []
+    for ref in refs:
+        try:
+            assigned.append(rule.apply(ref))
+        except ValueError as e:
+            rejects.append(elements.Reject(ref.key, ref.uri, "split", elements.Reason.BAD_SPLIT, str(e)))
+    return assigned, rejects

@@ -25,7 +25,7 @@ from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
 from imagebeam.transforms.plan import plan_dataset, run_report
 from imagebeam.transforms.reports import store_dead_letters
-from imagebeam.transforms.sources import split_rule
+from imagebeam.transforms.sources import reference_rules
 from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
 from tests.unit.transforms.small_batches import in_batches
@@ -116,7 +116,9 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
 @pytest.mark.parametrize(
     "make_transform",
     [
-        pytest.param(lambda _: stratify_splits.StratifySplits(split_rule.SplitRule("directory")), id="StratifySplits"),
+        pytest.param(
+            lambda _: stratify_splits.StratifySplits(reference_rules.SplitRule("directory")), id="StratifySplits"
+        ),
         pytest.param(lambda _: rank_references.RankReferences(ORDER), id="RankReferences"),
         pytest.param(lambda _: rank_references.RankInSplits(ORDER), id="RankInSplits"),
         pytest.param(lambda other: plan_dataset.PlanDataset(DATASET, other, other), id="PlanDataset"),

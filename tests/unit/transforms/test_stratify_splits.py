@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from imagebeam.transforms import stratify_splits
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.sources.split_rule import SplitRule
+from imagebeam.transforms.sources.reference_rules import SplitRule
 from tests.unit.transforms.small_batches import create, in_batches
 
 EIGHTY_TWENTY = (("train", 0.8), ("test", 0.2))

@@ -22,7 +22,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns, pages
 from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content
-from imagebeam.transforms.sources import class_files, containers, folder_probe, image_source, range_window, table_rows
+from imagebeam.transforms.sources import containers, folder_probe, image_source, input_places, range_window, table_rows
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
@@ -64,7 +64,7 @@ class Parquet(base_format.Format):
         with remote.budget(remote.CHECK_BUDGET_SEC):
             layout = source.layout
         if layout.names:
-            class_files.check_names(layout.names, f"the metadata of {layout.uri!r}")
+            input_places.check_names(layout.names, f"the metadata of {layout.uri!r}")
         return source
 
     @classmethod

@@ -11,7 +11,7 @@ from typing import Any
 
 from imagebeam import plural
 from imagebeam.transforms.formats.arrays import arrays
-from imagebeam.transforms.formats.tables import table_heads, table_places
+from imagebeam.transforms.formats.tables import table_heads
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     HEAD_BYTES,
@@ -58,8 +58,8 @@ def find_tables(survey: FolderProbe, at: str) -> Iterator[Finding]:
             yield from _find_metadata(table, metadata, at)
             return
     folders = [root, *(survey.look(root.below(name)) for name in root.folders if _names_tables(name))]
-    names = [folder.below(name) for folder in folders for name in folder.ending(*table_places.SUFFIXES)]
-    tables = [table_heads.read_table(survey, path) for path in sorted(names, key=_order)[: table_places.MAX_TABLES]]
+    names = [folder.below(name) for folder in folders for name in folder.ending(*table_heads.SUFFIXES)]
+    tables = [table_heads.read_table(survey, path) for path in sorted(names, key=_order)[: table_heads.MAX_TABLES]]
     found = [(table, [*_find_in_table(survey, at, table)]) for table in tables if table is not None]
     strong = [each for each in found if each[1] and not each[1][0].doubts]
     if strong:
@@ -112,7 +112,7 @@ def _num_rows(survey: FolderProbe, table: table_heads.Table) -> int:
 
 def _num_matched(survey: FolderProbe, at: str, table: table_heads.Table) -> float:
     """Returns the number of rows of a table whose images exist, from the share among its first rows."""
-    place = table_places.find_place(survey, at, table)
+    place = table_heads.find_place(survey, at, table)
     return _num_rows(survey, table) * (place.found / place.looked_for if place else 1)
 
 
@@ -130,7 +130,7 @@ def find_above(survey: FolderProbe, path: str) -> Iterator[Finding]:
     one further away, which may be of another data set, a note says so.
     """
     table = table_heads.read_table(survey, path)
-    places = [*table_places.find_places(survey, "", table)] if table is not None else []
+    places = [*table_heads.find_places(survey, "", table)] if table is not None else []
     if table is None or not places:
         return
     home, first = posixpath.dirname(path), places[0]
@@ -177,7 +177,7 @@ def _find_in_table(survey: FolderProbe, at: str, table: table_heads.Table) -> It
     if columns >= _BOX_COLUMNS:
         yield from _find_boxes(survey, at, table, shown)
         return
-    place = table_places.find_place(survey, at, table)
+    place = table_heads.find_place(survey, at, table)
     if place is None:
         return
     where = place.folder.removeprefix(f"{at}/") if at else place.folder
@@ -273,7 +273,7 @@ def _kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
 
 def _find_boxes(survey: FolderProbe, at: str, table: table_heads.Table, shown: str) -> Iterator[Finding]:
     path = table.path.removeprefix(f"{at}/") if at else table.path
-    place = table_places.find_place(survey, at, table)
+    place = table_heads.find_place(survey, at, table)
     if posixpath.basename(path) == "_annotations.csv" or place is None:  # those are found beside the images
         return
     folder = place.folder.removeprefix(f"{at}/") if at else place.folder
@@ -303,7 +303,7 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
     yield Finding("imagefolder_metadata", evidence, settings, notes)
 
 
-def _settings_of(at: str, table: table_heads.Table, place: table_places.Place) -> dict[str, Any]:
+def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) -> dict[str, Any]:
     folder = posixpath.dirname(table.path)
     path = table.path.removeprefix(f"{at}/") if at else table.path
     root = posixpath.relpath(f"/{place.folder}", f"/{folder}")

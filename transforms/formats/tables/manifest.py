@@ -1,4 +1,4 @@
-"""Lists the images that the rows of a table name."""
+"""Lists the images that the rows of a table name, or those that its rows go with in the order of their paths."""
 
 from __future__ import annotations
 
@@ -8,24 +8,16 @@ import dataclasses
 import itertools
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from imagebeam import concurrency, errors, features, storage
+from imagebeam import concurrency, errors, features, plural, storage
 from imagebeam.transforms import elements, parse_numbers
-from imagebeam.transforms.formats import listing
-from imagebeam.transforms.formats.tables import (
-    find_root,
-    joined_rows,
-    merged_rows,
-    missing_columns,
-    path_template,
-    table_formats,
-    templated_rows,
-)
-from imagebeam.transforms.formats.tables.templated_rows import Listed
-from imagebeam.transforms.sources import find_entries, image_source, table_rows
+from imagebeam.transforms.formats import folder
+from imagebeam.transforms.formats.tables import row_steps, table_formats, table_hints
+from imagebeam.transforms.formats.tables.row_steps import Listed
+from imagebeam.transforms.sources import files, find_files, image_source, table_rows
 
-_Batch = list[merged_rows.PlacedRow]
+_Batch = list[row_steps.PlacedRow]
 
 
 class Trust(NamedTuple):
@@ -56,7 +48,7 @@ class ManifestSource(image_source.ImageSource):
     delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
     encoding: str = table_formats.UTF8  # of CSV and JSON
     trust: Trust | None = None  # None looks up every file
-    joined: tuple[joined_rows.JoinedTable, ...] = ()  # further CSV tables with columns of the same rows
+    joined: tuple[row_steps.JoinedTable, ...] = ()  # further CSV tables with columns of the same rows
     joined_on: str = ""  # the column that all of them share
 
     spreads = "rows"
@@ -82,13 +74,13 @@ class ManifestSource(image_source.ImageSource):
         return () if self.image is None else (self.image, *self.further)
 
     @property
-    def _templates(self) -> tuple[path_template.PathTemplate, ...]:
-        return tuple(dict.fromkeys(found for each in self._images if (found := path_template.parse(each)) is not None))
+    def _templates(self) -> tuple[row_steps.PathTemplate, ...]:
+        return tuple(dict.fromkeys(found for each in self._images if (found := row_steps.parse(each)) is not None))
 
     @property
     def _image_columns(self) -> tuple[str, ...]:
         """The columns that the paths of images are made of."""
-        parsed = ((each, path_template.parse(each)) for each in self._images)
+        parsed = ((each, row_steps.parse(each)) for each in self._images)
         names = ((each,) if template is None else template.columns for each, template in parsed)
         return tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
 
@@ -148,11 +140,11 @@ class ManifestSource(image_source.ImageSource):
             raise errors.ConfigError(f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them")
         missing = [name for name in required if name not in names]
         if missing and names:
-            if self.format == "jsonl" and listing.is_listing(self.uri):
-                raise errors.ConfigError(f"{self.uri!r} is a listing that plan --save-listing wrote: {listing.REMEDY}")
+            if self.format == "jsonl" and folder.is_listing(self.uri):
+                raise errors.ConfigError(f"{self.uri!r} is a listing that plan --save-listing wrote: {folder.REMEDY}")
             raise errors.ConfigError(
                 f"manifest {self.uri!r} has no column {', '.join(map(repr, missing))}; its columns are "
-                f"{', '.join(map(repr, names))}; {missing_columns.advise(self._table, names, missing, required)}"
+                f"{', '.join(map(repr, names))}; {table_hints.hint_on_columns(self._table, names, missing, required)}"
             )
 
     def list_all(
@@ -186,14 +178,14 @@ class ManifestSource(image_source.ImageSource):
 
     def _read_batches(self, listed: Listed | None) -> Iterator[_Batch | image_source.Listing]:
         """Yields the rows in batches, and a listing with a problem if they cannot be read or there are none."""
-        placed: Iterator[merged_rows.PlacedRow] = self.read_rows()
+        placed: Iterator[row_steps.PlacedRow] = self.read_rows()
         listed = {} if listed is None else listed
         for template in self._templates:
-            placed = templated_rows.name_images(
+            placed = row_steps.name_images(
                 template, placed, self.image_root, self.resolve, listed, exclude=self.exclude
             )
         if self.merge_rows and self.image is not None:
-            placed = merged_rows.merge_rows(placed, self.image, self.fields)
+            placed = row_steps.merge_rows(placed, self.image, self.fields)
         found, num_rows = image_source.ListingBuilder(), 0
         batch: _Batch = []
         try:
@@ -238,9 +230,9 @@ class ManifestSource(image_source.ImageSource):
         """Returns the references and rejects of rows, up to the first problem."""
         found = image_source.ListingBuilder()
         is_near = self.trust is not None or self._is_near(batch)
-        num_ahead = 1 if is_near else find_entries.REQUESTS_AT_ONCE
+        num_ahead = 1 if is_near else find_files.REQUESTS_AT_ONCE
         try:
-            known = {} if is_near else find_entries.find_together(self._addresses(batch))
+            known = {} if is_near else find_files.find_together(self._addresses(batch))
             for image in concurrency.map_ahead(lambda each: self._look_up(*each, known), batch, num_ahead):
                 found.add(image)
         except table_rows.MissingValueError as e:
@@ -287,7 +279,7 @@ class ManifestSource(image_source.ImageSource):
         """
         rows = self._table.rows(self.needed, self.fields.texts)
         for table in self._joined_tables():
-            rows = joined_rows.join_rows(rows, table, self.joined_on, self.needed, self.fields.texts)
+            rows = row_steps.join_rows(rows, table, self.joined_on, self.needed, self.fields.texts)
         return rows
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
@@ -311,14 +303,14 @@ class ManifestSource(image_source.ImageSource):
         if reason is not elements.Reason.NOT_FOUND or self.image is None:
             return ""
         placed = self.read_rows()
-        rows = (row for _, row in itertools.islice(placed, find_root.NUM_ROWS) if isinstance(row, Mapping))
-        if (template := path_template.parse(self.image)) is not None:
-            rows = (templated_rows.fill(template, row) for row in rows)
+        rows = (row for _, row in itertools.islice(placed, table_hints.NUM_ROWS) if isinstance(row, Mapping))
+        if (template := row_steps.parse(self.image)) is not None:
+            rows = (row_steps.fill(template, row) for row in rows)
         paths = [path for row in rows if (path := self._path_in(row)) and not table_rows.is_absolute(path)]
-        return find_root.advise(self.root, self.images_below, self.image, paths)
+        return table_hints.hint_on_root(self.root, self.images_below, self.image, paths)
 
     def _look_up(
-        self, place: table_formats.RowPlace, row: Any, known: find_entries.Entries
+        self, place: table_formats.RowPlace, row: Any, known: find_files.Entries
     ) -> elements.ImageRef | elements.Reject:
         """Returns the reference of a row, or its reject."""
         try:
@@ -343,8 +335,8 @@ class ManifestSource(image_source.ImageSource):
             return self.resolve(path).removeprefix(self._key_prefix)
         return path
 
-    def _reference(self, place: table_formats.RowPlace, row: Any, known: find_entries.Entries) -> elements.ImageRef:
-        if isinstance(row, merged_rows.Conflict):
+    def _reference(self, place: table_formats.RowPlace, row: Any, known: find_files.Entries) -> elements.ImageRef:
+        if isinstance(row, row_steps.Conflict):
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, row.detail)
         if not isinstance(row, Mapping):
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, str(row))
@@ -353,7 +345,7 @@ class ManifestSource(image_source.ImageSource):
         key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
-        size, version = find_entries.look_at(uri, known) if self.trust is None else (_size_in(row, self.trust.size), 0)
+        size, version = find_files.look_at(uri, known) if self.trust is None else (_size_in(row, self.trust.size), 0)
         ref = elements.ImageRef(
             key, uri, size, version, position=self.first_position + place.position, split=self.split
         )
@@ -371,21 +363,21 @@ class ManifestSource(image_source.ImageSource):
         Raises:
             BadRowError: if it names none, or one outside of the folder.
         """
-        template = path_template.parse(image)
+        template = row_steps.parse(image)
         path = table_rows.text_in(row, image)
         if not path:
             empty = image if template is None else template.find_empty(row)
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {empty!r} is empty")
         uri = self.resolve(path)
-        if template is not None and (path.endswith(path_template.ANY_EXTENSION) or path_template.ANY_FOLDER in path):
+        if template is not None and (path.endswith(row_steps.ANY_EXTENSION) or row_steps.ANY_FOLDER in path):
             raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no image {uri!r}")
         return uri
 
-    def _further_in(self, row: Mapping[str, Any], image: str, known: find_entries.Entries) -> elements.FurtherImage:
+    def _further_in(self, row: Mapping[str, Any], image: str, known: find_files.Entries) -> elements.FurtherImage:
         """Returns a further image that a row names; the error of a bad one names the column."""
         try:
             uri = self._address_in(row, image)
-            return elements.FurtherImage(uri, *find_entries.look_at(uri, known), image)
+            return elements.FurtherImage(uri, *find_files.look_at(uri, known), image)
         except table_rows.BadRowError as e:
             detail = e.detail if e.detail.startswith("column ") else f"column {image!r}: {e.detail}"
             raise table_rows.BadRowError(e.reason, detail) from e
@@ -402,7 +394,7 @@ class ManifestSource(image_source.ImageSource):
 
 def _cells_of(row: Any) -> Mapping[str, Any]:
     """Returns the cells of a row, also of one that cannot be used; none if it has none."""
-    return row.cells if isinstance(row, merged_rows.Conflict) else row if isinstance(row, Mapping) else {}
+    return row.cells if isinstance(row, row_steps.Conflict) else row if isinstance(row, Mapping) else {}
 
 
 def _size_in(cells: Mapping[str, Any], column: str | None) -> int:
@@ -421,3 +413,85 @@ def _size_in(cells: Mapping[str, Any], column: str | None) -> int:
     except ValueError as e:
         raise table_rows.BadRowError(elements.Reason.BAD_VALUE, f"column {column!r}: {e}") from e
     return size
+
+
+_File: TypeAlias = "elements.ImageRef | elements.Reject"
+
+
+@dataclasses.dataclass(frozen=True)
+class PairedFilesSource(image_source.ImageSource):
+    """A table whose row n belongs to file n, sorted by path as text.
+
+    A file or row that cannot be used keeps its number, so later ones do not move up.
+    """
+
+    table: ManifestSource
+    files: files.FilesSource
+
+    def facts(self) -> image_source.SourceFacts:
+        return self.table.facts()
+
+    def list_all(self) -> Iterator[image_source.Listing]:
+        """Yields the images in the order of the rows; different numbers of rows and files are a problem."""
+        found = image_source.ListingBuilder()
+        images = self._list_files(found)
+        num_rows = 0
+        try:
+            for place, row in self.table.read_rows():
+                num_rows += 1
+                if place.position < len(images):
+                    self._pair(images[place.position], place, row, found)
+                if found.is_full:
+                    yield found.take()
+            if num_rows != len(images):
+                found.problems.append(self._explain(num_rows, [image.uri for image in images]))
+        except table_rows.MissingValueError as e:
+            found.problems.append(str(e))
+        except (OSError, ValueError) as e:
+            found.problems.append(f"manifest {self.table.uri!r} cannot be read to its end: {e}")
+        yield found.take()
+
+    def column_names(self) -> list[str]:
+        """Returns the names of the table's columns."""
+        return self.table.column_names()
+
+    def describe_rows(self, positions: Sequence[int]) -> list[str]:
+        """Describes the places of rows like `ManifestSource.describe_rows`."""
+        return self.table.describe_rows(positions)
+
+    def _list_files(self, found: image_source.ListingBuilder) -> list[_File]:
+        images: list[_File] = []
+        for part in self.files.list_all():
+            images += elements.unpack_refs(part.packed_refs)
+            images += part.rejects
+            found.skipped.update(part.skipped)
+            found.problems += part.problems
+        return sorted(images, key=lambda image: image.uri)
+
+    def _pair(self, image: _File, place: table_formats.RowPlace, row: Any, found: image_source.ListingBuilder) -> None:
+        key = image.uri.removeprefix(storage.join(self.table.root, ""))
+        where = f"{place} of {self.table.uri}"
+        if isinstance(image, elements.Reject):
+            found.rejects.append(image._replace(key=key))
+            return
+        try:
+            if not isinstance(row, Mapping):
+                raise table_rows.BadRowError(elements.Reason.BAD_ROW, str(row))
+            column = self.table.fields.key
+            named = table_rows.text_in(row, column) if column else key
+            if not named:
+                raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
+            found.refs.append(self.table.fields.fill(image._replace(key=named, position=place.position), row))
+        except table_rows.BadRowError as e:
+            found.rejects.append(elements.Reject(key, image.uri, "list", e.reason, f"{where}: {e.detail}"))
+        except table_rows.MissingValueError as e:
+            raise table_rows.MissingValueError(f"{where}: {e}") from e
+
+    def _explain(self, num_rows: int, uris: list[str]) -> str:
+        ends = f" (the first {uris[0]!r}, the last {uris[-1]!r})" if uris else ""
+        glob = storage.join(self.files.root, ", ".join(self.files.include))
+        return (
+            f"manifest {self.table.uri!r} has {plural.count(num_rows, 'row')}, and source.manifest.files {glob!r} "
+            f"matches {plural.count(len(uris), 'file')}{ends}: there must be one row for each file, in the "
+            "order of the files' paths"
+        )

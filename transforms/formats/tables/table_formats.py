@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import errors, storage
-from imagebeam.transforms.objects import json_depth
 from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms.sources import object_tables
 
 Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or a text that says what is wrong with the row
 
@@ -285,12 +285,12 @@ class _Utf8:
 
     def __init__(self, text: io.TextIOWrapper):
         self._text = text
-        self._meter = json_depth.DepthMeter()
+        self._meter = object_tables.DepthMeter()
 
     def read(self, size: int = -1) -> bytes:
         data = self._text.read(size).encode("utf-8", "surrogateescape")
         if self._meter.is_too_deep(data):
-            raise ValueError(f"it holds {json_depth.TOO_DEEP}: it is no table")
+            raise ValueError(f"it holds {object_tables.TOO_DEEP}: it is no table")
         return data
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from imagebeam import errors
 from imagebeam.transforms import elements
-from imagebeam.transforms.formats.tables import manifest, table_formats, templated_rows
-from imagebeam.transforms.sources import files, image_source, table_rows, walk_folders
+from imagebeam.transforms.formats.tables import manifest, row_steps, table_formats
+from imagebeam.transforms.sources import files, find_files, image_source, table_rows
 
 UNNAMED = "not_in_table"  # kind of images beside the tables that no row names
 
@@ -57,7 +57,7 @@ class TablePerFolderSource(image_source.ImageSource):
         num_rows = 0
         named = array.array("Q")  # hashes of the addresses in the rows: 8 bytes each
         problems = False
-        listed: templated_rows.Listed = {}
+        listed: row_steps.Listed = {}
         for table in self.tables:
             first_position = num_rows
             note = _noter(named) if table.further and self._counts_unnamed else None
@@ -78,7 +78,7 @@ class TablePerFolderSource(image_source.ImageSource):
         num_rows = 0
         named = array.array("Q")
         problems = False
-        listed: templated_rows.Listed = {}
+        listed: row_steps.Listed = {}
         for index, table in enumerate(self.tables):
             first_position = num_rows
             for found in table.list_rows(listed):
@@ -164,7 +164,7 @@ def _count_unnamed(folder: str, exclude: str, named: array.array[int]) -> int:
     known = np.sort(np.frombuffer(named, np.uint64))
     found = array.array("Q")
     try:
-        for uri in walk_folders.find_files(folder, walk_folders.EVERYTHING, exclude):
+        for uri in find_files.find_files(folder, find_files.EVERYTHING, exclude):
             if posixpath.splitext(uri)[1].lower().lstrip(".") in files.IMAGE_EXTENSIONS:
                 found.append(_hash(uri))
     except OSError:  # only a count is lost, so the run goes on
@@ -188,7 +188,7 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
     """
     parts = tuple(glob.split("/"))
     try:
-        found = list(walk_folders.find_files(root, parts, exclude))
+        found = list(find_files.find_files(root, parts, exclude))
     except OSError as e:
         raise errors.ConfigError(
             f"the tables {glob!r} below {root!r} cannot be looked for ({e.strerror or e}); check --input"

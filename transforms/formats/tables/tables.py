@@ -13,16 +13,8 @@ from imagebeam import errors, features, storage
 from imagebeam.transforms import elements, parse_numbers
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns as parquet_columns
-from imagebeam.transforms.formats.tables import (
-    detect_tables,
-    joined_rows,
-    manifest,
-    paired_files,
-    path_template,
-    table_formats,
-    table_per_folder,
-)
-from imagebeam.transforms.sources import files, folder_probe, image_source, source_places
+from imagebeam.transforms.formats.tables import detect_tables, manifest, row_steps, table_formats, table_per_folder
+from imagebeam.transforms.sources import files, folder_probe, image_source, input_places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,13 +92,13 @@ class Tables(base_format.Format):
 
     def __post_init__(self) -> None:
         try:
-            path_template.parse(self.image)
+            row_steps.parse(self.image)
         except ValueError as e:
             raise ValueError(f"source.manifest.image {e}") from e
         try:
             for name, image in self.further.items():
                 features.check_further_name(name)
-                path_template.parse(image)
+                row_steps.parse(image)
         except ValueError as e:
             raise ValueError(f"source.manifest.further {e}") from e
         try:
@@ -193,7 +185,7 @@ def _open_table(
     """
     uri, output = request.uri, request.output
     if wanted.path is None:
-        if source_places.is_folder(uri):
+        if input_places.is_folder(uri):
             raise errors.ConfigError(
                 f"--input {uri!r} is a folder: give the table itself, or its name in the folder as "
                 "source.manifest.path; for images without a table set source.by: files"
@@ -203,7 +195,7 @@ def _open_table(
             return _name_only_column(table)
         return table_per_folder.TablePerFolderSource((table,), table.image_root, output)
     given = _first_that_exists(wanted.path, uri)
-    absolute = source_places.is_absolute(given)
+    absolute = input_places.is_absolute(given)
     path = storage.normalize(given if absolute else storage.join(uri, given))
     if not table_per_folder.is_glob(given) or storage.storage_of(path).exists(path):
         below = path.startswith(storage.join(uri, ""))
@@ -221,13 +213,13 @@ def _open_table(
             f"source.manifest.path {given!r} is a glob, and source.manifest.files goes with the rows of one "
             "table; name that table, or the images in source.manifest.image"
         )
-    left_out = source_places.leave_out(output, uri)
+    left_out = input_places.leave_out(output, uri)
     found = table_per_folder.find_tables(uri, given, exclude=left_out, format=wanted.format)
     tables = tuple(_table(wanted, request, each, left_out) for each in found)
     return _below(uri, tables, left_out)
 
 
-def _open_pairs(wanted: Tables, table: manifest.ManifestSource, output: str) -> paired_files.PairedFilesSource:
+def _open_pairs(wanted: Tables, table: manifest.ManifestSource, output: str) -> manifest.PairedFilesSource:
     """Returns a table with the files that its rows go with: those of the first glob that matches some.
 
     Raises:
@@ -256,7 +248,7 @@ def _first_that_exists(path: str | tuple[str, ...], uri: str) -> str:
     """Returns the first of several addresses of a table that exists; the first of all if none does."""
     if isinstance(path, str):
         return path
-    places = ((each, source_places.resolve(each, uri)) for each in path)
+    places = ((each, input_places.resolve(each, uri)) for each in path)
     return next((each for each, place in places if storage.storage_of(place).exists(place)), path[0])
 
 
@@ -308,25 +300,25 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         encoding=wanted.encoding,
         trust=manifest.Trust(wanted.size) if wanted.trust else None,
     )
-    if wanted.root is not None and not source_places.is_folder(table.image_root):
+    if wanted.root is not None and not input_places.is_folder(table.image_root):
         raise errors.ConfigError(_explain_root(wanted.root, table))
     return table
 
 
-def _joined_tables(join: Join, table: str, format: str) -> tuple[joined_rows.JoinedTable, ...]:
+def _joined_tables(join: Join, table: str, format: str) -> tuple[row_steps.JoinedTable, ...]:
     if not join.tables:
         return ()
     if format != "csv":
         raise errors.ConfigError(f"source.manifest.join is for CSV, and {table!r} is read as {format}; join it before")
     folder = posixpath.dirname(table) or "."
     return tuple(
-        joined_rows.JoinedTable(source_places.resolve(path, folder), header) for path, header in join.tables.items()
+        row_steps.JoinedTable(input_places.resolve(path, folder), header) for path, header in join.tables.items()
     )
 
 
 def _root_of(root: str | None, table: str) -> str | None:
     """Returns the address of the folder that the paths of a table are relative to; None for the table's own."""
-    return None if root is None else source_places.resolve(root, posixpath.dirname(table) or ".")
+    return None if root is None else input_places.resolve(root, posixpath.dirname(table) or ".")
 
 
 def _explain_root(root: str, table: manifest.ManifestSource) -> str:
@@ -347,13 +339,13 @@ def _explain_root(root: str, table: manifest.ManifestSource) -> str:
     return f"{error}; {advice}" if advice else error
 
 
-def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> paired_files.PairedFilesSource:
+def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> manifest.PairedFilesSource:
     """Returns a table with the files that `glob` matches.
 
     Raises:
         ConfigError: if it is not a glob below a folder.
     """
-    uri = storage.normalize(glob if source_places.is_absolute(glob) else storage.join(table.root, glob))
+    uri = storage.normalize(glob if input_places.is_absolute(glob) else storage.join(table.root, glob))
     root, include = files.split_glob(uri)
     if include == files.EVERYTHING:  # a folder, or a name without wildcards
         raise errors.ConfigError(f"source.manifest.files {glob!r} is not a glob; write for example 'faces/*.png'")
@@ -366,6 +358,6 @@ def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> pair
         ) from e
     if kind != storage.DIRECTORY:
         raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is not a folder")
-    return paired_files.PairedFilesSource(
-        table, files.FilesSource(root, include, exclude=source_places.leave_out(output, root))
+    return manifest.PairedFilesSource(
+        table, files.FilesSource(root, include, exclude=input_places.leave_out(output, root))
     )

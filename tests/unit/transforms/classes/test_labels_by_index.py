@@ -8,10 +8,10 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.classes.label_names import ListSurvey, ListUse
 from imagebeam.transforms.elements import ImageRef, Reason
-from imagebeam.transforms.sources import image_source, label_rule, reference_rules
+from imagebeam.transforms.sources import image_source, reference_rules
 
 LISTS = (("val", ("cat", "dog", "cat")),)
-RULE = label_rule.LabelRule("directory", level=1, names=label_names.LabelNames(lists=LISTS))
+RULE = reference_rules.LabelRule("directory", level=1, names=label_names.LabelNames(lists=LISTS))
 
 
 def ref(key: str) -> ImageRef:
@@ -40,7 +40,7 @@ def test_rule_takes_the_line_of_the_number_for_images_directly_in_the_folder() -
 def test_rule_has_no_label_for_another_number() -> None:
     for name in ["x_0.JPEG", "x_4.JPEG", "x.JPEG"]:
         with pytest.raises(
-            label_rule.LabelError, match=r"ends in no number from 1 to 3, the lines of label\.lists"
+            reference_rules.LabelError, match=r"ends in no number from 1 to 3, the lines of label\.lists"
         ) as raised:
             RULE.apply(ref(f"val/{name}"))
         assert raised.value.reason is Reason.NO_LABEL
@@ -101,7 +101,7 @@ def test_rules_tell_how_the_lists_fit() -> None:
     listed = reference_rules.ReferenceRules(label=RULE).apply(listing)
     assert listed.lists == ListSurvey({"val": ListUse(3, frozenset({"cat", "dog"}), 3, 7)}, frozenset({"owl"}))
     assert [reject.key for reject in listed.rejects] == [keys[2]]
-    without = reference_rules.ReferenceRules(label=label_rule.LabelRule("directory")).apply(listing)
+    without = reference_rules.ReferenceRules(label=reference_rules.LabelRule("directory")).apply(listing)
     assert without.lists == label_names.NO_LISTS
 
 

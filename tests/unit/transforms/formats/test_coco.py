@@ -18,8 +18,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import coco, coco_json
-from imagebeam.transforms.objects import object_tables
-from imagebeam.transforms.sources import image_source, table_rows
+from imagebeam.transforms.sources import image_source, object_tables, table_rows
 from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
 from tests import coco_sets
 

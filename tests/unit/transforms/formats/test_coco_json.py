@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from imagebeam import storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import coco_json
-from imagebeam.transforms.objects import object_tables
+from imagebeam.transforms.sources import object_tables
 
 IMAGE = {"id": 7, "file_name": "a.jpg", "height": 10, "width": 20}
 BOX = {"image_id": 7, "category_id": 3, "bbox": [5, 2, 10, 4]}

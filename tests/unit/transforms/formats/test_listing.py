@@ -11,7 +11,7 @@ from PIL import Image
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import call_arguments, convert
-from imagebeam.transforms.formats import listing as listing_format
+from imagebeam.transforms.formats import folder as listing_format
 from imagebeam.transforms.sources import files
 from tests import datasets, image_sets
 
@@ -37,7 +37,7 @@ def sections(images: Any, output: pathlib.Path, **source: Any) -> dict[str, Any]
 
 def test_saved_listing_gives_the_dataset_of_the_folder(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
     listing = tmp_path / "listing.jsonl"
-    assert listing_format.save(files.FilesSource(str(images)), None, str(listing)) == 12
+    assert listing_format.save_listing(files.FilesSource(str(images)), None, str(listing)) == 12
     convert.convert(sections(images, tmp_path / "one"), workers=1)
     convert.convert(sections(listing, tmp_path / "two", by="listing"), workers=1)
     one, two = (catalog_lib.load_catalog(str(tmp_path / name)) for name in ("one", "two"))
@@ -57,7 +57,7 @@ def test_plan_saves_what_it_lists(images: pathlib.Path, tmp_path: pathlib.Path) 
 
 def test_image_that_changes_after_the_listing_is_a_reject(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
     listing = tmp_path / "listing.jsonl"
-    listing_format.save(files.FilesSource(str(images)), None, str(listing))
+    listing_format.save_listing(files.FilesSource(str(images)), None, str(listing))
     (images / "dog" / "1.jpg").write_bytes(image_sets.make_image(99))
     convert.convert(sections(listing, tmp_path / "out", by="listing"), workers=1)
     assert datasets.rejects(tmp_path / "out") == {"cat/gone.jpg": "not_found", "dog/1.jpg": "changed"}
@@ -102,7 +102,7 @@ def test_check_of_another_file_raises(content: bytes | None, message: str, tmp_p
 @pytest.mark.parametrize("keep", [-1, -3])
 def test_truncated_listing_is_a_problem(images: pathlib.Path, tmp_path: pathlib.Path, keep: int) -> None:
     listing = tmp_path / "listing.jsonl"
-    listing_format.save(files.FilesSource(str(images)), None, str(listing))
+    listing_format.save_listing(files.FilesSource(str(images)), None, str(listing))
     listing.write_bytes(b"".join(listing.read_bytes().splitlines(keepends=True)[:keep]))
     with pytest.raises(errors.ConfigError, match=r"listing .* was cut short; save it again"):
         convert.convert(sections(listing, tmp_path / "out", by="listing"), workers=1)

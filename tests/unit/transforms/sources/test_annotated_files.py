@@ -11,15 +11,15 @@ from imagebeam import errors
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import yolo
 from imagebeam.transforms.images import image_objects
-from imagebeam.transforms.sources import annotated_files, files, image_source
+from imagebeam.transforms.sources import annotated_files, files, image_source, input_places
 from tests import detection_sets
 
 RULE = annotated_files.PairRule(".txt", "images", "labels", "keep")
-RULE_LIST = annotated_files.Part("train", "train.txt", is_list=True)
+RULE_LIST = input_places.Part("train", "train.txt", is_list=True)
 READER = yolo.YoloReader(image_objects.ClassNames(("cat",)))
 
 
-def source(root: pathlib.Path, *parts: annotated_files.Part, **options: object) -> annotated_files.AnnotatedFilesSource:
+def source(root: pathlib.Path, *parts: input_places.Part, **options: object) -> annotated_files.AnnotatedFilesSource:
     options = {"rule": RULE, "reader": READER} | options
     return annotated_files.AnnotatedFilesSource(str(root), parts, **options)  # type: ignore[arg-type]
 
@@ -54,7 +54,7 @@ def test_annotations_are_in_the_sibling_of_the_last_folder_of_images(path: str, 
 def test_folder_gives_each_image_with_its_file_and_counts_images_without(tmp_path: pathlib.Path) -> None:
     detection_sets.write_yolo(tmp_path, {"images/train": 3, "images/val": 2})
     (tmp_path / "images" / "train" / "notes.md").write_text("x")
-    found = source(tmp_path, annotated_files.Part("train", "images/train"), annotated_files.Part("val", "images/val"))
+    found = source(tmp_path, input_places.Part("train", "images/train"), input_places.Part("val", "images/val"))
     refs, rejects, skipped = listed(found)
     assert rejects == []
     by_key = {ref.key: ref for ref in refs}
@@ -77,7 +77,7 @@ def test_image_without_annotations_is_kept_skipped_or_rejected(
 ) -> None:
     detection_sets.write_yolo(tmp_path, {"images": 2})
     rule = RULE.__class__(".txt", "images", "labels", missing)  # type: ignore[arg-type]
-    refs, rejects, skipped = listed(source(tmp_path, annotated_files.Part("train", "images"), rule=rule))
+    refs, rejects, skipped = listed(source(tmp_path, input_places.Part("train", "images"), rule=rule))
     assert (len(refs), len(rejects)) == (num_refs, num_rejects)
     assert skipped == ({kind: 1} if kind else {})
     if rejects:
@@ -88,7 +88,7 @@ def test_image_without_annotations_is_kept_skipped_or_rejected(
 def test_annotations_beside_the_images_are_counted_and_not_opened(tmp_path: pathlib.Path) -> None:
     detection_sets.write_yolo(tmp_path, {"": 3})
     (tmp_path / "classes.txt").write_text("cat")
-    refs, _, skipped = listed(source(tmp_path, annotated_files.Part("train", "")))
+    refs, _, skipped = listed(source(tmp_path, input_places.Part("train", "")))
     assert sorted(ref.key for ref in refs) == ["0.jpg", "1.jpg", "2.jpg"]
     assert skipped == {annotated_files.ANNOTATIONS: 3, annotated_files.MISSING: 1}
 
@@ -98,7 +98,7 @@ def test_list_gives_its_images_and_rejects_what_is_not_there(tmp_path: pathlib.P
     lines = ["./images/all/1.jpg", "", "images/all/2.jpg", f"{tmp_path}/images/all/0.jpg", "images/all/9.jpg"]
     lines += ["../x.jpg", "/elsewhere/x.jpg", "images/all"]
     (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
-    refs, rejects, skipped = listed(source(tmp_path, annotated_files.Part("train", "train.txt", is_list=True)))
+    refs, rejects, skipped = listed(source(tmp_path, input_places.Part("train", "train.txt", is_list=True)))
     assert [(ref.key, ref.position) for ref in refs] == [
         ("images/all/1.jpg", 0),
         ("images/all/2.jpg", 2),
@@ -116,20 +116,20 @@ def test_list_gives_its_images_and_rejects_what_is_not_there(tmp_path: pathlib.P
 
 def test_line_too_long_for_a_path_is_a_problem(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.txt").write_text("1.jpg\n" + "x" * 200_000)
-    listings = list(source(tmp_path, annotated_files.Part("train", "train.txt", is_list=True)).list_all())
+    listings = list(source(tmp_path, input_places.Part("train", "train.txt", is_list=True)).list_all())
     (problem,) = [problem for listing in listings for problem in listing.problems]
     assert re.search("line 2 of .* has more than 64 KiB, so this is no list of images: write the path of one", problem)
     assert sum(len(listing.rejects) for listing in listings) <= 1
 
 
 def test_missing_list_is_a_problem(tmp_path: pathlib.Path) -> None:
-    (listing,) = source(tmp_path, annotated_files.Part("train", "train.txt", is_list=True)).list_all()
+    (listing,) = source(tmp_path, input_places.Part("train", "train.txt", is_list=True)).list_all()
     assert "train.txt' cannot be read to its end" in listing.problems[0]
 
 
 def test_rows_are_looked_up_apart(tmp_path: pathlib.Path) -> None:
     detection_sets.write_yolo(tmp_path, {"images": 3})
-    found = pickle.loads(pickle.dumps(source(tmp_path, annotated_files.Part("train", "images"))))
+    found = pickle.loads(pickle.dumps(source(tmp_path, input_places.Part("train", "images"))))
     assert found.spreads == "rows"
     (batch,) = found.list_rows()
     assert isinstance(batch, image_source.RowBatch)
@@ -138,11 +138,11 @@ def test_rows_are_looked_up_apart(tmp_path: pathlib.Path) -> None:
 
 def test_folder_without_any_annotation_is_an_error(tmp_path: pathlib.Path) -> None:
     detection_sets.write_yolo(tmp_path, {"images/train": 2})
-    part = annotated_files.Part("train", "images/train")
-    source(tmp_path, part).check("source.yolo.images")
+    part = input_places.Part("train", "images/train")
+    source(tmp_path, part).check()
     (tmp_path / "labels").rename(tmp_path / "label")
     with pytest.raises(errors.ConfigError, match=r"no \.txt file is in '.*labels/train', where the annotations of"):
-        source(tmp_path, part).check("source.yolo.images")
+        source(tmp_path, part).check()
 
 
 def test_images_and_lists_at_a_remote_address(tmp_path: pathlib.Path) -> None:
@@ -153,14 +153,14 @@ def test_images_and_lists_at_a_remote_address(tmp_path: pathlib.Path) -> None:
     remote = fsspec.filesystem("memory")
     remote.put(f"{tmp_path}/", "/annotated/", recursive=True)
     try:
-        for part, num_refs in ((annotated_files.Part("train", "images"), 4), (RULE_LIST, 1)):
+        for part, num_refs in ((input_places.Part("train", "images"), 4), (RULE_LIST, 1)):
             found = annotated_files.AnnotatedFilesSource("memory://annotated", (part,), RULE, READER)
             refs, rejects, _ = listed(found)
             assert (len(refs), len(rejects)) == (num_refs, int(part.is_list))
             assert {ref.key: ref.mask and ref.mask.uri for ref in refs}["images/1.jpg"] == (
                 "memory://annotated/labels/1.txt"
             )
-            found.check("source.yolo.images")
+            found.check()
     finally:
         remote.rm("/annotated", recursive=True)
 
@@ -179,7 +179,7 @@ def test_annotations_of_two_images_by_their_names_are_a_problem(
         (tmp_path / "labels" / f"{stem}.txt").write_text("0 0.5 0.5 1 1\n")
     (tmp_path / "train.txt").write_text("".join(f"images/{name}\n" for name in names))
     monkeypatch.setattr(image_source, "MAX_REFS", batch)
-    found = source(tmp_path, RULE_LIST if is_list else annotated_files.Part("train", "images"))
+    found = source(tmp_path, RULE_LIST if is_list else input_places.Part("train", "images"))
     assert [problem for listing in found.list_all() for problem in listing.problems] == [
         "2 annotation files belong to several images by their names, the first is 'labels/a.txt' of 'images/a.jfif' "
         "and 'images/a.jpg': rename these images or files, or remove one of each"
@@ -198,7 +198,7 @@ def test_broken_link_in_place_of_annotations_rejects_the_image(tmp_path: pathlib
     label.unlink()
     label.symlink_to(tmp_path / "not-fetched")
     found = source(
-        tmp_path, annotated_files.Part("train", "images/train"), rule=dataclasses.replace(RULE, missing=missing)
+        tmp_path, input_places.Part("train", "images/train"), rule=dataclasses.replace(RULE, missing=missing)
     )
     _, rejects, _ = listed(found)
     assert [each.detail for each in rejects if each.key == "images/train/1.jpg"] == [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam import errors, storage
-from imagebeam.transforms.sources import find_entries
+from imagebeam.transforms.sources import find_files
 from tests.listed_bucket import Bucket
 
 NAMES = st.text(st.sampled_from("ab ./\x01é"), min_size=1, max_size=4).filter(lambda name: name.strip("/") == name)
@@ -23,9 +23,9 @@ def test_what_a_listing_decides_is_what_a_look_at_each_file_finds(
     bucket = Bucket([f"all/{name}" for name in names], page_entries, early_folders)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "storage_of", lambda _: bucket)
-        patch.setattr(find_entries, "_MIN_FILES", 2)
-        patch.setattr(find_entries, "_FILES_PER_PAGE", 1)
-        found = find_entries.find_together(f"stub://b/all/{name}" for name in wanted)
+        patch.setattr(find_files, "_MIN_FILES", 2)
+        patch.setattr(find_files, "_FILES_PER_PAGE", 1)
+        found = find_files.find_together(f"stub://b/all/{name}" for name in wanted)
     for uri, entry in found.items():
         try:
             expected = bucket.stat(uri).kind
@@ -38,11 +38,11 @@ def test_dense_folder_is_listed_and_a_sparse_one_only_begun(monkeypatch: pytest.
     bucket = Bucket([f"all/{index:06d}.jpg" for index in range(20_000)], 100)
     monkeypatch.setattr(storage, "storage_of", lambda _: bucket)
     dense = [f"stub://b/all/{index:06d}.jpg" for index in range(5000, 6000)]
-    assert set(find_entries.find_together(dense)) == set(dense)
+    assert set(find_files.find_together(dense)) == set(dense)
     assert bucket.num_pages <= 11
     bucket.num_pages = 0
     sparse = [f"stub://b/all/{index:06d}.jpg" for index in random.Random(0).sample(range(20_000), 100)]
-    assert len(find_entries.find_together(sparse)) < 20
+    assert len(find_files.find_together(sparse)) < 20
     assert bucket.num_pages == 5
 
 
@@ -60,12 +60,12 @@ def test_nothing_is_listed_for_files_that_share_no_folder_of_a_bucket(
 ) -> None:
     bucket = Bucket([], 1)
     monkeypatch.setattr(storage, "storage_of", lambda _: bucket)
-    assert find_entries.find_together(uris) == {}
+    assert find_files.find_together(uris) == {}
     assert bucket.num_pages == 0
 
 
 def test_files_of_an_unknown_scheme_are_left_to_a_look() -> None:
-    assert find_entries.find_together(f"nfs://host/all/{index}.jpg" for index in range(100)) == {}
+    assert find_files.find_together(f"nfs://host/all/{index}.jpg" for index in range(100)) == {}
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,6 @@ def test_folder_that_may_not_be_listed_leaves_its_files_to_a_look_and_a_fault_en
     uris = [f"stub://b/all/{index}.jpg" for index in range(100)]
     if is_fault:
         with pytest.raises(storage.UnavailableError, match="down"):
-            find_entries.find_together(uris)
+            find_files.find_together(uris)
     else:
-        assert find_entries.find_together(uris) == {}
+        assert find_files.find_together(uris) == {}

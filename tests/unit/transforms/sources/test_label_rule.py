@@ -4,8 +4,8 @@ import pytest
 
 from imagebeam.transforms.classes.label_names import LabelNames
 from imagebeam.transforms.elements import ImageRef, Reason
-from imagebeam.transforms.sources import label_rule
-from imagebeam.transforms.sources.label_rule import LabelRule
+from imagebeam.transforms.sources import reference_rules
+from imagebeam.transforms.sources.reference_rules import LabelRule
 
 CATS_DOGS = r"(?P<label>cat|dog)\.\d+\.jpg"
 SCANS = r"(?P<label>\w+)_(?P<patient>p\d+)?_\d+\.png"
@@ -160,6 +160,6 @@ def test_apply_of_pattern_without_group_keeps_the_manifests_group() -> None:
     ],
 )
 def test_apply_without_usable_label_says_why(rule: LabelRule, image: ImageRef, reason: Reason, detail: str) -> None:
-    with pytest.raises(label_rule.LabelError) as caught:
+    with pytest.raises(reference_rules.LabelError) as caught:
         rule.apply(image)
     assert (caught.value.reason, caught.value.detail, str(caught.value)) == (reason, detail, detail)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagebeam import storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import files, image_source, name_ranges
+from imagebeam.transforms.sources import files, image_source
 from tests.listed_bucket import Bucket
 
 # Few characters, so that names share beginnings; among them the neighbours of the slash, and of the surrogates.
@@ -26,7 +26,7 @@ def test_cut_yields_ascending_bounds_inside_of_the_range(
     names: set[str], start: str, end: str, num_wanted: int
 ) -> None:
     bucket = Bucket(sorted(names), 10)
-    bounds = name_ranges.cut(lambda *bounds: bucket.first_name("stub://b", *bounds), start, end, num_wanted)
+    bounds = files.cut_names(lambda *bounds: bucket.first_name("stub://b", *bounds), start, end, num_wanted)
     assert bounds == sorted(set(bounds))
     assert all(bound > start and (not end or bound < end) and "/" not in bound for bound in bounds)
     for first, last in itertools.pairwise((start, *bounds, end)):  # no part is empty, unless all are
@@ -44,7 +44,7 @@ def test_cut_yields_ascending_bounds_inside_of_the_range(
 )
 def test_cut_makes_parts_that_are_small_beside_the_whole_with_few_requests(names: list[str]) -> None:
     bucket = Bucket(names, 1000)
-    bounds = name_ranges.cut(lambda *bounds: bucket.first_name("stub://b", *bounds), "", "", 32)
+    bounds = files.cut_names(lambda *bounds: bucket.first_name("stub://b", *bounds), "", "", 32)
     sizes = Counter(bisect.bisect_right(bounds, name) for name in names)
     assert len(bounds) >= 31
     assert bucket.num_probes <= 32 * 11

@@ -7,7 +7,7 @@ import pytest
 
 from imagebeam import features
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import path_pattern, table_rows
+from imagebeam.transforms.sources import listing_rules, table_rows
 
 AGE = table_rows.Column("age", features.INT64)
 FIELDS = table_rows.RowFields(label="label", split="split", group="who", columns=(AGE,))
@@ -15,7 +15,7 @@ PATTERN = r"(?P<label>\w+)/(?P<split>train|val)/(?P<age>[^_]*)_(?P<who>\d+)?\.jp
 
 
 def apply(key: str) -> elements.ImageRef | elements.Reject:
-    pattern = pickle.loads(pickle.dumps(path_pattern.PathPattern(PATTERN, FIELDS)))
+    pattern = pickle.loads(pickle.dumps(listing_rules.PathPattern(PATTERN, FIELDS)))
     return pattern.apply(elements.ImageRef(key, f"/data/{key}"))
 
 
@@ -45,7 +45,7 @@ def test_path_that_cannot_be_used_is_a_reject(key: str, reason: str, detail: str
 def test_value_that_must_not_be_missing_fails_the_run() -> None:
     strict = table_rows.RowFields(columns=(table_rows.Column("age", features.INT64, missing="error"),))
     with pytest.raises(table_rows.MissingValueError, match=r"/data/x.jpg: column 'age': 'x' is not an integer, and"):
-        path_pattern.PathPattern(r"(?P<age>.+)\.jpg", strict).apply(elements.ImageRef("x.jpg", "/data/x.jpg"))
+        listing_rules.PathPattern(r"(?P<age>.+)\.jpg", strict).apply(elements.ImageRef("x.jpg", "/data/x.jpg"))
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_value_that_must_not_be_missing_fails_the_run() -> None:
 )
 def test_pattern_that_cannot_be_used_is_an_error(pattern: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):
-        path_pattern.check(pattern)
+        listing_rules.check_pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", [r"(?P<label>[^/]+)/.*", r"(?:[^/]+/)*(?P<label>\w+)_\d+\.jpg", r"(?P<a>x\+)+"])
 def test_harmless_patterns_are_taken(pattern: str) -> None:
-    assert path_pattern.check(pattern) in ({"label"}, {"a"})
+    assert listing_rules.check_pattern(pattern) in ({"label"}, {"a"})

@@ -17,11 +17,9 @@ from imagebeam.transforms.classes.label_names import LabelNames
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import HashOrder
-from imagebeam.transforms.sources import image_source, path_pattern, reference_rules, split_lists, table_rows
-from imagebeam.transforms.sources.label_rule import LabelRule
+from imagebeam.transforms.sources import image_source, listing_rules, reference_rules, table_rows
 from imagebeam.transforms.sources.listing_rules import NO_RULES, ListingRules
-from imagebeam.transforms.sources.reference_rules import ListingTask, ReferenceRules
-from imagebeam.transforms.sources.split_rule import SplitRule
+from imagebeam.transforms.sources.reference_rules import LabelRule, ListingTask, ReferenceRules, SplitRule
 from imagebeam.transforms.summaries import merge_rankings
 
 KEYS = ["train/cat/1.jpg", "train/dog/2.jpg", "test/cow/3.jpg", "test/4.jpg", "5.jpg", "tr\udcffin/cat/6.jpg"]
@@ -45,7 +43,7 @@ SPLITS = {
 RULES = {
     "no-rules": NO_RULES,
     "pattern": ListingRules(
-        pattern=path_pattern.PathPattern(r"(?P<group>t[^/]*)/.*", table_rows.RowFields(group="group"))
+        pattern=listing_rules.PathPattern(r"(?P<group>t[^/]*)/.*", table_rows.RowFields(group="group"))
     ),
 }
 
@@ -174,7 +172,7 @@ def test_source_without_an_image_is_ranked_too() -> None:
 
 
 def test_lists_of_splits_that_cannot_be_read_are_a_problem_of_the_listing(tmp_path: pathlib.Path) -> None:
-    rules = ListingRules(lists=split_lists.SplitLists((("train", str(tmp_path / "absent.txt")),), "/data"))
+    rules = ListingRules(lists=listing_rules.SplitLists((("train", str(tmp_path / "absent.txt")),), "/data"))
     applied = map(ReferenceRules(rules).apply, Listed(tuple(KEYS)).list_all())
     problems = [problem for listing in applied for problem in listing.problems]
     assert len([problem for problem in problems if "split.lists cannot be read" in problem]) == 2

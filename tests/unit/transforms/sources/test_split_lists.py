@@ -8,20 +8,20 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import image_source, listing_rules, split_lists
+from imagebeam.transforms.sources import image_source, listing_rules
 
 
-def make(folder: pathlib.Path, unlisted: Any = "leave_out", **lists: str) -> split_lists.SplitLists:
+def make(folder: pathlib.Path, unlisted: Any = "leave_out", **lists: str) -> listing_rules.SplitLists:
     for split, text in lists.items():
         (folder / f"{split}.txt").write_text(text)
-    made = split_lists.SplitLists(
+    made = listing_rules.SplitLists(
         tuple((split, str(folder / f"{split}.txt")) for split in lists), str(folder), unlisted
     )
     made.check()
     return pickle.loads(pickle.dumps(made))
 
 
-def splits(lists: split_lists.SplitLists, *keys: str) -> list[str | None]:
+def splits(lists: listing_rules.SplitLists, *keys: str) -> list[str | None]:
     """Returns for each key its split, "!" and the reason, or None if it is left out."""
     found = lists.apply_all([elements.ImageRef(key, f"/data/{key}") for key in keys])
     return [
@@ -52,7 +52,7 @@ def test_line_names_an_image_by_its_path_or_the_end_of_it(tmp_path: pathlib.Path
 def test_line_is_relative_to_its_list(tmp_path: pathlib.Path) -> None:
     (tmp_path / "sets").mkdir()
     (tmp_path / "sets/a.txt").write_text("../images/1.jpg\n")
-    lists = split_lists.SplitLists((("train", str(tmp_path / "sets/a.txt")),), str(tmp_path))
+    lists = listing_rules.SplitLists((("train", str(tmp_path / "sets/a.txt")),), str(tmp_path))
     assert splits(lists, "images/1.jpg", "1.jpg") == ["train", None]
 
 
@@ -83,7 +83,7 @@ def test_list_that_cannot_be_used_is_an_error(tmp_path: pathlib.Path, text: str 
     if text is not None:
         (tmp_path / "a.txt").write_text(text)
     with pytest.raises(errors.ConfigError, match=f"split.lists train: .*a.txt' {error}"):
-        split_lists.SplitLists((("train", str(tmp_path / "a.txt")),), str(tmp_path)).check()
+        listing_rules.SplitLists((("train", str(tmp_path / "a.txt")),), str(tmp_path)).check()
 
 
 def test_rules_count_what_is_left_out_and_keep_the_rest(tmp_path: pathlib.Path) -> None:

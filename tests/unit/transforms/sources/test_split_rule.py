@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.sources.split_rule import SplitRule
+from imagebeam.transforms.sources.reference_rules import SplitRule
 
 EIGHTY_TWENTY = (("train", 0.8), ("test", 0.2))
 THREE = (("train", 0.7), ("validation", 0.2), ("test", 0.1))

@@ -7,11 +7,11 @@ import pathlib
 import pytest
 
 from imagebeam import errors
-from imagebeam.transforms.sources import text_files
+from imagebeam.transforms.sources import input_places
 
 
 def read(path: pathlib.Path) -> str:
-    return text_files.read_text(str(path), 1, "source.x: 'f'", "give another", "no list")
+    return input_places.read_text(str(path), 1, "source.x: 'f'", "give another", "no list")
 
 
 def test_text_without_its_byte_order_mark_is_read_up_to_the_limit(tmp_path: pathlib.Path) -> None:
@@ -44,4 +44,4 @@ def test_file_that_is_no_small_text_is_refused(tmp_path: pathlib.Path, content: 
     ],
 )
 def test_relative_address_is_below_the_folder(given: str, address: str) -> None:
-    assert text_files.address_below("gs://b/set", given) == address
+    assert input_places.address_below("gs://b/set", given) == address

@@ -14,7 +14,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats.tables import manifest
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.shard import encode
-from imagebeam.transforms.sources import label_rule, table_rows
+from imagebeam.transforms.sources import reference_rules, table_rows
 from tests import image_sets
 
 PNG = image_sets.make_image(1, "PNG")
@@ -72,7 +72,7 @@ def follow(source: manifest.ManifestSource) -> None:
         source.check_columns()
     except errors.ConfigError:
         return
-    rule = label_rule.LabelRule(by="column")
+    rule = reference_rules.LabelRule(by="column")
     image = structure.check_image(PNG)
     for found in source.list_all():
         assert all(isinstance(problem, str) for problem in found.problems)
@@ -81,7 +81,7 @@ def follow(source: manifest.ManifestSource) -> None:
         for ref in elements.unpack_refs(found.packed_refs) if found.num_refs else ():
             try:
                 ref = rule.apply(ref)
-            except label_rule.LabelError as e:
+            except reference_rules.LabelError as e:
                 assert e.detail
                 continue
             ids = {name: index for index, name in enumerate(sorted(ref.classes))}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.features import BYTES
-from imagebeam.transforms.formats.tables import merged_rows
+from imagebeam.transforms.formats.tables import row_steps
 from imagebeam.transforms.formats.tables.table_formats import RowPlace
 from imagebeam.transforms.sources.table_rows import Column, RowFields
 
@@ -18,7 +18,7 @@ FIELDS = RowFields(split="set", columns=(Column("caption", BYTES, many=True),))
 def merged(rows: Sequence[Any], fields: RowFields = FIELDS) -> list[tuple[int, Any]]:
     """Merges rows; returns each with its position."""
     placed = [(RowPlace(position, "line", position + 2), row) for position, row in enumerate(rows)]
-    return [(place.position, row) for place, row in merged_rows.merge_rows(placed, "image", fields)]
+    return [(place.position, row) for place, row in row_steps.merge_rows(placed, "image", fields)]
 
 
 def row(image: str, caption: Any, split: Any = "train") -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_unused_columns_may_differ_and_empty_cells_are_equal() -> None:
 def test_rows_that_differ_in_a_single_value_are_a_conflict_that_names_the_first_pair() -> None:
     ((number, found),) = merged([row("a", "1"), row("a", "2", "test"), row("a", "3", "x")])
     assert number == 0
-    assert isinstance(found, merged_rows.Conflict)
+    assert isinstance(found, row_steps.Conflict)
     assert found.cells["image"] == "a"
     assert found.detail.startswith(
         "line 2 and line 3 are of one image, and column 'set' is 'train' in one and 'test' in"

@@ -14,7 +14,7 @@ from imagebeam.features import INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
 from imagebeam.transforms.formats.tables import manifest, table_formats
-from imagebeam.transforms.formats.tables.paired_files import PairedFilesSource
+from imagebeam.transforms.formats.tables.manifest import PairedFilesSource
 from imagebeam.transforms.sources import files, image_source, table_rows
 from tests import image_sets
 

@@ -123,16 +123,14 @@ def test_template_with_any_folder_finds_each_image_below_it(
 
 
 def test_tables_of_one_folder_list_it_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from imagebeam.transforms.formats.tables import image_extensions
+    from imagebeam.transforms.formats.tables import row_steps
 
     put(tmp_path, "images/1.jpg", "images/2.jpg", "images/3.jpg")
     (tmp_path / "train.csv").write_text("id\n1\n")
     (tmp_path / "valid.csv").write_text("id\n2\n")
     listed: list[str] = []
-    real = image_extensions.list_rests
-    monkeypatch.setattr(
-        image_extensions, "list_rests", lambda folder, *others: listed.append(folder) or real(folder, *others)
-    )
+    real = row_steps.list_rests
+    monkeypatch.setattr(row_steps, "list_rests", lambda folder, *others: listed.append(folder) or real(folder, *others))
     manifest = "source.manifest={path: '*.csv', root: images, image: '{id}.*'}"
     found = list(open_table(tmp_path, manifest).list_all())
     keys = [ref.key for each in found for ref in elements.unpack_refs(each.packed_refs)]

@@ -1,13 +1,15 @@
-"""Looks for the folder that the paths of a table are relative to, if none of its images is where it should be."""
+"""Hints on a table that lacks the expected columns, or none of whose images is where it should be."""
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import posixpath
 from collections.abc import Iterator, Sequence
 
 from imagebeam import concurrency, storage
-from imagebeam.transforms.formats.tables import path_template
+from imagebeam.transforms.formats.tables import row_steps, table_formats
+from imagebeam.transforms.sources import files
 
 NUM_ROWS = 100  # that are looked at for a path
 
@@ -16,7 +18,7 @@ _REQUESTS_AT_ONCE = 32
 _EXTENSIONS = (".jpg", ".png", ".jpeg", ".JPG", ".webp")
 
 
-def advise(folder: str, root: str | None, image: str, paths: Sequence[str]) -> str:
+def hint_on_root(folder: str, root: str | None, image: str, paths: Sequence[str]) -> str:
     """Returns what the paths are relative to, and which folder has the first of them.
 
     Args:
@@ -33,7 +35,7 @@ def advise(folder: str, root: str | None, image: str, paths: Sequence[str]) -> s
         if root is not None
         else f"paths are relative to the table's folder, {folder!r}"
     )
-    named = first.removesuffix(path_template.ANY_EXTENSION)
+    named = first.removesuffix(row_steps.ANY_EXTENSION)
     wanted = [""] if named == first else []
     uris = [
         (candidate, extension, storage.join_relative(candidate, posixpath.normpath(named) + extension))
@@ -46,7 +48,7 @@ def advise(folder: str, root: str | None, image: str, paths: Sequence[str]) -> s
             continue
         keys = [] if candidate == (root or folder) else [f"source.manifest.root: {_relative(candidate, folder)}"]
         if extension and named == first:
-            template = image if path_template.parse(image) else f"{{{image}}}"
+            template = image if row_steps.parse(image) else f"{{{image}}}"
             keys.append(f"source.manifest.image: '{template}.*'")
         return f"{said}; {uri!r} exists: set {' and '.join(keys)}" if keys else said
     return (
@@ -100,3 +102,46 @@ def _folders_in(folder: str) -> Iterator[str]:
 def _relative(candidate: str, folder: str) -> str:
     """Returns `candidate` relative to the table's folder."""
     return posixpath.relpath(candidate.replace("://", ":/"), folder.replace("://", ":/"))
+
+
+_REMEDY = "set source.manifest.image, label.column and the like"
+
+
+def hint_on_columns(
+    table: table_formats.TableFile, names: Sequence[str], missing: Sequence[str], needed: Sequence[str]
+) -> str:
+    """Returns what to do about `missing` columns.
+
+    Args:
+        table: the table.
+        names: its columns.
+        missing: the columns that it lacks.
+        needed: all columns that the config names; the first holds the paths of the images.
+    """
+    if table.format == "csv" and not table.header:
+        if len(names) == 1 and (delimiter := table_formats.guess_delimiter(names[0], table.separator, needed)):
+            return f"its first line is split by {delimiter}"
+        if any(map(_is_image, names)):
+            return f"its first line is a row, not a header: set source.manifest.header: {_header(names, needed)}"
+    near = [f"{name!r} may be {found[0]!r}" for name in missing if (found := _nearest(name, names))]
+    return "; ".join([*near, _REMEDY])
+
+
+def _is_image(name: str) -> bool:
+    stem, _, extension = name.rpartition(".")
+    return bool(stem) and extension.lower() in files.IMAGE_EXTENSIONS
+
+
+def _header(names: Sequence[str], needed: Sequence[str]) -> str:
+    """Suggests a header for a table whose first line is a row; the image's column is where the path is."""
+    if len(names) != len(needed):
+        return f"[...], a name for each of its {len(names)} columns, {', '.join(map(repr, needed))} among them"
+    place = next(index for index, name in enumerate(names) if _is_image(name))
+    rest = list(needed[1:])
+    return f"[{', '.join([*rest[:place], needed[0], *rest[place:]])}]"
+
+
+def _nearest(name: str, names: Sequence[str]) -> list[str]:
+    """Returns the column with the most similar spelling, ignoring case, if one is similar."""
+    folded = {other.casefold(): other for other in names}
+    return [folded[other] for other in difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.8)]

@@ -1,1 +1,0 @@
-"""Annotation files as tools write them: parsers that give the objects of images, with boxes, classes and masks."""
