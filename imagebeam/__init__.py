@@ -6,78 +6,71 @@ which Ctrl-C ends it without a traceback.
 
 from __future__ import annotations
 
-from imagebeam.version import __version__
+from imagebeam.version import __version__ as __version__
 
 TYPE_CHECKING = False  # as in typing, whose import takes 3 ms
-if TYPE_CHECKING:  # the same names as in _LAZY
-    from imagebeam.catalog import Catalog
-    from imagebeam.dataset import ImageDataset, open_dataset
-    from imagebeam.errors import (
-        BusyError,
-        CatalogError,
-        ConfigError,
-        DriftError,
-        ExampleError,
-        ImagebeamError,
-        ShardError,
-        TooManyRejectsError,
-        VerificationError,
-    )
-    from imagebeam.mixed_dataset import Mixture, mix
-    from imagebeam.pipelines.compact import CompactResult, compact
-    from imagebeam.pipelines.convert import ConvertResult, Submission, convert, plan, submit
-    from imagebeam.pipelines.index_dataset import IndexResult, index
-    from imagebeam.pipelines.verify_dataset import VerifyResult, verify
-    from imagebeam.reader.batch_iterator import BatchIterator
-    from imagebeam.reader.options import ReadOptions
-    from imagebeam.reader.reader_state import ReaderState
-    from imagebeam.snapshots import load_catalog
+if TYPE_CHECKING:  # the same names as in _NAMES
+    from imagebeam.catalog import Catalog as Catalog
+    from imagebeam.dataset import ImageDataset as ImageDataset
+    from imagebeam.dataset import open_dataset as open_dataset
+    from imagebeam.errors import BusyError as BusyError
+    from imagebeam.errors import CatalogError as CatalogError
+    from imagebeam.errors import ConfigError as ConfigError
+    from imagebeam.errors import DriftError as DriftError
+    from imagebeam.errors import ExampleError as ExampleError
+    from imagebeam.errors import ImagebeamError as ImagebeamError
+    from imagebeam.errors import ShardError as ShardError
+    from imagebeam.errors import TooManyRejectsError as TooManyRejectsError
+    from imagebeam.errors import VerificationError as VerificationError
+    from imagebeam.mixed_dataset import Mixture as Mixture
+    from imagebeam.mixed_dataset import mix as mix
+    from imagebeam.pipelines.compact import CompactResult as CompactResult
+    from imagebeam.pipelines.compact import compact as compact
+    from imagebeam.pipelines.convert import ConvertResult as ConvertResult
+    from imagebeam.pipelines.convert import Submission as Submission
+    from imagebeam.pipelines.convert import convert as convert
+    from imagebeam.pipelines.convert import plan as plan
+    from imagebeam.pipelines.convert import submit as submit
+    from imagebeam.pipelines.index_dataset import IndexResult as IndexResult
+    from imagebeam.pipelines.index_dataset import index as index
+    from imagebeam.pipelines.verify_dataset import VerifyResult as VerifyResult
+    from imagebeam.pipelines.verify_dataset import verify as verify
+    from imagebeam.reader.batch_iterator import BatchIterator as BatchIterator
+    from imagebeam.reader.options import ReadOptions as ReadOptions
+    from imagebeam.reader.reader_state import ReaderState as ReaderState
+    from imagebeam.snapshots import load_catalog as load_catalog
 
-_LAZY = {
-    "BatchIterator": "imagebeam.reader.batch_iterator",
-    "BusyError": "imagebeam.errors",
-    "Catalog": "imagebeam.catalog",
-    "CatalogError": "imagebeam.errors",
-    "CompactResult": "imagebeam.pipelines.compact",
-    "ConfigError": "imagebeam.errors",
-    "ConvertResult": "imagebeam.pipelines.convert",
-    "DriftError": "imagebeam.errors",
-    "ExampleError": "imagebeam.errors",
-    "ImageDataset": "imagebeam.dataset",
-    "ImagebeamError": "imagebeam.errors",
-    "IndexResult": "imagebeam.pipelines.index_dataset",
-    "Mixture": "imagebeam.mixed_dataset",
-    "ReadOptions": "imagebeam.reader.options",
-    "ReaderState": "imagebeam.reader.reader_state",
-    "ShardError": "imagebeam.errors",
-    "Submission": "imagebeam.pipelines.convert",
-    "TooManyRejectsError": "imagebeam.errors",
-    "VerificationError": "imagebeam.errors",
-    "VerifyResult": "imagebeam.pipelines.verify_dataset",
-    "compact": "imagebeam.pipelines.compact",
-    "convert": "imagebeam.pipelines.convert",
-    "index": "imagebeam.pipelines.index_dataset",
-    "load_catalog": "imagebeam.snapshots",
-    "mix": "imagebeam.mixed_dataset",
-    "open_dataset": "imagebeam.dataset",
-    "plan": "imagebeam.pipelines.convert",
-    "submit": "imagebeam.pipelines.convert",
-    "verify": "imagebeam.pipelines.verify_dataset",
+_NAMES = {
+    "catalog": ("Catalog",),
+    "dataset": ("ImageDataset", "open_dataset"),
+    "errors": (
+        *("BusyError", "CatalogError", "ConfigError", "DriftError", "ExampleError", "ImagebeamError"),
+        *("ShardError", "TooManyRejectsError", "VerificationError"),
+    ),
+    "mixed_dataset": ("Mixture", "mix"),
+    "pipelines.compact": ("CompactResult", "compact"),
+    "pipelines.convert": ("ConvertResult", "Submission", "convert", "plan", "submit"),
+    "pipelines.index_dataset": ("IndexResult", "index"),
+    "pipelines.verify_dataset": ("VerifyResult", "verify"),
+    "reader.batch_iterator": ("BatchIterator",),
+    "reader.options": ("ReadOptions",),
+    "reader.reader_state": ("ReaderState",),
+    "snapshots": ("load_catalog",),
 }
+_MODULE_OF = {name: f"imagebeam.{module}" for module, names in _NAMES.items() for name in names}
+_MODULES = ("catalog", "errors", "features", "records", "snapshots", "storage")  # `import imagebeam` gives them, too
 
-
-# Modules that `import imagebeam` is enough for.
-_MODULES = frozenset({"catalog", "errors", "features", "records", "snapshots", "storage"})
+__all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAZY and name not in _MODULES:
+    if name not in _MODULE_OF and name not in _MODULES:
         raise AttributeError(f"module 'imagebeam' has no attribute {name!r}")
     import importlib
 
     if name in _MODULES:
         return importlib.import_module(f"imagebeam.{name}")
-    module = _LAZY[name]
+    module = _MODULE_OF[name]
     extra = "convert" if module in ("imagebeam.pipelines.compact", "imagebeam.pipelines.convert") else None
     try:
         return getattr(importlib.import_module(module), name)
@@ -88,38 +81,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
-
-
-__all__ = [
-    "BatchIterator",
-    "BusyError",
-    "Catalog",
-    "CatalogError",
-    "CompactResult",
-    "ConfigError",
-    "ConvertResult",
-    "DriftError",
-    "ExampleError",
-    "ImageDataset",
-    "ImagebeamError",
-    "IndexResult",
-    "Mixture",
-    "ReadOptions",
-    "ReaderState",
-    "ShardError",
-    "Submission",
-    "TooManyRejectsError",
-    "VerificationError",
-    "VerifyResult",
-    "__version__",
-    "compact",
-    "convert",
-    "index",
-    "load_catalog",
-    "mix",
-    "open_dataset",
-    "plan",
-    "submit",
-    "verify",
-]
+    return sorted({*globals(), *_MODULE_OF})

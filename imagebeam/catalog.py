@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagebeam import errors, features, storage
@@ -36,7 +35,6 @@ COMMIT_LOCK_FILE = "publishing"  # file in it that names the fingerprint and the
 STAGING_PREFIX = "staging-"  # folder in it, named by the fingerprint, with the files that are not committed yet
 
 _LIKE_TFRECORD = re.compile(r"\.tfrec|tfrecord|-\d{5,}-of-\d{5,}", re.IGNORECASE)
-_NO_STATE = (0, None)
 
 
 class File(NamedTuple):
@@ -121,64 +119,6 @@ class Counts:
 DAMAGE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)  # raised for JSON of another shape
 
 
-def _naming_the_file(parse: Callable[[Any, str, str], Catalog]) -> Callable[[Any, str, str], Catalog]:
-    """Turns any error about the shape of a catalog into a CatalogError that names the file."""
-
-    @functools.wraps(parse)
-    def parse_catalog(cls: Any, text: str, where: str) -> Catalog:
-        try:
-            return _checked(parse(cls, text, where))
-        except DAMAGE as e:
-            raise errors.CatalogError(
-                f"{where} is not a catalog ({type(e).__name__}: {e}); "
-                "run the same convert command again with --overwrite, which lists the shards to remove first"
-            ) from e
-
-    return parse_catalog
-
-
-def _checked(catalog: Catalog) -> Catalog:
-    """Returns the catalog after checking the types of the fields that readers use.
-
-    Raises:
-        TypeError: if a field has another type.
-        ValueError: if the compression is not known.
-    """
-    expected: list[tuple[str, Any, Any]] = [
-        ("name", catalog.name, str),
-        ("fingerprint", catalog.fingerprint, str),
-        ("compression", catalog.compression, str),
-        ("label_kind", catalog.label_kind, (str, type(None))),
-        ("label_base", catalog.label_base, int),
-        ("config", catalog.config, dict),
-        ("files", catalog.files, dict),
-        ("snapshot", catalog.snapshot, dict),
-        ("indexed", catalog.indexed, dict),
-        *(("labels", label, str) for label in catalog.labels),
-        *(("keypoints", name, str) for name in catalog.keypoints),
-        *(("object_classes", name, str) for name in catalog.object_classes.values()),
-        *((f"config.{name}", catalog.config.get(name, {}), (dict, type(None))) for name in ("image", "source")),
-    ]
-    for feature in catalog.features:
-        expected += [("features", each, str) for each in (feature.key, feature.source, feature.kind)]
-        expected.append(("features", feature.many, bool))
-    for split in catalog.splits.values():
-        for shard in split.shards:
-            expected.append(("shards", shard.name, str))
-            expected += [("shards", each, int) for each in (shard.records, shard.bytes, shard.crc32c)]
-            expected += [("shards", each, int) for each in (shard.removed, shard.state_bytes)]
-            if min(shard.records, shard.bytes) < 0:
-                raise TypeError(f"{shard.name!r} has {shard.records} records in {shard.bytes} bytes")
-            if not 0 <= shard.removed <= shard.records:
-                raise TypeError(f"{shard.name!r} has {shard.removed} removed records of {shard.records}")
-    if catalog.compression not in ("none", "gzip"):
-        raise ValueError(f"compression is {catalog.compression!r}")
-    for name, value, kind in expected:
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} has {value!r}")
-    return catalog
-
-
 @dataclasses.dataclass(frozen=True)
 class Catalog:
     """Description of a dataset: all that a reader needs before it opens a shard."""
@@ -231,16 +171,7 @@ class Catalog:
             "fingerprint": self.fingerprint,
             "compression": self.compression,
             "counts": dataclasses.asdict(self.counts),
-            "splits": {
-                name: {
-                    "num_examples": split.num_examples,
-                    "num_bytes": split.num_bytes,
-                    "shards": [_shard_fields(shard) for shard in split.shards],
-                }
-                | _index_fields(split)
-                | _state_fields(split)
-                for name, split in self.splits.items()
-            },
+            "splits": {name: _split_fields(split) for name, split in self.splits.items()},
             "label_kind": self.label_kind,
             "label_base": self.label_base,
             "labels": list(self.labels),
@@ -250,20 +181,22 @@ class Catalog:
             ],
             "config": self.config,
             "versions": self.versions,
-        } | ({"files": {name: file._asdict() for name, file in self.files.items()}} if self.files else {})
-        fields |= {"inputs": self.inputs} if self.inputs else {}
-        fields |= {"snapshot": self.snapshot} if self.snapshot else {}
-        fields |= {"duplicates": self.duplicates} if self.duplicates else {}
-        if self.object_classes:
-            fields["object_classes"] = {str(label): name for label, name in self.object_classes.items()}
-        fields |= {"keypoints": list(self.keypoints)} if self.keypoints else {}
-        fields |= {"indexed": self.indexed} if self.indexed else {}
-        return json.dumps(fields | {"checksum": _checksum(fields)}, indent=1) + "\n"
+        }
+        optional = {
+            "files": {name: file._asdict() for name, file in self.files.items()},
+            "inputs": self.inputs,
+            "snapshot": self.snapshot,
+            "duplicates": self.duplicates,
+            "object_classes": {str(label): name for label, name in self.object_classes.items()},
+            "keypoints": list(self.keypoints),
+            "indexed": self.indexed,
+        }
+        fields |= {name: value for name, value in optional.items() if value}
+        return json.dumps(with_checksum(fields), indent=1) + "\n"
 
     @classmethod
-    @_naming_the_file
     def from_json(cls, text: str, where: str) -> Catalog:
-        """Parses `catalog.json`.
+        """Parses `catalog.json`. Fields that later releases add are skipped.
 
         Args:
             text: the file's content.
@@ -272,114 +205,101 @@ class Catalog:
         Raises:
             CatalogError: if the text is not a catalog, has a newer format, or was edited by hand.
         """
-        fields = json.loads(text)
-        version = fields["format_version"]
-        if not isinstance(version, int) or version > FORMAT_VERSION:
-            raise errors.CatalogError(
-                f"{where} has format version {version!r}, this imagebeam reads up to {FORMAT_VERSION}: update imagebeam"
-            )
-        checksum = fields.pop("checksum", None)
-        if checksum != _checksum(fields):
-            again = "run the same convert command again with --overwrite"
-            if fields.get("indexed"):
-                again = "remove it and run imagebeam index again"
-            raise errors.CatalogError(
-                f"{where} was edited after it was written: its checksum is {checksum}, its content has "
-                f"{_checksum(fields)}; restore it, or {again}"
-            )
-        return cls(
-            name=fields["name"],
-            fingerprint=fields["fingerprint"],
-            compression=fields["compression"],
-            splits={
-                name: Split(
-                    tuple(
-                        Shard(**shard, index_crc32c=index_crc32c, state_bytes=num_bytes, state_crc32c=crc32c)
-                        for shard, index_crc32c, (num_bytes, crc32c) in zip(
-                            split["shards"],
-                            split.get("index_crc32c") or itertools.repeat(None),
-                            split.get("states") or itertools.repeat(_NO_STATE),
-                        )
-                    )
+        try:
+            fields = json.loads(text)
+            version = fields["format_version"]
+            if not isinstance(version, int) or version > FORMAT_VERSION:
+                raise errors.CatalogError(
+                    "catalog-other-format",
+                    f"{where} has format version {version!r}, this imagebeam reads up to {FORMAT_VERSION}: "
+                    "update imagebeam",
                 )
-                for name, split in fields["splits"].items()
-            },
-            labels=tuple(fields["labels"]),
-            label_kind=fields["label_kind"],
-            label_base=fields["label_base"],
-            features=tuple(
-                features.Feature(f["key"], f["source"], f["type"], f.get("list", False)) for f in fields["features"]
-            ),
-            config=fields["config"],
-            counts=Counts(**fields["counts"]),
-            versions=fields["versions"],
-            created=fields["created"],
-            files={name: File(**file) for name, file in fields.get("files", {}).items()},
-            inputs=fields.get("inputs", {}),
-            snapshot=fields.get("snapshot", {}),
-            duplicates=fields.get("duplicates", {}),
-            keypoints=tuple(fields.get("keypoints", ())),
-            object_classes={int(label): name for label, name in fields.get("object_classes", {}).items()},
-            indexed=fields.get("indexed", {}),
-        )
+            checksum = fields.pop("checksum", None)
+            expected = with_checksum(fields)["checksum"]
+            if checksum != expected:
+                again = "run the same convert command again with --overwrite"
+                if fields.get("indexed"):
+                    again = "remove it and run imagebeam index again"
+                raise errors.CatalogError(
+                    "catalog-edited",
+                    f"{where} was edited after it was written: its checksum is {checksum}, its content has "
+                    f"{expected}; restore it, or {again}",
+                )
+            parsed = {
+                "splits": {name: Split(tuple(_shards_of(split))) for name, split in fields["splits"].items()},
+                "labels": tuple(fields["labels"]),
+                "features": tuple(
+                    features.Feature(f["key"], f["source"], f["type"], f.get("list", False)) for f in fields["features"]
+                ),
+                "counts": Counts(**fields["counts"]),
+                "files": {name: File(**file) for name, file in fields.get("files", {}).items()},
+                "keypoints": tuple(fields.get("keypoints", ())),
+                "object_classes": {int(label): name for label, name in fields.get("object_classes", {}).items()},
+            }
+            known = {field.name for field in dataclasses.fields(cls)}
+            return cls(**{name: value for name, value in (fields | parsed).items() if name in known})
+        except DAMAGE as e:
+            raise errors.CatalogError(
+                "catalog-damaged",
+                f"{where} is not a catalog ({type(e).__name__}: {e}); "
+                "run the same convert command again with --overwrite, which lists the shards to remove first",
+            ) from e
 
 
-def _shard_fields(shard: Shard) -> dict[str, Any]:
-    fields = {"name": shard.name, "records": shard.records, "bytes": shard.bytes, "crc32c": shard.crc32c}
-    return fields | ({"removed": shard.removed} if shard.removed else {})
+def _split_fields(split: Split) -> dict[str, Any]:
+    """Returns a split for the JSON. Checksums of indexes and states are lists: a tenth of the text of named entries."""
+    shards = [
+        {"name": shard.name, "records": shard.records, "bytes": shard.bytes, "crc32c": shard.crc32c}
+        | ({"removed": shard.removed} if shard.removed else {})
+        for shard in split.shards
+    ]
+    fields = {"num_examples": split.num_examples, "num_bytes": split.num_bytes, "shards": shards}
+    if any(shard.index_crc32c is not None for shard in split.shards):
+        fields["index_crc32c"] = [shard.index_crc32c for shard in split.shards]
+    if any(shard.state_file for shard in split.shards):
+        fields["states"] = [(shard.state_bytes, shard.state_crc32c) for shard in split.shards]
+    return fields
 
 
-def _index_fields(split: Split) -> dict[str, Any]:
-    """Returns the checksums of a split's indexes in shard order: a tenth of the text of entries by name."""
-    checksums = [shard.index_crc32c for shard in split.shards]
-    return {} if all(checksum is None for checksum in checksums) else {"index_crc32c": checksums}
+def _shards_of(split: Mapping[str, Any]) -> Iterator[Shard]:
+    """Yields the shards of a split in the JSON."""
+    indexes = split.get("index_crc32c") or itertools.repeat(None)
+    states = split.get("states") or itertools.repeat((0, None))
+    for shard, index_crc32c, (state_bytes, state_crc32c) in zip(split["shards"], indexes, states):
+        yield Shard(**shard, index_crc32c=index_crc32c, state_bytes=state_bytes, state_crc32c=state_crc32c)
 
 
-def _state_fields(split: Split) -> dict[str, Any]:
-    """Returns size and checksum of the states of a split's shards, in shard order."""
-    states = [(shard.state_bytes, shard.state_crc32c) for shard in split.shards]
-    return {"states": states} if any(state != _NO_STATE for state in states) else {}
-
-
-def _checksum(fields: Mapping[str, Any]) -> str:
+def with_checksum(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a catalog with the checksum of all of them as the last one."""
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+    return {**fields, "checksum": "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()}
 
 
-def load_catalog(
-    directory: str | os.PathLike[str],
-    read: Callable[[str], bytes] | None = None,
-    list_names: Callable[[str], Iterable[str]] | None = None,
-) -> Catalog:
+def load_catalog(directory: str | os.PathLike[str], store: storage.Storage | None = None) -> Catalog:
     """Reads the catalog of the dataset in `directory`.
 
     Args:
         directory: a path or an address.
-        read: returns all bytes of the file at an address; by default the storage of the address does.
-        list_names: returns the names of the files at an address; by default the storage of the address does.
+        store: the storage of the address, if it is not the one with default options.
 
     Raises:
         CatalogError: if there is no catalog, or it cannot be read.
     """
-    found = find_catalog(directory, read)
+    found = find_catalog(directory, store)
     if found is None:
-        raise missing_catalog(directory, read, list_names)
+        raise missing_catalog(directory, store)
     return found
 
 
-def find_catalog(directory: str | os.PathLike[str], read: Callable[[str], bytes] | None = None) -> Catalog | None:
-    """Reads the catalog of the dataset in `directory`; returns None if there is none.
-
-    Args:
-        directory: a path or an address.
-        read: as for `load_catalog`.
+def find_catalog(directory: str | os.PathLike[str], store: storage.Storage | None = None) -> Catalog | None:
+    """Reads the catalog of the dataset in `directory`; returns None if there is none. Arguments as of `load_catalog`.
 
     Raises:
         CatalogError: if the catalog cannot be read.
     """
     uri = storage.join(storage.normalize(directory), CATALOG_FILE)
     try:
-        text = (read or storage.storage_of(uri).read)(uri).decode("utf-8", "replace")
+        text = (store or storage.storage_of(uri)).read(uri).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:
@@ -387,32 +307,32 @@ def find_catalog(directory: str | os.PathLike[str], read: Callable[[str], bytes]
     return Catalog.from_json(text, uri)
 
 
-def missing_catalog(
-    directory: str | os.PathLike[str],
-    read: Callable[[str], bytes] | None = None,
-    list_names: Callable[[str], Iterable[str]] | None = None,
-) -> errors.CatalogError:
+def missing_catalog(directory: str | os.PathLike[str], store: storage.Storage | None = None) -> errors.CatalogError:
     """Returns the error for a folder without a catalog; it says why there is none. Arguments as of `load_catalog`."""
-    other = _name_of_another_tool(storage.normalize(directory), list_names)
-    if other:
-        return errors.CatalogError(
-            f"{directory} holds no {CATALOG_FILE}: {other!r} is a TFRecord file that another tool wrote; "
-            f"imagebeam index {directory} makes such files readable where they are, and imagebeam convert --config "
-            f"tfrecord --input {directory} --output OUTPUT makes a dataset of them"
+    folder = storage.normalize(directory)
+    store = store or storage.storage_of(folder)
+    if other := _name_of_another_tool(folder, store):
+        code, reason = (
+            "catalog-missing-for-tfrecords",
+            f"{other!r} is a TFRecord file that another tool wrote; imagebeam index {directory} makes such files "
+            f"readable where they are, and imagebeam convert --config tfrecord --input {directory} --output OUTPUT "
+            "makes a dataset of them",
         )
-    return errors.CatalogError(
-        f"{directory} holds no {CATALOG_FILE}: {_why_there_is_none(storage.normalize(directory), read)}"
-    )
+    elif unfinished := _unfinished_work(folder, store):
+        code, reason = "catalog-unfinished", unfinished
+    else:
+        code = "catalog-missing"
+        reason = "no dataset was committed there; give the --output of a successful convert command"
+    return errors.CatalogError(code, f"{directory} holds no {CATALOG_FILE}: {reason}")
 
 
-def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> str:
-    """Returns why a folder holds no catalog, and what to do."""
+def _unfinished_work(directory: str, store: storage.Storage) -> str:
+    """Returns which run into a folder did not end, and what to do; "" if there is none."""
     metadata = storage.join(directory, METADATA_DIRECTORY)
-    read_file = read or storage.storage_of(directory).read
     try:
-        fingerprint = json.loads(read_file(storage.join(metadata, COMMIT_LOCK_FILE)))["fingerprint"]
+        fingerprint = json.loads(store.read(storage.join(metadata, COMMIT_LOCK_FILE)))["fingerprint"]
         staged = storage.join(metadata, f"{STAGING_PREFIX}{fingerprint}", CATALOG_FILE)
-        catalog = Catalog.from_json(read_file(staged).decode("utf-8", "replace"), staged)
+        catalog = Catalog.from_json(store.read(staged).decode("utf-8", "replace"), staged)
     except (OSError, errors.CatalogError, *DAMAGE):
         pass
     else:
@@ -424,26 +344,22 @@ def _why_there_is_none(directory: str, read: Callable[[str], bytes] | None) -> s
             f"again (--input {source}), which finishes it"
         )
     try:
-        names = [] if read else [entry.name for entry in storage.storage_of(metadata).list_directory(metadata)]
+        names = [entry.name for entry in store.list_directory(metadata)]
     except OSError:
         names = []
     if any(name.startswith(STAGING_PREFIX + INDEXING_PREFIX) for name in names):
         return f"an index of it is unfinished; wait for it, or run imagebeam index {directory} again to resume"
     if any(name.startswith(STAGING_PREFIX) for name in names):
         return "a conversion into it is unfinished; wait for it, or run the same convert command again to resume"
-    return "no dataset was committed there; give the --output of a successful convert command"
+    return ""
 
 
-def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[str]] | None) -> str:
+def _name_of_another_tool(directory: str, store: storage.Storage) -> str:
     """Returns a TFRecord file of another tool in a folder, or at the address itself; "" if there is none."""
-    if _LIKE_TFRECORD.search(posixpath.basename(directory)) and storage.scheme_of(directory) == "file":
+    if store.is_local and _LIKE_TFRECORD.search(posixpath.basename(directory)):
         return posixpath.basename(directory) if os.path.isfile(directory) else ""
     try:
-        if list_names is None:
-            entries = storage.storage_of(directory).list_directory(directory)
-            names = sorted(entry.name for entry in entries)
-        else:
-            names = sorted(name.rstrip("/") for name in list_names(directory))
+        names = sorted(entry.name for entry in store.list_directory(directory))
     except (OSError, errors.ImagebeamError):  # this only adds detail to an error that is raised anyway
         return ""
     if not {INDEX_DIRECTORY, METADATA_DIRECTORY}.isdisjoint(names):
@@ -454,29 +370,30 @@ def _name_of_another_tool(directory: str, list_names: Callable[[str], Iterable[s
 def unreadable(uri: str, error: OSError) -> errors.CatalogError:
     """Returns the error for a small file of a dataset that is there and cannot be read."""
     reason = error.strerror or error
+    text = f"{uri} cannot be read ({reason}); grant read access to it"
     if isinstance(error, storage.UnavailableError):  # its text names the address
-        return errors.CatalogError(f"{reason}: check the address, and that it can be reached from here, and run again")
-    if storage.is_fault(error):
-        return errors.CatalogError(
+        text = f"{reason}: check the address, and that it can be reached from here, and run again"
+    elif storage.is_fault(error):
+        text = (
             f"{uri} cannot be read ({reason}): this machine has no open files or no memory left; free some, and run "
             "again"
         )
-    return errors.CatalogError(f"{uri} cannot be read ({reason}); grant read access to it")
+    return errors.CatalogError("dataset-unreadable", text)
 
 
-def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], bytes] | None = None) -> Mapping[str, Any]:
+def load_statistics(directory: str | os.PathLike[str], store: storage.Storage | None = None) -> Mapping[str, Any]:
     """Reads the writer's statistics, by split. Returns {} if the file is missing: a dataset can be read without it.
 
     Args:
         directory: a path or an address.
-        read: as for `load_catalog`.
+        store: as for `load_catalog`.
 
     Raises:
         CatalogError: if the file is damaged, or cannot be read.
     """
     uri = storage.join(storage.normalize(directory), STATISTICS_FILE)
     try:
-        found = json.loads((read or storage.storage_of(uri).read)(uri))
+        found = json.loads((store or storage.storage_of(uri)).read(uri))
         _check_statistics(found)
     except (FileNotFoundError, NotADirectoryError):
         return {}
@@ -484,8 +401,9 @@ def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], byt
         raise unreadable(uri, e) from e
     except DAMAGE as e:
         raise errors.CatalogError(
+            "statistics-damaged",
             f"{uri} is damaged ({type(e).__name__}: {e}): run the same convert command again with --overwrite, "
-            "or remove the file, without which the dataset can be read"
+            "or remove the file, without which the dataset can be read",
         ) from e
     return found
 
@@ -493,15 +411,9 @@ def load_statistics(directory: str | os.PathLike[str], read: Callable[[str], byt
 def _check_statistics(found: Any) -> None:
     """Raises TypeError, or another error of DAMAGE, if a field that readers use has another shape."""
     for split, counted in found.items():
-        for name in ("formats", "height", "width"):
-            if not isinstance(counted.get(name, {}), dict):
-                raise TypeError(f"{name} of {split!r} is {counted[name]!r}")
-        for name in ("height", "width"):
-            if not isinstance(counted.get(name, {}).get("max", 0), int):
-                raise TypeError(f"{name} of {split!r} is {counted[name]!r}")
-        pixels = counted.get("pixels")
-        for name in ("mean", "std") if pixels else ():
-            if len([float(each) for each in pixels[name]]) not in (1, 3):
-                raise TypeError(f"{name} of {split!r} is {pixels[name]!r}")
-        if pixels and not isinstance(pixels["images"], int):
-            raise TypeError(f"images of {split!r} is {pixels['images']!r}")
+        pixels = counted.get("pixels") or {"images": 0, "mean": [0], "std": [0]}
+        counts = [pixels["images"], *(counted.get(side, {}).get("max", 0) for side in ("height", "width"))]
+        num_channels = {len([float(each) for each in pixels[name]]) for name in ("mean", "std")}
+        is_right = all(isinstance(each, int) for each in counts) and num_channels <= {1, 3}
+        if not is_right or not isinstance(counted.get("formats", {}), dict):
+            raise TypeError(f"{split!r} holds {counted!r:.60}")

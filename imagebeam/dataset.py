@@ -150,7 +150,7 @@ class ImageDataset:
     @functools.cached_property
     def statistics(self) -> Mapping[str, Any]:
         """Counts of the writer by split: formats, colour spaces, labels, heights, widths and bytes; {} if lost."""
-        return catalog_lib.load_statistics(self.directory, self._source.read)
+        return catalog_lib.load_statistics(self.directory, self._source.store)
 
     def num_examples(self, split: str) -> int:
         """Returns the number of examples in a split, or in a part such as "train[:10%]", that the filters keep."""

@@ -105,30 +105,25 @@ def find_in(text: str, error: BaseException) -> ImagebeamError | None:
     if isinstance(error, ImagebeamError):
         return type(error)(error.code, _STEP.sub("", text))
     if found := _NAMED.match(text):
-        kinds = {kind.__name__: kind for kind in _kinds_of(ImagebeamError)}
-        if found[1] in kinds:
-            return kinds[found[1]](LOST_CODE, _STEP.sub("", found[2]))
+        kind = globals().get(found[1])
+        if isinstance(kind, type) and issubclass(kind, ImagebeamError):
+            return kind(LOST_CODE, _STEP.sub("", found[2]))
     return None
 
 
-def _kinds_of(base: type[ImagebeamError]) -> Iterator[type[ImagebeamError]]:
-    yield base
-    for kind in base.__subclasses__():
-        yield from _kinds_of(kind)
-
-
-def from_exit_code(exit_code: int, message: str, name: str = "") -> ImagebeamError:
+def from_exit_code(exit_code: int, message: str, name: str = "", code: str = LOST_CODE) -> ImagebeamError:
     """Returns the error of a job that ended in another process.
 
     Args:
         exit_code: of the error.
         message: its text.
         name: of its class; "" if it is not known, then the exit code decides.
+        code: its code, if the other process passed it on.
     """
     kinds = (ConfigError, TooManyRejectsError, VerificationError, BusyError, DriftError)
     matching = [kind for kind in kinds if kind.exit_code == exit_code]
     named = [kind for kind in matching if kind.__name__ == name]
-    return next(iter((*named, *matching)), ImagebeamError)(message)
+    return next(iter((*named, *matching)), ImagebeamError)(code, message)
 
 
 _EXTRAS = {  # by the top-level module; all other packages belong to the converter
@@ -166,9 +161,8 @@ def missing_package(error: ImportError, user: str, extra: str | None = None, oth
     """
     extra = extra or _EXTRAS.get((error.name or "").partition(".")[0], "convert")
     alternative = f", or {otherwise}" if otherwise else ""
-    return ConfigError(
-        f"{_package_of(error)} is not installed, {user} needs it: pip install 'imagebeam[{extra}]'{alternative}"
-    )
+    text = f"{_package_of(error)} is not installed, {user} needs it: pip install 'imagebeam[{extra}]'{alternative}"
+    return ConfigError("package-missing", text)
 
 
 @contextlib.contextmanager
@@ -191,7 +185,7 @@ def missing_package_of_scheme(error: ImportError, scheme: str) -> ConfigError:
         found = f"a package that reads {scheme}:// is missing ({error})"
     requirement = _BY_SCHEME.get(scheme)
     remedy = f"pip install {requirement}" if requirement else f"install the package that reads {scheme}://"
-    return ConfigError(f"{found}: {remedy}")
+    return ConfigError("package-missing", f"{found}: {remedy}")
 
 
 def _package_of(error: ImportError) -> str:

@@ -61,8 +61,9 @@ def require_fast_crc32c() -> None:
     """
     if google_crc32c.implementation != "c":
         raise errors.ConfigError(
+            "crc32c-slow",
             f"google-crc32c runs its {google_crc32c.implementation!r} implementation, the C one is needed: "
-            "reinstall it from a binary wheel (pip install --force-reinstall --only-binary :all: google-crc32c)"
+            "reinstall it from a binary wheel (pip install --force-reinstall --only-binary :all: google-crc32c)",
         )
 
 

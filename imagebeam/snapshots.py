@@ -20,7 +20,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from imagebeam import catalog as catalog_lib
@@ -50,12 +50,12 @@ def name_after(name: str | None) -> str:
     return f"{1 if name is None else int(name) + 1:06d}"
 
 
-def latest_name(dataset: str, read: Callable[[str], bytes] | None = None) -> str | None:
+def latest_name(dataset: str, store: storage.Storage | None = None) -> str | None:
     """Returns the name of the latest snapshot of a dataset; None if it has no snapshots.
 
     Args:
         dataset: its address.
-        read: returns all bytes of the file at an address; by default the storage of the address does.
+        store: the storage of the address, if it is not the one with default options.
 
     Raises:
         CatalogError: if the file that names it is damaged.
@@ -63,13 +63,14 @@ def latest_name(dataset: str, read: Callable[[str], bytes] | None = None) -> str
     """
     uri = storage.join(dataset, LATEST_FILE)
     try:
-        text = (read or storage.storage_of(uri).read)(uri).decode("utf-8", "replace").strip()
+        text = (store or storage.storage_of(uri)).read(uri).decode("utf-8", "replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not _NAME.fullmatch(text):
+    if not is_name(text):
         raise errors.CatalogError(
+            "snapshot-latest-damaged",
             f"{uri} holds {text[:40]!r}, and should name a folder in {storage.join(dataset, DIRECTORY)}, such as "
-            "000001: write the newest one into it that has a catalog.json"
+            "000001: write the newest one into it that has a catalog.json",
         )
     return text
 
@@ -102,13 +103,11 @@ def find_latest(dataset: str) -> str | None:
         OSError: if the storage does not answer.
     """
     latest = latest_name(dataset)
-    for name in folder_names(dataset):
-        if latest is not None and int(name) <= int(latest):
-            break
-        if _is_committed(dataset, name):
-            move_latest(dataset, name)
-            return name
-    return latest
+    newest = next(_committed_names(dataset), None)
+    if newest is None or (latest is not None and int(newest) <= int(latest)):
+        return latest
+    move_latest(dataset, newest)
+    return newest
 
 
 def require_committed(dataset: str, latest: str) -> None:
@@ -118,27 +117,33 @@ def require_committed(dataset: str, latest: str) -> None:
         CatalogError: if it has none; names the snapshots that have one.
     """
     if not _is_committed(dataset, latest):
-        others = [name for name in folder_names(dataset) if _is_committed(dataset, name)]
         raise errors.CatalogError(
+            "snapshot-latest-missing",
             f"{storage.join(dataset, LATEST_FILE)} names {latest}, and {folder_of(dataset, latest)} holds no "
             f"{catalog_lib.CATALOG_FILE}: restore it, or write the name of another snapshot into {LATEST_FILE} "
-            f"({', '.join(others) or 'there is none'}), or write a whole new one with convert --update --overwrite"
+            f"({', '.join(_committed_names(dataset)) or 'there is none'}), or write a whole new one with convert "
+            "--update --overwrite",
         )
 
 
-def folder_names(dataset: str) -> list[str]:
+def folder_names(dataset: str, store: storage.Storage | None = None) -> list[str]:
     """Returns the names of the folders of snapshots, the newest first, also of those without a catalog."""
     folder = storage.join(dataset, DIRECTORY)
     try:
-        names = [entry.name for entry in storage.storage_of(folder).list_directory(folder)]
+        names = [entry.name for entry in (store or storage.storage_of(folder)).list_directory(folder)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(filter(is_name, names), key=int, reverse=True)
 
 
-def _is_committed(dataset: str, name: str) -> bool:
+def _committed_names(dataset: str, store: storage.Storage | None = None) -> Iterator[str]:
+    """Yields the names of the snapshots, the newest first. A folder without a catalog only keeps shards for others."""
+    return (name for name in folder_names(dataset, store) if _is_committed(dataset, name, store))
+
+
+def _is_committed(dataset: str, name: str, store: storage.Storage | None = None) -> bool:
     uri = storage.join(folder_of(dataset, name), catalog_lib.CATALOG_FILE)
-    return storage.storage_of(uri).exists(uri)
+    return (store or storage.storage_of(uri)).exists(uri)
 
 
 def encode_removed(removed: Iterable[Sequence[int]]) -> bytes:
@@ -187,8 +192,9 @@ def _as_little_endian(indexes: array.array[int]) -> array.array[int]:
 def misfit(where: str) -> errors.CatalogError:
     """Returns the error for a `REMOVED_FILE`, at an address, that is not that of its catalog."""
     return errors.CatalogError(
+        "removed-records-damaged",
         f"{where} does not fit the catalog beside it: it was cut short or replaced; restore it, or run imagebeam "
-        "convert --update --overwrite, which writes a whole new snapshot"
+        "convert --update --overwrite, which writes a whole new snapshot",
     )
 
 
@@ -216,15 +222,13 @@ def check_name(snapshot: object) -> str:
     if hasattr(snapshot, "__index__") and not isinstance(snapshot, bool) and int(snapshot.__index__()) > 0:
         return f"{int(snapshot.__index__()):06d}"
     raise errors.ConfigError(
-        f'snapshot is {snapshot!r}; give the name of one, such as "000002", or its number, or None for the latest'
+        "snapshot-bad-name",
+        f'snapshot is {snapshot!r}; give the name of one, such as "000002", or its number, or None for the latest',
     )
 
 
 def find(
-    directory: str | os.PathLike[str],
-    snapshot: str | int | None = None,
-    read: Callable[[str], bytes] | None = None,
-    list_names: Callable[[str], Iterable[str]] | None = None,
+    directory: str | os.PathLike[str], snapshot: str | int | None = None, store: storage.Storage | None = None
 ) -> Found:
     """Returns the catalog to read and the folder that it is in.
 
@@ -233,8 +237,7 @@ def find(
     Args:
         directory: a path or an address.
         snapshot: name or number of a snapshot; None for the folder itself, or else the latest snapshot.
-        read: returns all bytes of the file at an address; by default the storage of the address does.
-        list_names: returns the names of the files at an address; by default the storage of the address does.
+        store: the storage of the address, if it is not the one with default options.
 
     Raises:
         CatalogError: if there is no catalog, or it cannot be read.
@@ -242,41 +245,33 @@ def find(
     """
     dataset = storage.normalize(directory)
     if snapshot is not None:
-        return _find_pinned(dataset, check_name(snapshot), read, list_names)
-    catalog = catalog_lib.find_catalog(dataset, read)
-    if catalog is not None:
+        return _find_pinned(dataset, check_name(snapshot), store)
+    if (catalog := catalog_lib.find_catalog(dataset, store)) is not None:
         return Found(dataset, catalog)
-    latest = _latest_name(dataset, read)
+    latest = _readable_latest_name(dataset, store)
     if latest is None:
-        raise catalog_lib.missing_catalog(dataset, read, list_names)
+        raise catalog_lib.missing_catalog(dataset, store)
     folder = folder_of(dataset, latest)
-    catalog = catalog_lib.find_catalog(folder, read)
-    if catalog is None:
-        raise errors.CatalogError(
-            f"{storage.join(dataset, LATEST_FILE)} names {latest}, and {folder} holds no "
-            f"{catalog_lib.CATALOG_FILE}: it was removed; restore it, or give one of the snapshots that are there: "
-            f"{_describe_all(dataset, latest, list_names) or 'none'}"
-        )
-    return Found(folder, catalog)
-
-
-def _find_pinned(
-    dataset: str,
-    name: str,
-    read: Callable[[str], bytes] | None,
-    list_names: Callable[[str], Iterable[str]] | None,
-) -> Found:
-    folder = folder_of(dataset, name)
-    catalog = catalog_lib.find_catalog(folder, read)
-    if catalog is not None:
+    if (catalog := catalog_lib.find_catalog(folder, store)) is not None:
         return Found(folder, catalog)
-    others = _describe_all(dataset, _latest_name(dataset, read), list_names)
-    if others:
-        raise errors.ConfigError(f"there is no snapshot {name} in {dataset}; it has {others}")
-    raise errors.ConfigError(
-        f"there is no snapshot {name} in {dataset}, which has no snapshots: leave snapshot out, or give the folder "
-        "that imagebeam convert --update writes to"
+    raise errors.CatalogError(
+        "snapshot-latest-missing",
+        f"{storage.join(dataset, LATEST_FILE)} names {latest}, and {folder} holds no {catalog_lib.CATALOG_FILE}: "
+        "it was removed; restore it, or give one of the snapshots that are there: "
+        f"{_describe_all(dataset, latest, store) or 'none'}",
     )
+
+
+def _find_pinned(dataset: str, name: str, store: storage.Storage | None) -> Found:
+    folder = folder_of(dataset, name)
+    if (catalog := catalog_lib.find_catalog(folder, store)) is not None:
+        return Found(folder, catalog)
+    if others := _describe_all(dataset, _readable_latest_name(dataset, store), store):
+        detail = f"; it has {others}"
+    else:
+        detail = ", which has no snapshots: leave snapshot out, or give the folder that imagebeam convert --update "
+        detail += "writes to"
+    raise errors.ConfigError("snapshot-unknown", f"there is no snapshot {name} in {dataset}{detail}")
 
 
 def load_catalog(directory: str | os.PathLike[str], snapshot: str | int | None = None) -> catalog_lib.Catalog:
@@ -296,7 +291,7 @@ def load_catalog(directory: str | os.PathLike[str], snapshot: str | int | None =
 
 
 def load_removed(
-    folder: str, catalog: catalog_lib.Catalog, read: Callable[[str], bytes] | None = None
+    folder: str, catalog: catalog_lib.Catalog, store: storage.Storage | None = None
 ) -> Mapping[str, array.array[int]]:
     """Returns the removed records of a snapshot by the name of their shard: ascending indexes in it, uint32.
 
@@ -305,7 +300,7 @@ def load_removed(
     Args:
         folder: the folder of the catalog.
         catalog: of the snapshot.
-        read: as for `find`.
+        store: as for `find`.
 
     Raises:
         CatalogError: if the file that names them is missing, cannot be read, or is not that of the catalog.
@@ -314,11 +309,12 @@ def load_removed(
         return {}
     uri = storage.join(folder, REMOVED_FILE)
     try:
-        data = (read or storage.storage_of(uri).read)(uri)
+        data = (store or storage.storage_of(uri)).read(uri)
     except (FileNotFoundError, NotADirectoryError) as e:
         raise errors.CatalogError(
+            "removed-records-missing",
             f"{uri} is missing, and the catalog beside it says that records are removed: restore it, or run imagebeam "
-            "convert --update --overwrite, which writes a whole new snapshot"
+            "convert --update --overwrite, which writes a whole new snapshot",
         ) from e
     except OSError as e:
         raise catalog_lib.unreadable(uri, e) from e
@@ -328,30 +324,18 @@ def load_removed(
     return decode_removed(data, catalog, uri)
 
 
-def _latest_name(dataset: str, read: Callable[[str], bytes] | None) -> str | None:
+def _readable_latest_name(dataset: str, store: storage.Storage | None) -> str | None:
     try:
-        return latest_name(dataset, read)
+        return latest_name(dataset, store)
     except OSError as e:
         raise catalog_lib.unreadable(storage.join(dataset, LATEST_FILE), e) from e
 
 
-def _describe_all(dataset: str, latest: str | None, list_names: Callable[[str], Iterable[str]] | None) -> str:
+def _describe_all(dataset: str, latest: str | None, store: storage.Storage | None) -> str:
     """Returns the names of the newest snapshots as a text; "" if there are none, or they cannot be listed."""
     try:
-        found = list(itertools.islice(_names_of(dataset, list_names or _list_names), _MAX_NAMED + 1))
+        found = list(itertools.islice(_committed_names(dataset, store), _MAX_NAMED + 1))
     except (OSError, errors.ImagebeamError):  # this only adds detail to an error that is raised anyway
         return ""
     shown = [f"{name} (the latest)" if name == latest else name for name in found[:_MAX_NAMED]]
     return ", ".join([*(["..."] if len(found) > _MAX_NAMED else []), *reversed(shown)])
-
-
-def _names_of(dataset: str, list_names: Callable[[str], Iterable[str]]) -> Iterator[str]:
-    """Yields the names of the snapshots, the newest first. A folder without a catalog only keeps shards for others."""
-    names = [name.rstrip("/") for name in list_names(storage.join(dataset, DIRECTORY))]
-    for name in sorted(filter(is_name, names), key=int, reverse=True):
-        if catalog_lib.CATALOG_FILE in list_names(folder_of(dataset, name)):
-            yield name
-
-
-def _list_names(folder: str) -> list[str]:
-    return [entry.name for entry in storage.storage_of(folder).list_directory(folder)]

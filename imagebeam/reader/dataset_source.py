@@ -16,7 +16,7 @@ import itertools
 import logging
 import posixpath
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,13 +89,14 @@ class DatasetSource:
         self._forget()
 
     @property
-    def _store(self) -> storage.Storage:
+    def store(self) -> storage.Storage:
+        """The storage of the address, with its options."""
         return storage.storage_of(self.directory, self._storage_options)
 
     def load_catalog(self, snapshot: str | int | None = None) -> catalog_lib.Catalog:
         """Reads the catalog of the folder, or of a snapshot in it, whose folder becomes `directory`."""
         with remote.budget(_OPEN_BUDGET_SEC):
-            found = snapshots.find(self.directory, snapshot, self.read, self._list_names)
+            found = snapshots.find(self.directory, snapshot, self.store)
         self.directory, catalog = found.folder, found.catalog
         if self._room is not None:
             self._cache = shard_cache.ShardCache(self.directory, self._storage_options, self._room, catalog)
@@ -106,15 +107,12 @@ class DatasetSource:
 
     def load_removed(self, catalog: catalog_lib.Catalog) -> Mapping[str, array.array[int]]:
         """Returns the removed records by the name of their shard: ascending indexes in it."""
-        return snapshots.load_removed(self.directory, catalog, self.read)
+        return snapshots.load_removed(self.directory, catalog, self.store)
 
     def read(self, uri: str) -> bytes:
         """Reads all bytes of a small file. The cache keeps indexes."""
         shard = self._indexed.get(uri)
-        return self._store.read(uri) if shard is None or self._cache is None else self._cache.read_index(uri, shard)
-
-    def _list_names(self, uri: str) -> Iterable[str]:
-        return [entry.name for entry in self._store.list_directory(uri)]
+        return self.store.read(uri) if shard is None or self._cache is None else self._cache.read_index(uri, shard)
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         """Compares the sizes of all shards with the catalog, with one listing for each remote folder if it can list.
@@ -134,7 +132,7 @@ class DatasetSource:
                 sizes = dict(itertools.chain(*pool.map(self._list_sizes, folders)))
         for uri, shard in uris.items():
             try:
-                size = sizes[uri] if uri in sizes else self._store.stat(uri).size
+                size = sizes[uri] if uri in sizes else self.store.stat(uri).size
             except OSError as e:
                 again = "index" if catalog.indexed else "convert"
                 detail = f"is missing ({e.strerror or e}): run imagebeam verify, then {again} again"
@@ -153,7 +151,7 @@ class DatasetSource:
             ShardError: if the storage does not answer.
         """
         try:
-            entries = self._store.list_directory(folder)
+            entries = self.store.list_directory(folder)
             return [(storage.join(folder, entry.name), entry.size) for entry in entries if entry.size >= 0]
         except OSError as e:
             if storage.is_fault(e):

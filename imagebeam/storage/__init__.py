@@ -2,93 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from imagebeam import errors
-from imagebeam.storage.interface import (
-    BROKEN_LINK,
-    DIRECTORY,
-    FILE,
-    SPECIAL,
-    ChangedError,
-    Entry,
-    LocalDiskError,
-    PendingFile,
-    RangeLister,
-    RequestError,
-    Storage,
-    UnavailableError,
-    is_fault,
-    join,
-    join_relative,
-    normalize,
-    root_of,
-    scheme_of,
-)
-from imagebeam.storage.local import LocalStorage
-
-__all__ = [
-    "BROKEN_LINK",
-    "DIRECTORY",
-    "FILE",
-    "SPECIAL",
-    "ChangedError",
-    "Entry",
-    "LocalDiskError",
-    "LocalStorage",
-    "PendingFile",
-    "RangeLister",
-    "RequestError",
-    "Storage",
-    "UnavailableError",
-    "is_fault",
-    "join",
-    "join_relative",
-    "normalize",
-    "root_of",
-    "scheme_of",
-    "storage_of",
-]
+from imagebeam.storage.interface import BROKEN_LINK as BROKEN_LINK
+from imagebeam.storage.interface import DIRECTORY as DIRECTORY
+from imagebeam.storage.interface import FILE as FILE
+from imagebeam.storage.interface import SPECIAL as SPECIAL
+from imagebeam.storage.interface import ChangedError as ChangedError
+from imagebeam.storage.interface import Entry as Entry
+from imagebeam.storage.interface import LocalDiskError as LocalDiskError
+from imagebeam.storage.interface import PendingFile as PendingFile
+from imagebeam.storage.interface import RangeLister as RangeLister
+from imagebeam.storage.interface import RequestError as RequestError
+from imagebeam.storage.interface import Storage as Storage
+from imagebeam.storage.interface import UnavailableError as UnavailableError
+from imagebeam.storage.interface import is_fault as is_fault
+from imagebeam.storage.interface import join as join
+from imagebeam.storage.interface import join_relative as join_relative
+from imagebeam.storage.interface import normalize as normalize
+from imagebeam.storage.interface import root_of as root_of
+from imagebeam.storage.interface import scheme_of as scheme_of
+from imagebeam.storage.local import LocalStorage as LocalStorage
 
 Options: TypeAlias = Mapping[str, Any]
 
 _LOCAL = LocalStorage()
 
 
-def _gcs(scheme: str, options: Options) -> Storage:
-    from imagebeam.storage import gcs
-
-    return gcs.GcsStorage(options)
-
-
-def _webhdfs(scheme: str, options: Options) -> Storage:
-    from imagebeam.storage import webhdfs
-
-    return webhdfs.WebHdfsStorage(options)
-
-
-def _http(scheme: str, options: Options) -> Storage:
-    from imagebeam.storage import http
-
-    return http.HttpStorage(scheme, options)
-
-
-def _fsspec(scheme: str, options: Options) -> Storage:
-    from imagebeam.storage import fsspec_files
-
-    return fsspec_files.FsspecStorage(scheme, options)
-
-
-# Imported at the first address of the scheme: a reader of local files needs none of these packages.
-_BY_SCHEME: dict[str, Callable[[str, Options], Storage]] = {
-    "gs": _gcs,
-    "gcs": _gcs,
-    "hdfs": _webhdfs,
-    "webhdfs": _webhdfs,
-    "http": _http,
-    "https": _http,
-}
 _opened: dict[tuple[str, Any], Storage] = {}  # by scheme and options: connections are shared
 
 
@@ -110,10 +52,29 @@ def storage_of(uri: str, options: Options | None = None) -> Storage:
     found = _opened.get(key)
     if found is None:
         try:
-            found = _opened.setdefault(key, _BY_SCHEME.get(scheme, _fsspec)(scheme, dict(options or {})))
+            found = _opened.setdefault(key, _open(scheme, dict(options or {})))
         except errors.ConfigError as e:
-            raise errors.ConfigError(f"address {uri!r}: {e}") from e
+            raise errors.ConfigError(e.code, f"address {uri!r}: {e}") from e
     return found
+
+
+def _open(scheme: str, options: Options) -> Storage:
+    """Imports the storage of a scheme: a reader of local files needs none of these packages."""
+    if scheme in ("gs", "gcs"):
+        from imagebeam.storage import gcs
+
+        return gcs.GcsStorage(options)
+    if scheme in ("hdfs", "webhdfs"):
+        from imagebeam.storage import webhdfs
+
+        return webhdfs.WebHdfsStorage(options)
+    if scheme in ("http", "https"):
+        from imagebeam.storage import http
+
+        return http.HttpStorage(scheme, options)
+    from imagebeam.storage import fsspec_files
+
+    return fsspec_files.FsspecStorage(scheme, options)
 
 
 def _hashable(value: Any) -> Any:

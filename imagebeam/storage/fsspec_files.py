@@ -38,7 +38,8 @@ class FsspecStorage(remote.RemoteStorage):
             raise errors.missing_package_of_scheme(e, scheme) from e
         if scheme not in known_implementations and scheme not in registry:
             raise errors.ConfigError(
-                f"scheme {scheme!r} is not known; write a path, or gs://, hdfs://NAMENODE:9870/, s3:// or az://"
+                "address-unknown-scheme",
+                f"scheme {scheme!r} is not known; write a path, or gs://, hdfs://NAMENODE:9870/, s3:// or az://",
             )
         self._options = dict(options or {})
         super().__init__()
@@ -77,8 +78,9 @@ class FsspecStorage(remote.RemoteStorage):
         except (OSError, RuntimeError, TypeError, ValueError) as e:
             reason = str(e).partition("\n")[0]
             raise errors.ConfigError(
+                "storage-cannot-open",
                 f"{uri}: fsspec cannot open {scheme}:// here ({reason}): "
-                "check the address, storage_options and the package that reads it"
+                "check the address, storage_options and the package that reads it",
             ) from e
         return filesystem
 

@@ -51,7 +51,8 @@ class GcsStorage(remote.RemoteStorage):
         unknown = sorted(str(name) for name in self._options if name not in OPTIONS)
         if unknown:
             raise errors.ConfigError(
-                f"storage_options has {unknown[0]!r}, which gs:// does not know; it takes {', '.join(OPTIONS)}"
+                "storage-options-unknown",
+                f"storage_options has {unknown[0]!r}, which gs:// does not know; it takes {', '.join(OPTIONS)}",
             )
         seconds = self._options.get("requests_timeout")
         timeout_sec = _TIMEOUT_SEC if seconds is None else (_TIMEOUT_SEC[0], seconds)
@@ -78,8 +79,9 @@ class GcsStorage(remote.RemoteStorage):
         if is_refused or (is_denied and self._is_anonymous_for_want_of_credentials):
             reason = "credentials were refused" if is_refused else "no credentials"
             return errors.ConfigError(
+                "gcs-no-credentials",
                 f"{uri}: {reason} for Google Cloud: gcloud auth application-default login, or set "
-                "GOOGLE_APPLICATION_CREDENTIALS"
+                "GOOGLE_APPLICATION_CREDENTIALS",
             )
         if is_denied:
             return remote.denied(uri, detail)
@@ -358,12 +360,13 @@ class GcsStorage(remote.RemoteStorage):
                 return _credentials_of_key(token, scopes)
         except (OSError, ValueError, KeyError, google.auth.exceptions.GoogleAuthError) as e:
             raise errors.ConfigError(
+                "gcs-bad-token",
                 f"storage_options['token'] cannot be read as credentials ({type(e).__name__}: {e}); it takes "
-                f"{OPTIONS['token']}"
+                f"{OPTIONS['token']}",
             ) from e
         if isinstance(token, str) and token not in ("cache", "browser"):  # gcsfs's own: a file of its, and a log-in
             return google.oauth2.credentials.Credentials(token)
-        raise errors.ConfigError(f"storage_options['token'] is {token!r}; it takes {OPTIONS['token']}")
+        raise errors.ConfigError("gcs-bad-token", f"storage_options['token'] is {token!r}; it takes {OPTIONS['token']}")
 
 
 def _credentials_of_key(key: Mapping[str, Any], scopes: list[str]) -> Any:
@@ -427,5 +430,5 @@ def _parse(uri: str) -> tuple[str, str]:
     """
     bucket, _, name = uri.partition("://")[2].partition("/")
     if not bucket:
-        raise errors.ConfigError(f"address {uri!r} names no bucket: write gs://BUCKET/FOLDER")
+        raise errors.ConfigError("address-no-bucket", f"address {uri!r} names no bucket: write gs://BUCKET/FOLDER")
     return bucket, name

@@ -48,7 +48,9 @@ def normalize(uri: str | os.PathLike[str]) -> str:
         return uri.rstrip("/")
     path = _FILE_SCHEME.sub("", uri)
     if _SCHEME.match(path):
-        raise errors.ConfigError(f"address {uri!r} names a host after file://; write file:///path, or the path alone")
+        raise errors.ConfigError(
+            "address-file-host", f"address {uri!r} names a host after file://; write file:///path, or the path alone"
+        )
     return os.path.abspath(os.path.expanduser(path))
 
 

@@ -60,9 +60,11 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
         try:
             filesystem = webhdfs.WebHDFS(host, port, **options)
         except ModuleNotFoundError as e:
-            raise errors.ConfigError(f"{e.name} is not installed, storage_options ask for it: install it") from e
+            text = f"{e.name} is not installed, storage_options ask for it: install it"
+            raise errors.ConfigError("package-missing", text) from e
         except (TypeError, ValueError) as e:
-            raise errors.ConfigError(f"hdfs://{host}:{port} cannot be opened ({e}): change storage_options") from e
+            text = f"hdfs://{host}:{port} cannot be opened ({e}): change storage_options"
+            raise errors.ConfigError("storage-cannot-open", text) from e
         for scheme in ("http://", "https://"):
             filesystem.session.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=_CONNECTIONS))
         filesystem.session.request = functools.partial(filesystem.session.request, timeout=_TIMEOUT_SEC)
@@ -173,7 +175,8 @@ def parse_hdfs(uri: str) -> tuple[str, int, str | None, str]:
     match = _ADDRESS.fullmatch(uri)
     if match is None:
         raise errors.ConfigError(
-            f"address {uri!r} does not name a NameNode and its WebHDFS port: write hdfs://NAMENODE:9870/FOLDER"
+            "address-no-namenode",
+            f"address {uri!r} does not name a NameNode and its WebHDFS port: write hdfs://NAMENODE:9870/FOLDER",
         )
     user = None if match["user"] is None else urllib.parse.unquote(match["user"])
     return match["host"], int(match["port"]), user, match["path"] or "/"

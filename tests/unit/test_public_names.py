@@ -28,7 +28,7 @@ def run_python(code: str) -> str:
 
 def test_every_public_name_is_there_and_listed() -> None:
     assert set(imagebeam.__all__) <= set(dir(imagebeam))
-    assert set(imagebeam._LAZY) < set(imagebeam.__all__)
+    assert set(imagebeam._MODULE_OF) < set(imagebeam.__all__)
     for name in imagebeam.__all__:
         assert getattr(imagebeam, name) is not None
 
@@ -37,7 +37,7 @@ def test_names_imported_late_are_those_that_a_type_checker_sees() -> None:
     tree = ast.parse((command_line.ROOT / "imagebeam" / "__init__.py").read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    assert {alias.name: node.module for node in imports for alias in node.names} == imagebeam._LAZY
+    assert {alias.name: node.module for node in imports for alias in node.names} == imagebeam._MODULE_OF
 
 
 def test_unknown_name_is_an_attribute_error() -> None:

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import pickle
+import runpy
 
 import pytest
+import setuptools
 
 from imagebeam import errors
+from tests import command_line, error_texts
+
+LOST = errors.LOST_CODE
 
 
 def test_error_of_another_process_is_rebuilt_from_its_exit_code_or_name() -> None:
     for kind in (errors.ConfigError, errors.TooManyRejectsError, errors.VerificationError, errors.BusyError):
-        error = errors.from_exit_code(kind.exit_code, "the text")
-        assert (type(error), str(error)) == (kind, "the text")
+        error = errors.from_exit_code(kind.exit_code, "the text", code="the-code")
+        assert (type(error), str(error), error.code) == (kind, "the text", "the-code")
     assert type(errors.from_exit_code(3, "x", "DriftError")) is errors.DriftError
     assert type(errors.from_exit_code(3, "x", "OtherError")) is errors.TooManyRejectsError
     for unknown in (0, 1, 6, 137):
@@ -21,19 +26,18 @@ def test_error_of_another_process_is_rebuilt_from_its_exit_code_or_name() -> Non
     ("text", "error", "expected"),
     [
         ("x [while running 'A/B']", errors.CatalogError("no-x", "x"), errors.CatalogError("no-x", "x")),
-        ("imagebeam.errors.BusyError: x: y [while running 'A-ptransform-1']", RuntimeError(), errors.BusyError("x: y")),
-        ("imagebeam.errors.BusyError: x [while running 'A'-ptransform-1]", RuntimeError(), errors.BusyError("x")),
+        ("imagebeam.errors.BusyError: x: y [while running 'A-ptr-1']", RuntimeError(), errors.BusyError(LOST, "x: y")),
+        ("imagebeam.errors.BusyError: x [while running 'A'-ptr-1]", RuntimeError(), errors.BusyError(LOST, "x")),
         ("imagebeam.errors.OtherError: x", RuntimeError(), None),
+        ("imagebeam.errors.RecordError: x", RuntimeError(), None),
         ("no key 'a' [while running 'A']", KeyError("a"), None),
     ],
-    ids=["in-this-process", "by-name", "other-suffix", "unknown", "bug"],
+    ids=["in-this-process", "by-name", "other-suffix", "unknown", "another-kind", "bug"],
 )
 def test_error_of_a_step_keeps_its_kind(text: str, error: Exception, expected: errors.ImagebeamError | None) -> None:
     found = errors.find_in(text, error)
-    if isinstance(error, errors.ImagebeamError):
-        assert found is not None
-        assert found.code == error.code
     assert (type(found), str(found)) == (type(expected), str(expected))
+    assert getattr(found, "code", None) == getattr(expected, "code", None)
 
 
 def test_record_error_names_its_offset() -> None:
@@ -47,3 +51,32 @@ def test_error_keeps_its_code_when_it_is_pickled_or_extended() -> None:
     for other in (pickle.loads(pickle.dumps(error)), error.extended("")):
         assert (type(other), other.code, str(other)) == (errors.BusyError, "output-busy", "the output is busy")
     assert str(error.extended("; try again")) == "the output is busy; try again"
+
+
+def test_error_of_a_missing_package_names_the_extra_that_brings_it() -> None:
+    for module, extra in [
+        ("tensorflow", "tf"),
+        ("numpy", "tf"),
+        ("jax.numpy", "tf,jax"),
+        ("grain", "grain"),
+        ("google.cloud.storage", "gcs"),
+        ("requests.adapters", "hdfs"),
+        ("fsspec", "hdfs"),
+        ("apache_beam.options.pipeline_options", "convert"),
+        ("PIL.Image", "convert"),
+    ]:
+        with error_texts.raises("package-missing") as caught, errors.imports_for("as_x"):
+            raise ModuleNotFoundError(name=module)
+        assert str(caught.value).endswith(f"'imagebeam[{extra}]'")
+    chosen = errors.missing_package(ModuleNotFoundError(name="PIL"), "as_x", "grain", "give decode=False")
+    error_texts.check(chosen, "package-missing")
+
+
+def test_every_extra_that_is_named_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    extras = runpy.run_path(str(command_line.ROOT / "setup.py"))["EXTRAS"]
+    requirements = [each for each in errors._BY_SCHEME.values() if "imagebeam" in each]
+    in_schemes = [each.removeprefix("'imagebeam[").removesuffix("]'") for each in requirements]
+    named = {name for each in (*errors._EXTRAS.values(), *in_schemes) for name in each.split(",")}
+    assert len(named) == 6
+    assert named < set(extras)

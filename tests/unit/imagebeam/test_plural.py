@@ -1,6 +1,12 @@
-"""Nouns, sizes and lists in messages."""
+"""Nouns, sizes, lists and commands in messages."""
 
 from __future__ import annotations
+
+import shlex
+import subprocess
+
+import hypothesis
+import hypothesis.strategies as st
 
 from imagebeam import plural
 
@@ -14,3 +20,28 @@ def test_count_has_the_right_ending() -> None:
 def test_long_lists_end_in_the_number_of_further_names() -> None:
     texts = [plural.name_some(names, 2) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"], ["x"] * 2002)]
     assert texts == ["", "a", "a, b", "a, b and 1 more", "x, x and 2,000 more"]
+
+
+def test_word_with_single_quotes_is_in_double_quotes_where_that_is_safe() -> None:
+    for word, quoted in [
+        ("plain/path.csv", "plain/path.csv"),
+        (r"source.masks.image=images/(.*)\.jpg", r"'source.masks.image=images/(.*)\.jpg'"),
+        ("source.manifest.image='{id}.*'", "\"source.manifest.image='{id}.*'\""),
+        (r"label={pattern: '(?P<label>.+)_\d+\.\w+'}", r'''"label={pattern: '(?P<label>.+)_\d+\.\w+'}"'''),
+        ("it's $5", """'it'"'"'s $5'"""),
+        ("it's!", """'it'"'"'s!'"""),
+        ("", "''"),
+    ]:
+        assert plural.shell_word(word) == quoted
+
+
+@hypothesis.given(st.lists(st.text(alphabet=st.sampled_from("a '\"\\$`!*?\n{}<>é"), max_size=8), max_size=4))
+def test_words_are_read_back(words: list[str]) -> None:
+    assert shlex.split(plural.shell_command(words)) == words
+
+
+def test_shell_reads_words_back() -> None:
+    words = ["it's", r"'\d\.\w\'", "a'\\", "'$HOME'", "`'", 'a"\'"', "'\\\\'", "'\n", "'{a: b}'"]
+    command = f"printf '%s\\0' {plural.shell_command(words)}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == words

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import pathlib
+import re
 import resource
 from collections.abc import Sequence
 
@@ -15,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import errors, records
-from tests import cases
+from imagebeam.records import ShardName
+from tests import cases, error_texts
 
 COMPRESSIONS = ("none", "gzip")
 SMALL = [b"", b"one", b"", bytes(range(40))]
@@ -284,7 +286,7 @@ def test_file_of_the_other_compression_is_an_error_at_its_start() -> None:
 def test_slow_crc32c_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     records.require_fast_crc32c()
     monkeypatch.setattr(google_crc32c, "implementation", "python")
-    with pytest.raises(errors.ConfigError, match="runs its 'python' implementation, the C one is needed: reinstall"):
+    with error_texts.raises("crc32c-slow"):
         records.require_fast_crc32c()
 
 
@@ -309,3 +311,75 @@ def test_checksum_of_a_file_is_that_of_its_rest() -> None:
     file = io.BytesIO(data)
     file.seek(7)
     assert records.checksum_file(file) == (len(data) - 7, google_crc32c.value(data[7:]))
+
+
+# Names of shards
+
+
+splits = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]*", fullmatch=True)
+suffixes = st.sampled_from(["", ".tfrecord", ".tfrecord.gz", ".x-y"])
+shard_counts = st.integers(1, 200) | st.integers(99_990, 100_010) | st.integers(1, 2**40)
+
+
+@st.composite
+def shard_names(draw: st.DrawFn) -> ShardName:
+    num_shards = draw(shard_counts)
+    return ShardName(draw(splits), draw(st.integers(0, num_shards - 1)), num_shards, draw(suffixes))
+
+
+def test_name_formats_and_parses() -> None:
+    for name, text in (
+        (ShardName("train", 0, 16), "train-00000-of-00016.tfrecord"),
+        (ShardName("validation", 127, 128, ""), "validation-00127-of-00128"),
+        (ShardName("a-b", 99_999, 100_000), "a-b-099999-of-100000.tfrecord"),
+    ):
+        assert (str(name), ShardName.parse(text)) == (text, name)
+
+
+@given(shard_names())
+def test_parse_is_the_inverse_of_format(name: ShardName) -> None:
+    assert ShardName.parse(str(name)) == name
+
+
+@given(splits, shard_counts)
+def test_names_of_a_split_sort_as_their_indexes(split: str, num_shards: int) -> None:
+    indexes = sorted({0, num_shards // 2, num_shards - 1})
+    names = [str(ShardName(split, index, num_shards)) for index in indexes]
+    assert names == sorted(names)
+
+
+@settings(deadline=None)
+@given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]*", fullmatch=True), shard_counts, st.data())
+def test_names_are_those_that_tensorflow_datasets_looks_for(split: str, num_shards: int, data: st.DataObject) -> None:
+    naming = pytest.importorskip("tensorflow_datasets.core.naming")
+    index = data.draw(st.integers(0, num_shards - 1))
+    template = naming.ShardedFileTemplate("", "{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}", "name", split, "tfrecord")
+    name = str(ShardName(split, index, num_shards))
+    assert template.relative_filepath(shard_index=index, num_shards=num_shards) == name
+    info = template.parse_filename_info(name)
+    assert (info.split, info.shard_index, info.num_shards) == (split, index, num_shards)
+
+
+def test_other_names_are_refused() -> None:
+    for text in (
+        "train.tfrecord",
+        "-00000-of-00001.tfrecord",
+        "train-0000-of-0001.tfrecord",
+        "train-000000-of-000001.tfrecord",
+        "train-00000-of-100000.tfrecord",
+        "train-00000-of-00001tfrecord",
+        "train-00000-of-00001.tf record",
+        "train-00000-of-00001.tfrecord\n",
+        "train-\u0660\u0660\u0660\u0660\u0660-of-\u0660\u0660\u0660\u0660\u0661",  # digits, but not ASCII
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"{text!r} is not the name of a shard; expected for example")):
+            ShardName.parse(text)
+
+
+@pytest.mark.parametrize(("index", "num_shards"), [(-1, 2), (2, 2), (0, 0)])
+def test_index_outside_the_shards_is_refused(index: int, num_shards: int) -> None:
+    with pytest.raises(ValueError, match=rf"shard index {index} is outside 0..{num_shards - 1}"):
+        ShardName("train", index, num_shards)
+    if index >= 0:
+        with pytest.raises(ValueError, match="is outside"):
+            ShardName.parse(f"train-{index:05d}-of-{num_shards:05d}.tfrecord")

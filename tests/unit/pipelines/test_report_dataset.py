@@ -93,7 +93,7 @@ def test_report_shows_duplicates_that_the_catalog_names(dataset: pathlib.Path, t
         fields = json.loads(path.read_text())
         fields["duplicates"] = {"near": {"train": {"test": 1}}}
         fields.pop("checksum")
-        path.write_text(json.dumps(fields | {"checksum": catalog_lib._checksum(fields)}))
+        path.write_text(json.dumps(catalog_lib.with_checksum(fields)))
         report_dataset.write_report(dataset, tmp_path / "r.html")
         assert shown in (tmp_path / "r.html").read_bytes()
 

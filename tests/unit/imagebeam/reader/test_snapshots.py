@@ -190,6 +190,6 @@ def test_shard_whose_name_leaves_the_cache_is_refused(name: str, tmp_path: pathl
     path = dataset / "snapshots/000003/catalog.json"
     fields = json.loads(path.read_text().replace("../000002/train-00001-of-00002.tfrecord", name))
     del fields["checksum"]
-    path.write_text(json.dumps({**fields, "checksum": catalog_lib._checksum(fields)}))
+    path.write_text(json.dumps(catalog_lib.with_checksum(fields)))
     with pytest.raises(errors.CatalogError, match=f"names a shard '{name}', which is not a plain file name"):
         far(dataset, tmp_path / "cache")

@@ -1,18 +1,30 @@
-"""RemoteStorage, on a storage that keeps its files in a dictionary and fails as a test asks."""
+"""RemoteStorage, on a storage that keeps its files in a dictionary and fails as a test asks.
+
+A storage does what it was asked once, also if an answer is lost: tests/integration does this to real servers.
+"""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
+import io
+import itertools
 import os
 import pathlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from imagebeam import records, storage
 from imagebeam.storage import FILE, Entry, remote
+from tests import lost_answers
+
+LOCAL = storage.LocalStorage()
 
 
 class LostAnswer(Exception):
@@ -176,19 +188,8 @@ def test_file_that_arrives_spoiled_twice_is_removed_and_is_an_error(store: StubS
     assert store.files == {}
 
 
-def test_new_file_is_created_once_even_if_the_answer_is_lost(store: StubStorage) -> None:
-    store.faults["put"] = [LostAnswer()]
-    assert store.create_new("x://b/lock", b"mine")
-    assert not store.create_new("x://b/lock", b"another's")
-    assert store.files == {"x://b/lock": b"mine"}
-
-
-def test_file_is_published_once_even_if_the_answer_is_lost(store: StubStorage) -> None:
-    store.files = {"x://b/staged": b"catalog"}
-    store.faults["move"] = [LostAnswer()]
-    store.publish("x://b/staged", "x://b/catalog")
-    assert store.files == {"x://b/catalog": b"catalog"}
-    store.files["x://b/staged"] = b"another"
+def test_file_of_another_is_not_published_over(store: StubStorage) -> None:
+    store.files = {"x://b/staged": b"another", "x://b/catalog": b"catalog"}
     with pytest.raises(FileExistsError):
         store.publish("x://b/staged", "x://b/catalog")
     assert store.files["x://b/catalog"] == b"catalog"
@@ -215,16 +216,17 @@ def test_file_is_read_in_ranges_of_one_version(store: StubStorage, monkeypatch: 
 # Downloads
 
 
-@pytest.mark.parametrize("size", [0, 1, 999, 1000, 1001, 2500])
 def test_download_is_the_file_in_ranges(
-    store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, size: int
+    store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "_DOWNLOAD_BYTES", 1000)
-    store.write_whole("x://b/a", os.urandom(size))
-    (tmp_path / "a").write_bytes(b"an earlier attempt" * 1000)
-    store.download("x://b/a", str(tmp_path / "a"))
-    assert (tmp_path / "a").read_bytes() == store.files["x://b/a"]
-    assert store.calls["read"] == -(-size // 1000)
+    for size in (0, 1, 999, 1000, 1001, 2500):
+        store.calls.clear()
+        store.write_whole("x://b/a", os.urandom(size))
+        (tmp_path / "a").write_bytes(b"an earlier attempt" * 1000)
+        store.download("x://b/a", str(tmp_path / "a"))
+        assert (tmp_path / "a").read_bytes() == store.files["x://b/a"]
+        assert store.calls["read"] == -(-size // 1000)
 
 
 def test_download_goes_on_where_it_broke(
@@ -297,7 +299,171 @@ def test_download_to_a_full_disk_is_an_error_of_the_local_disk_at_once(store: St
     assert store.calls["read"] == 1
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS], ids=errno.errorcode.get)
-def test_error_of_a_full_disk_is_one_of_the_local_disk(number: int) -> None:
-    with pytest.raises(storage.LocalDiskError, match=os.strerror(number)), remote.local_disk_errors("/path"):
-        raise OSError(number, os.strerror(number))
+def test_error_of_a_full_disk_is_one_of_the_local_disk() -> None:
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        with pytest.raises(storage.LocalDiskError, match=os.strerror(number)), remote.local_disk_errors("/path"):
+            raise OSError(number, os.strerror(number))
+
+
+# Lost answers
+
+
+class LossyStub(StubStorage):
+    """Moves in one step."""
+
+    def lasting_error(self, error: Exception, uri: str) -> Exception | None:
+        return None if isinstance(error, ConnectionError) else super().lasting_error(error, uri)
+
+
+for request in ("_stat", "_read", "_put", "_move", "_remove"):
+    setattr(LossyStub, request, lost_answers.LOSSES.wrap(getattr(LossyStub, request)))
+
+
+@pytest.fixture(params=["stub", "lossymemory"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[storage.Storage, str]:
+    """A storage on a network, and the address of a folder."""
+    monkeypatch.setattr(remote, "_FIRST_WAIT_SEC", 0.001)
+    lost_answers.LOSSES.lose(-1)
+    if request.param == "stub":
+        return LossyStub(), "x://b"
+    uri = f"{request.param}://{tmp_path.name}"
+    return storage.storage_of(uri), uri
+
+
+@pytest.mark.parametrize("name", lost_answers.OPERATIONS)
+def test_operation_is_done_once_whatever_answer_is_lost(place: tuple[storage.Storage, str], name: str) -> None:
+    losses = lost_answers.LOSSES
+    assert lost_answers.check(*place, lost_answers.OPERATIONS[name], losses.lose, lambda: losses.was_lost) > 0
+
+
+def test_file_is_never_read_empty_or_in_part(place: tuple[storage.Storage, str]) -> None:
+    lost_answers.check_reads(*place, num_writes=300)
+
+
+class Unreachable(storage.LocalStorage):
+    """A local disk whose answer to one call is lost for good."""
+
+
+for request in ("read", "rename", "create_new", "publish", "remove"):
+    setattr(Unreachable, request, lost_answers.LOSSES.wrap(getattr(Unreachable, request)))
+
+
+@pytest.mark.parametrize("content", [b"old", b"renewed"])
+def test_swap_that_fails_anywhere_leaves_a_file(tmp_path: pathlib.Path, content: bytes) -> None:
+    path, store = tmp_path / "lock", Unreachable()
+    for number in itertools.count():
+        path.write_bytes(content)
+        lost_answers.LOSSES.lose(number)
+        with contextlib.suppress(ConnectionError):
+            remote.swap_by_moving(store, str(path), b"old", b"new")
+        assert lost_answers.files_in(LOCAL, str(tmp_path)) in ({"lock": content}, {"lock": b"new"})
+        if not lost_answers.LOSSES.was_lost:
+            break
+    assert number == (5 if content == b"old" else 1)
+
+
+# Swaps of a small file by renames, among others that write the same file
+
+
+class Interrupted(storage.LocalStorage):
+    """A local disk on which something happens just before a file is moved, or before one is created."""
+
+    def __init__(
+        self, before_rename: Callable[[], None] = lambda: None, before_create: Callable[[], None] = lambda: None
+    ):
+        self._before_rename, self._before_create = before_rename, before_create
+
+    def rename(self, source: str, target: str, version: int = 0) -> None:
+        self._before_rename()
+        super().rename(source, target, version)
+
+    def create_new(self, uri: str, data: bytes) -> bool:
+        self._before_create()
+        return super().create_new(uri, data)
+
+
+def names(folder: pathlib.Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def test_swap_replaces_the_content_that_was_read_and_no_other(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "file"
+    assert not remote.swap_by_moving(LOCAL, str(path), b"old", b"new")
+    assert names(tmp_path) == []
+    for content, left in [(b"old", b"new"), (b"other", b"other")]:
+        path.write_bytes(content)
+        assert remote.swap_by_moving(LOCAL, str(path), b"old", b"new") == (content == b"old")
+        assert (names(tmp_path), path.read_bytes()) == (["file"], left)
+
+
+def test_swap_gives_way_to_what_is_written_after_the_look_or_created_in_the_gap(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "file"
+    for when in ("before_rename", "before_create"):
+        path.write_bytes(b"old")
+        store = Interrupted(**{when: lambda: LOCAL.write_whole(str(path), b"third")})
+        assert not remote.swap_by_moving(store, str(path), b"old", b"new")
+        assert (names(tmp_path), path.read_bytes()) == (["file"], b"third")
+
+
+def test_one_of_many_swaps_at_once_succeeds(tmp_path: pathlib.Path) -> None:
+    path, done = tmp_path / "file", []
+    path.write_bytes(b"old")
+    start = threading.Barrier(8)
+
+    def replace(number: int) -> None:
+        start.wait()
+        done.append((LOCAL.replace(str(path), b"old", b"%d" % number), number))
+
+    threads = [threading.Thread(target=replace, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [number for is_swapped, number in done if is_swapped]
+    assert [b"%d" % number for number in winners] == [path.read_bytes()]
+    assert names(tmp_path) == ["file"]
+
+
+# A file in ranges
+
+
+CONTENT = bytes(range(100))
+
+
+class ShortReader(remote.SeekableReader):
+    """Returns at most 7 bytes at a time."""
+
+    def _read_at(self, position: int, length: int) -> bytes:
+        assert 0 <= position < len(CONTENT)
+        return CONTENT[position : position + min(length, 7)]
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("read"), st.integers(-1, 150)),
+        st.tuples(st.just("seek"), st.integers(0, 150)),
+        st.tuples(st.just("skip"), st.integers(0, 150)),
+        st.tuples(st.just("from-end"), st.integers(-100, 50)),
+    )
+)
+
+
+@settings(deadline=None)
+@given(steps=steps, buffer_bytes=st.integers(1, 64))
+def test_reader_behaves_like_a_file_in_memory(steps: list[tuple[str, int]], buffer_bytes: int) -> None:
+    expected, found = io.BytesIO(CONTENT), io.BufferedReader(ShortReader(len(CONTENT)), buffer_bytes)
+    for step, value in steps:
+        if step == "read":
+            assert found.read(value) == expected.read(value)
+        else:
+            whence = {"seek": io.SEEK_SET, "skip": io.SEEK_CUR, "from-end": io.SEEK_END}[step]
+            assert found.seek(value, whence) == expected.seek(value, whence)
+        assert found.tell() == expected.tell()
+
+
+def test_seek_before_the_start_goes_to_the_start() -> None:
+    reader = ShortReader(len(CONTENT))
+    assert reader.seek(-200, io.SEEK_END) == 0
+    assert (reader.readable(), reader.seekable()) == (True, True)

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
+import pathlib
 import threading
 from collections.abc import Iterator
 
@@ -44,11 +48,24 @@ class Calls:
 
 
 @settings(deadline=None)
-@given(length=st.integers(0, 30), num_ahead=counts)
-def test_results_are_those_of_map_in_its_order(length: int, num_ahead: int) -> None:
-    calls = Calls()
-    assert list(concurrency.map_ahead(calls.double, range(length), num_ahead)) == [2 * value for value in range(length)]
-    assert (calls.begun, calls.running) == (length, 0)
+@given(length=st.integers(0, 12), num_ahead=counts, failing=st.frozensets(st.integers(0, 20)), ends_badly=st.booleans())
+def test_results_come_in_order_up_to_the_first_error_of_a_call_or_of_the_values(
+    length: int, num_ahead: int, failing: frozenset[int], ends_badly: bool
+) -> None:
+    def values() -> Iterator[int]:
+        yield from range(length)
+        if ends_badly:
+            raise Failed(length)
+
+    calls, found = Calls(failing), []
+    num_results = min([*failing, length])
+    fails = num_results < length or ends_badly
+    with pytest.raises(Failed, match=f"^{num_results}$") if fails else contextlib.nullcontext():
+        for result in concurrency.map_ahead(calls.double, values(), num_ahead):
+            found.append(result)
+    assert found == [2 * value for value in range(num_results)]
+    assert calls.running == 0
+    assert calls.begun <= length
     assert threads_of_ours() == []
 
 
@@ -68,34 +85,6 @@ def test_no_more_than_num_ahead_values_are_taken_and_run_ahead(num_ahead: int, n
     assert found == [2 * value for value in range(min(num_taken, 10))]
     assert len(taken) <= min(len(found) + num_ahead, 10)
     assert calls.highest <= num_ahead
-
-
-@settings(deadline=None)
-@given(num_ahead=counts, failing=st.frozensets(st.integers(0, 9), min_size=1))
-def test_error_of_a_call_is_raised_at_its_place(num_ahead: int, failing: frozenset[int]) -> None:
-    calls, found = Calls(failing), []
-    with pytest.raises(Failed) as caught:
-        for result in concurrency.map_ahead(calls.double, range(10), num_ahead):
-            found.append(result)
-    assert caught.value.args == (min(failing),)
-    assert found == [2 * value for value in range(min(failing))]
-    assert calls.running == 0
-    assert threads_of_ours() == []
-
-
-@settings(deadline=None)
-@given(num_ahead=counts, length=st.integers(0, 12))
-def test_error_of_the_values_is_raised_after_the_results_before_it(num_ahead: int, length: int) -> None:
-    def values() -> Iterator[int]:
-        yield from range(length)
-        raise Failed(length)
-
-    found = []
-    with pytest.raises(Failed):
-        for result in concurrency.map_ahead(Calls().double, values(), num_ahead):
-            found.append(result)
-    assert found == [2 * value for value in range(length)]
-    assert threads_of_ours() == []
 
 
 @settings(deadline=None)
@@ -156,3 +145,57 @@ def test_less_than_one_at_once_is_refused() -> None:
         concurrency.call_each(str, [], 0)
     with pytest.raises(ValueError, match="num_ahead is 0; it must be at least 1"):
         concurrency.map_ahead(str, [], 0)
+
+
+def test_quota_of_a_cgroup_is_read_in_whole_cores(tmp_path: pathlib.Path) -> None:
+    quota, period = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
+    for number, (files, expected) in enumerate(
+        [
+            ({"cpu.max": "400000 100000\n"}, 4),
+            ({"cpu.max": "150000 100000\n"}, 2),
+            ({"cpu.max": "5000 100000\n"}, 1),
+            ({"cpu.max": "max 100000\n"}, None),
+            ({"cpu.max": "few 100000\n"}, None),
+            ({quota: "300000\n", period: "100000\n"}, 3),
+            ({quota: "-1\n", period: "100000\n"}, None),
+            ({quota: "300000\n"}, None),
+            ({quota: "300000\n", period: "0\n"}, None),
+            ({}, None),
+        ]
+    ):
+        for name, content in files.items():
+            path = tmp_path / str(number) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        assert concurrency.cgroup_cores(str(tmp_path / str(number))) == expected
+
+
+def test_cores_are_limited_by_the_affinity_and_by_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(96)), raising=False)
+    for quota, expected in [(4, 4), (96, 96), (200, 96), (None, 96), (0, 1)]:
+        monkeypatch.setattr(concurrency, "cgroup_cores", lambda quota=quota: quota)
+        assert concurrency.available_cores() == expected
+
+
+class Counter(concurrency.RebuiltAfterFork):
+    """Counts how often its state was built."""
+
+    builds = 0
+
+    def rebuild(self) -> None:
+        self.builds += 1
+
+
+def exit_with_builds(counter: Counter) -> None:
+    os._exit(counter.builds)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_state_is_built_at_first_and_in_each_forked_process() -> None:
+    counter = Counter()
+    assert counter.builds == 1
+    process = multiprocessing.get_context("fork").Process(target=exit_with_builds, args=(counter,))
+    process.start()
+    process.join(patience.HANG_SEC)
+    assert process.exitcode == 2
+    assert counter.builds == 1
