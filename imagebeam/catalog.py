@@ -311,19 +311,20 @@ def missing_catalog(directory: str | os.PathLike[str], store: storage.Storage | 
     """Returns the error for a folder without a catalog; it says why there is none. Arguments as of `load_catalog`."""
     folder = storage.normalize(directory)
     store = store or storage.storage_of(folder)
+    found = f"{directory} holds no {CATALOG_FILE}: "
     if other := _name_of_another_tool(folder, store):
-        code, reason = (
+        return errors.CatalogError(
             "catalog-missing-for-tfrecords",
-            f"{other!r} is a TFRecord file that another tool wrote; imagebeam index {directory} makes such files "
-            f"readable where they are, and imagebeam convert --config tfrecord --input {directory} --output OUTPUT "
-            "makes a dataset of them",
+            f"{found}{other!r} is a TFRecord file that another tool wrote; imagebeam index {directory} makes such "
+            f"files readable where they are, and imagebeam convert --config tfrecord --input {directory} --output "
+            "OUTPUT makes a dataset of them",
         )
-    elif unfinished := _unfinished_work(folder, store):
-        code, reason = "catalog-unfinished", unfinished
-    else:
-        code = "catalog-missing"
-        reason = "no dataset was committed there; give the --output of a successful convert command"
-    return errors.CatalogError(code, f"{directory} holds no {CATALOG_FILE}: {reason}")
+    if unfinished := _unfinished_work(folder, store):
+        return errors.CatalogError("catalog-unfinished", found + unfinished)
+    return errors.CatalogError(
+        "catalog-missing",
+        f"{found}no dataset was committed there; give the --output of a successful convert command",
+    )
 
 
 def _unfinished_work(directory: str, store: storage.Storage) -> str:

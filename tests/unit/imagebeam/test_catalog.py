@@ -118,6 +118,10 @@ def test_folder_without_a_catalog_holds_no_dataset(tmp_path: pathlib.Path) -> No
     for below in ["", "missing", "file/below"]:
         with cases.named(below), error_texts.raises("catalog-missing"):
             catalog_lib.load_catalog(tmp_path / below)
+    (tmp_path / "cats.tfrecord").touch()
+    for below in ("", "cats.tfrecord"):
+        with error_texts.raises("catalog-missing-for-tfrecords"):
+            catalog_lib.load_catalog(tmp_path / below)
 
 
 def test_unfinished_work_in_a_folder_is_told(tmp_path: pathlib.Path) -> None:
