@@ -19,11 +19,11 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, plural
 from imagebeam.pipelines import command_parser, dataset_commands
-from imagebeam.pipelines.messages import json_log, run_journal, run_outputs, terminal
+from imagebeam.pipelines.messages import run_journal, run_outputs, terminal
 
 if TYPE_CHECKING:
-    from imagebeam.pipelines import call_arguments
     from imagebeam.pipelines import convert as convert_lib
+    from imagebeam.pipelines import request as request_lib
     from imagebeam.pipelines.config import model as config_lib
 
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "stopped by SIGHUP"}
@@ -65,7 +65,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     journal = run_journal.Journal(options.command)
     with contextlib.ExitStack() as stack:
         if options.log_format == "json":
-            lines = stack.enter_context(json_log.standard_error_as_json(options.verbose))
+            lines = stack.enter_context(terminal.standard_error_as_json(options.verbose))
             lines.context = journal.context
         outputs = run_outputs.RunOutputs(options, journal, terminal.warn)
         if options.takes_standard_output:
@@ -82,7 +82,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             journal.fail(1, f"{type(e).__name__}: {e}")
             journal.error = e
             outputs.close()
-            if json_log.current() is not None:
+            if terminal.current_log() is not None:
                 return 1
             raise
         outputs.close()
@@ -130,7 +130,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
             terminal.tell_failure(text)
             return 128 + number
         except (errors.ImagebeamError, ModuleNotFoundError, OSError) as e:
-            if known.verbose and json_log.current() is None:
+            if known.verbose and terminal.current_log() is None:
                 traceback.print_exc()
             shown = errors.missing_package(e, "this command") if isinstance(e, ModuleNotFoundError) else e
             journal.fail(shown.exit_code if isinstance(shown, errors.ImagebeamError) else 1, str(shown))
@@ -173,30 +173,23 @@ def _stopped_by_signals() -> Iterator[None]:
 
 def _load_config(known: argparse.Namespace) -> config_lib.Config:
     """Reads the config of a command, and notes what the command works on."""
-    from imagebeam.pipelines import call_arguments
+    from imagebeam.pipelines import request
     from imagebeam.pipelines.config import model as config_lib
 
-    config = call_arguments.CommandConfig(known.config, tuple(known.set), known.input, known.output).load()
+    config = request.CommandConfig(known.config, tuple(known.set), known.input, known.output).load()
     output = config.output.uri
     name = config.output.name or (config_lib.default_name(output) if output else None)
     known.journal.begin(run_journal.Subject(config.source.uri, output, name, config.rejects.max_fraction))
     return config
 
 
-def _request(known: argparse.Namespace, config: config_lib.Config, beam_arguments: list[str]) -> call_arguments.Request:
-    from imagebeam.pipelines import call_arguments
+def _request(known: argparse.Namespace, config: config_lib.Config, beam_arguments: list[str]) -> request_lib.Request:
+    from imagebeam.pipelines import request
 
-    return call_arguments.Request(
-        config,
-        beam_arguments,
-        known.workers,
-        known.overwrite,
-        show_progress=not getattr(known, "quiet", False),
-        update=known.update,
-        retry_rejects=known.retry_rejects,
-        fail_on_drift=getattr(known, "fail_on_drift", False),
-        cancel_on_interrupt=getattr(known, "cancel_on_interrupt", False),
-    )
+    shared = config, beam_arguments, known.workers, known.overwrite, known.update, known.retry_rejects
+    if known.run is _plan:
+        return request.Request(*shared, show_progress=True)
+    return request.Request(*shared, known.fail_on_drift, not known.quiet, known.cancel_on_interrupt)
 
 
 def _import_libraries(config: config_lib.Config, beam_arguments: list[str], verbose: bool) -> None:
@@ -212,19 +205,21 @@ def _import_libraries(config: config_lib.Config, beam_arguments: list[str], verb
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import column_settings, convert
+    from imagebeam.pipelines import convert, job
     from imagebeam.pipelines.beam import runners
 
     leaves = known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments))
     if known.keep_snapshots is not None and (leaves or not known.update):
         remedy = "leave it out, and run imagebeam snapshots DIR --keep N later" if leaves else "add --update"
-        raise errors.ConfigError(f"--keep-snapshots removes snapshots after a new one is committed: {remedy}")
+        raise errors.ConfigError(
+            "option-needs-update", f"--keep-snapshots removes snapshots after a new one is committed: {remedy}"
+        )
     if leaves:
         return _submit(known, beam_arguments)
     start = time.monotonic()
     config = _load_config(known)
     texts = [f"imagebeam {imagebeam.__version__} on {runners.runner_name(beam_arguments)}"]
-    if transform_version := column_settings.versions(config).get("tensorflow_transform"):
+    if transform_version := job.transform_versions(config).get("tensorflow_transform"):
         texts.append(f"tf.Transform {transform_version}")
     if not known.quiet:
         terminal.tell(", ".join(texts))
@@ -266,15 +261,7 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines.messages import printed_tables
 
     config = _load_config(known)
-    done = convert.submit(
-        config,
-        beam_arguments,
-        overwrite=known.overwrite,
-        update=known.update,
-        retry_rejects=known.retry_rejects,
-        fail_on_drift=known.fail_on_drift,
-        show_progress=not known.quiet,
-    )
+    done = convert.submit_request(_request(known, config, beam_arguments))
     output = str(config.output.uri)
     known.journal.job, known.journal.template = done.job, done.template or None
     known.journal.end("submitted", 0)
@@ -293,10 +280,10 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import call_arguments, compact
+    from imagebeam.pipelines import compact, request
     from imagebeam.pipelines.messages import printed_tables
 
-    workers = call_arguments.as_workers(known.workers)
+    workers = request.as_workers(known.workers)
     result = compact.run(known.directory, beam_arguments, workers, not known.quiet, known.journal)
     known.journal.take_catalog(result.catalog)
     known.journal.end(result.state, 0)
@@ -315,18 +302,9 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import index_dataset
     from imagebeam.pipelines.messages import printed_tables
 
-    result = index_dataset.index(
-        known.directory,
-        image=known.image,
-        label=known.label,
-        label_base=known.label_base,
-        split=known.split,
-        partial=known.partial,
-        keep_broken=known.keep_broken,
-        plan=known.plan,
-        workers=known.workers,
-        show_progress=not known.quiet,
-    )
+    names = ("image", "label", "label_base", "split", "partial", "keep_broken", "plan", "workers")
+    asked = {name: getattr(known, name) for name in names}
+    result = index_dataset.index(known.directory, **asked, show_progress=not known.quiet)
     if known.quiet:
         return 0
     for change in result.changes:
@@ -351,7 +329,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     if recognized.rows:
         printed_tables.print_table(recognized.rows)
     if recognized.error:
-        raise errors.ConfigError(recognized.error)
+        raise errors.ConfigError("folder-not-recognized", recognized.error)
     config = _load_config(known)
     if known.save_listing:
         command = _convert_command(known, beam_arguments, config)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, snapshots, storage
-from imagebeam.pipelines import call_arguments, launch
+from imagebeam.pipelines import launch
+from imagebeam.pipelines import request as request_lib
 from imagebeam.pipelines.beam import runners
-from imagebeam.pipelines.call_arguments import BeamOptions
-from imagebeam.pipelines.config import other_sections
+from imagebeam.pipelines.config import sections
 from imagebeam.pipelines.messages import run_journal
 from imagebeam.transforms import dataset_settings, sort_intervals
 from imagebeam.transforms.output import output_folder
@@ -63,7 +63,7 @@ class CompactResult:
 
 def compact(
     directory: str | os.PathLike[str],
-    beam_options: BeamOptions = None,
+    beam_options: request_lib.BeamOptions = None,
     *,
     workers: int | None = None,
     show_progress: bool = False,
@@ -85,8 +85,8 @@ def compact(
         ShardError: if a record is broken.
         CatalogError: if a snapshot is damaged.
     """
-    arguments = call_arguments.as_beam_arguments(beam_options)
-    return run(directory, arguments, call_arguments.as_workers(workers), show_progress, run_journal.Journal())
+    arguments = request_lib.as_beam_arguments(beam_options)
+    return run(directory, arguments, request_lib.as_workers(workers), show_progress, run_journal.Journal())
 
 
 def run(
@@ -142,7 +142,7 @@ def _settings(
         features=catalog.features,
         label_kind=catalog.label_kind,
         label_base=catalog.label_base,
-        declared_splits=other_sections.SplitConfig.model_validate(catalog.config["split"]).declared,
+        declared_splits=sections.SplitConfig.model_validate(catalog.config["split"]).declared,
         sizing=dataset_settings.Sizing(
             stored["num_shards"], stored["target_shard_bytes"], stored["examples_per_shard"]
         ),

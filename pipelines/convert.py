@@ -7,25 +7,29 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
-from imagebeam.pipelines import call_arguments, column_settings, launch
 from imagebeam.pipelines import job as job_lib
+from imagebeam.pipelines import launch, open_source
+from imagebeam.pipelines import request as request_lib
 from imagebeam.pipelines.beam import runners
-from imagebeam.pipelines.call_arguments import AnyConfig, BeamOptions, Request
-from imagebeam.pipelines.messages import progress, run_journal
-from imagebeam.pipelines.runs import dataflow_options, remote_job, run_remotely
+from imagebeam.pipelines.messages import run_journal
+from imagebeam.pipelines.request import AnyConfig, BeamOptions, Request
 from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms.formats import folder as folder_format
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.reports import snapshot_report
 
 if TYPE_CHECKING:
     import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
+    from imagebeam.pipelines import dataflow_run
     from imagebeam.pipelines.config import model as config_lib
+    from imagebeam.pipelines.runs import remote_job
 
 
 def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
@@ -131,18 +135,8 @@ def convert(
         DriftError: with `fail_on_drift`, if the snapshot drifts too far; nothing was committed.
         ImagebeamError: if the job failed; finished shards are kept for the next run.
     """
-    request = Request(
-        config,
-        call_arguments.as_beam_arguments(beam_options),
-        workers,
-        overwrite,
-        show_progress,
-        update,
-        retry_rejects,
-        fail_on_drift,
-        cancel_on_interrupt,
-    )
-    return run(request, run_journal.Journal())
+    flags = overwrite, update, retry_rejects, fail_on_drift, show_progress, cancel_on_interrupt
+    return run(Request(config, beam_options, workers, *flags), run_journal.Journal())
 
 
 def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
@@ -151,23 +145,20 @@ def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
     on_dataflow = runners.is_dataflow(request.arguments)
     if on_dataflow and runners.leaves_job(request.arguments):
         raise errors.ConfigError(
+            "convert-cannot-leave-job",
             "convert waits for the dataset, and beam_options ask to leave the job, or for a template: call "
-            "imagebeam.submit, or leave out no_wait_until_finish and template_location"
+            "imagebeam.submit, or leave out no_wait_until_finish and template_location",
         )
-    checked = job_lib.check(request)
+    checked = request_lib.check(request)
     is_attached = False
-    if on_dataflow:
-        with _on_dataflow(request, checked) as started:
+    with contextlib.ExitStack() as stack:
+        if on_dataflow:
+            started = stack.enter_context(_on_dataflow(request, checked))
             settings, is_attached = started.settings, started.is_attached
-            running = started.submit(request.cancel_on_interrupt)
-            assert running is not None  # a template was refused above
-            journal.job = running.job
-            with journal.following(settings, running.report):
-                fields = run_remotely.wait(running)
-    else:
-        with contextlib.ExitStack() as stack:
+            fields = started.wait(journal, request.cancel_on_interrupt)
+        else:
             options = launch.make_options("convert", request.arguments, checked.workers, checked.config.output.writer)
-            if scratch := column_settings.scratch_folder(checked.config, request.arguments):
+            if scratch := job_lib.scratch_folder(checked.config, request.arguments):
                 stack.callback(storage.storage_of(scratch).remove_tree, scratch)
             job = job_lib.make_job(checked, job_lib.RunFiles.new(checked.paths, scratch))
             settings, steps = job.settings, functools.partial(add_steps, job=job)
@@ -190,20 +181,21 @@ def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
     )
 
 
-@contextlib.contextmanager
-def _on_dataflow(request: Request, checked: job_lib.Checked) -> Iterator[launch.Started]:
-    """Makes the job of a request for Dataflow, and holds the lock of its output: see `launch.on_dataflow`."""
-    options = launch.make_options("convert", request.arguments, checked.workers, checked.config.output.writer)
-    options = dataflow_options.prepare_options(checked.config, options, request.arguments, checked.workers)
-    scratch = column_settings.scratch_folder(checked.config, request.arguments)
+def _on_dataflow(
+    request: Request, checked: request_lib.Checked
+) -> contextlib.AbstractContextManager[dataflow_run.Started]:
+    """Makes the job of a request for Dataflow, and holds the lock of its output: see `dataflow_run.start`."""
+    from imagebeam.pipelines import dataflow_run  # late, as no other runner needs it
+
+    options = dataflow_run.make_options("convert", request.arguments, checked)
+    scratch = job_lib.scratch_folder(checked.config, request.arguments)
     files = job_lib.RunFiles.new(checked.paths, scratch)
-    if template := dataflow_options.template_of(options):
+    if template := dataflow_run.template_of(options):
         # jobs from a template would share the id of a run, and the report; the names stay with the template
         files = job_lib.RunFiles(names=f"{template}.names.json", scratch=scratch)
     job = job_lib.make_job(checked, files)
     steps = functools.partial(add_steps, job=job)
-    with launch.on_dataflow(job.settings, options, steps, scratch, request.show_progress) as started:
-        yield started
+    return dataflow_run.start(job.settings, options, steps, scratch, request.show_progress)
 
 
 def _advice(config: config_lib.Config, plan: elements.DatasetPlan) -> str:
@@ -253,22 +245,20 @@ def submit(
         BusyError: if another run writes to the output.
         ImagebeamError: if the job could not be submitted.
     """
-    arguments = call_arguments.as_beam_arguments(beam_options)
-    if not runners.is_dataflow(arguments):
-        raise errors.ConfigError(
-            f"a job on {runners.runner_name(arguments)} ends with its launcher: only jobs on Dataflow can be left "
-            "(--runner=DataflowRunner); leave out --no-wait, or in Python call imagebeam.convert"
-        )
-    request = Request(
-        config,
-        arguments,
-        overwrite=overwrite,
-        show_progress=show_progress,
-        update=update,
-        retry_rejects=retry_rejects,
-        fail_on_drift=fail_on_drift,
+    return submit_request(
+        Request(config, beam_options, None, overwrite, update, retry_rejects, fail_on_drift, show_progress)
     )
-    with _on_dataflow(request, job_lib.check(request)) as started:
+
+
+def submit_request(request: Request) -> Submission:
+    """Does what `submit` does."""
+    if not runners.is_dataflow(request.arguments):
+        raise errors.ConfigError(
+            "runner-cannot-be-left",
+            f"a job on {runners.runner_name(request.arguments)} ends with its launcher: only jobs on Dataflow can be "
+            "left (--runner=DataflowRunner); leave out --no-wait, or in Python call imagebeam.convert",
+        )
+    with _on_dataflow(request, request_lib.check(request)) as started:
         running = started.submit()
         if running is None:
             return Submission(started.settings.output, None, started.template)
@@ -300,60 +290,46 @@ def plan(
     Raises:
         ConfigError: if the config does not fit the input.
     """
-    arguments = call_arguments.as_beam_arguments(beam_options)
-    request = Request(
-        config,
-        arguments,
-        overwrite=overwrite,
-        show_progress=show_progress,
-        update=update,
-        retry_rejects=retry_rejects,
-    )
+    request = Request(config, beam_options, None, overwrite, update, retry_rejects, show_progress=show_progress)
     return run_plan(request, run_journal.Journal())
 
 
 def run_plan(request: Request, journal: run_journal.Journal) -> elements.DatasetPlan:
     """Does what `plan` does, and notes in the journal how far it came."""
-    checked, on_dataflow = job_lib.check(request), runners.is_dataflow(request.arguments)
-    options = launch.make_options("plan", request.arguments, checked.workers, checked.config.output.writer)
-    if on_dataflow:
-        options = dataflow_options.prepare_options(checked.config, options, request.arguments, checked.workers, "plan")
-    with contextlib.ExitStack() as stack:
-        directory = stack.enter_context(launch.temporary_folder(options if on_dataflow else None))
+    checked, options = check_plan(request)
+    on_dataflow = runners.is_dataflow(request.arguments)
+    with launch.temporary_folder(options if on_dataflow else None) as directory:
         if checked.config.output.uri is None:
             checked = checked._replace(config=_with_output(checked.config, storage.join(directory, "output")))
         report, names = storage.join(directory, "report.json"), storage.join(directory, "names.json")
         job = job_lib.make_job(checked, job_lib.RunFiles(report=report, names=names))
         job.settings.names.write()
-        pipeline = launch.build(options, functools.partial(add_steps, job=job, plan_only=True))
-        stack.enter_context(journal.following(job.settings))
+        steps = functools.partial(add_steps, job=job, plan_only=True)
         if on_dataflow:
-            shown = stack.enter_context(progress.JobProgress()) if request.show_progress else None
-            remote = dataflow_options.job_of(options)
-            running = run_remotely.Run(remote, job.settings.output, report, run_remotely.NoLock(), shown)
-            submitted = launch.Started(job.settings, lambda: pipeline, running).submit(cancel_on_interrupt=True)
-            if submitted is None:
-                raise errors.ConfigError("plan writes no template: leave out --template_location")
-            journal.take_report(run_remotely.wait(submitted))
-            advice = ""
+            from imagebeam.pipelines import dataflow_run  # late, as above
+
+            dataflow_run.plan(job.settings, options, steps, journal, request.show_progress)
         else:
-            journal.take_report(launch.run_pipeline(job.settings, pipeline))
-            assert journal.plan is not None
-            advice = _advice(checked.config, journal.plan)
-        assert journal.plan is not None
-        return dataclasses.replace(journal.plan, message=journal.plan.message + advice)
+            pipeline = launch.build(options, steps)
+            with journal.following(job.settings):
+                journal.take_report(launch.run_pipeline(job.settings, pipeline))
+    assert journal.plan is not None
+    advice = "" if on_dataflow else _advice(checked.config, journal.plan)
+    return dataclasses.replace(journal.plan, message=journal.plan.message + advice)
 
 
-def check_plan(request: Request) -> None:
-    """Checks the options of `plan` without listing the input, for the command line.
+def check_plan(request: Request) -> tuple[request_lib.Checked, PipelineOptions]:
+    """Checks the arguments of `plan` without listing the input, and returns them with Beam's options.
 
     Raises:
         ConfigError: if Beam does not know an option, or the job could not run.
     """
-    checked = job_lib.check(request)
-    options = launch.make_options("plan", request.arguments, checked.workers, checked.config.output.writer)
+    checked = request_lib.check(request)
     if runners.is_dataflow(request.arguments):
-        dataflow_options.prepare_options(checked.config, options, request.arguments, checked.workers, "plan")
+        from imagebeam.pipelines import dataflow_run  # late, as above
+
+        return checked, dataflow_run.make_options("plan", request.arguments, checked)
+    return checked, launch.make_options("plan", request.arguments, checked.workers, checked.config.output.writer)
 
 
 def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:
@@ -362,19 +338,20 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
     Raises:
         ConfigError: if the input is not a folder, or cannot be listed, or the file cannot be written.
     """
-    call_arguments.require_utf8_file_names()
-    from imagebeam.pipelines import open_source
-    from imagebeam.transforms.formats import folder
-
+    request_lib.require_utf8_file_names()
     # make_source needs the address of an output, and writes nothing there
     source = open_source.make_source(config if config.output.uri else _with_output(config, "/nowhere"))
     if not source.listed_folder():
-        raise errors.ConfigError(f"--save-listing is for folders: source.by {config.source.by} is a listing already")
+        raise errors.ConfigError(
+            "listing-of-no-folder", f"--save-listing is for folders: source.by {config.source.by} is a listing already"
+        )
     target = storage.normalize(uri)
     try:
-        folder.save_listing(source, config.source.masks.rule, target)
+        folder_format.save_listing(source, config.source.masks.rule, target)
     except OSError as e:
-        raise errors.ConfigError(f"--save-listing {uri!r} cannot be written ({e.strerror or e})") from e
+        raise errors.ConfigError(
+            "listing-unwritable", f"--save-listing {uri!r} cannot be written ({e.strerror or e})"
+        ) from e
     listed = config.source.model_copy(update={"uri": target, "by": "listing", "include": ("**/*",)})
     return config.model_copy(update={"source": listed})
 

@@ -95,7 +95,7 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
         f"{known.directory}{which}: {records} in {plural.count(result.num_shards, 'shard')} "
         f"{'matches' if counts.written == 1 else 'match'} the catalog{decoded} ({time.monotonic() - start:.1f} s)"
     )
-    terminal.say_in_lines(shown, indent=2)
+    terminal.say_in_lines(shown)
     return 0
 
 
@@ -113,7 +113,7 @@ def inspect(known: argparse.Namespace, _: list[str]) -> int:
     for index, values in zip(range(known.n or 0), inspect_dataset.read_examples(directory, catalog, split)):
         print()
         shown = f"{split} {index}: {inspect_dataset.describe_example(values)}"
-        terminal.say_in_lines(shown, indent=2)
+        terminal.say_in_lines(shown)
         if terminal.reader_has_gone() and known.save_to is None:
             return terminal.NOBODY_READS
     if known.save_to is not None:
@@ -125,9 +125,9 @@ def inspect(known: argparse.Namespace, _: list[str]) -> int:
 
 def report(known: argparse.Namespace, _: list[str]) -> int:
     """Writes the report of a dataset. Returns the exit code."""
-    from imagebeam.pipelines import report_dataset
+    from imagebeam.pipelines import inspect_dataset
 
-    num_bytes = report_dataset.write_report(known.directory, known.output, known.snapshot)
+    num_bytes = inspect_dataset.write_report(known.directory, known.output, known.snapshot)
     terminal.say(f"{plural.format_bytes(num_bytes)} written to {known.output}: open it in a browser")
     return 0
 
@@ -158,7 +158,7 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
         print(json.dumps(result.to_json(), indent=1))
         return 0
     printed_tables.print_table(bench_reader.bench_rows(result))
-    terminal.say_in_lines(bench_reader.summarize(result), indent=2)
+    terminal.say_in_lines(bench_reader.summarize(result))
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, plural, records, snapshots, storage
 from imagebeam import features as features_lib
-from imagebeam.pipelines import call_arguments, verify_dataset
+from imagebeam.pipelines import request, verify_dataset
 from imagebeam.pipelines.messages import printed_tables, progress
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import dataset_settings, elements
@@ -370,7 +370,7 @@ def index(
         job = Job(folder, settings, found, keys, options)
         if previous is not None and previous.catalog is not None and job.fits(previous.catalog, known):
             return IndexResult("kept", previous.catalog, (), (), time.monotonic() - start)
-        scans = job.scan(known, call_arguments.as_workers(workers), show_progress)
+        scans = job.scan(known, request.as_workers(workers), show_progress)
         _refuse_broken(folder, scans, options)
         made = make_catalog.make_catalog(folder, found, keys, make_catalog.Merged.of(scans), options)
         if previous is not None and previous.catalog is not None and job.is_committed(previous.catalog, made.catalog):

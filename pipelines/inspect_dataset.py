@@ -1,4 +1,4 @@
-"""Describes the content of a dataset, and writes some of its images as files."""
+"""Describes the content of a dataset: as a table, as image files, and as the page `report.html`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, plural, records, snapshots, storage
+from imagebeam.pipelines import verify_dataset
 from imagebeam.pipelines.messages import printed_tables, terminal
 from imagebeam.reader import bare_pixels
+from imagebeam.transforms.html_report import page, sample_records
+from imagebeam.transforms.images import pillow_decoder
+from imagebeam.transforms.reports import snapshot_report
 
-_MAX_SHOWN = 8  # values of a list
+_MAX_SHOWN = 8  # values of a list, or classes
 _MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # most file systems limit a file's name to 255 bytes
 
 
@@ -25,12 +29,11 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
     rows += [each for each in printed_tables.summary_rows(catalog, directory, None, directory) if each[0] != "output"]
     rows += _removed_rows(catalog)
     rows.append(("compression", catalog.compression))
-    if catalog.labels:
-        shown = [f"{index} {name}" for index, name in enumerate(catalog.labels[:8], start=catalog.label_base)]
-        rows.append(("classes", ", ".join(shown) + (", ..." if len(catalog.labels) > 8 else "")))
-    if catalog.object_classes:
-        shown = [f"{label} {name}" for label, name in itertools.islice(catalog.object_classes.items(), 8)]
-        rows.append(("object classes", ", ".join(shown) + (", ..." if len(catalog.object_classes) > 8 else "")))
+    classes = dict(enumerate(catalog.labels, start=catalog.label_base))
+    for title, names in (("classes", classes), ("object classes", catalog.object_classes)):
+        if names:
+            shown = [f"{label} {name}" for label, name in itertools.islice(names.items(), _MAX_SHOWN)]
+            rows.append((title, ", ".join(shown) + (", ..." if len(names) > _MAX_SHOWN else "")))
     return rows
 
 
@@ -180,3 +183,65 @@ def _to_png(pixels: bare_pixels.Pixels) -> bytes:
 def _texts(values: dict[str, list[Any]], key: str | None) -> list[str]:
     found = values.get(key, []) if key else []
     return [value.decode(errors="replace") for value in found if isinstance(value, bytes)]
+
+
+def write_report(
+    directory: str | os.PathLike[str], output: str | os.PathLike[str], snapshot: str | int | None = None
+) -> int:
+    """Writes the page of a dataset; returns its size in bytes.
+
+    Reads some dozens of small parts of the shards, whatever the size of the dataset.
+
+    Args:
+        directory: of the dataset, a path or an address.
+        output: path or address of the page, which is replaced.
+        snapshot: name or number of a snapshot; None for the latest.
+
+    Raises:
+        CatalogError: if there is no dataset, or a file of it is damaged.
+        ConfigError: if Pillow is not installed, there is no such snapshot, or `output` is in the dataset's folder or
+            cannot be written.
+    """
+    pillow_decoder.require_pillow("report")
+    output = os.fspath(output)
+    if not output:
+        raise errors.ConfigError("report-no-file", "--output is empty: give a file")
+    given = verify_dataset.find_folder(os.fspath(directory))
+    folder, catalog = snapshots.find(given, snapshot)
+    target = storage.normalize(output)
+    if any(_is_below(target, each) for each in (folder, given, *_dataset_around(folder))):
+        raise errors.ConfigError(
+            "report-in-dataset",
+            f"--output {output!r} is in the folder of the dataset, where imagebeam verify compares the files with the "
+            "catalog; give a file outside of it",
+        )
+    written = page.make_report(
+        catalog,
+        catalog_lib.load_statistics(folder),
+        sample_records.ShardFiles(lambda name: [storage.join_relative(folder, name)]),
+        storage.join(folder, catalog_lib.REJECTS_FILE),
+        removed=snapshots.load_removed(folder, catalog),
+        changes=snapshot_report.load_report(folder),
+        duplicates=storage.join(folder, catalog_lib.DUPLICATES_FILE) if catalog.duplicates else None,
+    )
+    try:
+        storage.storage_of(target).write_whole(target, written, durable=False)
+    except OSError as e:
+        raise errors.ConfigError(
+            "report-unwritable",
+            f"--output {output!r} cannot be written ({e.strerror or e}); give a file in a folder that exists",
+        ) from e
+    return len(written)
+
+
+def _dataset_around(folder: str) -> list[str]:
+    """Returns the folder of the dataset that a folder is a snapshot of."""
+    dataset, _, last = folder.rpartition(f"/{snapshots.DIRECTORY}/")
+    return [dataset] if dataset and snapshots.is_name(last) else []
+
+
+def _is_below(target: str, folder: str) -> bool:
+    """Returns whether a file is in a folder or below it; links of a local path are followed."""
+    if storage.storage_of(target).is_local and storage.storage_of(folder).is_local:
+        target, folder = os.path.realpath(target), os.path.realpath(folder)
+    return target.startswith(storage.join(folder, ""))

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
+import sys
+import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from imagebeam import errors, features, records, storage
-from imagebeam.pipelines import call_arguments, column_settings, open_source, update_settings
+from imagebeam import errors, features, storage
+from imagebeam.pipelines import open_source
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import seen_masks
+from imagebeam.pipelines.request import Checked
 from imagebeam.transforms import dataset_settings, elements, sort_intervals
 from imagebeam.transforms.classes import label_files, label_names
 from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
@@ -29,44 +33,10 @@ if TYPE_CHECKING:
     from imagebeam.transforms.commit import commit_dataset
 
 
-class Checked(NamedTuple):
-    """A request whose arguments were checked."""
-
-    config: config_lib.Config
-    workers: int
-    overwrite: bool = False
-    snapshot: dataset_settings.SnapshotSettings | None = None  # None for a dataset without snapshots
-
-    @property
-    def paths(self) -> output_folder.OutputPaths:
-        """The addresses in the folder that the run writes."""
-        snapshot = self.snapshot
-        return output_folder.OutputPaths(
-            snapshot.folder if snapshot is not None else storage.normalize(str(self.config.output.uri or ""))
-        )
-
-
-def check(request: call_arguments.Request) -> Checked:
-    """Checks the arguments of a run and reads its config.
-
-    Raises:
-        ConfigError: if they do not allow the run.
-    """
-    call_arguments.require_utf8_file_names()
-    for name in ("overwrite", "update", "retry_rejects", "fail_on_drift", "show_progress", "cancel_on_interrupt"):
-        call_arguments.check_flags(**{name: getattr(request, name)})
-    config, overwrite, snapshot = call_arguments.as_config(request.config), request.overwrite, None
-    runners.take_hdfs_user(request.arguments)
-    records.require_fast_crc32c()
-    pillow_decoder.require_pillow()
-    if request.update:
-        snapshot = update_settings.find_base(config, overwrite, request.retry_rejects, request.fail_on_drift)
-        overwrite = False
-    elif request.retry_rejects:
-        raise errors.ConfigError("--retry-rejects is for datasets of snapshots: add --update")
-    elif request.fail_on_drift:
-        raise errors.ConfigError("--fail-on-drift is for datasets of snapshots: add --update")
-    return Checked(config, call_arguments.as_workers(request.workers), overwrite, snapshot)
+_TRANSFORM_PACKAGES = ("tensorflow", "tensorflow_transform")
+_COMPUTED_HERE = frozenset({"z_score", "bucketize"})  # from statistics that are not tf.Transform's
+_STATISTICS_VERSION = "2"  # raised when they give other numbers; 1 were tf.Transform's
+_REACHED_BY_TENSORFLOW = ("file", "gs")
 
 
 class RunFiles(NamedTuple):
@@ -82,9 +52,6 @@ class RunFiles(NamedTuple):
         """Returns those of a new run that writes a folder."""
         run_id = output_folder.new_run_id()
         return cls(run_id, paths.report(run_id), paths.names_file(run_id), scratch)
-
-
-NO_FILES = RunFiles()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,23 +107,22 @@ class Job:
         return commit_dataset.Committer(self.settings, self.name, self.config)
 
 
-def make_job(checked: Checked, files: RunFiles = NO_FILES) -> Job:
+def make_job(checked: Checked, files: RunFiles | None = None) -> Job:
     """Returns the job of a checked request, whose config has `source.uri` and `output.uri`.
 
     Raises:
         ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says,
             or a package is missing.
     """
-    config, snapshot = checked.config, checked.snapshot
+    config, snapshot, files = checked.config, checked.snapshot, files or RunFiles()
     source, given = _open(config)
     names = label_names.stage_if_long(given, files.names)
     settings = _settings_of(checked, files, source, names)
     label, split = _label_rule(config, source, names), _split_rule(config)
+    early_split = None if split.stratify else split
     return Job(
         source=source,
-        rules=reference_rules.ReferenceRules(
-            open_source.listing_rules_of(config), label, None if split.stratify else split
-        ),
+        rules=reference_rules.ReferenceRules(open_source.listing_rules_of(config), label, early_split),
         split=split,
         order=sort_intervals.order_of(config.output.shuffle, config.split.seed),
         is_complete=snapshot is None and not config.duplicates.settings().only("drop").is_on,
@@ -164,7 +130,7 @@ def make_job(checked: Checked, files: RunFiles = NO_FILES) -> Job:
         name=config.output.name or config_lib.default_name(storage.normalize(str(config.output.uri))),
         config=config.model_dump(mode="json"),
         with_beam=config.output.writer == "beam",
-        transforms=column_settings.make_transforms(config, settings.columns),
+        transforms=make_transforms(config, settings.columns),
         scratch=files.scratch,
     )
 
@@ -246,8 +212,9 @@ def _settings_of(
     output = storage.normalize(str(config.output.uri)) if snapshot is None else snapshot.folder
     if config.output.writer == "beam" and storage.scheme_of(output) not in ("file", "gs"):
         raise errors.ConfigError(
+            "beam-writer-elsewhere",
             f"output.writer is 'beam', and --output is {output!r}: Beam's own writer is for local paths and gs://; "
-            "leave output.writer out"
+            "leave output.writer out",
         )
     if config.output.writer == "beam" and not storage.storage_of(output).is_local:
         from imagebeam.transforms import write_shards_with_beam  # late: imports Beam
@@ -256,9 +223,9 @@ def _settings_of(
     if config.image.check == "tensorflow":
         reader_decoder.require()
     known = source.facts()
-    raw_shape = known.shape
-    objects = known.annotations
-    facts = _other_facts(config, raw_shape) | ({} if objects is None else {"classes": objects.classes.as_json()})
+    facts = _other_facts(config, known.shape)
+    if known.annotations is not None:
+        facts["classes"] = known.annotations.classes.as_json()
     masks = open_source.mask_policy(config)
     if class_masks.SEGMENTS_COLUMN in known.columns:
         facts[recorded_inputs.MASKS] = [class_masks.VERSION, None]
@@ -283,8 +250,8 @@ def _settings_of(
             config.output.num_shards, config.output.target_shard_bytes, config.output.examples_per_shard
         ),
         policy=dataclasses.replace(
-            config.image.policy(raw_shape, config.statistics.pixels),
-            objects=objects,
+            config.image.policy(known.shape, config.statistics.pixels),
+            objects=known.annotations,
             masks=masks,
             is_raw=known.is_raw,
             is_base64=known.is_base64,
@@ -307,8 +274,7 @@ def _settings_of(
             *_notes_on_labels(config, source),
             *known.notes,
             *seen_masks.notes_on_numbers(config),
-            *_notes_on_frames(config),
-            *_notes_on_further(config),
+            *_notes_on_counts(config),
         ),
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
@@ -319,29 +285,20 @@ def _digest_command(checked: Checked, output: str, vocabulary: tuple[str, ...] |
     """Returns a digest that is equal if the same command runs again."""
     config = checked.config
     addresses = storage.normalize(str(config.source.uri)), output
-    parts: tuple[Any, ...] = (config.model_dump(mode="json"), addresses, vocabulary, checked.overwrite)
-    if checked.snapshot is not None:  # its flags are no part of the config
-        parts += (checked.snapshot,)
+    parts = config.model_dump(mode="json"), addresses, vocabulary, checked.overwrite, checked.snapshot
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def _notes_on_frames(config: config_lib.Config) -> tuple[str, ...]:
-    """Returns a note on what is counted in files, where each frame of a file becomes an example."""
-    if config.image.frames != prepare.EACH:
-        return ()
-    return (
-        "image.frames: each: the plan, the shares of splits and the sizes of shards count files; their frames are "
-        "counted when they are read",
-    )
-
-
-def _notes_on_further(config: config_lib.Config) -> tuple[str, ...]:
-    """Returns a note on what is counted of the first image alone, where an example has several."""
-    names = config.source.gives().further
-    if not names:
-        return ()
-    stored = ", ".join(f"image/{name}" for name in names)
-    return (f"each example has further images ({stored}): statistics and duplicates are of the first image alone",)
+def _notes_on_counts(config: config_lib.Config) -> Iterator[str]:
+    """Yields notes on what is counted in files or of the first image alone."""
+    if config.image.frames == prepare.EACH:
+        yield (
+            "image.frames: each: the plan, the shares of splits and the sizes of shards count files; their frames are "
+            "counted when they are read"
+        )
+    if names := config.source.gives().further:
+        stored = ", ".join(f"image/{name}" for name in names)
+        yield f"each example has further images ({stored}): statistics and duplicates are of the first image alone"
 
 
 def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
@@ -367,7 +324,7 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
         facts[recorded_inputs.LIBRARIES] = libraries
     if raw_shape is not None:
         facts["raw_shape"] = raw_shape
-    return facts | column_settings.versions(config)
+    return facts | transform_versions(config)
 
 
 def _notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
@@ -383,3 +340,72 @@ def _notes_on_labels(config: config_lib.Config, source: image_source.ImageSource
         "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
         f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
     )
+
+
+def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[elements.ColumnTransform, ...]:
+    """Returns how the columns of `config` are transformed.
+
+    Args:
+        config: of the job.
+        sources: the names of the values in ImageRef.columns, in their order.
+    """
+    keys = {feature.source: feature.key for feature in config.resolve_features()}
+    return tuple(
+        elements.ColumnTransform(
+            column=name,
+            key=keys[f"columns/{name}"],
+            position=sources.index(f"columns/{name}"),
+            kind=column.kind,
+            name=str(column.transform),
+            **column.model_dump(include={"buckets", "top_k", "num_oov_buckets"}),
+        )
+        for name, column in config.columns.items()
+        if name in config.transformed
+    )
+
+
+def transform_versions(config: config_lib.Config) -> dict[str, str]:
+    """Returns the versions of all that decides the transformed values: packages, and statistics computed by imagebeam.
+
+    It is {} if no column is transformed.
+
+    Raises:
+        ConfigError: if one of them is not installed.
+    """
+    if not config.transformed:
+        return {}
+    found = {}
+    for package in _TRANSFORM_PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError as e:
+            python = " with Python 3.11 or later" if sys.version_info < (3, 11) else ""
+            raise errors.ConfigError(
+                "package-missing",
+                f"columns.{config.transformed[0]}.transform needs {package}, which is not installed: "
+                f"pip install 'imagebeam[transform]'{python}",
+            ) from e
+    if any(config.columns[name].transform in _COMPUTED_HERE for name in config.transformed):
+        found["column_statistics"] = _STATISTICS_VERSION
+    return found
+
+
+def scratch_folder(config: config_lib.Config, beam_arguments: Sequence[str]) -> str:
+    """Returns a folder that TensorFlow can write to on every worker; "" if no column is transformed.
+
+    Raises:
+        ConfigError: if there is no such folder.
+    """
+    if not config.transformed:
+        return ""
+    if runners.is_direct(beam_arguments):
+        return tempfile.mkdtemp(prefix="imagebeam-")
+    output = storage.normalize(str(config.output.uri))
+    if storage.scheme_of(output) not in _REACHED_BY_TENSORFLOW:
+        raise errors.ConfigError(
+            "transform-output-unreachable",
+            f"columns.{config.transformed[0]}.transform on {runners.runner_name(beam_arguments)}: TensorFlow cannot "
+            f"write to {output!r}; choose an --output that is gs:// or a folder that all workers share, or the local "
+            "runner",
+        )
+    return output_folder.OutputPaths(output).new_transform_folder()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import io
 import logging
 import secrets
@@ -15,12 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from imagebeam import concurrency, errors, storage
-from imagebeam.pipelines.beam import hold_signals, job_servers, runners
+from imagebeam.pipelines.beam import job_servers, runners
 from imagebeam.pipelines.messages import progress, run_journal
-from imagebeam.pipelines.runs import dataflow_options, finished_work, output_lock, remote_job, run_remotely
+from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.shard import writer_processes
@@ -92,59 +91,6 @@ def run_here(
         pipeline = build(options, add_steps)
         with journal.following(settings):
             return run_pipeline(settings, pipeline)
-
-
-class Started(NamedTuple):
-    """A run on Dataflow before its job is submitted, with its lock held; or one whose job runs already."""
-
-    settings: dataset_settings.DatasetSettings
-    build: Callable[[], beam.Pipeline]
-    run: run_remotely.Run
-    is_attached: bool = False  # whether its job runs already
-    template: str = ""  # the address to write a template to, instead of a job
-
-    def submit(self, cancel_on_interrupt: bool = False) -> run_remotely.Run | None:
-        """Returns the run of a job that was submitted, or runs already; None if only a template was written."""
-        run = self.run._replace(cancel_on_interrupt=cancel_on_interrupt)
-        if self.is_attached:
-            run.say(f"{remote_job.describe(run.job)} does the same already: {run.job.console}")
-            return run
-        return run_remotely.submit(run, functools.partial(_submit_pipeline, self.build()))
-
-
-@contextlib.contextmanager
-def on_dataflow(
-    settings: dataset_settings.DatasetSettings,
-    options: PipelineOptions,
-    add_steps: AddSteps,
-    scratch: str = "",
-    show_progress: bool = False,
-) -> Iterator[Started]:
-    """Holds the lock of the output of a job on Dataflow, unless the job runs already. A template needs no lock.
-
-    Args:
-        settings: of the dataset.
-        options: Beam's, completed for Dataflow.
-        add_steps: adds the steps to an empty pipeline.
-        scratch: a folder to remove with the temporary files of the run; "" if there is none.
-        show_progress: whether to keep a progress line on standard error.
-
-    Raises:
-        BusyError: if another run writes to the output.
-    """
-    job, start = dataflow_options.job_of(options), functools.partial(build, options, add_steps)
-    if template := dataflow_options.template_of(options):
-        settings.names.write()
-        run = run_remotely.Run(job, settings.output, "", run_remotely.NoLock(), None, is_template=True)
-        yield Started(settings, start, run, template=template)
-        return
-    with contextlib.ExitStack() as stack:
-        lock = stack.enter_context(hold_output(settings, scratch, attaches=True))
-        shown = stack.enter_context(progress.JobProgress()) if show_progress else None
-        run = run_remotely.Run(job, settings.output, settings.report, lock, shown, identity=settings.identity)
-        if lock.running is not None:
-            run = run._replace(job=lock.running, report=settings.paths.report(lock.running_run))
-        yield Started(settings, start, run, is_attached=lock.running is not None)
 
 
 @contextlib.contextmanager
@@ -219,7 +165,7 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
         ImagebeamError: if the pipeline failed without a report of its own.
     """
     try:
-        with _without_tracebacks(), runners.relative_paths():
+        with without_tracebacks(), runners.relative_paths():
             _run_and_wait(pipeline)
     except Exception as e:  # runners raise any type; the report, or the last line of the traceback, has the cause
         cause = _last_line(e)
@@ -234,10 +180,10 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
         if report is not None and report["state"] in ("committed", "kept"):
             return report  # only the end of the runner failed
         if (report is None or not report["exit_code"]) and (error := errors.find_in(cause, e)) is not None:
-            raise type(error)(f"{error}{finished_work.describe_kept(settings.output)}") from None
+            raise type(error)(f"{error}{output_lock.describe_kept(settings.output)}") from None
         if report is None or not report["exit_code"]:
             is_known = "[Errno " in cause  # Beam's long text would only add a position in imagebeam's code
-            kept = finished_work.describe_kept(settings.output) + finished_work.describe_deaths(settings.output)
+            kept = output_lock.describe_kept(settings.output) + output_lock.describe_deaths(settings.output)
             raise errors.ImagebeamError(f"the pipeline failed: {cause}{kept}") from (None if is_known else e)
         return report
     report = run_report.read_report(settings.report)
@@ -260,7 +206,7 @@ def _run_and_wait(pipeline: beam.Pipeline) -> None:
     result = None
     with job_servers.broken_streams_ignored(), _unprinted(), job_servers.ended(runner):
         try:
-            with hold_signals.held_back():
+            with runners.held_back():
                 result = pipeline.run()
             result.wait_until_finish()
         except KeyboardInterrupt:
@@ -279,18 +225,11 @@ def _noting_kept_shards(settings: dataset_settings.DatasetSettings) -> Iterator[
     try:
         yield
     except KeyboardInterrupt as e:
-        raise KeyboardInterrupt(finished_work.describe_kept(settings.output).removeprefix("; ")) from e
-
-
-def _submit_pipeline(pipeline: beam.Pipeline) -> str | None:
-    """Submits a pipeline as a job and returns the id of the job; None if only a template was written."""
-    with _without_tracebacks(), runners.relative_paths():
-        result: Any = pipeline.run()
-    return str(result.job_id()) if result.has_job else None
+        raise KeyboardInterrupt(output_lock.describe_kept(settings.output).removeprefix("; ")) from e
 
 
 @contextlib.contextmanager
-def _without_tracebacks() -> Iterator[None]:
+def without_tracebacks() -> Iterator[None]:
     """Keeps Beam's tracebacks out of the log: an error of a step is raised to the caller, with its cause.
 
     If the user has set Beam's loggers to INFO, they log everything. Only Beam's own loggers are changed, and only
@@ -313,29 +252,11 @@ def _without_tracebacks() -> Iterator[None]:
             logger.removeFilter(is_wanted)
 
 
-class _WithoutTracebacks(io.TextIOBase):
-    """Passes text on to a stream, but for tracebacks."""
-
-    def __init__(self, stream: TextIO):
-        self._stream = stream
-        self._skips_line_end = False
-
-    def write(self, text: str) -> int:
-        is_traceback = text.startswith("Traceback (most recent call last)")
-        if not is_traceback and not (self._skips_line_end and text == "\n"):
-            self._stream.write(text)
-        self._skips_line_end = is_traceback  # `print` writes it by itself
-        return len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-
 @contextlib.contextmanager
 def _unprinted() -> Iterator[None]:
     """Stops a worker of Beam in this process (LOOPBACK) from printing tracebacks, which it logs too."""
-    stream: Any = sys.stderr if logging.getLogger("apache_beam").isEnabledFor(logging.INFO) else None
-    with contextlib.redirect_stderr(stream or _WithoutTracebacks(sys.stderr)):
+    stream = sys.stderr if logging.getLogger("apache_beam").isEnabledFor(logging.INFO) else io.StringIO()
+    with contextlib.redirect_stderr(stream):
         yield
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, snapshots, storage
 from imagebeam.pipelines.messages import progress
-from imagebeam.pipelines.runs import finished_work, output_lock, remote_job
+from imagebeam.pipelines.runs import output_lock, remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
@@ -128,7 +128,7 @@ def _look(output: str) -> Status:
         return known
     shards: int | None = None
     with contextlib.suppress(storage.UnavailableError):  # how the run ended is what counts
-        shards = finished_work.count_finished_shards(paths.output)
+        shards = output_lock.count_finished_shards(paths.output)
     known = dataclasses.replace(known, keeps_shards=bool(shards))
     last = remote_job.read_last_run(paths.output) if record is None else None
     if last is not None:
@@ -195,8 +195,7 @@ def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_folder.Outpu
     """Returns the status of an output whose lock names a job."""
     try:
         service = remote_job.service_of(job)
-        seen = remote_job.look_up_on_dataflow(service, job.id, job.name)
-        job, state = dataclasses.replace(job, id=seen.id), seen.state
+        job, state = remote_job.look_up(job, service)
         counters: Mapping[str, int] = {}
         with contextlib.suppress(OSError, errors.ConfigError):  # the state is what counts
             counters = service.counters(job.id) if job.id else {}

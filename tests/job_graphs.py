@@ -13,7 +13,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from imagebeam.pipelines import call_arguments, convert
+from imagebeam.pipelines import convert, request
 from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.beam import runners
 from imagebeam.transforms import dataset_settings
@@ -44,9 +44,9 @@ def add_conversion(
     **sections: Any,
 ) -> None:
     """Adds the steps of a conversion into `folder`."""
-    config = call_arguments.as_config({"output": {"uri": str(folder / "out")}, **sections})
+    config = request.as_config({"output": {"uri": str(folder / "out")}, **sections})
     files = job_lib.RunFiles(names=str(folder / "names.json"), scratch=str(folder))
-    job = job_lib.make_job(job_lib.Checked(config, 1, snapshot=snapshot), files)
+    job = job_lib.make_job(request.Checked(config, 1, snapshot=snapshot), files)
     convert.add_steps(pipeline, job)
 
 

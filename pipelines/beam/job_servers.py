@@ -29,6 +29,14 @@ _JARS = {"flink": "--flink_job_server_jar", "spark": "--spark_job_server_jar"}  
 _CONNECT_SEC = 10.0
 
 
+def given(beam_arguments: Sequence[str], *options: str) -> argparse.Namespace:
+    """Returns the values of some of Beam's options; None for those that are not given."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in options:
+        parser.add_argument(option)
+    return parser.parse_known_args(list(beam_arguments))[0]
+
+
 def require_reachable(runner: str, beam_arguments: Sequence[str]) -> None:
     """Refuses options that name no job server, a jar that does not exist, or a server that does not answer.
 
@@ -41,12 +49,9 @@ def require_reachable(runner: str, beam_arguments: Sequence[str]) -> None:
     Raises:
         ConfigError: with the option to change.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--job_endpoint", *_JARS.values()):
-        parser.add_argument(option)
-    known = vars(parser.parse_known_args(list(beam_arguments))[0])
-    endpoint, jar = known["job_endpoint"], known.get(_JARS.get(runner, "").lstrip("-"))
-    if runner == "portable" and not endpoint:
+    known = vars(given(beam_arguments, "--job_endpoint", *_JARS.values()))
+    jar = known.get(_JARS.get(runner, "").lstrip("-"))
+    if runner == "portable" and not known["job_endpoint"]:
         raise errors.ConfigError(
             "--runner=PortableRunner needs the job server of a runner: give --job_endpoint=HOST:PORT"
         )
@@ -58,9 +63,7 @@ def require_reachable(runner: str, beam_arguments: Sequence[str]) -> None:
 
 def endpoint_of(beam_arguments: Sequence[str]) -> str:
     """Returns HOST:PORT of the job server that the options name; "" without one, or for a name that Beam knows."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--job_endpoint", default="")
-    endpoint = str(parser.parse_known_args(list(beam_arguments))[0].job_endpoint)
+    endpoint = given(beam_arguments, "--job_endpoint").job_endpoint or ""
     host, _, port = endpoint.rpartition(":")
     return endpoint if host and port.isdecimal() else ""  # not "embed"
 
@@ -184,10 +187,7 @@ def added_arguments(beam_arguments: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: if there is no Prism, or --prism_location is no file.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--prism_location", "--prism_log_kind", "--job_endpoint"):
-        parser.add_argument(option)
-    known = parser.parse_known_args(list(beam_arguments))[0]
+    known = given(beam_arguments, "--prism_location", "--prism_log_kind", "--job_endpoint")
     if known.job_endpoint:  # a Prism that runs already
         return []
     added = ["--experiments=disable_prism_server_singleton"]  # each run ends its own Prism

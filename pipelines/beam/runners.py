@@ -1,4 +1,4 @@
-"""Chooses the Beam runner of a job, imports Beam for it, and makes Beam's options."""
+"""Chooses the Beam runner of a job, imports Beam for it, and makes Beam's options. Holds back signals meanwhile."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import difflib
 import importlib
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.pipelines.beam import hold_signals, job_servers
+from imagebeam.pipelines.beam import job_servers
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -37,6 +39,7 @@ _UNUSED_LOCALLY = (
 )
 _RUNNER = "apache_beam.runners.portability.fn_api_runner"
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner", "bundlebaseddirectrunner")
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str | None]) -> None:
@@ -52,7 +55,7 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes the import fail
     try:
         # a signal in the middle of the import of an extension in C can end the process with SIGSEGV
-        with hold_signals.held_back():
+        with held_back():
             importlib.import_module(_RUNNER)
     except ImportError:  # a Beam that needs one of them, or none, which is reported when the options are made
         for name in [name for name in sys.modules if f"{name}.".startswith("apache_beam.")]:
@@ -60,6 +63,35 @@ def import_beam_lightly(beam_arguments: Sequence[str], addresses: Sequence[str |
     finally:
         for name in hidden:
             del sys.modules[name]
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Calls the handlers of SIGINT, SIGTERM and SIGHUP at the end of the context, not in the middle of it.
+
+    A second signal of a kind ends the process at once. A signal without a handler in Python does what it always does,
+    and in another thread than the main one this changes nothing: Python calls handlers in the main thread alone.
+    Restores the previous handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {each: handler for each in _ENDING if callable(handler := signal.getsignal(each))}
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for each in handlers:
+        signal.signal(each, note)
+    try:
+        yield
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        for number in came:
+            handlers[signal.Signals(number)](number, None)
 
 
 @contextlib.contextmanager
@@ -88,10 +120,7 @@ def take_hdfs_user(beam_arguments: Sequence[str]) -> None:
 
     This holds in this process and those it starts. The host and the port are in the address itself.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--hdfs_user")
-    user = parser.parse_known_args(list(beam_arguments))[0].hdfs_user
-    if user:
+    if user := job_servers.given(beam_arguments, "--hdfs_user").hdfs_user:
         os.environ["HADOOP_USER_NAME"] = user
 
 
@@ -108,16 +137,12 @@ def is_direct(beam_arguments: Sequence[str]) -> bool:
 
 def is_dataflow(beam_arguments: Sequence[str]) -> bool:
     """Returns whether the job runs on Dataflow, by any name that Beam takes for its runner."""
-    return _is_named(beam_arguments, "dataflow")
+    return _short_name(beam_arguments) == "dataflow"
 
 
 def is_prism(beam_arguments: Sequence[str]) -> bool:
     """Returns whether the job runs on Prism, by any name that Beam takes for its runner."""
-    return _is_named(beam_arguments, "prism")
-
-
-def _is_named(beam_arguments: Sequence[str], name: str) -> bool:
-    return _short_name(beam_arguments) == name
+    return _short_name(beam_arguments) == "prism"
 
 
 def _short_name(beam_arguments: Sequence[str]) -> str:
@@ -132,7 +157,7 @@ def require_supported(beam_arguments: Sequence[str], writer: str) -> None:
         ConfigError: with the reason, and what to choose instead.
     """
     instead = "--runner=DirectRunner --direct_running_mode=multi_processing uses all cores of this machine"
-    if _is_named(beam_arguments, "dask"):
+    if _short_name(beam_arguments) == "dask":
         raise errors.ConfigError(
             f"--runner is {runner_name(beam_arguments)}: on Dask, Beam mixes the rejects of a step into its images, "
             f"since elements of tagged outputs come out of the main output too; choose another runner: {instead}"
@@ -149,11 +174,8 @@ def require_supported(beam_arguments: Sequence[str], writer: str) -> None:
 
 def leaves_job(beam_arguments: Sequence[str]) -> bool:
     """Returns whether Beam's options ask to leave a job while it runs, or to write a template instead of a job."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--no_wait_until_finish", action="store_true")
-    parser.add_argument("--template_location")
-    known = parser.parse_known_args(list(beam_arguments))[0]
-    return known.no_wait_until_finish or known.template_location is not None
+    is_template = job_servers.given(beam_arguments, "--template_location").template_location is not None
+    return is_template or "--no_wait_until_finish" in beam_arguments
 
 
 def _is_fn_api(runner: str) -> bool:
@@ -163,10 +185,10 @@ def _is_fn_api(runner: str) -> bool:
 
 
 def _parse_runner(beam_arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--runner", default="DirectRunner")
-    parser.add_argument("--direct_running_mode", default="in_memory")
-    return parser.parse_known_args(list(beam_arguments))[0]
+    known = job_servers.given(beam_arguments, "--runner", "--direct_running_mode")
+    known.runner = known.runner or "DirectRunner"
+    known.direct_running_mode = known.direct_running_mode or "in_memory"
+    return known
 
 
 def runner_name(beam_arguments: Sequence[str]) -> str:

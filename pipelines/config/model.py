@@ -18,7 +18,7 @@ import yaml
 
 from imagebeam import errors, storage
 from imagebeam import features as features_lib
-from imagebeam.pipelines.config import field_types, image_section, other_sections, source_section
+from imagebeam.pipelines.config import sections, source_and_image
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.sources import listing_rules, strict_yaml
 
@@ -83,7 +83,7 @@ def _with_key_below(path: list[str], value: Any, config: type[pydantic.BaseModel
 
 def _paths_of(name: str, model: Any, above: tuple[str, ...] = ()) -> Iterator[list[str]]:
     """Yields the paths of all keys of a name, from the top down."""
-    fields = field_types.fields_of(model)
+    fields = sections.fields_of(model)
     if name in fields:
         yield [*above, name]
     for each, field in fields.items():
@@ -97,7 +97,7 @@ def _mapping_meant(error: Any, config: type[pydantic.BaseModel]) -> str:
         return ""
     if hint := strict_yaml.missing_space(text):
         return hint
-    fields = field_types.fields_of(_model_at(error["loc"], config))
+    fields = sections.fields_of(_model_at(error["loc"], config))
     key = next((name for name, field in fields.items() if text in get_args(field.kind)), None)
     return f"write {{{key}: {text}}}" if key else ""
 
@@ -117,14 +117,14 @@ _EXPECTED = {  # YAML's terms instead of Python's
 
 
 def _known_keys(location: Sequence[str | int], config: type[pydantic.BaseModel]) -> list[str]:
-    return sorted(field_types.fields_of(_model_at(location, config)))
+    return sorted(sections.fields_of(_model_at(location, config)))
 
 
 def _model_at(location: Sequence[str | int], config: type[pydantic.BaseModel]) -> Any:
     model: Any = config
     for part in location:
-        field = field_types.fields_of(model).get(str(part))
-        model = field.kind if field is not None else other_sections.ColumnConfig
+        field = sections.fields_of(model).get(str(part))
+        model = field.kind if field is not None else sections.ColumnConfig
     return model
 
 
@@ -143,21 +143,21 @@ Key = Annotated[str, pydantic.Field(min_length=1)]
 class Config(pydantic.BaseModel):
     """The config of a whole job."""
 
-    model_config = field_types.STRICT
+    model_config = sections.STRICT
 
-    source: source_section.SourceConfig = source_section.SourceConfig()
-    label: other_sections.LabelConfig = other_sections.LabelConfig()
-    split: other_sections.SplitConfig = other_sections.SplitConfig()
-    image: image_section.ImageConfig = image_section.ImageConfig()
-    columns: dict[str, other_sections.ColumnConfig] = {}
+    source: source_and_image.SourceConfig = source_and_image.SourceConfig()
+    label: sections.LabelConfig = sections.LabelConfig()
+    split: sections.SplitConfig = sections.SplitConfig()
+    image: source_and_image.ImageConfig = source_and_image.ImageConfig()
+    columns: dict[str, sections.ColumnConfig] = {}
     """Columns of the manifest that become features, by name."""
     features: dict[str, Key | None] = {}
     """From a standard key to the key to write; null drops it."""
-    output: other_sections.OutputConfig = other_sections.OutputConfig()
-    statistics: other_sections.StatisticsConfig = other_sections.StatisticsConfig()
-    rejects: other_sections.RejectsConfig = other_sections.RejectsConfig()
-    duplicates: other_sections.DuplicatesConfig = other_sections.DuplicatesConfig()
-    update: other_sections.UpdateConfig = other_sections.UpdateConfig()
+    output: sections.OutputConfig = sections.OutputConfig()
+    statistics: sections.StatisticsConfig = sections.StatisticsConfig()
+    rejects: sections.RejectsConfig = sections.RejectsConfig()
+    duplicates: sections.DuplicatesConfig = sections.DuplicatesConfig()
+    update: sections.UpdateConfig = sections.UpdateConfig()
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -187,10 +187,10 @@ class Config(pydantic.BaseModel):
         )
         for name, is_used, holds in needs:
             if is_used and not holds(gives):
-                named = ", ".join(source_section.names_where(holds))
+                named = ", ".join(source_and_image.names_where(holds))
                 raise ValueError(f"{name} needs source.by: {named}; not {source.by}")
-        for name in source_section.SECTIONS:
-            if name != source.by and getattr(source, name) != source_section.SourceConfig.model_fields[name].default:
+        for name in source_and_image.SECTIONS:
+            if name != source.by and getattr(source, name) != source_and_image.SourceConfig.model_fields[name].default:
                 raise ValueError(f"source.{name} needs source.by: {name}; not {source.by}")
         group = self.split.group
         if not has_columns(gives) and group and f"(?P<{group}>" not in (self.label.pattern or ""):
@@ -239,7 +239,7 @@ class Config(pydantic.BaseModel):
         if self.source.masks.bits != 8 and not has_masks:
             raise ValueError("source.masks.bits is for masks: set source.masks.image and source.masks.mask")
         if has_masks:  # masks of objects are scaled with the image
-            for name in image_section.SIZES:
+            for name in source_and_image.SIZES:
                 if getattr(self.image, name) is not None:
                     raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
         if self.image.fit != "stretch" and "objects" in gives.features:

@@ -14,8 +14,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from imagebeam.pipelines.config import field_types, other_sections, source_section
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.config import sections, source_and_image
 
 SCHEMA_PATH = "docs/config.schema.json"
 REFERENCE_PATH = "docs/config.md"
@@ -36,7 +36,7 @@ def json_schema() -> str:
         for key, text in _docstrings(described[name]).items():
             more = {"description": text}
             if "default" not in fields["properties"][key] and dataclasses.is_dataclass(described[name]):  # of a mapping
-                more["default"] = field_types.fields_of(described[name])[key].default
+                more["default"] = sections.fields_of(described[name])[key].default
             fields["properties"][key] = dict(sorted({**fields["properties"][key], **more}.items()))
     return json.dumps(schema, indent=1) + "\n"
 
@@ -44,17 +44,17 @@ def json_schema() -> str:
 def _models_in(model: type) -> Iterator[type]:
     """Yields a section and those in its fields."""
     yield model
-    for field in field_types.fields_of(model).values():
+    for field in sections.fields_of(model).values():
         for kind in (field.kind, *typing.get_args(field.kind)):
-            if field_types.fields_of(kind):
+            if sections.fields_of(kind):
                 yield from _models_in(kind)
 
 
 @functools.cache
 def _docstrings(model: type) -> dict[str, str]:
     """Returns the text below each field in the source of a section, or of the section that it adds fields to."""
-    if model is source_section.SourceConfig:
-        named = {name: f"For `by: {name}`." for name in source_section.SECTIONS}
+    if model is source_and_image.SourceConfig:
+        named = {name: f"For `by: {name}`." for name in source_and_image.SECTIONS}
         return {**named, **_docstrings(model.__mro__[1])}
     (defined,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(defined, ast.ClassDef)
@@ -84,11 +84,11 @@ def key_rows() -> Iterator[tuple[str, str, str]]:
 
 
 def _rows(model: type, prefix: str) -> Iterator[tuple[str, str, str]]:
-    for name, field in field_types.fields_of(model).items():
-        if field_types.fields_of(field.kind):
+    for name, field in sections.fields_of(model).items():
+        if sections.fields_of(field.kind):
             yield from _rows(field.kind, f"{prefix}{name}.")
         elif name == "columns" and not prefix:  # label.columns is a key like any other
-            for column, default, meaning in _rows(other_sections.ColumnConfig, ""):
+            for column, default, meaning in _rows(sections.ColumnConfig, ""):
                 yield f"columns.NAME.{column}", default, meaning
         else:
             meaning = " ".join(_docstrings(model).get(name, "").split())

@@ -7,11 +7,11 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from imagebeam import plural, storage
-from imagebeam.pipelines.messages import json_log, terminal
+from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
@@ -26,7 +26,6 @@ _TERMINAL_SEC = 0.25  # between two updates
 _PLAIN_SEC = 10.0  # the same, where the output is not a terminal
 _JSON_SEC = 30.0  # the same, in a log of JSON
 _REMOTE_SEC = 5.0  # between two listings of a staging folder that cost requests
-_MAX_NAMED = 5  # classes in a table
 
 
 class ShownLine(abc.ABC):
@@ -35,8 +34,6 @@ class ShownLine(abc.ABC):
     def __init__(self, stream: TextIO | None = None, every_sec: float | None = None):
         """Shows a line, looking at it every `every_sec` seconds."""
         self._every_sec = every_sec
-        self._doing = ""
-        self._since = 0.0
         self._stream = stream or sys.stderr  # looked up now: tests and callers replace it after this module is imported
         self._terminal = self._stream.isatty()
         self._stop = threading.Event()
@@ -62,7 +59,7 @@ class ShownLine(abc.ABC):
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
-        if isinstance(self._stream, json_log.JsonLines):
+        if isinstance(self._stream, terminal.JsonLines):
             self._stream.log(text)
             return
         with self._writing:
@@ -77,7 +74,7 @@ class ShownLine(abc.ABC):
             except OSError:  # if it persists, the run itself reports it
                 continue
             now = time.monotonic()
-            if isinstance(self._stream, json_log.JsonLines):
+            if isinstance(self._stream, terminal.JsonLines):
                 if self._fields.get("stage", "") != stage or now - last >= _JSON_SEC:
                     self._stream.log(line, "INFO", _LOGGER, **self._fields)
                     last, stage = now, self._fields.get("stage", "")
@@ -90,15 +87,6 @@ class ShownLine(abc.ABC):
                 elif now - last >= _PLAIN_SEC and line != shown and now - self._start >= _PLAIN_SEC / 2:
                     print(line, file=self._stream, flush=True)
                     last, shown = now, line
-
-    @contextlib.contextmanager
-    def doing(self, what: str) -> Iterator[None]:
-        """Shows `what` as the activity of the run, before it lists."""
-        self._since, self._doing = time.monotonic(), what
-        try:
-            yield
-        finally:
-            self._doing = ""
 
 
 class Progress(ShownLine):
@@ -126,9 +114,6 @@ class Progress(ShownLine):
 
     def line(self) -> str:
         """Returns the state of the run in one line."""
-        if doing := self._doing:
-            self._fields = {"stage": "starting"}
-            return f"{doing}... {time.monotonic() - self._since:.0f} s"
         if self._plan is None and not self._find_plan():
             self._fields = {"stage": "listing"}
             return f"listing images... {time.monotonic() - self._start:.0f} s"
@@ -231,7 +216,6 @@ class JobProgress(ShownLine):
     def __init__(self, stream: TextIO | None = None):
         super().__init__(stream, _LINE_SEC)
         self._text = "submitting the job"
-        self._since = time.monotonic()
 
     def update(self, state: remote_job.State, counters: Mapping[str, int]) -> None:
         """Takes what a look at the job has found."""
@@ -239,5 +223,4 @@ class JobProgress(ShownLine):
         self._fields = {"stage": state, "counters": dict(counters)}
 
     def line(self) -> str:
-        doing = self._doing or self._text
-        return f"{doing}... {time.monotonic() - self._start:.0f} s"
+        return f"{self._text}... {time.monotonic() - self._start:.0f} s"

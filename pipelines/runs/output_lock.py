@@ -1,4 +1,4 @@
-"""Locks an output, so that only one run at a time writes to it.
+"""Locks an output, so that only one run at a time writes to it, and tells what an unfinished run has left there.
 
 The lock is a file that names the run, its process and, if it was submitted to a service, its job. A job can outlive its
 launcher: its lock is void only when the service says that the job has ended.
@@ -13,13 +13,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.runs import remote_job
+from imagebeam.storage import remote
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.shard import deadly_images, shard_writer
 
 
 def job_in(record: commit_rights.RunRecord) -> remote_job.RemoteJob | None:
@@ -188,6 +190,7 @@ class Lock:
         self.running, self.running_run = job, run
 
     def write_with(self, write: Callable[[commit_rights.RunRecord], None]) -> None:
+        """Makes `write` store the record after each change."""
         self._write = write
 
     def renew(self) -> None:
@@ -199,6 +202,13 @@ class Lock:
             if self._write is not None:
                 self._write(record)
             self.record = record
+
+
+class NoLock(Lock):
+    """Lock of jobs that write nothing to an output."""
+
+    def __init__(self) -> None:
+        super().__init__(commit_rights.RunRecord.of_this_process(""))
 
 
 @contextlib.contextmanager
@@ -407,3 +417,47 @@ class _Lease:
 
     def _is_own(self, found: commit_rights.RunRecord) -> bool:
         return found.run == self._lock.record.run
+
+
+def count_finished_shards(output: str) -> int | None:
+    """Returns the number of finished shards in the staging folders of an output; None if it has no such folder.
+
+    Raises:
+        ConfigError: if the output cannot be listed with these credentials.
+        OSError: if the storage does not answer.
+    """
+    folders = output_folder.OutputFolder(output).staging_folders()
+    return sum(1 for _ in _staged_in(folders, shard_writer.DONE_SUFFIX)) if folders else None
+
+
+def _has_staged(output: str, suffix: str) -> bool:
+    """Returns whether a staging folder holds a file whose name ends with `suffix`; False if it cannot be listed."""
+    try:
+        with remote.budget(remote.CHECK_BUDGET_SEC):  # no reason to keep the user waiting
+            return any(_staged_in(output_folder.OutputFolder(output).staging_folders(), suffix))
+    except (OSError, errors.ConfigError):
+        return False
+
+
+def _staged_in(folders: Iterable[str], suffix: str) -> Iterator[str]:
+    """Yields the names of the files beside shards that end with `suffix`."""
+    for folder in folders:
+        for entry in storage.storage_of(folder).list_directory(folder):
+            if entry.name.endswith(suffix):
+                yield entry.name
+
+
+def describe_kept(output: str) -> str:
+    """Returns the end of a message on a run that failed: what of its work is kept; "" if nothing is."""
+    if not _has_staged(output, shard_writer.DONE_SUFFIX):
+        return ""
+    is_local = storage.storage_of(output).is_local
+    where = "" if is_local else f" in {output_folder.OutputPaths(output).metadata}"  # not obvious for a bucket
+    return f"; finished shards are kept{where}, run the same command again to go on"
+
+
+def describe_deaths(output: str) -> str:
+    """Returns the end of a message on a run that failed: whether a worker ended in the middle of a shard; else ""."""
+    if not _has_staged(output, deadly_images.MARK_SUFFIX):
+        return ""
+    return "; an image may have killed a worker: the same command finds and rejects it"

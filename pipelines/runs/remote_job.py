@@ -25,7 +25,6 @@ _TIMEOUT_SEC = 20.0  # for one request
 _FIRST_WAIT_SEC, _LONGEST_WAIT_SEC = 0.5, 8.0
 _REPEATED = (408, 429, 500, 502, 503, 504)  # status codes of errors that pass
 _MAX_ERRORS = 3  # shown of a job that failed
-_MAX_SHOWN = 80  # characters of an answer that is not understood
 _NAMESPACE = "imagebeam"
 
 _STATES: dict[str, State] = {
@@ -50,15 +49,11 @@ class Seen(NamedTuple):
     created_sec: float = 0.0  # when it was submitted, in seconds since the epoch; 0 if the service does not tell
 
 
-class _UnreadableError(Exception):
-    """An answer is none of Dataflow's."""
-
-
 class Service:
     """Dataflow in one project and region. Not thread-safe; connects at the first question.
 
     Every method raises ConfigError without credentials, packages or permission, and OSError if the service does not
-    answer, or something else answers, such as a proxy.
+    answer.
     """
 
     def __init__(self, project: str, region: str, endpoint: str = "", patience_sec: float = PATIENCE_SEC):
@@ -127,19 +122,13 @@ class Service:
         try:
             from google.api_core import exceptions, retry
             from google.auth import exceptions as auth_exceptions
-            from google.protobuf import json_format
-            from requests import exceptions as http_exceptions
         except ModuleNotFoundError as e:
             raise errors.missing_package(e, "asking Dataflow", "dataflow") from e
-
-        # The client checks no answer: JSON of another shape fails where its fields are used. None of these is a
-        # ValueError, which is how the client refuses a request.
-        unreadable = (json_format.Error, UnicodeError, TypeError, AttributeError, _UnreadableError)
 
         def passes(error: BaseException) -> bool:
             if isinstance(error, exceptions.GoogleAPICallError):
                 return error.code in _REPEATED
-            return isinstance(error, (http_exceptions.RequestException, auth_exceptions.TransportError, *unreadable))
+            return isinstance(error, (OSError, auth_exceptions.TransportError))
 
         repeat = retry.Retry(passes, _FIRST_WAIT_SEC, _LONGEST_WAIT_SEC, timeout=self._patience_sec)
         try:
@@ -147,8 +136,7 @@ class Service:
             client = self._client(kind)
             return repeat(request)(client, {"retry": None, "timeout": _TIMEOUT_SEC})
         except exceptions.RetryError as e:
-            cause = e.cause or e
-            raise (self._unreadable(cause) if isinstance(cause, unreadable) else self._unreachable(cause)) from e
+            raise self._unreachable(e.cause or e) from e
         except exceptions.NotFound as e:
             raise FileNotFoundError(errno.ENOENT, f"Dataflow knows no job {what} {self._where}") from e
         except (exceptions.Forbidden, exceptions.Unauthorized) as e:
@@ -163,7 +151,7 @@ class Service:
             ) from e
         except exceptions.ClientError as e:
             raise OSError(errno.EINVAL, f"Dataflow refuses the question {self._where}: {text_of(e)}") from e
-        except (exceptions.GoogleAPICallError, http_exceptions.RequestException, auth_exceptions.GoogleAuthError) as e:
+        except (exceptions.GoogleAPICallError, OSError, auth_exceptions.GoogleAuthError) as e:
             raise self._unreachable(e) from e
 
     @property
@@ -172,15 +160,6 @@ class Service:
 
     def _unreachable(self, error: BaseException) -> OSError:
         return OSError(errno.EIO, f"Dataflow does not answer {self._where}: {text_of(error)}")
-
-    def _unreadable(self, error: BaseException) -> OSError:
-        found = getattr(error.__cause__, "doc", None)  # json.JSONDecodeError has what was parsed
-        came = text_of(error) if found is None else repr(found[:_MAX_SHOWN])
-        return OSError(
-            errno.EIO,
-            f"Dataflow does not answer {self._where}: what came is not an answer of its API ({came}); look for a proxy "
-            "between this machine and Google Cloud",
-        )
 
     def _client(self, kind: str) -> Any:
         if kind not in self._clients:
@@ -200,16 +179,6 @@ class Service:
                 given["transport"] = "rest" if is_stub else None
             self._clients[kind] = classes[kind](**given)
         return self._clients[kind]
-
-
-def look_up_on_dataflow(service: Service, id: str, name: str) -> Seen:
-    """Returns a job; without an id, the active job with its name.
-
-    A job without an id that is not active has ended, or was never submitted: "failed", still without an id.
-    """
-    if id:
-        return service.get(id)
-    return service.find_active(name) or Seen("", name, "failed")
 
 
 def add_up(metrics: Sequence[Any]) -> dict[str, int]:
@@ -252,20 +221,7 @@ def _cause_in(lines: Sequence[str]) -> str:
     return re.sub(r" \[while running '[^']*'\]$", "", found[-1] if found else lines[-1])
 
 
-def console_address(project: str, region: str, id: str) -> str:
-    """Returns the address of a job's page, or of the list of jobs for ""."""
-    job = f"jobs/{region}/{id}" if id else "jobs"
-    return f"https://console.cloud.google.com/dataflow/{job}?project={project}"
-
-
-def cancel_command(project: str, region: str, id: str) -> str:
-    """Returns the command that cancels a job."""
-    return shlex.join(["gcloud", "dataflow", "jobs", "cancel", id, f"--project={project}", f"--region={region}"])
-
-
 def _seen(job: Any) -> Seen:
-    if not job.id:  # the client takes JSON with other fields for a job without any
-        raise _UnreadableError("a job without an id")
     created = getattr(job, "create_time", None)
     created_sec = created.timestamp() if isinstance(created, datetime.datetime) else 0.0
     return Seen(job.id, job.name, _STATES.get(getattr(job.current_state, "name", ""), "running"), created_sec)
@@ -355,21 +311,23 @@ class RemoteJob:
     @property
     def console(self) -> str:
         """Address of the job's page, or of the project's jobs while the id is not known; "" for other runners."""
-        return console_address(self.project, self.region, self.id) if self._is_on_dataflow else ""
+        if self.runner != _DATAFLOW:
+            return ""
+        path = f"jobs/{self.region}/{self.id}" if self.id else "jobs"
+        return f"https://console.cloud.google.com/dataflow/{path}?project={self.project}"
 
     @property
     def cancel_command(self) -> str:
         """A command that cancels the job; needs its id. "" for other runners."""
-        return cancel_command(self.project, self.region, self.id) if self._is_on_dataflow else ""
+        if self.runner != _DATAFLOW:
+            return ""
+        place = f"--project={self.project}", f"--region={self.region}"
+        return shlex.join(["gcloud", "dataflow", "jobs", "cancel", self.id, *place])
 
     @property
     def service(self) -> str:
         """The name of the service for messages, such as "Dataflow"."""
         return self.runner.removesuffix("Runner") or self.runner
-
-    @property
-    def _is_on_dataflow(self) -> bool:
-        return self.runner == _DATAFLOW
 
     def to_fields(self) -> dict[str, str]:
         return dataclasses.asdict(self)
@@ -402,15 +360,11 @@ def service_of(job: RemoteJob, patience_sec: float = PATIENCE_SEC) -> Service:
     return Service(job.project, job.region, job.endpoint, patience_sec)
 
 
-class Found(NamedTuple):
-    """A job as its service knows it."""
+def look_up(job: RemoteJob, service: Service | None = None) -> tuple[RemoteJob, State]:
+    """Asks its service for a job; returns it with its id, and its state.
 
-    job: RemoteJob  # with its id, if the service knows one
-    state: State
-
-
-def look_up(job: RemoteJob) -> Found:
-    """Asks the service for the state of a job. A job without an id is looked up by its name among the active ones.
+    A job without an id is looked up by its name among the active ones. If it is not there, it has ended or was never
+    submitted: "failed", still without an id.
 
     Raises:
         ConfigError: if the package that talks to the service is not installed, there are no credentials, or imagebeam
@@ -418,8 +372,9 @@ def look_up(job: RemoteJob) -> Found:
         FileNotFoundError: if the service knows no job with this id.
         OSError: if the service does not answer.
     """
-    seen = look_up_on_dataflow(service_of(job), job.id, job.name)
-    return Found(dataclasses.replace(job, id=seen.id), seen.state)
+    service = service or service_of(job)
+    seen = service.get(job.id) if job.id else service.find_active(job.name)
+    return (job, "failed") if seen is None else (dataclasses.replace(job, id=seen.id), seen.state)
 
 
 def describe(job: RemoteJob) -> str:

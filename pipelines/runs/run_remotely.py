@@ -8,48 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines.runs import finished_work, remote_job
+from imagebeam.pipelines.runs import output_lock, remote_job
 from imagebeam.storage import remote
+from imagebeam.transforms import elements
+from imagebeam.transforms.output import output_folder, recorded_inputs
 from imagebeam.transforms.plan import run_report
 
 _SILENCE = ""  # the key of the note that the service is silent
 _RECORD_SEC = 10.0  # for the record of a bad end, in each request
 _CLOCKS_SEC = 60.0  # by which the clocks of a worker and of the service may differ
 _QUESTION_SEC = 10.0  # for one question while waiting, with its repetitions
-
-
-class Lock(Protocol):
-    """The part of the lock of the output that a job needs.
-
-    Attributes:
-        running: the job of another launcher, which holds the lock; None if this run holds it.
-    """
-
-    running: remote_job.RemoteJob | None
-
-    def name_job(self, job: remote_job.RemoteJob) -> None: ...
-    def forget_job(self) -> None: ...
-    def keep(self) -> None: ...
-
-
-class NoLock:
-    """Lock of jobs that write nothing to an output."""
-
-    running: remote_job.RemoteJob | None = None
-
-    def name_job(self, job: remote_job.RemoteJob) -> None:
-        pass
-
-    def forget_job(self) -> None:
-        pass
-
-    def keep(self) -> None:
-        pass
 
 
 class Shown(Protocol):
@@ -87,7 +62,7 @@ class Run(NamedTuple):
     job: remote_job.RemoteJob
     output: str
     report: str
-    lock: Lock
+    lock: output_lock.Lock
     shown: Shown | None
     cancel_on_interrupt: bool = False
     patience: Patience = Patience()
@@ -104,14 +79,16 @@ class Run(NamedTuple):
     @property
     def kept(self) -> str:
         """The end of a message on a run that failed: what of its work is kept."""
-        return "" if isinstance(self.lock, NoLock) else finished_work.describe_kept(self.output)
+        return "" if isinstance(self.lock, output_lock.NoLock) else output_lock.describe_kept(self.output)
 
     @property
     def advice(self) -> str:
         """Commands that show the job and cancel it."""
         job = self.job
         cancel = f"; to cancel it: {job.cancel_command}" if job.id else ""
-        status = f"; to ask for it: imagebeam status {self.output}" if not isinstance(self.lock, NoLock) else ""
+        status = (
+            f"; to ask for it: imagebeam status {self.output}" if not isinstance(self.lock, output_lock.NoLock) else ""
+        )
         return f"{job.console}{status}{cancel}"
 
 
@@ -183,14 +160,14 @@ def _find_committed(run: Run) -> Run | None:
 
     For a job without a launcher: it removes its lock when it has committed, and is active for some seconds more.
     """
-    if run.is_template or isinstance(run.lock, NoLock):
+    if run.is_template or isinstance(run.lock, output_lock.NoLock):
         return None
     try:
-        catalog = finished_work.dataset_of(run.output, run.identity)
+        catalog = _dataset_of(run.output, run.identity)
         found = remote_job.service_of(run.job, _QUESTION_SEC).find_active(run.job.name)
-    except (OSError, errors.ConfigError, finished_work.NotOfThisRunError):
+    except (OSError, errors.ConfigError, _NotOfThisRunError):
         return None
-    if found is None or not 0 < found.created_sec <= finished_work.created_sec(catalog):
+    if found is None or not 0 < found.created_sec <= _created_sec(catalog):
         return None
     run.say(f"{run.output} is committed by an earlier run of this command, whose job has not quite ended")
     return run.named(found.id)
@@ -343,7 +320,7 @@ def _record_end(run: Run, state: remote_job.BadEnd, causes: Sequence[str] = (), 
 
     A job to which this run is attached has the lock of another launcher, which records its end or has left the lock.
     """
-    if isinstance(run.lock, NoLock) or run.lock.running is not None:
+    if isinstance(run.lock, output_lock.NoLock) or run.lock.running is not None:
         return
     with contextlib.suppress(OSError, errors.ImagebeamError), remote.budget(_RECORD_SEC):
         run.lock.name_job(run.job)  # BusyError if another run took over the lock: the record is not ours to write
@@ -376,17 +353,60 @@ def _report_of_committed(run: Run) -> dict[str, Any]:
         ImagebeamError: if the output holds no dataset that the job can have committed or found.
     """
     ended = f"{remote_job.describe(run.job)} ended without its report, {run.report}"
-    if isinstance(run.lock, NoLock):  # a plan: a dataset in the output is not its result
+    if isinstance(run.lock, output_lock.NoLock):  # a plan: a dataset in the output is not its result
         raise errors.ImagebeamError(f"{ended}; run the command again")
     try:
-        catalog = finished_work.dataset_of(run.output, run.identity)
-    except finished_work.NotOfThisRunError as e:
+        catalog = _dataset_of(run.output, run.identity)
+    except _NotOfThisRunError as e:
         raise errors.ImagebeamError(f"{ended}, {e}; run the command again") from e
     created_sec = 0.0
     with contextlib.suppress(OSError, errors.ConfigError):  # then the job counts as the one that has committed
         created_sec = remote_job.service_of(run.job, _QUESTION_SEC).get(run.job.id).created_sec
-    plan = dataclasses.asdict(finished_work.plan_of(catalog))
-    if 0 < finished_work.created_sec(catalog) < created_sec - _CLOCKS_SEC:
+    plan = dataclasses.asdict(_plan_of(catalog))
+    if 0 < _created_sec(catalog) < created_sec - _CLOCKS_SEC:
         message = f"{run.output} held this dataset already, written {catalog.created}"
         return {"state": "kept", "message": message, "exit_code": 0, "plan": plan}
     return {"state": "committed", "message": "", "exit_code": 0, "plan": plan}
+
+
+def _plan_of(catalog: catalog_lib.Catalog) -> elements.DatasetPlan:
+    """Returns the plan that a committed dataset must have had, as far as its catalog tells."""
+    splits = {
+        name: elements.SplitPlan(split.num_examples, split.num_bytes, len(split.shards))
+        for name, split in catalog.splits.items()
+    }
+    counts = catalog.counts
+    return elements.DatasetPlan(
+        "write", "", 0, catalog.fingerprint, splits, catalog.labels, counts.listed, {}, counts.skipped
+    )
+
+
+class _NotOfThisRunError(errors.ImagebeamError):
+    """An output holds no dataset that a run can have committed."""
+
+
+def _dataset_of(output: str, identity: str) -> catalog_lib.Catalog:
+    """Returns the catalog of the dataset in an output, if it is of this config.
+
+    Args:
+        output: address of the folder.
+        identity: of the config: `DatasetSettings.identity`.
+
+    Raises:
+        _NotOfThisRunError: if there is no dataset, or one of another config.
+    """
+    try:
+        catalog = catalog_lib.load_catalog(output)
+    except errors.CatalogError as e:
+        raise _NotOfThisRunError("without a dataset") from e
+    if not recorded_inputs.are_of(catalog.inputs, identity):
+        raise _NotOfThisRunError(f"and {output} holds a dataset of another config ({output_folder.describe(catalog)})")
+    return catalog
+
+
+def _created_sec(catalog: catalog_lib.Catalog) -> float:
+    """Returns when a dataset was committed, in seconds since the epoch; 0 if its catalog does not tell."""
+    try:
+        return datetime.datetime.fromisoformat(catalog.created).timestamp()
+    except ValueError:
+        return 0.0

@@ -14,7 +14,7 @@ import pytest
 
 import imagebeam
 from imagebeam import errors
-from imagebeam.pipelines import convert, report_dataset
+from imagebeam.pipelines import convert, inspect_dataset
 from imagebeam.pipelines.messages import printed_tables
 from tests import animations, datasets, image_sets
 
@@ -104,7 +104,7 @@ def test_counts_take_in_each_frame(dataset: convert.ConvertResult) -> None:
         assert sum(map(int, info[split]["shardLengths"])) == num_examples
     rows = dict(printed_tables.summary_rows(dataset.catalog, dataset.output, None))
     assert rows["listed"] == f"{written + 1} images (skipped: nothing)"
-    assert report_dataset.write_report(dataset.output, output.with_name("report.html"))
+    assert inspect_dataset.write_report(dataset.output, output.with_name("report.html"))
 
 
 def test_reader_gives_every_frame_by_its_key(dataset: convert.ConvertResult) -> None:

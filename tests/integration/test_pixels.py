@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from imagebeam import storage
-from imagebeam.pipelines import convert, job
+from imagebeam.pipelines import convert, job, request
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.images import pillow_decoder
 from tests import image_sets, pictures
@@ -123,6 +123,6 @@ def test_version_of_pillow_decides_what_shards_hold(
     image_sets.write_folder(tmp_path / "in", per_label=1)
     given = [f"source.uri={tmp_path / 'in'}", f"output.uri={storage.normalize(str(tmp_path / 'out'))}", *overrides]
     config = config_lib.load_config(None, given)
-    before = job.make_job(job.Checked(config, 1)).settings.identity
+    before = job.make_job(request.Checked(config, 1)).settings.identity
     monkeypatch.setattr(pillow_decoder, "pillow_version", lambda: "99.0")
-    assert job.make_job(job.Checked(config, 1)).settings.identity != before
+    assert job.make_job(request.Checked(config, 1)).settings.identity != before

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from imagebeam import errors, snapshots, storage
-from imagebeam.pipelines import cli, compact, convert, keep_snapshots, report_dataset, status, verify_dataset
+from imagebeam.pipelines import cli, compact, convert, inspect_dataset, keep_snapshots, status, verify_dataset
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import elements
@@ -120,7 +120,7 @@ def test_ten_nights_end_with_what_a_fresh_conversion_holds(tmp_path: pathlib.Pat
         labels = [each.label for each in found.values() if each.split == split]
         assert statistics[split]["labels"] == {label: labels.count(label) for label in sorted(set(labels))}
     for name in ("000001", "000004", snapshot_sets.latest(output).name):  # of the commit and of the command
-        report_dataset.write_report(output, tmp_path / "report.html", name)
+        inspect_dataset.write_report(output, tmp_path / "report.html", name)
         page = (tmp_path / "report.html").read_bytes()
         assert page == (output / "snapshots" / name / "report.html").read_bytes()
         assert f"Snapshot {name}".encode() in page and page.count(b"<img ") > 20 and b"failed" not in page

@@ -10,7 +10,7 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import call_arguments, convert, inspect_dataset, verify_dataset
+from imagebeam.pipelines import convert, inspect_dataset, request, verify_dataset
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import resample
 from tests import case_tables, image_sets
@@ -38,7 +38,7 @@ def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: p
     assert verify_dataset.verify(output).problems == ()
     assert len(inspect_dataset.save_images(str(output), result.catalog, "train", 2, tmp_path / "saved")) == 2
     assert catalog_lib.load_catalog(output) == result.catalog  # type: ignore[arg-type]
-    convert.save_listing(call_arguments.as_config(yaml), tmp_path / "listing")
+    convert.save_listing(request.as_config(yaml), tmp_path / "listing")
     assert (tmp_path / "listing").exists()
 
 

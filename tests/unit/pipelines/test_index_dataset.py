@@ -14,7 +14,7 @@ import pytest
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records
-from imagebeam.pipelines import cli, convert, index_dataset, report_dataset, verify_dataset
+from imagebeam.pipelines import cli, convert, index_dataset, inspect_dataset, verify_dataset
 from imagebeam.transforms.indexing import scan_shard
 from imagebeam.transforms.plan import compare_with_committed
 from imagebeam.transforms.publish import publish_dataset
@@ -428,7 +428,7 @@ def test_command_indexes_and_shows_the_dataset(tmp_path: pathlib.Path, capsys: p
     assert cli.main(["verify", str(tmp_path), "--decode"]) == 0
     assert cli.main(["inspect", str(tmp_path), "-n", "1"]) == 0
     assert "tench" in capsys.readouterr().out
-    assert report_dataset.write_report(tmp_path, tmp_path.parent / "report.html") > 10_000
+    assert inspect_dataset.write_report(tmp_path, tmp_path.parent / "report.html") > 10_000
 
 
 def test_processes_find_the_same_as_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

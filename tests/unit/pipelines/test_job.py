@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import importlib.metadata
 import pathlib
 from typing import Any
 
 import pytest
 
-from imagebeam import errors
-from imagebeam.pipelines import call_arguments, job
+from imagebeam import errors, features
+from imagebeam.pipelines import job, request
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms.elements import ColumnTransform
 from tests import case_tables, image_sets
 
 
@@ -15,7 +18,7 @@ def make(folder: pathlib.Path, update: bool = False, **fields: Any) -> job.Job:
         image_sets.write_folder(folder / "images", per_label=1)
     whole: dict[str, Any] = {"source": {"uri": str(folder / "images")}, "output": {}} | fields
     whole["output"]["uri"] = str(folder / "out")
-    return job.make_job(job.check(call_arguments.Request(whole, [], update=update)))
+    return job.make_job(request.check(request.Request(whole, [], update=update)))
 
 
 def test_rules_of_a_folder_find_the_label_above_an_image_and_one_split(tmp_path: pathlib.Path) -> None:
@@ -60,3 +63,104 @@ def test_images_are_ranked_when_they_are_listed_where_no_later_step_leaves_some_
 def test_vocabulary_that_cannot_be_read_is_an_error_of_the_config(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.ConfigError, match=r"label\.vocabulary"):
         make(tmp_path, label={"vocabulary": str(tmp_path / "absent.txt")})
+
+
+# --- columns that tf.Transform computes ------------------------------------------------------------------------------
+
+
+AGE = {"type": "float", "transform": "z_score"}
+
+
+def parse(**sections: Any) -> config_lib.Config:
+    return config_lib.parse_config({"source": {"by": "manifest"}, **sections}, where="a test")
+
+
+def test_transforms_know_where_the_value_is_and_what_it_is_called() -> None:
+    city = {"transform": "vocabulary", "top_k": 9, "num_oov_buckets": 2}
+    config = parse(columns={"note": {}, "age": AGE, "city": city}, features={"columns/city": "town"})
+    sources = ("columns/note", "image/object/area", "columns/age", "columns/city")
+    assert job.make_transforms(config, sources) == (
+        ColumnTransform("age", "age", 2, features.FLOAT, "z_score"),
+        ColumnTransform("city", "town", 3, features.BYTES, "vocabulary", top_k=9, num_oov_buckets=2),
+    )
+
+
+def test_column_that_is_not_written_is_not_transformed() -> None:
+    config = parse(columns={"age": AGE}, features={"columns/age": None})
+    assert config.transformed == ()
+    assert job.make_transforms(config, ("columns/age",)) == ()
+
+
+@case_tables.each_case("missing", ["tensorflow", "tensorflow_transform"])
+def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    def version(package: str) -> str:
+        if package == missing:
+            raise importlib.metadata.PackageNotFoundError(package)
+        return "1.2"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(
+        errors.ConfigError, match=rf"columns.age.transform needs {missing}, .* 'imagebeam\[transform\]'"
+    ):
+        job.transform_versions(parse(columns={"age": AGE}))
+    assert job.transform_versions(parse(columns={"age": {}})) == {}
+
+
+@case_tables.each_case(
+    "column, expected",
+    {
+        "z_score": (AGE, {"column_statistics": "2"}),
+        "bucketize": ({"type": "int", "transform": "bucketize"}, {"column_statistics": "2"}),
+        "of-tf-transform": ({"type": "int", "transform": "scale_0_1"}, {}),
+    },
+)
+def test_version_of_statistics_counts_for_columns_that_need_them(
+    monkeypatch: pytest.MonkeyPatch, column: dict[str, Any], expected: dict[str, str]
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "1.2")
+    packages = {"tensorflow": "1.2", "tensorflow_transform": "1.2"}
+    assert job.transform_versions(parse(columns={"age": column})) == packages | expected
+
+
+def test_scratch_folder_is_on_this_machine_for_a_runner_that_is() -> None:
+    config = parse(columns={"age": AGE}, output={"uri": "s3://b/out"})
+    folder = pathlib.Path(job.scratch_folder(config, ["--direct_running_mode=multi_processing"]))
+    assert folder.is_dir()
+    folder.rmdir()
+    assert job.scratch_folder(parse(), []) == ""
+
+
+@case_tables.each_case("output", ["gs://b/out", "/shared/out"])
+def test_scratch_folder_is_below_the_output_for_another_runner(output: str) -> None:
+    config = parse(columns={"age": AGE}, output={"uri": output})
+    assert job.scratch_folder(config, ["--runner=DataflowRunner"]).startswith(f"{output}/.imagebeam/transform-")
+
+
+def test_output_that_tensorflow_does_not_reach_is_refused_on_another_runner() -> None:
+    config = parse(columns={"age": AGE}, output={"uri": "s3://b/out"})
+    with pytest.raises(errors.ConfigError, match="transform on FlinkRunner: TensorFlow cannot write to 's3://b/out'"):
+        job.scratch_folder(config, ["--runner=FlinkRunner"])
+
+
+@case_tables.each_case(
+    "column, expected",
+    [
+        ({"buckets": 3}, "columns.age: buckets is for transform: bucketize, not none"),
+        (AGE | {"top_k": 3}, "columns.age: top_k is for transform: vocabulary, not z_score"),
+        (
+            {"type": "int", "transform": "log", "missing": "default", "default": 0},
+            "columns.age: default 0 has no logarithm; give one above 0",
+        ),
+    ],
+)
+def test_options_that_a_transform_cannot_use_are_refused(column: dict[str, Any], expected: str) -> None:
+    with pytest.raises(errors.ConfigError, match=expected):
+        parse(columns={"age": column})
+
+
+def test_analysis_of_train_needs_a_split_of_that_name() -> None:
+    split = {"by": "hash", "fractions": {"a": 0.5, "b": 0.5}}
+    with pytest.raises(errors.ConfigError, match=r"the splits are a, b; set statistics\.analyze: all"):
+        parse(columns={"age": AGE}, split=split)
+    assert parse(columns={"age": AGE}, split=split, statistics={"analyze": "all"}).transformed == ("age",)
+    assert parse(columns={"age": {"type": "float"}}, split=split).transformed == ()

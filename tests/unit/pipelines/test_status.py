@@ -121,13 +121,13 @@ def test_job_that_commits_while_it_is_asked_for_has_its_new_dataset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": service.add(job.name, dataflow.DONE).id}))
-    look_up = remote_job.look_up_on_dataflow
+    look_up = remote_job.look_up
 
     def commit_and_look_up(*arguments: Any) -> Any:
         leave_dataset(output, dataset)
         return look_up(*arguments)
 
-    monkeypatch.setattr(remote_job, "look_up_on_dataflow", commit_and_look_up)
+    monkeypatch.setattr(remote_job, "look_up", commit_and_look_up)
     found = status.status(str(output))
     assert (found.state, found.causes) == ("committed", ())
     assert found.catalog is not None

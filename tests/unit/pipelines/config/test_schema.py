@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.config import other_sections, schema
+from imagebeam.pipelines.config import schema, sections
 from tests import command_line
 
 
@@ -22,8 +22,8 @@ def test_reference_has_each_key_once_below_its_section() -> None:
             assert match[1].split(".")[0] == section
             keys.append(match[1])
     assert len(keys) == len(set(keys))
-    assert {f"label.{name}" for name in other_sections.LabelConfig.model_fields} <= set(keys)
-    assert {f"columns.NAME.{name}" for name in other_sections.ColumnConfig.model_fields} <= set(keys)
+    assert {f"label.{name}" for name in sections.LabelConfig.model_fields} <= set(keys)
+    assert {f"columns.NAME.{name}" for name in sections.ColumnConfig.model_fields} <= set(keys)
 
 
 def test_generated_files_are_up_to_date() -> None:

@@ -19,6 +19,7 @@ import pytest
 from imagebeam import catalog, plural, storage
 from imagebeam.pipelines.messages import printed_tables, progress
 from imagebeam.pipelines.messages import terminal as terminal_lib
+from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import run_report
@@ -68,9 +69,6 @@ def test_line_without_plan_says_that_images_are_listed(dataset: dataset_settings
 
 def test_line_has_its_stage_and_numbers_as_fields_for_a_log(dataset: dataset_settings.DatasetSettings) -> None:
     shown = progress.Progress(dataset, io.StringIO())
-    with shown.doing("starting tf.Transform"):
-        shown.line()
-        assert shown._fields == {"stage": "starting"}
     shown.line()
     assert shown._fields == {"stage": "listing"}
     leave_plan(dataset)
@@ -147,10 +145,8 @@ def test_line_moves_before_the_first_shard_ends_and_never_back(dataset: dataset_
     ]
 
 
-def test_line_names_tf_transform_while_it_starts_and_analyses(dataset: dataset_settings.DatasetSettings) -> None:
+def test_line_names_tf_transform_while_it_analyses(dataset: dataset_settings.DatasetSettings) -> None:
     line = progress.Progress(dataclasses.replace(dataset, analyze="train"), io.StringIO())
-    with line.doing("starting tf.Transform"):
-        assert re.fullmatch(r"starting tf\.Transform\.\.\. \d+ s", line.line())
     assert line.line().startswith("listing images... ")
     leave_plan(dataset)
     assert re.fullmatch(r"tf\.Transform analyses the columns\.\.\. \d+ s", line.line())
@@ -324,3 +320,47 @@ def test_dark_images_of_all_splits_are_one_row() -> None:
             "largest number, 255 at least",
         )
     ]
+
+
+# --- a job -----------------------------------------------------------------------------------------------------------
+
+
+PLANNED = {"images-listed": 100, "images-planned": 90, "rejects-no_label": 10}
+
+
+@case_tables.each_case(
+    "state, counters, text",
+    {
+        "queued": ("queued", {}, "queued"),
+        "starting": ("running", {}, "starting workers"),
+        "listing": ("running", {"images-listed": 12000}, "listing images, 12,000 so far"),
+        "rejecting": ("running", {"images-listed": 5, "rejects-empty": 2}, "listing images, 5 so far"),
+        "planned": ("running", PLANNED, "writing images 0/90"),
+        "writing": ("running", {**PLANNED, "images-out": 40, "images-kept": 9}, "writing images 49/90"),
+        "bad": ("running", {**PLANNED, "images-out": 40, "rejects-corrupt": 5}, "writing images 45/90"),
+        "committing": ("running", {**PLANNED, "images-out": 90}, "committing 90 images"),
+        "counted-twice": ("running", {**PLANNED, "images-out": 95}, "committing 90 images"),
+        "cancelling": ("cancelling", PLANNED, "cancelling"),
+        "done": ("done", PLANNED, "done"),
+        "failed": ("failed", PLANNED, "failed"),
+        "cancelled": ("cancelled", {}, "cancelled"),
+    },
+)
+def test_line_says_what_the_job_does(state: remote_job.State, counters: dict[str, int], text: str) -> None:
+    assert progress.describe(state, counters) == text
+
+
+def test_line_follows_what_was_seen_last() -> None:
+    shown = progress.JobProgress(io.StringIO())
+    assert re.fullmatch(r"submitting the job\.\.\. \d+ s", shown.line())
+    shown.update("running", {**PLANNED, "images-out": 1})
+    assert re.fullmatch(r"writing images 1/90\.\.\. \d+ s", shown.line())
+    assert shown._fields == {"stage": "running", "counters": {**PLANNED, "images-out": 1}}
+
+
+def test_what_is_said_stays_on_the_terminal() -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    with progress.JobProgress(stream) as shown:
+        shown.say("submitted\x1b[2J")
+    assert "\r\x1b[Ksubmitted\\x1b[2J\n" in stream.getvalue()

@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from imagebeam.pipelines import init_config, job, open_source
+from imagebeam.pipelines import init_config, job, open_source, request
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder, recognized_plan, seen_masks
 from tests import folder_shapes
@@ -54,13 +54,13 @@ def test_masks_in_black_and_white_are_noted_with_the_remedy(
     tmp_path: pathlib.Path, highest: int, more: tuple[str, ...], notes: tuple[str, ...]
 ) -> None:
     config = make_config(write(tmp_path / "in", highest), *more)
-    assert job.make_job(job.Checked(config, 1), job.RunFiles("run")).settings.hints == notes
+    assert job.make_job(request.Checked(config, 1), job.RunFiles("run")).settings.hints == notes
 
 
 def test_smoothed_masks_are_noted(tmp_path: pathlib.Path) -> None:
     root = write(tmp_path / "in", 255)
     PIL.Image.fromarray(_SMOOTHED, "L").save(root / "masks" / "0.png")
-    (note,) = job.make_job(job.Checked(make_config(root), 1)).settings.hints
+    (note,) = job.make_job(request.Checked(make_config(root), 1)).settings.hints
     assert note == (
         "most pixels of masks/0.png and 3 other masks (no more were looked at) are nearly black or white, the others "
         "have many numbers, and each number is a class that is stored: if JPEG or a resize has smoothed them, store "

@@ -40,11 +40,11 @@ def answer(monkeypatch: pytest.MonkeyPatch, state: remote_job.State | Exception)
     """Makes the service of every job answer so, with its id; returns a list of the jobs that it is asked for."""
     asked = []
 
-    def look_up(job: remote_job.RemoteJob) -> remote_job.Found:
+    def look_up(job: remote_job.RemoteJob) -> tuple[remote_job.RemoteJob, remote_job.State]:
         asked.append(job)
         if isinstance(state, Exception):
             raise state
-        return remote_job.Found(dataclasses.replace(job, id=JOB.id), state)
+        return dataclasses.replace(job, id=JOB.id), state
 
     monkeypatch.setattr(remote_job, "look_up", look_up)
     return asked

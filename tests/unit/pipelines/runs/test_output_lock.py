@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from imagebeam import errors
+from imagebeam import errors, storage
 from imagebeam.pipelines.runs import output_lock
 from tests import case_tables, command_line, patience
 
@@ -118,3 +118,52 @@ def test_lock_where_no_folder_can_be_raises_config_error(tmp_path: pathlib.Path,
     message = r"--output cannot be written: Not a directory, '.*a-file"
     with pytest.raises(errors.ConfigError, match=message), output_lock.hold(str(tmp_path / output / ".imagebeam")):
         pass
+
+
+# --- what unfinished runs have left ----------------------------------------------------------------------------------
+
+
+DONE = "train-00000-of-00002.tfrecord.done.json"
+
+
+@case_tables.each_case(
+    "files, number",
+    {
+        "nothing": ([], None),
+        "no-staging-folder": (["last-run.json"], None),
+        "without-its-description": (["staging-f00d/train-00000-of-00002.tfrecord"], 0),
+        "finished": ([f"staging-f00d/{DONE}"], 1),
+        "of-two-configs": ([f"staging-f00d/{DONE}", f"staging-beef/{DONE}", "staging-beef/x"], 2),
+    },
+)
+def test_shards_count_once_their_description_is_written(
+    tmp_path: pathlib.Path, files: list[str], number: int | None
+) -> None:
+    for name in files:
+        path = tmp_path / ".imagebeam" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    output = str(tmp_path)
+    assert output_lock.count_finished_shards(output) == number
+    kept = "; finished shards are kept, run the same command again to go on"
+    assert output_lock.describe_kept(output) == (kept if number else "")
+
+
+def test_mark_of_a_worker_that_died_is_described(tmp_path: pathlib.Path) -> None:
+    output, staging = str(tmp_path), tmp_path / ".imagebeam" / "staging-f00d"
+    staging.mkdir(parents=True)
+    (staging / DONE).write_text("{}")
+    assert output_lock.describe_deaths(output) == ""
+    (staging / "train-00001-of-00002.tfrecord.begun.json").write_text("{}")
+    expected = "; an image may have killed a worker: the same command finds and rejects it"
+    assert output_lock.describe_deaths(output) == expected
+
+
+def test_storage_that_does_not_answer_holds_up_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(uri: str) -> None:
+        raise OSError(5, "no answer")
+
+    monkeypatch.setattr(storage, "storage_of", fail)
+    assert output_lock.describe_kept("gs://b/out") == output_lock.describe_deaths("gs://b/out") == ""
+    with pytest.raises(OSError, match="no answer"):
+        output_lock.count_finished_shards("gs://b/out")

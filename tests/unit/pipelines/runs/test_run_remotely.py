@@ -14,9 +14,10 @@ import pytest
 from google.api_core import exceptions
 
 from imagebeam import errors
-from imagebeam.pipelines.runs import remote_job, run_remotely
+from imagebeam.pipelines.runs import output_lock, remote_job, run_remotely
 from imagebeam.transforms import elements
 from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.publish import commit_rights
 from tests import datasets, image_sets, patience
 from tests.servers import dataflow
 
@@ -24,22 +25,15 @@ PLAN = elements.DatasetPlan("write", "", 0, "f00d", {}, (), 0, {}, {})
 HASTE = run_remotely.Patience(first_sec=0.001, longest_sec=0.001, unreachable_sec=0.05, messages_sec=0.01)
 
 
-class Lock:
-    """Notes what it is asked for."""
+class Lock(output_lock.Lock):
+    """Notes which jobs are named."""
 
     def __init__(self) -> None:
+        super().__init__(commit_rights.RunRecord.of_this_process("1"))
         self.named: list[str] = []
-        self.is_kept = False
-        self.running: remote_job.RemoteJob | None = None
 
     def name_job(self, job: remote_job.RemoteJob) -> None:
         self.named.append(job.id)
-
-    def forget_job(self) -> None:
-        self.named.append("forgotten")
-
-    def keep(self) -> None:
-        self.is_kept = True
 
 
 class Shown:
@@ -306,7 +300,7 @@ def test_dataset_of_another_config_is_not_what_the_job_has_committed(runner: Run
 
 def test_plan_without_its_report_is_not_read_from_a_dataset(runner: Runner, tmp_path: pathlib.Path) -> None:
     make_dataset(tmp_path)
-    run = runner.submitted(dataflow.DONE)._replace(lock=run_remotely.NoLock())
+    run = runner.submitted(dataflow.DONE)._replace(lock=output_lock.NoLock())
     with pytest.raises(errors.ImagebeamError, match=r"ended without its report, \S+; run the command again$"):
         run_remotely.wait(run)
 
@@ -385,7 +379,7 @@ def test_refusal_in_the_report_counts_more_than_the_end_of_its_job(
 def test_end_is_recorded_only_by_the_run_that_holds_the_lock(runner: Runner, holder: str) -> None:
     run = runner.submitted(dataflow.CANCELLED)
     if holder == "nobody":
-        run = run._replace(lock=run_remotely.NoLock())
+        run = run._replace(lock=output_lock.NoLock())
     elif holder == "other-launcher":
         runner.lock.running = run.job
     else:
@@ -520,6 +514,6 @@ def test_second_interruption_leaves_a_job_that_is_being_cancelled(runner: Runner
 
 
 def test_job_without_an_output_names_no_status(runner: Runner) -> None:
-    run = runner.run.named("j1")._replace(lock=run_remotely.NoLock())
+    run = runner.run.named("j1")._replace(lock=output_lock.NoLock())
     runner.leave_shard()
     assert "imagebeam status" not in run.advice and run.kept == ""

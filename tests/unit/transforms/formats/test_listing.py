@@ -10,7 +10,7 @@ from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import call_arguments, convert
+from imagebeam.pipelines import convert, request
 from imagebeam.transforms.formats import folder as listing_format
 from imagebeam.transforms.sources import files
 from tests import datasets, image_sets
@@ -49,7 +49,7 @@ def test_saved_listing_gives_the_dataset_of_the_folder(images: pathlib.Path, tmp
 
 
 def test_plan_saves_what_it_lists(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    config = call_arguments.as_config({"source": {"uri": str(images)}})
+    config = request.as_config({"source": {"uri": str(images)}})
     listed = convert.save_listing(config, str(tmp_path / "listing.jsonl"))
     assert (listed.source.by, listed.source.uri) == ("listing", str(tmp_path / "listing.jsonl"))
     assert convert.plan(listed).listed == convert.plan(config).listed == 13
@@ -69,7 +69,7 @@ def test_mask_that_changes_after_the_listing_is_a_reject(images: pathlib.Path, t
             Image.new("L", image.size).save(path.with_suffix(".png"))
     settings = {"masks": {"image": r"(.*)\.jpg", "mask": r"\1.png"}}
     listing = tmp_path / "listing.jsonl"
-    config = call_arguments.as_config({"source": {"uri": str(images), **settings}})
+    config = request.as_config({"source": {"uri": str(images), **settings}})
     convert.save_listing(config, str(listing))
     with Image.open(images / "dog" / "1.png") as image:
         mask = Image.new("L", image.size, 1)
@@ -114,7 +114,7 @@ def test_truncated_listing_is_a_problem(images: pathlib.Path, tmp_path: pathlib.
 
 def test_manifest_is_not_saved_as_a_listing(tmp_path: pathlib.Path) -> None:
     (tmp_path / "table.jsonl").write_text(json.dumps({"image": "a.jpg"}))
-    config = call_arguments.as_config(
+    config = request.as_config(
         {"source": {"uri": str(tmp_path / "table.jsonl"), "by": "manifest"}, "label": {"by": "none"}}
     )
     with pytest.raises(errors.ConfigError, match="is a listing already"):

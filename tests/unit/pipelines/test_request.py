@@ -11,7 +11,9 @@ import pytest
 from apache_beam.options import pipeline_options
 
 from imagebeam import errors
-from imagebeam.pipelines import call_arguments, convert
+from imagebeam.pipelines import convert, job, request
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms.snapshots import snapshot_drift
 from tests import case_tables, command_line, image_sets
 
 DATAFLOW = ["--runner=DataflowRunner", "--project=p", "--region=europe-west1"]
@@ -35,9 +37,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     },
 )
 def test_options_of_beam_are_taken_in_any_form(given: Any) -> None:
-    options = pipeline_options.PipelineOptions(call_arguments.as_beam_arguments(given)).get_all_options(
-        drop_default=True
-    )
+    options = pipeline_options.PipelineOptions(request.as_beam_arguments(given)).get_all_options(drop_default=True)
     assert options == pipeline_options.PipelineOptions(DATAFLOW).get_all_options(drop_default=True)
 
 
@@ -52,7 +52,7 @@ def test_options_of_beam_are_taken_in_any_form(given: Any) -> None:
 )
 def test_pipeline_options_become_the_same_options_again(arguments: list[str]) -> None:
     given = pipeline_options.PipelineOptions(arguments)
-    again = pipeline_options.PipelineOptions(call_arguments.as_beam_arguments(given))
+    again = pipeline_options.PipelineOptions(request.as_beam_arguments(given))
     assert again.get_all_options(drop_default=True) == given.get_all_options(drop_default=True) != {}
 
 
@@ -89,7 +89,7 @@ def test_wrong_types_are_refused_before_any_work(
 
 @hypothesis.given(hypothesis.strategies.text(hypothesis.strategies.characters(codec=None), max_size=8))
 def test_addresses_of_a_command_line_arrive_as_they_are(text: str) -> None:
-    config = call_arguments.CommandConfig("cats_dogs", ("split.seed=3",), f"/{text}", f"out/\U0001f600{text}").load()
+    config = request.CommandConfig("cats_dogs", ("split.seed=3",), f"/{text}", f"out/\U0001f600{text}").load()
     assert (config.source.uri, config.output.uri, config.split.seed) == (f"/{text}", f"out/\U0001f600{text}", 3)
 
 
@@ -99,6 +99,58 @@ def test_locale_without_utf8_is_refused(images: pathlib.Path) -> None:
     assert done.returncode == 1
     message = "imagebeam.errors.ConfigError: Python takes file names here for ascii, by the locale, and keys and labels"
     assert done.stderr.splitlines()[-1].startswith(message)
-    check = "from imagebeam.pipelines import call_arguments\ncall_arguments.require_utf8_file_names()"
+    check = "from imagebeam.pipelines import request\nrequest.require_utf8_file_names()"
     assert command_line.run_python(check, {"LC_ALL": "C", "PYTHONUTF8": "0"}).returncode == 1
     assert command_line.run_python(check, {"LC_ALL": "C", "PYTHONUTF8": "1"}).returncode == 0
+
+
+# --- the check of drift ----------------------------------------------------------------------------------------------
+
+
+def make_config(tmp_path: pathlib.Path, **drift: Any) -> config_lib.Config:
+    (tmp_path / "in").mkdir(exist_ok=True)
+    fields = {"source": {"uri": str(tmp_path / "in")}, "output": {"uri": str(tmp_path / "out")}}
+    return config_lib.parse_config(fields | {"update": {"drift": drift}}, "a test")
+
+
+@case_tables.each_case(
+    "drift, thresholds",
+    {
+        "defaults": ({}, snapshot_drift.DEFAULT),
+        "off-and-other": ({"labels": None, "sizes": 2}, snapshot_drift.Thresholds(None, 2.0, 0.05)),
+        "zero": ({"rejects": 0}, snapshot_drift.Thresholds(0.1, 0.5, 0.0)),
+    },
+)
+def test_thresholds_are_those_of_the_config(
+    tmp_path: pathlib.Path, drift: dict[str, Any], thresholds: snapshot_drift.Thresholds
+) -> None:
+    settings = request.find_base(make_config(tmp_path, **drift), False, fail_on_drift=True)
+    assert (settings.drift, settings.fail_on_drift) == (thresholds, True)
+
+
+@case_tables.each_case(
+    "drift, message",
+    [
+        ({"labels": 1.5}, r"update\.drift\.labels: .*less than or equal to 1"),
+        ({"sizes": -1}, r"update\.drift\.sizes: .*greater than or equal to 0"),
+        ({"rejects": True}, r"update\.drift\.rejects"),
+        ({"label": 0.1}, r"unknown key 'update\.drift\.label'; did you mean 'labels'"),
+    ],
+)
+def test_threshold_out_of_range_is_refused_with_its_key(
+    tmp_path: pathlib.Path, drift: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match=message):
+        make_config(tmp_path, **drift)
+
+
+def test_command_that_fails_on_drift_is_another_command_for_the_same_dataset(tmp_path: pathlib.Path) -> None:
+    commands, identities = set(), set()
+    for fails, drift in ((False, {}), (True, {}), (True, {"labels": 0.2})):
+        given = make_config(tmp_path, **drift)
+        settings = job.make_job(
+            request.Checked(given, 1, snapshot=request.find_base(given, False, False, fails))
+        ).settings
+        commands.add(settings.command)
+        identities.add(settings.identity)
+    assert (len(commands), len(identities)) == (3, 1)

@@ -1,4 +1,4 @@
-"""Standard error as lines of JSON."""
+"""Lines for people and for log collectors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,77 @@ import sys
 import threading
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
-from imagebeam.pipelines.messages import json_log, progress
+from imagebeam.pipelines.messages import progress, terminal
+from tests import case_tables
+
+# --- lines of texts that people read, and copy from ------------------------------------------------------------------
+
+
+_PIECES = (
+    *(
+        "a",
+        "longer",
+        "image's",
+        "masks'",
+        "--input",
+        "--set",
+        "--set=x",
+        "'a b'",
+        '"c d"',
+        "'open",
+        "{e: f, g: {h: i}}",
+    ),
+    *(
+        "source.masks.mask",
+        "source.masks.mask:",
+        "imagebeam",
+        "convert",
+        "/data/x-y.png:",
+        "[1, 2]",
+        "{",
+        "]",
+        "--;",
+        "é",
+    ),
+)
+
+
+@case_tables.each_case(
+    "text, lines",
+    {
+        "words": ("one two three", ["one two", "three"]),
+        "path": ("see /data/my-images/a.png now", ["see", "/data/my-images/a.png", "now"]),
+        "quoted-path": ("see '/data/my images/a.png' now", ["see", "'/data/my images/a.png'", "now"]),
+        "apostrophes": ("the image's sides and masks' too", ["the", "image's", "sides and", "masks' too"]),
+        "options": ("add --input x --set 'a={b: c}' to it", ["add", "--input x --set 'a={b: c}'", "to it"]),
+        "bare-options": ("give --input; or --force, too", ["give", "--input;", "or", "--force,", "too"]),
+        "command": ("run imagebeam index d e f", ["run", "imagebeam index d", "e f"]),
+        "key-of-a-config": ("set split.by: hash, too", ["set", "split.by: hash,", "too"]),
+        "value-of-a-config": ("as {road: [1, 2, 3]} is", ["as", "{road: [1, 2, 3]}", "is"]),
+    },
+)
+def test_lines_end_at_blanks_but_not_in_what_is_copied(text: str, lines: list[str]) -> None:
+    assert terminal.break_lines(text, 10) == lines
+
+
+@hypothesis.given(st.lists(st.sampled_from(_PIECES), max_size=20).map(" ".join), st.integers(1, 40))
+def test_lines_have_the_whole_text_and_fit_if_they_can(text: str, columns: int) -> None:
+    lines = terminal.break_lines(text, columns)
+    assert " ".join(lines) == text
+    for line in lines:
+        assert len(line) <= columns or terminal.break_lines(line, 1) == [line]
+
+
+@hypothesis.given(st.text(alphabet="a-'\"{}[]:.= \t\n", max_size=40))
+def test_no_text_loses_characters(text: str) -> None:
+    assert "".join(" ".join(terminal.break_lines(text, 8)).split()) == "".join(text.split())
+
+
+# --- standard error as lines of JSON ---------------------------------------------------------------------------------
 
 
 def parse(text: str) -> list[dict[str, Any]]:
@@ -21,7 +89,7 @@ def parse(text: str) -> list[dict[str, Any]]:
 
 def test_printed_lines_become_objects_whole_even_if_written_in_parts() -> None:
     stream = io.StringIO()
-    lines = json_log.JsonLines(stream)
+    lines = terminal.JsonLines(stream)
     print("one", "two", file=lines)
     lines.write("three\r\n\n  \nfo")
     assert [each["message"] for each in parse(stream.getvalue())] == ["one two", "three"]
@@ -34,7 +102,7 @@ def test_printed_lines_become_objects_whole_even_if_written_in_parts() -> None:
 
 def test_line_has_time_level_logger_message_context_and_fields_that_are_known() -> None:
     stream = io.StringIO()
-    lines = json_log.JsonLines(stream)
+    lines = terminal.JsonLines(stream)
     lines.context = lambda: {"output": "out", "run_id": None}
     lines.log("hé\n\udcff", "WARNING", "a.b", counts={"listed": 3}, stage=None, path=pathlib.Path("x"))
     (line,) = parse(stream.getvalue())
@@ -51,7 +119,7 @@ def test_line_has_time_level_logger_message_context_and_fields_that_are_known() 
 
 def test_lines_of_several_threads_stay_whole() -> None:
     stream = io.StringIO()
-    lines = json_log.JsonLines(stream)
+    lines = terminal.JsonLines(stream)
     threads = [threading.Thread(target=lambda: [lines.log("x" * 50) for _ in range(50)]) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -62,15 +130,15 @@ def test_lines_of_several_threads_stay_whole() -> None:
 
 def test_records_of_loggers_are_lines_with_their_exception(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.stderr, logging.getLogger().level, logging.getLogger("imagebeam").level
-    with json_log.standard_error_as_json(verbose=False):
-        assert json_log.current() is not None
+    with terminal.standard_error_as_json(verbose=False):
+        assert terminal.current_log() is not None
         logging.getLogger("imagebeam.x").info("plan %d", 3)
         logging.getLogger("library").error("noise")
         try:
             raise OSError("disk")
         except OSError:
             logging.getLogger("imagebeam.x").exception("failed")
-    assert json_log.current() is None
+    assert terminal.current_log() is None
     assert (sys.stderr, logging.getLogger().level, logging.getLogger("imagebeam").level) == before
     first, second = parse(capsys.readouterr().err)
     assert (first["message"], first["level"], first["logger"]) == ("plan 3", "INFO", "imagebeam.x")
@@ -78,7 +146,7 @@ def test_records_of_loggers_are_lines_with_their_exception(capsys: pytest.Captur
 
 
 def test_verbose_shows_libraries(capsys: pytest.CaptureFixture[str]) -> None:
-    with json_log.standard_error_as_json(verbose=True):
+    with terminal.standard_error_as_json(verbose=True):
         logging.getLogger("library").info("noise")
     assert [each["logger"] for each in parse(capsys.readouterr().err)] == ["library"]
 
@@ -101,7 +169,7 @@ class _Line(progress.ShownLine):
 
 def test_progress_is_a_line_for_each_stage_and_then_for_each_half_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    with _Line(json_log.JsonLines(stream), ["listing", "writing", "writing", "committing"]) as shown:
+    with _Line(terminal.JsonLines(stream), ["listing", "writing", "writing", "committing"]) as shown:
         shown.has_shown_all.wait()
     shown.say("said")
     assert [each.get("stage", each["message"]) for each in parse(stream.getvalue())] == [
@@ -112,6 +180,6 @@ def test_progress_is_a_line_for_each_stage_and_then_for_each_half_minute(monkeyp
     ]
     monkeypatch.setattr(progress, "_JSON_SEC", 0.0)
     stream = io.StringIO()
-    with _Line(json_log.JsonLines(stream), ["writing"] * 3) as shown:
+    with _Line(terminal.JsonLines(stream), ["writing"] * 3) as shown:
         shown.has_shown_all.wait()
     assert [each["message"] for each in parse(stream.getvalue())[:3]] == ["now writing"] * 3

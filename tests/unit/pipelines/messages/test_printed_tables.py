@@ -1,8 +1,13 @@
+"""Tables that commands print."""
+
 from __future__ import annotations
 
 from typing import Any
 
 from imagebeam.pipelines.messages import printed_tables
+
+# --- what a snapshot changed -----------------------------------------------------------------------------------------
+
 
 REPORT: dict[str, Any] = {
     "snapshot": "000003",
