@@ -13,7 +13,7 @@ from apache_beam.utils import windowed_value
 
 from imagebeam import concurrency
 from imagebeam.transforms import dataset_settings, elements, rank_references, sort_intervals, step, summaries
-from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
+from imagebeam.transforms.shard import crash_isolation, shard_writer, writer_processes
 
 ShardKey = tuple[str, int]  # split, shard index
 PackedRun = tuple[int, bytes]  # first rank, packed references
@@ -79,7 +79,7 @@ class _WriteShardFn(beam.DoFn):
     def __init__(self, settings: dataset_settings.DatasetSettings, writers: str | None):
         self._settings = settings
         self._writers = writers  # token of the writer processes that the launcher started
-        self._writer: deadly_images.WorkerWriter | None = None  # of this bundle, in a worker without them
+        self._writer: crash_isolation.WorkerWriter | None = None  # of this bundle, in a worker without them
 
     def start_bundle(self) -> None:
         self._futures: collections.deque[concurrent.futures.Future[elements.WrittenShard]] = collections.deque()
@@ -92,12 +92,12 @@ class _WriteShardFn(beam.DoFn):
         pool = writer_processes.find(self._writers)
         if pool is None:
             if self._writer is None:
-                self._writer = deadly_images.WorkerWriter(self._settings.writer_of(plan))
+                self._writer = crash_isolation.WorkerWriter(self._settings.writer_of(plan))
             yield self._counted(self._writer.write(task))
             return
         if self._write is None:
             self._write = self._settings.writer_of(plan).write
-        self._futures.append(pool.submit(self._write, task, deadly_images.without_killer))
+        self._futures.append(pool.submit(self._write, task, crash_isolation.without_killer))
         while len(self._futures) > _MAX_WAITING or (self._futures and self._futures[0].done()):
             yield self._counted(self._futures.popleft().result())
 

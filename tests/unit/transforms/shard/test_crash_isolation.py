@@ -1,25 +1,64 @@
-"""How the workers of runners without writer processes of the launcher write shards. See also test_deadly_images."""
+"""Images that kill the process which decodes them, or take too long: a plugin of Pillow that does so stands in."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
+import json
 import os
 import pathlib
+import sys
 from typing import Any
 
 import pytest
 
 from imagebeam import storage
+from imagebeam.pipelines import convert
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.images import checked_image, prepare
-from imagebeam.transforms.shard import deadly_images, shard_writer, writer_processes
-from tests import delayed_storage
+from imagebeam.transforms.images import checked_image, pillow_decoder, prepare
+from imagebeam.transforms.shard import crash_isolation, shard_writer, writer_processes
+from tests import datasets, delayed_storage, image_sets
 from tests.unit.transforms import small_dataset
-from tests.unit.transforms.test_deadly_images import HEIC, write_plugin
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+PLUGIN = """
+import os, signal, time
+from PIL import Image
+
+_now = time.monotonic
+
+def _open(file, filename=None):
+    data = file.read()
+    if b"kill" in data:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if b"slow" in data:
+        time.monotonic = lambda: _now() + 600  # as after ten minutes
+        time.sleep(600)
+    raise SyntaxError("not for tests")
+
+def register_heif_opener():
+    Image.register_open("HEIF", _open, lambda head: head[4:8] == b"ftyp")
+"""
+
+
+def write_plugin(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the plugin one of this process and of those that it starts."""
+    (folder / "plugin").mkdir()
+    (folder / "plugin" / "pillow_heif.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(folder / "plugin")  # writer processes get this path
+    # what this process learns from the plugin is forgotten at the end of the test
+    pillow = pillow_decoder.pillow()
+    monkeypatch.setattr(pillow, "OPEN", dict(pillow.OPEN))
+    monkeypatch.setattr(pillow, "ID", list(pillow.ID))
+    known = functools.cache(pillow_decoder.decoded_formats.__wrapped__)
+    monkeypatch.setattr(pillow_decoder, "decoded_formats", known)
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    del sys.modules["pillow_heif"]
+
 
 SHARDS = [f"train-{index:05d}-of-00003.tfrecord" for index in range(3)]
-MARKS = [name + deadly_images.MARK_SUFFIX for name in SHARDS]
+MARKS = [name + crash_isolation.MARK_SUFFIX for name in SHARDS]
 
 
 @dataclasses.dataclass
@@ -43,11 +82,11 @@ class Job:
     def _plan(self) -> elements.DatasetPlan:
         return small_dataset.make_plan({"train": self.refs}, num_shards=3)
 
-    def start_worker(self) -> deadly_images.WorkerWriter:
-        return deadly_images.WorkerWriter(self.writer)
+    def start_worker(self) -> crash_isolation.WorkerWriter:
+        return crash_isolation.WorkerWriter(self.writer)
 
     def marks(self) -> list[str]:
-        return sorted(path.name for path in self.staging.glob(f"*{deadly_images.MARK_SUFFIX}"))
+        return sorted(path.name for path in self.staging.glob(f"*{crash_isolation.MARK_SUFFIX}"))
 
     def leave_mark(self, name: str) -> None:
         self.staging.mkdir(parents=True, exist_ok=True)
@@ -188,3 +227,50 @@ def test_requests_of_three_shards(job: Job, marks: bool, more: dict[str, int]) -
             worker.write(task)
     ours = collections.Counter({"put": 9, "read": 3, "checksum": 3})  # a shard, its index and its description; a look
     assert store.requests == ours + collections.Counter(more)
+
+
+# --- with the writer processes of the launcher ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def images(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    write_plugin(tmp_path, monkeypatch)
+    image_sets.write_folder(tmp_path / "images", per_label=6)
+    return tmp_path / "images"
+
+
+def rejects(output: pathlib.Path) -> dict[str, tuple[str, str]]:
+    lines = map(json.loads, (output / "rejects.jsonl").read_text().splitlines())
+    return {line["key"]: (line["reason"], line["detail"]) for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("workers", "more"),
+    [
+        pytest.param(1, {}, id="one-worker"),
+        pytest.param(2, {"duplicates": {"exact": "drop"}}, id="two-workers-that-read-twice"),
+    ],
+)
+def test_images_that_kill_are_named_and_the_rest_is_written(
+    images: pathlib.Path, tmp_path: pathlib.Path, workers: int, more: dict[str, object]
+) -> None:
+    for name in ("cat/a.heic", "dog/b.heic"):
+        (images / name).write_bytes(HEIC + b"kill")
+    sections = {"source": {"uri": str(images)}, "output": {"uri": str(tmp_path / "out"), "num_shards": 2}}
+    result = convert.convert({**sections, **more, "rejects": {"max_fraction": 0.5}}, workers=workers)
+    assert result.catalog is not None
+    assert (result.catalog.counts.written, dict(result.catalog.counts.rejected)) == (12, {"crashed": 2})
+    found = rejects(tmp_path / "out")
+    assert {key: reason for key, (reason, _) in found.items()} == {"cat/a.heic": "crashed", "dog/b.heic": "crashed"}
+    assert "two processes died on it" in found["cat/a.heic"][1]
+    assert len(list(datasets.read(tmp_path / "out", "train"))) == 12
+
+
+def test_image_that_takes_too_long_is_rejected(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (images / "cat/a.heic").write_bytes(HEIC + b"slow")
+    sections = {"source": {"uri": str(images)}, "output": {"uri": str(tmp_path / "out"), "num_shards": 2}}
+    limits = {"rejects": {"max_fraction": 0.5}, "image": {"limits": {"max_seconds": 5}}}
+    result = convert.convert({**sections, **limits}, workers=1)
+    assert result.catalog is not None
+    assert (result.catalog.counts.written, dict(result.catalog.counts.rejected)) == (12, {"too_slow": 1})
+    assert "longer than image.limits.max_seconds of 5 s" in rejects(tmp_path / "out")["cat/a.heic"][1]

@@ -21,29 +21,17 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TypeVar
 
 from imagebeam import storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.shard import shard_writer, writer_processes
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from imagebeam.transforms.shard import read_images, shard_writer, writer_processes
 
 MARK_SUFFIX = ".begun.json"  # beside a staged shard while a worker writes it, and after a worker that died
-_FOUND_FILE = "deadly.json"  # in the staging folder, once an image has killed a process
+_FOUND_FILE = "crashes.json"  # in the staging folder, once an image has killed a process
 
 
-class _Task(Protocol):
-    """Images that a writer process reads."""
-
-    @property
-    def skipped(self) -> tuple[tuple[int, elements.Reason], ...]: ...
-
-    def without(self, image: int, reason: elements.Reason) -> Self: ...
-
-
-_TaskT = TypeVar("_TaskT", bound=_Task)
+_TaskT = TypeVar("_TaskT", shard_writer.ShardTask, read_images.HashTask)
 
 
 def without_killer(task: _TaskT, deaths: Sequence[writer_processes.WriterDiedError]) -> _TaskT | None:
@@ -93,28 +81,28 @@ class WorkerWriter:
             raise
 
     def _write_unfinished(self, task: shard_writer.ShardTask) -> elements.WrittenShard:
-        mark = _Mark(storage.join(self._writer.staging, self._writer.name_of(task) + MARK_SUFFIX))
-        if not self._is_apart and mark.leave():
+        mark = storage.join(self._writer.staging, self._writer.name_of(task) + MARK_SUFFIX)
+        if not self._is_apart and _leave_mark(mark):
             try:
                 return self._writer.write_unfinished(task)
             finally:
-                mark.remove()
+                _remove_mark(mark)
         written = self._write_apart(task)
-        mark.remove()
+        _remove_mark(mark)
         return written
 
     def _write_apart(self, task: shard_writer.ShardTask) -> elements.WrittenShard:
         """Writes the shard in a process of its own. An error leaves the mark: the next attempt takes the same care."""
         if self._process is None:
             self._process = writer_processes.WriterProcesses(1)
-        return self._process.submit(self._write, task, self._mend).result()
+        return self._process.submit(self._write, task, self._retry).result()
 
-    def _mend(
+    def _retry(
         self, task: shard_writer.ShardTask, deaths: Sequence[writer_processes.WriterDiedError]
     ) -> shard_writer.ShardTask | None:
         if not self._is_apart:
             self._is_apart = True
-            with contextlib.suppress(OSError):  # it spares deaths, no more
+            with contextlib.suppress(OSError):  # best effort: it only avoids repeated crashes
                 self._store.write_whole(self._found, b"{}", durable=False)
         return without_killer(task, deaths)
 
@@ -125,24 +113,19 @@ class WorkerWriter:
             self._process = None
 
 
-class _Mark:
-    """A small file beside a staged shard, from the begin of an attempt to its end."""
+def _leave_mark(mark: str) -> bool:
+    """Leaves a mark at an address; returns whether there was none. One request, without a look before it."""
+    store = storage.storage_of(mark)
+    # The token tells apart the marks of two attempts, where a storage repeats a request whose answer was lost.
+    content = {"host": socket.gethostname(), "process": os.getpid(), "token": secrets.token_hex(8)}
+    store.make_directories(os.path.dirname(mark))
+    try:
+        return store.create_new(mark, json.dumps(content).encode())
+    except FileNotFoundError:  # there was one, which another attempt has removed before it could be compared
+        return False
 
-    def __init__(self, uri: str):
-        self._uri = uri
-        self._store = storage.storage_of(uri)
 
-    def leave(self) -> bool:
-        """Leaves the mark; returns whether there was none. One request, without a look before it."""
-        # The token tells apart the marks of two attempts, where a storage repeats a request whose answer was lost.
-        content = {"host": socket.gethostname(), "process": os.getpid(), "token": secrets.token_hex(8)}
-        self._store.make_directories(os.path.dirname(self._uri))
-        try:
-            return self._store.create_new(self._uri, json.dumps(content).encode())
-        except FileNotFoundError:  # there was one, which another attempt has removed before it could be compared
-            return False
-
-    def remove(self) -> None:
-        """Removes the mark. One that stays does no harm: a finished shard counts for more."""
-        with contextlib.suppress(OSError):
-            self._store.remove(self._uri)
+def _remove_mark(mark: str) -> None:
+    """Removes a mark. One that stays does no harm: a finished shard counts for more."""
+    with contextlib.suppress(OSError):
+        storage.storage_of(mark).remove(mark)

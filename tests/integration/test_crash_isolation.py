@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from tests import command_line, datasets, image_sets
-from tests.unit.transforms.test_deadly_images import HEIC, write_plugin
+from tests.unit.transforms.shard.test_crash_isolation import HEIC, write_plugin
 
 pytestmark = pytest.mark.integration
 
