@@ -323,9 +323,9 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert
     from imagebeam.pipelines.messages import printed_tables
-    from imagebeam.pipelines.recognize import recognized_plan
+    from imagebeam.pipelines.recognize import recognize_folder
 
-    recognized = recognized_plan.choose(known)
+    recognized = recognize_folder.choose(known)
     if recognized.rows:
         printed_tables.print_table(recognized.rows)
     if recognized.error:
@@ -351,13 +351,13 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 def _init(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import init_config
     from imagebeam.pipelines.messages import printed_tables
-    from imagebeam.pipelines.recognize import recognized_plan
+    from imagebeam.pipelines.recognize import recognize_folder
 
     words = ["imagebeam", "init", known.directory]
     words += ["--config", known.config] * (known.config is not None)
     written = init_config.make(known.directory, known.config, plural.shell_command(words))
     init_config.write(written, known.output, known.force)
-    printed_tables.print_table([*recognized_plan.describe(written.found, written.chosen), ("written", known.output)])
+    printed_tables.print_table([*recognize_folder.describe(written.found, written.chosen), ("written", known.output)])
     first, *others = init_config.next_commands(known.output)
     terminal.say(f"next: {first}")
     for command in others:

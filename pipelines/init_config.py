@@ -16,7 +16,7 @@ from imagebeam import errors, plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import schema
 from imagebeam.pipelines.messages import terminal
-from imagebeam.pipelines.recognize import recognize_folder, seen_masks
+from imagebeam.pipelines.recognize import mask_signs, recognize_folder
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.sources.folder_probe import Change, Finding
 
@@ -105,7 +105,7 @@ def make(uri: str, preset: str | None = None, command: str = "") -> Written:
     fields["source"] = {"uri": found.address(chosen), **(fields.get("source") or {})}
     fields["output"] = {"uri": _default_output(found.address(chosen)), **(fields.get("output") or {})}
     config = config_lib.parse_config(fields, chosen.preset)
-    found = found._replace(remarks=(*found.remarks, *seen_masks.notes_on_numbers(config)))
+    found = found._replace(remarks=(*found.remarks, *mask_signs.notes_on_numbers(config)))
     # names of files are in it: a line break would end the comment
     header = "".join(f"# {terminal.printable(line)}\n" for line in _header(found, chosen, command))
     return Written(f"{header}\n{_Writer(chosen, fields).text()}", found, chosen)

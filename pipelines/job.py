@@ -19,7 +19,7 @@ from imagebeam import errors, features, storage
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import seen_masks
+from imagebeam.pipelines.recognize import mask_signs
 from imagebeam.pipelines.request import Checked
 from imagebeam.transforms import dataset_settings, elements, sort_intervals
 from imagebeam.transforms.classes import label_files, label_names
@@ -273,7 +273,7 @@ def _settings_of(
         hints=(
             *_notes_on_labels(config, source),
             *known.notes,
-            *seen_masks.notes_on_numbers(config),
+            *mask_signs.notes_on_numbers(config),
             *_notes_on_counts(config),
         ),
         snapshot=snapshot,

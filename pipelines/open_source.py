@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import boxes_as_classes
+from imagebeam.pipelines.recognize import contradictions
 from imagebeam.storage import remote
 from imagebeam.transforms import kept_features
 from imagebeam.transforms.formats import base_format
@@ -45,7 +45,7 @@ def _open(config: config_lib.Config, uri: str, output: str) -> image_source.Imag
     found = config.source.format.open(request_of(config, uri, output))
     if config.label.by == "directory" and config.source.include == files.EVERYTHING and found.listed_folder() == uri:
         with remote.budget(remote.CHECK_BUDGET_SEC):
-            boxes_as_classes.refuse_boxes(uri)
+            contradictions.refuse_boxes(uri)
     return found
 
 

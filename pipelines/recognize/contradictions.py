@@ -8,9 +8,19 @@ import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
 
-from imagebeam import errors, plural, storage
+from imagebeam import errors, plural
+from imagebeam.transforms.formats import detect_coco
+from imagebeam.transforms.formats.base_format import format_of
 from imagebeam.transforms.formats.tables import table_hints
-from imagebeam.transforms.sources.folder_probe import NEARLY_ALL, Bounds, Folder, FolderProbe, extension_of, name_some
+from imagebeam.transforms.sources.folder_probe import (
+    NEARLY_ALL,
+    Bounds,
+    Finding,
+    Folder,
+    FolderProbe,
+    extension_of,
+    name_some,
+)
 from imagebeam.transforms.sources.folder_probe import spread as spread_over
 
 _CAPTIONS = "captions go into a table with the columns image and caption (docs/recipes/captions.md)"
@@ -27,22 +37,22 @@ _NUM_FOLDERS = 6  # of images that are compared
 _BOUNDS_ABOVE = Bounds(folders=4, entries=1_000, heads=9)
 
 
-def find(survey: FolderProbe) -> list[str]:
+def find(probe: FolderProbe) -> list[str]:
     """Returns what contradicts a finding that reads images alone, each in words."""
-    _walk(survey, [""])
+    _walk(probe, [""])
     return [
-        *_sidecars(survey),
-        *_folders_of_equal_names(survey),
-        *_files_that_name_images(survey, survey.seen()),
-        *_files_above(survey),
+        *_sidecars(probe),
+        *_folders_of_equal_names(probe),
+        *_files_that_name_images(probe, probe.seen()),
+        *_files_above(probe),
     ]
 
 
-def _walk(survey: FolderProbe, level: Sequence[str]) -> None:
+def _walk(probe: FolderProbe, level: Sequence[str]) -> None:
     """Lists all folders whose names speak of annotations, and some of the others, down to four levels."""
     for _ in range(_DEPTH):
         below: list[str] = []
-        for folder in map(survey.look, level):
+        for folder in map(probe.look, level):
             named = [name for name in folder.folders if _ANNOTATIONS.fullmatch(name)]
             below += map(
                 folder.below, dict.fromkeys([*named, *spread_over(folder.folders, _NUM_FOLDERS)[:_NUM_FOLDERS]])
@@ -50,11 +60,11 @@ def _walk(survey: FolderProbe, level: Sequence[str]) -> None:
         level = below
 
 
-def _sidecars(survey: FolderProbe) -> Iterator[str]:
+def _sidecars(probe: FolderProbe) -> Iterator[str]:
     """Yields a line for each extension of files that have the names of images beside them: `1.txt` beside `1.jpg`."""
     numbers: collections.Counter[str] = collections.Counter()
     first: dict[str, str] = {}
-    for folder in survey.seen():
+    for folder in probe.seen():
         image_of = {posixpath.splitext(name)[0]: name for name in folder.images}
         for name in folder.files if image_of else ():
             extension = extension_of(name)
@@ -63,7 +73,7 @@ def _sidecars(survey: FolderProbe) -> Iterator[str]:
             if image is not None and extension and name not in folder.images:
                 numbers[extension] += 1
                 first.setdefault(extension, f"{folder.below(name)} beside {image}")
-    num_images = sum(len(folder.images) for folder in survey.seen())
+    num_images = sum(len(folder.images) for folder in probe.seen())
     for extension, number in numbers.items():
         yield (
             f"{number:,} of {plural.count(num_images, 'image')} {'has' if num_images == 1 else 'have'} a {extension} "
@@ -72,10 +82,10 @@ def _sidecars(survey: FolderProbe) -> Iterator[str]:
         )
 
 
-def _folders_of_equal_names(survey: FolderProbe) -> Iterator[str]:
+def _folders_of_equal_names(probe: FolderProbe) -> Iterator[str]:
     """Yields a line for each folder without images whose files have the names of images in another folder."""
-    held = [folder for folder in survey.seen() if folder.images]
-    for folder in survey.seen():
+    held = [folder for folder in probe.seen() if folder.images]
+    for folder in probe.seen():
         stems = {posixpath.splitext(name)[0] for name in folder.files} if not folder.images else set[str]()
         if len(stems) > 1 and (
             other := next((each for each in held if len(stems & each.stems) > len(stems) / 2), None)
@@ -84,10 +94,10 @@ def _folders_of_equal_names(survey: FolderProbe) -> Iterator[str]:
 
 
 def _files_that_name_images(
-    survey: FolderProbe, folders: Sequence[Folder], images: Collection[Folder] = ()
+    probe: FolderProbe, folders: Sequence[Folder], images: Collection[Folder] = ()
 ) -> Iterator[str]:
     """Yields a line for the tables, lists, JSON and XML of each folder that name two or more images."""
-    held = images or survey.seen()
+    held = images or probe.seen()
     names = {name for folder in held for name in folder.images}
     stems = {stem for folder in held for stem in folder.stems if _IDENTIFIES.fullmatch(stem)}
     if images:  # in another folder, where 1.jpg may be any image
@@ -100,7 +110,7 @@ def _files_that_name_images(
         for extension, paths in by_extension.items():
             found: dict[str, set[str]] = {}
             for path in spread_over(paths, _NUM_FILES)[:_NUM_FILES]:
-                text = (survey.head(path) + b"\n" + survey.tail(path)).decode("utf-8", "replace").replace("\\", "/")
+                text = (probe.head(path) + b"\n" + probe.tail(path)).decode("utf-8", "replace").replace("\\", "/")
                 if '"imagebeam-' in text[:_LISTING_CHARS]:
                     continue  # a listing that plan --save-listing wrote
                 words = {*_BETWEEN_WORDS.split(text), *_BETWEEN_CELLS.split(text)}
@@ -113,25 +123,25 @@ def _files_that_name_images(
                 yield f"{next(iter(found))}{others} names images ({examples}), and is not read"
 
 
-def _files_above(survey: FolderProbe) -> Iterator[str]:
+def _files_above(probe: FolderProbe) -> Iterator[str]:
     """Yields such lines for the files beside the folder itself, and in folders of annotations beside it."""
-    parent = table_hints.parent_of(survey.root)
+    parent = table_hints.parent_of(probe.root)
     if not parent:
         return
     above = FolderProbe(parent, _BOUNDS_ABOVE)
     root = above.look()
-    named = [name for name in root.folders if _ANNOTATIONS.fullmatch(name) and name != posixpath.basename(survey.root)]
+    named = [name for name in root.folders if _ANNOTATIONS.fullmatch(name) and name != posixpath.basename(probe.root)]
     folders = [root, *map(above.look, named)]
-    yield from (f"../{each}" for each in _files_that_name_images(above, folders, survey.seen()))
+    yield from (f"../{each}" for each in _files_that_name_images(above, folders, probe.seen()))
 
 
-def aligned(survey: FolderProbe, holder: Folder) -> str:
+def aligned(probe: FolderProbe, holder: Folder) -> str:
     """Returns in words that folders hold images of the same names, as pairs do and classes do not; "" if not.
 
     Numbers without gaps are no such names, as classes have them, too: there the sizes of a few images must differ
     from each other, and be the same or in the same proportion in all folders.
     """
-    held = [each for each in survey.some(holder, holder.folders, _NUM_FOLDERS) if each.images and each.is_whole]
+    held = [each for each in probe.some(holder, holder.folders, _NUM_FOLDERS) if each.images and each.is_whole]
     if not held or len(held[0].stems) < 2:
         return ""
     if endings := _paired_endings(held[0].stems):
@@ -143,7 +153,7 @@ def aligned(survey: FolderProbe, holder: Folder) -> str:
     common = held[0].stems.intersection(*(each.stems for each in held[1:]))
     if len(common) < NEARLY_ALL * max(len(each.stems) for each in held):
         return ""
-    if _is_counter(common) and not _have_sizes_in_proportion(survey, held, sorted(common)):
+    if _is_counter(common) and not _have_sizes_in_proportion(probe, held, sorted(common)):
         return ""
     names = name_some([posixpath.basename(each.path) for each in held])
     return (
@@ -170,13 +180,13 @@ def _is_counter(stems: Collection[str]) -> bool:
     return has_one_form and max(numbers) - min(numbers) < len(stems)
 
 
-def _have_sizes_in_proportion(survey: FolderProbe, folders: Sequence[Folder], stems: Sequence[str]) -> bool:
+def _have_sizes_in_proportion(probe: FolderProbe, folders: Sequence[Folder], stems: Sequence[str]) -> bool:
     """Returns whether images of different sizes have the same sizes, or multiples of them, in all folders."""
     asked = spread_over(stems, 4)[:4]
     sizes = []
     for folder in folders:
         name_of = {posixpath.splitext(name)[0]: name for name in folder.images}
-        sizes.append([_size_of(survey.head(folder.below(name_of[stem]))) for stem in asked])
+        sizes.append([_size_of(probe.head(folder.below(name_of[stem]))) for stem in asked])
     if any(size is None for each in sizes for size in each) or len(set(sizes[0])) < 2:
         return False
     scales = [{(a[0] / b[0], a[1] / b[1]) for a, b in zip(each, sizes[0]) if a and b} for each in sizes[1:]]
@@ -193,37 +203,29 @@ def _size_of(head: bytes) -> tuple[int, int] | None:
         return None
 
 
-# --- what no preset reads ---------------------------------------------------------------------------------------------
+# --- boxes as classes -------------------------------------------------------------------------------------------------
+
+_BOUNDS = Bounds(entries=1_000)  # one request for each folder; classes are more only where nothing is to be recognized
 
 
-def lists_of_images(survey: FolderProbe) -> Iterator[str]:
-    """Yields a note for each column of the first Parquet file of a folder that holds several images in each row."""
-    for folder in survey.seen():
-        for name in folder.ending(".parquet")[:1]:
-            for column in _columns_of_lists(survey.uri(folder.below(name))):
-                yield (
-                    f"{plural.count(len(folder.ending('.parquet')), 'Parquet file')}: the column {column!r} of "
-                    f"{folder.below(name)} holds a list of images in each row, which is not read: write Parquet files "
-                    "with one image in each row"
-                )
+def refuse_boxes(root: str) -> None:
+    """Refuses a folder of images with boxes as a folder of classes.
+
+    Raises:
+        ConfigError: if it is one; names the preset that reads it.
+    """
+    found = _find(root)
+    if found is None:
+        return
+    raise errors.ConfigError(
+        f"--input {root!r} is a data set of boxes: {found.evidence}. label.by: directory would make classes of its "
+        f"folders: use --config {found.preset}. For its images without boxes set label.by: none; if its folders are "
+        "classes nevertheless, set source.include='**'"
+    )
 
 
-def _columns_of_lists(uri: str) -> list[str]:
-    """Returns the columns whose cells are lists of bytes; none if that cannot be read."""
-    try:
-        import pyarrow.parquet
-        import pyarrow.types as types
-
-        with storage.storage_of(uri).open_read(uri) as file:
-            schema = pyarrow.parquet.ParquetFile(file).schema_arrow
-    except (ImportError, OSError, ValueError, errors.ConfigError):
-        return []
-    found = []
-    for field in schema:
-        is_list = types.is_list(field.type) or types.is_large_list(field.type) or types.is_fixed_size_list(field.type)
-        inner = field.type.value_type if is_list else None
-        if inner is not None and types.is_struct(inner) and inner.get_field_index("bytes") >= 0:
-            inner = inner.field("bytes").type
-        if inner is not None and (types.is_binary(inner) or types.is_large_binary(inner)):
-            found.append(field.name)
-    return found
+def _find(root: str) -> Finding | None:
+    probe = FolderProbe(root, _BOUNDS)
+    signs = (*(format_of(by).detect for by in ("yolo", "voc", "box_csv")), detect_coco.exports)
+    found = (each for sign in signs for each in sign(probe, ""))
+    return next((each for each in found if not each.doubts), None)

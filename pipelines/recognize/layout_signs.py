@@ -1,4 +1,4 @@
-"""Signs in the names of folders and files: classes, splits, and labels in the names of images."""
+"""Signs in the names of folders and files: classes, splits, labels in the names of images, images of one subject."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import plural
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import contradictions
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
@@ -42,15 +43,15 @@ _STRATIFY = Change(
 )
 
 
-def find_classes_in_splits(survey: FolderProbe, at: str) -> Iterator[Finding]:
+def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds train/cat/x.jpg, and such folders under other names or one level deeper."""
-    root = survey.look(at)
+    root = probe.look(at)
     splits = splits_in(root.folders)
     if not splits:
         return
-    held = {name: survey.look(root.below(name)) for name in splits}
+    held = {name: probe.look(root.below(name)) for name in splits}
     repeated = {  # seg_train/seg_train/glacier/x.jpg
-        name: survey.look(folder.below(folder.folders[0]))
+        name: probe.look(folder.below(folder.folders[0]))
         for name, folder in held.items()
         if len(folder.folders) == 1 and not folder.images
     }
@@ -60,7 +61,7 @@ def find_classes_in_splits(survey: FolderProbe, at: str) -> Iterator[Finding]:
     with_classes = {
         name: folder
         for name, folder in held.items()
-        if _hold_images(survey, folder) and not (len(folder.folders) == 1 and _PARTS.fullmatch(folder.folders[0]))
+        if _hold_images(probe, folder) and not (len(folder.folders) == 1 and _PARTS.fullmatch(folder.folders[0]))
     }
     if "train" not in {splits[name] for name in with_classes}:
         return
@@ -83,13 +84,13 @@ def find_classes_in_splits(survey: FolderProbe, at: str) -> Iterator[Finding]:
     if others or root.images or is_beside:
         settings["source.include"] = [f"{name}/*/**" for name in with_classes]
     notes = []
-    if others := [name for name in others if survey.with_images(root.below(name)) is not None]:
+    if others := [name for name in others if probe.with_images(root.below(name)) is not None]:
         notes.append(f"{and_list(others)} has images without such folders, which are left out")
     if all(map(_SYNSET.fullmatch, classes[:20])):
         if not is_deeper:
             yield Finding("imagenet", evidence, settings, tuple(notes), reads_images_alone=True)
         return
-    doubts = _doubts_on_classes(survey, [*with_classes.values()])
+    doubts = _doubts_on_classes(probe, [*with_classes.values()])
     yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)
 
 
@@ -98,7 +99,7 @@ def _are_parts(names: Sequence[str]) -> bool:
     return all(map(_PARTS.fullmatch, names)) or (len(names) < 6 and all(map(_ALIGNED.fullmatch, names)))
 
 
-def _doubts_on_classes(survey: FolderProbe, holders: Sequence[Folder]) -> tuple[str, ...]:
+def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[str, ...]:
     """Returns why the folders in one folder, or in those of the splits, may be no classes."""
     doubts = []
     first = holders[0].folders
@@ -108,34 +109,34 @@ def _doubts_on_classes(survey: FolderProbe, holders: Sequence[Folder]) -> tuple[
             doubts.append(
                 f"{each.path} has folders that train does not have ({name_some(new)}): no classes, or no split"
             )
-        parts = [name for name in each.folders if _PARTS.fullmatch(name) and survey.with_images(each.below(name))]
+        parts = [name for name in each.folders if _PARTS.fullmatch(name) and probe.with_images(each.below(name))]
         if parts or _are_parts(each.folders):
             parts = parts or [*each.folders]
             doubts.append(f"{name_some(parts)}: names of parts of a data set, not of classes")
-    for each in survey.some(holders[0], first):
+    for each in probe.some(holders[0], first):
         if each.folders and not each.images and any(map(_PARTS.fullmatch, each.folders)):
             doubts.append(f"{each.path} has folders for the parts of a data set ({name_some(each.folders)})")
             break
     if len(first) == 1:
         doubts.append(f"{first[0]} would be the only class")
-    doubts += filter(None, (contradictions.aligned(survey, each) for each in holders))
+    doubts += filter(None, (contradictions.aligned(probe, each) for each in holders))
     return tuple(dict.fromkeys(doubts))
 
 
-def _hold_images(survey: FolderProbe, folder: Folder) -> bool:
+def _hold_images(probe: FolderProbe, folder: Folder) -> bool:
     """Returns whether the folders in a folder hold images, judged by a few of them."""
     names = folder.folders
-    return bool(names) and all(survey.with_images(each.path) is not None for each in survey.some(folder, names))
+    return bool(names) and all(probe.with_images(each.path) is not None for each in probe.some(folder, names))
 
 
-def find_splits_in_classes(survey: FolderProbe, at: str) -> Iterator[Finding]:
+def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat/train/x.jpg."""
-    root = survey.look(at)
-    looked = list(survey.some(root, root.folders))
+    root = probe.look(at)
+    looked = list(probe.some(root, root.folders))
     splits = [splits_in(folder.folders) for folder in looked]
     if any(map(_PARTS.fullmatch, root.folders)):
         return
-    if len(looked) < 2 or not all(splits) or splits_in(root.folders) or not _hold_images(survey, looked[0]):
+    if len(looked) < 2 or not all(splits) or splits_in(root.folders) or not _hold_images(probe, looked[0]):
         return
     evidence = f"{root.count(len(root.folders), 'folder')} ({name_some(root.folders)}) hold {and_list(list(splits[0]))}"
     settings = {
@@ -146,20 +147,20 @@ def find_splits_in_classes(survey: FolderProbe, at: str) -> Iterator[Finding]:
     yield Finding("image_folder", evidence, settings, reads_images_alone=True)
 
 
-def find_classes(survey: FolderProbe, at: str) -> Iterator[Finding]:
+def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat/x.jpg."""
-    root = survey.look(at)
-    if splits_in(root.folders) or any(True for _ in find_splits_in_classes(survey, at)):
+    root = probe.look(at)
+    if splits_in(root.folders) or any(True for _ in find_splits_in_classes(probe, at)):
         return
-    looked = survey.some(root, root.folders, _NUM_CLASSES)
-    held = [folder for folder in looked if survey.with_images(folder.path) is not None]
+    looked = probe.some(root, root.folders, _NUM_CLASSES)
+    held = [folder for folder in looked if probe.with_images(folder.path) is not None]
     names = [posixpath.basename(folder.path) for folder in held] if len(root.folders) <= _NUM_CLASSES else root.folders
     if len(held) < 2 or all(map(_PARTS.fullmatch, names)):  # folders without images are no classes
         return
     if not any(folder.images for folder in held) and any(any(map(_PARTS.fullmatch, each.folders)) for each in held):
         return  # each folder is a data set with folders for its parts
     evidence = f"{root.count(len(names), 'folder')} of images ({name_some(names)})"
-    notes, settings, doubts = [], {}, _doubts_on_classes(survey, [root])
+    notes, settings, doubts = [], {}, _doubts_on_classes(probe, [root])
     if root.images:
         settings["source.include"] = ["*/**"]
         notes.append(f"{root.count(len(root.images), 'image')} beside the folders are left out")
@@ -188,15 +189,15 @@ _NUM_INNER = 30  # folders beside those of splits that may be the only one with 
 _MANY = 10  # images that share a name before their numbers
 
 
-def find_labels_in_names(survey: FolderProbe, at: str) -> Iterator[Finding]:
+def find_labels_in_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat.0.jpg and other names with a class before a number, in one folder."""
-    root = survey.look(at)
+    root = probe.look(at)
     path, splits = "", {}
     if not root.images and (splits := splits_in(root.folders)):
         path = next(name for name, split in splits.items() if split == "train")
     elif not root.images and len(root.folders) == 1:
         path = root.folders[0]
-    folder = survey.look(root.below(path)) if path else root
+    folder = probe.look(root.below(path)) if path else root
     names = folder.images
     if len(names) < 2:
         return
@@ -247,25 +248,25 @@ def _find_numbered(folder: Folder, where: str, settings: Mapping[str, Any]) -> I
     )
 
 
-def find_lists_of_names(survey: FolderProbe, at: str) -> Iterator[Finding]:
+def find_lists_of_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds images/cat/x.jpg or images/cat_1.jpg with lists such as meta/train.txt that name the images of a split."""
-    root = survey.look(at)
-    folders = [name for name in root.folders if _PARTS.fullmatch(name) and survey.with_images(root.below(name), 1)]
+    root = probe.look(at)
+    folders = [name for name in root.folders if _PARTS.fullmatch(name) and probe.with_images(root.below(name), 1)]
     for name in folders[:1]:
-        images = survey.look(root.below(name))
-        for lists in [root, *(survey.look(root.below(each)) for each in root.folders if each != name)]:
+        images = probe.look(root.below(name))
+        for lists in [root, *(probe.look(root.below(each)) for each in root.folders if each != name)]:
             found = _lists_in(lists)
             if "train" not in found.values() or "test" not in found.values():
                 continue
-            named = {each: _first_name(survey.head(lists.below(each), 4096)) for each in found}
+            named = {each: _first_name(probe.head(lists.below(each), 4096)) for each in found}
             paths = {split: _below(lists.below(each), at) for each, split in found.items()}
             evidence = f"{and_list(list(paths.values()))} name images in {name}"
             has_classes = bool(images.folders) and not images.images
-            if has_classes and all(each.split("/")[-2:-1] and _names(survey, images, each) for each in named.values()):
+            if has_classes and all(each.split("/")[-2:-1] and _names(probe, images, each) for each in named.values()):
                 pattern = rf"{re.escape(name)}/(?P<label>[^/]+)/.*"
                 settings = {"source.pattern": pattern, "split.lists": paths}
                 yield Finding("food101", evidence, settings)
-            elif not has_classes and all(_names(survey, images, each) for each in named.values()):
+            elif not has_classes and all(_names(probe, images, each) for each in named.values()):
                 settings = {
                     "source.include": [f"{name}/*"],
                     "source.pattern": rf"{re.escape(name)}/(?P<label>.+)_\d+\.\w+",
@@ -293,10 +294,10 @@ def _first_name(head: bytes) -> str:
     return line.split()[0] if line.strip() and not line.startswith("#") else ""
 
 
-def _names(survey: FolderProbe, images: Folder, name: str) -> bool:
+def _names(probe: FolderProbe, images: Folder, name: str) -> bool:
     """Returns whether the first name in a list is that of an image in the folder, or in a class below it."""
     *above, base = name.split("/")
-    folder = survey.look(images.below(above[-1])) if above and above[-1] in images.folders else images
+    folder = probe.look(images.below(above[-1])) if above and above[-1] in images.folders else images
     return bool(base) and (base in folder.files or base in folder.stems)
 
 
@@ -304,11 +305,11 @@ def _below(path: str, at: str) -> str:
     return path.removeprefix(f"{at}/") if at else path
 
 
-def find_unlabelled(survey: FolderProbe, at: str) -> Iterator[Finding]:
+def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds images without anything that names a class."""
-    root = survey.look(at)
+    root = probe.look(at)
     splits = splits_in(root.folders)
-    held = {name: survey.look(root.below(name)) for name in splits}
+    held = {name: probe.look(root.below(name)) for name in splits}
     if splits and all(folder.images and not folder.folders for folder in held.values()):
         numbers = ", ".join(f"{name} {len(folder.images):,}" for name, folder in held.items())
         settings: dict[str, Any] = {"label": {"by": "none"}}
@@ -319,7 +320,7 @@ def find_unlabelled(survey: FolderProbe, at: str) -> Iterator[Finding]:
         return
     folder = root
     if not root.images:
-        inner = [each for each in map(survey.look, map(root.below, likely_first(root, _NUM_INNER))) if each.images]
+        inner = [each for each in map(probe.look, map(root.below, likely_first(root, _NUM_INNER))) if each.images]
         if len(inner) != 1:
             return
         folder = inner[0]
@@ -327,3 +328,100 @@ def find_unlabelled(survey: FolderProbe, at: str) -> Iterator[Finding]:
     evidence = f"{folder.count(len(folder.images), 'image')} {where}, and nothing that names their classes"
     settings = {"label": {"by": "none"}, "split": HASH_SPLIT}
     yield Finding("image_folder", evidence, settings, doubts=(NO_CLASSES,), reads_images_alone=True)
+
+
+# --- images of one subject, which do not belong into different splits -------------------------------------------------
+
+# p012_slice03.png, video7_frame0010.jpg, scan4-tile-2.png: the subject, and what precedes the number of its image.
+_NAMED = re.compile(r"(?i)(?P<subject>.*[^_\-. ])(?P<mark>[_\-. ]+(?:slice|frame|tile|patch|crop)[_\-. ]?)\d+\.\w+")
+_BARE = re.compile(r"(?i)(?:slice|frame|tile|patch|crop)[_\-. ]?\d+\.\w+")  # frame0010.jpg: the folder is the subject
+_NUMBER_AFTER = re.compile(r"[_\-. ]*\d+\.\w+")  # TCGA_12/TCGA_12_3.tif, after the name of the folder
+_MIN_FOLDERS = 3  # whose images have the name of the folder: two may be classes
+_SHARE = 0.9  # of the images whose names must have one form
+_MIN_EACH = 2  # images of a subject, on average
+_SPLIT = "split={by: hash, fractions: {train: 0.9, validation: 0.1}, group: subject}"
+
+
+def note_on_groups(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> str:
+    """Returns a note with the options that keep the images of a subject in one split; "" if nothing speaks for it.
+
+    A config that takes the splits from the input, or reads paths by a pattern of its own, needs no note. Nothing more
+    is listed for it.
+
+    Args:
+        probe: of the input.
+        finding: on a data set in it.
+        config: of the finding.
+    """
+    is_own = config.source.pattern is not None or config.split.group is not None
+    if config.source.by != "files" or config.split.by not in ("hash", "none") or is_own:
+        return ""
+    above, rule = f"{finding.input}/" if finding.input else "", config.source.masks.rule
+    paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
+    paths = [path.removeprefix(above) for path in paths if path.startswith(above)]
+    paths = [path for path in paths if rule is None or rule.is_image(path)]
+    found = _in_names(paths) or _in_folders(paths) or _in_names_of_folders(paths)
+    if not found:
+        return ""
+    number, example, pattern = found
+    subjects = plural.count(number, "subject") if _is_all(probe) else f"{number:,} or more subjects"
+    is_class = config.label.by == "directory" and "/" not in posixpath.dirname(example) and pattern == _FOLDER
+    options = [f"source.pattern={pattern}", _SPLIT, *(["label={by: none}"] if is_class else [])]
+    subject = "a folder (if it is one subject, video or scan, and no class)" if is_class else "a subject"
+    return (
+        f"names of images such as {example} state {subjects}; to keep all images of {subject} "
+        "in one split add " + " ".join(f"--set {plural.shell_word(each)}" for each in options)
+    )
+
+
+def _is_all(probe: FolderProbe) -> bool:
+    """Returns whether all that is in the input was seen."""
+    seen = probe.seen()
+    paths = {folder.path for folder in seen}
+    return all(each.is_whole and paths.issuperset(map(each.below, each.folders)) for each in seen)
+
+
+_FOLDER = r"(?P<subject>.*)/[^/]+"
+
+
+def _in_names(paths: Sequence[str]) -> tuple[int, str, str] | None:
+    """Returns the number of subjects that names of files state, the first path, and the pattern."""
+    forms: collections.defaultdict[str, dict[str, str]] = collections.defaultdict(dict)
+    counts: collections.Counter[str] = collections.Counter()
+    for path in paths:
+        if match := _NAMED.fullmatch(posixpath.basename(path)):
+            counts[match["mark"]] += 1
+            forms[match["mark"]].setdefault(match["subject"], path)
+    if not counts:
+        return None
+    mark, number = counts.most_common(1)[0]
+    subjects = forms[mark]
+    if number < _SHARE * len(paths) or len(subjects) < 2 or number < _MIN_EACH * len(subjects):
+        return None
+    # a file of another name is a subject of its own
+    return len(subjects), next(iter(subjects.values())), rf"(?:.*/)?(?P<subject>[^/]+?)(?:{re.escape(mark)}\d+)?\.\w+"
+
+
+def _in_folders(paths: Sequence[str]) -> tuple[int, str, str] | None:
+    """Returns the same if files have names of numbers alone, so that each folder is a subject."""
+    named = [path for path in paths if _BARE.fullmatch(posixpath.basename(path))]
+    folders = {posixpath.dirname(path) for path in named}
+    if not named or len(named) < _SHARE * len(paths) or len(folders) < 2 or len(named) < _MIN_EACH * len(folders):
+        return None
+    return len(folders), named[0], _FOLDER
+
+
+def _in_names_of_folders(paths: Sequence[str]) -> tuple[int, str, str] | None:
+    """Returns the same if files have the name of their folder, which has a number, and a number after it."""
+    named = [path for path in paths if _has_name_of_folder(path)]
+    folders = {posixpath.dirname(path) for path in named}
+    is_rare = len(named) < _SHARE * len(paths) or len(named) < _MIN_EACH * len(folders)
+    if len(folders) < _MIN_FOLDERS or is_rare:
+        return None
+    return len(folders), named[0], _FOLDER
+
+
+def _has_name_of_folder(path: str) -> bool:
+    folder, name = path.split("/")[-2:] if "/" in path else ("", path)
+    has_number = any(map(str.isdigit, folder)) and not _SYNSET.fullmatch(folder)
+    return has_number and name.startswith(folder) and _NUMBER_AFTER.fullmatch(name.removeprefix(folder)) is not None

@@ -1,32 +1,34 @@
-"""Signs of masks: files with the names of the images, in another folder or beside them."""
+"""Signs of masks: files with the names of the images, in another folder or beside them; and what their numbers mean."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-from imagebeam.pipelines.recognize import example_folders, mask_pairs, seen_masks
-from imagebeam.pipelines.recognize.mask_pairs import MASK_FORMATS, MASKS, extensions_of
+from imagebeam import plural, storage
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.recognize import mask_folders
+from imagebeam.pipelines.recognize.mask_folders import MASK_FORMATS, MASKS, extensions_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import mask_pixels
+from imagebeam.transforms.sources import files
 from imagebeam.transforms.sources.folder_probe import (
-    HASH_SPLIT,
-    Change,
+    Bounds,
     Finding,
     Folder,
     FolderProbe,
     extension_of,
     prefix_of,
     split_places,
-    splits_in,
+    spread,
 )
 
-_SPLIT_OF_IMAGE = r"\g<split>/"
-_NUM_FOLDERS = 10  # that are looked into for the colors of classes
+_OF_SPLIT = r"\g<split>/"
+_NUM_COLOR_FOLDERS = 10  # that are looked into for the colors of classes
 
 
 # Files with the classes and their colors, as CamVid and tools for labelling name them.
@@ -37,17 +39,17 @@ _VOID = re.compile(rb"(?i)\bvoid\b")
 _CAR = re.compile(r"[^/_]+_\d+\.jpg")
 _CARVANA = (r"train/(?P<name>.*)\.jpg", r"train_masks/\g<name>_mask.gif")
 _DIGIT = re.compile(r"\d")
-_NUM_READ = 3  # masks
+_NUM_TRIED = 3  # masks that are read
 
 
-def find_masks(survey: FolderProbe, at: str) -> Iterator[Finding]:
+def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds masks with the names of the images, in other folders or beside them."""
-    finding = next(mask_pairs.find_pairs(survey, at), None) or next(_pairs(survey, at), None)
+    finding = next(mask_folders.find_pairs(probe, at), None) or next(_pairs(probe, at), None)
     if finding is None:
         return
-    file = next(_color_files(survey, at), None)
+    file = next(_color_files(probe, at), None)
     if file is not None:
-        void = _VOID.search(survey.head(file))
+        void = _VOID.search(probe.head(file))
         settings = {
             **finding.settings,
             "source.masks.colors": file.removeprefix(f"{at}/") if at else file,
@@ -57,11 +59,11 @@ def find_masks(survey: FolderProbe, at: str) -> Iterator[Finding]:
         yield dataclasses.replace(finding, preset="camvid", settings=settings, evidence=evidence)
         return
     image, mask = (finding.settings.get(f"source.masks.{key}") for key in ("image", "mask"))
-    if (image, mask) == _CARVANA and all(map(_CAR.fullmatch, survey.look(posixpath.join(at, "train")).images)):
+    if (image, mask) == _CARVANA and all(map(_CAR.fullmatch, probe.look(posixpath.join(at, "train")).images)):
         yield Finding("carvana", finding.evidence)
         return
-    masks = seen_masks.find_some(survey, Masks(image, mask), at) if image and mask else []
-    heads = seen_masks.read_some(survey, masks)
+    masks = find_some(probe, Masks(image, mask), at) if image and mask else []
+    heads = read_some(probe, masks)
     first = next(iter(heads), "")
     if heads and is_colored(heads[first]):
         note = (
@@ -71,7 +73,7 @@ def find_masks(survey: FolderProbe, at: str) -> Iterator[Finding]:
         yield dataclasses.replace(finding, notes=(*finding.notes, note))
     elif heads and mask_pixels.are_black_and_white([*map(mask_pixels.count_numbers, heads.values())]):
         note = (
-            f"{seen_masks.describe(heads)} have only the numbers 0 and 255, which become the classes 0 and 1 by "
+            f"{describe(heads)} have only the numbers 0 and 255, which become the classes 0 and 1 by "
             "source.masks.colors; without it they are the classes 0 and 255"
         )
         settings = {**finding.settings, "source.masks.colors": mask_pixels.BLACK_AND_WHITE}
@@ -85,29 +87,29 @@ def is_colored(head: bytes) -> bool:
     return head.startswith(b"\x89PNG\r\n\x1a\n") and head[25:26] in (b"\2", b"\6")
 
 
-def _color_files(survey: FolderProbe, at: str) -> Iterator[str]:
-    root = survey.look(at)
-    for folder in [root, *(survey.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS])]:
+def _color_files(probe: FolderProbe, at: str) -> Iterator[str]:
+    root = probe.look(at)
+    for folder in [root, *(probe.look(root.below(name)) for name in root.folders[:_NUM_COLOR_FOLDERS])]:
         yield from (folder.below(name) for name in folder.files if _COLOR_FILE.fullmatch(name))
 
 
-def _pairs(survey: FolderProbe, at: str) -> Iterator[Finding]:
-    root = survey.look(at)
-    for folder in split_places(survey, at):
+def _pairs(probe: FolderProbe, at: str) -> Iterator[Finding]:
+    root = probe.look(at)
+    for folder in split_places(probe, at):
         masks = [name for name in folder.folders if MASKS.fullmatch(name)]
         images = [name for name in folder.folders if name not in masks]
         for mask in masks:
             for image in sorted(images, key=lambda name: _likeness(name, mask)):
-                found = _match(survey, folder, image, mask, at)
+                found = _match(probe, folder, image, mask, at)
                 if found is not None:
                     yield found
-    yield from example_folders.find_pairs(survey, at)
-    below = [survey.with_images(each.path) or each for each in survey.some(root, root.folders)]
+    yield from mask_folders.find_example_folders(probe, at)
+    below = [probe.with_images(each.path) or each for each in probe.some(root, root.folders)]
     for folder in [root, *below]:
         if (beside := _match_beside(folder, at)) is not None:
             yield beside
     for folder in [root, *below]:
-        if (beside := _match_other_format(survey, folder, at)) is not None:
+        if (beside := _match_other_format(probe, folder, at)) is not None:
             yield beside
 
 
@@ -115,65 +117,40 @@ def _likeness(image: str, mask: str) -> tuple[bool, bool, str]:
     return not mask.lower().startswith(image.lower()), image.lower() not in ("images", "image", "jpegimages"), image
 
 
-def _match(survey: FolderProbe, folder: Folder, image: str, mask: str, at: str) -> Finding | None:
+def _match(probe: FolderProbe, folder: Folder, image: str, mask: str, at: str) -> Finding | None:
     """Returns the finding for a folder of images and one of masks; None if their names do not fit."""
-    images, masks = survey.look(folder.below(image)), survey.look(folder.below(mask))
+    images, masks = probe.look(folder.below(image)), probe.look(folder.below(mask))
     prefix = prefix_of(folder, at)
     names = [prefix.rstrip("/")] if prefix else []
-    inner = ""
-    if not images.images:
-        shared = [name for name in images.folders if name in masks.folders]
-        held = next((name for name in shared if survey.look(images.below(name)).images), None)
-        if held is None or len(shared) < len(images.folders) / 2:
+    outer, inner = ("(?P<split>[^/]+)/", "") if prefix else ("", "")
+    if not images.images and not prefix:
+        names = [name for name in images.folders if name in masks.folders]
+        held = next((name for name in names if probe.look(images.below(name)).images), None)
+        if held is None or len(names) < len(images.folders) / 2:
             return None
-        names, inner = shared, "(?P<split>[^/]+)/"
-        images, masks = survey.look(images.below(held)), survey.look(masks.below(held))
-    found = _form_of(images, masks)
-    if found is None:
+        inner = "(?P<split>[^/]+)/"
+        images, masks = probe.look(images.below(held)), probe.look(masks.below(held))
+    known = mask_folders.stems_of(masks)
+    affixes = mask_folders.find_affixes(sorted(images.stems), known, _DIGIT)
+    if affixes is None:
         return None
-    before, after, number = found
     extension = collections.Counter(map(extension_of, masks.images or masks.files)).most_common(1)[0][0]
     if extension not in MASK_FORMATS and extension not in (".jpg", ".jpeg"):
         return None
+    before, after = affixes
+    number = sum(f"{before}{stem}{after}" in known for stem in images.stems)
     spelt = next(name[-len(extension) :] for name in masks.files if name.lower().endswith(extension))
-    outer, referred = ("(?P<split>[^/]+)/", r"\g<split>/") if prefix else ("", "")
-    pattern = rf"{outer}{re.escape(image)}/{inner}(?P<name>.*)\.{extensions_of(images.images)}"
-    path = rf"{referred}{mask}/{inner and _SPLIT_OF_IMAGE}{before}\g<name>{after}{spelt}"
     evidence = (
         f"{number:,} of {images.count(len(images.images), 'image')} in "
         f"{prefix_of(images, at)[:-1]} have a {extension} file of the same name in {prefix_of(masks, at)[:-1]}"
     )
-    return _of_masks(pattern, path, names, evidence, extension, mask)
-
-
-def _of_masks(pattern: str, path: str, folders: Sequence[str], evidence: str, extension: str, mask: str) -> Finding:
-    """Returns the finding for pairs of paths; `folders` are those of the splits, if there are some."""
-    settings: dict[str, Any] = {"source.masks.image": pattern, "source.masks.mask": path}
-    splits = splits_in(folders)
-    if splits:
-        settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
-    else:  # folders that are no splits
-        settings["source.masks.image"] = pattern.replace("(?P<split>", "(?P<part>")
-        settings["source.masks.mask"] = path.replace(_SPLIT_OF_IMAGE, r"\g<part>/")
-        settings["split"] = HASH_SPLIT
-    is_lossy = extension in (".jpg", ".jpeg")
-    doubts = []
-    if is_lossy:
-        doubts.append("masks in JPEG have lost their exact classes: convert them to PNG from their source")
-    if not MASKS.fullmatch(mask):
-        doubts.append(f"{mask} may hold masks, or other pictures of the same images")
-    often = (Change("source.masks.missing", "skip", "if only some of the images have masks"),)
-    return Finding("segmentation", evidence, settings, (), often, doubts=tuple(doubts))
-
-
-def _form_of(images: Folder, masks: Folder) -> tuple[str, str, int] | None:
-    """Returns what precedes and follows the name of an image in that of its mask, and how many images have one."""
-    known = mask_pairs.stems_of(masks)
-    affixes = mask_pairs.find_affixes(sorted(images.stems), known, _DIGIT)
-    if affixes is None:
-        return None
-    before, after = affixes
-    return before, after, sum(f"{before}{stem}{after}" in known for stem in images.stems)
+    return mask_folders.finding_of_masks(
+        rf"{outer}{re.escape(image)}/{inner}(?P<name>.*)\.{extensions_of(images.images)}",
+        rf"{outer and _OF_SPLIT}{mask}/{inner and _OF_SPLIT}{before}\g<name>{after}{spelt}",
+        names,
+        evidence,
+        () if MASKS.fullmatch(mask) else (f"{mask} may hold masks, or other pictures of the same images",),
+    )
 
 
 _MASK_SUFFIX = re.compile(r"(?P<name>.+)(?P<suffix>[_\-.](mask|seg|segmentation|label|labels|gt|L))", re.IGNORECASE)
@@ -198,7 +175,7 @@ def _match_beside(folder: Folder, at: str) -> Finding | None:
         f"{number:,} of {folder.count(len(images), 'image')}{_place_of(folder, at)} have a file with "
         f"{suffix}{extension} at the end of its name beside them"
     )
-    return _of_masks(pattern, rf"\g<name>{suffix}{extension}", (), evidence, extension.lower(), "mask")
+    return mask_folders.finding_of_masks(pattern, rf"\g<name>{suffix}{extension}", (), evidence, ())
 
 
 def _place_of(folder: Folder, at: str) -> str:
@@ -207,14 +184,14 @@ def _place_of(folder: Folder, at: str) -> str:
     return f" in {place} (the first such folder)" if place else ""
 
 
-def _match_other_format(survey: FolderProbe, folder: Folder, at: str) -> Finding | None:
+def _match_other_format(probe: FolderProbe, folder: Folder, at: str) -> Finding | None:
     """Returns the finding for x.png beside x.jpg, if the PNG files hold a few numbers; None if they are pictures."""
     images = [name for name in folder.ending(".jpg", ".jpeg")]
     paired = [name for name in images if f"{posixpath.splitext(name)[0]}.png" in folder.files]
-    if len(paired) < 2 or len(paired) < mask_pairs.SHARE * len(images):
+    if len(paired) < 2 or len(paired) < mask_folders.SHARE * len(images):
         return None
-    masks = [f"{posixpath.splitext(name)[0]}.png" for name in paired[:: -(-len(paired) // _NUM_READ)]]
-    if not all(map(_holds_classes, map(survey.head, map(folder.below, masks)))):
+    masks = [f"{posixpath.splitext(name)[0]}.png" for name in paired[:: -(-len(paired) // _NUM_TRIED)]]
+    if not all(map(_holds_classes, map(probe.head, map(folder.below, masks)))):
         return None
     place = prefix_of(folder, at)
     name = "(?P<name>.+/[^/]+)" if place else "(?P<name>.*)"  # images beside the folders belong to a README
@@ -222,7 +199,7 @@ def _match_other_format(survey: FolderProbe, folder: Folder, at: str) -> Finding
         f"{len(paired):,} of {folder.count(len(images), 'image')}{_place_of(folder, at)} have a .png file of the same "
         "name beside them, which holds the numbers of classes"
     )
-    return _of_masks(rf"{name}\.{extensions_of(paired)}", r"\g<name>.png", (), evidence, ".png", "mask")
+    return mask_folders.finding_of_masks(rf"{name}\.{extensions_of(paired)}", r"\g<name>.png", (), evidence, ())
 
 
 def _holds_classes(head: bytes) -> bool:
@@ -231,3 +208,103 @@ def _holds_classes(head: bytes) -> bool:
     if head.startswith(b"\x89PNG\r\n\x1a\n") and (color_type == b"\3" or (color_type == b"\0" and depth < b"\x08")):
         return True
     return 0 < len(mask_pixels.count_numbers(head)) <= mask_pixels.MAX_CLASSES
+
+
+# --- what the numbers of masks mean, judged by a few ------------------------------------------------------------------
+
+_NUM_READ, _MIN_READ = 8, 3  # masks: of small files, and of large ones
+_NUM_FOLDERS = 4  # of images, whose masks are read
+_MAX_MASK_BYTES = 1 << 21  # black and white takes few, and a TIFF without compression of 1,024 x 1,024 some more
+_BOUNDS = Bounds(folders=16, entries=300, all_entries=1_200, heads=_NUM_READ)
+
+
+def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
+    """Returns a note if masks, judged by a few, are drawn in black and white, exactly or smoothed.
+
+    At most 16 folders are listed, and the beginnings of 8 masks are read.
+    """
+    masks = config.source.masks
+    if masks.rule is None or masks.colors is not None or config.source.by != "files" or config.source.uri is None:
+        return ()
+    root = files.split_glob(storage.normalize(config.source.uri))[0]
+    probe = FolderProbe(root, _BOUNDS, exclude=storage.normalize(config.output.uri or ""))
+    heads = read_some(probe, _first_masks(probe, masks.rule))
+    numbers = [mask_pixels.count_numbers(head) for head in heads.values()]
+    if mask_pixels.are_smoothed(numbers):
+        return (
+            f"most pixels of {describe(heads)} are nearly black or white, the others have many numbers, and each "
+            "number is a class that is stored: if JPEG or a resize has smoothed them, store exact numbers first",
+        )
+    if not heads or not mask_pixels.are_black_and_white(numbers):
+        return ()
+    return (
+        f"{describe(heads)} have only the numbers 0 and 255, and these are the classes that are stored; for "
+        f'the classes 0 and 1 add --set "source.masks.colors={mask_pixels.BLACK_AND_WHITE_TEXT}"',
+    )
+
+
+def read_some(probe: FolderProbe, paths: Sequence[str]) -> dict[str, bytes]:
+    """Returns the first 2 MiB of masks by their paths, without those that cannot be read.
+
+    After three of them, no more are read once they are 2 MiB together.
+    """
+    heads: dict[str, bytes] = {}
+    for path in paths:
+        if len(heads) >= _MIN_READ and sum(map(len, heads.values())) >= _MAX_MASK_BYTES:
+            break
+        if head := probe.head(path, _MAX_MASK_BYTES):
+            heads[path] = head
+    return heads
+
+
+def describe(heads: Mapping[str, bytes]) -> str:
+    """Returns which masks were looked at: `masks/1.png and 7 other masks (no more were looked at)`."""
+    first, number = next(iter(heads)), len(heads) - 1
+    others = f" and {plural.count(number, 'other mask')}" if number else ""
+    return f"{first}{others} (no more were looked at)"
+
+
+def _first_masks(probe: FolderProbe, rule: Masks) -> list[str]:
+    """Returns the paths of masks for images in a few folders, of the highest level that has some; they may not exist.
+
+    A level is looked at with two thirds of the folders that may still be, so that deeper ones are reached, too.
+    """
+    level = [""]
+    found: list[list[str]] = []  # paths of images
+    folders_of_masks = set[str]()
+    num_left = _BOUNDS.folders
+    while level and not found:
+        below: list[str] = []
+        for path in spread(level, _NUM_FOLDERS)[: -(-2 * num_left // 3)]:
+            if path in folders_of_masks:
+                continue
+            folder = probe.look(path)
+            num_left -= 1
+            below += map(folder.below, folder.folders)
+            if images := [each for each in map(folder.below, folder.images) if rule.is_image(each)]:
+                found.append(images)
+                folders_of_masks.add(posixpath.dirname(rule.mask_of(images[0]) or ""))
+            if len(found) == _NUM_FOLDERS:
+                break
+        level = below
+    return [mask for image in _choose(found) if (mask := rule.mask_of(image)) is not None]
+
+
+def find_some(probe: FolderProbe, rule: Masks, at: str) -> list[str]:
+    """Returns the paths of a few masks that exist, for the images below the folder `at` that were seen."""
+    above = f"{at}/" if at else ""
+    found = []
+    for folder in probe.seen():
+        paths = [folder.below(name) for name in folder.images if folder.below(name).startswith(above)]
+        masks = [f"{above}{mask}" for path in paths if (mask := rule.mask_of(path.removeprefix(above))) is not None]
+        if masks := [mask for mask in masks if probe.holds(mask)]:
+            found.append(masks)
+    return _choose(found)
+
+
+def _choose(folders: Sequence[Sequence[str]]) -> list[str]:
+    """Returns up to 8 paths in several folders: first one of each, spread over the folders and over the names."""
+    chosen = spread(folders, _NUM_READ)[:_NUM_READ]
+    each = [spread(paths, _NUM_READ // len(chosen)) for paths in chosen]
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*each))
+    return [path for path in in_turn if path is not None][:_NUM_READ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import dataclasses
 import posixpath
@@ -13,20 +14,19 @@ import yaml
 from imagebeam import errors, plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import (
-    archive_survey,
+    archive_probe,
     contradictions,
-    group_signs,
     layout_signs,
-    mask_pairs,
+    mask_folders,
     mask_signs,
 )
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads, table_hints
-from imagebeam.transforms.sources import input_places
+from imagebeam.transforms.sources import files, input_places
 from imagebeam.transforms.sources.folder_probe import NEARLY_ALL, Finding, Folder, FolderProbe, extension_of, name_some
 
-Sign: TypeAlias = Callable[[FolderProbe, str], Iterator[Finding]]  # called with a folder below the root of the survey
+Sign: TypeAlias = Callable[[FolderProbe, str], Iterator[Finding]]  # called with a folder below the root of the probe
 
 _CONTAINERS = ("idx", "arrays", "tar", "tfrecord", "parquet")  # a file of these holds many images
 # The presets that each sign may name. Among findings that nothing contradicts, the first one of this order is taken.
@@ -87,7 +87,7 @@ class Recognition(NamedTuple):
 
 
 def recognize(uri: str, output: str = "") -> Recognition:
-    """Returns what is known of a folder, or of a file in it, after a bounded look: see `survey`.
+    """Returns what is known of a folder, or of a file in it, after a bounded look.
 
     Args:
         uri: of the folder or file, as the user wrote it.
@@ -101,21 +101,19 @@ def recognize(uri: str, output: str = "") -> Recognition:
         raise errors.ConfigError(f"there is neither a folder nor a file {uri!r}; check the address")
     if kind != storage.DIRECTORY:
         return _recognize_file(uri)
-    survey = FolderProbe(storage.normalize(uri), exclude=storage.normalize(output) if output else "")
-    if not (root := survey.look()).is_whole and not root.files and not root.folders:
+    probe = FolderProbe(storage.normalize(uri), exclude=storage.normalize(output) if output else "")
+    if not (root := probe.look()).is_whole and not root.files and not root.folders:
         raise errors.ConfigError(f"{uri!r} cannot be listed; check the address")
-    found = _search(survey)
+    found = _search(probe)
     archives = root.ending(_ZIP)
     if archives and all(each.doubts for each in found):
-        found = _find_in_archives(survey, archives) + found
-    remarks = list(_remarks(survey, bool(found)))
-    if all(each.reads_images_alone for each in found):
-        remarks += contradictions.lists_of_images(survey)
+        found = _find_in_archives(probe, archives) + found
+    remarks = list(_remarks(probe, bool(found)))
     if not found:
-        remarks += _against(survey, found)
-    candidates = _contradict(survey, found)[:_MAX_SHOWN]
+        remarks += _against(probe, found)
+    candidates = _contradict(probe, found)[:_MAX_SHOWN]
     if candidates and not archives:
-        candidates[0] = _with_note_on_groups(survey, candidates[0])
+        candidates[0] = _with_note_on_groups(probe, candidates[0])
     return Recognition(uri, tuple(candidates), tuple(remarks), _describe(root))
 
 
@@ -123,17 +121,17 @@ def _recognize_file(uri: str) -> Recognition:
     """Returns what is known of one file: of a table, with the folder that it is in as the input."""
     address = storage.normalize(uri)
     name = posixpath.basename(address)
-    survey = FolderProbe(posixpath.dirname(address))
+    probe = FolderProbe(posixpath.dirname(address))
     given = uri.rstrip("/").rpartition("/")[0] or ("/" if uri.startswith("/") else ".")
     found: list[Finding] = []
     if extension_of(name) == _ZIP:
-        found = _find_in_archives(survey, [name])
+        found = _find_in_archives(probe, [name])
     elif extension_of(name) in (*table_formats.FORMATS, ".txt"):
-        found = [*_usable(detect_tables.find_in_file(survey, name))]
+        found = [*_usable(detect_tables.find_in_file(probe, name))]
         found = [dataclasses.replace(each, input=name) if each.preset in _OF_PIXELS else each for each in found]
     for by in _CONTAINERS if not found else ():
-        found += _usable(format_of(by).detect_file(survey, name))
-    remark = "" if found else table_heads.note_on_missing(survey, name)
+        found += _usable(format_of(by).detect_file(probe, name))
+    remark = "" if found else table_heads.note_on_missing(probe, name)
     if remark:  # it is a table, and its images are elsewhere
         for above, root, path in _folders_above(given, address):
             if found := [*_usable(detect_tables.find_above(FolderProbe(root), path))]:
@@ -158,25 +156,25 @@ def _folders_above(given: str, file: str) -> Iterator[tuple[str, str, str]]:
         yield f"{scheme}{mark}{rest}", folder, file.removeprefix(storage.join(folder, ""))
 
 
-def _search(survey: FolderProbe) -> list[Finding]:
+def _search(probe: FolderProbe) -> list[Finding]:
     """Returns the findings for the root, or for the first folders below it that hold a data set."""
     first = level = [""]
     findings: list[Finding] = []
     for _ in range(_DEPTH):
-        found = [each for at in level for each in _find_at(survey, at)]
+        found = [each for at in level for each in _find_at(probe, at)]
         if level == first or not all(each.doubts for each in found):
             above = [each for each in findings if layout_signs.NO_CLASSES not in each.doubts]
             findings = [*found, *above]
         if not level or not all(each.doubts for each in findings):
             break
-        below = [survey.look(at).below(name) for at in level for name in survey.look(at).folders[:_MAX_INNER]]
+        below = [probe.look(at).below(name) for at in level for name in probe.look(at).folders[:_MAX_INNER]]
         level = below[:_MAX_INNER]
     return findings
 
 
-def _find_in_archives(survey: FolderProbe, names: Sequence[str]) -> list[Finding]:
+def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]:
     """Returns the findings for zip archives of a folder: for the images in one, or for the folders that all make."""
-    inside = archive_survey.ArchiveProbe(survey.root, names)
+    inside = archive_probe.ArchiveProbe(probe.root, names)
     kind = f"{names[0]} is a zip archive" if len(names) == 1 else f"{plural.count(len(names), 'zip archive')}"
     found = []
     for each in _contradict(inside, _search(inside)):
@@ -193,9 +191,9 @@ def _find_in_archives(survey: FolderProbe, names: Sequence[str]) -> list[Finding
     return found
 
 
-def _with_note_on_groups(survey: FolderProbe, finding: Finding) -> Finding:
+def _with_note_on_groups(probe: FolderProbe, finding: Finding) -> Finding:
     config = config_lib.load_config(finding.preset, overrides_of(finding))
-    note = group_signs.note_on_groups(survey, finding, config)
+    note = layout_signs.note_on_groups(probe, finding, config)
     return dataclasses.replace(finding, notes=(*finding.notes, note)) if note else finding
 
 
@@ -210,12 +208,12 @@ def _reads_archives(finding: Finding) -> bool:
     )
 
 
-def _find_at(survey: FolderProbe, at: str) -> list[Finding]:
+def _find_at(probe: FolderProbe, at: str) -> list[Finding]:
     found: list[Finding] = []
     for sign in SIGNS:
         if sign is layout_signs.find_unlabelled and not all(each.doubts for each in found):
             continue
-        for each in _usable(sign(survey, at)):
+        for each in _usable(sign(probe, at)):
             found.append(each if each.input or not at else dataclasses.replace(each, input=at))
     return list({(each.preset, each.input): each for each in reversed(found)}.values())[::-1]
 
@@ -246,13 +244,13 @@ def _is_doubted(finding: Finding) -> bool:
     return bool(finding.doubts)
 
 
-def _contradict(survey: FolderProbe, findings: Sequence[Finding]) -> list[Finding]:
+def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding]:
     """Returns findings with what contradicts them: first those without doubts, last those of a part of the images."""
-    against = _against(survey, findings) if any(each.reads_images_alone for each in findings) else []
+    against = _against(probe, findings) if any(each.reads_images_alone for each in findings) else []
     whole, parts = list[Finding](), list[Finding]()
     for each in findings:
-        elsewhere = [*_elsewhere(survey, each)]
-        doubts = [*each.doubts, *elsewhere, *_without_masks(survey, each)]
+        elsewhere = [*_elsewhere(probe, each)]
+        doubts = [*each.doubts, *elsewhere, *_without_masks(probe, each)]
         doubts += against if each.reads_images_alone else ()
         found = dataclasses.replace(each, doubts=tuple(dict.fromkeys(doubts)))
         (parts if elsewhere else whole).append(found)
@@ -260,36 +258,36 @@ def _contradict(survey: FolderProbe, findings: Sequence[Finding]) -> list[Findin
     return [*sorted(whole, key=_is_doubted), *(each for each in parts if each.preset not in of_all)]
 
 
-def _against(survey: FolderProbe, findings: Sequence[Finding]) -> list[str]:
+def _against(probe: FolderProbe, findings: Sequence[Finding]) -> list[str]:
     """Returns what contradicts that images alone are to be read."""
     others = {each.preset: each for each in reversed(findings) if not each.reads_images_alone}.values()
     against: list[str] = []
     if all(each.doubts for each in findings if not each.reads_images_alone):
-        against = [*contradictions.find(survey), *mask_pairs.notes_on_masks(survey)]
+        against = [*contradictions.find(probe), *mask_folders.notes_on_masks(probe)]
     if not others:
-        against += table_heads.notes_on_tables(survey)
+        against += table_heads.notes_on_tables(probe)
     return against + [f"{each.preset} may be meant, which reads more than images: {each.evidence}" for each in others]
 
 
-def _elsewhere(survey: FolderProbe, finding: Finding) -> Iterator[str]:
+def _elsewhere(probe: FolderProbe, finding: Finding) -> Iterator[str]:
     """Yields a doubt if many images that were seen are outside of the folder of a finding."""
-    paths = [folder.below(name) for folder in survey.seen() for name in folder.images]
+    paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
     others = [path for path in paths if not path.startswith(f"{finding.input}/")]
-    if finding.input and not survey.holds(finding.input) and len(others) > (1 - NEARLY_ALL) * len(paths):
+    if finding.input and not probe.holds(finding.input) and len(others) > (1 - NEARLY_ALL) * len(paths):
         total = plural.count(len(paths), "image")
         yield f"{len(others):,} of {total} that were seen are not in {finding.input}, such as {others[0]}"
 
 
-def _without_masks(survey: FolderProbe, finding: Finding) -> Iterator[str]:
+def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
     """Yields a doubt if many images that were seen have no mask."""
     image, mask = (finding.settings.get(f"source.masks.{key}") for key in ("image", "mask"))
     if image is None or mask is None:
         return
     above, rule = f"{finding.input}/" if finding.input else "", Masks(image, mask)
-    paths = [folder.below(name) for folder in survey.seen() for name in folder.images]
+    paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
     own = [path.removeprefix(above) for path in paths if path.startswith(above)]
     masks = {path: masked for path in own if (masked := rule.mask_of(path))}
-    without = [path for path, masked in masks.items() if not survey.holds(f"{above}{masked}")]
+    without = [path for path, masked in masks.items() if not probe.holds(f"{above}{masked}")]
     if len(without) > (1 - NEARLY_ALL) * len(masks):
         yield (
             f"{len(without):,} of {plural.count(len(masks), 'image')} have no mask, such as {without[0]}: "
@@ -297,22 +295,22 @@ def _without_masks(survey: FolderProbe, finding: Finding) -> Iterator[str]:
         )
 
 
-def _remarks(survey: FolderProbe, is_known: bool) -> Iterator[str]:
-    images = survey.with_images("", _DEPTH)
+def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:
+    images = probe.with_images("", _DEPTH)
     if images is not None and images.files[images.images[0]] < 300:
         path = images.below(images.images[0])
-        if survey.head(path, 64).startswith(_POINTER):
+        if probe.head(path, 64).startswith(_POINTER):
             yield f"{path} is a pointer of Git LFS, not an image: run git lfs pull in the clone first"
-    root = survey.look()
+    root = probe.look()
     unread = _UNREAD if is_known else {**_UNREAD, **_UNKNOWN}
     counts = collections.Counter(
         unread[extension] for name in root.files if (extension := extension_of(name)) in unread
     )
-    for name in [name for name in survey.look().ending(".json", ".csv") if "via" in name.lower()]:
-        if b"region" in survey.head(name):
+    for name in [name for name in probe.look().ending(".json", ".csv") if "via" in name.lower()]:
+        if b"region" in probe.head(name):
             yield f"{name} is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON"
     for format in map(format_of, FORMATS):
-        yield from format.remarks(survey)
+        yield from format.remarks(probe)
     yield from (f"{number:,} {several if number > 1 else one}" for (one, several), number in counts.items())
 
 
@@ -378,3 +376,80 @@ def advise(config: config_lib.Config) -> str:
         return explain(recognize(str(config.source.uri), str(config.output.uri or "")), config)
     except (OSError, ValueError, errors.ConfigError):  # the error that is being explained matters more
         return ""
+
+
+# --- the preset of a `plan` command that names none -------------------------------------------------------------------
+
+_OWN_SECTIONS = ("source", "label")  # settings of these say how the input is to be read
+
+
+class Choice(NamedTuple):
+    """What a command prints before the plan and after it."""
+
+    rows: tuple[tuple[str, str], ...] = ()
+    next: tuple[str, ...] = ()  # commands
+    error: str = ""  # if nothing fits beyond doubt: there is no plan
+
+
+def choose(known: argparse.Namespace) -> Choice:
+    """Sets the config and the settings of a command that names no config, if one preset fits beyond doubt.
+
+    A command with a config, with settings of `source` or `label`, or for a snapshot is left as it is.
+    """
+    sections = {each.partition("=")[0].partition(".")[0].strip() for each in known.set}
+    if known.config is not None or known.update or not known.input or sections.intersection(_OWN_SECTIONS):
+        return Choice()
+    try:
+        if files.split_glob(known.input)[1] != files.EVERYTHING:
+            return Choice()
+        found = recognize(known.input, known.output or "")
+    except (OSError, errors.ConfigError):  # the listing says so
+        return Choice()
+    chosen = found.sure
+    if chosen is None:
+        return _list_candidates(found)
+    own = known.set
+    known.config, known.input = chosen.preset, found.address(chosen)
+    known.set = [*overrides_of(chosen), *own]
+    words = ["imagebeam", "convert", *words_of(found, chosen)]
+    for each in own:
+        words += ["--set", each]
+    commands = [plural.shell_command([*words, "--output", known.output or "OUTPUT"])]
+    if chosen.settings:
+        commands.append(f"{plural.shell_command(['imagebeam', 'init', found.given])} writes these settings as a config")
+    return Choice(tuple(describe(found, chosen)), tuple(commands))
+
+
+_HOW_TO_NAME_ONE = (
+    "name one with --config (docs/recipes has a page for each kind of source); --config image_folder takes each folder "
+    "directly in it as a class"
+)
+
+
+def describe(found: Recognition, chosen: Finding) -> list[tuple[str, str]]:
+    """Returns rows on a candidate: the preset and why, what was guessed, and which others are possible."""
+    where = f" in {found.address(chosen)}" if chosen.input else ""
+    rows = [("recognized" if found.sure is chosen else "possible", f"{chosen.preset}{where}: {chosen.evidence}")]
+    rows += [("settings", each) for each in overrides_of(chosen)]
+    rows += [("note", each) for each in (*chosen.notes, *chosen.doubts, *found.remarks)]
+    others = [each for each in found.candidates if each is not chosen]
+    for each in others:
+        where = f" in {found.address(each)}" if each.input != chosen.input else ""
+        rows.append(("also possible", f"{each.preset}{where}: {each.evidence}"))
+    return rows
+
+
+def _list_candidates(found: Recognition) -> Choice:
+    """Returns the choice for a folder that no preset fits beyond doubt: lists what it may be."""
+    rows = []
+    for each in found.candidates:
+        rows.append(("possible", f"{each.preset}: {each.evidence}"))
+        rows += [("  note", note) for note in (*each.doubts, *each.notes)]
+        rows.append(("  options", options_of(found, each)))
+    rows += [("note", each) for each in found.remarks]
+    if not found.candidates:
+        return Choice(tuple(rows), error=f"no preset recognizes {found.given!r} ({found.seen}): {_HOW_TO_NAME_ONE}")
+    names = " or ".join(dict.fromkeys(each.preset for each in found.candidates))
+    init = plural.shell_command(["imagebeam", "init", found.given])
+    error = f"{found.given!r} may be {names}, but not beyond doubt: see the notes, give the options of one, or "
+    return Choice(tuple(rows), error=f"{error}write a config with {init}")

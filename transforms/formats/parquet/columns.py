@@ -52,7 +52,7 @@ def lay_out(uri: str, parquet: Any, image: str | None, label: str | None) -> Lay
         )
     _check_once(uri, columns, image)
     path = f"{image}.{BYTES}" if f"{image}.{BYTES}" in columns else image
-    if not _is_binary(types[path]):
+    if not is_binary(types[path]):
         raise errors.ConfigError(
             f"{NOUN} {uri!r}: column {image!r} holds {types[path]}, and images are "
             f"binary, or a struct with a field {BYTES!r}; set source.parquet.image"
@@ -94,7 +94,7 @@ def holds_bytes(uri: str, column: str) -> bool:
     try:
         with parquet_content.open_parquet(uri) as parquet:
             schema = parquet.schema_arrow
-            return column in schema.names and _is_binary(_types_in(schema)[1].get(f"{column}.{BYTES}"))
+            return column in schema.names and is_binary(_types_in(schema)[1].get(f"{column}.{BYTES}"))
     except OSError:
         return False  # whatever reads it says why
 
@@ -170,8 +170,8 @@ def _find_image(uri: str, names: Sequence[str], types: Mapping[str, Any], said: 
     """
     found = (
         [name for name in said.images if name in names]
-        or [name for name in names if _is_binary(types.get(f"{name}.{BYTES}"))]
-        or [name for name in names if _is_binary(types[name])]
+        or [name for name in names if is_binary(types.get(f"{name}.{BYTES}"))]
+        or [name for name in names if is_binary(types[name])]
     )
     if len(found) == 1:
         return found[0]
@@ -193,7 +193,8 @@ def _types_in(schema: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     return tuple(path for path, _ in found), dict(reversed(found))  # a column counts before a field of its path
 
 
-def _is_binary(type_: Any) -> bool:
+def is_binary(type_: Any) -> bool:
+    """Returns whether a type, None for none, is of bytes."""
     return type_ is not None and str(type_) in ("binary", "large_binary", "binary_view")
 
 

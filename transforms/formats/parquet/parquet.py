@@ -8,6 +8,7 @@ and a range of the unpacked column otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -73,11 +74,12 @@ class Parquet(base_format.Format):
         for folder in folder_probe.with_inner(probe, at):
             names = folder.ending(".parquet")
             try:
-                kinds, others = _columns_of(probe.uri(folder.below(names[0]))) if names else ((), ())
-            except ModuleNotFoundError as e:
-                note = str(errors.missing_package(e, "reading Parquet"))
-                yield Finding("parquet", folder.count(len(names), "Parquet file"), doubts=(note,))
+                schema = [*_schema_of(probe.uri(folder.below(names[0])))] if names else []
+            except errors.ConfigError as e:
+                yield Finding("parquet", folder.count(len(names), "Parquet file"), doubts=(str(e),))
                 return
+            kinds = [field.name for field in schema if _holds_images(field.type)]
+            others = [field.name for field in schema if field.name not in kinds]
             if kinds:
                 where = f" in {folder.path}" if folder.path else ""
                 evidence = (
@@ -94,32 +96,45 @@ class Parquet(base_format.Format):
                 yield Finding("parquet", evidence, settings, (note,))
                 return
 
+    @classmethod
+    def remarks(cls, probe: FolderProbe) -> Iterator[str]:
+        """Yields a remark for each column of the first Parquet file of a folder that holds lists of images."""
+        for folder in probe.seen():
+            names = folder.ending(".parquet")
+            with contextlib.suppress(errors.ConfigError):
+                for field in _schema_of(probe.uri(folder.below(names[0]))) if names else ():
+                    if _holds_images(getattr(field.type, "value_type", None)):
+                        yield (
+                            f"{plural.count(len(names), 'Parquet file')}: the column {field.name!r} of "
+                            f"{folder.below(names[0])} holds a list of images in each row, which is not read: write "
+                            "Parquet files with one image in each row"
+                        )
+
 
 _LABEL_KEYS = ("label", "class", "target", "labels", "fine_label")
 
 
-def _columns_of(uri: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the columns that may hold the bytes of images, and the others; none of both if that is not known.
+def _schema_of(uri: str) -> Any:
+    """Returns the fields of a Parquet file with their types; none if it cannot be read.
 
     Raises:
-        ModuleNotFoundError: if pyarrow is not installed.
+        ConfigError: if pyarrow is not installed.
     """
-    import pyarrow
-    import pyarrow.parquet
-
+    with errors.imports_for("reading Parquet"):
+        import pyarrow.parquet  # noqa: F401
     try:
-        with storage.storage_of(uri).open_read(uri) as file:
-            schema = pyarrow.parquet.ParquetFile(file).schema_arrow
+        with parquet_content.open_parquet(uri) as parquet:
+            return parquet.schema_arrow
     except (OSError, ValueError, errors.ConfigError):
-        return (), ()
-    is_bytes = pyarrow.types.is_binary, pyarrow.types.is_large_binary
-    found = tuple(
-        field.name
-        for field in schema
-        if any(test(field.type) for test in is_bytes)
-        or (pyarrow.types.is_struct(field.type) and {"bytes", "path"} & {inner.name for inner in field.type})
-    )
-    return found, tuple(name for name in schema.names if name not in found)
+        return ()
+
+
+def _holds_images(type: Any) -> bool:
+    """Returns whether a column of a type may hold the bytes of an image in each cell."""
+    import pyarrow.types
+
+    is_struct = type is not None and pyarrow.types.is_struct(type)
+    return columns.is_binary(type) or (is_struct and any(field.name == columns.BYTES for field in type))
 
 
 @dataclasses.dataclass(frozen=True)

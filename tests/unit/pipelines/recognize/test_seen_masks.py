@@ -11,7 +11,7 @@ import pytest
 
 from imagebeam.pipelines import init_config, job, open_source, request
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import recognize_folder, recognized_plan, seen_masks
+from imagebeam.pipelines.recognize import mask_signs, recognize_folder
 from tests import folder_shapes
 from tests.folder_shapes import images
 
@@ -84,7 +84,7 @@ def test_masks_of_several_folders_are_looked_at(tmp_path: pathlib.Path, folders:
     }
     root = folder_shapes.write(tmp_path / "in", {name.replace(".png", ".jpg"): "x" for name in tree} | tree)
     overrides = [f"source.uri={root}", r"source.masks.image=(.*)\.jpg", r"source.masks.mask=\1.png", "split={by: none}"]
-    (note,) = seen_masks.notes_on_numbers(config_lib.load_config("segmentation", overrides))
+    (note,) = mask_signs.notes_on_numbers(config_lib.load_config("segmentation", overrides))
     assert note.startswith(f"most pixels of {folders[0]}/0.png and 7 other masks (no more were looked at) are nearly")
 
 
@@ -103,7 +103,7 @@ def test_config_that_init_writes_notes_smoothed_masks(tmp_path: pathlib.Path) ->
     PIL.Image.fromarray(_SMOOTHED, "L").save(root / "masks" / "0.png")
     written = init_config.make(str(root))
     assert "# Note: most pixels of masks/0.png and 3 other masks (no more were looked at) are nearly" in written.text
-    assert recognized_plan.describe(written.found, written.chosen)[-1][1].startswith("most pixels of masks/0.png")
+    assert recognize_folder.describe(written.found, written.chosen)[-1][1].startswith("most pixels of masks/0.png")
 
 
 def test_remedy_of_the_note_stores_0_and_1(tmp_path: pathlib.Path) -> None:

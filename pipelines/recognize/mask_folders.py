@@ -1,15 +1,17 @@
-"""Signs of several pairs of folders with images and masks: one for each split, or several for the same images."""
+"""Finds folders of masks: beside those of the images, one for each split; or folders that are one example each."""
 
 from __future__ import annotations
 
 import collections
 import posixpath
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
+from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
+    Change,
     Finding,
     Folder,
     FolderProbe,
@@ -18,7 +20,10 @@ from imagebeam.transforms.sources.folder_probe import (
     likely_first,
     name_some,
     split_meant,
+    splits_in,
 )
+
+# --- folders of masks for the images of other folders -----------------------------------------------------------------
 
 _SPLIT = re.compile(
     r"(?i)(?<![a-z])(training|train|validation|valid|val|dev|testing|test|evaluation|eval)(?![a-z])",
@@ -47,9 +52,9 @@ class _Pair(NamedTuple):
     extension: str  # of the masks, as spelt
 
 
-def find_pairs(survey: FolderProbe, at: str) -> Iterator[Finding]:
+def find_pairs(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds pairs such as train and trainannot, val and valannot; and several folders of masks for the same images."""
-    pairs = _pairs_in(survey, at)
+    pairs = _pairs_in(probe, at)
     groups: dict[tuple[str, str, tuple[str, str, str], str], list[_Pair]] = collections.defaultdict(list)
     for pair in pairs:
         groups[pair.image, pair.mask, pair.form, pair.extension].append(pair)
@@ -93,12 +98,12 @@ def _fill(path: str, token: str) -> str:
     return path.replace(_HOLE, token)
 
 
-def _pairs_in(survey: FolderProbe, at: str) -> list[_Pair]:
-    root = survey.look(at)
-    near = [survey.look(root.below(name)) for name in root.folders[:_MAX_FOLDERS]]
+def _pairs_in(probe: FolderProbe, at: str) -> list[_Pair]:
+    root = probe.look(at)
+    near = [probe.look(root.below(name)) for name in root.folders[:_MAX_FOLDERS]]
     if not any(MASKS.fullmatch(name) for each in (root, *near) for name in each.folders):
         return []
-    inner = [survey.look(each.below(name)) for each in near for name in each.folders[:_MAX_FOLDERS]]
+    inner = [probe.look(each.below(name)) for each in near for name in each.folders[:_MAX_FOLDERS]]
     folders = [each for each in (*near, *inner) if each.files][:_MAX_FOLDERS]
     found = []
     for images in folders:
@@ -175,25 +180,37 @@ def _finding_of(group: Sequence[_Pair], doubts: tuple[str, ...], at: str) -> Fin
     kinds = extensions_of([name for each in group for name in each.images.images])
     cut, before, after = first.form
     tokens = [each.token for each in group if each.token]
-    choice = f"(?P<split>{'|'.join(tokens)})"
     head, *rest = re.escape(first.image).replace(re.escape(_HOLE), _HOLE).split(_HOLE)
+    choice = f"(?P<split>{'|'.join(tokens)})"
     image = head + "".join(f"{choice if n == 0 else '(?P=split)'}{each}" for n, each in enumerate(rest))
     end = re.escape(cut).replace(re.escape(_HOLE), _HOLE).replace(_HOLE, "(?P=split)")
-    settings: dict[str, Any] = {
-        "source.masks.image": rf"{image}/(?P<name>.*){end}\.{kinds}",
-        "source.masks.mask": f"{first.mask}/{before}\\g<name>{after}{first.extension}".replace(_HOLE, r"\g<split>"),
-    }
-    splits = {token: meant for token in tokens if (meant := split_meant(token)) is not None}
-    if "train" in splits.values():
-        settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
-    else:
-        settings["source.masks.image"] = settings["source.masks.image"].replace("(?P<split>", "(?P<part>")
-        settings["source.masks.image"] = settings["source.masks.image"].replace("(?P=split)", "(?P=part)")
-        settings["source.masks.mask"] = settings["source.masks.mask"].replace(r"\g<split>", r"\g<part>")
-        settings["split"] = HASH_SPLIT
+    mask = f"{first.mask}/{before}\\g<name>{after}{first.extension}".replace(_HOLE, r"\g<split>")
     shown = [f"{_fill(each.mask, each.token)} for {_fill(each.image, each.token)}" for each in group]
     evidence = f"a {extension_of('x' + first.extension)} file for each image: {and_list(shown)}"
-    return Finding("segmentation", evidence, settings, doubts=doubts)
+    return finding_of_masks(rf"{image}/(?P<name>.*){end}\.{kinds}", mask, tokens, evidence, doubts)
+
+
+def finding_of_masks(image: str, mask: str, folders: Sequence[str], evidence: str, doubts: Sequence[str]) -> Finding:
+    """Returns the finding for pairs of images and masks.
+
+    Args:
+        image: pattern for the paths of images; its group `split`, if there is one, is the name of a folder.
+        mask: path of the mask of an image.
+        folders: names of these folders; if they are not splits, the group is renamed, and splits are by hash.
+        evidence: the pairs in words.
+        doubts: what contradicts them.
+    """
+    settings: dict[str, Any] = {"source.masks.image": image, "source.masks.mask": mask}
+    if splits := splits_in(folders):
+        settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
+    else:
+        image = image.replace("(?P<split>", "(?P<part>").replace("(?P=split)", "(?P=part)")
+        settings = {"source.masks.image": image, "source.masks.mask": mask.replace(r"\g<split>", r"\g<part>")}
+        settings["split"] = HASH_SPLIT
+    if mask.lower().endswith((".jpg", ".jpeg")):
+        doubts = (*doubts, LOSSY_MASKS)
+    often = (Change("source.masks.missing", "skip", "if only some of the images have masks"),)
+    return Finding("segmentation", evidence, settings, (), often, doubts=tuple(doubts))
 
 
 _MASKS_ALONE = re.compile(r"(?i)annotations?|masks?|labels?|gt|ground[_ ]?truth|segmentation\w*")
@@ -202,17 +219,17 @@ _MASKS_ALONE = re.compile(r"(?i)annotations?|masks?|labels?|gt|ground[_ ]?truth|
 _NUM_HOLDERS = 3  # folders of the root, beside those of splits, that are looked into for masks
 
 
-def notes_on_masks(survey: FolderProbe) -> list[str]:
+def notes_on_masks(probe: FolderProbe) -> list[str]:
     """Returns a note if a folder that looks like a class is likely one of masks for the images of another folder."""
-    root = survey.look()
-    masks = [name for name in root.folders if _MASKS_ALONE.fullmatch(name) and survey.with_images(root.below(name))]
+    root = probe.look()
+    masks = [name for name in root.folders if _MASKS_ALONE.fullmatch(name) and probe.with_images(root.below(name))]
     if len(masks) == len(root.folders):
         masks = []
-    holders = [survey.look(root.below(name)) for name in likely_first(root, _NUM_HOLDERS)]
-    masks += [path for each in holders for path in masks_below(survey, each)]
+    holders = [probe.look(root.below(name)) for name in likely_first(root, _NUM_HOLDERS)]
+    masks += [path for each in holders for path in masks_below(probe, each)]
     if not masks:
         return []
-    first = survey.with_images(root.below(masks[0]))
+    first = probe.with_images(root.below(masks[0]))
     is_lossy = first is not None and first.images[0].lower().endswith((".jpg", ".jpeg"))
     remedy = LOSSY_MASKS
     if not is_lossy:
@@ -226,13 +243,13 @@ def notes_on_masks(survey: FolderProbe) -> list[str]:
     return [f"{shown} would be a class by its name, but may hold masks of the images beside it; {remedy}"]
 
 
-def masks_below(survey: FolderProbe, folder: Folder) -> list[str]:
+def masks_below(probe: FolderProbe, folder: Folder) -> list[str]:
     """Returns the paths of the folders of masks in a folder, and in a few of its folders: see `masks_in`."""
-    places = (folder, *survey.some(folder, folder.folders))
-    return [each.below(name) for each in places for name in masks_in(survey, each)]
+    places = (folder, *probe.some(folder, folder.folders))
+    return [each.below(name) for each in places for name in masks_in(probe, each)]
 
 
-def masks_in(survey: FolderProbe, folder: Folder) -> list[str]:
+def masks_in(probe: FolderProbe, folder: Folder) -> list[str]:
     """Returns the folders in a folder that are named like masks, and whose files are named like the images beside them.
 
     A file is named like an image if its name begins with that of the image: 7_square_0.png for 7.jpg. Files beside a
@@ -242,11 +259,11 @@ def masks_in(survey: FolderProbe, folder: Folder) -> list[str]:
     if not named:
         return []
     others = [name for name in folder.folders if not _MASKS_ALONE.fullmatch(name)]
-    stems = {stem for name in others[:_MAX_FOLDERS] for stem in survey.look(folder.below(name)).stems}
+    stems = {stem for name in others[:_MAX_FOLDERS] for stem in probe.look(folder.below(name)).stems}
     is_beside_images = any(name.lower() in ("images", "image") for name in others)
     found = []
     for name in named:
-        masks = survey.with_images(folder.below(name))
+        masks = probe.with_images(folder.below(name))
         names = sorted(masks.stems)[:_NUM_STEMS] if masks is not None else []
         if names and (is_beside_images or sum(_begins_with_one(each, stems) for each in names) >= SHARE * len(names)):
             found.append(name)
@@ -258,3 +275,119 @@ def _begins_with_one(name: str, stems: Set[str]) -> bool:
 
 
 _MARK = re.compile(r"[^0-9A-Za-z]")  # between the name of an image and the rest of the name of its mask
+
+
+# --- folders that are one example each: patient01/image.png beside patient01/mask.png ---------------------------------
+
+_NUM_LOOKED = 8  # folders that are compared
+_MAX_FILES = 8  # images and masks of one example
+_IMAGE_NAME = re.compile(r"(?i)(image|img|original|photo|picture|rgb|input)")
+_SHOWN_TO_PEOPLE = re.compile(r"(?i)[_-](viz|vis|overlay|preview|colou?r|rgb)$")  # labelme's label_viz.png
+
+
+class _Form(NamedTuple):
+    """What all folders of a data set hold. Names are without extension, with a hole for the name of the folder."""
+
+    images: Mapping[str, frozenset[str]]  # by name: their extensions
+    masks: Mapping[str, str]  # by name: the extension
+
+
+def find_example_folders(probe: FolderProbe, at: str) -> Iterator[Finding]:
+    """Finds folders that all hold files of the same few names, one of them a mask."""
+    root = probe.look(at)
+    if (form := _example_form(probe, root)) is not None:
+        yield _example_finding(form, _describe_folders(root), "", ())
+        return
+    splits = splits_in(root.folders)
+    above = [probe.look(root.below(name)) for name in (tuple(splits) or root.folders)[:_NUM_LOOKED]]
+    if len(above) < 2 and not splits:
+        return
+    forms = [_example_form(probe, folder) for folder in above]
+    same = [folder for folder, form in zip(above, forms) if form == forms[0]]
+    if forms[0] is None or (len(same) < len(above) and not splits):
+        return
+    held = [posixpath.basename(folder.path) for folder in same]
+    group = "|".join(map(re.escape, held)) if splits else "[^/]+"
+    yield _example_finding(forms[0], f"{_describe_folders(same[0])} of {held[0]}", f"(?P<split>{group})/", held)
+
+
+def _describe_folders(root: Folder) -> str:
+    return f"{root.count(len(root.folders), 'folder')} ({name_some(root.folders)})"
+
+
+def _names_in(folder: Folder) -> dict[str, str] | None:
+    """Returns the extensions of the images and masks in a folder, by name; None if they are not a few."""
+    stems: dict[str, str] = {}
+    own = posixpath.basename(folder.path)
+    for name in folder.files:
+        stem, extension = posixpath.splitext(name)
+        if extension.lower() not in MASK_FORMATS and extension[1:].lower() not in image_formats.BY_EXTENSION:
+            continue
+        shown = stem.replace(own, _HOLE)
+        if "\\" in name or shown in stems or len(stems) == _MAX_FILES:
+            return None
+        stems[shown] = extension
+    return stems if len(stems) > 1 and not folder.folders else None
+
+
+def _example_form(probe: FolderProbe, root: Folder) -> _Form | None:
+    """Returns what the folders in a folder hold; None if they are not of one form, or without image or mask."""
+    if len(root.folders) < 2:
+        return None
+    found = []
+    for folder in probe.some(root, root.folders, _NUM_LOOKED):
+        names = _names_in(folder)
+        if names is None:
+            return None
+        found.append(names)
+    common = [name for name in found[0] if all(name in each for each in found)]
+    extensions: dict[str, collections.Counter[str]] = {
+        name: collections.Counter(each[name] for each in found) for name in common
+    }
+    masks = {name: extensions[name].most_common(1)[0][0] for name in common if _is_mask(name)}
+    plain = {name: extension for name, extension in masks.items() if not _is_for_people(name, masks)}
+    images = {name: frozenset(each[1:] for each in extensions[name]) for name in common if name not in masks}
+    images = {name: kinds for name, kinds in images.items() if all(each.lower() != "npy" for each in kinds)}
+    return _Form(images, plain) if images and plain else None
+
+
+def _is_mask(name: str) -> bool:
+    return MASKS.fullmatch(name.replace(_HOLE, "")) is not None
+
+
+def _is_for_people(name: str, masks: Mapping[str, str]) -> bool:
+    """Returns whether a file shows another mask to people."""
+    return _SHOWN_TO_PEOPLE.sub("", name) in masks and _SHOWN_TO_PEOPLE.search(name) is not None
+
+
+def _example_finding(form: _Form, folders: str, above: str, names: Sequence[str]) -> Finding:
+    """Returns the finding for folders of a form.
+
+    Args:
+        form: what each folder holds.
+        folders: the folders in words.
+        above: pattern for the folder that they are in, with the group `split`; "" for the root.
+        names: of the folders that this pattern matches.
+    """
+    named = [name for name in form.images if _IMAGE_NAME.search(name)]
+    image = (named or [*form.images])[0]
+    mask, extension = next(iter(form.masks.items()))
+    kinds = sorted(form.images[image])
+    kind = kinds[0] if len(kinds) == 1 else f"(?:{'|'.join(kinds)})"
+    pattern = re.escape(image).replace(re.escape(_HOLE), "(?P=folder)")
+    doubts = [
+        f"each folder has {and_list([_shown(each) for each in found])}, and one example has one {kind_of}; only "
+        f"{_shown(chosen)} is used: change source.masks.{kind_of} for another one"
+        for found, chosen, kind_of, is_open in (
+            ([*form.images], image, "image", len(form.images) > 1 and len(named) != 1),
+            ([*form.masks], mask, "mask", len(form.masks) > 1),
+        )
+        if is_open
+    ]
+    return finding_of_masks(
+        rf"{above}(?P<folder>[^/]+)/{pattern}\.{kind}",
+        (r"\g<split>/" if above else "") + r"\g<folder>/" + mask.replace(_HOLE, r"\g<folder>") + extension,
+        names,
+        f"{folders} each hold {_shown(image)}.{kinds[0]} and {_shown(mask)}{extension}",
+        doubts,
+    )
