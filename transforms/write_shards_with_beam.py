@@ -32,8 +32,9 @@ def require_file_system(output: str) -> None:
         FileSystems.get_filesystem(output)
     except ValueError as e:
         raise errors.ConfigError(
+            "output-no-file-system",
             f"output.writer is 'beam', and Beam has no file system here for --output {output!r}: "
-            "pip install 'imagebeam[dataflow]', or leave output.writer out"
+            "pip install 'imagebeam[dataflow]', or leave output.writer out",
         ) from e
 
 

@@ -97,10 +97,8 @@ def pillow() -> types.ModuleType:
     try:
         import PIL.Image
     except ImportError as e:
-        raise errors.ConfigError(
-            "image.check: decode, image.encode, statistics.pixels and masks with a palette need Pillow: "
-            "pip install 'imagebeam[convert]', or leave them out"
-        ) from e
+        user = "image.check: decode, image.encode, statistics.pixels or a mask with a palette"
+        raise errors.missing_package(e, user, "convert", "leave that out") from e
     warnings.filterwarnings("ignore", module=r"PIL\.")
     logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to stderr where none is configured
     _silence_libtiff(importlib.import_module("PIL._imaging"))

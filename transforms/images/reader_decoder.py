@@ -144,9 +144,10 @@ def require_entry_points() -> None:
     """
     if _native is None:
         raise errors.ConfigError(
+            "extension-missing",
             f"features names {features.ENTRY_POINTS!r}, and this installation of imagebeam has no C extension _native: "
             "install a C compiler and libjpeg-turbo (apt-get install gcc python3-dev libjpeg-dev) and then imagebeam "
-            "again, or leave that feature out"
+            "again, or leave that feature out",
         )
 
 

@@ -134,9 +134,10 @@ def require() -> Any:
     """
     if library() is None:
         raise errors.ConfigError(
+            "extension-missing",
             "images are to be resized, and this installation of imagebeam has no resizer in C: install a C compiler "
             "and libjpeg-turbo (apt-get install gcc python3-dev libjpeg-dev) and then imagebeam again, or set "
-            "image.resampler: pillow, which stores other pixels"
+            "image.resampler: pillow, which stores other pixels",
         )
     return _writer
 

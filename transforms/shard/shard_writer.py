@@ -417,13 +417,16 @@ class RecordCopier(ShardWriter):
                 continue
             _, data = next(fetched)
             if isinstance(data, read_ahead_lib.ReadError):
-                raise errors.ShardError(f"shard {ref.uri}: the record of {ref.key!r} cannot be read ({data.detail})")
+                raise errors.ShardError(
+                    "record-unreadable", f"shard {ref.uri}: the record of {ref.key!r} cannot be read ({data.detail})"
+                )
             try:
                 (record,) = records.read_records(io.BytesIO(data))
             except (errors.RecordError, ValueError) as e:
                 raise errors.ShardError(
+                    "record-broken",
                     f"shard {ref.uri}: the record of {ref.key!r} at byte offset {ref.offset} is broken ({e}); run "
-                    "imagebeam verify"
+                    "imagebeam verify",
                 ) from e
             writer.write(record.data)
             yield ref, image_states.measures_of(ref)

@@ -19,7 +19,7 @@ from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.elements import ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import encode, shard_writer, writer_processes
-from tests import delayed_storage
+from tests import delayed_storage, error_texts
 from tests.unit.transforms import small_dataset
 
 SHARD = "train-00000-of-00001.tfrecord"
@@ -270,6 +270,15 @@ def test_write_raises_if_the_disk_reads_back_other_bytes(
     with pytest.raises(OSError, match=message):
         write(layout, refs)
     assert DONE not in staged_files(layout)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(40)], ids=["cut-short", "broken"])
+def test_copy_of_a_record_that_is_damaged_fails(tmp_path: pathlib.Path, content: bytes) -> None:
+    (tmp_path / "shard").write_bytes(content)
+    ref = ImageRef("cat/0.jpg", str(tmp_path / "shard"), offset=0, length=40, columns=(None,))
+    copier = shard_writer.RecordCopier(str(tmp_path), str(tmp_path / "out"), encode.ExampleRecipe((), {}))
+    with error_texts.raises("record-broken" if content else "record-unreadable"):
+        copier.write(shard_writer.ShardTask("train", 0, 1, ((0, elements.pack_refs([ref])),)))
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
