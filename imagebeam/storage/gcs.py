@@ -99,8 +99,7 @@ class GcsStorage(remote.RemoteStorage):
 
     def list_range(self, uri: str, start: str, end: str) -> Iterator[list[interface.Entry]]:
         """Yields the entries of a directory from the name `start` to before `end`: see `interface.RangeLister`."""
-        bucket, prefix = _parse_directory(uri)
-        pages = _ObjectPages(self, bucket, prefix, start, end)
+        pages = self._list(uri, start, end)
         while (page := self._retry(uri, lambda: next(pages, None))) is not None:
             yield page
 
@@ -113,33 +112,6 @@ class GcsStorage(remote.RemoteStorage):
             return None
         name, slash, _ = found[0].name[len(prefix) :].partition("/")
         return f"{name}{slash}"
-
-    def rename(self, source: str, target: str, version: int = 0) -> None:
-        """Moves an object over `target`; if `version` is given, no other generation.
-
-        Raises:
-            ChangedError: if the object has another generation, or is gone.
-        """
-        if not version:
-            super().rename(source, target)
-            return
-        try:
-            self._retry_move(source, target, lambda: self._move(source, target, False, version))
-        except FileExistsError as e:  # the condition did not hold
-            raise interface.ChangedError(errno.ESTALE, f"{source} was replaced") from e
-
-    def remove(self, uri: str, version: int = 0) -> None:
-        """Removes an object, if it exists; if `version` is given, no other generation.
-
-        Raises:
-            ChangedError: if the object has another generation.
-        """
-        try:
-            self._retry(uri, lambda: self._remove(uri, version or None))
-        except FileExistsError as e:  # the condition did not hold
-            if not self.exists(uri):
-                return
-            raise interface.ChangedError(errno.ESTALE, f"{uri} was replaced") from e
 
     def stored_checksum(self, uri: str) -> tuple[int, int] | None:
         """Returns the size in bytes and the crc32c of an object by one request that reads none of it.
@@ -161,8 +133,25 @@ class GcsStorage(remote.RemoteStorage):
             return self._holds(uri, new)  # an earlier attempt may have succeeded, and the response was lost
         return True
 
-    def _list(self, uri: str) -> Iterator[list[interface.Entry]]:
-        return _ObjectPages(self, *_parse_directory(uri))
+    def _list(self, uri: str, start: str = "", end: str = "") -> Iterator[list[interface.Entry]]:
+        bucket, prefix = _parse_directory(uri)
+        bounds = _bounds(prefix, start, end)
+
+        def request(token: str) -> tuple[list[interface.Entry], str]:
+            listed = self.list_blobs(bucket, prefix, delimiter="/", page_token=token or None, **bounds)
+            page = next(listed.pages)
+            entries = [
+                interface.Entry(blob.name[len(prefix) :], interface.FILE, blob.size, blob.generation, (0, 0))
+                for blob in page
+                if blob.name != prefix  # a directory that some tools mark with an empty object
+            ]
+            for folder in page.prefixes:
+                name = folder[len(prefix) : -1]  # empty where two slashes follow each other
+                kind = interface.DIRECTORY if name else interface.SPECIAL
+                entries.append(interface.Entry(name, kind, 0, 0, remote.identity_of(f"gs://{bucket}/{folder}")))
+            return entries, listed.next_page_token or ""
+
+        return remote.Pages(request)
 
     def _stat(self, uri: str) -> interface.Entry:
         bucket, name = _parse(uri)
@@ -240,6 +229,14 @@ class GcsStorage(remote.RemoteStorage):
             if _parse(source)[0] == _parse(target)[0]:
                 self._moves_at_once.setdefault(_parse(source)[0], False)  # the copy found what the move did not
 
+    def _move_version(self, source: str, target: str, version: int) -> None:
+        from google.api_core import exceptions
+
+        try:
+            self._move(source, target, False, version or None)
+        except exceptions.PreconditionFailed as e:
+            raise interface.ChangedError(errno.ESTALE, f"{source} was replaced") from e
+
     def _moved_at_once(self, source: str, target: str, conditions: Mapping[str, int | None]) -> bool:
         """Moves an object within its bucket by one atomic request; returns False if that is not possible here.
 
@@ -285,6 +282,14 @@ class GcsStorage(remote.RemoteStorage):
 
         with contextlib.suppress(exceptions.NotFound):
             self._blob(uri).delete(if_generation_match=generation, **self._once)
+
+    def _remove_version(self, uri: str, version: int) -> None:
+        from google.api_core import exceptions
+
+        try:
+            self._remove(uri, version or None)
+        except exceptions.PreconditionFailed:  # also if an attempt before has removed it
+            self._raise_if_changed(uri)
 
     def _remove_tree(self, uri: str) -> None:
         bucket, name = _parse(uri)
@@ -376,38 +381,6 @@ def _credentials_of_key(key: Mapping[str, Any], scopes: list[str]) -> Any:
     kind = key.get("type") or ("service_account" if "private_key" in key else "authorized_user")
     credentials, _ = google.auth.load_credentials_from_dict({**key, "type": kind}, scopes=scopes)
     return credentials
-
-
-class _ObjectPages(Iterator[list[interface.Entry]]):
-    """Pages of a directory. A page that fails can be requested again."""
-
-    def __init__(self, store: GcsStorage, bucket: str, prefix: str, start: str = "", end: str = ""):
-        self._store = store
-        self._bucket = bucket
-        self._prefix = prefix
-        self._bounds = _bounds(prefix, start, end)
-        self._token: str | None = None
-        self._is_over = False
-
-    def __next__(self) -> list[interface.Entry]:
-        if self._is_over:
-            raise StopIteration
-        listed = self._store.list_blobs(
-            self._bucket, self._prefix, delimiter="/", page_token=self._token, **self._bounds
-        )
-        page = next(listed.pages)
-        entries = [
-            interface.Entry(blob.name[len(self._prefix) :], interface.FILE, blob.size, blob.generation, (0, 0))
-            for blob in page
-            if blob.name != self._prefix  # a directory that some tools mark with an empty object
-        ]
-        for prefix in page.prefixes:
-            name = prefix[len(self._prefix) : -1]  # empty where two slashes follow each other
-            identity = remote.identity_of(f"gs://{self._bucket}/{prefix}")
-            entries.append(interface.Entry(name, interface.DIRECTORY if name else interface.SPECIAL, 0, 0, identity))
-        self._token = listed.next_page_token
-        self._is_over = self._token is None
-        return entries
 
 
 def _bounds(prefix: str, start: str, end: str) -> dict[str, str]:

@@ -72,31 +72,24 @@ class LocalStorage:
     @contextlib.contextmanager
     def write_file(self, uri: str) -> Iterator[interface.PendingFile]:
         """Opens a new file beside `uri`. When the block ends without an error, it is synced and replaces `uri`."""
-        temporary = _temporary_name(uri)
-        try:
+        with _temporary_name(uri) as temporary:
             with open(temporary, "x+b", buffering=0) as file:
                 yield interface.PendingFile(file)
             self.sync(temporary)
             self.rename(temporary, uri)
-        except BaseException:
-            self.remove(temporary)
-            raise
 
     def create_new(self, uri: str, data: bytes) -> bool:
         """Creates a small file unless one exists at `uri`; returns whether this call created it.
 
         The file appears with its content: nobody reads an empty one.
         """
-        temporary = _temporary_name(uri)
         try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-            self.publish(temporary, uri)
-        except BaseException as e:
-            self.remove(temporary)
-            if isinstance(e, FileExistsError):
-                return False
-            raise
+            with _temporary_name(uri) as temporary:
+                with open(temporary, "xb") as file:
+                    file.write(data)
+                self.publish(temporary, uri)
+        except FileExistsError:
+            return False
         return True
 
     def replace(self, uri: str, old: bytes, new: bytes) -> bool:
@@ -136,17 +129,13 @@ class LocalStorage:
             data: all of its bytes.
             durable: whether to wait until the file would survive a power failure.
         """
-        temporary = _temporary_name(uri)
-        try:
+        with _temporary_name(uri) as temporary:
             with open(temporary, "xb") as file:  # buffered: an unbuffered write may stop short on a nearly full disk
                 file.write(data)
                 file.flush()
                 if durable:
                     os.fsync(file.fileno())
             os.replace(temporary, uri)
-        except BaseException:
-            self.remove(temporary)
-            raise
         if durable:
             self.sync(os.path.dirname(uri) or ".")
 
@@ -232,9 +221,16 @@ def read_descriptor(descriptor: int, offset: int = 0, length: int = -1, size_hin
     return b"".join(parts)
 
 
-def _temporary_name(uri: str) -> str:
-    """Returns a new name beside a file: another thread, process or machine may write the same file right now."""
-    return f"{uri}.tmp-{secrets.token_hex(4)}"
+@contextlib.contextmanager
+def _temporary_name(uri: str) -> Iterator[str]:
+    """Yields a new name beside a file: others may write the same file right now. Removes it if the block fails."""
+    temporary = f"{uri}.tmp-{secrets.token_hex(4)}"
+    try:
+        yield temporary
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
 
 
 def _entry(name: str, status: os.stat_result) -> interface.Entry:

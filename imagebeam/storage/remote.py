@@ -237,30 +237,27 @@ class RemoteStorage(concurrency.RebuiltAfterFork, abc.ABC):
         Raises:
             ChangedError: if the file has another version.
         """
-
-        def move() -> None:
-            self._require_version(source, version)
-            self._move(source, target, False)
-
-        self._retry_move(source, target, move)
-
-    def _retry_move(self, source: str, target: str, move: Callable[[], None]) -> None:
-        """Calls `move` until it succeeds.
-
-        If the source is gone after an attempt that failed, that attempt has moved it, and its response was lost.
-        """
         attempts = 0
 
-        def attempt() -> None:
+        def move() -> None:
             nonlocal attempts
             attempts += 1
-            move()
+            self._move_version(source, target, version)
 
         try:
-            self._retry(source, attempt)
-        except (FileNotFoundError, FileExistsError):
+            self._retry(source, move)
+        except (FileNotFoundError, interface.ChangedError):
+            # If the source is gone after an attempt that failed, that attempt has moved it, and its answer was lost.
             if attempts == 1 or self.exists(source) or not self.exists(target):
                 raise
+
+    def _move_version(self, source: str, target: str, version: int) -> None:
+        self._require_version(source, version)
+        self._move(source, target, False)
+
+    def _remove_version(self, uri: str, version: int) -> None:
+        self._require_version(uri, version)
+        self._remove(uri)
 
     def _require_version(self, uri: str, version: int) -> None:
         """Raises ChangedError if `version` is given and the file has another one. For each attempt of an operation."""
@@ -295,13 +292,8 @@ class RemoteStorage(concurrency.RebuiltAfterFork, abc.ABC):
         Raises:
             ChangedError: if the file has another version.
         """
-
-        def remove() -> None:
-            self._require_version(uri, version)
-            self._remove(uri)
-
         with contextlib.suppress(FileNotFoundError):
-            self._retry(uri, remove)
+            self._retry(uri, lambda: self._remove_version(uri, version))
 
     def remove_tree(self, uri: str) -> None:
         """Removes a directory and everything below it, if it exists."""
@@ -411,6 +403,28 @@ def _temporary_file(data: bytes) -> Iterator[str]:
         yield path
     finally:
         os.unlink(path)
+
+
+class Pages(Iterator[list[interface.Entry]]):
+    """Pages of a directory. A page that fails can be requested again."""
+
+    def __init__(self, request: Callable[[str], tuple[list[interface.Entry], str]]):
+        """Requests nothing yet.
+
+        Args:
+            request: takes the token of a page, "" for the first one; returns its entries, and the token of the next
+                page, "" after the last one.
+        """
+        self._request = request
+        self._token = ""
+        self._is_over = False
+
+    def __next__(self) -> list[interface.Entry]:
+        if self._is_over:
+            raise StopIteration
+        entries, self._token = self._request(self._token)
+        self._is_over = not self._token
+        return entries
 
 
 class SeekableReader(io.RawIOBase, abc.ABC):

@@ -86,7 +86,25 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
         remote.RemoteStorage.download(self, uri, path)
 
     def _list(self, uri: str) -> Iterator[list[interface.Entry]]:
-        return _DirectoryPages(self, uri)
+        path = self.path_of(uri)
+
+        def request(last: str) -> tuple[list[interface.Entry], str]:
+            """Returns the page after an entry, as long as the NameNode makes it, and its last entry."""
+            # The documentation spells it startAfter, Hadoop 3.5 takes startafter.
+            answer = self._call(uri, "LISTSTATUS_BATCH", "get", startAfter=last, startafter=last).json()
+            listing = answer["DirectoryListing"]
+            found = listing["partialListing"]["FileStatuses"]["FileStatus"]
+            if found and last and found[0]["pathSuffix"] <= last:
+                detail = f"{uri}: the NameNode gives the same page of a folder again"
+                raise interface.UnavailableError(errno.EIO, detail)
+            entries = [
+                self._entry({**each, "name": f"{path}/{each['pathSuffix']}", "size": each["length"]})
+                for each in found
+                if each["pathSuffix"]  # empty where the address is that of a file
+            ]
+            return entries, found[-1]["pathSuffix"] if found and listing["remainingEntries"] else ""
+
+        return remote.Pages(request)
 
     def _read_range(self, uri: str, offset: int, end: int | None) -> bytes:
         wanted: dict[str, Any] = {} if end is None else {"length": end - offset}
@@ -133,37 +151,6 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
 
     def _entry(self, found: Mapping[str, Any]) -> interface.Entry:
         return super()._entry({**found, "type": found["type"].lower()})
-
-
-class _DirectoryPages(Iterator[list[interface.Entry]]):
-    """Pages of a directory, as long as the NameNode makes them. A page that fails can be requested again."""
-
-    def __init__(self, store: WebHdfsStorage, uri: str):
-        self._store = store
-        self._uri = uri
-        self._after = ""
-        self._is_over = False
-
-    def __next__(self) -> list[interface.Entry]:
-        if self._is_over:
-            raise StopIteration
-        # The documentation spells it startAfter, Hadoop 3.5 takes startafter.
-        after: dict[str, Any] = {"startAfter": self._after, "startafter": self._after}
-        answer = self._store._call(self._uri, "LISTSTATUS_BATCH", "get", **after).json()
-        listing = answer["DirectoryListing"]
-        found = listing["partialListing"]["FileStatuses"]["FileStatus"]
-        if found and self._after and found[0]["pathSuffix"] <= self._after:
-            raise interface.UnavailableError(
-                errno.EIO, f"{self._uri}: the NameNode gives the same page of a folder again"
-            )
-        self._is_over = not listing["remainingEntries"] or not found
-        self._after = found[-1]["pathSuffix"] if found else ""
-        path = self._store.path_of(self._uri)
-        return [
-            self._store._entry({**each, "name": f"{path}/{each['pathSuffix']}", "size": each["length"]})
-            for each in found
-            if each["pathSuffix"]  # empty where the address is that of a file
-        ]
 
 
 def parse_hdfs(uri: str) -> tuple[str, int, str | None, str]:

@@ -19,7 +19,7 @@ from google.api_core import exceptions
 from google.auth import exceptions as auth_exceptions
 
 from imagebeam import errors
-from imagebeam.storage import gcs
+from imagebeam.storage import ChangedError, gcs
 from tests import cases, error_texts
 
 USER = {"client_id": "c", "client_secret": "s", "refresh_token": "r"}
@@ -262,7 +262,7 @@ def test_move_to_another_bucket_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("refusal", "expected"),
-    [(exceptions.PreconditionFailed("412"), FileExistsError), (exceptions.Forbidden("403"), PermissionError)],
+    [(exceptions.PreconditionFailed("412"), ChangedError), (exceptions.Forbidden("403"), PermissionError)],
     ids=["412", "403"],
 )
 def test_move_that_is_not_allowed_is_not_tried_as_a_copy(
@@ -270,7 +270,7 @@ def test_move_that_is_not_allowed_is_not_tried_as_a_copy(
 ) -> None:
     bucket = FakeBucket("b", refusal)
     with pytest.raises(expected):
-        store_of(monkeypatch, bucket).rename("gs://b/old", "gs://b/new")
+        store_of(monkeypatch, bucket).rename("gs://b/old", "gs://b/new", 7)
     assert [request[0] for request in bucket.log] == ["move"]
 
 
