@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 _NAMED = re.compile(r"imagebeam\.errors\.(\w+): (.*)", re.DOTALL)
 LOST_CODE = "failed-in-worker"  # of an error whose text alone came from another process
@@ -105,25 +105,24 @@ def find_in(text: str, error: BaseException) -> ImagebeamError | None:
     if isinstance(error, ImagebeamError):
         return type(error)(error.code, _STEP.sub("", text))
     if found := _NAMED.match(text):
-        kind = globals().get(found[1])
-        if isinstance(kind, type) and issubclass(kind, ImagebeamError):
-            return kind(LOST_CODE, _STEP.sub("", found[2]))
+        kind = _kind_of(found[1])
+        return None if kind is None else kind(LOST_CODE, _STEP.sub("", found[2]))
     return None
 
 
-def from_exit_code(exit_code: int, message: str, name: str = "", code: str = LOST_CODE) -> ImagebeamError:
-    """Returns the error of a job that ended in another process.
+def to_fields(error: ImagebeamError) -> dict[str, str]:
+    """Returns an error as JSON, for another process: `from_fields` returns it there."""
+    return {"class": type(error).__name__, "code": error.code, "text": error.text}
 
-    Args:
-        exit_code: of the error.
-        message: its text.
-        name: of its class; "" if it is not known, then the exit code decides.
-        code: its code, if the other process passed it on.
-    """
-    kinds = (ConfigError, TooManyRejectsError, VerificationError, BusyError, DriftError)
-    matching = [kind for kind in kinds if kind.exit_code == exit_code]
-    named = [kind for kind in matching if kind.__name__ == name]
-    return next(iter((*named, *matching)), ImagebeamError)(code, message)
+
+def from_fields(fields: Mapping[str, str]) -> ImagebeamError:
+    """Returns the error that `to_fields` returned these fields for."""
+    return (_kind_of(fields["class"]) or ImagebeamError)(fields["code"], fields["text"])
+
+
+def _kind_of(name: str) -> type[ImagebeamError] | None:
+    kind = globals().get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, ImagebeamError) else None
 
 
 _EXTRAS = {  # by the top-level module; all other packages belong to the converter

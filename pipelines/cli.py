@@ -133,7 +133,7 @@ def _run_command(arguments: Sequence[str], journal: run_journal.Journal, outputs
             if known.verbose and terminal.current_log() is None:
                 traceback.print_exc()
             shown = errors.missing_package(e, "this command") if isinstance(e, ModuleNotFoundError) else e
-            journal.fail(shown.exit_code if isinstance(shown, errors.ImagebeamError) else 1, str(shown))
+            journal.fail(shown.exit_code if isinstance(shown, errors.ImagebeamError) else 1, str(shown), shown)
             journal.error = e
             terminal.tell_failure(str(shown))
             return journal.exit_code
@@ -338,7 +338,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
         terminal.say(f"listed into {known.save_listing}; next: {command}")
     _import_libraries(config, beam_arguments, known.verbose)
     planned = convert.run_plan(_request(known, config, beam_arguments), known.journal)
-    known.journal.end(_STATES_OF_PLAN[planned.action], planned.exit_code, planned.message)
+    known.journal.end(_STATES_OF_PLAN[planned.action], planned.exit_code, planned.message, planned.error)
     printed_tables.print_table(
         printed_tables.plan_rows(planned, config.output.uri or "a new folder (no --output given)")
     )

@@ -120,10 +120,10 @@ def run(
     options = launch.make_options("compact", arguments, workers)
     steps = functools.partial(add_steps, settings=settings, catalog=catalog)
     writers = workers if runners.is_local(arguments) else None
-    fields = launch.run_here(settings, options, steps, journal, writers, show_progress)
-    journal.take_report(fields)
-    if fields["exit_code"]:
-        raise errors.from_exit_code(fields["exit_code"], fields["message"], fields.get("error", ""))
+    report = launch.run_here(settings, options, steps, journal, writers, show_progress)
+    journal.take_report(report)
+    if report.error is not None:
+        raise report.error
     written = catalog_lib.load_catalog(settings.output)
     return CompactResult("committed", dataset, snapshot.name, written, time.monotonic() - start)
 

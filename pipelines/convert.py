@@ -155,7 +155,7 @@ def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
         if on_dataflow:
             started = stack.enter_context(_on_dataflow(request, checked))
             settings, is_attached = started.settings, started.is_attached
-            fields = started.wait(journal, request.cancel_on_interrupt)
+            report = started.wait(journal, request.cancel_on_interrupt)
         else:
             options = launch.make_options("convert", request.arguments, checked.workers, checked.config.output.writer)
             if scratch := job_lib.scratch_folder(checked.config, request.arguments):
@@ -163,18 +163,17 @@ def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
             job = job_lib.make_job(checked, job_lib.RunFiles.new(checked.paths, scratch))
             settings, steps = job.settings, functools.partial(add_steps, job=job)
             writers = checked.workers if runners.is_local(request.arguments) else None
-            fields = launch.run_here(settings, options, steps, journal, writers, request.show_progress)
-    journal.take_report(fields)
-    if fields["exit_code"]:
-        message = fields["message"] + _advice(checked.config, run_report.decode_plan(fields["plan"]))
-        raise errors.from_exit_code(fields["exit_code"], message, fields.get("error", ""))
+            report = launch.run_here(settings, options, steps, journal, writers, request.show_progress)
+    journal.take_report(report)
+    if report.error is not None:
+        raise report.error.extended(_advice(checked.config, report.plan))
     folder = _committed_folder(settings)
     return ConvertResult(
-        state=fields["state"],
-        message=fields["message"],
+        state=report.state,
+        message=report.message,
         output=settings.output,
         catalog=catalog_lib.load_catalog(folder),
-        plan=run_report.decode_plan(fields["plan"]),
+        plan=report.plan,
         seconds=time.monotonic() - start,
         is_attached=is_attached,
         report=snapshot_report.load_report(folder) if settings.snapshot is not None else {},

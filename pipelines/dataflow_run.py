@@ -13,6 +13,7 @@ from imagebeam.pipelines.messages import progress, run_journal
 from imagebeam.pipelines.request import Checked
 from imagebeam.pipelines.runs import dataflow_options, output_lock, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.plan import run_report
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -56,7 +57,7 @@ class Started(NamedTuple):
 
         return run_remotely.submit(run, start)
 
-    def wait(self, journal: run_journal.Journal, cancel_on_interrupt: bool) -> dict[str, Any]:
+    def wait(self, journal: run_journal.Journal, cancel_on_interrupt: bool) -> run_report.RunReport:
         """Submits the job, waits for its end and returns the report of its run."""
         running = self.submit(cancel_on_interrupt)
         if running is None:

@@ -217,7 +217,6 @@ class Job:
         plan = elements.DatasetPlan(
             action="write",
             message="",
-            exit_code=0,
             fingerprint=self.fingerprint,
             splits={},
             labels=made.catalog.labels,

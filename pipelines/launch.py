@@ -65,7 +65,7 @@ def run_here(
     journal: run_journal.Journal,
     writers: int | None = None,
     show_progress: bool = False,
-) -> dict[str, Any]:
+) -> run_report.RunReport:
     """Runs a pipeline that ends with this process, and returns its report. Holds the lock of the output meanwhile.
 
     Args:
@@ -158,7 +158,7 @@ def build(options: PipelineOptions, add_steps: AddSteps) -> beam.Pipeline:
     return pipeline
 
 
-def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipeline) -> dict[str, Any]:
+def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipeline) -> run_report.RunReport:
     """Runs a pipeline to its end and returns the report it left.
 
     Raises:
@@ -177,15 +177,14 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
         if f"[Errno {errno.ENOSPC}]" in cause:
             cause += f" (in {settings.output}: free some first)"
         report = run_report.read_report(settings.report)
-        if report is not None and report["state"] in ("committed", "kept"):
-            return report  # only the end of the runner failed
-        if (report is None or not report["exit_code"]) and (error := errors.find_in(cause, e)) is not None:
-            raise type(error)(f"{error}{output_lock.describe_kept(settings.output)}") from None
-        if report is None or not report["exit_code"]:
-            is_known = "[Errno " in cause  # Beam's long text would only add a position in imagebeam's code
-            kept = output_lock.describe_kept(settings.output) + output_lock.describe_deaths(settings.output)
-            raise errors.ImagebeamError(f"the pipeline failed: {cause}{kept}") from (None if is_known else e)
-        return report
+        # if the run has committed, only the end of the runner failed
+        if report is not None and (report.state in ("committed", "kept") or report.error is not None):
+            return report
+        if (error := errors.find_in(cause, e)) is not None:
+            raise error.extended(output_lock.describe_kept(settings.output)) from None
+        is_known = "[Errno " in cause  # Beam's long text would only add a position in imagebeam's code
+        kept = output_lock.describe_kept(settings.output) + output_lock.describe_deaths(settings.output)
+        raise errors.ImagebeamError(f"the pipeline failed: {cause}{kept}") from (None if is_known else e)
     report = run_report.read_report(settings.report)
     if report is None:
         raise errors.ImagebeamError(f"the pipeline ended without its report, {settings.report}; run the command again")

@@ -138,8 +138,7 @@ def _look(output: str) -> Status:
         )
     refusal = _find_refusal(paths.metadata)
     if refusal is not None:
-        message, exit_code = refusal
-        return dataclasses.replace(known, state="failed", causes=[message], run_exit_code=exit_code)
+        return dataclasses.replace(known, state="failed", causes=[str(refusal)], run_exit_code=refusal.exit_code)
     if known.state == "nothing" and known.catalog is not None:
         return dataclasses.replace(known, state="committed")
     if known.state == "nothing" and shards is not None:
@@ -226,8 +225,8 @@ def _of_process(known: Status, record: commit_rights.RunRecord) -> Status:
     return dataclasses.replace(known, state="running", doing=who)
 
 
-def _find_refusal(control: str) -> tuple[str, int] | None:
-    """Returns why a run was refused, and its exit code, from the report that its job left; None if there is none."""
+def _find_refusal(control: str) -> errors.ImagebeamError | None:
+    """Returns why a run was refused, from the report that its job left; None if there is none."""
     try:
         names = [entry.name for entry in storage.storage_of(control).list_directory(control)]
     except (FileNotFoundError, NotADirectoryError):
@@ -235,8 +234,8 @@ def _find_refusal(control: str) -> tuple[str, int] | None:
     for name in sorted(names):
         if name.startswith(output_folder.REPORT_PREFIX) and name.endswith(".json"):
             report = run_report.read_report(storage.join(control, name))
-            if report is not None and report["state"] == "refused":
-                return str(report["message"]), int(report["exit_code"])
+            if report is not None and report.error is not None:
+                return report.error
     return None
 
 

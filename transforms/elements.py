@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import features, storage
+from imagebeam import errors, features, storage
 
 HASH_BITS = 64
 
@@ -333,13 +333,13 @@ class DatasetPlan:
 
     action: Action  # "keep": this very dataset is committed already
     message: str  # the reason, when the action is not "write"
-    exit_code: int  # of the command when the action is "refuse"
     fingerprint: str  # hex digest of config + reference set
     splits: Mapping[str, SplitPlan]
     labels: tuple[str, ...]  # class names in the order of their ids; empty without classes
     listed: int
     rejected: Mapping[str, int]  # before any image was read, by reason
     skipped: Mapping[str, int]  # hidden files, non-images and the like, by kind
+    error: errors.ImagebeamError | None = dataclasses.field(default=None, compare=False)  # when the action is "refuse"
     notes: tuple[str, ...] = ()  # what the user should know before the dataset is written
     num_unseen_labels: int = 0  # classes of the vocabulary without an image
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # see recorded_inputs
@@ -349,6 +349,11 @@ class DatasetPlan:
     # When its stages began and ended, in seconds since the epoch: planning, planned, committing, committed.
     times: Mapping[str, float] = dataclasses.field(default_factory=dict, compare=False)
     snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as in the catalog; {} without snapshots
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command, as far as the plan decides it."""
+        return 0 if self.error is None else self.error.exit_code
 
 
 # Few rows are not compressed, which takes 20 us at least: 10,000 references make 1,024 blocks of ten. Of a million

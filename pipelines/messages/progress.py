@@ -148,7 +148,7 @@ class Progress(ShownLine):
         report = run_report.read_report(self._settings.report)
         if report is None:
             return False
-        self._plan = run_report.decode_plan(report["plan"])
+        self._plan = report.plan
         self._count()
         self._images_before = sum(self._done.values())
         self._writing_since = time.monotonic()

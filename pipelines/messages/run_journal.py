@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import version
+from imagebeam import errors, version
 from imagebeam.storage import remote
 from imagebeam.transforms import elements, summaries
 from imagebeam.transforms.plan import run_report
@@ -70,6 +70,7 @@ class Journal:
         state: how it ended.
         exit_code: of the process.
         message: why it failed, or what it found; "" if there is nothing to say.
+        error_code: code of the error that it failed with; None if it has none.
         input: address of the images, as given.
         output: address of the dataset, as given.
         name: of the dataset.
@@ -92,6 +93,7 @@ class Journal:
     state: State = "failed"
     exit_code: int = 1
     message: str = ""
+    error_code: str | None = None
     input: str | None = None
     output: str | None = None
     name: str | None = None
@@ -134,14 +136,14 @@ class Journal:
         except BaseException:
             uri = report or settings.report
             with contextlib.suppress(Exception), remote.budget(_REPORT_SEC):  # the failure itself is what counts
-                if uri and (fields := run_report.read_report(uri)) is not None:
-                    self.take_report(fields)
+                if uri and (found := run_report.read_report(uri)) is not None:
+                    self.take_report(found)
             raise
 
-    def take_report(self, fields: Mapping[str, Any]) -> None:
+    def take_report(self, report: run_report.RunReport) -> None:
         """Notes what the report of a run says."""
-        self.take_plan(run_report.decode_plan(fields["plan"]))
-        self.rejected = fields.get("rejected")
+        self.take_plan(report.plan)
+        self.rejected = report.rejected
 
     def take_plan(self, plan: elements.DatasetPlan) -> None:
         """Notes the plan of the run, with the times of its stages."""
@@ -163,16 +165,17 @@ class Journal:
                 **{name: facts[name] for name in summaries.CHANGES}, read_and_rejected=facts.get("rejected")
             )
 
-    def end(self, state: State, exit_code: int, message: str = "") -> None:
+    def end(self, state: State, exit_code: int, message: str = "", error: BaseException | None = None) -> None:
         """Notes how the command ended."""
         self.state, self.exit_code, self.message = state, exit_code, message
+        self.error_code = error.code or None if isinstance(error, errors.ImagebeamError) else None
         if state == "nothing_new" and self.catalog is not None:  # its changes are those of an earlier run
             self.changes = Changes(0, 0, 0, self.catalog.counts.written, 0)
         self.times["ended"] = time.time()
 
-    def fail(self, exit_code: int, message: str) -> None:
+    def fail(self, exit_code: int, message: str, error: BaseException | None = None) -> None:
         """Notes that the command ended with an error."""
-        self.end("refused" if exit_code in (2, 3, 4, 5) else "failed", exit_code, message)
+        self.end("refused" if exit_code in (2, 3, 4, 5) else "failed", exit_code, message, error)
 
     def seconds(self) -> dict[str, float | None]:
         """Returns the seconds of each stage, and in total; None for a stage that the command did not reach.
@@ -207,6 +210,7 @@ def summarize(journal: Journal) -> dict[str, Any]:
         "state": journal.state,
         "exit_code": journal.exit_code,
         "message": journal.message,
+        "error_code": journal.error_code,
         "input": journal.input,
         "output": journal.output,
         "name": journal.name,

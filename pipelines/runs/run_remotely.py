@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
@@ -205,7 +205,7 @@ def explain_submission(error: Exception, job: remote_job.RemoteJob) -> errors.Im
     return errors.ImagebeamError(f"the job could not be submitted: {text}")
 
 
-def wait(run: Run) -> dict[str, Any]:
+def wait(run: Run) -> run_report.RunReport:
     """Waits for the end of a job and returns the report of its run.
 
     Raises:
@@ -289,11 +289,11 @@ def _cancel(run: Run) -> remote_job.State:
         raise Interrupted(f"{remote_job.describe(run.job)} may go on: {run.advice}") from e
 
 
-def _settle(run: Run, state: remote_job.State) -> dict[str, Any]:
+def _settle(run: Run, state: remote_job.State) -> run_report.RunReport:
     """Returns the report of a job that has ended, or raises how it failed."""
     report = run_report.read_report(run.report) if run.report else None
-    if report is not None and report["exit_code"]:
-        _record_end(run, "refused", [report["message"]], report["exit_code"])
+    if report is not None and report.error is not None:
+        _record_end(run, "refused", [str(report.error)], report.error.exit_code)
         return report
     job = remote_job.describe(run.job)
     if state == "done":
@@ -343,7 +343,7 @@ def error_lines(run: Run) -> list[str]:
     return []
 
 
-def _report_of_committed(run: Run) -> dict[str, Any]:
+def _report_of_committed(run: Run) -> run_report.RunReport:
     """Returns a report on a job that is done and has removed its own report, from the catalog.
 
     Such a job has committed, or has found this dataset in the output: then the catalog is older than the job. A dataset
@@ -362,11 +362,11 @@ def _report_of_committed(run: Run) -> dict[str, Any]:
     created_sec = 0.0
     with contextlib.suppress(OSError, errors.ConfigError):  # then the job counts as the one that has committed
         created_sec = remote_job.service_of(run.job, _QUESTION_SEC).get(run.job.id).created_sec
-    plan = dataclasses.asdict(_plan_of(catalog))
+    plan = _plan_of(catalog)
     if 0 < _created_sec(catalog) < created_sec - _CLOCKS_SEC:
         message = f"{run.output} held this dataset already, written {catalog.created}"
-        return {"state": "kept", "message": message, "exit_code": 0, "plan": plan}
-    return {"state": "committed", "message": "", "exit_code": 0, "plan": plan}
+        return run_report.RunReport("kept", plan, message)
+    return run_report.RunReport("committed", plan)
 
 
 def _plan_of(catalog: catalog_lib.Catalog) -> elements.DatasetPlan:
@@ -377,7 +377,7 @@ def _plan_of(catalog: catalog_lib.Catalog) -> elements.DatasetPlan:
     }
     counts = catalog.counts
     return elements.DatasetPlan(
-        "write", "", 0, catalog.fingerprint, splits, catalog.labels, counts.listed, {}, counts.skipped
+        "write", "", catalog.fingerprint, splits, catalog.labels, counts.listed, {}, counts.skipped
     )
 
 

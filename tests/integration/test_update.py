@@ -19,7 +19,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import elements
 from imagebeam.transforms.publish import publish_dataset
-from tests import datasets, image_sets, parquet_files, snapshot_sets, table_sets, tars
+from tests import datasets, error_texts, image_sets, parquet_files, snapshot_sets, table_sets, tars
 
 CONFIG: dict[str, Any] = {
     "split": {"by": "hash", "fractions": {"train": 0.7, "test": 0.3}},
@@ -196,7 +196,7 @@ def test_stratified_split_and_plain_dataset_are_refused(source: Source, output: 
     datasets.make(source.folder, plain)
     with pytest.raises(errors.ConfigError, match="a dataset that was converted without --update"):
         snapshot_sets.update(source.folder, plain)
-    with pytest.raises(errors.ConfigError, match="holds snapshots, which convert --update writes"):
+    with error_texts.raises("output-holds-snapshots"):
         datasets.make(source.folder, output, overwrite=True)
 
 
@@ -478,7 +478,7 @@ def test_snapshot_whose_shards_are_gone_is_not_continued(source: Source, output:
     shard = next((output / "snapshots" / "000001").glob("train-*"))
     shard.rename(output / "away")
     source.add(1, "cat")
-    with pytest.raises(errors.VerificationError, match=f"snapshot 000001 of {output} is damaged: {shard.name} is miss"):
+    with error_texts.raises("snapshot-damaged"):
         snapshot_sets.update(source.folder, output, **CONFIG)
 
 

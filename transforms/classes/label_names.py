@@ -55,23 +55,23 @@ class ListSurvey(NamedTuple):
             uses[folder] = uses[folder].merge(use) if folder in uses else use
         return ListSurvey(uses, self.folder_labels | other.folder_labels)
 
-    def find_problem(self, has_vocabulary: bool) -> str | None:
+    def find_error(self, has_vocabulary: bool) -> errors.ConfigError | None:
         """Returns why labels by number must be wrong, or None. One line too many shifts all labels after it."""
         for folder, use in sorted(self.uses.items()):
             if not use.num_images:
-                return (
+                return _misfit(
                     f"label.lists names the folder {folder!r}, and no image with a number at the end of its name is "
                     "directly in it; name the folder as it is in the input, before split.rename"
                 )
             if use.highest != use.num_lines or use.num_images > use.num_lines:
-                return (
+                return _misfit(
                     f"label.lists: the list for {folder!r} has {use.num_lines:,} lines, and the {use.num_images:,} "
                     f"images there have numbers up to {use.highest:,}; line n is the label of image n, so give the "
                     "list of these very images"
                 )
             strange = use.labels - self.folder_labels
             if strange and self.folder_labels and not has_vocabulary:
-                return (
+                return _misfit(
                     f"label.lists: {len(strange):,} of the {len(use.labels):,} labels in the list for {folder!r} are "
                     f"the name of no folder with images, the first is {min(strange)!r}; give a list of folders' "
                     "names, or all classes in label.vocabulary"
@@ -87,6 +87,10 @@ class ListSurvey(NamedTuple):
             for folder, use in sorted(self.uses.items())
             if use.num_images < use.num_lines
         ]
+
+
+def _misfit(text: str) -> errors.ConfigError:
+    return errors.ConfigError("label-list-misfit", text)
 
 
 NO_LISTS = ListSurvey()

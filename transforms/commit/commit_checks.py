@@ -50,9 +50,7 @@ def check_dataset(
             f"{sum(counts.rejected.values()):,} rejected: this is a bug of imagebeam or of the runner; "
             "nothing was committed"
         )
-    unnamed = output_folder.OutputFolder(settings.output).find_unnamed_shards(settings.suffix)
-    if unnamed:  # added since the plan was made
-        raise errors.ConfigError(output_folder.refuse_unnamed_shards(settings.output, unnamed))
+    output_folder.OutputFolder(settings.output).refuse_unnamed_shards(settings.suffix)  # added since the plan was made
     if excess := decide_plan.find_excess(settings, counts.listed, counts.rejected, advises=True):
         raise excess
     for name, split in catalog.splits.items():  # TFDS loads no split without an example

@@ -81,8 +81,8 @@ class Committer:
         )
         publication = publish_dataset.Publication(self.settings, plan, written, self._commit_lock(plan))
         try:
-            if plan.action == "refuse":
-                raise errors.from_exit_code(plan.exit_code, plan.message)
+            if plan.error is not None:
+                raise plan.error
             lock = commit_rights.look_at_lock(self.settings.paths, plan.run_id)
             if self._retries_in_vain(written):
                 self._metadata_folder.clear(plan, lock)
@@ -106,7 +106,7 @@ class Committer:
             if not (staged_rejects.early or staged_rejects.of_shards):
                 raise
             rejects_file = self._leave_rejects(plan, staged_rejects)
-            raise type(e)(f"{e}; the rejects are in {rejects_file}") from e
+            raise e.extended(f"; the rejects are in {rejects_file}") from e
         except (errors.BusyError, errors.VerificationError):
             if (committed := self._find_committed(plan)) is not None:  # the same command, run twice at once
                 self._move_latest()
@@ -199,7 +199,7 @@ class Committer:
         if not plan.run_id:
             return True
         report = run_report.read_report(self.settings.report) if self.settings.report else None
-        return report is not None and report["state"] == "committed"
+        return report is not None and report.state == "committed"
 
     def _catalog(
         self,
@@ -382,7 +382,7 @@ class _CommitFn(beam.DoFn):
         try:
             catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, duplicates, notes.append)
         except errors.ImagebeamError as e:
-            self._report("refused", plan, str(e), e.exit_code, _count_rejects(plan, written), type(e).__name__)
+            self._report(run_report.RunReport("refused", plan, error=e, rejected=_count_rejects(plan, written)))
             _LOGGER.info("refused %s, exit code %d", self._committer.settings.output, e.exit_code)
             raise
         state: run_report.State = "kept" if catalog is None else "committed"
@@ -397,24 +397,16 @@ class _CommitFn(beam.DoFn):
             snapshot = self._committer.settings.snapshot
             if snapshot is not None and snapshot.retry_rejects:
                 message = f"no image that snapshot {snapshot.base} rejected is good now"
-        self._report(state, plan, plan.message or message)
+        self._report(run_report.RunReport(state, plan, plan.message or message))
         _LOGGER.info(
             "%s %s: %d shards; %s", state, self._committer.settings.output, len(written), message or "none kept"
         )
         commit_rights.leave_output(self._committer.settings)
         yield state
 
-    def _report(
-        self,
-        state: run_report.State,
-        plan: elements.DatasetPlan,
-        message: str,
-        exit_code: int = 0,
-        rejected: Mapping[str, int] | None = None,
-        error: str = "",
-    ) -> None:
-        plan = dataclasses.replace(plan, times={**plan.times, "committed": time.time()})
-        run_report.write_report(self._committer.settings.report, state, plan, message, exit_code, rejected, error)
+    def _report(self, report: run_report.RunReport) -> None:
+        plan = dataclasses.replace(report.plan, times={**report.plan.times, "committed": time.time()})
+        dataclasses.replace(report, plan=plan).write(self._committer.settings.report)
 
 
 @dataclasses.dataclass

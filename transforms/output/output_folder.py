@@ -126,7 +126,9 @@ def find_catalog(output: str) -> FoundCatalog | None:
         except OSError as e:
             if storage.is_fault(e):
                 raise
-            problem = errors.CatalogError(f"{uri} cannot be read ({e.strerror or e}); grant read access to it")
+            problem = errors.CatalogError(
+                "catalog-unreadable", f"{uri} cannot be read ({e.strerror or e}); grant read access to it"
+            )
             return FoundCatalog(elements.Committed("", version), None, problem)
         return _describe(uri, version, data)
     raise AssertionError("the last attempt returns or raises")
@@ -209,13 +211,18 @@ class OutputFolder:
     def metadata(self) -> str:
         return OutputPaths(self.uri).metadata
 
-    def find_unnamed_shards(self, suffix: str) -> list[str]:
-        """Returns the files named like shards that no catalog of imagebeam names, sorted. A commit keeps them."""
+    def refuse_unnamed_shards(self, suffix: str) -> None:
+        """Raises ConfigError if there are files named like shards that no catalog names: a commit would keep them."""
         candidates = verify_shards.find_unnamed_shards(self.uri, (), (suffix,))
-        if not candidates:
-            return []
-        named = self.named_files()
-        return [name for name in candidates if name not in named]
+        named = self.named_files() if candidates else set()
+        if names := [name for name in candidates if name not in named]:
+            them = "it" if len(names) == 1 else "them"
+            raise errors.ConfigError(
+                "output-unnamed-shards",
+                f"{self.uri} holds {plural.name_some(names)}, which no {catalog_lib.CATALOG_FILE} names; choose "
+                f"another --output, or move or delete {them}: --overwrite replaces only what a catalog names, and "
+                f"readers that list the folder would read {them} with the dataset",
+            )
 
     def find_stray_file(self, with_transform: bool) -> str | None:
         """Returns a file that every commit writes but no catalog of imagebeam names; None if there is none.
@@ -389,13 +396,3 @@ def _entries_of(folder: str) -> list[storage.Entry]:
         return list(storage.storage_of(folder).list_directory(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def refuse_unnamed_shards(output: str, names: list[str]) -> str:
-    """Returns the error text for files named like shards that no catalog names."""
-    them = "it" if len(names) == 1 else "them"
-    return (
-        f"{output} holds {plural.name_some(names)}, which no {catalog_lib.CATALOG_FILE} names; choose another "
-        f"--output, or move or delete {them}: --overwrite replaces only what a catalog names, and readers that list "
-        f"the folder would read {them} with the dataset"
-    )

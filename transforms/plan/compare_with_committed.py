@@ -22,7 +22,10 @@ def compare_with_committed(
     """
     if plan.action != "write":
         return plan
-    plan = _compare_with_output(settings, plan)
+    try:
+        plan = _compare_with_output(settings, plan)
+    except errors.ImagebeamError as e:
+        return decide_plan.refuse(plan, e)
     if plan.action != "write":
         return plan
     return dataclasses.replace(plan, notes=(*plan.notes, *_note_staged_shards(settings, plan)))
@@ -31,75 +34,80 @@ def compare_with_committed(
 def _compare_with_output(
     settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan
 ) -> elements.DatasetPlan:
+    """Returns the plan with the catalog to replace, or to keep the dataset; raises why the run is refused."""
     output = settings.output
     folder = output_folder.OutputFolder(output)
     found = output_folder.find_catalog(output)
-    if found is not None and found.catalog is not None and found.catalog.indexed:
-        return _refuse(
-            plan,
+    committed = None if found is None else found.catalog
+    if committed is not None and committed.indexed:
+        raise errors.ConfigError(
+            "output-indexed",
             f"{output} holds TFRecord files of another tool, and an index of them that imagebeam index made: choose "
             "another --output",
         )
-    if unnamed := folder.find_unnamed_shards(settings.suffix):
-        return _refuse(plan, output_folder.refuse_unnamed_shards(output, unnamed))
-    if found is None and settings.snapshot is None and snapshots.latest_name(output) is not None:
-        return _refuse(
-            plan,
-            f"{output} holds snapshots, which convert --update writes: add --update, or choose another --output",
-        )
-    if found is None and settings.snapshot is not None and (damage := _find_damage_of_base(settings.snapshot)):
-        return decide_plan.refuse(plan, errors.VerificationError(damage))
+    folder.refuse_unnamed_shards(settings.suffix)
     if found is None:
-        stray = None if settings.overwrite else folder.find_stray_file(settings.analyze is not None)
-        if stray is not None:
-            return _refuse(
-                plan,
-                f"{output} holds {stray}, which no {catalog_lib.CATALOG_FILE} names; "
-                "choose another --output, or --overwrite",
-            )
+        _require_room(settings, folder)
         return plan
     plan = dataclasses.replace(plan, committed=found.record)
-    committed = found.catalog
     if committed is None:
-        return plan if settings.overwrite else _refuse(plan, f"{found.error}; --overwrite replaces it")
-    if committed.fingerprint == plan.fingerprint:
+        if not settings.overwrite:
+            raise errors.ConfigError("catalog-unreadable", f"{found.error}; --overwrite replaces it")
+    elif committed.fingerprint == plan.fingerprint:
         damage = folder.find_damage(committed, thoroughly=settings.overwrite)
         if damage is None:
             message = f"{output} holds this dataset already: same config, same images"
             return dataclasses.replace(plan, action="keep", message=message)
         if not settings.overwrite:
-            return _refuse(plan, f"{output} holds this dataset, but {damage}; --overwrite writes it again")
+            raise errors.ConfigError(
+                "dataset-damaged", f"{output} holds this dataset, but {damage}; --overwrite writes it again"
+            )
     elif settings.snapshot is not None:
-        return decide_plan.refuse(
-            plan,
-            errors.BusyError(
-                f"another run has written snapshot {settings.snapshot.name} of {settings.snapshot.dataset} since this "
-                "one began: run the same command again, which continues that snapshot"
-            ),
+        raise errors.BusyError(
+            "snapshot-by-another-run",
+            f"another run has written snapshot {settings.snapshot.name} of {settings.snapshot.dataset} since this "
+            "one began: run the same command again, which continues that snapshot",
         )
     elif not settings.overwrite:
         difference = recorded_inputs.compare_inputs(committed.inputs, plan.inputs)
-        return _refuse(
-            plan,
+        raise errors.ConfigError(
+            "output-other-dataset",
             f"{output} holds another dataset ({output_folder.describe(committed)}; {difference}); choose another "
             "--output, or --overwrite",
         )
     return plan
 
 
-def _find_damage_of_base(snapshot: dataset_settings.SnapshotSettings) -> str | None:
-    """Describes how the files that a snapshot takes over differ from their catalog; looks at their sizes alone."""
-    name = snapshot.base or snapshot.compacted
-    if not name:
-        return None
-    folder = snapshots.folder_of(snapshot.dataset, name)
-    damage = output_folder.OutputFolder(folder).find_damage(catalog_lib.load_catalog(folder), thoroughly=False)
-    if damage is None:
-        return None
-    return (
-        f"snapshot {name} of {snapshot.dataset} is damaged: {damage}; restore the file, or write a whole new snapshot "
-        "with --update --overwrite"
-    )
+def _require_room(settings: dataset_settings.DatasetSettings, folder: output_folder.OutputFolder) -> None:
+    """Checks an output without a catalog: nothing there may be of another dataset."""
+    output = settings.output
+    if settings.snapshot is not None:
+        _require_base(settings.snapshot)
+    elif snapshots.latest_name(output) is not None:
+        raise errors.ConfigError(
+            "output-holds-snapshots",
+            f"{output} holds snapshots, which convert --update writes: add --update, or choose another --output",
+        )
+    stray = None if settings.overwrite else folder.find_stray_file(settings.analyze is not None)
+    if stray is not None:
+        raise errors.ConfigError(
+            "output-not-empty",
+            f"{output} holds {stray}, which no {catalog_lib.CATALOG_FILE} names; choose another --output, or "
+            "--overwrite",
+        )
+
+
+def _require_base(snapshot: dataset_settings.SnapshotSettings) -> None:
+    """Checks the sizes of the files that a snapshot takes over."""
+    if name := snapshot.base or snapshot.compacted:
+        folder = snapshots.folder_of(snapshot.dataset, name)
+        damage = output_folder.OutputFolder(folder).find_damage(catalog_lib.load_catalog(folder), thoroughly=False)
+        if damage is not None:
+            raise errors.VerificationError(
+                "snapshot-damaged",
+                f"snapshot {name} of {snapshot.dataset} is damaged: {damage}; restore the file, or write a whole new "
+                "snapshot with --update --overwrite",
+            )
 
 
 def _note_staged_shards(settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan) -> list[str]:
@@ -115,7 +123,3 @@ def _note_staged_shards(settings: dataset_settings.DatasetSettings, plan: elemen
             why = recorded_inputs.compare_inputs(recorded_inputs.read_inputs(staging), plan.inputs)
             notes.append(f"{shards} of an earlier run cannot be used: {why}")
     return sorted(notes)
-
-
-def _refuse(plan: elements.DatasetPlan, message: str) -> elements.DatasetPlan:
-    return decide_plan.refuse(plan, errors.ConfigError(message))

@@ -62,7 +62,6 @@ def make_plan(
     plan = elements.DatasetPlan(
         action="write",
         message="",
-        exit_code=0,
         fingerprint=_fingerprint(settings, ranking, rejects),
         splits=splits,
         labels=_labels(settings, ranking),
@@ -127,7 +126,7 @@ def _continue(
 
 def refuse(plan: elements.DatasetPlan, error: errors.ImagebeamError) -> elements.DatasetPlan:
     """Returns the plan to write nothing and to fail with `error`."""
-    return dataclasses.replace(plan, action="refuse", message=str(error), exit_code=error.exit_code)
+    return dataclasses.replace(plan, action="refuse", message=str(error), error=error)
 
 
 def _labels(settings: DatasetSettings, ranking: summaries.Ranking) -> tuple[str, ...]:
@@ -173,38 +172,44 @@ def _find_error(
 ) -> errors.ImagebeamError | None:
     """Returns why nothing may be written, or None."""
     if tally.problems:
-        return errors.ConfigError("; ".join(tally.problems[:5]))
+        return errors.ConfigError("input-broken", "; ".join(tally.problems[:5]))
     more = f"; {advice}" if advice else ""
     if not tally.listed:
         passed = ", ".join(f"{count:,} {kind}" for kind, count in plan.skipped.items()) or "nothing at all"
         remedy = _advise(settings, plan.skipped)
-        return errors.ConfigError(f"the input holds no image (skipped: {passed}); {remedy}{more}")
-    if problem := tally.lists.find_problem(has_vocabulary=settings.vocabulary is not None):
-        return errors.ConfigError(problem)
+        return errors.ConfigError("input-no-image", f"the input holds no image (skipped: {passed}); {remedy}{more}")
+    if misfit := tally.lists.find_error(has_vocabulary=settings.vocabulary is not None):
+        return misfit
     unknown = rejects.first_unknown_label
     if settings.unknown_label_is_error and unknown is not None:
-        return errors.ConfigError(f"{unknown.uri}: {unknown.detail}; add it there, or set label.unknown: reject")
+        return errors.ConfigError(
+            "label-unknown", f"{unknown.uri}: {unknown.detail}; add it there, or set label.unknown: reject"
+        )
     if excess := find_excess(settings, tally.listed, rejects.counts):
         example = f"; the first: {rejects.first.uri}: {rejects.first.detail}" if rejects.first else ""
-        return errors.TooManyRejectsError(f"{excess}; no image was read yet{example}{more}")
+        return excess.extended(f"; no image was read yet{example}{more}")
     if ranking.duplicates:
-        return errors.ConfigError(_explain_repeated_key(ranking, repeated_rows, settings.on_repeated_key))
+        text = _explain_repeated_key(ranking, repeated_rows, settings.on_repeated_key)
+        return errors.ConfigError("key-repeated", text)
     if settings.analyze == "train" and "train" not in plan.splits.keys() | known_splits:
         return errors.ConfigError(
+            "statistics-no-train",
             f"statistics.analyze is train, and no image goes to a split of that name; found are "
-            f"{', '.join(plan.splits) or 'none'}; set statistics.analyze: all, or split.rename"
+            f"{', '.join(plan.splits) or 'none'}; set statistics.analyze: all, or split.rename",
         )
     textless = [label for label in ranking.labels if label not in settings.texts] if settings.texts else []
     if textless:
         return errors.ConfigError(
+            "label-without-text",
             f"{len(textless):,} of the {len(ranking.labels):,} classes have no text in label.texts, the first is "
-            f"{textless[0]!r}; add them there, or leave label.texts out"
+            f"{textless[0]!r}; add them there, or leave label.texts out",
         )
     missing = [split for split in settings.declared_splits or () if split not in plan.splits.keys() | known_splits]
     if missing:
         return errors.ConfigError(
+            "split-empty",
             f"no image goes to the split {', '.join(missing)}; found are {', '.join(plan.splits) or 'none'}; "
-            + (_advise_on_holdout(settings, plan, missing) or "change split.fractions or split.names, or add images")
+            + (_advise_on_holdout(settings, plan, missing) or "change split.fractions or split.names, or add images"),
         )
     return None
 
@@ -358,7 +363,8 @@ def find_excess(
     if is_within or is_misfit:
         why = ", so the config does not fit the input" if is_misfit else ""
         return errors.TooManyRejectsError(
-            f"all {total:,} images were rejected ({reasons}){why}: nothing was committed{advice and '; '}{advice}"
+            "rejects-all",
+            f"all {total:,} images were rejected ({reasons}){why}: nothing was committed{advice and '; '}{advice}",
         )
     remedy = advice or "fix the images or raise rejects.max_fraction"
     if changed := rejected.get(elements.Reason.CHANGED.value, 0):
@@ -367,8 +373,9 @@ def find_excess(
             again = f"differ in size from column {column!r} of the table: correct the table"
         remedy = f"{changed:,} {again}; for others {remedy}"
     return errors.TooManyRejectsError(
+        "rejects-above-limit",
         f"{total:,} of {listed:,} images were rejected ({total / listed:.2%}; {reasons}), rejects.max_fraction "
-        f"allows {settings.max_reject_fraction:.2%}: nothing was committed; {remedy}"
+        f"allows {settings.max_reject_fraction:.2%}: nothing was committed; {remedy}",
     )
 
 

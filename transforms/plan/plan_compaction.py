@@ -43,7 +43,6 @@ def make_plan(
     return elements.DatasetPlan(
         action="write",
         message="",
-        exit_code=0,
         fingerprint=hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest(),
         splits=splits,
         labels=compacted.labels,
@@ -85,7 +84,7 @@ class _PlanFn(beam.DoFn):
         plan = make_plan(self._settings, compacted, ranking, rejected)
         plan = compare_with_committed.compare_with_committed(self._settings, plan)
         plan = dataclasses.replace(plan, times={"planning": begun, "planned": time.time()})
-        run_report.write_report(self._settings.report, "planned", plan)
+        run_report.RunReport("planned", plan).write(self._settings.report)
         _LOGGER.info("planned %s: %s", self._settings.output, plan.action)
         yield plan
         yield beam.pvalue.TaggedOutput("ranking", ranking)

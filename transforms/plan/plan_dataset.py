@@ -130,7 +130,7 @@ class _PlanFn(beam.DoFn):
         # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
         run_id = self._settings.run_id or output_folder.new_run_id()
         plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
-        run_report.write_report(self._settings.report, "planned", plan)
+        run_report.RunReport("planned", plan).write(self._settings.report)
         num_images = sum(split.num_records for split in plan.splits.values())
         num_shards = sum(split.num_shards for split in plan.splits.values())
         step.count(step.PLANNED, num_images if plan.action == "write" else 0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 import runpy
 
@@ -12,14 +13,10 @@ from tests import command_line, error_texts
 LOST = errors.LOST_CODE
 
 
-def test_error_of_another_process_is_rebuilt_from_its_exit_code_or_name() -> None:
-    for kind in (errors.ConfigError, errors.TooManyRejectsError, errors.VerificationError, errors.BusyError):
-        error = errors.from_exit_code(kind.exit_code, "the text", code="the-code")
-        assert (type(error), str(error), error.code) == (kind, "the text", "the-code")
-    assert type(errors.from_exit_code(3, "x", "DriftError")) is errors.DriftError
-    assert type(errors.from_exit_code(3, "x", "OtherError")) is errors.TooManyRejectsError
-    for unknown in (0, 1, 6, 137):
-        assert type(errors.from_exit_code(unknown, "x")) is errors.ImagebeamError
+@pytest.mark.parametrize("kind", [errors.ImagebeamError, errors.ConfigError, errors.DriftError, errors.DuplicatesError])
+def test_error_of_another_process_keeps_its_class_code_and_text(kind: type[errors.ImagebeamError]) -> None:
+    error = errors.from_fields(json.loads(json.dumps(errors.to_fields(kind("output-busy", "the text \udcff")))))
+    assert (type(error), error.code, str(error)) == (kind, "output-busy", "the text \udcff")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.plan import run_report
 from tests import case_tables, command_line, image_sets, patience
 
-PLAN = elements.DatasetPlan("write", "", 0, "f00d", {}, (), 0, {}, {})
+PLAN = elements.DatasetPlan("write", "", "f00d", {}, (), 0, {}, {})
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ class Pipeline:
 
     def run(self) -> NoReturn:
         if self._state is not None:
-            run_report.write_report(self._uri, self._state, PLAN)
+            run_report.RunReport(self._state, PLAN).write(self._uri)
         raise LostRunner
 
 
@@ -97,7 +97,7 @@ def test_runner_that_is_killed_fails_the_run_unless_the_dataset_was_committed(
     settings = dataset_settings.DatasetSettings(str(tmp_path), "{}", (), report=report)
     pipeline: Any = Pipeline(report, state)
     if state in ("committed", "kept"):
-        assert launch.run_pipeline(settings, pipeline)["state"] == state
+        assert launch.run_pipeline(settings, pipeline).state == state
         return
     message = r"^the pipeline failed: the runner does not answer any more \(Socket closed\)$"
     with pytest.raises(errors.ImagebeamError, match=message):

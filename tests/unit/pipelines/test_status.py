@@ -22,7 +22,7 @@ from imagebeam.transforms.publish import commit_rights
 from tests import case_tables, datasets, image_sets
 from tests.servers import dataflow
 
-PLAN = elements.DatasetPlan("write", "", 0, "f00d", {}, (), 0, {}, {})
+PLAN = elements.DatasetPlan("write", "", "f00d", {}, (), 0, {}, {})
 COUNTERS = {"images-listed": 10, "images-planned": 10, "images-out": 4}
 
 
@@ -53,7 +53,8 @@ def leave_shard(output: pathlib.Path) -> None:
 
 
 def leave_refusal(output: pathlib.Path) -> None:
-    run_report.write_report(str(output / ".imagebeam" / "run-1.json"), "refused", PLAN, "too many rejects", 3)
+    refused = run_report.RunReport("refused", PLAN, error=errors.TooManyRejectsError("too many rejects"))
+    refused.write(str(output / ".imagebeam" / "run-1.json"))
 
 
 def leave_dataset(output: pathlib.Path, dataset: pathlib.Path) -> None:

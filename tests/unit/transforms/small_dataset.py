@@ -49,7 +49,6 @@ def make_plan(splits: dict[str, list[ImageRef]], num_shards: int = 2, **fields: 
     known: dict[str, object] = {
         "action": "write",
         "message": "",
-        "exit_code": 0,
         "fingerprint": "f1",
         "splits": {name: SplitPlan(len(each), 1000 * len(each), num_shards) for name, each in splits.items()},
         "labels": tuple(sorted({ref.label for ref in refs if isinstance(ref.label, str)})),

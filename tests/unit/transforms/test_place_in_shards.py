@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 
@@ -100,9 +99,7 @@ def test_place_in_shards_of_refused_input_yields_the_plan_and_its_report_and_no_
     def check_plan(plans: Sequence[DatasetPlan]) -> None:
         (plan,) = plans
         assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, "a; b; c; d; e")
-        fields = json.loads(report.read_bytes())
-        assert fields["state"] == "planned"
-        assert run_report.decode_plan(fields["plan"]) == plan
+        assert run_report.read_report(str(report)) == run_report.RunReport("planned", plan)
 
     tallies = [Tally(50, {}, (problem,)) for problem in "gfedcba"]
     dataset = small_dataset.make_settings(tmp_path / "out", report=str(report))

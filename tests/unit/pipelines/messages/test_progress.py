@@ -29,7 +29,6 @@ from tests import case_tables, patience
 PLAN = elements.DatasetPlan(
     action="write",
     message="",
-    exit_code=0,
     fingerprint="f00d",
     splits={"train": elements.SplitPlan(1500, 10_000, 3), "test": elements.SplitPlan(500, 5_000, 1)},
     labels=("cat",),
@@ -47,7 +46,7 @@ def dataset(tmp_path: pathlib.Path) -> dataset_settings.DatasetSettings:
 
 
 def leave_plan(dataset: dataset_settings.DatasetSettings) -> None:
-    pathlib.Path(dataset.report).write_bytes(run_report.encode_report("planned", PLAN))
+    pathlib.Path(dataset.report).write_bytes(run_report.RunReport("planned", PLAN).encode())
 
 
 def leave_shard(

@@ -188,6 +188,7 @@ def test_too_many_rejects_are_counted_by_reason(images: pathlib.Path, tmp_path: 
     rejected = {"empty_file": 1, "not_an_image": 1}
     assert (told.summary["state"], told.summary["exit_code"]) == ("refused", 3)
     assert told.summary["counts"] == {"listed": 10, "written": 0, "rejected": rejected, "skipped": {"non_image": 1}}
+    assert told.summary["error_code"] == "rejects-above-limit"
     assert told.summary["message"].startswith("2 of 10 images were rejected (20.00%; ")
     assert (told.summary["splits"], told.summary["bytes"], told.summary["digest"]) == (None, None, None)
     assert reached(told.summary) == list(run_journal.STAGES)
@@ -219,7 +220,7 @@ def interrupt_after_the_plan(monkeypatch: pytest.MonkeyPatch, images: pathlib.Pa
 
     def interrupt(settings: Any, _: Any) -> dict[str, Any]:
         times = {"planning": time.time(), "planned": time.time()}
-        run_report.write_report(settings.report, "planned", dataclasses.replace(plan, times=times))
+        run_report.RunReport("planned", dataclasses.replace(plan, times=times)).write(settings.report)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(launch, "run_pipeline", interrupt)

@@ -21,7 +21,7 @@ from imagebeam.transforms.publish import commit_rights
 from tests import datasets, image_sets, patience
 from tests.servers import dataflow
 
-PLAN = elements.DatasetPlan("write", "", 0, "f00d", {}, (), 0, {}, {})
+PLAN = elements.DatasetPlan("write", "", "f00d", {}, (), 0, {}, {})
 HASTE = run_remotely.Patience(first_sec=0.001, longest_sec=0.001, unreachable_sec=0.05, messages_sec=0.01)
 
 
@@ -64,9 +64,9 @@ class Runner:
     def submitted(self, *steps: dataflow.Step) -> run_remotely.Run:
         return self.run.named(self.service.add(self.run.job.name, *steps).id)
 
-    def leave_report(self, state: run_report.State, message: str = "", exit_code: int = 0) -> Callable[[Any], None]:
+    def leave_report(self, state: run_report.State, message: str = "", **fields: Any) -> Callable[[Any], None]:
         """Returns an action for a step: the job writes its report."""
-        return lambda _: run_report.write_report(self.run.report, state, PLAN, message, exit_code)
+        return lambda _: run_report.RunReport(state, PLAN, message, **fields).write(self.run.report)
 
     def leave_shard(self) -> None:
         """Leaves a finished shard in the staging folder."""
@@ -240,7 +240,7 @@ def test_report_of_a_job_that_is_done_is_returned(runner: Runner) -> None:
     action = runner.leave_report("committed", "7 of 9 shards")
     run = runner.submitted(dataflow.QUEUED, dataflow.RUNNING, dataflow.Step("JOB_STATE_DONE", action=action))
     report = run_remotely.wait(run)
-    assert (report["state"], report["message"], report["exit_code"]) == ("committed", "7 of 9 shards", 0)
+    assert (report.state, report.message, report.error) == ("committed", "7 of 9 shards", None)
     assert runner.shown.states == ["queued", "running"]
     assert not runner.lock.is_kept
 
@@ -249,8 +249,7 @@ def test_job_that_removed_its_report_is_known_by_its_catalog(runner: Runner, tmp
     image_sets.write_folder(tmp_path / "in", per_label=2)
     datasets.make(tmp_path / "in", tmp_path / "out")
     report = run_remotely.wait(runner.submitted(dataflow.DONE))
-    plan = run_report.decode_plan(report["plan"])
-    assert (report["state"], plan.listed, plan.labels) == ("committed", 4, ("cat", "dog"))
+    assert (report.state, report.plan.listed, report.plan.labels) == ("committed", 4, ("cat", "dog"))
 
 
 def set_age(runner: Runner, seconds: float) -> None:
@@ -283,7 +282,7 @@ def test_job_without_its_report_committed_a_newer_dataset_and_kept_an_older_one(
     run = runner.submitted(dataflow.DONE)._replace(identity=make_dataset(tmp_path))
     set_age(runner, age_sec)
     report = run_remotely.wait(run)
-    assert report["state"] == state and message in report["message"] and report["exit_code"] == 0
+    assert report.state == state and message in report.message and report.error is None
 
 
 def test_dataset_of_another_config_is_not_what_the_job_has_committed(runner: Runner, tmp_path: pathlib.Path) -> None:
@@ -330,7 +329,7 @@ def test_run_attaches_to_a_job_of_its_name_that_has_committed_its_dataset(
     assert runner.lock.named == ["", ending.job.id]  # a launcher that is killed now leaves the lock to that job
     assert "/out is committed by an earlier run of this command" in runner.shown.said[0]
     assert runner.shown.said[1].startswith(f"waiting for the end of Dataflow job {ending.job.id}: https://")
-    assert run_remotely.wait(submitted)["state"] == "committed"
+    assert run_remotely.wait(submitted).state == "committed"
 
 
 @pytest.mark.parametrize(
@@ -363,16 +362,22 @@ def test_job_that_ends_badly_says_how_and_what_is_kept(
         assert found.causes == tuple(text for _, text in step.messages)
 
 
-@pytest.mark.parametrize(("step", "exit_code"), [(dataflow.failed("Traceback"), 3), (dataflow.CANCELLED, 5)])
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        (dataflow.failed("Traceback"), errors.TooManyRejectsError("too-many-rejects", "too many rejects")),
+        (dataflow.CANCELLED, errors.BusyError("output-busy", "another run writes")),
+    ],
+)
 def test_refusal_in_the_report_counts_more_than_the_end_of_its_job(
-    runner: Runner, step: dataflow.Step, exit_code: int
+    runner: Runner, step: dataflow.Step, error: errors.ImagebeamError
 ) -> None:
-    step = dataclasses.replace(step, action=runner.leave_report("refused", "too many rejects", exit_code))
+    step = dataclasses.replace(step, action=runner.leave_report("refused", error=error))
     report = run_remotely.wait(runner.submitted(dataflow.RUNNING, step))
-    assert (report["state"], report["exit_code"], report["message"]) == ("refused", exit_code, "too many rejects")
+    assert report.error is not None and errors.to_fields(report.error) == errors.to_fields(error)
     found = remote_job.read_last_run(runner.run.output)
     assert found is not None
-    assert (found.state, found.causes, found.exit_code) == ("refused", ("too many rejects",), exit_code)
+    assert (found.state, found.causes, found.exit_code) == ("refused", (str(error),), error.exit_code)
 
 
 @pytest.mark.parametrize("holder", ["nobody", "other-launcher", "other-run"])
@@ -433,14 +438,14 @@ def test_requests_come_one_at_a_time_and_counters_are_shown(runner: Runner) -> N
 def test_counters_and_messages_that_cannot_be_read_do_not_end_the_wait(runner: Runner, kind: str, code: int) -> None:
     runner.service.fail_always(kind, code)
     done = dataflow.Step("JOB_STATE_DONE", action=runner.leave_report("kept"))
-    assert run_remotely.wait(runner.submitted(dataflow.RUNNING, dataflow.RUNNING, done))["state"] == "kept"
+    assert run_remotely.wait(runner.submitted(dataflow.RUNNING, dataflow.RUNNING, done)).state == "kept"
 
 
 @pytest.mark.parametrize("code", [404, dataflow.CLOSED])
 def test_service_that_is_silent_for_a_while_is_waited_for(runner: Runner, code: int) -> None:
     run = runner.submitted(dataflow.RUNNING, dataflow.Step("JOB_STATE_DONE", action=runner.leave_report("kept")))
     runner.service.fail("get", code)
-    assert run_remotely.wait(run._replace(patience=run_remotely.Patience(first_sec=0.001)))["state"] == "kept"
+    assert run_remotely.wait(run._replace(patience=run_remotely.Patience(first_sec=0.001))).state == "kept"
     assert runner.service.requests.count("get") == 3
 
 

@@ -9,6 +9,7 @@ from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.classes.label_names import ListSurvey, ListUse
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.sources import image_source, reference_rules
+from tests import error_texts
 
 LISTS = (("val", ("cat", "dog", "cat")),)
 RULE = reference_rules.LabelRule("directory", level=1, names=label_names.LabelNames(lists=LISTS))
@@ -59,24 +60,18 @@ def test_lists_that_fit_are_no_problem() -> None:
         (survey(folder_labels=("owl",)), True),  # the-vocabulary-decides
         (survey(folder_labels=()), False),  # nothing-to-compare-with
     ]:
-        assert found.find_problem(has_vocabulary) is None
+        assert found.find_error(has_vocabulary) is None
 
 
 def test_lists_that_do_not_fit_are_a_problem() -> None:
-    for found, message in [
-        (survey(num_images=0, highest=0), "label.lists names the folder 'val', and no image"),  # nothing
-        (survey(highest=4), "has 3 lines, and the 3 images there have numbers up to 4"),  # too-few-lines
-        (survey(highest=2), "has 3 lines, and the 3 images there have numbers up to 2"),  # too-many
-        (survey(num_images=4), "has 3 lines, and the 4 images there have numbers up to 3"),  # twice
-        (
-            survey(folder_labels=("cat", "owl")),
-            "label.lists: 1 of the 2 labels in the list for 'val' are the name of no folder with images, "
-            "the first is 'dog'; give a list of folders' names, or all classes in label.vocabulary",
-        ),  # no-folder
+    for found in [
+        survey(num_images=0, highest=0),  # nothing
+        survey(highest=4),  # too few lines
+        survey(highest=2),  # too many
+        survey(num_images=4),  # twice
+        survey(folder_labels=("cat", "owl")),  # no folder
     ]:
-        problem = found.find_problem(has_vocabulary=False)
-        assert problem is not None
-        assert message in problem
+        error_texts.check(found.find_error(has_vocabulary=False), "label-list-misfit")
 
 
 def test_missing_images_are_noted() -> None:

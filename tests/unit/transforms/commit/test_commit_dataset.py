@@ -399,7 +399,7 @@ def test_commit_of_plan_refused_for_rejects_leaves_them_never_beside_another_dat
 ) -> None:
     older.run()
     before = small_dataset.read_files(output)
-    pets.plan = dataclasses.replace(pets.plan, action="refuse", exit_code=3, message="too many")
+    pets.plan = dataclasses.replace(pets.plan, action="refuse", error=errors.TooManyRejectsError("too many"))
     message = rf"^too many; the rejects are in {output}/\.imagebeam/rejects\.jsonl$"
     with pytest.raises(errors.TooManyRejectsError, match=message):
         pets.committer.commit(pets.plan, [], pets.store_rejects())
@@ -517,9 +517,7 @@ def test_commit_dataset_commits_and_reports(pets: Dataset, output: pathlib.Path)
         rejects = pipeline | "Rejects" >> beam.Create(pets.store_rejects())
         written = pipeline | "Written" >> beam.Create(pets.write()).with_output_types(elements.WrittenShard)
         assert_that(written | commit_dataset.CommitDataset(committer, plan, rejects), equal_to(["committed"]))
-    report = json.loads((output / "report.json").read_bytes())
-    assert (report["state"], report["message"], report["exit_code"]) == ("committed", "", 0)
-    assert run_report.decode_plan(report["plan"]) == pets.plan
+    assert run_report.read_report(committer.settings.report) == run_report.RunReport("committed", pets.plan)
     assert_whole(output)
 
 

@@ -6,10 +6,12 @@ import pathlib
 import pytest
 
 from imagebeam import catalog as catalog_lib
+from imagebeam import errors
 from imagebeam.transforms import dataset_settings, summaries
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef
 from imagebeam.transforms.plan import compare_with_committed, decide_plan
+from tests import error_texts
 from tests.unit.transforms import small_dataset
 
 
@@ -55,37 +57,42 @@ def test_plan_beside_another_dataset_is_refused_and_overwrites_on_request(
 ) -> None:
     other = dataclasses.replace(dataset, identity='{"seed": 1}')
     plan = make_plan(other)
-    assert (plan.action, plan.exit_code) == ("refuse", 2)
-    assert plan.message == (
-        f"{dataset.output} holds another dataset (pets, 10 images, written {committed.created}; config or images "
-        "differ); choose another --output, or --overwrite"
-    )
+    error_texts.check(plan.error, "output-other-dataset")
     assert make_plan(dataclasses.replace(other, overwrite=True)).action == "write"
+
+
+def test_plan_over_an_index_or_the_snapshot_of_another_run_is_refused(
+    dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
+) -> None:
+    snapshot = dataset_settings.SnapshotSettings("/pets", "000002")
+    other = dataclasses.replace(dataset, identity='{"seed": 1}', snapshot=snapshot)
+    error_texts.check(make_plan(other).error, "snapshot-by-another-run")
+    indexed = dataclasses.replace(committed, indexed={"complete": True})
+    pathlib.Path(dataset.paths.catalog).write_text(indexed.to_json())
+    error_texts.check(make_plan(dataset).error, "output-indexed")
 
 
 def test_plan_of_committed_dataset_with_damage_is_refused_and_writes_again_on_request(
     dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
 ) -> None:
-    output, cut = pathlib.Path(dataset.output), "train-00000-of-00002.tfrecord"
+    output = pathlib.Path(dataset.output)
     catalog = dataclasses.replace(committed, files={**committed.files, "transform_fn/x": catalog_lib.File(3, None)})
     (output / "catalog.json").write_text(catalog.to_json())
     (output / "transform_fn").mkdir()
     (output / "transform_fn/x").write_bytes(b"123")
-    for name, data, damage in [
-        ("train-00001-of-00002.tfrecord", None, "is missing"),
-        (cut, b"123", f"has 3 bytes, the catalog says {(output / cut).stat().st_size:,}"),
-        ("index/train-00001-of-00002.index", None, "is missing"),
-        ("transform_fn/x", None, "is missing"),
-        ("transform_fn/x", b"12", "has 2 bytes, the catalog says 3"),
+    for name, data in [
+        ("train-00001-of-00002.tfrecord", None),
+        ("train-00000-of-00002.tfrecord", b"123"),
+        ("index/train-00001-of-00002.index", None),
+        ("transform_fn/x", None),
+        ("transform_fn/x", b"12"),
     ]:
         assert make_plan(dataset).action == "keep"
         whole = (output / name).read_bytes()
         (output / name).unlink()
         if data is not None:
             (output / name).write_bytes(data)
-        plan = make_plan(dataset)
-        message = f"{dataset.output} holds this dataset, but {name} {damage}; --overwrite writes it again"
-        assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
+        error_texts.check(make_plan(dataset).error, "dataset-damaged")
         assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
         (output / name).write_bytes(whole)
 
@@ -96,10 +103,7 @@ def test_plan_beside_unreadable_catalog_is_refused_and_overwrites_on_request(
     output = pathlib.Path(dataset.output)
     output.mkdir()
     (output / "catalog.json").write_text("{}")
-    plan = make_plan(dataset)
-    assert (plan.action, plan.exit_code) == ("refuse", 2)
-    assert plan.message.startswith(f"{output}/catalog.json is not a catalog (KeyError: 'format_version')")
-    assert plan.message.endswith("; --overwrite replaces it")
+    error_texts.check(make_plan(dataset).error, "catalog-unreadable")
     assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
 
 
@@ -112,18 +116,13 @@ def test_plan_beside_stray_shard_is_refused_unless_a_commit_of_ours_left_it(
     (output / "train-00007-of-00004.tfrecord").write_text("nor this: 7 of 4")
     assert make_plan(dataset).action == "write"
     (output / "validation-00000-of-00004").write_bytes(b"")
-    plan = make_plan(dataset)
-    message = (
-        f"{output} holds validation-00000-of-00004, which no catalog.json names; choose another --output, or move or "
-        "delete it: --overwrite replaces only what a catalog names, and readers that list the folder would read it "
-        "with the dataset"
-    )
-    assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
-    assert make_plan(dataclasses.replace(dataset, overwrite=True)).message == message
+    for overwrite in (False, True):
+        error_texts.check(make_plan(dataclasses.replace(dataset, overwrite=overwrite)).error, "output-unnamed-shards")
     staged = pathlib.Path(dataset.paths.staging("f1"))
     staged.mkdir(parents=True)
     pathlib.Path(dataset.paths.commit_lock).write_text("f1")
-    assert make_plan(dataset).message == message  # a commit was cut short, but it did not put this file there
+    # a commit was cut short, but it did not put this file there
+    error_texts.check(make_plan(dataset).error, "output-unnamed-shards")
     shard = catalog_lib.Shard("validation-00000-of-00004", 0, 0, 0)
     catalog = dataclasses.replace(EMPTY, splits={"validation": catalog_lib.Split((shard,))})
     (staged / "catalog.json").write_text(catalog.to_json())
@@ -153,9 +152,7 @@ def test_plan_beside_users_file_of_our_name_is_refused_unless_a_commit_of_ours_l
     output = pathlib.Path(dataset.output)
     output.mkdir()
     (output / name).write_text("the user's own")
-    plan = make_plan(dataset)
-    message = f"{output} holds {name}, which no catalog.json names; choose another --output, or --overwrite"
-    assert (plan.action, plan.exit_code, plan.message) == ("refuse", 2, message)
+    error_texts.check(make_plan(dataset).error, "output-not-empty")
     assert make_plan(dataclasses.replace(dataset, overwrite=True)).action == "write"
     staged = pathlib.Path(dataset.paths.staging("f1"))
     staged.mkdir(parents=True)
@@ -167,5 +164,5 @@ def test_plan_beside_users_file_of_our_name_is_refused_unless_a_commit_of_ours_l
 def test_refused_plan_is_not_compared(
     dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
 ) -> None:
-    plan = small_dataset.make_plan({"train": []}, action="refuse", message="why", exit_code=2)
+    plan = small_dataset.make_plan({"train": []}, action="refuse", message="why", error=errors.ConfigError("x", "why"))
     assert compare_with_committed.compare_with_committed(dataset, plan) is plan

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from imagebeam.transforms.dataset_settings import Sizing
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject, SplitPlan
 from imagebeam.transforms.plan import decide_plan
 from imagebeam.transforms.summaries import RejectSummary, RepeatedKey, Tally
+from tests import case_tables, error_texts
 from tests.unit.transforms import small_dataset
 
 NO_REJECTS = RejectSummary({}, 0, None)
@@ -45,7 +47,6 @@ def test_plan_to_write_says_all_that_will_be() -> None:
         assert plan == DatasetPlan(
             action="write",
             message="",
-            exit_code=0,
             fingerprint=plan.fingerprint,
             splits={
                 "train": SplitPlan(1024, 1_024_000, 16),
@@ -130,81 +131,49 @@ def test_fingerprint_depends_on_images_rejects_config_and_vocabulary() -> None:
 
 
 COW = Reject("cow/1.jpg", "/data/cow/1.jpg", "label", Reason.UNKNOWN_LABEL, "label 'cow' is not in label.vocabulary")
-NO_IMAGE = ranking_of({})
-
-
-def refusal(
-    ranking: summaries.Ranking = NO_IMAGE,
-    tally: Tally | None = None,
-    rejects: RejectSummary = NO_REJECTS,
-    **fields: object,
-) -> tuple[int, str]:
-    """Returns the exit code and the message of a plan that is refused."""
-    plan = make_plan(small_dataset.make_settings(pathlib.Path("/out"), **fields), ranking, tally, rejects)
-    assert plan.action == "refuse"
-    return plan.exit_code, plan.message
+STRICT, LENIENT = {"unknown_label_is_error": True}, {"max_reject_fraction": 1.0, "declared_splits": ("train",)}
+TRAIN = ranking_of({"train": 100})
+ONE, TWO = RepeatedKey("1", ("/a/1", "/b/1"), (0, 0)), RepeatedKey("2\udcff", ("/a/2", "/b/2"), (0, 0))
+OF_ROWS = RepeatedKey("1", ("/data/a", "/data/a"), (3, 5))
+MASKS = {"features": features.resolve_features({}, None, {}, given=("segmentation",))}
+HELD = {"declared_splits": ("train", "test"), "holdout": (("test", "train", 50),)}
 
 
 def repeated(*keys: RepeatedKey, num_duplicates: int = 1) -> summaries.Ranking:
     return ranking_of({"train": 2}, duplicates=keys, num_duplicates=num_duplicates)
 
 
-def test_input_without_an_image_is_refused_with_the_reason() -> None:
-    masks = {"features": features.resolve_features({}, None, {}, given=("segmentation",))}
-    start, end = "the input holds no image (skipped: ", "check --input and source.include"
-    for skipped, fields, message in [
-        ({"hidden": 1234, "non_image": 1}, {}, f"1,234 hidden, 1 non_image); {end}"),
-        ({}, {}, f"nothing at all); {end}"),
-        (
-            {"not_included": 3},
-            masks,
-            f"3 not_included); {end}, or change source.masks.image so that it matches the paths of images",
-        ),
-        (
-            {"image_without_mask": 3},
-            masks,
-            "3 image_without_mask); no image has a mask: change source.masks.mask so that it gives the paths of the "
-            "masks below --input",
-        ),
-    ]:
-        assert refusal(tally=Tally(0, skipped, ()), **fields) == (2, start + message)
-    assert refusal(tally=Tally(0, {}, ("a is closed", "b too"))) == (2, "a is closed; b too")
-
-
-def test_input_with_rejects_or_without_a_split_is_refused_with_the_reason() -> None:
-    unknown = RejectSummary({"unknown_label": 1}, 1, COW)
-    assert refusal(ranking_of({"train": 99}), rejects=unknown, unknown_label_is_error=True) == (
-        2,
-        "/data/cow/1.jpg: label 'cow' is not in label.vocabulary; add it there, or set label.unknown: reject",
-    )
-    many = RejectSummary({"no_label": 50, "not_found": 150}, 1, None, COW)
-    assert refusal(ranking_of({"train": 9_800}), rejects=many) == (
-        3,
-        "200 of 10,000 images were rejected (2.00%; not_found 150, no_label 50), rejects.max_fraction allows "
-        "1.00%: nothing was committed; fix the images or raise rejects.max_fraction; no image was read yet; "
-        "the first: /data/cow/1.jpg: label 'cow' is not in label.vocabulary",
-    )
-    every = RejectSummary({"no_label": 4}, 1, None)
-    assert refusal(rejects=every, declared_splits=("train",), max_reject_fraction=1.0) == (
-        3,
-        "all 4 images were rejected (no_label 4), so the config does not fit the input: nothing was committed; "
-        "no image was read yet",
-    )
-    assert refusal(ranking_of({"train": 4}), declared_splits=("train", "validation", "test")) == (
-        2,
-        "no image goes to the split validation, test; found are train; "
-        "change split.fractions or split.names, or add images",
-    )
-
-
-def test_input_with_a_repeated_key_is_refused_with_the_remedy() -> None:
-    one, two = RepeatedKey("1", ("/a/1", "/b/1"), (0, 0)), RepeatedKey("2\udcff", ("/a/2", "/b/2"), (0, 0))
-    remedy = "/a/1 and /b/1; remove one, or name a column of unique ids in source.manifest.key"
-    assert refusal(repeated(one)) == (2, f"two images have the key '1': {remedy}")
-    several = f"two images have the key '1' (2,000 keys are given more than once): {remedy}"
-    assert refusal(repeated(one, two, num_duplicates=2000)) == (2, several)
-    elsewhere = "two images have the key '1': /a/1 and /b/1; name each image once"
-    assert refusal(repeated(one), on_repeated_key="name each image once") == (2, elsewhere)
+@case_tables.each_case(
+    "code, ranking, tally, rejects, fields",
+    {
+        "empty": ("input-no-image", None, Tally(0, {}, ()), NO_REJECTS, {}),
+        "skipped": ("input-no-image", None, Tally(0, {"hidden": 1234, "non_image": 1}, ()), NO_REJECTS, {}),
+        "not-included": ("input-no-image", None, Tally(0, {"not_included": 3}, ()), NO_REJECTS, MASKS),
+        "no-mask": ("input-no-image", None, Tally(0, {"image_without_mask": 3}, ()), NO_REJECTS, MASKS),
+        "problems": ("input-broken", None, Tally(0, {}, ("a is closed", "b too")), NO_REJECTS, {}),
+        "label": ("label-unknown", TRAIN, None, RejectSummary({"unknown_label": 1}, 1, COW), STRICT),
+        "many-rejects": ("rejects-above-limit", TRAIN, None, RejectSummary({"no_label": 5, "x": 9}, 1, None, COW), {}),
+        "all-rejects": ("rejects-all", ranking_of({}), None, RejectSummary({"no_label": 4}, 1, None), LENIENT),
+        "split": ("split-empty", TRAIN, None, NO_REJECTS, {"declared_splits": ("train", "validation", "test")}),
+        "holdout": ("split-empty", ranking_of({"test": 50}), None, NO_REJECTS, HELD),
+        "key": ("key-repeated", repeated(ONE), None, NO_REJECTS, {}),
+        "keys": ("key-repeated", repeated(ONE, TWO, num_duplicates=2000), None, NO_REJECTS, {}),
+        "remedy": ("key-repeated", repeated(ONE), None, NO_REJECTS, {"on_repeated_key": "name each image once"}),
+        "rows": ("key-repeated", repeated(OF_ROWS), None, NO_REJECTS, {}),
+        "analyze": ("statistics-no-train", ranking_of({"learn": 3, "test": 2}), None, NO_REJECTS, {"analyze": "train"}),
+        "texts": ("label-without-text", TRAIN, None, NO_REJECTS, {"names": LabelNames(texts={"dog": "a dog"})}),
+    },
+)
+def test_input_is_refused_with_the_reason_and_the_remedy(
+    code: str, ranking: summaries.Ranking | None, tally: Tally | None, rejects: RejectSummary, fields: dict[str, Any]
+) -> None:
+    ranking = ranking_of({}) if ranking is None else ranking
+    listed = sum(ranking.total(split) for split in ranking.starts) + sum(rejects.counts.values())
+    settings = small_dataset.make_settings(pathlib.Path("/out"), **fields)
+    rows = ("line 5 of m.csv", "line 7 of m.csv") if OF_ROWS in ranking.duplicates else ()
+    plan = decide_plan.make_plan(settings, ranking, tally or Tally(listed, {}, ()), rejects, rows)
+    error_texts.check(plan.error, code)
+    assert (plan.action, plan.message) == ("refuse", str(plan.error))
 
 
 def test_plan_notes_what_the_user_should_know() -> None:
@@ -239,26 +208,6 @@ def test_plan_notes_what_the_user_should_know() -> None:
     ]:
         plan = make_plan(small_dataset.make_settings(pathlib.Path("/out"), **fields), ranking)
         assert (plan.action, list(plan.notes)) == ("write", notes)
-
-
-def test_plan_that_analyses_train_without_a_split_of_that_name_is_refused() -> None:
-    assert make_plan(dataclasses.replace(DATASET, analyze="train")).action == "write"
-    plan = make_plan(dataclasses.replace(DATASET, analyze="train"), ranking_of({"learn": 3, "test": 2}))
-    assert (plan.action, plan.exit_code) == ("refuse", 2)
-    assert "found are learn, test; set statistics.analyze: all" in plan.message
-    assert make_plan(dataclasses.replace(DATASET, analyze="all"), ranking_of({"learn": 3})).action == "write"
-
-
-def test_plan_names_the_rows_of_a_repeated_key_where_they_are_known() -> None:
-    repeated = RepeatedKey("1", ("/data/a", "/data/a"), (3, 5))
-    ranking = ranking_of({"train": 2}, duplicates=(repeated,), num_duplicates=1)
-    rows = ("line 5 of m.csv", "line 7 of m.csv")
-    plan = decide_plan.make_plan(DATASET, ranking, Tally(2, {}, ()), NO_REJECTS, rows)
-    assert plan.message == (
-        "two images have the key '1': /data/a (line 5 of m.csv) and /data/a (line 7 of m.csv); remove one, or name a "
-        "column of unique ids in source.manifest.key; if its rows are one example, sort them by image and set "
-        "source.manifest.merge_rows: true"
-    )
 
 
 def test_plan_reads_and_writes_no_storage(monkeypatch: pytest.MonkeyPatch) -> None:

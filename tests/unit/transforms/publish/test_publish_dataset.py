@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import os
 import pathlib
 import threading
@@ -19,6 +18,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import ImageRef
+from imagebeam.transforms.plan import run_report
 from imagebeam.transforms.publish import commit_rights, publish_dataset
 from tests import delayed_storage, patience, races
 from tests.unit.transforms import small_dataset
@@ -316,7 +316,6 @@ def test_job_that_is_refused_leaves_its_report_with_exit_code_5(tmp_path: pathli
     assert races.make_runs(run.settings.output, "other-shard-names", refs)["B"].run() == "committed"
     with pytest.raises(Exception, match="another run committed to it"):
         commit_in_pipeline(run)
-    report = json.loads(pathlib.Path(run.settings.report).read_bytes())
-    assert (report["state"], report["exit_code"]) == ("refused", 5)
-    assert isinstance(errors.from_exit_code(5, report["message"]), errors.BusyError)
+    report = run_report.read_report(run.settings.report)
+    assert report is not None and report.state == "refused" and isinstance(report.error, errors.BusyError)
     assert races.committed_by(run.settings.output)[0] == "B"

@@ -10,6 +10,7 @@ from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that
 
+from imagebeam import errors
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject
 from imagebeam.transforms.reports import store_dead_letters
 from imagebeam.transforms.shard import shard_writer
@@ -38,13 +39,14 @@ def store(output: pathlib.Path, plan: DatasetPlan, rejects: Sequence[Reject]) ->
 
 
 @pytest.mark.parametrize(
-    ("action", "exit_code", "order"),
-    [pytest.param("write", 0, 1, id="write"), pytest.param("refuse", 3, -1, id="too-many-rejects-in-another-order")],
+    ("action", "error", "order"),
+    [("write", None, 1), ("refuse", errors.TooManyRejectsError("x"), -1)],
+    ids=["write", "too-many-rejects-in-another-order"],
 )
 def test_store_dead_letters_keeps_every_reject_once_in_few_sorted_files(
-    tmp_path: pathlib.Path, action: str, exit_code: int, order: int
+    tmp_path: pathlib.Path, action: str, error: errors.ImagebeamError | None, order: int
 ) -> None:
-    files = store(tmp_path, small_dataset.make_plan({}, action=action, exit_code=exit_code), REJECTS[::order])
+    files = store(tmp_path, small_dataset.make_plan({}, action=action, error=error), REJECTS[::order])
     assert 1 < len(files) <= 16
     stored = []
     for data in files.values():
@@ -75,9 +77,9 @@ def test_more_rejects_go_to_more_files_up_to_a_bound_and_keep_their_order(
 
 
 @pytest.mark.parametrize(
-    ("action", "exit_code"), [pytest.param("keep", 0, id="keep"), pytest.param("refuse", 2, id="config-error")]
+    ("action", "error"), [("keep", None), ("refuse", errors.ConfigError("x"))], ids=["keep", "config-error"]
 )
 def test_store_dead_letters_of_run_that_leaves_nothing_stores_none(
-    tmp_path: pathlib.Path, action: str, exit_code: int
+    tmp_path: pathlib.Path, action: str, error: errors.ImagebeamError | None
 ) -> None:
-    assert store(tmp_path, small_dataset.make_plan({}, action=action, exit_code=exit_code), REJECTS) == {}
+    assert store(tmp_path, small_dataset.make_plan({}, action=action, error=error), REJECTS) == {}
