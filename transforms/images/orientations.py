@@ -70,14 +70,8 @@ def turn_point(x: float, y: float, orientation: int) -> tuple[float, float]:
     Raises:
         ValueError: if `orientation` is not 1 to 8.
     """
-    check_orientation(orientation)
-    if orientation == checked_image.UPRIGHT:
-        return x, y
-    if mirrors_columns(orientation):
-        x = 1 - x
-    if mirrors_rows(orientation):
-        y = 1 - y
-    return (y, x) if swaps_sides(orientation) else (x, y)
+    xmin, _, ymin, _ = turn_box(Box(x, x, y, y), orientation)
+    return xmin, ymin
 
 
 def turn_box(box: Box, orientation: int) -> Box:

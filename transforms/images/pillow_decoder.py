@@ -157,17 +157,16 @@ def plugin_versions() -> dict[str, str]:
     return versions
 
 
-def decode(image: Image, keeps_ycbcr: bool = False) -> PIL.Image.Image:
+def decode(image: Image) -> PIL.Image.Image:
     """Decodes all pixels of a checked JPEG or PNG; of a file with several images, the first one.
 
     Args:
         image: the result of a check.
-        keeps_ycbcr: returns the YCbCr values of a JPEG that Pillow would convert to RGB.
 
     Raises:
         BadImageError: if the pixels cannot be decoded, or their size differs from the header's.
     """
-    picture = decode_any(image.data, image.format, keeps_ycbcr)
+    picture = decode_any(image.data, image.format)
     width, height = picture.size
     if (height, width) != (image.height, image.width):
         expected = f"the header says {image.height} x {image.width}"
@@ -175,20 +174,17 @@ def decode(image: Image, keeps_ycbcr: bool = False) -> PIL.Image.Image:
     return picture
 
 
-def decode_any(data: bytes, format: str, keeps_ycbcr: bool = False) -> PIL.Image.Image:
+def decode_any(data: bytes, format: str) -> PIL.Image.Image:
     """Decodes all pixels of an image of one of `decoded_formats`; of a file with several images, the first one.
 
     Args:
         data: the bytes of the file.
         format: by our name.
-        keeps_ycbcr: as for `decode`.
 
     Raises:
         BadImageError: if the pixels cannot be decoded.
     """
     picture = open_lazily(data, format)
-    if keeps_ycbcr:
-        picture.draft("YCbCr", None)
     load(picture)
     return picture
 

@@ -8,6 +8,7 @@ by decoding and encoding it.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam.transforms.elements import Reason
@@ -32,9 +33,9 @@ except ImportError:  # it was not built
 
 _MAX_VALUES = 2**28  # of all components: their coefficients take 4 bytes each. Pillow decodes no more either.
 
-_SOI, _EOI, _SOS, _APP0, _APP1, _APP14 = b"\xff\xd8", 0xD9, 0xDA, 0xE0, 0xE1, 0xEE
+_SOI, _EOI, _SOS, _APP1, _APP14 = b"\xff\xd8", 0xD9, 0xDA, 0xE1, 0xEE
 _PROGRESSIVE = frozenset({0xC2, 0xCA})
-_JFIF, _ADOBE = b"JFIF\0", b"Adobe"
+_ADOBE = b"Adobe"
 _ADOBE_TRANSFORM = 11  # offset of the color transform in the segment's content: 0 for RGB or CMYK, 1 YCbCr, 2 YCCK
 _RGB_NUMBERS = b"RGB"  # of components
 # By the size of a luma sample's chroma samples, width and height: Pillow's name. It writes no others.
@@ -46,13 +47,6 @@ class _Segment(NamedTuple):
     code: int  # second byte of the marker
     start: int  # byte offset of the content, after the length
     end: int
-
-
-class _Component(NamedTuple):
-    number: int
-    width: int  # sampling factors
-    height: int
-    table: int  # number of the quantization table
 
 
 def library() -> str | None:
@@ -95,31 +89,30 @@ def encode_turned(image: Image) -> bytes:
         BadImageError: if Pillow cannot decode it.
         ConfigError: if Pillow is not installed.
     """
-    segments = _read_segments(image.data)
-    [frame] = [segment for segment in segments if segment.code in jpeg_structure.FRAMES]
-    components = _read_components(image.data[frame.start : frame.end])
-    keeps_rgb = image.channels == 3 and _is_rgb(image.data, segments, components)
-    picture = pillow_decoder.decode(image, keeps_ycbcr=not keeps_rgb)
-    tables = {number: list(table) for number, table in picture.quantization.items()}  # type: ignore[attr-defined]
-    picture = pixels.turn_upright(picture, image.orientation)
-    if orientations.swaps_sides(image.orientation):
-        components = [each._replace(width=each.height, height=each.width) for each in components]
-        tables = {number: _transpose(table) for number, table in tables.items()}
+    opened: Any = pillow_decoder.open_lazily(image.data, image_formats.JPEG)
+    keeps_rgb = _is_rgb(opened)
+    if not keeps_rgb:
+        opened.draft("YCbCr", None)
+    pillow_decoder.load(opened)
+    swaps = orientations.swaps_sides(image.orientation)
+    tables = {number: _transpose(table) if swaps else [*table] for number, table in opened.quantization.items()}
     options = {
-        "qtables": _tables_in_order(components, tables),
-        "subsampling": _subsampling(components),
+        "qtables": _without_repeats([tables[number] for *_, number in opened.layer]),
+        "subsampling": _subsampling([(high, wide) if swaps else (wide, high) for _, wide, high, _ in opened.layer]),
         "keep_rgb": keeps_rgb,
     }
-    encoded = _encode(picture, options, frame.code in _PROGRESSIVE)
+    encoded = _encode(pixels.turn_upright(opened, image.orientation), options, "progressive" in opened.info)
     # The encoder's own metadata make way for the source's.
     pictured = next(each for each in _read_segments(encoded) if each.code not in jpeg_structure.METADATA)
+    segments = _read_segments(image.data)
     metadata = _with_upright_exif(image, segments)
     kept = [_SOI]
-    for segment in segments:
-        if segment.code in jpeg_structure.METADATA:
-            if image.channels == 4 and _is_adobe(image.data, segment):
-                metadata[segment.start + _ADOBE_TRANSFORM] = 0
-            kept.append(bytes(metadata[segment.start - 4 : segment.end]))
+    for code, start, end in segments:
+        if code in jpeg_structure.METADATA:
+            is_adobe = code == _APP14 and end - start > _ADOBE_TRANSFORM and image.data.startswith(_ADOBE, start)
+            if image.channels == 4 and is_adobe:
+                metadata[start + _ADOBE_TRANSFORM] = 0
+            kept.append(bytes(metadata[start - 4 : end]))
     return b"".join((*kept, encoded[pictured.start - 4 :]))
 
 
@@ -145,49 +138,32 @@ def _with_upright_exif(image: Image, segments: list[_Segment]) -> bytearray:
     return data
 
 
-def _read_components(frame: bytes) -> list[_Component]:
-    """Reads the components of a frame header, T.81 B.2.2."""
-    fields = frame[6:]
-    return [
-        _Component(number, factors >> 4, factors & 0x0F, table)
-        for number, factors, table in zip(fields[::3], fields[1::3], fields[2::3])
-    ]
-
-
-def _is_adobe(data: bytes, segment: _Segment) -> bool:
-    has_transform = segment.end - segment.start > _ADOBE_TRANSFORM
-    return segment.code == _APP14 and has_transform and data.startswith(_ADOBE, segment.start)
-
-
-def _is_rgb(data: bytes, segments: list[_Segment], components: list[_Component]) -> bool:
+def _is_rgb(opened: Any) -> bool:
     """Returns whether three components are RGB and not YCbCr: default_decompress_parms in jdapimin.c of libjpeg."""
-    if any(code == _APP0 and end - start >= 14 and data.startswith(_JFIF, start) for code, start, end in segments):
+    if len(opened.layer) != 3 or "jfif" in opened.info:
         return False
-    transforms = [data[each.start + _ADOBE_TRANSFORM] for each in segments if _is_adobe(data, each)]
-    if transforms:
-        return transforms[-1] == 0
-    return bytes(each.number for each in components) == _RGB_NUMBERS
+    if "adobe_transform" in opened.info:
+        return bool(opened.info["adobe_transform"] == 0)
+    return bytes(number for number, *_ in opened.layer) == _RGB_NUMBERS
 
 
-def _transpose(table: list[int]) -> list[int]:
+def _transpose(table: Sequence[int]) -> list[int]:
     """Exchanges rows and columns of 8 x 8 values, row by row."""
     return [table[8 * column + row] for row in range(8) for column in range(8)]
 
 
-def _tables_in_order(components: list[_Component], tables: dict[int, list[int]]) -> list[list[int]]:
-    """Returns the quantization table of each component: Pillow gives them one by one, and the last to the rest."""
-    ordered = [tables[each.table] for each in components]
-    while len(ordered) > 1 and ordered[-1] == ordered[-2]:
-        ordered.pop()
-    return ordered
+def _without_repeats(tables: list[list[int]]) -> list[list[int]]:
+    """Returns the quantization tables of the components as Pillow takes them: the last one is for the rest."""
+    while len(tables) > 1 and tables[-1] == tables[-2]:
+        tables.pop()
+    return tables
 
 
-def _subsampling(components: list[_Component]) -> int:
-    """Returns the chroma subsampling by Pillow's name."""
-    if len(components) != 3:
+def _subsampling(factors: list[tuple[int, int]]) -> int:
+    """Returns the chroma subsampling by Pillow's name, from the sampling factors of the components."""
+    if len(factors) != 3 or factors[1:] != [(1, 1), (1, 1)]:
         return _NO_SUBSAMPLING
-    luma, *chroma = ((each.width, each.height) for each in components)
-    return _SUBSAMPLINGS.get(luma, _NO_SUBSAMPLING) if chroma == [(1, 1), (1, 1)] else _NO_SUBSAMPLING
+    return _SUBSAMPLINGS.get(factors[0], _NO_SUBSAMPLING)
 
 
 def _encode(picture: PIL.Image.Image, options: dict[str, Any], is_progressive: bool) -> bytes:
