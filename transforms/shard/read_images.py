@@ -5,7 +5,9 @@ Imports no Beam.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import re
 import threading
@@ -58,6 +60,7 @@ def read_or_take(
     """Yields images like `read_images`, or what is counted of those that `take` wrote."""
     limit = policy.limits.max_seconds
     watch = None if limit is None else Watch(limit)
+    in_time = _at_once if watch is None else watch.run
     image: checked_image.Image | elements.Reject
     try:
         for number, (ref, files) in enumerate(_read_or_take_files(refs, read_ahead, take)):
@@ -65,28 +68,22 @@ def read_or_take(
             if isinstance(files, elements.Measures):
                 yield ref, files
                 continue
-            data = files[0]
-            if policy.frames == prepare.EACH:
-                if number not in skipped and not isinstance(data, read_ahead_lib.ReadError):
-                    frames = _read_frames(ref, data, policy, hasher, number, watch)
-                    if frames is not None:
-                        yield from frames
-                        continue
-                ref = ref._replace(key=still_key(ref.key))
-            if number in skipped:
-                image = _skip(ref, skipped[number], limit)
-            elif isinstance(data, read_ahead_lib.ReadError):
-                detail = data.explain(ref, read_ahead.size_column)
-                image = elements.Reject(ref.key, ref.uri, "read", data.reason, detail)
-            elif watch is None:
-                image = _prepare(ref, files, policy, hasher)
+            only = ref._replace(key=still_key(ref.key)) if policy.frames == prepare.EACH else ref
+            frames = None
+            try:
+                if number in skipped:
+                    raise _skipped(skipped[number], limit)
+                data = _content(files[0])
+                if policy.frames == prepare.EACH:
+                    frames = read_frames(ref, data, policy, hasher, functools.partial(in_time, number))
+                if frames is None:
+                    image = in_time(number, functools.partial(_prepare, only, files, policy, hasher))
+            except (checked_image.BadImageError, read_ahead_lib.ReadError) as e:
+                image = _reject(only, e, read_ahead.size_column)
+            if frames is not None:
+                yield from frames
             else:
-                image = _prepare_in_time(ref, files, policy, hasher, number, watch)
-            if ref.mask is not None and policy.objects is None:
-                image = (
-                    image if isinstance(image, elements.Reject) else _add_mask(ref, image, ref.mask, files[1], policy)
-                )
-            yield add_content(ref, files) if ref.content else ref, image
+                yield add_content(only, files) if ref.content else only, image
     finally:
         if watch is not None:
             watch.close()
@@ -124,18 +121,19 @@ def _prepare(
     files: Sequence[bytes | read_ahead_lib.ReadError],
     policy: prepare.ImagePolicy,
     hasher: image_hashes.Hasher | None,
-) -> checked_image.Image | elements.Reject:
-    data = files[0]
-    assert not isinstance(data, read_ahead_lib.ReadError)
+) -> checked_image.Image:
+    """Returns an image with all that is stored with it.
+
+    Raises:
+        BadImageError: if it is to be rejected.
+        ReadError: if one of its other files cannot be read.
+    """
+    data = _content(files[0])
     start, length = ref.inside or (0, len(data))
     source = data if ref.inside is None else data[start : start + length]
-    found = _read_objects(ref, None if ref.mask is None else files[1], policy.objects)
-    if isinstance(found, elements.Reject):
-        return found
+    found = None if policy.objects is None else _read_objects(ref, files, policy.objects)
     try:
         image = policy.prepare(source, ref.expected if found is None else found.expected)
-    except checked_image.BadImageError as e:
-        return _reject(ref, e)
     except MemoryError as e:
         detail = "the image does not fit into memory: set image.limits.max_pixels, or take fewer --workers"
         raise MemoryError(f"{ref.uri!r} ({ref.key!r}): {detail}") from e
@@ -145,88 +143,26 @@ def _prepare(
         image = image._replace(record=data)
     if hasher is not None:
         image = image._replace(hashes=hasher.hash(source, image))
-    return _add_further(ref, image, files[-len(ref.further) :], policy) if ref.further else image
-
-
-def _prepare_in_time(
-    ref: elements.ImageRef,
-    files: Sequence[bytes | read_ahead_lib.ReadError],
-    policy: prepare.ImagePolicy,
-    hasher: image_hashes.Hasher | None,
-    number: int,
-    watch: Watch,
-) -> checked_image.Image | elements.Reject:
-    try:
-        return watch.run(number, lambda: _prepare(ref, files, policy, hasher))
-    except checked_image.BadImageError as e:
-        return _reject(ref, e)
-
-
-def _read_frames(
-    ref: elements.ImageRef,
-    data: bytes,
-    policy: prepare.ImagePolicy,
-    hasher: image_hashes.Hasher | None,
-    number: int,
-    watch: Watch | None,
-) -> Iterator[ReadImage] | None:
-    """Returns the pictures of a file that has several, or its reject; None if it has one picture."""
-
-    def in_time(prepare_one: Callable[[], checked_image.Image]) -> checked_image.Image:
-        return prepare_one() if watch is None else watch.run(number, prepare_one)
-
-    try:
-        return read_frames(ref, data, policy, hasher, in_time)
-    except checked_image.BadImageError as e:
-        still = ref._replace(key=still_key(ref.key))
-        return iter([(still, _reject(still, e))])
+    if ref.further:
+        image = _add_further(ref, image, files[-len(ref.further) :], policy)
+    if ref.mask is not None and policy.objects is None:
+        place = policy.masks.segments
+        segments = ref.columns[place] if place >= 0 else None
+        with _naming(f"its mask {ref.mask.uri!r}"):
+            image = class_masks.with_mask(image, _content(files[1]), policy.check, policy.masks, segments)
+    return image
 
 
 def _read_objects(
     ref: elements.ImageRef,
-    data: bytes | read_ahead_lib.ReadError | None,
-    reader: image_objects.AnnotationReader | None,
-) -> image_objects.Annotations | elements.Reject | None:
-    """Returns the objects in the annotation file of an image, or the reject of the image; None without a reader."""
-    if reader is None:
-        return None
-    where = "its annotations" if ref.mask is None else f"its annotations {ref.mask.uri!r}"
-    if isinstance(data, read_ahead_lib.ReadError):
-        return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
-    try:
-        return reader.read(data)
-    except checked_image.BadImageError as e:
-        return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
-
-
-def _skip(ref: elements.ImageRef, reason: elements.Reason, max_seconds: float | None) -> elements.Reject:
-    """Returns the reject of an image that ended a process which tried it."""
-    if reason is elements.Reason.TOO_SLOW:
-        return _reject(ref, too_slow(max_seconds))
-    detail = "two processes died on it: out of memory, or a fault of a decoder; look at it apart, or leave it out"
-    return elements.Reject(ref.key, ref.uri, "check", reason, detail)
-
-
-def _reject(ref: elements.ImageRef, error: checked_image.BadImageError) -> elements.Reject:
-    return elements.Reject(ref.key, ref.uri, "check", error.reason, error.detail)
-
-
-def _add_mask(
-    ref: elements.ImageRef,
-    image: checked_image.Image,
-    mask: elements.Mask,
-    data: bytes | read_ahead_lib.ReadError,
-    policy: prepare.ImagePolicy,
-) -> checked_image.Image | elements.Reject:
-    where = f"its mask {mask.uri!r}"
-    if isinstance(data, read_ahead_lib.ReadError):
-        return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
-    try:
-        place = policy.masks.segments
-        segments = ref.columns[place] if place >= 0 else None
-        return class_masks.with_mask(image, data, policy.check, policy.masks, segments)
-    except checked_image.BadImageError as e:
-        return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
+    files: Sequence[bytes | read_ahead_lib.ReadError],
+    reader: image_objects.AnnotationReader,
+) -> image_objects.Annotations:
+    if ref.mask is None:
+        with _naming("its annotations"):
+            return reader.read(None)
+    with _naming(f"its annotations {ref.mask.uri!r}"):
+        return reader.read(_content(files[1]))
 
 
 def _add_further(
@@ -234,23 +170,50 @@ def _add_further(
     image: checked_image.Image,
     files: Sequence[bytes | read_ahead_lib.ReadError],
     policy: prepare.ImagePolicy,
-) -> checked_image.Image | elements.Reject:
-    """Returns the image with the further images of its example; the reject of the example if one of them is bad."""
+) -> checked_image.Image:
     prepared = []
     for further, data in zip(ref.further, files, strict=True):
-        where = f"column {further.column!r}, {further.uri!r}"
-        if isinstance(data, read_ahead_lib.ReadError):
-            return elements.Reject(ref.key, ref.uri, "read", data.reason, f"{where}: {data.detail}")
-        try:
-            prepared.append(policy.prepare_further(data))
-        except checked_image.BadImageError as e:
-            return elements.Reject(ref.key, ref.uri, "check", e.reason, f"{where}: {e.detail}")
+        with _naming(f"column {further.column!r}, {further.uri!r}"):
+            prepared.append(policy.prepare_further(_content(data)))
     num_bytes = sum(len(each.data) for each in (image, *prepared))
     if num_bytes > structure.MAX_IMAGE_BYTES:
         found = f"its {len(prepared) + 1} images have {num_bytes:,} bytes"
         detail = f"{found}, a tf.train.Example takes up to {structure.MAX_IMAGE_BYTES:,}"
-        return elements.Reject(ref.key, ref.uri, "check", elements.Reason.TOO_LARGE, detail)
+        raise checked_image.BadImageError(Reason.TOO_LARGE, detail)
     return image._replace(further=tuple(prepared))
+
+
+def _content(data: bytes | read_ahead_lib.ReadError) -> bytes:
+    if isinstance(data, read_ahead_lib.ReadError):
+        raise data
+    return data
+
+
+@contextlib.contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Adds the name of a file to the error for it."""
+    try:
+        yield
+    except read_ahead_lib.ReadError as e:
+        raise read_ahead_lib.ReadError(e.reason, f"{where}: {e.detail}") from e
+    except checked_image.BadImageError as e:
+        raise checked_image.BadImageError(e.reason, f"{where}: {e.detail}") from e
+
+
+def _reject(
+    ref: elements.ImageRef, error: checked_image.BadImageError | read_ahead_lib.ReadError, size_column: str = ""
+) -> elements.Reject:
+    if isinstance(error, read_ahead_lib.ReadError):
+        return elements.Reject(ref.key, ref.uri, "read", error.reason, error.explain(ref, size_column))
+    return elements.Reject(ref.key, ref.uri, "check", error.reason, error.detail)
+
+
+def _skipped(reason: elements.Reason, max_seconds: float | None) -> checked_image.BadImageError:
+    """Returns the error for an image that ended a process which tried it."""
+    if reason is Reason.TOO_SLOW:
+        return too_slow(max_seconds)
+    detail = "two processes died on it: out of memory, or a fault of a decoder; look at it apart, or leave it out"
+    return checked_image.BadImageError(reason, detail)
 
 
 def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
@@ -265,6 +228,11 @@ def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]
 
 _T = TypeVar("_T")
 _LOOKS = 8  # at the clock, within the limit
+
+
+def _at_once(number: int, prepare: Callable[[], _T]) -> _T:
+    """Returns `prepare()`: the time of an image is not limited."""
+    return prepare()
 
 
 class Watch:
@@ -394,7 +362,7 @@ def _each_frame(
         try:
             image = in_time(prepare_next)
         except checked_image.BadImageError as e:
-            image = elements.Reject(one.key, one.uri, "check", e.reason, e.detail)
+            image = _reject(one, e)
         yield one, image
 
 
