@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import example, features
 from imagebeam.reader import bare_pixels
-from imagebeam.transforms.images import image_formats, pillow_decoder
+from imagebeam.transforms.images import image_formats, pillow_decoder, pixels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,9 +143,8 @@ class ThumbnailMaker:
         return picture
 
     def _pixels_of(self, values: Mapping[str, Any]) -> PIL.Image.Image:
-        pixels = bare_pixels.PixelReader(self.catalog).read(values)
-        mode = ("L", "LA", "RGB", "RGBA")[pixels.channels - 1]
-        return pillow_decoder.pillow().frombytes(mode, (pixels.width, pixels.height), pixels.data)
+        found = bare_pixels.PixelReader(self.catalog).read(values)
+        return pixels.from_bytes(found.data, (found.height, found.width, found.channels))
 
 
 def maker_of(catalog: catalog_lib.Catalog, statistics: Mapping[str, Any]) -> ThumbnailMaker:
@@ -188,17 +187,7 @@ def _decode(data: bytes) -> PIL.Image.Image:
 
 def _flatten(picture: PIL.Image.Image) -> PIL.Image.Image:
     """Returns the picture in RGB: deep pixels scaled to 8 bits, transparent ones on white."""
-    module = pillow_decoder.pillow()
-    if picture.mode.startswith(("I", "F")):
-        import numpy as np  # late: a writer process has not imported it
-
-        deep = np.asarray(picture, np.float64)
-        top = 65535.0 if picture.mode.startswith("I") else max(float(deep.max()), 1e-9)
-        return module.fromarray((deep.clip(0, top) * (255 / top)).astype(np.uint8)).convert("RGB")
-    if picture.mode in ("LA", "PA", "RGBA", "RGBa", "La") or "transparency" in picture.info:
-        clear = picture.convert("RGBA")
-        return module.alpha_composite(module.new("RGBA", clear.size, (255, 255, 255, 255)), clear).convert("RGB")
-    return picture.convert("RGB")
+    return pixels.recolor(pixels.to_eight_bits(pixels.with_alpha(picture)), "rgb", background=(255, 255, 255))
 
 
 def _shrink(picture: PIL.Image.Image) -> PIL.Image.Image:
