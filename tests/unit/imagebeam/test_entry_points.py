@@ -176,12 +176,7 @@ def test_part_outside_of_the_image_is_the_same_failure() -> None:
         assert "not those that the record says" in str(decode(encoded, part, points=points))
 
 
-def test_entry_points_that_do_not_fit_the_batch_are_refused() -> None:
-    out, parts = np.zeros((1, 8, 8, 3), np.uint8), np.zeros((1, 4), np.int32)
-    with pytest.raises(ValueError, match="images, parts, flips, out and points do not fit each other"):
-        _native.decode([b""], parts, np.zeros(1, bool), out, 1, [])
-    with pytest.raises(TypeError):
-        _native.decode([b""], parts, np.zeros(1, bool), out, 1, ["text"])
+def test_entry_points_of_what_is_not_bytes_are_refused() -> None:
     with pytest.raises(TypeError, match="data is bytes"):
         _native.find_entry_points("text")  # type: ignore[arg-type]
 

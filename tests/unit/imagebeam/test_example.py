@@ -1,10 +1,11 @@
-"""Examples that TensorFlow or the encoder wrote, read whole, in part, and damaged."""
+"""Examples that the encoder or TensorFlow wrote, read whole, in part, and damaged, by TensorFlow and by `example`."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,149 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import example, features
-from imagebeam.features import BYTES, INT64, Feature
+from imagebeam.features import BYTES, FLOAT, INT64, Feature
 from tests import cases
-from tests.unit.imagebeam.example_values import (
-    Lists,
-    bits,
-    damage,
-    parse_with_tensorflow,
-    serialize_with_tensorflow,
-    texts,
-    value_lists,
+
+Lists = Mapping[str, tuple[str, Sequence[example.Value]]]  # kind and values by key
+
+INT64_EXTREMES = [0, 1, -1, 127, 128, 2**31, -(2**31), 2**63 - 1, -(2**63)]
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+single_values = st.one_of(
+    st.tuples(st.just(BYTES), st.binary()),
+    st.tuples(st.just(INT64), st.integers(-(2**63), 2**63 - 1) | st.sampled_from(INT64_EXTREMES)),
+    st.tuples(st.just(FLOAT), st.floats(width=32)),
 )
+value_lists = st.one_of(
+    st.tuples(st.just(BYTES), st.lists(st.binary())),
+    st.tuples(st.just(INT64), st.lists(st.integers(-(2**63), 2**63 - 1))),
+    st.tuples(st.just(FLOAT), st.lists(st.floats(width=32))),
+)
+
+
+def bits(value: example.Value) -> object:
+    """Returns a value that is equal only for equal bits: 0.0 and -0.0 differ, nan equals itself."""
+    return struct.pack("<f", value) if isinstance(value, float) else value
+
+
+def parse_with_tensorflow(data: bytes) -> dict[str, tuple[str, list[object]]]:
+    """Returns the kind and the values of every feature."""
+    parsed = {}
+    for key, feature in tf.train.Example.FromString(data).features.feature.items():
+        kind = feature.WhichOneof("kind") or ""
+        parsed[key] = (kind.removesuffix("_list"), [bits(v) for v in getattr(feature, kind).value] if kind else [])
+    return parsed
+
+
+def serialize_with_tensorflow(lists: Lists) -> bytes:
+    message = tf.train.Example()
+    for key, (kind, items) in lists.items():
+        getattr(message.features.feature[key], f"{kind}_list").value.extend(items)
+    return message.SerializeToString()
+
+
+def damage(content: bytes, data: st.DataObject, min_size: int = 0) -> bytes:
+    """Returns the content with up to three bytes changed."""
+    changed = bytearray(content)
+    for position in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=min_size, max_size=3)):
+        changed[position] = data.draw(st.integers(0, 255))
+    return bytes(changed)
+
+
+# Encoding
+
+
+@settings(deadline=None)
+@given(
+    singles=st.dictionaries(texts, single_values),
+    lists=st.dictionaries(texts.map("lists/{}".format), value_lists),
+    image=st.none() | st.binary(max_size=1000),
+)
+def test_encoded_example_parses_to_the_same_values(
+    singles: Mapping[str, tuple[str, example.Value]], lists: Lists, image: bytes | None
+) -> None:
+    wanted = [Feature(key, f"columns/{key}", kind) for key, (kind, _) in singles.items()]
+    wanted += [Feature(key, f"columns/{key}", kind, many=True) for key, (kind, _) in lists.items()]
+    by_source = {f"columns/{key}": value for key, (_, value) in (singles | lists).items()}
+    expected = {key: (kind, [bits(value)]) for key, (kind, value) in singles.items()}
+    expected |= {key: (kind, list(map(bits, values))) for key, (kind, values) in lists.items()}
+    if image is not None:
+        wanted.append(Feature("the image", features.ENCODED, BYTES))
+        expected["the image"] = (BYTES, [image])
+    data = b"".join(example.ExampleEncoder(wanted).encode(by_source, image or b""))
+    assert parse_with_tensorflow(data) == expected
+    parsed = {key: [bits(value) for value in found] for key, found in example.parse_example(data).items()}
+    assert parsed == {key: found for key, (_, found) in expected.items()}
+
+
+PLAIN = [Feature("name", "columns/name", BYTES), Feature("label", "columns/label", INT64)]
+
+
+@pytest.mark.parametrize("kind", [BYTES, INT64, FLOAT])
+@pytest.mark.parametrize("size", [0, 1, *(1 << bits for bits in (7, 14, 21))], ids="of-{}".format)
+def test_prefix_in_c_is_that_of_python(monkeypatch: pytest.MonkeyPatch, kind: str, size: int) -> None:
+    wanted = [*PLAIN, Feature("the image", features.ENCODED, kind)]
+    images = [bytes([7]) * near for near in range(max(size - 70, 0), size + 2, 3 if size < 1 << 20 else 12)]
+    values = {"columns/name": b"n" * (size % 300), "columns/label": size}
+    in_c, in_python = example.ExampleEncoder(wanted), example.ExampleEncoder(wanted)
+    found = [in_c.encode(values, image) for image in images]
+    monkeypatch.setattr(example, "_encode_prefix", None)
+    assert found == [in_python.encode(values, image) for image in images]
+
+
+def test_float_zeros_keep_their_sign_in_one_encoder() -> None:
+    encoder = example.ExampleEncoder([Feature("x", "columns/x", FLOAT)])
+    signs = []
+    for value in (0.0, -0.0, 0.0, -0.0):
+        (found,) = example.parse_example(b"".join(encoder.encode({"columns/x": value}, b"")))["x"]
+        signs.append(math.copysign(1, found))
+    assert signs == [1, -1, 1, -1]
+
+
+def test_encoder_used_beyond_its_cache_stays_right() -> None:
+    for kind in [BYTES, INT64, FLOAT]:
+        encoder = example.ExampleEncoder([Feature("x", "columns/x", kind)])
+        for number in [*range(3 * example._MAX_CACHED // 2), 0, 1]:
+            value = {BYTES: str(number).encode(), INT64: number, FLOAT: float(number)}[kind]
+            assert example.parse_example(b"".join(encoder.encode({"columns/x": value}, b""))) == {"x": [value]}
+
+
+def test_image_is_handed_on_uncopied() -> None:
+    image = bytes(1000)
+    _, payload = example.ExampleEncoder([Feature("i", features.ENCODED, BYTES)]).encode({}, image)
+    assert payload is image
+
+
+@pytest.mark.parametrize("kind", [INT64, FLOAT])
+@settings(deadline=None)
+@given(st.binary(max_size=400))
+def test_pixels_become_a_list_of_numbers_as_tensorflow_writes_it(kind: str, pixels: bytes) -> None:
+    encoder = example.ExampleEncoder([Feature("n", "columns/n", INT64), Feature("img", features.ENCODED, kind, True)])
+    data = b"".join(encoder.encode({"columns/n": 5}, pixels))
+    found = tf.train.Example.FromString(data).features.feature["img"]
+    assert list(getattr(found, f"{kind}_list").value) == list(pixels)
+    assert example.parse_example(data) == {"n": [5], "img": list(pixels)}
+    spec = tf.io.FixedLenFeature([len(pixels)], tf.int64 if kind == INT64 else tf.float32)
+    if pixels:
+        assert tf.io.parse_single_example(data, {"img": spec})["img"].numpy().tolist() == list(pixels)
+
+
+@pytest.mark.parametrize("kind", [INT64, FLOAT])
+def test_pixels_may_come_as_an_array(kind: str) -> None:
+    array = np.arange(256, dtype=np.uint8).reshape(16, 8, 2)
+    encoder = example.ExampleEncoder([Feature("img", features.ENCODED, kind, True)])
+    assert encoder.encode({}, array) == encoder.encode({}, array.tobytes())
+    assert example.parse_example(b"".join(encoder.encode({}, array))) == {"img": list(range(256))}
+
+
+def test_list_is_not_kept_for_the_next_example() -> None:
+    encoder = example.ExampleEncoder([Feature("x", "columns/x", INT64, many=True)])
+    for items in ([1, 2], [], [3], (1, 2)):
+        encoded = b"".join(encoder.encode({"columns/x": items}, b""))
+        assert example.parse_example(encoded) == {"x": list(items)}
+
+
+# Reading
 
 
 def plain(value: Any) -> example.Value:

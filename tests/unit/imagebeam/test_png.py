@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pathlib
 import random
+import re
 import zlib
 
 import hypothesis
@@ -52,22 +54,19 @@ def tensorflow_pixels(encoded: bytes) -> np.ndarray | None:
 
 
 def test_every_kind_has_the_pixels_of_tensorflow() -> None:
-    for is_transparent in [False, True]:
-        for is_interlaced in [False, True]:
-            for kind in KINDS:
-                for seed, (height, width) in enumerate([(7, 13), (1, 9), (9, 1), (8, 8), (1, 1), (21, 34)]):
-                    encoded = random_png(kind, height, width, is_interlaced, seed)
-                    if is_transparent and kind[0] in TRANSPARENT:
-                        position = encoded.index(b"IDAT") - 4
-                        encoded = insert(encoded, position, chunk(b"tRNS", TRANSPARENT[kind[0]]))
-                    expected = tensorflow_pixels(encoded)
-                    found = decode(encoded, height, width)
-                    assert expected is not None and not isinstance(found, str)
-                    assert (found == expected).all()
-                    part = (height // 2, width // 3, height - height // 2, max(width // 2, 1))
-                    top, left, rows, columns = part
-                    cut = decode(encoded, height, width, part)
-                    assert (cut == expected[top : top + rows, left : left + columns]).all()
+    sizes = [(7, 13), (1, 9), (9, 1), (8, 8), (1, 1), (21, 34)]
+    kinds = itertools.product([False, True], [False, True], KINDS, enumerate(sizes))
+    for is_transparent, is_interlaced, kind, (seed, (height, width)) in kinds:
+        encoded = random_png(kind, height, width, is_interlaced, seed)
+        if is_transparent and kind[0] in TRANSPARENT:
+            encoded = insert(encoded, encoded.index(b"IDAT") - 4, chunk(b"tRNS", TRANSPARENT[kind[0]]))
+        expected = tensorflow_pixels(encoded)
+        found = decode(encoded, height, width)
+        assert expected is not None and not isinstance(found, str)
+        assert (found == expected).all()
+        top, left, rows, columns = height // 2, width // 3, height - height // 2, max(width // 2, 1)
+        cut = decode(encoded, height, width, (top, left, rows, columns))
+        assert (cut == expected[top : top + rows, left : left + columns]).all()
 
 
 def test_png_of_pillow_has_the_pixels_of_tensorflow() -> None:
@@ -109,18 +108,15 @@ def test_broken_png_is_decoded_or_refused_as_in_tensorflow(seed: int) -> None:
 
 
 def test_broken_png_is_a_failure_with_its_reason() -> None:
+    whole = encoded_images.PNGS["rgb"]
     for encoded, message in [
-        (encoded_images.PNGS["rgb"][:-20], "the file is cut short"),
-        (encoded_images.PNGS["rgb"][:8], "the file is cut short"),
-        (encoded_images.PNGS["rgb"].replace(b"IHDR", b"IHDX"), "CRC|chunk"),
+        (whole[:-20], "the file is cut short"),
+        (whole[:8], "the file is cut short"),
+        (whole.replace(b"IHDR", b"IHDX"), "CRC|chunk"),
+        (random_png((2, 8), 7, 13, False, 0), "the picture has 13 x 7 pixels, not those that the record says"),
     ]:
         found = decode(encoded, 8, 8)
-        assert isinstance(found, str) and any(each in found for each in message.split("|")), found
-
-
-def test_png_of_another_size_than_its_record_is_a_failure() -> None:
-    found = decode(random_png((2, 8), 7, 13, False, 0), 8, 13)
-    assert found == "the picture has 13 x 7 pixels, not those that the record says"
+        assert isinstance(found, str) and re.search(message, found), found
 
 
 def bare_png(height: int, width: int) -> bytes:
@@ -153,13 +149,6 @@ def test_large_png_is_refused_before_memory_is_taken(says: tuple[int, int]) -> N
     [(_, failure)] = _native.decode([encoded], np.array([[0, 0, 16, 16]], np.int32), np.zeros(1, bool), out, 1)
     assert "are more than 100000000" in failure
     assert peak_bytes() - before < 50 << 20
-
-
-def test_sizes_that_do_not_fit_are_refused() -> None:
-    arguments = [b""], np.zeros((1, 4), np.int32), np.zeros(1, bool), np.zeros((1, 8, 8, 3), np.uint8), 1, [b""]
-    for sizes in (np.zeros((2, 2), np.int32), np.zeros((1, 2), np.int64)):
-        with pytest.raises(ValueError, match="images and sizes do not fit each other"):
-            _native.decode(*arguments, None, 1, False, False, None, sizes)
 
 
 def png_of(width: int, height: int) -> bytes:
