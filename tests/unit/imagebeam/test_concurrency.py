@@ -141,10 +141,9 @@ def test_call_each_raises_the_error_of_a_call_and_begins_no_more(num_at_once: in
 
 
 def test_less_than_one_at_once_is_refused() -> None:
-    with pytest.raises(ValueError, match="num_at_once is 0; it must be at least 1"):
-        concurrency.call_each(str, [], 0)
-    with pytest.raises(ValueError, match="num_ahead is 0; it must be at least 1"):
-        concurrency.map_ahead(str, [], 0)
+    for function in (concurrency.call_each, concurrency.map_ahead):
+        with pytest.raises(ValueError, match=r"num_(at_once|ahead) is 0; it must be at least 1"):
+            function(str, [], 0)
 
 
 def test_quota_of_a_cgroup_is_read_in_whole_cores(tmp_path: pathlib.Path) -> None:
@@ -186,16 +185,11 @@ class Counter(concurrency.RebuiltAfterFork):
         self.builds += 1
 
 
-def exit_with_builds(counter: Counter) -> None:
-    os._exit(counter.builds)
-
-
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_state_is_built_at_first_and_in_each_forked_process() -> None:
     counter = Counter()
     assert counter.builds == 1
-    process = multiprocessing.get_context("fork").Process(target=exit_with_builds, args=(counter,))
+    process = multiprocessing.get_context("fork").Process(target=lambda: os._exit(counter.builds))
     process.start()
     process.join(patience.HANG_SEC)
-    assert process.exitcode == 2
-    assert counter.builds == 1
+    assert (process.exitcode, counter.builds) == (2, 1)

@@ -8,20 +8,14 @@ from imagebeam import features
 from imagebeam.features import BYTES, FLOAT, INT64, Feature
 from tests import cases
 
-BY_DEFAULT = {
-    "image/channels": INT64,
-    "image/class/label": INT64,
-    "image/class/text": BYTES,
-    "image/colorspace": BYTES,
-    "image/filename": BYTES,
-    "image/format": BYTES,
-    "image/height": INT64,
-    "image/key": BYTES,
-    "image/width": INT64,
-    "image/encoded": BYTES,
+INTEGERS = ("channels", "class/label", "height", "width")
+BY_DEFAULT = {  # the kinds, in the order of the keys, but for the image
+    f"image/{name}": INT64 if name in INTEGERS else BYTES
+    for name in (
+        *("channels", "class/label", "class/text", "colorspace", "filename", "format", "height", "key", "width"),
+        "encoded",
+    )
 }
-
-
 LEFT = ("left", "right")
 
 
@@ -50,15 +44,8 @@ def test_further_images_have_four_keys_each_before_the_image() -> None:
         {"image/right/format": None, "image/left/encoded": "l"}, None, {}, further=LEFT
     )
     keys = {feature.source: feature.key for feature in resolved if features.further_part(feature.source)}
-    assert keys == {
-        "image/left/encoded": "l",
-        "image/left/format": "image/left/format",
-        "image/left/height": "image/left/height",
-        "image/left/width": "image/left/width",
-        "image/right/encoded": "image/right/encoded",
-        "image/right/height": "image/right/height",
-        "image/right/width": "image/right/width",
-    }
+    expected = {f"image/{side}/{part}" for side in LEFT for part in features.FURTHER_PARTS} - {"image/right/format"}
+    assert keys == {source: source for source in expected} | {"image/left/encoded": "l"}
     assert resolved[-1].key == "image/encoded"
     found = features.further_images(resolved)
     assert list(found) == ["left", "right"]
@@ -84,35 +71,27 @@ def test_label_features_follow_the_kind_of_label() -> None:
     assert not {"image/class/label", "image/class/text"} & resolve(label_kind=None).keys()
 
 
-def test_features_are_renamed_dropped_and_added() -> None:
-    resolved = resolve({"image/encoded": "image_raw", "image/height": None, "image/source_id": "image/source_id"})
+def test_features_and_columns_are_renamed_dropped_and_added() -> None:
+    renamed = {"image/encoded": "image_raw", "image/height": None, "image/source_id": "image/source_id"}
+    columns = {"age": FLOAT, "site": BYTES, "visit": INT64}
+    resolved = resolve(renamed | {"columns/site": "clinic", "columns/visit": None}, columns=columns)
     expected = {key: (key, kind) for key, kind in BY_DEFAULT.items()} | {
         "image_raw": ("image/encoded", BYTES),
         "image/source_id": ("image/source_id", BYTES),
+        "age": ("columns/age", FLOAT),
+        "clinic": ("columns/site", BYTES),
     }
     del expected["image/encoded"], expected["image/height"]
     assert resolved == expected
 
 
-def test_columns_become_features_under_their_names_unless_renamed_or_dropped() -> None:
-    columns = {"age": FLOAT, "site": BYTES, "visit": INT64}
-    resolved = resolve({"columns/site": "clinic", "columns/visit": None}, columns=columns)
-    assert {key: value for key, value in resolved.items() if value[0].startswith("columns/")} == {
-        "age": ("columns/age", FLOAT),
-        "clinic": ("columns/site", BYTES),
-    }
-
-
 def test_impossible_features_are_refused() -> None:
+    twice = "features {} and {} both have the key {}"
     for renamed, columns, complaint in [
         ({"image/encode": "x"}, {}, "features names 'image/encode', which is none of image/caption, image/channels, "),
         ({"age": "x"}, {"age": FLOAT}, "features names 'age', .* columns/age, "),
-        (
-            {"image/key": "x", "image/filename": "x"},
-            {},
-            "features 'image/filename' and 'image/key' both have the key 'x'",
-        ),
-        ({}, {"image/key": BYTES}, "features 'image/key' and 'columns/image/key' both have the key 'image/key'"),
+        ({"image/key": "x", "image/filename": "x"}, {}, twice.format("'image/filename'", "'image/key'", "'x'")),
+        ({}, {"image/key": BYTES}, twice.format("'image/key'", "'columns/image/key'", "'image/key'")),
     ]:
         with cases.named(renamed, columns, complaint), pytest.raises(ValueError, match=complaint):
             features.resolve_features(renamed, "class", _single(columns))
@@ -126,34 +105,21 @@ def test_check_value_accepts_what_a_kind_can_hold() -> None:
         assert not any(features.check_value(kind, value) for value in refused[kind])
 
 
-OBJECTS = {
-    "image/object/bbox/xmin",
-    "image/object/bbox/xmax",
-    "image/object/bbox/ymin",
-    "image/object/bbox/ymax",
-    "image/object/class/label",
-    "image/object/class/text",
-}
-AREAS = {"image/object/area", "image/object/is_crowd"}
-
-
 def test_objects_and_masks_of_the_source_are_features() -> None:
+    objects = {f"image/object/{name}" for name in ("class/label", "class/text")}
+    objects |= {f"image/object/bbox/{side}" for side in ("xmin", "xmax", "ymin", "ymax")}
+    segmentation = {"image/segmentation/class/encoded", "image/segmentation/class/format"}
+    before = {feature.key for feature in features.resolve_features({}, None, {})}
     for provided, expected in [
         (set(), set()),
-        ({"objects"}, OBJECTS),
-        ({"objects", "object areas"}, OBJECTS | AREAS),
-        ({"objects", "object masks"}, OBJECTS | {"image/object/mask"}),
-        ({"segmentation"}, {"image/segmentation/class/encoded", "image/segmentation/class/format"}),
+        ({"objects"}, objects),
+        ({"objects", "object areas"}, objects | {"image/object/area", "image/object/is_crowd"}),
+        ({"objects", "object masks"}, objects | {"image/object/mask"}),
+        ({"segmentation"}, segmentation),
     ]:
         resolved = features.resolve_features({}, None, {}, given=provided)
-        added = {feature.key for feature in resolved} - {
-            feature.key for feature in features.resolve_features({}, None, {})
-        }
-        assert added == expected
-        assert {feature.key for feature in resolved if feature.many} == expected - {
-            "image/segmentation/class/encoded",
-            "image/segmentation/class/format",
-        }
+        assert {feature.key for feature in resolved} - before == expected
+        assert {feature.key for feature in resolved if feature.many} == expected - segmentation
 
 
 def test_feature_that_the_source_lacks_is_refused() -> None:
@@ -164,10 +130,9 @@ def test_feature_that_the_source_lacks_is_refused() -> None:
         ("image/class/text", "label gives no classes"),
         ("image/class/label", "label gives no labels"),
     ]:
-        with cases.named(name, reason):
-            with pytest.raises(ValueError, match=f"features names '{name}', but {reason}"):
-                features.resolve_features({name: "x"}, None, {})
-            assert features.resolve_features({name: None}, None, {})  # to drop it does no harm
+        with pytest.raises(ValueError, match=f"features names '{name}', but {reason}"):
+            features.resolve_features({name: "x"}, None, {})
+        assert features.resolve_features({name: None}, None, {})  # to drop it does no harm
 
 
 def test_image_of_numbers_is_a_list() -> None:

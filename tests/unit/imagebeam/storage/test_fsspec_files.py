@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from typing import Any
+from unittest import mock
 
 import fsspec.core
 import pytest
@@ -36,6 +37,7 @@ def test_files_are_written_read_listed_moved_and_removed(store: storage.Storage)
         ("a b#%20?.bin", FILE, 4)
     ]
     assert store.stat("memory://d").kind == DIRECTORY
+    assert [(entry.name, entry.kind) for entry in store.list_directory("memory://")] == [("d", DIRECTORY)]
     store.rename("memory://d/a b#%20?.bin", "memory://d/e")
     assert not store.create_new("memory://d/e", b"other")
     assert store.create_new("memory://d/f", b"new")
@@ -89,46 +91,22 @@ def test_options_reach_the_file_system_and_one_is_opened_for_each_root(monkeypat
     assert len(seen) == 3
 
 
-@pytest.mark.parametrize(
-    ("raised", "expected"),
-    [
+def test_error_that_lasts_names_the_address(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for raised, expected in [
         (FileNotFoundError("x"), FileNotFoundError),
         (PermissionError("x"), PermissionError),
         (NotImplementedError(), OSError),
-    ],
-)
-def test_error_that_lasts_names_the_address(
-    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, raised: Exception, expected: type[OSError]
-) -> None:
-    def refuse(self: Any, path: str, **_: Any) -> None:
-        raise raised
-
-    monkeypatch.setattr(memory.MemoryFileSystem, "info", refuse)
-    with pytest.raises(expected, match="memory://d/a"):
-        store.stat("memory://d/a")
-
-
-@pytest.mark.parametrize(("size", "expected"), [(None, -1), (0, 0), ("7", 7)], ids=["unknown", "empty", "text"])
-def test_unknown_size_is_minus_one(
-    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, size: Any, expected: int
-) -> None:
-    def info(self: Any, path: str, **_: Any) -> dict[str, Any]:
-        return {"name": path, "size": size, "type": "file"}
-
-    monkeypatch.setattr(memory.MemoryFileSystem, "info", info)
-    assert store.stat("memory://d/a").size == expected
+    ]:
+        monkeypatch.setattr(memory.MemoryFileSystem, "info", mock.Mock(side_effect=raised))
+        with pytest.raises(expected, match="memory://d/a"):
+            store.stat("memory://d/a")
 
 
 def test_file_of_unknown_size_is_read_whole(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write_whole("memory://d/a", b"data")
-    info = memory.MemoryFileSystem.info
-    monkeypatch.setattr(memory.MemoryFileSystem, "info", lambda self, path, **_: {**info(self, path), "size": None})
-    with store.open_read("memory://d/a") as file:
-        assert file.read() == b"data"
-
-
-def test_kinds_of_entries(store: storage.Storage) -> None:
-    store.write_whole("memory://d/e/f", b"1")
-    kinds = [(entry.name, entry.kind) for entry in store.list_directory("memory://d")]
-    assert kinds == [("e", DIRECTORY)]
-    assert [entry.kind for entry in store.list_directory("memory://d/e")] == [FILE]
+    [listed] = store.filesystem("memory://d").ls("/d")  # type: ignore[attr-defined]
+    for size, expected in [("4", 4), (None, -1)]:
+        monkeypatch.setattr(memory.MemoryFileSystem, "info", mock.Mock(return_value={**listed, "size": size}))
+        assert store.stat("memory://d/a").size == expected
+        with store.open_read("memory://d/a") as file:
+            assert file.read() == b"data"

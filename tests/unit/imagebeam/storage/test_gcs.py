@@ -6,6 +6,7 @@ import json
 import pathlib
 import types
 from typing import Any
+from unittest import mock
 
 import google.auth
 import google.auth.compute_engine
@@ -65,18 +66,12 @@ def test_unknown_option_is_refused_with_the_known_ones() -> None:
         gcs.GcsStorage({"token": "t", "anon": True})
 
 
-def test_token_anon_uses_no_credentials() -> None:
+def test_token_names_credentials_or_is_them_or_is_an_access_token() -> None:
     client = client_of(token="anon")
     assert isinstance(client._credentials, google.auth.credentials.AnonymousCredentials)
     assert client.project is None
-
-
-def test_token_cloud_is_the_account_of_the_machine() -> None:
     credentials = gcs.GcsStorage({"token": "cloud"})._credentials()  # a client would ask the machine for its domain
     assert isinstance(credentials, google.auth.compute_engine.Credentials)
-
-
-def test_credentials_are_used_as_they_are_and_other_text_is_an_access_token() -> None:
     credentials = google.oauth2.credentials.Credentials("given")
     assert client_of(token=credentials)._credentials is credentials
     assert client_of(token="ya29.abc")._credentials.token == "ya29.abc"
@@ -125,16 +120,8 @@ def test_requester_pays_with_a_project() -> None:
 # Without credentials
 
 
-@pytest.fixture
-def without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise auth_exceptions.DefaultCredentialsError("none found")
-
-    monkeypatch.setattr(google.auth, "default", refuse)
-
-
-@pytest.mark.usefixtures("without_credentials")
-def test_bucket_that_is_not_public_is_refused_with_how_to_log_in() -> None:
+def test_bucket_that_is_not_public_is_refused_with_how_to_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(google.auth, "default", mock.Mock(side_effect=auth_exceptions.DefaultCredentialsError("none")))
     for error in [exceptions.Unauthorized("no"), exceptions.Forbidden("no")]:
         store = gcs.GcsStorage()
         assert isinstance(store._connected()._credentials, google.auth.credentials.AnonymousCredentials)
