@@ -9,7 +9,9 @@ import zlib
 from collections.abc import Callable
 
 import numpy as np
+import PIL.Image
 import pytest
+import yaml
 from PIL import Image
 
 from imagebeam.transforms.elements import Reason
@@ -167,9 +169,7 @@ def test_black_and_white_are_colors() -> None:
 
 def test_color_of_no_class_is_named_with_its_pixel() -> None:
     for mask in [
-        save(
-            Image.fromarray(np.where(np.arange(SIZE[0])[None, :, None] == 5, 77, RGB).astype(np.uint8)), "PNG"
-        ),  # colors
+        save(Image.fromarray(np.where(np.arange(SIZE[0])[None, :, None] == 5, 77, RGB).astype(np.uint8)), "PNG"),
         save(
             indexed(np.where(np.arange(SIZE[0]) == 5, 4, INDICES).astype(np.uint8), [*PALETTE[:12], 77, 77, 77]), "PNG"
         ),  # palette
@@ -250,10 +250,7 @@ def test_mask_without_the_expected_colors_is_a_bad_image() -> None:
         (gray_png(classes(), 8)[:-1], "no IEND chunk"),  # cut
         (npy(classes()), "none of source.masks.colors|leave source.masks.colors out"),  # npy
         (save(Image.fromarray(classes(300, np.uint16)), "PNG"), "leave source.masks.colors out"),  # 16 bits
-        (
-            save(indexed(np.full((18, 29), 3, np.uint8), PALETTE), "PNG", bits=8).replace(b"PLTE", b"PLTX"),
-            "CRC|chunk",
-        ),  # no palette
+        (save(indexed(np.full((18, 29), 3, np.uint8), PALETTE), "PNG", bits=8).replace(b"PLTE", b"PLTX"), "CRC|chunk"),
         (bmp(np.full((18, 29), 9, np.uint8), 8, PALETTE, colors=4), "index 9, and the palette 4"),  # index
     ]:
         with pytest.raises(checked_image.BadImageError, match=detail):
@@ -303,3 +300,62 @@ def test_tiff_with_a_giant_tile_is_not_decoded() -> None:
     mask = struct.pack("<2sHI", b"II", 42, 8 + len(compressed)) + compressed + struct.pack("<H", 10) + directory
     with pytest.raises(checked_image.BadImageError, match=r"too_large: a tiff with tiles of 32752 x 32752 pixels"):
         stored(mask + bytes(4))
+
+
+# --- masks in black and white ----------------------------------------------------------------------------------------
+
+
+def one_row(numbers: list[int], format: str = "PNG", mode: str = "L", **options: object) -> bytes:
+    """Returns a picture of one row."""
+    picture = PIL.Image.fromarray(np.array([numbers], np.uint8), "L").convert(mode)
+    file = io.BytesIO()
+    picture.save(file, format, **options)
+    return file.getvalue()
+
+
+def numbers_of(*masks: bytes) -> list[dict[int, int]]:
+    return [mask_pixels.count_numbers(mask) for mask in masks]
+
+
+def test_mask_of_0_and_255_is_black_and_white() -> None:
+    for format in ["PNG", "BMP", "TIFF"]:
+        assert mask_pixels.are_black_and_white(numbers_of(one_row([0, 255, 255], format)))
+        assert mask_pixels.are_black_and_white(numbers_of(one_row([0, 0], format), one_row([255, 0], format)))
+
+
+def test_other_mask_is_not() -> None:
+    for mask in [
+        one_row([0, 1, 255]),  # with-a-class
+        one_row([0, 0]),  # all-black
+        one_row([255, 255]),  # all-white
+        one_row([0, 255], mode="1"),  # one-bit
+        one_row([0, 255], mode="RGB"),  # colors
+        one_row([0, 255], mode="P"),  # palette
+        one_row([0, 255], "TIFF", mode="1"),  # tiff-of-one-bit
+        one_row([0, 255], "BMP", mode="1"),  # bmp-of-one-bit
+        one_row([0, 255], "JPEG"),  # jpeg
+        one_row([0, 255])[:43],  # cut-short
+        b"",  # empty
+        b"BM",  # signature-alone
+    ]:
+        assert not mask_pixels.are_black_and_white(numbers_of(mask))
+        assert not mask_pixels.are_black_and_white(numbers_of(mask, mask))
+
+
+def test_colors_in_yaml_are_the_colors() -> None:
+    assert yaml.safe_load(mask_pixels.BLACK_AND_WHITE_TEXT) == mask_pixels.BLACK_AND_WHITE
+
+
+def test_mask_with_grays_between_black_and_white_was_smoothed() -> None:
+    for numbers, is_smoothed in [
+        ([0] * 500 + [255] * 500 + [*range(20, 120)], True),  # edges
+        ([*range(16)] * 30 + [*range(240, 256)] * 30 + [*range(80, 120)], True),  # noise
+        ([*range(34)] * 30 + [255] * 400, False),  # 34-classes-and-edges-ignored
+        ([*range(256)] * 3, False),  # picture
+        ([0] * 900 + [*range(1, 182)], False),  # many-classes
+        ([*range(0, 182, 6)] * 30 + [255] * 90, False),  # many-classes-and-edges-ignored
+        ([0, 255], False),  # exact
+    ]:
+        assert mask_pixels.are_smoothed(numbers_of(one_row(numbers))) == is_smoothed
+        halves = [one_row(numbers[n::2]) for n in range(2)]
+        assert mask_pixels.are_smoothed(numbers_of(*halves)) == is_smoothed

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
+import base64
 import io
+import pickle
+import random
 import re
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
+import PIL.Image
+import PIL.PngImagePlugin
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as PillowImage
+from PIL import ImageCms
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, image_formats, png_structure, structure
+from imagebeam.transforms.images import checked_image, image_formats, png_structure, prepare, structure
+from imagebeam.transforms.images.prepare import ImagePolicy
+from tests import encoded_images, pictures
 from tests.encoded_images import (
     DHT,
     DQT,
@@ -217,3 +227,107 @@ def test_import_of_structure_brings_no_beam_pillow_or_numpy() -> None:
     code = f"import sys, imagebeam.transforms.images.structure; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.split() == [b"set()"]
+
+
+# --- base64 ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=80))
+def test_both_alphabets_are_decoded_and_measured(data: bytes) -> None:
+    for encoded in (base64.b64encode(data), base64.urlsafe_b64encode(data)):
+        assert structure.decode_base64(encoded) == data
+        assert structure.base64_size(encoded) == len(data)
+
+
+def test_other_bytes_are_corrupt() -> None:
+    for data in [b"abc", b"ab cd===", b"\xff\xd8\xff\xe0", b"ab=c"]:
+        with pytest.raises(checked_image.BadImageError, match=r"no base64 .*, which source.tfrecord.base64 says"):
+            structure.decode_base64(data)
+
+
+def test_pixels_of_any_shape_are_prepared_by_the_expected_size() -> None:
+    policy = prepare.ImagePolicy(is_raw=True, is_base64=True)
+    image = policy.prepare(base64.b64encode(bytes(range(24))), (2, 4))
+    assert (image.format, image.height, image.width, image.channels) == ("raw", 2, 4, 3)
+    assert image.data == bytes(range(24))
+    for num_bytes in (0, 23, 40):
+        with pytest.raises(checked_image.BadImageError, match=f"{num_bytes} bytes are no 2 x 4 pixels"):
+            policy.prepare(base64.b64encode(bytes(num_bytes)), (2, 4))
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_bad_image_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(checked_image.BadImageError(Reason.CORRUPT, "why")))
+    assert (error.reason, error.detail, str(error)) == (Reason.CORRUPT, "why", "corrupt: why")
+
+
+# --- without metadata ------------------------------------------------------------------------------------------------
+
+
+PROFILE = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+NOTES = (b"here I live", b"a comment", b"<x:xmpmeta", b"after the end")
+
+
+def noted(format: str, **options: Any) -> bytes:
+    exif = PIL.Image.Exif()
+    exif[0x010E] = "here I live"
+    buffer = io.BytesIO()
+    if format == "PNG":
+        texts = PIL.PngImagePlugin.PngInfo()
+        texts.add_text("Comment", "a comment")
+        texts.add_itxt("XML:com.adobe.xmp", "<x:xmpmeta/>")
+        options |= {"pnginfo": texts}
+    else:
+        options |= {"comment": b"a comment", "xmp": b"<x:xmpmeta/>"}
+    pictures.photo(40, 30).save(buffer, format, exif=exif, icc_profile=PROFILE, dpi=(300, 300), **options)
+    return buffer.getvalue() + b"after the end"
+
+
+def test_notes_go_and_pixels_and_profile_stay() -> None:
+    for format, options in [
+        ("JPEG", {}),
+        ("JPEG", {"progressive": True}),
+        ("JPEG", {"restart_marker_blocks": 2}),
+        ("PNG", {}),
+    ]:
+        data = noted(format, **options)
+        assert [note for note in NOTES if note not in data] == []
+        stored = ImagePolicy(metadata="strip").prepare(data)
+        assert [note for note in NOTES if note in stored.data] == []
+        before, after = (PIL.Image.open(io.BytesIO(each)) for each in (data, stored.data))
+        assert np.array_equal(np.asarray(before), np.asarray(after))
+        assert after.info["icc_profile"] == PROFILE and after.info["dpi"] == before.info["dpi"]
+        assert stored.reencoded == ""
+        assert ImagePolicy(metadata="strip").prepare(stored.data).data == stored.data
+        assert ImagePolicy().prepare(data).data == data
+
+
+@given(st.sampled_from(sorted(encoded_images.WHOLE.values())))
+def test_any_checked_image_stays_whole(data: bytes) -> None:
+    image = structure.check_image(data)
+    stripped = structure.strip_metadata(image)
+    assert structure.check_image(stripped.data)._replace(orientation=1) == stripped._replace(orientation=1)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_broken_jpeg_that_passes_the_check_passes_it_again_without_notes(seed: int) -> None:
+    rng = random.Random(seed)
+    try:
+        image = structure.check_image(pictures.damage(noted("JPEG", quality=90), rng))
+    except checked_image.BadImageError:
+        return
+    assert structure.check_image(structure.strip_metadata(image).data)[1:4] == image[1:4]
+
+
+def test_notes_whose_length_is_too_small_go_with_what_it_leaves_out() -> None:
+    for after in [b"", b"\xff", b"stray"]:
+        for length in [0, 1, 2]:
+            for code in [0xE5, 0xFE]:
+                plain = structure.strip_metadata(structure.check_image(noted("JPEG"))).data
+                note = bytes((0xFF, code, 0, length)) + after
+                at = plain.index(b"\xff\xdb")  # before the tables, where nothing else may be
+                stripped = structure.strip_metadata(structure.check_image(plain[:at] + note + plain[at:])).data
+                assert stripped == plain[:at] + after.strip(b"stray") + plain[at:]
