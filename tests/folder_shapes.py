@@ -20,6 +20,7 @@ import pyarrow.parquet
 import scipy.io
 
 from imagebeam import example, features, records
+from imagebeam.pipelines.recognize import recognize_folder
 from tests import array_sets, detection_sets, idx_files, image_sets
 
 IMAGE = "an image"
@@ -46,8 +47,31 @@ def _image(format: str) -> bytes:
 
 
 def images(*patterns: str, numbers: Iterable[int] = range(4)) -> dict[str, str | bytes]:
-    """Returns images whose paths are the patterns with each number in place of `#`."""
-    return {pattern.replace("#", str(number)): IMAGE for pattern in patterns for number in numbers}
+    """Returns images whose paths are the patterns: with each number in place of `#`, and each word of `{cat,dog}`."""
+    return files(IMAGE, *patterns, numbers=numbers)
+
+
+def files(content: str | bytes, *patterns: str, numbers: Iterable[int] = range(4)) -> dict[str, str | bytes]:
+    """Returns files of one content whose paths are the patterns, as those of `images`."""
+    paths = [path for pattern in patterns for path in _expand(pattern)]
+    return {path.replace("#", str(number)): content for path in paths for number in numbers}
+
+
+def _expand(pattern: str) -> list[str]:
+    before, brace, rest = pattern.partition("{")
+    words, _, after = rest.partition("}")
+    return [before + word + each for word in words.split(",") for each in _expand(after)] if brace else [pattern]
+
+
+def check_doubtful(found: recognize_folder.Recognition, presets: str, texts: Iterable[str]) -> None:
+    """Checks that nothing is beyond doubt: the presets of the candidates, and the beginnings of what is said."""
+    assert found.sure is None
+    assert [each.preset for each in found.candidates] == presets.split()
+    said = [*found.remarks]
+    for each in found.candidates:
+        said += [each.evidence, *each.doubts, *each.notes, *recognize_folder.overrides_of(each)]
+    for text in texts:
+        assert any(each.startswith(text) for each in said), (text, said)
 
 
 def table(header: str, rows: Iterable[str]) -> str:
@@ -164,80 +188,61 @@ def _records() -> bytes:
 _WEB = tar({f"{n}.{ending}": content for n in range(2) for ending, content in (("jpg", _image("JPEG")), ("cls", b"1"))})
 _X, _Y = array_sets.pictures(1, 4, 8, 8, 3), array_sets.numbers(1, 4).astype(np.uint8)
 _MAT = functools.partial(_saved, scipy.io.savemat)
-_BATCH = pickle.dumps({b"data": array_sets.planar(array_sets.pictures(1, 4, 32, 32, 3)), b"labels": [1] * 4}, 2)
-_FINE = pickle.dumps(
-    {
-        b"data": array_sets.planar(array_sets.pictures(1, 4, 32, 32, 3)),
-        b"fine_labels": [0] * 4,
-        b"coarse_labels": [0] * 4,
-    },
-    2,
-)
+_PIXELS = array_sets.planar(array_sets.pictures(1, 4, 32, 32, 3))
+_BATCH = pickle.dumps({b"data": _PIXELS, b"labels": [1] * 4}, 2)
+_FINE = pickle.dumps({b"data": _PIXELS, b"fine_labels": [0] * 4, b"coarse_labels": [0] * 4}, 2)
 _IDX = {"images": idx_files.encode(_X[..., 0]), "labels": idx_files.encode(_Y)}
 _COLORS = "name,r,g,b\nVoid,0,0,0\ncar,64,0,128\n"
 _BOX = "0 0.5 0.5 0.2 0.2\n"
 _XML = detection_sets.voc_xml([detection_sets.Box("cat", 1, 1, 5, 5)])
 _BOX_ROWS = table(detection_sets.CSV_HEADER, (f"{n}.jpg,40,20,cat,1,1,5,5" for n in range(4)))
-_SPLITS = ("train", "val")
 _USAGES = ("Training", "Training", "PublicTest", "PrivateTest")
+_COLUMNS = {"image": [{"bytes": _image("JPEG"), "path": None}] * 4, "label": [0, 1, 0, 1]}
 _NUMBERS = range(20)
 
 
-def _rows(form: str, values: Sequence[object]) -> list[str]:
-    """Returns a row for each of 20 images 0a.jpg to 19a.jpg, with the values in turn: `{n}a.jpg,{v}`."""
-    return [form.format(n=n, v=values[n % len(values)]) for n in _NUMBERS]
+def _rows(form: str, values: Sequence[object], header: str = "") -> str:
+    """Returns a table of 20 images 0a.jpg to 19a.jpg, with the values in turn: `{n}a.jpg,{v}`."""
+    rows = [form.format(n=n, v=values[n % len(values)]) for n in _NUMBERS]
+    return table(header, rows) if header else "\n".join(rows)
+
+
+def _idx(before: str, after: str, end: str = "") -> dict[str, str | bytes]:
+    """Returns IDX files of images and of labels, whose names are patterns."""
+    found: dict[str, str | bytes] = {}
+    for kind, number in (("images", 3), ("labels", 1)):
+        data = gzip.compress(_IDX[kind]) if end else _IDX[kind]
+        found |= files(data, f"{before}{kind}{after}{number}-ubyte{end}")
+    return found
 
 
 # By name: the preset, the number of images that it lists, and the folder.
 SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     "classes": ("image_folder", 12, images("cat/#.jpg", "dog/#.png", "owl/x/#.jpg")),
-    "a-zip-of-classes": ("image_folder", 8, {"a.zip": packed(images("cat/#.jpg", "dog/#.jpg"))}),
-    "a-zip-with-an-inner-folder": (
-        "imagefolder",
-        16,
-        {"a.zip": packed(images(*(f"x/{s}/{kind}/#.jpg" for s in ("train", "val") for kind in ("cat", "dog"))))},
-    ),
+    "a-zip-of-classes": ("image_folder", 8, {"a.zip": packed(images("{cat,dog}/#.jpg"))}),
+    "a-zip-with-an-inner-folder": ("imagefolder", 16, {"a.zip": packed(images("x/{train,val}/{cat,dog}/#.jpg"))}),
     "a-zip-for-each-split": (
         "imagefolder",
         16,
-        {
-            "train.zip": packed(images("train/cat/#.jpg", "train/dog/#.jpg")),
-            "test.zip": packed(images("cat/#.jpg", "dog/#.jpg")),
-        },
+        {"train.zip": packed(images("train/{cat,dog}/#.jpg")), "test.zip": packed(images("{cat,dog}/#.jpg"))},
     ),
-    "classes-and-readme": ("image_folder", 8, {**images("cat/#.jpg", "dog/#.jpg"), "README.md": "cats and dogs"}),
-    "classes-and-loose-images": ("image_folder", 8, images("cat/#.jpg", "dog/#.jpg", "#.jpg")),
-    "one-folder-that-holds-all": ("image_folder", 8, images("archive/photos/cat/#.jpg", "archive/photos/dog/#.jpg")),
-    "beside-a-leftover-of-macos": ("image_folder", 8, images("cat/#.jpg", "dog/#.jpg", "__MACOSX/cat/._#.jpg")),
-    "classes-in-splits": (
-        "imagefolder",
-        16,
-        images(*(f"{split}/{kind}/#.png" for split in ("train", "test") for kind in ("cat", "dog"))),
-    ),
-    "splits-under-other-names": (
-        "imagefolder",
-        16,
-        images(*(f"{split}/{kind}/#.jpg" for split in ("Training", "Testing") for kind in ("cat", "dog"))),
-    ),
-    "splits-twice": (
-        "imagefolder",
-        16,
-        images(*(f"seg_{split}/seg_{split}/{kind}/#.jpg" for split in ("train", "test") for kind in ("cat", "dog"))),
-    ),
-    "splits-and-a-test-without-labels": ("imagefolder", 8, images("train/cat/#.jpg", "train/dog/#.jpg", "test/#.jpg")),
-    "splits-in-classes": (
-        "image_folder",
-        16,
-        images(*(f"{kind}/{split}/#.jpg" for split in _SPLITS for kind in ("cat", "dog"))),
-    ),
-    "synsets": ("imagenet", 8, images("train/n01440764/#.JPEG", "val/n01440764/#.JPEG")),
-    "cats-and-dogs": ("cats_dogs", 8, images("train/cat.#.jpg", "train/dog.#.jpg", "test1/#.jpg")),
-    "numbered-names": ("image_folder", 40, images("rose_#.jpg", "lily_#.jpg", numbers=_NUMBERS)),
+    "classes-and-readme": ("image_folder", 8, images("{cat,dog}/#.jpg") | {"README.md": "cats and dogs"}),
+    "classes-and-loose-images": ("image_folder", 8, images("{cat,dog}/#.jpg", "#.jpg")),
+    "one-folder-that-holds-all": ("image_folder", 8, images("archive/photos/{cat,dog}/#.jpg")),
+    "beside-a-leftover-of-macos": ("image_folder", 8, images("{cat,dog}/#.jpg", "__MACOSX/cat/._#.jpg")),
+    "classes-in-splits": ("imagefolder", 16, images("{train,test}/{cat,dog}/#.png")),
+    "splits-under-other-names": ("imagefolder", 16, images("{Training,Testing}/{cat,dog}/#.jpg")),
+    "splits-twice": ("imagefolder", 16, images("seg_{train/seg_train,test/seg_test}/{cat,dog}/#.jpg")),
+    "splits-and-a-test-without-labels": ("imagefolder", 8, images("train/{cat,dog}/#.jpg", "test/#.jpg")),
+    "splits-in-classes": ("image_folder", 16, images("{cat,dog}/{train,val}/#.jpg")),
+    "synsets": ("imagenet", 8, images("{train,val}/n01440764/#.JPEG")),
+    "cats-and-dogs": ("cats_dogs", 8, images("train/{cat,dog}.#.jpg", "test1/#.jpg")),
+    "numbered-names": ("image_folder", 40, images("{rose,lily}_#.jpg", numbers=_NUMBERS)),
     "files-of-synsets": ("imagenet_files", 8, images("n01440764_#.JPEG", "n01443537_1#.JPEG")),
     "names-in-lists": (
         "oxford_pets",
         8,
-        images("images/cat_#.jpg", "images/dog_#.jpg")
+        images("images/{cat,dog}_#.jpg")
         | {"annotations/trainval.txt": "cat_0 1\ncat_1 1\ndog_0 2\ndog_1 2\n"}
         | {"annotations/test.txt": "cat_2 1\ncat_3 1\ndog_2 2\ndog_3 2\n"},
     ),
@@ -250,7 +255,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         | {"train_test_split.txt": "".join(f"{n} {n % 2}\n" for n in range(4))},
     ),
     "tars": ("webdataset", 4, {"train-0000.tar": _WEB, "val-0000.tar.gz": gzip.compress(_WEB)}),
-    "tfrecords": ("tfrecord", 4, {f"{s}-00000-of-00001": _records() for s in ("train", "test")}),
+    "tfrecords": ("tfrecord", 4, files(_records(), "{train,test}-00000-of-00001")),
     "utkface": ("utkface", 4, images("UTKFace/2#_0_2_20170104023102422.jpg")),
     "lists": (
         "food101",
@@ -261,267 +266,186 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     "yolo": (
         "yolo",
         8,
-        images("images/train/#.jpg", "images/val/#.jpg")
-        | {f"labels/{split}/{n}.txt": _BOX for split in _SPLITS for n in range(4)}
+        images("images/{train,val}/#.jpg")
+        | files(_BOX, "labels/{train,val}/#.txt")
         | {"data.yaml": "train: images/train\nval: images/val\nnames: [cat]\n"},
     ),
-    "yolo-flat": ("yolo", 4, images("#.jpg") | {f"{n}.txt": _BOX for n in range(4)} | {"classes.txt": "cat\n"}),
-    "voc": ("voc", 4, images("JPEGImages/#.jpg") | {f"Annotations/{n}.xml": _XML for n in range(4)}),
+    "yolo-flat": ("yolo", 4, images("#.jpg") | files(_BOX, "#.txt") | {"classes.txt": "cat\n"}),
+    "voc": ("voc", 4, images("JPEGImages/#.jpg") | files(_XML, "Annotations/#.xml")),
     "voc-in-its-kit": (
         "voc",
         4,
-        images("VOCdevkit/VOC2007/JPEGImages/#.jpg")
-        | {f"VOCdevkit/VOC2007/Annotations/{n}.xml": _XML for n in range(4)},
+        images("VOCdevkit/VOC2007/JPEGImages/#.jpg") | files(_XML, "VOCdevkit/VOC2007/Annotations/#.xml"),
     ),
-    "voc-in-folders-of-other-names": ("voc", 4, images("images/#.jpg") | {f"annots/{n}.xml": _XML for n in range(4)}),
+    "voc-in-folders-of-other-names": ("voc", 4, images("images/#.jpg") | files(_XML, "annots/#.xml")),
     "voc-in-a-folder-of-annotations": (
         "voc",
         4,
-        images("images/#.jpg") | {f"annotations/xmls/{n}.xml": _XML for n in range(4)} | {"annotations/README": ""},
+        images("images/#.jpg") | files(_XML, "annotations/xmls/#.xml") | {"annotations/README": ""},
     ),
     "boxes-in-csv": ("box_csv", 4, images("train/#.jpg") | {"train/_annotations.csv": _BOX_ROWS}),
     "boxes-in-a-table-of-another-name": ("box_csv", 4, images("images/#.jpg") | {"boxes.csv": _BOX_ROWS}),
     "coco": (
         "coco",
         8,
-        images("train2017/#.jpg", "val2017/#.jpg")
-        | {f"annotations/instances_{split}2017.json": coco_json() for split in _SPLITS}
-        | {"annotations/captions_val2017.json": coco_json()},
+        images("{train,val}2017/#.jpg")
+        | files(coco_json(), "annotations/{instances_train,instances_val,captions_val}2017.json"),
     ),
     "coco-of-roboflow": (
         "coco",
         8,
-        images("train/#.jpg", "valid/#.jpg") | {f"{s}/_annotations.coco.json": coco_json() for s in ("train", "valid")},
+        images("{train,valid}/#.jpg") | files(coco_json(), "{train,valid}/_annotations.coco.json"),
     ),
     "coco-in-one-file": ("coco", 4, images("pictures/#.jpg") | {"labels.json": coco_json()}),
     "captions-of-coco": (
         "coco_captions",
         8,
-        images("train2017/#.jpg", "val2017/#.jpg")
-        | {f"annotations/captions_{split}2017.json": _annotated(caption="a cat") for split in _SPLITS},
+        images("{train,val}2017/#.jpg")
+        | files(_annotated(caption="a cat"), "annotations/captions_{train,val}2017.json"),
     ),
     "keypoints-of-coco": (
         "coco_keypoints",
         8,
-        images("train2017/#.jpg", "val2017/#.jpg")
-        | {f"annotations/person_keypoints_{split}2017.json": _POINTS for split in _SPLITS},
+        images("{train,val}2017/#.jpg") | files(_POINTS, "annotations/person_keypoints_{train,val}2017.json"),
     ),
     "panoptic-masks-of-coco": (
         "coco_panoptic",
         8,
-        images(*(f"{split}2017/#.jpg" for split in _SPLITS))
-        | images(*(f"annotations/panoptic_{split}2017/#.png" for split in _SPLITS))
-        | {f"annotations/panoptic_{split}2017.json": PANOPTIC for split in _SPLITS},
+        images("{train,val}2017/#.jpg", "annotations/panoptic_{train,val}2017/#.png")
+        | files(PANOPTIC, "annotations/panoptic_{train,val}2017.json"),
     ),
     "lvis": (
         "lvis",
         8,
-        images("train2017/#.jpg", "val2017/#.jpg") | {f"lvis_v1_{split}.json": _lvis(split) for split in _SPLITS},
+        images("{train,val}2017/#.jpg") | {f"lvis_v1_{split}.json": _lvis(split) for split in ("train", "val")},
     ),
-    "labelme": ("labelme", 4, images("#.jpg") | {f"{n}.json": _LABELME for n in range(4)}),
-    "labelme-in-splits": (
-        "labelme",
-        8,
-        images("train/#.jpg", "val/#.jpg") | {f"{split}/{n}.json": _LABELME for split in _SPLITS for n in range(4)},
-    ),
+    "labelme": ("labelme", 4, images("#.jpg") | files(_LABELME, "#.json")),
+    "labelme-in-splits": ("labelme", 8, images("{train,val}/#.jpg") | files(_LABELME, "{train,val}/#.json")),
     "cars": ("carvana", 4, images("train/0ab_0#.jpg", "train_masks/0ab_0#_mask.gif", "test/1ab_0#.jpg")),
     "masks-in-gif-beside-images": ("segmentation", 4, images("#a.jpg", "#a_mask.gif")),
     "masks-in-colors": (
         "camvid",
         12,
-        images(*(f"{split}/#.png" for split in ("train", "val", "test")))
-        | images(*(f"{split}_labels/#_L.png" for split in ("train", "val", "test")))
-        | {"class_dict.csv": _COLORS},
+        images("{train,val,test}/#.png", "{train,val,test}_labels/#_L.png") | {"class_dict.csv": _COLORS},
     ),
     "masks-in-colors-without-splits": (
         "camvid",
         4,
         images("stills/#.png", "LabeledApproved/#_L.png") | {"label_colors.txt": "64 128 64\tAnimal\n0 0 0\tVoid\n"},
     ),
-    "masks-beside-splits": (
-        "segmentation",
-        8,
-        images("train/#.jpg", "train_masks/#.png", "val/#.jpg", "val_masks/#.png"),
-    ),
+    "masks-beside-splits": ("segmentation", 8, images("{train,val}/#.jpg", "{train,val}_masks/#.png")),
     "masks": ("segmentation", 4, images("images/#.jpg", "masks/#.png")),
-    "masks-in-splits": (
-        "segmentation",
-        8,
-        images(*(f"images/{split}/#.jpg" for split in _SPLITS), *(f"masks/{split}/#.png" for split in _SPLITS)),
-    ),
-    "masks-below-splits": (
-        "segmentation",
-        8,
-        images(*(f"{split}/image/#.jpg" for split in _SPLITS), *(f"{split}/mask/#.png" for split in _SPLITS)),
-    ),
-    "masks-of-camvid": (
-        "segmentation",
-        12,
-        images(*(f"{split}{kind}/#.png" for split in ("train", "val", "test") for kind in ("", "annot"))),
-    ),
-    "masks-of-splits-with-a-suffix": (
-        "segmentation",
-        8,
-        images(*(f"{split}/#.png" for split in _SPLITS), *(f"{split}_labels/#_L.png" for split in _SPLITS)),
-    ),
+    "masks-in-splits": ("segmentation", 8, images("images/{train,val}/#.jpg", "masks/{train,val}/#.png")),
+    "masks-below-splits": ("segmentation", 8, images("{train,val}/image/#.jpg", "{train,val}/mask/#.png")),
+    "masks-of-camvid": ("segmentation", 12, images("{train,val,test}{,annot}/#.png")),
+    "masks-of-splits-with-a-suffix": ("segmentation", 8, images("{train,val}/#.png", "{train,val}_labels/#_L.png")),
     "masks-in-folders-that-end-in-splits": (
         "segmentation",
         8,
-        images(
-            *(f"images_prepped_{split}/#.png" for split in ("train", "test")),
-            *(f"annotations_prepped_{split}/#.png" for split in ("train", "test")),
-        ),
+        images("{images,annotations}_prepped_{train,test}/#.png"),
     ),
-    "masks-of-short-names": (
-        "segmentation",
-        8,
-        images(*(f"img_{split}/#.jpg" for split in _SPLITS), *(f"mask_{split}/#.png" for split in _SPLITS)),
-    ),
+    "masks-of-short-names": ("segmentation", 8, images("img_{train,val}/#.jpg", "mask_{train,val}/#.png")),
     "masks-below-training": (
         "segmentation",
         8,
         images(
-            *(f"{split}/images/#_{split}.jpg" for split in ("training", "test")),
-            *(f"{split}/mask/#_{split}_mask.gif" for split in ("training", "test")),
+            *(f"{s}/{name}" for s in ("training", "test") for name in (f"images/#_{s}.jpg", f"mask/#_{s}_mask.gif"))
         ),
     ),
     "masks-with-a-suffix": ("segmentation", 4, images("train/#a.jpg", "train_masks/#a_mask.gif")),
     "masks-in-a-folder-for-each-example": ("segmentation", 4, images("p#/image.jpg", "p#/mask.png")),
-    "masks-beside-images": ("segmentation", 4, images("benign (#).png", "benign (#)_mask.png")),
+    "masks-beside-images": ("segmentation", 4, images("benign (#){,_mask}.png")),
     "a-table-of-images-in-several-folders": (
         "kaggle",
         20,
         images("pictures_part_1/#.jpg", numbers=_NUMBERS[::2])
         | images("pictures_part_2/#.jpg", numbers=_NUMBERS[1::2])
-        | {"data.csv": table("lesion,image_id,dx", _rows("{n},{n},{v}", ("nv", "mel")))},
+        | {"data.csv": _rows("{n},{n},{v}", ("nv", "mel"), "lesion,image_id,dx")},
     ),
     "ids": (
         "kaggle",
         20,
         images("train_images/#a.jpg", numbers=_NUMBERS)
-        | {"train.csv": table("id_code,diagnosis", _rows("{n}a,{v}", (0, 1, 2)))}
+        | {"train.csv": _rows("{n}a,{v}", (0, 1, 2), "id_code,diagnosis")}
         | {"sample_submission.csv": table("id_code,diagnosis", ["x,0"])},
     ),
     "paths": (
         "kaggle",
         20,
         images("data/all/#a.jpg", numbers=_NUMBERS)
-        | {"data/labels.csv": table("path;kind", _rows("all/{n}a.jpg;{v}", ("cat", "dog")))},
+        | {"data/labels.csv": _rows("all/{n}a.jpg;{v}", ("cat", "dog"), "path;kind")},
     ),
     "a-column-of-splits": (
         "kaggle",
         20,
         images("#a.jpg", numbers=_NUMBERS)
-        | {"list.csv": table("file,label,split", _rows("{n}a.jpg,{v}", ("0,train", "1,train", "1,val")))},
+        | {"list.csv": _rows("{n}a.jpg,{v}", ("0,train", "1,train", "1,val"), "file,label,split")},
     ),
     "a-list-without-header": (
         "kaggle",
         20,
-        images("img/#a.jpg", numbers=_NUMBERS) | {"labels.txt": "\n".join(_rows("img/{n}a.jpg {v}", (1, 2)))},
+        images("img/#a.jpg", numbers=_NUMBERS) | {"labels.txt": _rows("img/{n}a.jpg {v}", (1, 2))},
     ),
     "numbers-to-predict": (
         "regression",
         20,
         images("faces/#a.jpg", numbers=_NUMBERS)
-        | {"scores.csv": table("Filename,Rating", _rows("{n}a.jpg,{v}", (0.5, 1.25, 3)))},
+        | {"scores.csv": _rows("{n}a.jpg,{v}", (0.5, 1.25, 3), "Filename,Rating")},
     ),
     "several-classes-in-a-cell": (
         "multilabel",
         20,
         images("images/#a.jpg", numbers=_NUMBERS)
-        | {"data.csv": table("image,labels", _rows("{n}a.jpg,{v}", ("rust", "scab", "rust scab", "scab rust")))},
+        | {"data.csv": _rows("{n}a.jpg,{v}", ("rust", "scab", "rust scab", "scab rust"), "image,labels")},
     ),
     "a-column-for-each-class": (
         "multilabel",
         8,
-        images("train/#.jpg", "valid/#.jpg")
-        | {
-            f"{split}/_classes.csv": table("filename, cat, dog, owl", (f"{n}.jpg, {n % 2}, 1, 0" for n in range(4)))
-            for split in ("train", "valid")
-        },
+        images("{train,valid}/#.jpg")
+        | files(
+            table("filename, cat, dog, owl", (f"{n}.jpg, {n % 2}, 1, 0" for n in range(4))),
+            "{train,valid}/_classes.csv",
+        ),
     ),
     "captions": (
         "captions",
         20,
         images("Images/#a.jpg", numbers=_NUMBERS)
-        | {"captions.txt": table("image,caption", _rows("{n}a.jpg,a dog on the road\n{n}a.jpg,{v}", ["it runs fast"]))},
+        | {"captions.txt": _rows("{n}a.jpg,a dog on the road\n{n}a.jpg,{v}", ["it runs fast"], "image,caption")},
     ),
     "lines-of-json": (
         "kaggle",
         20,
         images("img/#a.jpg", numbers=_NUMBERS)
-        | {"data.jsonl": "\n".join(_rows('{{"image": "img/{n}a.jpg", "label": "{v}"}}', ("cat", "dog")))},
+        | {"data.jsonl": _rows('{{"image": "img/{n}a.jpg", "label": "{v}"}}', ("cat", "dog"))},
     ),
     "pixels-of-faces": (
         "fer2013",
         4,
-        {
-            "fer2013.csv": table(
-                "emotion,pixels,Usage",
-                (f"{n},{' '.join('7' * 2304)},{split}" for n, split in enumerate(_USAGES)),
-            )
-        },
+        {"fer2013.csv": table("emotion,pixels,Usage", (f"{n},{'7 ' * 2304},{s}" for n, s in enumerate(_USAGES)))},
     ),
     "pixels-of-digits": (
         "mnist_csv",
         4,
-        {
-            f"mnist_{split}.csv": table(f"label,{','.join(f'pixel{n}' for n in range(784))}", ["3" + ",9" * 784] * 2)
-            for split in ("train", "test")
-        },
+        files(
+            table(f"label,{','.join(f'pixel{n}' for n in range(784))}", ["3" + ",9" * 784] * 2),
+            "mnist_{train,test}.csv",
+        ),
     ),
     "pixels-without-a-split": ("mnist_csv", 2, {"digits.csv": "\n".join(["3" + ",9" * 784] * 2)}),
-    "digits": (
-        "mnist",
-        8,
-        {
-            f"{split}-{kind}-idx{number}-ubyte": _IDX[kind]
-            for split in ("train", "t10k")
-            for kind, number in (("images", 3), ("labels", 1))
-        },
-    ),
-    "digits-under-other-names": (
-        "mnist",
-        8,
-        {
-            f"digits-{split}-{kind}.idx{number}-ubyte": _IDX[kind]
-            for split in ("train", "test")
-            for kind, number in (("images", 3), ("labels", 1))
-        },
-    ),
-    "letters": (
-        "emnist",
-        8,
-        {
-            f"gzip/emnist-{kinds}-{split}-{kind}-idx{number}-ubyte.gz": gzip.compress(_IDX[kind])
-            for kinds in ("letters", "digits")
-            for split in ("train", "test")
-            for kind, number in (("images", 3), ("labels", 1))
-        },
-    ),
-    "other-set-of-emnist": (
-        "emnist",
-        8,
-        {
-            f"emnist-balanced-{split}-{kind}-idx{number}-ubyte": _IDX[kind]
-            for split in ("train", "test")
-            for kind, number in (("images", 3), ("labels", 1))
-        },
-    ),
+    "digits": ("mnist", 8, _idx("{train,t10k}-", "-idx")),
+    "digits-under-other-names": ("mnist", 8, _idx("digits-{train,test}-", ".idx")),
+    "letters": ("emnist", 8, _idx("gzip/emnist-{letters,digits}-{train,test}-", "-idx", ".gz")),
+    "other-set-of-emnist": ("emnist", 8, _idx("emnist-balanced-{train,test}-", "-idx")),
     "letters-plain-and-packed": (
         "emnist",
         8,
-        {
-            f"emnist-letters-{split}-{kind}-idx{number}-ubyte{end}": gzip.compress(_IDX[kind]) if end else _IDX[kind]
-            for split in ("train", "test")
-            for kind, number in (("images", 3), ("labels", 1))
-            for end in ("", ".gz")
-        },
+        _idx("emnist-letters-{train,test}-", "-idx") | _idx("emnist-letters-{train,test}-", "-idx", ".gz"),
     ),
     "cifar10": (
         "cifar10",
         24,
-        {f"cifar-10-batches-py/{name}": _BATCH for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch")}
+        files(_BATCH, "cifar-10-batches-py/{data_batch_#,test_batch}", numbers=range(1, 6))
         | {"cifar-10-batches-py/batches.meta": pickle.dumps({b"label_names": [b"car", b"cat"]}, 2)},
     ),
     "cifar100": (
@@ -533,7 +457,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     "svhn": (
         "svhn",
         8,
-        {f"{s}_32x32.mat": _MAT({"X": _X.transpose(1, 2, 3, 0), "y": _Y[:, None] + 1}) for s in ("train", "test")},
+        files(_MAT({"X": _X.transpose(1, 2, 3, 0), "y": _Y[:, None] + 1}), "{train,test}_32x32.mat"),
     ),
     "arrays-of-numpy": (
         "npz",
@@ -548,15 +472,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         8,
         {f"{split}_signs.h5": _hdf5(**{f"{split}_set_x": _X, f"{split}_set_y": _Y}) for split in ("train", "test")},
     ),
-    "parquet": (
-        "parquet",
-        4,
-        {
-            "data/train-00000-of-00001.parquet": parquet(
-                {"image": [{"bytes": _image("JPEG"), "path": None}] * 4, "label": [0, 1, 0, 1]}
-            )
-        },
-    ),
+    "parquet": ("parquet", 4, {"data/train-00000-of-00001.parquet": parquet(_COLUMNS)}),
     "table-of-tfrecorder": (
         "tfrecorder",
         4,
@@ -570,11 +486,10 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     "metadata": (
         "imagefolder_metadata",
         8,
-        images("train/#.png", "test/#.png")
-        | {
-            f"{split}/metadata.csv": table("file_name,species,age", (f"{n}.png,owl {n},{n}" for n in range(4)))
-            for split in ("train", "test")
-        },
+        images("{train,test}/#.png")
+        | files(
+            table("file_name,species,age", (f"{n}.png,owl {n},{n}" for n in range(4))), "{train,test}/metadata.csv"
+        ),
     ),
     "metadata-at-the-root": (
         "imagefolder_metadata",

@@ -218,9 +218,10 @@ def refuse_boxes(root: str) -> None:
     if found is None:
         return
     raise errors.ConfigError(
+        "boxes-as-classes",
         f"--input {root!r} is a data set of boxes: {found.evidence}. label.by: directory would make classes of its "
         f"folders: use --config {found.preset}. For its images without boxes set label.by: none; if its folders are "
-        "classes nevertheless, set source.include='**'"
+        "classes nevertheless, set source.include='**'",
     )
 
 

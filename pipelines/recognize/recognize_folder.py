@@ -98,12 +98,12 @@ def recognize(uri: str, output: str = "") -> Recognition:
     """
     kind = input_places.kind_of(storage.normalize(uri))
     if kind is None:
-        raise errors.ConfigError(f"there is neither a folder nor a file {uri!r}; check the address")
+        raise errors.ConfigError("input-not-found", f"there is neither a folder nor a file {uri!r}; check the address")
     if kind != storage.DIRECTORY:
         return _recognize_file(uri)
     probe = FolderProbe(storage.normalize(uri), exclude=storage.normalize(output) if output else "")
     if not (root := probe.look()).is_whole and not root.files and not root.folders:
-        raise errors.ConfigError(f"{uri!r} cannot be listed; check the address")
+        raise errors.ConfigError("folder-unreadable", f"{uri!r} cannot be listed; check the address")
     found = _search(probe)
     archives = root.ending(_ZIP)
     if archives and all(each.doubts for each in found):

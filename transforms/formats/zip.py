@@ -53,11 +53,14 @@ class Zip(base_format.Format):
         """Returns the source of one archive, of a folder in it, or of all archives of a folder."""
         uri = request.uri
         if request.masks is not None:
-            raise errors.ConfigError(f"source.masks cannot read {uri!r}, a zip archive: unpack it, and give the folder")
+            raise errors.ConfigError(
+                "zip-no-masks", f"source.masks cannot read {uri!r}, a zip archive: unpack it, and give the folder"
+            )
         if request.has_lists:
             raise errors.ConfigError(
+                "zip-no-lists",
                 f"lists of images or labels (split.lists, label.lists) name files of a folder, and {uri!r} is a zip "
-                "archive: unpack it, and give the folder"
+                "archive: unpack it, and give the folder",
             )
         with remote.budget(remote.CHECK_BUDGET_SEC):
             match = _IN_ARCHIVE.fullmatch(uri) if is_archive(uri) else None
@@ -69,7 +72,9 @@ class Zip(base_format.Format):
                 exclude = input_places.leave_out(request.output, uri)
                 place, name, inside = containers.Listable(uri, request.include, exclude), "", ""
             else:
-                raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {ZipSource.EXPECTED}")
+                raise errors.ConfigError(
+                    "input-wrong-kind", f"--input {uri!r} is neither a folder nor {ZipSource.EXPECTED}"
+                )
         return ZipSource(*place, archive=name, inside=inside, max_image_bytes=request.max_image_bytes)
 
 

@@ -190,8 +190,9 @@ def _unpack_to_disk(address: str, version: int) -> UnpackedFile:
                 plain = plain[file.write(plain) :]
         except OSError as e:
             raise errors.ImagebeamError(
+                "unpack-no-room",
                 f"{uri} cannot be unpacked to {tempfile.gettempdir()} ({e.strerror}); set TMPDIR to a "
-                "folder with more room, or unpack the file yourself"
+                "folder with more room, or unpack the file yourself",
             ) from e
     return UnpackedFile(file, size, version)
 

@@ -129,7 +129,7 @@ class ContainerSource(image_source.ImageSource):
                 return Listable(root, include, input_places.leave_out(output, root))
             name = posixpath.basename(root)
             if not cls.is_one_by_name(name) and not cls.is_container(root, storage.storage_of(root).stat(root).size):
-                raise errors.ConfigError(f"--input {uri!r} is neither a folder nor {cls.EXPECTED}")
+                raise errors.ConfigError("input-wrong-kind", f"--input {uri!r} is neither a folder nor {cls.EXPECTED}")
             return Listable(posixpath.dirname(root), (glob.escape(name),), output)
 
     def list_all(self) -> Iterator[image_source.Listing]:

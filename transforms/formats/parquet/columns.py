@@ -48,14 +48,16 @@ def lay_out(uri: str, parquet: Any, image: str | None, label: str | None) -> Lay
     image = image or _find_image(uri, parquet.schema_arrow.names, types, said)
     if image not in columns:
         raise errors.ConfigError(
-            f"{NOUN} {uri!r} has no column {image!r}; its columns are {few(columns)}; set source.parquet.image"
+            "parquet-no-image",
+            f"{NOUN} {uri!r} has no column {image!r}; its columns are {few(columns)}; set source.parquet.image",
         )
     _check_once(uri, columns, image)
     path = f"{image}.{BYTES}" if f"{image}.{BYTES}" in columns else image
     if not is_binary(types[path]):
         raise errors.ConfigError(
+            "parquet-no-image",
             f"{NOUN} {uri!r}: column {image!r} holds {types[path]}, and images are "
-            f"binary, or a struct with a field {BYTES!r}; set source.parquet.image"
+            f"binary, or a struct with a field {BYTES!r}; set source.parquet.image",
         )
     notes = []
     if said.problem:
@@ -73,7 +75,9 @@ def lay_out(uri: str, parquet: Any, image: str | None, label: str | None) -> Lay
 
 def _check_once(uri: str, columns: Sequence[str], name: str) -> None:
     if columns.count(name) > 1:
-        raise errors.ConfigError(f"{NOUN} {uri!r} has the column {name!r} twice; rename one of them")
+        raise errors.ConfigError(
+            "parquet-column-twice", f"{NOUN} {uri!r} has the column {name!r} twice; rename one of them"
+        )
 
 
 def index_of(parquet: Any, column: str) -> int | None:
@@ -179,7 +183,7 @@ def _find_image(uri: str, names: Sequence[str], types: Mapping[str, Any], said: 
         detail = f"several columns of images, {few(found)}: name one in source.parquet.image"
     else:
         detail = f"no column of images; its columns are {few(names)}: where one holds paths, set source.by: manifest"
-    raise errors.ConfigError(f"{NOUN} {uri!r} has {detail}")
+    raise errors.ConfigError("parquet-no-image", f"{NOUN} {uri!r} has {detail}")
 
 
 def _types_in(schema: Any) -> tuple[tuple[str, ...], dict[str, Any]]:

@@ -162,14 +162,14 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
         """
         found, problems = self.find_containers()
         if not found:
-            raise errors.ConfigError(problems[0])
+            raise errors.ConfigError("parquet-no-file", problems[0])
         first = found[0]
         try:
             _check_ends(first)
             with parquet_content.open_parquet(first.uri) as parquet:
                 layout = self._lay_out(first, parquet)
         except OSError as e:
-            raise errors.ConfigError(f"{self.NOUN} {first.uri!r} {_explain(e)}") from e
+            raise errors.ConfigError("parquet-unreadable", f"{self.NOUN} {first.uri!r} {_explain(e)}") from e
         return layout._replace(notes=(*layout.notes, *_notes_on_missing(found)))
 
     def scan(self, container: containers.Container) -> Iterator[containers.Found]:

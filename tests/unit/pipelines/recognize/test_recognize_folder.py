@@ -18,8 +18,8 @@ from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.sources.folder_probe import Bounds, Folder, FolderProbe, split_meant
-from tests import command_line, folder_shapes
-from tests.folder_shapes import images, table
+from tests import command_line, error_texts, folder_shapes
+from tests.folder_shapes import files, images, table
 
 
 def load(found: recognize_folder.Recognition) -> config_lib.Config:
@@ -43,28 +43,57 @@ def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.
     assert [reject for each in listed for reject in each.rejects] == []
 
 
+_LISTS = folder_shapes.parquet({"images": [[b"x", b"y"]], "views": [[{"bytes": b"x", "path": "a"}]], "ids": [[1]]})
+_CAPTIONS = "captions go into a table with the columns image and caption (docs/recipes/captions.md)"
+_OF_SHAPES = {name: tree for name, (_, _, tree) in folder_shapes.SHAPES.items()}
+_XML = next(text for name, text in _OF_SHAPES["voc"].items() if name.endswith(".xml"))
+_SHAPE = {"label": "cat", "points": [[1, 1], [5, 5]], "shape_type": "rectangle", "flags": {}}
+_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+
+
+def labelme(*shapes: object, **flags: bool) -> str:
+    return json.dumps({"version": "5.0.1", "flags": flags, "shapes": shapes, "imagePath": "0.jpg"}, indent=2)
+
+
 @pytest.mark.parametrize(
-    ("shape", "evidence", "settings"),
+    ("tree", "evidence", "settings"),
     [
-        ("classes", "3 folders of images (cat, dog, owl)", []),
-        ("classes-in-splits", "train and test hold 2 folders of images each (cat, dog)", []),
-        (
-            "splits-under-other-names",
+        pytest.param(_OF_SHAPES["classes"], "3 folders of images (cat, dog, owl)", [], id="classes"),
+        pytest.param(
+            _OF_SHAPES["classes-in-splits"],
+            "train and test hold 2 folders of images each (cat, dog)",
+            [],
+            id="classes-in-splits",
+        ),
+        pytest.param(
+            _OF_SHAPES["splits-under-other-names"],
             "Training and Testing hold 2 folders of images each (cat, dog)",
             ["split.rename={Training: train, Testing: test}"],
+            id="splits-under-other-names",
         ),
-        ("yolo", "images is beside labels, which holds .txt files (4 in labels/train)", []),
-        (
-            "masks",
+        pytest.param(
+            _OF_SHAPES["yolo"], "images is beside labels, which holds .txt files (4 in labels/train)", [], id="yolo"
+        ),
+        pytest.param(
+            images("images/#.jpg")
+            | files("", "labels/{a,b,c,d,e,f,g,h}/a.md")
+            | {"labels/train/0.txt": "0 .5 .5 .2 .2", "data.yaml": "names: [cat]"},
+            "images is beside labels, which holds .txt files (1 in labels/train)",
+            ["source.yolo.label_folder=labels/train"],
+            id="labels-behind-other-folders",
+        ),
+        pytest.param(
+            _OF_SHAPES["masks"],
             "4 of 4 images in images have a .png file of the same name in masks",
             [
                 r"source.masks.image=images/(?P<name>.*)\.jpg",
                 r"source.masks.mask=masks/\g<name>.png",
                 "split={by: hash, fractions: {train: 0.9, validation: 0.1}}",
             ],
+            id="masks",
         ),
-        (
-            "ids",
+        pytest.param(
+            _OF_SHAPES["ids"],
             "train.csv has the columns id_code, diagnosis; 20 of 20 images that it names are in train_images",
             [
                 "source.manifest.path=train.csv",
@@ -72,117 +101,177 @@ def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.
                 "source.manifest.root=train_images",
                 "label.column=diagnosis",
             ],
+            id="ids",
+        ),
+        pytest.param(
+            images("#.jpg") | {f"{n}.json": labelme(*[_SHAPE] * (n > 2), blurred=True) for n in range(4)},
+            "4 images have a .json file of LabelMe beside them",
+            [],
+            id="labelme-with-flags-and-shapes",
+        ),
+        pytest.param(
+            images("JPEGImages/{train,val}/#.jpg") | files(_XML, "Annotations/{train,val}/#.xml"),
+            "JPEGImages is beside Annotations, which holds .xml files",
+            [],
+            id="xml-in-the-folders-of-the-images",
         ),
     ],
 )
 def test_evidence_has_counts_and_settings_are_those_that_differ(
-    tmp_path: pathlib.Path, shape: str, evidence: str, settings: list[str]
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, evidence: str, settings: list[str]
 ) -> None:
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])))
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
     assert found.sure is not None
-    assert (found.sure.evidence, recognize_folder.overrides_of(found.sure)) == (evidence, settings)
+    assert found.sure.evidence.startswith(evidence)
+    assert (recognize_folder.overrides_of(found.sure), found.remarks) == (settings, ())
 
 
-def test_splits_of_a_column_are_renamed(tmp_path: pathlib.Path) -> None:
-    config = load(
-        recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["a-column-of-splits"][2])))
-    )
+def test_details_that_the_preset_needs_are_in_settings_and_notes(tmp_path: pathlib.Path) -> None:
+    roots = {name: folder_shapes.write(tmp_path / name, _OF_SHAPES[name]) for name in _OF_SHAPES}
+    config = load(recognize_folder.recognize(str(roots["a-column-of-splits"])))
     assert (config.split.by, config.split.column, config.split.rename) == ("column", "split", {"val": "validation"})
+    for name, note in (
+        ("masks", "masks/0.png is drawn in colors: if each color is a class, name them in"),
+        ("tfrecords", f"to read these files where they are, without writing others: imagebeam index {tmp_path}"),
+    ):
+        found = recognize_folder.recognize(str(roots[name]))
+        assert found.sure is not None and found.sure.notes[0].startswith(note)
 
 
-@pytest.mark.parametrize(
-    ("tree", "presets"),
-    [
-        pytest.param({}, [], id="empty"),
-        pytest.param({"notes.txt": "hello", "run.py": "print()"}, [], id="no-images"),
-        pytest.param(images("IMG_#.jpg"), ["image_folder"], id="images-without-labels"),
-        pytest.param(images("photos/IMG_#.jpg"), ["image_folder"], id="in-one-folder"),
-        pytest.param(images("train/#.jpg", "val/#.jpg"), ["imagefolder"], id="splits-without-classes"),
-        pytest.param(images("x/#.jpg") | {"t.csv": table("a,b", ["1,2", "3,4"])}, ["image_folder"], id="other-table"),
-    ],
-)
-def test_folder_that_is_not_beyond_doubt_has_no_sure_preset(
-    tmp_path: pathlib.Path, tree: folder_shapes.Tree, presets: list[str]
-) -> None:
+def test_json_of_coco_is_known_by_its_annotations_and_not_by_its_name(tmp_path: pathlib.Path) -> None:
+    bare = {key: value for key, value in json.loads(folder_shapes.coco_json()).items() if key != "annotations"}
+    tree = images("train/#.jpg", "segments/#.png") | {"segments.json": folder_shapes.PANOPTIC}
+    tree |= {"images_train.json": json.dumps(bare), "panoptic_coco_detection_format.json": folder_shapes.coco_json()}
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
-    assert found.sure is None
-    assert [each.preset for each in found.candidates] == presets
+    named = {each.preset: each.settings.get("source.coco.annotations") for each in found.candidates}
+    assert named["coco"] == {"train": "panoptic_coco_detection_format.json"}
+    assert named["coco_panoptic"] == {"train": "segments.json"}
 
 
-def test_pairs_of_folders_for_splits_are_one_pattern(tmp_path: pathlib.Path) -> None:
-    found = recognize_folder.recognize(
-        str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks-of-splits-with-a-suffix"][2]))
+def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
+    tree = files(_POINTER, "{cat,dog}/1.jpg") | files("", "{a.mp4,b.rar,c.7z,d.dcm}")
+    assert recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree))).remarks == (
+        "cat/1.jpg is a pointer of Git LFS, not an image: run git lfs pull in the clone first",
+        "1 video, which is not read: save its frames as images",
+        "2 archives: unpack them",
+        "1 medical image, which is not read: save it as PNG",
     )
-    assert found.sure is not None
-    assert found.sure.settings == {
-        "source.masks.image": r"(?P<split>train|val)/(?P<name>.*)\.png",
-        "source.masks.mask": r"\g<split>_labels/\g<name>_L.png",
-        "split.rename": {"val": "validation"},
-    }
-
-
-def test_each_of_six_folders_below_another_one_is_paired(tmp_path: pathlib.Path) -> None:
-    tree = images(*(f"CamVid/{split}{kind}/#.png" for split in ("test", "train", "val") for kind in ("", "annot")))
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree | {"Models/net.txt": "layer"})))
-    assert found.sure is not None
-    assert found.sure.settings["source.masks.image"] == r"CamVid/(?P<split>test|train|val)/(?P<name>.*)\.png"
+    with error_texts.raises("input-not-found"):
+        recognize_folder.recognize(f"{tmp_path}/none")
 
 
 @pytest.mark.parametrize(
-    ("tree", "note"),
+    ("tree", "presets", "texts"),
     [
+        pytest.param({}, "", [], id="empty"),
+        pytest.param({"notes.txt": "hello", "run.py": "print()"}, "", [], id="no-images"),
+        pytest.param(images("IMG_#.jpg"), "image_folder", [], id="images-without-labels"),
         pytest.param(
-            images(
-                *(f"{split}/images/#_{split}.jpg" for split in ("training", "test")),
-                *(f"{split}/1st_manual/#_manual1.gif" for split in ("training", "test")),
-                *(f"{split}/mask/#_{split}_mask.gif" for split in ("training", "test")),
-            ),
-            "*/1st_manual and */mask each have a file for each image of */images; only */mask is used: set "
-            "source.masks.mask for another one",
-            id="several-folders-of-masks",
+            images("photos/IMG_#.jpg") | files("", "{a,b,c,d,e,f,g,h}/a.md"),
+            "image_folder",
+            ["4 images directly in photos, and nothing that names their classes"],
+            id="in-one-folder-behind-others",
+        ),
+        pytest.param(images("{train,val}/#.jpg"), "imagefolder", [], id="splits-without-classes"),
+        pytest.param(images("x/#.jpg") | {"t.csv": table("a,b", ["1,2", "3,4"])}, "image_folder", [], id="other-table"),
+        pytest.param(
+            images("#.jpg", numbers=range(20)) | {"3.json": labelme(_SHAPE)},
+            "labelme image_folder",
+            [
+                "1 of 20 images have a .json file of LabelMe beside them",
+                "images without such a file are skipped; source.labelme.without_annotations=keep takes them as images "
+                "without objects",
+            ],
+            id="labelme-of-few-images",
         ),
         pytest.param(
-            images("train/#.jpg", "train_labels/#.png", "val/#.jpg", "val_gt/#.png"),
-            "2 pairs of folders look like splits; only train is used: set source.masks.image=...",
-            id="no-common-pattern",
+            images("{train,val}/#.jpg") | files(labelme(_SHAPE), "val/#.json"),
+            "labelme image_folder",
+            ["4 of 8 images have a .json file of LabelMe beside them"],
+            id="labelme-of-one-split",
+        ),
+        *(
+            pytest.param(
+                images(f"{folder}#.jpg") | {f"{folder}{n}.json": labelme(cat=n < 2, dog=n > 1) for n in range(4)},
+                "image_folder",
+                [f"{folder}0.json and such files are of LabelMe and have flags of the whole image in place of shapes"],
+                id=f"labelme-with-flags-alone-{name}",
+            )
+            for name, folder in (("here", ""), ("below", "photos/"))
+        ),
+        pytest.param(
+            images("JPEGImages/#.jpg") | files(_XML, "Annotations/{a,b}/#.xml", numbers=range(2)),
+            "voc image_folder",
+            ["b in Annotations has .xml files, too, and is not read", "source.voc.annotation_folder=Annotations/a"],
+            id="xml-in-several-folders",
+        ),
+        pytest.param(
+            images("#.jpg") | {"via_region_data.json": '{"0.jpg": {"filename": "0.jpg", "regions": {}}}'},
+            "image_folder",
+            ["via_region_data.json is of the VGG Image Annotator, which is not read: export it from there as COCO's"],
+            id="annotations-of-via",
+        ),
+        pytest.param(
+            {"a.zip": folder_shapes.packed(_OF_SHAPES["yolo"])},
+            "yolo",
+            ["yolo does not read archives: unpack a.zip, and plan the folder"],
+            id="zip-of-boxes",
+        ),
+        pytest.param(
+            images("train2017/#.jpg") | {"annotations/panoptic_train2017.json": folder_shapes.PANOPTIC},
+            "coco_panoptic imagefolder",
+            [
+                "unpack annotations/panoptic_train2017.zip first: the folder annotations/panoptic_train2017 must hold "
+                "the PNG files"
+            ],
+            id="panoptic-masks-not-unpacked",
+        ),
+        pytest.param(
+            {"cifar-100-python.tar.gz": gzip.compress(folder_shapes.tar({"cifar-100-python/meta": b"x"}))},
+            "cifar100",
+            ["unpack it first, by tar xf cifar-100-python.tar.gz, and give the folder that is in it as --input"],
+            id="cifar-not-unpacked",
+        ),
+        pytest.param(
+            {"a.npz": folder_shapes.npz(x_train=np.zeros((4, 8, 8), np.float32), y_train=np.zeros(4))},
+            "npz",
+            ["a.npz#x_train (<f4, 4 x 8 x 8) is not of uint8, and images are taken as uint8, 0 to 255: save it so"],
+            id="arrays-of-float",
+        ),
+        pytest.param(
+            {"rgb.csv": table(f"label,{','.join(f'pixel{n}' for n in range(3072))}", ["3" + ",9" * 3072] * 2)},
+            "mnist_csv",
+            ["3,072 pixels are no square: set source.arrays.shape to [height, width, channels]"],
+            id="pixels-of-three-channels",
+        ),
+        pytest.param(
+            images("#.jpg") | files("a cat", "#.txt"),
+            "image_folder",
+            [f"4 of 4 images have a .txt file beside them (0.txt beside 0.jpg), not read: {_CAPTIONS}"],
+            id="captions",
+        ),
+        pytest.param(
+            images("{a,b}/#.jpg") | {"a/1.txt": "a cat", "b/notes.txt": "of another name"},
+            "image_folder",
+            [f"1 of 8 images have a .txt file beside them (a/1.txt beside 1.jpg), not read: {_CAPTIONS}"],
+            id="captions-in-classes",
+        ),
+        pytest.param(
+            {"a.parquet": _LISTS},
+            "",
+            [
+                f"1 Parquet file: the column '{name}' of a.parquet holds a list of images in each row, which is not "
+                "read: write Parquet files with one image in each row"
+                for name in ("images", "views")
+            ],
+            id="lists-in-parquet",
         ),
     ],
 )
-def test_pairs_of_folders_that_are_not_beyond_doubt_have_a_note(
-    tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str
+def test_folder_that_is_not_beyond_doubt_has_notes(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, presets: str, texts: list[str]
 ) -> None:
-    root = folder_shapes.write(tmp_path, tree)
-    found = recognize_folder.recognize(str(root))
-    assert found.sure is None
-    assert note in found.candidates[0].doubts
-    done = command_line.call("plan", "--input", root)
-    assert done.returncode == 2
-    assert f"'{root}' may be segmentation" in done.stderr
-    assert "but not beyond doubt: see the notes, give the options of one, or" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("tree", "remedy"),
-    [
-        pytest.param(
-            images("shapes_train2018/#.jpg", "annotations/#_square_0.png", "annotations/#_circle_1.png"),
-            "for masks, one for each image, take the preset segmentation with source.masks.image and .mask (several "
-            "masks of an image must be merged into one first)",
-            id="a-mask-for-each-object",
-        ),
-        pytest.param(
-            images("Original/#.jpg", "Ground Truth/#.jpg"),
-            "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source",
-            id="masks-in-jpeg",
-        ),
-    ],
-)
-def test_folder_of_masks_is_no_class_without_a_note(
-    tmp_path: pathlib.Path, tree: folder_shapes.Tree, remedy: str
-) -> None:
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
-    assert found.sure is None
-    assert remedy in [note.partition("; ")[2] for each in found.candidates for note in each.doubts]
+    folder_shapes.check_doubtful(recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree))), presets, texts)
 
 
 def test_two_data_sets_in_one_folder_are_both_named(tmp_path: pathlib.Path) -> None:
@@ -254,68 +343,6 @@ def test_file_given_as_a_folder_names_its_preset(
 
 
 @pytest.mark.parametrize(
-    ("tree", "preset", "note"),
-    [
-        pytest.param(
-            {"a.zip": folder_shapes.packed(folder_shapes.SHAPES["yolo"][2])},
-            "yolo",
-            "yolo does not read archives: unpack a.zip, and plan the folder",
-            id="zip-of-boxes",
-        ),
-        pytest.param(
-            images("train2017/#.jpg") | {"annotations/panoptic_train2017.json": folder_shapes.PANOPTIC},
-            "coco_panoptic",
-            "unpack annotations/panoptic_train2017.zip first: the folder annotations/panoptic_train2017 must hold "
-            "the PNG files",
-            id="panoptic-masks-not-unpacked",
-        ),
-        pytest.param(
-            {"cifar-100-python.tar.gz": gzip.compress(folder_shapes.tar({"cifar-100-python/meta": b"x"}))},
-            "cifar100",
-            "unpack it first, by tar xf cifar-100-python.tar.gz, and give the folder that is in it as --input",
-            id="cifar-not-unpacked",
-        ),
-        pytest.param(
-            {"a.npz": folder_shapes.npz(x_train=np.zeros((4, 8, 8), np.float32), y_train=np.zeros(4))},
-            "npz",
-            "a.npz#x_train (<f4, 4 x 8 x 8) is not of uint8, and images are taken as uint8, 0 to 255: save it so",
-            id="arrays-of-float",
-        ),
-        pytest.param(
-            {"rgb.csv": table(f"label,{','.join(f'pixel{n}' for n in range(3072))}", ["3" + ",9" * 3072] * 2)},
-            "mnist_csv",
-            "3,072 pixels are no square: set source.arrays.shape to [height, width, channels]",
-            id="pixels-of-three-channels",
-        ),
-    ],
-)
-def test_what_must_be_done_first_is_in_a_note(
-    tmp_path: pathlib.Path, tree: folder_shapes.Tree, preset: str, note: str
-) -> None:
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
-    assert found.sure is None
-    assert [(each.preset, each.doubts) for each in found.candidates if each.preset == preset] == [(preset, (note,))]
-
-
-def test_json_of_coco_is_known_by_its_annotations_and_not_by_its_name(tmp_path: pathlib.Path) -> None:
-    bare = json.loads(folder_shapes.coco_json())
-    del bare["annotations"]
-    tree = (
-        images("train/#.jpg")
-        | images("segments/#.png")
-        | {
-            "images_train.json": json.dumps(bare),
-            "panoptic_coco_detection_format.json": folder_shapes.coco_json(),
-            "segments.json": folder_shapes.PANOPTIC,
-        }
-    )
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
-    named = {each.preset: each.settings.get("source.coco.annotations") for each in found.candidates}
-    assert named["coco"] == {"train": "panoptic_coco_detection_format.json"}
-    assert named["coco_panoptic"] == {"train": "segments.json"}
-
-
-@pytest.mark.parametrize(
     "name", ["/cat/0.jpg", "../cat/0.jpg", "C:/cat/0.jpg", ".", "cat/../../0.jpg", "cat//0.jpg", "cat"]
 )
 def test_names_in_an_archive_may_lie(tmp_path: pathlib.Path, name: str) -> None:
@@ -341,38 +368,6 @@ def test_archive_that_is_encrypted_or_broken_is_known_by_its_names_or_not_at_all
     assert (found.candidates, found.remarks) == ((), ("1 archive: unpack it",))
 
 
-def test_records_name_the_command_that_reads_them_where_they_are(tmp_path: pathlib.Path) -> None:
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["tfrecords"][2])))
-    assert found.sure is not None
-    assert found.sure.notes == (
-        f"to read these files where they are, without writing others: imagebeam index {tmp_path}",
-    )
-
-
-@pytest.mark.parametrize(
-    ("train", "val"),
-    [
-        pytest.param("train_gtFine/#.png", "val_gtFine/#.png", id="name-of-masks-with-more-letters"),
-        pytest.param("train_masks/#.png", "val_masks/#.png", id="usual-name"),
-    ],
-)
-def test_masks_beside_the_split_train_are_those_of_all_splits_beside_such_folders(
-    tmp_path: pathlib.Path, train: str, val: str
-) -> None:
-    tree = images("train/#.jpg") | images("val/#.jpg") | images(train) | images(val)
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
-    assert found.sure is not None
-    holder = train.partition("/")[0]
-    assert found.sure.settings["source.masks.image"] == r"(?P<split>train|val)/(?P<name>.*)\.jpg"
-    assert found.sure.settings["source.masks.mask"] == rf"\g<split>{holder.removeprefix('train')}/\g<name>.png"
-
-
-def test_masks_in_colors_without_their_classes_are_noted(tmp_path: pathlib.Path) -> None:
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks"][2])))
-    assert found.sure is not None
-    assert found.sure.notes[0].startswith("masks/0.png is drawn in colors: if each color is a class, name them in")
-
-
 def test_other_things_to_learn_from_the_same_images_are_possible(tmp_path: pathlib.Path) -> None:
     tree = {
         **folder_shapes.SHAPES["coco"][2],
@@ -385,54 +380,6 @@ def test_other_things_to_learn_from_the_same_images_are_possible(tmp_path: pathl
     both = {name: text for name, text in tree.items() if "instances" not in name}
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "both", both)))
     assert (found.sure, [each.preset for each in found.candidates][:2]) == (None, ["coco_keypoints", "coco_captions"])
-
-
-def test_annotations_that_no_preset_reads_are_named(tmp_path: pathlib.Path) -> None:
-    tree = images("#.jpg") | {"via_region_data.json": '{"0.jpg": {"filename": "0.jpg", "regions": {}}}'}
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
-    assert found.remarks == (
-        "via_region_data.json is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON",
-    )
-
-
-_LISTS = folder_shapes.parquet({"images": [[b"x", b"y"]], "views": [[{"bytes": b"x", "path": "a"}]], "ids": [[1]]})
-_CAPTIONS = "captions go into a table with the columns image and caption (docs/recipes/captions.md)"
-
-
-@pytest.mark.parametrize(
-    ("tree", "remarks"),
-    [
-        pytest.param(
-            images("#.jpg") | {f"{n}.txt": "a cat" for n in range(4)},
-            (f"4 of 4 images have a .txt file beside them (0.txt beside 0.jpg), not read: {_CAPTIONS}",),
-            id="captions",
-        ),
-        pytest.param(
-            images("a/#.jpg", "b/#.jpg") | {"a/1.txt": "a cat", "b/notes.txt": "of another name"},
-            (f"1 of 8 images have a .txt file beside them (a/1.txt beside 1.jpg), not read: {_CAPTIONS}",),
-            id="in-classes",
-        ),
-        pytest.param(
-            {"a.parquet": _LISTS},
-            (
-                "1 Parquet file: the column 'images' of a.parquet holds a list of images in each row, which is not "
-                "read: write Parquet files with one image in each row",
-                "1 Parquet file: the column 'views' of a.parquet holds a list of images in each row, which is not "
-                "read: write Parquet files with one image in each row",
-            ),
-            id="lists-in-parquet",
-        ),
-    ],
-)
-def test_files_that_describe_images_and_are_left_out_are_named(
-    tmp_path: pathlib.Path, tree: folder_shapes.Tree, remarks: tuple[str, ...]
-) -> None:
-    root = folder_shapes.write(tmp_path / "in", tree)
-    found = recognize_folder.recognize(str(root))
-    assert found.sure is None
-    assert {*remarks} <= {*found.remarks, *(doubt for each in found.candidates for doubt in each.doubts)}
-    shown = command_line.call("plan", "--input", root, "--output", tmp_path / "out").stdout
-    assert all(f"  {each}\n" in shown for each in remarks)
 
 
 def test_saved_listing_beside_the_folder_is_no_contradiction(tmp_path: pathlib.Path) -> None:
@@ -456,23 +403,6 @@ def test_parquet_without_pyarrow_is_noted(tmp_path: pathlib.Path, monkeypatch: p
     ]
 
 
-def test_missing_input_is_an_error(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.ConfigError, match=r"there is neither a folder nor a file '.*none'; check the address"):
-        recognize_folder.recognize(f"{tmp_path}/none")
-
-
-def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
-    tree = {"cat/1.jpg": pointer, "dog/1.jpg": pointer, "a.mp4": "", "b.rar": "", "c.7z": "", "d.dcm": ""}
-    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
-    assert found.remarks == (
-        "cat/1.jpg is a pointer of Git LFS, not an image: run git lfs pull in the clone first",
-        "1 video, which is not read: save its frames as images",
-        "2 archives: unpack them",
-        "1 medical image, which is not read: save it as PNG",
-    )
-
-
 # --- the table of signs ----------------------------------------------------------------------------------------------
 
 _WITHOUT_SIGN = {  # presets, with the reason
@@ -493,9 +423,9 @@ def test_every_preset_has_a_shape() -> None:
 
 @pytest.mark.parametrize("shape", folder_shapes.SHAPES)
 def test_a_sign_finds_only_the_presets_that_it_names(tmp_path: pathlib.Path, shape: str) -> None:
-    survey = FolderProbe(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])))
+    probe = FolderProbe(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])))
     for sign, presets in recognize_folder.SIGNS.items():
-        assert {each.preset for each in sign(survey, "")} <= {*presets}
+        assert {each.preset for each in sign(probe, "")} <= {*presets}
 
 
 @pytest.mark.parametrize("shape", folder_shapes.SHAPES)
@@ -543,22 +473,17 @@ def test_no_head_of_a_file_breaks_a_sign(tmp_path: pathlib.Path, head: bytes) ->
 # --- bounds ----------------------------------------------------------------------------------------------------------
 
 
-def test_survey_lists_no_more_than_its_bounds(tmp_path: pathlib.Path) -> None:
+def test_probe_lists_no_more_than_its_bounds(tmp_path: pathlib.Path) -> None:
     folder_shapes.write(tmp_path, {f"{n}/{m}.txt": "x" for n in range(5) for m in range(7)})
-    survey = FolderProbe(str(tmp_path), Bounds(folders=3, entries=4, all_entries=100, heads=1))
-    root = survey.look()
+    probe = FolderProbe(str(tmp_path), Bounds(folders=3, entries=4, all_entries=100, heads=1))
+    root = probe.look()
     assert (len(root.folders), root.is_whole) == (4, False)
-    assert [len(survey.look(name).files) for name in root.folders] == [4, 4, 0, 0]
-    assert survey.num_listed == 3
-    assert survey.look(root.folders[0]).count(4, "text") == "4 or more texts"
-    names = [f"{root.folders[0]}/{name}" for name in survey.look(root.folders[0]).files]
-    assert [survey.head(name) for name in names[:2]] == [b"x", b""]
-
-
-def test_all_entries_together_are_bounded(tmp_path: pathlib.Path) -> None:
-    folder_shapes.write(tmp_path, {f"{n}/{m}.txt": "x" for n in range(5) for m in range(7)})
-    survey = FolderProbe(str(tmp_path), Bounds(all_entries=10))
-    looked = [survey.look(), *(survey.look(str(n)) for n in range(5))]
+    assert [len(probe.look(name).files) for name in root.folders] == [4, 4, 0, 0]
+    assert probe.num_listed == 3
+    assert probe.look("0").count(4, "text") == "4 or more texts"
+    assert [probe.head(f"0/{name}") for name in probe.look("0").files][:2] == [b"x", b""]
+    probe = FolderProbe(str(tmp_path), Bounds(all_entries=10))
+    looked = [probe.look(), *(probe.look(str(n)) for n in range(5))]
     assert sum(len(each.folders) + len(each.files) for each in looked) == 10
 
 
