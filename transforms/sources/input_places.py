@@ -153,7 +153,9 @@ def kind_of_input(address: str, uri: str) -> str:
     try:
         return storage.storage_of(address).stat(address).kind
     except OSError as e:
-        raise errors.ConfigError(f"--input {uri!r} cannot be read ({e.strerror or e}); check the address") from e
+        raise errors.ConfigError(
+            "input-unreadable", f"--input {uri!r} cannot be read ({e.strerror or e}); check the address"
+        ) from e
 
 
 def _real_address(uri: str) -> str:

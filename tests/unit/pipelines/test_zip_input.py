@@ -69,7 +69,7 @@ def test_folder_named_like_an_archive_is_a_folder(tmp_path: pathlib.Path) -> Non
 @case_tables.each_case(
     "name, sections, code",
     [
-        ("gone.zip", {}, "address-unreadable"),
+        ("gone.zip", {}, "input-unreadable"),
         ("notes.txt", {"source": {"by": "zip"}}, "input-wrong-kind"),
         ("a.zip", {"source": {"masks": {"image": r"(.*)\.jpg", "mask": r"\1.png"}}}, "zip-no-masks"),
         ("a.zip", {"split": {"by": "lists", "lists": {"train": "l.txt"}}}, "zip-no-lists"),
