@@ -151,20 +151,12 @@ class MaskColors(elements.PickledFields):
         """
         import numpy as np
 
-        classes = np.full(256, _NO_CLASS, np.uint16)
-        shades = palette[:256].astype(np.uint32)
-        classes[: len(shades)] = self._table[shades[:, 0] << 16 | shades[:, 1] << 8 | shades[:, 2]]
-        found = classes[indices]
-        if (unknown := found == _NO_CLASS).any():
-            row, column = np.argwhere(unknown)[0].tolist()
-            index = int(indices[row, column])
-            if index >= len(palette):
-                where = f"the pixel in row {row}, column {column} (from 0)"
-                raise BadImageError(
-                    Reason.CORRUPT, f"{where} has the index {index}, and the palette {len(palette)} colors"
-                )
-            raise _unknown_color(palette[index].tolist(), row, column)
-        return found
+        if (beyond := indices >= len(palette)).any():
+            row, column = np.argwhere(beyond)[0].tolist()
+            where = f"the pixel in row {row}, column {column} (from 0)"
+            detail = f"{where} has the index {indices[row, column]}, and the palette {len(palette)} colors"
+            raise BadImageError(Reason.CORRUPT, detail)
+        return self.classes_of(palette[indices])
 
 
 def _unknown_color(color: list[int], row: int, column: int) -> BadImageError:

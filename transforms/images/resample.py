@@ -149,7 +149,7 @@ def library() -> str | None:
 
 BLACK = (0, 0, 0)
 # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that leaves so many times the pixels per side that are wanted:
-# the filter after it then decides what is seen. tests/unit/transforms/images/test_scaling.py holds the bound.
+# the filter after it then decides what is seen. tests/unit/transforms/images/test_resample.py holds the bound.
 _SPARE = 2
 
 

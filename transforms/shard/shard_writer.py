@@ -6,6 +6,7 @@ Imports no Beam, so that a writer process stays small.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import io
 import json
@@ -72,37 +73,35 @@ class ShardWriter:
         """Returns the shard of `task` if an earlier run or attempt finished it and its files are whole."""
         name = self.name_of(task)
         done = storage.join(self.staging, name + DONE_SUFFIX)
-        store = storage.storage_of(done)
         try:
-            written = decode_written(store.read(done))
-        except FileNotFoundError:
+            written = decode_written(storage.storage_of(done).read(done))
+        except (FileNotFoundError, ValueError, TypeError, KeyError):  # it may be empty after a power loss
             return None
-        except (ValueError, TypeError, KeyError):  # empty after a power loss
-            return None
-        in_staging = (
-            storage.join(self.staging, name),
-            storage.join(self.staging, os.path.basename(written.shard.index_name)),
+        shard = written.shard
+        is_whole = (
+            any(_holds(storage.join(folder, name), shard) for folder in (self.staging, self.output))
+            and _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
+            and (self.compression != "none" or self._has_index(shard))
+            and (not self.keeps_state or self._has_state(shard))
+            and (self.hasher is None or self._has_hashes(written))
         )
-        in_output = storage.join(self.output, name), storage.join(self.output, written.shard.index_name)
-        has_shard = any(_holds(uri, written.shard) for uri in (in_staging[0], in_output[0]))
-        indexes = (_checksum_index(uri, written.shard) for uri in (in_staging[1], in_output[1]))
-        index_crc32c = next((crc for crc in indexes if crc is not None), None)
-        has_rejects = _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
-        is_whole = has_shard and has_rejects and (index_crc32c is not None or self.compression != "none")
-        is_whole = is_whole and (not self.keeps_state or self._has_state(written))
-        is_whole = is_whole and (self.hasher is None or self._has_hashes(written))
         return written._replace(is_kept=True) if is_whole else None
 
-    def _has_state(self, written: elements.WrittenShard) -> bool:
-        """Returns whether the state of the shard's images is there, in the staging folder or moved to the output."""
-        staged = storage.join(self.staging, staged_state_name(written.shard))
-        for uri in (staged, storage.join(self.output, written.shard.state_name)):
-            try:
-                data = storage.storage_of(uri).read(uri)
-            except FileNotFoundError:
-                continue
-            return catalog.File(len(data), records.extend_crc(0, data)) == written.shard.state_file
-        return False
+    def _has_index(self, shard: catalog.Shard) -> bool:
+        """Returns whether the index is there, and complete: a power loss may empty it, as it is not synced."""
+        index = self._find(os.path.basename(shard.index_name), shard.index_name)
+        return index is not None and records.extend_crc(0, index) == shard.index_crc32c
+
+    def _has_state(self, shard: catalog.Shard) -> bool:
+        state = self._find(staged_state_name(shard), shard.state_name)
+        return state is not None and catalog.File(len(state), records.extend_crc(0, state)) == shard.state_file
+
+    def _find(self, staged: str, moved: str) -> bytes | None:
+        """Returns the content of a file that is in the staging folder or was moved to the output."""
+        for uri in (storage.join(self.staging, staged), storage.join(self.output, moved)):
+            with contextlib.suppress(FileNotFoundError):
+                return storage.storage_of(uri).read(uri)
+        return None
 
     def _has_hashes(self, written: elements.WrittenShard) -> bool:
         """Returns whether the hashes of the shard's images are there; they stay in the staging folder."""
@@ -224,18 +223,6 @@ def _holds(uri: str, shard: catalog.Shard) -> bool:
     except FileNotFoundError:
         return False
     return found == (shard.bytes, shard.crc32c)
-
-
-def _checksum_index(uri: str, shard: catalog.Shard) -> int | None:
-    """Returns the crc32c of the index; None if it is incomplete: a power loss may empty it, as it is not synced."""
-    try:
-        data = storage.storage_of(uri).read(uri)
-        offsets = records.decode_index(data)
-    except (FileNotFoundError, ValueError):
-        return None
-    crc = records.extend_crc(0, data)
-    is_whole = len(offsets) == shard.records + 1 and offsets[-1] == shard.bytes
-    return crc if is_whole and crc == shard.index_crc32c else None
 
 
 def _has_lines(uri: str, count: int) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
-from imagebeam.transforms.html_report import dataset_facts, page, sample_records, thumbnails
+from imagebeam.transforms.html_report import page, sample_records, thumbnails
 from tests import pictures
 
 HOSTILE = [
@@ -49,7 +49,7 @@ class Events(html.parser.HTMLParser):
 
 def make(
     labels: list[str] | None = None, picture: bytes = b"\xff\xd8", num_splits: int = 2, **more: Any
-) -> dataset_facts.DatasetFacts:
+) -> page.DatasetFacts:
     labels = HOSTILE if labels is None else labels
     splits = {
         f"split {number}{HOSTILE[number % 2]}": catalog_lib.Split(
@@ -98,7 +98,7 @@ def make(
         ],
         "notes": (HOSTILE[0],),
     }
-    return dataset_facts.DatasetFacts(catalog, **{**known, **more})
+    return page.DatasetFacts(catalog, **{**known, **more})
 
 
 def test_hostile_texts_add_no_element_and_no_address() -> None:
@@ -268,17 +268,17 @@ def test_balance_of_counts() -> None:
         ([1, 3], 3, 2, 1.7548),  # two
         ([1, 10**9], 10**9, 500_000_000.5, 1),  # all-but-one
     ]:
-        balance = dataset_facts.balance_of(counts)
+        balance = page.balance_of(counts)
         assert (balance.ratio, balance.median) == (ratio, median)
         assert balance.effective == pytest.approx(effective, rel=1e-4)
 
 
 def test_curve_has_a_bounded_number_of_points_inside_its_box() -> None:
     for count in [2, 199, 200, 22_000]:
-        points = dataset_facts.curve(list(range(count, 0, -1)))
+        points = page.curve(list(range(count, 0, -1)))
         assert len(points) <= 200
         assert all(0 <= x <= 400 and 0 <= y <= 64 for x, y in points)
 
 
 def test_dataset_without_classes_has_none() -> None:
-    assert dataset_facts.describe({}, []) is dataset_facts.describe({"train": {"a": 0}}, ["a"]) is None
+    assert page.describe({}, []) is page.describe({"train": {"a": 0}}, ["a"]) is None
