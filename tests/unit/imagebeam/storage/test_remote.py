@@ -20,19 +20,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagebeam import records, storage
+from imagebeam import concurrency, records, storage
 from imagebeam.storage import FILE, Entry, remote
 from tests import lost_answers
 
 LOCAL = storage.LocalStorage()
 
 
-class LostAnswer(Exception):
-    """The storage did the operation, and its answer was lost."""
-
-
 class StubStorage(remote.RemoteStorage):
-    """Files by address. `faults` are errors to raise, by operation: before it is done, a LostAnswer after it."""
+    """Files by address. `faults` are errors to raise before an operation is done, by its name."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -49,12 +45,10 @@ class StubStorage(remote.RemoteStorage):
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
         return error if isinstance(error, (FileNotFoundError, PermissionError)) else None
 
-    def _begin(self, operation: str) -> Exception | None:
+    def _begin(self, operation: str) -> None:
         self.calls[operation] += 1
-        fault = self.faults[operation].pop(0) if self.faults[operation] else None
-        if fault is not None and not isinstance(fault, LostAnswer):
-            raise fault
-        return fault
+        if self.faults[operation]:
+            raise self.faults[operation].pop(0)
 
     def _list(self, uri: str) -> Iterator[list[Entry]]:
         names = sorted(name.removeprefix(f"{uri}/") for name in self.files if name.startswith(f"{uri}/"))
@@ -88,7 +82,7 @@ class StubStorage(remote.RemoteStorage):
         return data
 
     def _put(self, path: str, uri: str, must_be_new: bool) -> None:
-        lost = self._begin("put")
+        self._begin("put")
         if must_be_new and uri in self.files:
             raise FileExistsError(uri)
         data = pathlib.Path(path).read_bytes()
@@ -97,19 +91,15 @@ class StubStorage(remote.RemoteStorage):
             data = data[:-1] + bytes([data[-1] ^ 1])
         self.files[uri] = data
         self.versions[uri] += 1
-        if lost is not None:
-            raise lost
 
     def _move(self, source: str, target: str, must_be_new: bool) -> None:
-        lost = self._begin("move")
+        self._begin("move")
         if source not in self.files:
             raise FileNotFoundError(source)
         if must_be_new and target in self.files:
             raise FileExistsError(target)
         self.files[target] = self.files.pop(source)
         self.versions[target] += 1
-        if lost is not None:
-            raise lost
 
     def _remove(self, uri: str) -> None:
         self._begin("remove")
@@ -283,23 +273,16 @@ def test_download_of_a_file_that_is_replaced_meanwhile_is_refused(
         store.download("x://b/a", str(tmp_path / "a"))
 
 
-def test_download_to_a_folder_that_is_gone_is_an_error_of_the_local_disk(
+def test_download_that_the_local_disk_does_not_take_is_an_error_of_the_local_disk_at_once(
     store: StubStorage, tmp_path: pathlib.Path
 ) -> None:
-    store.write_whole("x://b/a", b"data")
+    store.write_whole("x://b/a", bytes(100_000))
     with pytest.raises(storage.LocalDiskError, match="No such file or directory"):
         store.download("x://b/a", str(tmp_path / "gone" / "a"))
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux")
-def test_download_to_a_full_disk_is_an_error_of_the_local_disk_at_once(store: StubStorage) -> None:
-    store.write_whole("x://b/a", bytes(100_000))
-    with pytest.raises(storage.LocalDiskError, match="No space left on device"):
-        store.download("x://b/a", "/dev/full")
-    assert store.calls["read"] == 1
-
-
-def test_error_of_a_full_disk_is_one_of_the_local_disk() -> None:
+    if os.path.exists("/dev/full"):
+        with pytest.raises(storage.LocalDiskError, match="No space left on device"):
+            store.download("x://b/a", "/dev/full")
+        assert store.calls["read"] == 1
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         with pytest.raises(storage.LocalDiskError, match=os.strerror(number)), remote.local_disk_errors("/path"):
             raise OSError(number, os.strerror(number))
@@ -370,17 +353,17 @@ def test_swap_that_fails_anywhere_leaves_a_file(tmp_path: pathlib.Path, content:
 class Interrupted(storage.LocalStorage):
     """A local disk on which something happens just before a file is moved, or before one is created."""
 
-    def __init__(
-        self, before_rename: Callable[[], None] = lambda: None, before_create: Callable[[], None] = lambda: None
-    ):
-        self._before_rename, self._before_create = before_rename, before_create
+    def __init__(self, moment: str, act: Callable[[], None]):
+        self._moment, self._act = moment, act
 
     def rename(self, source: str, target: str, version: int = 0) -> None:
-        self._before_rename()
+        if self._moment == "rename":
+            self._act()
         super().rename(source, target, version)
 
     def create_new(self, uri: str, data: bytes) -> bool:
-        self._before_create()
+        if self._moment == "create":
+            self._act()
         return super().create_new(uri, data)
 
 
@@ -400,29 +383,23 @@ def test_swap_replaces_the_content_that_was_read_and_no_other(tmp_path: pathlib.
 
 def test_swap_gives_way_to_what_is_written_after_the_look_or_created_in_the_gap(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "file"
-    for when in ("before_rename", "before_create"):
+    for moment in ("rename", "create"):
         path.write_bytes(b"old")
-        store = Interrupted(**{when: lambda: LOCAL.write_whole(str(path), b"third")})
+        store = Interrupted(moment, lambda: LOCAL.write_whole(str(path), b"third"))
         assert not remote.swap_by_moving(store, str(path), b"old", b"new")
         assert (names(tmp_path), path.read_bytes()) == (["file"], b"third")
 
 
 def test_one_of_many_swaps_at_once_succeeds(tmp_path: pathlib.Path) -> None:
-    path, done = tmp_path / "file", []
+    path, start = tmp_path / "file", threading.Barrier(8)
     path.write_bytes(b"old")
-    start = threading.Barrier(8)
 
-    def replace(number: int) -> None:
+    def replace(number: int) -> bool:
         start.wait()
-        done.append((LOCAL.replace(str(path), b"old", b"%d" % number), number))
+        return LOCAL.replace(str(path), b"old", b"%d" % number)
 
-    threads = [threading.Thread(target=replace, args=[number]) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    winners = [number for is_swapped, number in done if is_swapped]
-    assert [b"%d" % number for number in winners] == [path.read_bytes()]
+    done = list(concurrency.map_ahead(replace, range(8), 8))
+    assert [b"%d" % number for number, is_swapped in enumerate(done) if is_swapped] == [path.read_bytes()]
     assert names(tmp_path) == ["file"]
 
 
