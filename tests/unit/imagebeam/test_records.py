@@ -77,20 +77,16 @@ def damage(data: bytes, position: int, mask: int = 0x40) -> bytes:
 # Writing
 
 
-def test_file_equals_that_of_tensorflow_and_beam(tmp_path: pathlib.Path) -> None:
-    with tf.io.TFRecordWriter(str(tmp_path / "by-tensorflow")) as writer:
+def test_tensorflow_writes_the_same_and_reads_it(tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "shard")
+    with tf.io.TFRecordWriter(path) as writer:
         for content in SMALL:
             writer.write(content)
-    assert encode(SMALL) == (tmp_path / "by-tensorflow").read_bytes() == encode_with_beam(SMALL)
-    assert gzip.decompress(encode(SMALL, "gzip")) == encode(SMALL)
-
-
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_tensorflow_reads_what_is_written(tmp_path: pathlib.Path, compression: str) -> None:
-    path = tmp_path / "shard"
-    path.write_bytes(encode(SMALL, compression))
-    dataset = tf.data.TFRecordDataset(str(path), compression_type="GZIP" if compression == "gzip" else "")
-    assert [record.numpy() for record in dataset] == SMALL
+    assert encode(SMALL) == pathlib.Path(path).read_bytes()
+    for compression in COMPRESSIONS:
+        pathlib.Path(path).write_bytes(encode(SMALL, compression))
+        dataset = tf.data.TFRecordDataset(path, compression_type="GZIP" if compression == "gzip" else "")
+        assert [record.numpy() for record in dataset] == SMALL
 
 
 @settings(deadline=None)
@@ -176,13 +172,14 @@ def test_file_that_takes_a_part_alone_raises(tmp_path: pathlib.Path, compression
 # Damage
 
 
-def assert_error(data: bytes, index: int, complaint: str) -> None:
+def assert_error(data: bytes, index: int, complaint: str, compression: str = "none") -> None:
     """The records before one with that index are read; then follows an error at its offset."""
-    found, error = read_until_error(data)
+    found, error = read_until_error(data, compression)
     assert error is not None
     offset = [*OFFSETS, END][index]
-    assert (found, error.offset, error.detail) == (SMALL[:index], offset, complaint)
-    assert str(error) == f"{complaint} at byte offset {offset}"
+    assert (found, error.offset) == (SMALL[:index], offset)
+    assert re.fullmatch(complaint, error.detail), error.detail
+    assert str(error) == f"{error.detail} at byte offset {offset}"
 
 
 def test_flipped_byte_is_an_error_of_its_record() -> None:
@@ -211,13 +208,9 @@ def test_extra_bytes_are_an_error_at_the_end() -> None:
         (b"x", "a record's header is cut short after 1 of 12 bytes"),
         (bytes(12), BAD_LENGTH),
         (encode([b"more"])[:-1], "a record of 4 bytes is cut short"),
+        (records.frame_header(2**63) + b"short", f"a record of {2**63} bytes is cut short"),
     ):
         assert_error(encode(SMALL) + extra, len(SMALL), complaint)
-
-
-def test_length_beyond_all_memory_is_an_error() -> None:
-    with pytest.raises(errors.RecordError, match=f"a record of {2**63} bytes is cut short at byte offset {END}"):
-        read(encode(SMALL) + records.frame_header(2**63) + b"short")
 
 
 def test_gzip_flipped_bit_never_drops_or_changes_a_record() -> None:
@@ -235,23 +228,14 @@ def test_gzip_flipped_bit_never_drops_or_changes_a_record() -> None:
     assert clean < 8 * 8  # bits of gzip's header that say nothing of the content: time, system, level, text
 
 
-def test_gzip_truncated_file_is_an_error() -> None:
+def test_gzip_file_that_is_truncated_or_has_extra_bytes_is_an_error() -> None:
     whole = encode(SMALL, "gzip")
     for length in range(len(whole)):
-        found, error = read_until_error(whole[:length], "gzip")
-        assert found == SMALL[: len(found)]
-        assert error is not None
-        assert (error.offset, error.detail) == ([*OFFSETS, END][len(found)], "the gzip stream is cut short")
-
-
-def test_gzip_extra_bytes_are_an_error() -> None:
-    for extra, complaint in (
-        (b"\x1f", "the gzip stream is cut short"),
-        (bytes(20), "the gzip stream is broken .Error -3 .*incorrect header check"),
-        (encode([b"more"]), "the gzip stream is broken .Error -3 .*incorrect header check"),
-    ):
-        with pytest.raises(errors.RecordError, match=f"{complaint}.* at byte offset {END}"):
-            read(encode(SMALL, "gzip") + extra, "gzip")
+        found, _ = read_until_error(whole[:length], "gzip")
+        assert_error(whole[:length], len(found), "the gzip stream is cut short", "gzip")
+    broken = "the gzip stream is broken .Error -3 .*incorrect header check.*"
+    for extra, complaint in ((b"\x1f", "the gzip stream is cut short"), (bytes(20), broken), (encode([b"x"]), broken)):
+        assert_error(whole + extra, len(SMALL), complaint, "gzip")
 
 
 def test_gzip_files_joined_are_read_to_the_end_as_tensorflow_does(tmp_path: pathlib.Path) -> None:
@@ -264,9 +248,8 @@ def test_gzip_files_joined_are_read_to_the_end_as_tensorflow_does(tmp_path: path
 
 
 def test_file_of_the_other_compression_is_an_error_at_its_start() -> None:
-    for compression, other, complaint in [("none", "gzip", BAD_LENGTH), ("gzip", "none", "gzip stream is broken")]:
-        with pytest.raises(errors.RecordError, match=f"{complaint}.* at byte offset 0$"):
-            read(encode(SMALL, other), compression)
+    assert_error(encode(SMALL, "gzip"), 0, BAD_LENGTH)
+    assert_error(encode(SMALL), 0, "the gzip stream is broken .*", "gzip")
 
 
 # Checksums and the index

@@ -56,28 +56,18 @@ def test_options_that_exclude_each_other_are_refused() -> None:
 # fsspec's private _call
 
 
-def answer_of(status: int, body: bytes) -> requests.Response:
-    answer = requests.Response()
-    answer.status_code = status
-    answer._content = body
-    return answer
-
-
-@pytest.mark.parametrize(
-    ("exception", "expected"),
-    [
+def test_private_call_of_fsspec_raises_the_errors_that_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = webhdfs.WebHdfsStorage()
+    session = store.filesystem("hdfs://me@host:1/a").session
+    for exception, expected in [
         ("FileNotFoundException", FileNotFoundError),
         ("AccessControlException", PermissionError),
         ("IllegalArgumentException", ValueError),
         ("FileAlreadyExistsException", RuntimeError),
-    ],
-)
-def test_private_call_of_fsspec_raises_the_errors_that_are_distinguished(
-    exception: str, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    body = f'{{"RemoteException": {{"exception": "{exception}", "message": "the message"}}}}'.encode()
-    store = webhdfs.WebHdfsStorage()
-    session = store.filesystem("hdfs://me@host:1/a").session
-    monkeypatch.setattr(session, "request", lambda **_: answer_of(403, body))
-    with pytest.raises(expected, match="the message"):
-        store._call("hdfs://me@host:1/a", "MKDIRS", "put")
+    ]:
+        answer = requests.Response()
+        answer.status_code = 403
+        answer._content = b'{"RemoteException": {"exception": "%s", "message": "the text"}}' % exception.encode()
+        monkeypatch.setattr(session, "request", lambda answer=answer, **_: answer)
+        with pytest.raises(expected, match="the text"):
+            store._call("hdfs://me@host:1/a", "MKDIRS", "put")
