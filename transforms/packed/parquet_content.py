@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagebeam import errors, storage
-from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.packed import packed_file
 
 SUFFIXES = (".parquet", ".pq")
@@ -20,16 +19,12 @@ _ROWS_AT_ONCE = 16  # images may be of any size
 _PIECE_BYTES = 4 << 20
 
 
-class BrokenParquetError(packed_file.BrokenContentError):
-    """A file is not Parquet, is damaged, or of a kind that pyarrow does not read."""
-
-
 @contextlib.contextmanager
 def open_parquet(uri: str) -> Iterator[Any]:
     """Opens a Parquet file as a pyarrow.parquet.ParquetFile, which reads a column as a stream.
 
     Raises:
-        BrokenParquetError: if it is not one, also while it is being read.
+        BrokenContentError: if it is not one, also while it is being read.
         ConfigError: if pyarrow is not installed.
         OSError: if it cannot be read.
     """
@@ -44,7 +39,7 @@ def open_parquet(uri: str) -> Iterator[Any]:
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as e:  # the last: of a column's name
             if isinstance(e, storage.ChangedError) or getattr(e, "errno", None) is not None:
                 raise  # of the storage: those of pyarrow have no number
-            raise BrokenParquetError(Reason.CORRUPT, f"cannot be read as Parquet ({explain(e)})") from e
+            raise packed_file.broken(f"cannot be read as Parquet ({explain(e)})") from e
 
 
 def explain(error: BaseException) -> str:
@@ -80,7 +75,7 @@ def read_content(uri: str, version: int, column: str) -> Iterator[bytes]:
         column: path of the column.
 
     Raises:
-        BrokenParquetError: if the file cannot be read as Parquet.
+        BrokenContentError: if the file cannot be read as Parquet.
         ChangedError: if the file has another version.
         OSError: if the file cannot be read.
     """

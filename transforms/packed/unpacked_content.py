@@ -1,7 +1,7 @@
 """Gives access to what is packed in files: each process unpacks it once, into an unnamed temporary file.
 
 A reference with a `length` and an address that `is_packed` is a range of unpacked content. The address is that of a
-file whose name ends in one of `_WHOLE_FILES`, or of one part of a file whose name ends in one of `_PARTS`:
+file whose name ends in .gz, or of one part of a file whose name ends in one of `_PARTS`:
 
     gs://bucket/train-images-idx3-ubyte.gz
     gs://bucket/mnist.npz#x_train
@@ -15,7 +15,7 @@ Without `#`, the address of a file with parts is that of its plain bytes. Source
         head = file.read(16)
     unpacked_content.unpack(uri, ref.version).read(ref.offset, ref.length)  # one range, from any thread
 
-A new format is a function that yields the plain content in pieces of some megabytes, and a line in one of the tables.
+A new format is a function that yields the plain content in pieces of some megabytes, and a line in that table.
 """
 
 from __future__ import annotations
@@ -53,13 +53,8 @@ def _reader(name: str) -> Callable[[str, int, str], Iterator[bytes]]:
     return read
 
 
-# By the end of a file's name: yields the content of the file, given its address and version. The errors are those of
-# `unpack`. Packages that are large or optional are imported inside of these functions.
-_WHOLE_FILES: Mapping[str, Callable[[str, int], Iterator[bytes]]] = {
-    packed_file.GZIP_SUFFIX: packed_file.read_gzip,
-}
-_WHOLE_SUFFIXES = tuple(_WHOLE_FILES)  # asked for every image of a file with many
-# The same of files with named parts: the third argument is the part's name.
+# By the end of a file's name: yields the content of a part of it, given its address, its version and the part's name.
+# The errors are those of `unpack`. Packages that are large or optional are imported inside of these functions.
 _PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {
     **dict.fromkeys(ARRAYS, _reader("array_files")),
     CSV: _reader("pixel_csv"),
@@ -87,7 +82,7 @@ class UnpackedFile:
 
 def is_packed(address: str) -> bool:
     """Returns whether an address says that its content is to be unpacked."""
-    return address.endswith(_WHOLE_SUFFIXES) or ("#" in address and split_part(address)[1] != "")
+    return address.endswith(packed_file.GZIP_SUFFIX) or ("#" in address and split_part(address)[1] != "")
 
 
 def part_of(uri: str, part: str) -> str:
@@ -182,8 +177,7 @@ def _unpack_to_disk(address: str, version: int) -> UnpackedFile:
     uri, part = split_part(address)
     file: Any = tempfile.TemporaryFile(prefix="imagebeam-", buffering=0)  # noqa: SIM115 - closed with its last reference
     size = 0
-    pieces = packed_file.read_gzip(uri, version) if address.endswith(packed_file.GZIP_MARK) else None
-    for plain in pieces or _read_pieces(uri, version, part):
+    for plain in _read_part(uri, version, part) if part else packed_file.read_gzip(uri, version):
         size += len(plain)
         try:
             while plain:  # a nearly full disk writes only a part
@@ -197,10 +191,8 @@ def _unpack_to_disk(address: str, version: int) -> UnpackedFile:
     return UnpackedFile(file, size, version)
 
 
-def _read_pieces(uri: str, version: int, part: str) -> Iterator[bytes]:
-    if part:
-        return next(read for suffix, read in _PARTS.items() if uri.endswith(suffix))(uri, version, part)
-    return next(read for suffix, read in _WHOLE_FILES.items() if uri.endswith(suffix))(uri, version)
+def _read_part(uri: str, version: int, part: str) -> Iterator[bytes]:
+    return next(read for suffix, read in _PARTS.items() if uri.endswith(suffix))(uri, version, part)
 
 
 class _UnpackedReader(remote.SeekableReader):

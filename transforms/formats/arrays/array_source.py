@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from imagebeam import plural
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats.arrays import found_array
 from imagebeam.transforms.sources import image_source, table_rows
@@ -69,12 +70,16 @@ class ArraysSource(image_source.ImageSource):
     splits: tuple[ArraySplit, ...]
     image_shape: tuple[int, int, int]  # height and width in pixels, and channels
     fields: table_rows.RowFields = table_rows.NO_FIELDS
+    numbers: Names = ()  # classes of labels that are numbers without names
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the order of their ids, as the files state it; () if they do not."""
-        names = next((label.names for label in self.labels() if label.cell == self.fields.label), ())
+        names = next((self._names_of(label) for label in self.labels() if label.cell == self.fields.label), ())
         return tuple(dict.fromkeys(name for _, name in names))
+
+    def _names_of(self, label: LabelArray) -> Names:
+        return label.names or (self.numbers if label.cell == self.fields.label else ())
 
     def labels(self) -> Iterator[LabelArray]:
         """Yields the arrays of labels."""
@@ -100,12 +105,12 @@ class ArraysSource(image_source.ImageSource):
         images, size = part.images, math.prod(self.image_shape)
         unfilled = elements.ImageRef("", images.address, split=split.name)
         filled: dict[tuple[str | None, ...], tuple[Any, ...] | table_rows.BadRowError] = {}
-        classes = [_Classes(label) for label in part.labels]
+        names = [dict(self._names_of(label)) for label in part.labels]
         rows = zip(*map(read_texts, part.labels)) if part.labels else [()] * images.num_images
         for index, values in enumerate(rows):
             known = filled.get(values)
             if known is None:
-                known = self._fill(unfilled, classes, values)
+                known = self._fill(unfilled, part.labels, names, values)
                 if len(filled) < _MAX_FILLED:
                     filled[values] = known
             key = f"{split.name or 'images'}/{position + index:05d}"
@@ -119,46 +124,39 @@ class ArraysSource(image_source.ImageSource):
                 )
 
     def _fill(
-        self, ref: elements.ImageRef, classes: Sequence[_Classes], values: Sequence[str | None]
+        self,
+        ref: elements.ImageRef,
+        labels: Sequence[LabelArray],
+        names: Sequence[Mapping[str, str]],
+        values: Sequence[str | None],
     ) -> tuple[Any, ...] | table_rows.BadRowError:
         try:
-            cells = {each.label.cell: each.name(value) for each, value in zip(classes, values)}
+            found = zip(labels, names, values)
+            cells = {label.cell: _class_of(label, each, value) for label, each, value in found}
             return self.fields.fill(ref, cells)[_AFTER_POSITION:]
         except table_rows.BadRowError as e:
             return e
 
 
-class _Classes:
-    """The classes of the values of a label array."""
+def _class_of(label: LabelArray, names: Mapping[str, str], value: str | None) -> str | None:
+    """Returns the class of a value.
 
-    def __init__(self, label: LabelArray):
-        self.label = label
-        self._names = dict(label.names)
-
-    def name(self, value: str | None) -> str | None:
-        """Returns the class of a value.
-
-        Raises:
-            BadRowError: if it has none.
-        """
-        array = self.label.array.name
-        if value is not None and value.startswith(_SEVERAL):
-            raise table_rows.BadRowError(
-                elements.Reason.BAD_VALUE, f"{array!r} has {value.removeprefix(_SEVERAL)} of its values set to 1"
-            )
-        if not self._names or value is None:
-            return value
-        name = self._names.get(value)
-        if name is None:
-            raise table_rows.BadRowError(
-                elements.Reason.UNKNOWN_LABEL,
-                f"{array!r} is {value}, and the classes are {_as_text(self.label.names)}",
-            )
-        return name
-
-
-def _as_text(names: Names) -> str:
-    return ", ".join(f"{value}: {name}" for value, name in names[:20]) + ", ..." * (len(names) > 20)
+    Raises:
+        BadRowError: if it has none.
+    """
+    array = label.array.name
+    if value is not None and value.startswith(_SEVERAL):
+        raise table_rows.BadRowError(
+            elements.Reason.BAD_VALUE, f"{array!r} has {value.removeprefix(_SEVERAL)} of its values set to 1"
+        )
+    if not names or value is None:
+        return value
+    if value not in names:
+        shown = plural.name_some([f"{number}: {name}" for number, name in names.items()], 20)
+        raise table_rows.BadRowError(
+            elements.Reason.UNKNOWN_LABEL, f"{array!r} is {value}, and the classes are {shown}"
+        )
+    return names[value]
 
 
 _SEVERAL = "\0"  # begins the text for a row that is not one-hot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +57,9 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> image_sou
         found = found._replace(labels={})
     _check_roles(files, found, request)
     given = wanted.classes or _classes_in(found.classes)
+    without_names = {column.name for column in fields.columns if column.kind != "bytes"}
+    if request.label_kind != "class" and fields.label is not None:
+        without_names.add(fields.label)
     splits: list[array_source.ArraySplit] = []
     shapes: dict[found_array.Shape, Place] = {}
     for name, images in found.images.items():
@@ -63,7 +67,8 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> image_sou
         for place, labels in _pair(name, images, found.labels.get(name, ())):
             rows, shape = _image_rows(place, _CIFAR_AXES if found.cifar_classes else None, wanted)
             shapes.setdefault(shape, place)
-            label_arrays = (_label_array(place, rows, label, found.cifar_classes, given) for label in labels)
+            label_arrays = [_label_array(place, rows, label, found.cifar_classes, given) for label in labels]
+            label_arrays = [each._replace(names=()) if each.cell in without_names else each for each in label_arrays]
             parts.append(array_source.ArrayPart(rows, tuple(label_arrays)))
         splits.append(array_source.ArraySplit(name, tuple(parts)))
     source = array_source.ArraysSource(tuple(splits), array_places.only_shape(shapes), fields)
@@ -74,7 +79,9 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> image_sou
             f"there is no column {unknown[0]!r} of these images; their columns are "
             f"{', '.join(sorted(cells)) or 'none'}",
         )
-    return _name_classes(source, request.label_kind == "class")
+    if request.label_kind == "class" and not source.class_names:
+        return dataclasses.replace(source, numbers=_numbers_in(source))
+    return source
 
 
 def _check_roles(files: array_places.Files, found: Roles, request: base_format.Request) -> None:
@@ -193,30 +200,14 @@ def _classes_in(places: Sequence[Place]) -> array_source.Names:
     return ()
 
 
-def _name_classes(source: array_source.ArraysSource, has_classes: bool) -> array_source.ArraysSource:
-    """Returns the source with the names of classes for classes alone: numbers as they are, if nothing names them."""
-    fields, numbers = source.fields, None
-    if has_classes and not source.class_names:
-        texts: set[str | None] = set()
-        for label in source.labels():
-            if label.cell == fields.label:
-                with array_places.explained(label.uri):
-                    texts.update(array_source.read_texts(label))
-        numbers = array_source.numbers_up_to(texts)
-    without_names = {column.name for column in fields.columns if column.kind != "bytes"}
-    if not has_classes and fields.label is not None:
-        without_names.add(fields.label)
-
-    def rename(label: array_source.LabelArray) -> array_source.LabelArray:
-        if label.cell in without_names:
-            return label._replace(names=())
-        return label if numbers is None or label.cell != fields.label else label._replace(names=numbers)
-
-    def rename_all(part: array_source.ArrayPart) -> array_source.ArrayPart:
-        return part._replace(labels=tuple(map(rename, part.labels)))
-
-    splits = (split._replace(parts=tuple(map(rename_all, split.parts))) for split in source.splits)
-    return array_source.ArraysSource(tuple(splits), source.image_shape, fields)
+def _numbers_in(source: array_source.ArraysSource) -> array_source.Names:
+    """Returns the numbers that are classes, where nothing names these; () if the labels are no such numbers."""
+    texts: set[str | None] = set()
+    for label in source.labels():
+        if label.cell == source.fields.label:
+            with array_places.explained(label.uri):
+                texts.update(array_source.read_texts(label))
+    return array_source.numbers_up_to(texts)
 
 
 # --- which arrays they are -------------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
                 cells = next(rows, None)
                 if cells is None:
                     detail = f"has columns of different lengths in row group {group}: fetch it again"
-                    raise parquet_content.BrokenParquetError(elements.Reason.CORRUPT, detail)
+                    raise packed_file.broken(detail)
                 yield self._make(container, number, place, cells, places)
                 number += 1
         yield containers.Cells(frozenset({*layout.columns, *([columns.SPLIT] if split else [])}))
@@ -261,7 +261,7 @@ class _Places:
         """Yields the place of each image in a row group, None for null.
 
         Raises:
-            BrokenParquetError: if the row group has another number of images than of rows.
+            BrokenContentError: if the row group has another number of images than of rows.
         """
         num_rows = self._parquet.metadata.row_group(group).num_rows
         found = 0
@@ -281,7 +281,7 @@ class _Places:
                 self._num_bytes += size or 0
         if found != num_rows:
             detail = f"holds {plural.count(found, 'image')} in row group {group}, its footer says {num_rows:,}"
-            raise parquet_content.BrokenParquetError(elements.Reason.CORRUPT, f"{detail}: fetch it again")
+            raise packed_file.broken(f"{detail}: fetch it again")
 
     def _chunk(self, group: int) -> pages.Chunk | None:
         """Returns where the column lies in a row group; None if its pages are of a kind that only pyarrow reads."""
@@ -348,7 +348,7 @@ def _check_ends(container: containers.Container) -> None:
     """Checks both ends of a file, so that the error says what it is instead.
 
     Raises:
-        BrokenParquetError: if it is not a complete Parquet file.
+        BrokenContentError: if it is not a complete Parquet file.
         OSError: if it cannot be read.
     """
     store = storage.storage_of(container.uri)
@@ -367,7 +367,7 @@ def _check_ends(container: containers.Container) -> None:
         if tail != _MAGIC or container.size < len(_MAGIC) + _TAIL_BYTES:
             detail = f"was cut short: it ends with {tail!r}, expected {_MAGIC!r}; fetch it again"
     if detail:
-        raise parquet_content.BrokenParquetError(elements.Reason.CORRUPT, detail)
+        raise packed_file.broken(detail)
 
 
 def _explain(error: OSError) -> str:
