@@ -27,12 +27,17 @@ def read_vocabulary(address: str | None, in_column: bool = False) -> tuple[str, 
         labels = list(map(class_names.spell, labels))
     blank = next((index for index, name in enumerate(labels, 1) if not name.strip()), None)
     if blank is not None or not labels:
-        raise errors.ConfigError(f"label.vocabulary {address!r} has an empty line {blank or 1}; one label a line")
+        raise errors.ConfigError(
+            "label-file-empty-line", f"label.vocabulary {address!r} has an empty line {blank or 1}; one label a line"
+        )
     repeated = (
         next((name for name in labels if labels.count(name) > 1), None) if len(set(labels)) < len(labels) else None
     )
     if repeated is not None:
-        raise errors.ConfigError(f"label.vocabulary {address!r} names {repeated!r} twice; the ids would be ambiguous")
+        raise errors.ConfigError(
+            "vocabulary-repeats-class",
+            f"label.vocabulary {address!r} names {repeated!r} twice; the ids would be ambiguous",
+        )
     return tuple(labels)
 
 
@@ -49,7 +54,7 @@ def read_texts(address: str | None, in_column: bool = False) -> dict[str, str]:
         return {}
     lines = _read_lines("label.texts", address)
     if not lines:
-        raise errors.ConfigError(f"label.texts {address!r} is empty; write CLASS TEXT on each line")
+        raise errors.ConfigError("label-file-empty", f"label.texts {address!r} is empty; write CLASS TEXT on each line")
     separator = "\t" if all("\t" in line for line in lines) else None
     texts: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
@@ -59,7 +64,9 @@ def read_texts(address: str | None, in_column: bool = False) -> dict[str, str]:
         name = class_names.spell(name) if in_column else name
         if not name or not text or name in texts:
             what = "twice" if name in texts else "without a text"
-            raise errors.ConfigError(f"label.texts {address!r}, line {number}: {name!r} {what}; write CLASS TEXT")
+            raise errors.ConfigError(
+                "label-texts-bad-line", f"label.texts {address!r}, line {number}: {name!r} {what}; write CLASS TEXT"
+            )
         texts[name] = text
     return texts
 
@@ -76,7 +83,8 @@ def read_lists(addresses: Mapping[str, str]) -> label_names.Lists:
         blank = next((number for number, label in enumerate(labels, 1) if not label), None)
         if blank is not None or not labels:
             raise errors.ConfigError(
-                f"label.lists: {folder}: {address!r} has an empty line {blank or 1}; line n is the label of image n"
+                "label-file-empty-line",
+                f"label.lists: {folder}: {address!r} has an empty line {blank or 1}; line n is the label of image n",
             )
         lists.append((folder.strip("/"), labels))
     return tuple(lists)
@@ -87,9 +95,13 @@ def _read_lines(option: str, address: str) -> list[str]:
     try:
         data = storage.storage_of(uri).read(uri)
     except OSError as e:
-        raise errors.ConfigError(f"{option} {address!r} cannot be read ({e.strerror or e})") from e
+        raise errors.ConfigError(
+            "label-file-unreadable", f"{option} {address!r} cannot be read ({e.strerror or e})"
+        ) from e
     if b"\0" in data:
-        raise errors.ConfigError(f"{option} {address!r} looks like UTF-16 text; save it as UTF-8")
+        raise errors.ConfigError(
+            "label-file-not-utf8", f"{option} {address!r} looks like UTF-16 text; save it as UTF-8"
+        )
     return data.decode("utf-8-sig", "surrogateescape").splitlines()
 
 
@@ -104,5 +116,6 @@ def _check_text(option: str, address: str, number: int, text: str) -> None:
     except UnicodeEncodeError as e:
         found = text.encode("utf-8", "surrogateescape")
         raise errors.ConfigError(
-            f"{option} {address!r}, line {number}: {found!r} is not UTF-8; save the file as UTF-8"
+            "label-file-not-utf8",
+            f"{option} {address!r}, line {number}: {found!r} is not UTF-8; save the file as UTF-8",
         ) from e

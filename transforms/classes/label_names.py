@@ -181,8 +181,9 @@ class StagedNames:
             store.write_whole(self.address, _encode(self._content), durable=False)
         except OSError as e:
             raise errors.ConfigError(
+                "label-names-unwritable",
                 f"the names of the label files cannot be written to {self.address!r} ({e.strerror or e}): the workers "
-                "read them there; choose another --output"
+                "read them there; choose another --output",
             ) from e
 
     def remove(self) -> None:
@@ -208,8 +209,9 @@ def _read(address: str) -> LabelNames:
         return _decode(storage.storage_of(address).read(address))
     except FileNotFoundError as e:
         raise errors.ImagebeamError(
+            "label-names-gone",
             f"the names of this run's label files are gone, expected in {address}: its launcher was stopped, or "
-            "another run has committed; run the command again"
+            "another run has committed; run the command again",
         ) from e
 
 

@@ -40,15 +40,17 @@ def check_dataset(
     if planned != set(names) or len(planned) != len(names):
         lost = sorted(planned.symmetric_difference(names))[:3] or sorted(names)[:3]
         raise errors.VerificationError(
+            "commit-shards-lost",
             f"{len(names):,} shards were written, {len(planned):,} were planned (first difference: {lost}): "
-            "this is a bug of imagebeam or of the runner; nothing was committed"
+            "this is a bug of imagebeam or of the runner; nothing was committed",
         )
     counts = catalog.counts
     if counts.listed != counts.written + sum(counts.rejected.values()):
         raise errors.VerificationError(
+            "commit-images-lost",
             f"{counts.listed:,} images were listed, but {counts.written:,} were written and "
             f"{sum(counts.rejected.values()):,} rejected: this is a bug of imagebeam or of the runner; "
-            "nothing was committed"
+            "nothing was committed",
         )
     output_folder.OutputFolder(settings.output).refuse_unnamed_shards(settings.suffix)  # added since the plan was made
     if excess := decide_plan.find_excess(settings, counts.listed, counts.rejected, advises=True):
@@ -57,8 +59,9 @@ def check_dataset(
         if not split.num_examples and name in plan.splits:
             planned_images = plan.splits[name].num_records
             raise errors.TooManyRejectsError(
+                "rejects-all-of-split",
                 f"every image of split {name} was rejected, {planned_images:,} in all: nothing was committed; fix "
-                "the images, or leave the split out of the input"
+                "the images, or leave the split out of the input",
             )
 
 

@@ -163,8 +163,9 @@ class Committer:
             return
         if found is None or found.catalog is None or found.record.fingerprint != plan.fingerprint:
             raise errors.BusyError(
+                "output-changed",
                 f"{self.settings.output} held this dataset when the run was planned, and another run has replaced it "
-                "since: run the same command again once that run has ended"
+                "since: run the same command again once that run has ended",
             )
         refusal = duplicate_counts.find_refusal(self.settings.duplicates, found.catalog.duplicates)
         if refusal is not None:  # committed when duplicates were only reported
@@ -314,7 +315,7 @@ class Committer:
         if refusal is not None:
             left = storage.join(self.settings.paths.metadata, catalog_lib.DUPLICATES_FILE)
             join_dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), _files_of(duplicates), left)
-            raise errors.DuplicatesError(f"{refusal}; all of them are in {left}")
+            raise refusal.extended(f"; all of them are in {left}")
 
     def _leave_rejects(self, plan: elements.DatasetPlan, staged: join_dead_letters.RejectFiles) -> str:
         """Writes the rejects where the user can read them, but never next to another dataset's catalog."""

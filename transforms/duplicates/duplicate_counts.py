@@ -74,7 +74,8 @@ def find_refusal(
         for example in every[:NUM_EXAMPLES]
     )
     return errors.DuplicatesError(
+        "duplicates-found",
         f"{describe(counts[kind])} {_WHAT[kind]}, duplicates.{kind} is fail: nothing was committed"
         + (f"; such as {examples}" if examples else "")
-        + f"; remove them from the input, or set duplicates.{kind}: drop or report"
+        + f"; remove them from the input, or set duplicates.{kind}: drop or report",
     )

@@ -68,12 +68,15 @@ def choose_keys(
     parsed = [*_parse_readable(sample)]
     if not parsed:
         raise errors.ConfigError(
+            "index-no-example",
             f"no tf.train.Example is among the first {plural.count(len(sample), 'record')}, from {where} on: they "
-            "are damaged, or are messages of another kind"
+            "are damaged, or are messages of another kind",
         )
     known = ", ".join(sorted(parsed[0])) or "none"
     if image is not None and not any(image in values for values in parsed):
-        raise errors.ConfigError(f"--image {image!r}: {where} has no such feature; its features are {known}")
+        raise errors.ConfigError(
+            "index-unknown-feature", f"--image {image!r}: {where} has no such feature; its features are {known}"
+        )
     sizes = tuple(
         (source, found)
         for source, keys in _SIZE_KEYS.items()
@@ -83,12 +86,13 @@ def choose_keys(
     value = next(values[image] for values in parsed if image in values)
     if len(value) != 1 or not isinstance(value[0], bytes):
         raise errors.ConfigError(
+            "index-feature-of-numbers",
             f"feature {image!r} of {where} holds {len(value):,} numbers, and an image is one value of bytes here: name "
-            f"another feature with --image (its features are {known}), or write the records again"
+            f"another feature with --image (its features are {known}), or write the records again",
         )
     is_raw = _is_raw(value[0], parsed[0], sizes)
     if not is_raw and image_formats.sniff_format(value[0]) is None and _is_base64(value[0]):
-        raise errors.ConfigError(_refuse_base64(image, where, sizes, convert))
+        raise errors.ConfigError("index-feature-base64", _refuse_base64(image, where, sizes, convert))
     key = _find_label(parsed, label, where, known)
     texts = tuple(text for text in _TEXT_KEYS if any(text in values for values in parsed))
     return scan_shard.Keys(image, key, texts if key else (), sizes, is_raw)
@@ -120,7 +124,8 @@ def _find_image(
         return (usual or images)[0]
     if images:
         raise errors.ConfigError(
-            f"{where} has several images, {', '.join(sorted(images))}: choose one with --image KEY"
+            "index-several-image-features",
+            f"{where} has several images, {', '.join(sorted(images))}: choose one with --image KEY",
         )
     pixels = [key for key, value in of_bytes.items() if _is_raw(value, parsed[0], sizes)]
     usual = [key for key in _IMAGE_KEYS if key in pixels] or pixels
@@ -128,16 +133,20 @@ def _find_image(
         return usual[0]
     encoded = [key for key in _IMAGE_KEYS if key in of_bytes and _is_base64(of_bytes[key])]
     if encoded:
-        raise errors.ConfigError(_refuse_base64(encoded[0], where, sizes, convert))
+        raise errors.ConfigError("index-feature-base64", _refuse_base64(encoded[0], where, sizes, convert))
     unshaped = [key for key in _IMAGE_KEYS if key in of_bytes]
     if unshaped:
         key, num_bytes = unshaped[0], len(of_bytes[unshaped[0]])
         raise errors.ConfigError(
+            "index-feature-of-pixels",
             f"feature {key!r} of {where} holds {num_bytes:,} bytes that are no image file, and no features with "
             f"height, width and channels fit them; if these are pixels, give their shape: {convert} --set "
-            f"source.tfrecord.image={key} --set 'source.tfrecord.raw_shape=[HEIGHT, WIDTH, CHANNELS]'"
+            f"source.tfrecord.image={key} --set 'source.tfrecord.raw_shape=[HEIGHT, WIDTH, CHANNELS]'",
         )
-    raise errors.ConfigError(f"{where} holds no image: its features are {known}; name the right one with --image KEY")
+    raise errors.ConfigError(
+        "index-no-image-feature",
+        f"{where} holds no image: its features are {known}; name the right one with --image KEY",
+    )
 
 
 def _refuse_base64(key: str, where: str, sizes: Sequence[tuple[str, str]], convert: str) -> str:
@@ -181,11 +190,14 @@ def _find_label(parsed: Sequence[Mapping[str, Any]], label: str | None, where: s
         return None
     if label is not None:
         if not any(label in values for values in parsed):
-            raise errors.ConfigError(f"--label {label!r}: {where} has no such feature; its features are {known}")
+            raise errors.ConfigError(
+                "index-unknown-feature", f"--label {label!r}: {where} has no such feature; its features are {known}"
+            )
         if any(isinstance(each, bytes) for values in parsed for each in values.get(label, ())):
             raise errors.ConfigError(
+                "index-label-text",
                 f"--label {label!r} holds text in {where}, and the reader needs numbers: choose another feature, or "
-                f"imagebeam convert --config tfrecord --set label.column={label}, which numbers the classes"
+                f"imagebeam convert --config tfrecord --set label.column={label}, which numbers the classes",
             )
         return label
     numbers = [key for key in _LABEL_KEYS if _holds_numbers(parsed, key)]
@@ -225,7 +237,9 @@ def choose_features(
         if len(use.kinds) > 1:
             if key in (keys.image, keys.label):
                 places = " and ".join(f"{kind} in {place}" for kind, place in sorted(use.kinds.items()))
-                raise errors.ConfigError(f"feature {key!r} holds {places}: choose another one, or write those again")
+                raise errors.ConfigError(
+                    "index-feature-type", f"feature {key!r} holds {places}: choose another one, or write those again"
+                )
             mixed.append(key)
             continue
         [kind] = use.kinds
@@ -304,7 +318,9 @@ def choose_classes(
         if base == 1:
             notes.append("no record has the label 0, so ids begin at 1; if they begin at 0, give --label-base 0")
     if base > lowest:
-        raise errors.ConfigError(f"--label-base is {base}, and records have the label {lowest}: give --label-base 0")
+        raise errors.ConfigError(
+            "index-label-base", f"--label-base is {base}, and records have the label {lowest}: give --label-base 0"
+        )
     if listed is not None and highest - base < len(listed):
         return Classes(tuple(listed), base, tuple(notes))
     for key in _TEXT_KEYS:

@@ -76,17 +76,21 @@ def find_shards(directory: str, pattern: str | None = None, is_partial: bool = F
         found.append(ForeignShard(path, split, entry.size, entry.version))
     if broken:
         raise errors.ConfigError(
+            "index-no-tfrecord",
             f"{plural.name_some(broken)} of {directory} begin{'s' * (len(broken) == 1)} with no TFRecord, plain or "
-            "gzip: damaged, or of another kind (TensorFlow's ZLIB is not read); fetch again, or move out of the folder"
+            "gzip: damaged, or of another kind (TensorFlow's ZLIB is not read); fetch again, or move out of the folder",
         )
     if not found:
         passed = ", ".join(f"{count:,} {kind}" for kind, count in sorted(skipped.items())) or "nothing"
         more = f"; --split {pattern!r} matches none of {plural.name_some(left_out)}" if left_out else ""
-        raise errors.ConfigError(f"there is no TFRecord file in {directory} (skipped: {passed}){more}")
+        raise errors.ConfigError(
+            "index-no-tfrecord", f"there is no TFRecord file in {directory} (skipped: {passed}){more}"
+        )
     if by_kind["none"] and by_kind["gzip"]:
         raise errors.ConfigError(
+            "index-mixed-compression",
             f"{directory} holds plain TFRecord files ({plural.name_some(by_kind['none'])}) and gzip ones "
-            f"({plural.name_some(by_kind['gzip'])}): take one kind with --split PATTERN, or unpack the others"
+            f"({plural.name_some(by_kind['gzip'])}): take one kind with --split PATTERN, or unpack the others",
         )
     _check_names([shard.name for shard in found])
     if matcher is None:
@@ -113,7 +117,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as e:
-        raise errors.ConfigError(f"--split {pattern!r} is not a regular expression ({e})") from e
+        raise errors.ConfigError("index-split-pattern", f"--split {pattern!r} is not a regular expression ({e})") from e
 
 
 def _walk(
@@ -147,7 +151,9 @@ def _check_names(names: Collection[str]) -> None:
     for name in names:
         other = taken.setdefault(catalog_lib.Shard(name, 0, 0, 0).index_name, name)
         if other != name:
-            raise errors.ConfigError(f"{other} and {name} would have one index: rename one of the two")
+            raise errors.ConfigError(
+                "index-names-collide", f"{other} and {name} would have one index: rename one of the two"
+            )
 
 
 def _check_series(directory: str, names: Sequence[str], is_partial: bool) -> None:
@@ -161,15 +167,17 @@ def _check_series(directory: str, names: Sequence[str], is_partial: bool) -> Non
         other = totals.setdefault(series, total)
         if other != total:
             raise errors.ConfigError(
+                "index-two-series",
                 f"{directory} holds {series.lstrip('/')} of {other:,} files and of {total:,}: one of the two is of "
                 "another run; remove it, or choose with --split, such as --split '(train|test).*-of-"
-                f"{max(other, total):05d}'"
+                f"{max(other, total):05d}'",
             )
         missing = sorted(set(range(total)) - found) if min(found) == 0 else sorted(set(range(1, total + 1)) - found)
         if missing and not is_partial:
             shown = plural.name_some([f"{each:05d}" for each in missing])
             raise errors.ConfigError(
+                "index-shards-missing",
                 f"{plural.count(len(missing), 'file')} of the {total:,} of {series.lstrip('/')} in {directory} "
                 f"{'is' if len(missing) == 1 else 'are'} missing: {shown}; fetch them, or take those that are "
-                "there with --partial"
+                "there with --partial",
             )

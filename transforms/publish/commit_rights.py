@@ -221,8 +221,9 @@ def look_at_lock(paths: output_folder.OutputPaths, run_id: str) -> LockView:
     if record.job is None and record.is_gone(is_renewed):
         return LockView(is_held=False)
     raise errors.BusyError(
+        "output-taken-over",
         f"another run took over {paths.output} ({record.describe(is_renewed)}): nothing of this run was committed; "
-        "wait until that run has ended, then run the same command again"
+        "wait until that run has ended, then run the same command again",
     )
 
 
@@ -336,9 +337,10 @@ class CommitLock:
                 if seen == "renewed":
                     killed = "" if holder.is_dated else f" (if it was killed, remove {self._uri})"
                     raise errors.BusyError(
+                        "output-commit-by-another-run",
                         f"another run commits to {self._output} at this moment ({holder.describe(True)}): nothing of "
                         f"this run was committed; wait until that run has ended{killed}, then run the same command "
-                        "again"
+                        "again",
                     )
             if self._store.replace(self._uri, content, self._record.encode()):
                 self._must_stay = True  # that commit may have changed files
@@ -361,8 +363,9 @@ class CommitLock:
     def _taken_over(self, by: RunRecord | None) -> errors.BusyError:
         who = "" if by is None else f" ({by.describe(True)})"
         return errors.BusyError(
+            "commit-taken-over",
             f"another run took over the commit to {self._output}{who}, since this one was stopped for more than "
-            f"{LEASE_SEC:g} s: run the same command again once that run has ended"
+            f"{LEASE_SEC:g} s: run the same command again once that run has ended",
         )
 
     def _write(self, seconds: float) -> None:

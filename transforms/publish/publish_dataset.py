@@ -108,8 +108,9 @@ class Publication:
                     raise self.missing(storage.join(self.staging, staged_name))
                 if found not in (-1, num_bytes):
                     raise errors.VerificationError(
+                        "staged-file-changed",
                         f"{where} has {found:,} bytes, but {num_bytes:,} were written: something else changes files "
-                        "there; run the same convert command again"
+                        "there; run the same convert command again",
                     )
 
     def publish(self, catalog: catalog_lib.Catalog) -> catalog_lib.Catalog:
@@ -273,8 +274,9 @@ class Publication:
             if found is not None and found.catalog is not None and found.record.fingerprint == self.plan.fingerprint:
                 return found.catalog  # the bundle that commits ran twice at the same time
             raise errors.BusyError(
+                "output-committed-by-two-runs",
                 f"another run committed to {self.settings.output} at the same time, and its files may be mixed with "
-                "those of this one: run one of the two again with --overwrite, and then imagebeam verify"
+                "those of this one: run one of the two again with --overwrite, and then imagebeam verify",
             ) from e
         return catalog
 
@@ -291,9 +293,10 @@ class Publication:
 
     def _busy(self, what: str) -> errors.BusyError:
         return errors.BusyError(
+            "output-changed",
             f"{self.settings.output} has changed since this run was planned: another run {what}; nothing of this run "
             "was committed; wait until that run has ended, then choose another --output, or run the same command "
-            "again with --overwrite to replace its dataset"
+            "again with --overwrite to replace its dataset",
         )
 
 
@@ -311,5 +314,6 @@ def _move(source: str, target: str) -> None:
 
 def _gone(uri: str) -> errors.VerificationError:
     return errors.VerificationError(
-        f"{uri} was written and is gone: something else removes files there; run the same convert command again"
+        "staged-file-gone",
+        f"{uri} was written and is gone: something else removes files there; run the same convert command again",
     )

@@ -76,9 +76,10 @@ def add_report(
         uri = settings.paths.drift_report
         storage.storage_of(uri).write_whole(uri, content)
         raise errors.DriftError(
+            "snapshot-drift",
             f"snapshot {snapshot.name} drifts too far from {snapshot.base}: {'; '.join(excess)}; nothing was "
             f"committed; the report is in {uri}; look whether the input is as it should be, and commit the finished "
-            "shards by the same command without --fail-on-drift, or set a higher update.drift"
+            "shards by the same command without --fail-on-drift, or set a higher update.drift",
         )
     return dataset._replace(files={**dataset.files, REPORT_FILE: content})
 
@@ -211,7 +212,9 @@ def load_report(folder: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as e:
-        raise errors.CatalogError(f"{uri} is damaged ({e}): restore it, or remove it; only reports read it") from e
+        raise errors.CatalogError(
+            "snapshot-report-damaged", f"{uri} is damaged ({e}): restore it, or remove it; only reports read it"
+        ) from e
 
 
 def notes_of(settings: dataset_settings.SnapshotSettings | None) -> list[str]:

@@ -244,8 +244,9 @@ def decode_state(data: bytes, num_images: int, where: str, with_measures: bool =
         fields = json.loads(gzip.decompress(data))
         if (version := fields.get("format_version", 1)) > _FORMAT_VERSION:
             raise errors.CatalogError(
+                "snapshot-states-version",
                 f"{where} has format version {version}, this imagebeam reads versions up to {_FORMAT_VERSION}: update "
-                "imagebeam"
+                "imagebeam",
             )
         keys, joined = fields["keys"], base64.b64decode(fields["facts"])
         fingerprints = [joined[start : start + FINGERPRINT_BYTES] for start in range(0, len(joined), FINGERPRINT_BYTES)]
@@ -291,8 +292,9 @@ def _decode_sums(sums: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]] | No
 def damaged(where: str, why: str) -> errors.CatalogError:
     """Returns the error for a state at an address that cannot be used."""
     return errors.CatalogError(
+        "snapshot-states-damaged",
         f"{where} is damaged ({why}), so it is not known which images are new: restore it, or run imagebeam convert "
-        "--update --overwrite, which writes a whole new snapshot"
+        "--update --overwrite, which writes a whole new snapshot",
     )
 
 

@@ -42,21 +42,24 @@ def find_error(
     differences = recorded_inputs.compare_configs(base.inputs, plan.inputs)
     if differences:
         return errors.ConfigError(
+            "snapshot-other-config",
             f"snapshot {settings.base} was written with another config ({differences}): change it back, or write a "
-            "whole new snapshot with --update --overwrite"
+            "whole new snapshot with --update --overwrite",
         )
     if moved := [label for label, other in zip(base.labels, plan.labels) if label != other] or list(
         base.labels[len(plan.labels) :]
     ):
         return errors.ConfigError(
+            "vocabulary-moves-ids",
             f"label.vocabulary would move the ids of {len(moved):,} classes, the first is {moved[0]!r}: add new "
-            "classes at its end, or write a whole new snapshot with --update --overwrite"
+            "classes at its end, or write a whole new snapshot with --update --overwrite",
         )
     new = plan.labels[len(base.labels) :]
     if new and settings.new_labels == "refuse":
         return errors.ConfigError(
+            "snapshot-new-classes",
             f"{_count(len(new), 'class is', 'classes are')} new, the first is {new[0]!r}, and update.new_labels is "
-            "refuse: remove the images, or set update.new_labels: append"
+            "refuse: remove the images, or set update.new_labels: append",
         )
     return None
 
@@ -68,10 +71,11 @@ def find_excess_removal(
     num_removed, num_known = comparison.totals()["removed"], comparison.num_known
     if num_removed > settings.max_removed_fraction * num_known:
         return errors.TooManyRejectsError(
+            "snapshot-removes-too-many",
             f"{num_removed:,} of the {num_known:,} images of snapshot {settings.base} are gone from the input "
             f"({num_removed / num_known:.2%}), and update.max_removed_fraction allows "
             f"{settings.max_removed_fraction:.2%}: nothing was written; look whether the input is complete, or allow "
-            "more with --set update.max_removed_fraction=1"
+            "more with --set update.max_removed_fraction=1",
         )
     return None
 

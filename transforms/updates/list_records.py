@@ -113,7 +113,7 @@ def _offsets_of(folder: str, shard: catalog_lib.Shard, compression: str) -> Sequ
         uri = storage.join_relative(folder, shard.index_name)
         data = storage.storage_of(uri).read(uri)
         if records.extend_crc(0, data) != shard.index_crc32c:
-            raise errors.ShardError(f"index {uri} differs from the catalog; run imagebeam verify")
+            raise errors.ShardError("index-differs", f"index {uri} differs from the catalog; run imagebeam verify")
         return records.decode_index(data)
     uri = storage.join_relative(folder, shard.name)
     offsets, end = [], 0
@@ -122,7 +122,9 @@ def _offsets_of(folder: str, shard: catalog_lib.Shard, compression: str) -> Sequ
             offsets.append(record.offset)
             end = record.offset + len(record.data) + FRAME_BYTES
     if len(offsets) != shard.records:
-        raise errors.ShardError(f"shard {uri} holds {len(offsets):,} records, the catalog says {shard.records:,}")
+        raise errors.ShardError(
+            "shard-records-differ", f"shard {uri} holds {len(offsets):,} records, the catalog says {shard.records:,}"
+        )
     return [*offsets, end]
 
 
