@@ -16,8 +16,7 @@ from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import sections
 from imagebeam.pipelines.messages import run_journal
 from imagebeam.transforms import dataset_settings, sort_intervals
-from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import output_folder, run_report
 
 if TYPE_CHECKING:
     import apache_beam as beam

@@ -20,7 +20,7 @@ from imagebeam.pipelines.messages import run_journal
 from imagebeam.pipelines.request import AnyConfig, BeamOptions, Request
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.formats import folder as folder_format
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import run_report
 from imagebeam.transforms.reports import snapshot_report
 
 if TYPE_CHECKING:

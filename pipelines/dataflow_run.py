@@ -13,7 +13,7 @@ from imagebeam.pipelines.messages import progress, run_journal
 from imagebeam.pipelines.request import Checked
 from imagebeam.pipelines.runs import dataflow_options, output_lock, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import run_report
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions

@@ -24,7 +24,7 @@ from imagebeam.pipelines.request import Checked
 from imagebeam.transforms import dataset_settings, elements, sort_intervals
 from imagebeam.transforms.classes import label_files, label_names
 from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
-from imagebeam.transforms.output import output_folder, recorded_inputs
+from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import image_source, listing_rules, reference_rules
 
@@ -228,10 +228,10 @@ def _settings_of(
         facts["classes"] = known.annotations.classes.as_json()
     masks = open_source.mask_policy(config)
     if class_masks.SEGMENTS_COLUMN in known.columns:
-        facts[recorded_inputs.MASKS] = [class_masks.VERSION, None]
+        facts[run_report.MASKS] = [class_masks.VERSION, None]
         masks = dataclasses.replace(masks, segments=known.columns.index(class_masks.SEGMENTS_COLUMN))
     if config.source.masks.rule is not None:
-        facts[recorded_inputs.MASKS] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
+        facts[run_report.MASKS] = [class_masks.VERSION, masks.colors and masks.colors.as_json()]
     return dataset_settings.DatasetSettings(
         output=output,
         identity=json.dumps([config.identity(), facts], sort_keys=True),
@@ -321,7 +321,7 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
     if any(feature.source == features.ENTRY_POINTS for feature in config.resolve_features()):
         reader_decoder.require_entry_points()
     if libraries:
-        facts[recorded_inputs.LIBRARIES] = libraries
+        facts[run_report.LIBRARIES] = libraries
     if raw_shape is not None:
         facts["raw_shape"] = raw_shape
     return facts | transform_versions(config)

@@ -21,7 +21,7 @@ from imagebeam.pipelines.beam import job_servers, runners
 from imagebeam.pipelines.messages import progress, run_journal
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import dataset_settings
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import run_report
 from imagebeam.transforms.shard import writer_processes
 
 if TYPE_CHECKING:

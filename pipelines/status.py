@@ -12,8 +12,7 @@ from imagebeam import errors, plural, snapshots, storage
 from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import output_lock, remote_job
 from imagebeam.storage import remote
-from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.publish import commit_rights
 
 Summary: TypeAlias = Literal["running", "committed", "failed", "cancelled", "stopped", "unknown", "nothing"]

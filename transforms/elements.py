@@ -342,7 +342,7 @@ class DatasetPlan:
     error: errors.ImagebeamError | None = dataclasses.field(default=None, compare=False)  # when the action is "refuse"
     notes: tuple[str, ...] = ()  # what the user should know before the dataset is written
     num_unseen_labels: int = 0  # classes of the vocabulary without an image
-    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # see recorded_inputs
+    inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # see run_report
     kept: tuple[features.Feature, ...] = ()  # of rewritten records, in addition to DatasetSettings.features
     committed: Committed | None = None  # what the output holds; None if it holds no catalog
     run_id: str = ""  # of the run that planned; "" for a caller that keeps other runs away itself

@@ -14,8 +14,7 @@ from imagebeam import plural, storage
 from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.shard import shard_writer
 
 if TYPE_CHECKING:

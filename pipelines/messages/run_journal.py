@@ -19,7 +19,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, version
 from imagebeam.storage import remote
 from imagebeam.transforms import elements, summaries
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import run_report
 
 if TYPE_CHECKING:
     from imagebeam.pipelines.runs import remote_job

@@ -18,8 +18,7 @@ from imagebeam import errors
 from imagebeam.pipelines.runs import output_lock, remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
-from imagebeam.transforms.output import output_folder, recorded_inputs
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import output_folder, run_report
 
 _SILENCE = ""  # the key of the note that the service is silent
 _RECORD_SEC = 10.0  # for the record of a bad end, in each request
@@ -399,7 +398,7 @@ def _dataset_of(output: str, identity: str) -> catalog_lib.Catalog:
         catalog = catalog_lib.load_catalog(output)
     except errors.CatalogError as e:
         raise _NotOfThisRunError("without a dataset") from e
-    if not recorded_inputs.are_of(catalog.inputs, identity):
+    if not run_report.are_of(catalog.inputs, identity):
         raise _NotOfThisRunError(f"and {output} holds a dataset of another config ({output_folder.describe(catalog)})")
     return catalog
 

@@ -23,8 +23,7 @@ from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.commit import commit_checks
 from imagebeam.transforms.duplicates import duplicate_counts
 from imagebeam.transforms.images import pillow_decoder, resample
-from imagebeam.transforms.output import output_folder, tfds_metadata
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import output_folder, run_report, tfds_metadata
 from imagebeam.transforms.publish import commit_rights, publish_dataset
 from imagebeam.transforms.reports import join_dead_letters, merge_statistics, snapshot_report, stage_report
 from imagebeam.transforms.shard import shard_writer, statistics, writer_processes

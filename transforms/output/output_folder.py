@@ -15,7 +15,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.output import tfds_metadata
 
-INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see recorded_inputs
+INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see run_report
 STAGED_FILES = "files.json"  # in the staging folder: sizes and checksums of tf.Transform's staged output
 LOCK_FILE = "lock"  # in the metadata folder
 LAST_RUN_FILE = "last-run.json"  # in the metadata folder: how a job ended badly, see pipelines.runs.remote_job

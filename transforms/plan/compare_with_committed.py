@@ -7,7 +7,7 @@ import dataclasses
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.output import output_folder, recorded_inputs
+from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.plan import decide_plan
 from imagebeam.transforms.shard import shard_writer
 
@@ -69,7 +69,7 @@ def _compare_with_output(
             "one began: run the same command again, which continues that snapshot",
         )
     elif not settings.overwrite:
-        difference = recorded_inputs.compare_inputs(committed.inputs, plan.inputs)
+        difference = run_report.compare_inputs(committed.inputs, plan.inputs)
         raise errors.ConfigError(
             "output-other-dataset",
             f"{output} holds another dataset ({output_folder.describe(committed)}; {difference}); choose another "
@@ -120,6 +120,6 @@ def _note_staged_shards(settings: dataset_settings.DatasetSettings, plan: elemen
         count = sum(entry.name.endswith(shard_writer.DONE_SUFFIX) for entry in entries)
         if count:
             shards = "1 finished shard" if count == 1 else f"{count:,} finished shards"
-            why = recorded_inputs.compare_inputs(recorded_inputs.read_inputs(staging), plan.inputs)
+            why = run_report.compare_inputs(run_report.read_inputs(staging), plan.inputs)
             notes.append(f"{shards} of an earlier run cannot be used: {why}")
     return sorted(notes)

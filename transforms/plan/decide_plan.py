@@ -15,7 +15,7 @@ from imagebeam import errors, plural
 from imagebeam.transforms import dataset_settings, elements, kept_features, summaries
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.dataset_settings import DatasetSettings
-from imagebeam.transforms.output import recorded_inputs
+from imagebeam.transforms.output import run_report
 from imagebeam.transforms.sources import files
 from imagebeam.transforms.updates import continue_snapshot
 
@@ -75,7 +75,7 @@ def make_plan(
             *tally.lists.notes,
             *kept.notes,
         ),
-        inputs=recorded_inputs.describe_inputs(
+        inputs=run_report.describe_inputs(
             settings.identity,
             _WRITER_VERSION,
             (settings.vocabulary, sorted(settings.texts.items())),

@@ -13,8 +13,8 @@ from apache_beam.typehints import decorators
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
 from imagebeam.transforms import dataset_settings, elements, step, summaries
-from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.plan import compare_with_committed, decide_plan, plan_dataset, run_report
+from imagebeam.transforms.output import output_folder, run_report
+from imagebeam.transforms.plan import compare_with_committed, decide_plan, plan_dataset
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from apache_beam.typehints import decorators
 
 from imagebeam.transforms import dataset_settings, elements, kept_features, step, summaries
 from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.output import output_folder, recorded_inputs
-from imagebeam.transforms.plan import compare_with_committed, decide_plan, run_report
+from imagebeam.transforms.output import output_folder, run_report
+from imagebeam.transforms.plan import compare_with_committed, decide_plan
 from imagebeam.transforms.sources import listing_rules
 
 _LOGGER = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ class PlanDataset(step.Step):
 
 def _stage_inputs(plan: elements.DatasetPlan, settings: dataset_settings.DatasetSettings) -> Iterator[None]:
     if plan.action == "write":
-        recorded_inputs.write_inputs(settings.paths.staging(plan.fingerprint), plan)
+        run_report.write_inputs(settings.paths.staging(plan.fingerprint), plan)
     yield from ()
 
 

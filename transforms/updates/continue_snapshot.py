@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
 from imagebeam.transforms import dataset_settings, elements, summaries
-from imagebeam.transforms.output import recorded_inputs
+from imagebeam.transforms.output import run_report
 from imagebeam.transforms.shard import shard_writer, statistics
 from imagebeam.transforms.snapshots import image_states
 
@@ -39,7 +39,7 @@ def find_error(
     plan: elements.DatasetPlan,
 ) -> errors.ImagebeamError | None:
     """Returns why the snapshot before cannot be continued, or None."""
-    differences = recorded_inputs.compare_configs(base.inputs, plan.inputs)
+    differences = run_report.compare_configs(base.inputs, plan.inputs)
     if differences:
         return errors.ConfigError(
             "snapshot-other-config",

@@ -13,7 +13,7 @@ from apache_beam.runners.portability import job_server
 from imagebeam import errors
 from imagebeam.pipelines import launch
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import run_report
 from tests import case_tables, command_line, image_sets, patience
 
 PLAN = elements.DatasetPlan("write", "", "f00d", {}, (), 0, {}, {})

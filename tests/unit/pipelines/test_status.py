@@ -17,7 +17,7 @@ from imagebeam.pipelines import cli, status
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import run_report
 from imagebeam.transforms.publish import commit_rights
 from tests import case_tables, datasets, image_sets
 from tests.servers import dataflow

@@ -22,7 +22,8 @@ from imagebeam.transforms import (
 from imagebeam.transforms import write_shards as place_in_shards_lib
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
-from imagebeam.transforms.plan import plan_dataset, run_report
+from imagebeam.transforms.output import run_report
+from imagebeam.transforms.plan import plan_dataset
 from imagebeam.transforms.reports import store_dead_letters
 from imagebeam.transforms.sources import reference_rules
 from imagebeam.transforms.summaries import Tally

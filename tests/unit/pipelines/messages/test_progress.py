@@ -21,8 +21,7 @@ from imagebeam.pipelines.messages import printed_tables, progress
 from imagebeam.pipelines.messages import terminal as terminal_lib
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.shard import shard_writer
 from tests import case_tables, patience
 

@@ -26,7 +26,7 @@ from imagebeam.pipelines import cli, convert, launch
 from imagebeam.pipelines.messages import run_journal, run_outputs
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.transforms import summaries
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import run_report
 from tests import case_tables, command_line, docs_pages, image_sets
 
 SCHEMA = json.loads((command_line.ROOT / "docs" / "summary.schema.json").read_text())

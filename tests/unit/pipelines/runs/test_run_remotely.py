@@ -16,7 +16,7 @@ from google.api_core import exceptions
 from imagebeam import errors
 from imagebeam.pipelines.runs import output_lock, remote_job, run_remotely
 from imagebeam.transforms import elements
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import run_report
 from imagebeam.transforms.publish import commit_rights
 from tests import datasets, image_sets, patience
 from tests.servers import dataflow

@@ -22,8 +22,7 @@ from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.commit import commit_checks, commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.html_report import page
-from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.reports import stage_report
 from imagebeam.transforms.shard import shard_writer, writer_processes
 from tests.unit.transforms import small_dataset

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from imagebeam.transforms.output import recorded_inputs
+from imagebeam.transforms.output import run_report
 
 
 def describe(listed: int = 0, config: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def describe(listed: int = 0, config: dict[str, Any] | None = None, **fields: An
         "rejected": {},
         "rejects_digest": 0,
     }
-    return json.loads(json.dumps(recorded_inputs.describe_inputs(**{**known, **fields})))
+    return json.loads(json.dumps(run_report.describe_inputs(**{**known, **fields})))
 
 
 SECOND = {"split": {"seed": 1, "fractions": {"train": 0.8, "test": 0.2}}, "output": {"num_shards": 4}}
@@ -64,7 +64,7 @@ def test_differences_are_named() -> None:
         (describe(), describe(), "images, or their labels or columns, differ"),  # nothing-that-is-known
         ({}, describe(), "config or images differ"),  # not-kept
     ]:
-        assert recorded_inputs.compare_inputs(before, now) == expected
+        assert run_report.compare_inputs(before, now) == expected
 
 
 def test_update_goes_on_with_newer_libraries_and_with_nothing_else_that_differs() -> None:
@@ -74,4 +74,4 @@ def test_update_goes_on_with_newer_libraries_and_with_nothing_else_that_differs(
     ]:
         before = describe(0, identity=json.dumps([{}, others]))
         now = describe(0, identity=json.dumps([{}, {"libraries": {"pillow": "12.1"}}]))
-        assert recorded_inputs.compare_configs(before, now) == expected
+        assert run_report.compare_configs(before, now) == expected

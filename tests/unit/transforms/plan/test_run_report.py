@@ -8,7 +8,8 @@ import pytest
 from imagebeam import errors
 from imagebeam.transforms import summaries
 from imagebeam.transforms.dataset_settings import Sizing
-from imagebeam.transforms.plan import decide_plan, run_report
+from imagebeam.transforms.output import run_report
+from imagebeam.transforms.plan import decide_plan
 from tests.unit.transforms import small_dataset
 
 

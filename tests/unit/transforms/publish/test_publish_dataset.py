@@ -18,7 +18,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.plan import run_report
+from imagebeam.transforms.output import run_report
 from imagebeam.transforms.publish import commit_rights, publish_dataset
 from tests import delayed_storage, patience, races
 from tests.unit.transforms import small_dataset
