@@ -30,8 +30,8 @@ def add_steps(
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
     from imagebeam.transforms import rank_references, write_shards
     from imagebeam.transforms.commit import commit_dataset
-    from imagebeam.transforms.plan import plan_compaction
-    from imagebeam.transforms.reports import store_dead_letters
+    from imagebeam.transforms.plan import plan_dataset
+    from imagebeam.transforms.reports import dead_letters
     from imagebeam.transforms.updates import list_records
 
     assert settings.snapshot is not None
@@ -40,11 +40,11 @@ def add_steps(
     list_all = list_records.ListRecords(settings.snapshot.compacted_folder, catalog.splits)
     listed = pipeline | "List" >> list_all  # batches of ImageRef: where a record is, or why an image has none
     ranked = listed.refs | "Rank" >> rank_references.RankInSplits(order)  # SortedRun; PartialRanking
-    plan_of = plan_compaction.PlanCompaction(settings, listed.early_rejects)
+    plan_of = plan_dataset.PlanCompaction(settings, listed.early_rejects)
     plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
     placed = ranked.runs | "Place" >> write_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     written = placed | "Write" >> write_shards.WriteShards(plan, settings)  # WrittenShard
-    store = store_dead_letters.StoreDeadLetters(settings, plan)
+    store = dead_letters.StoreDeadLetters(settings, plan)
     rejects = listed.early_rejects | "StoreDeadLetters" >> store  # file name
     _ = written | "Commit" >> commit_dataset.CommitDataset(committer, plan, rejects, reject_states=listed.reject_states)
 

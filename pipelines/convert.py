@@ -39,7 +39,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     from imagebeam.transforms.commit import commit_dataset  # late: import Beam
     from imagebeam.transforms.duplicates import report_duplicates
     from imagebeam.transforms.plan import plan_dataset
-    from imagebeam.transforms.reports import store_dead_letters
+    from imagebeam.transforms.reports import dead_letters
     from imagebeam.transforms.updates import compare_with_snapshot
 
     settings = job.settings
@@ -65,7 +65,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
     written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard
-    store = store_dead_letters.StoreDeadLetters(settings, plan)
+    store = dead_letters.StoreDeadLetters(settings, plan)
     early_rejects = distinct.rejects | "StoreDeadLetters" >> store  # file name
     report = report_duplicates.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
     duplicates = written | "ReportDuplicates" >> report  # StoredDuplicates

@@ -22,7 +22,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import mask_signs
 from imagebeam.pipelines.request import Checked
 from imagebeam.transforms import dataset_settings, elements, sort_intervals
-from imagebeam.transforms.classes import label_files, label_names
+from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
 from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.shard import read_ahead
@@ -140,11 +140,11 @@ def _open(config: config_lib.Config) -> tuple[image_source.ImageSource, label_na
     source = open_source.make_source(config)
     in_column = config.label.by == "column"
     # with label.columns, the columns are the vocabulary: a class without an image keeps its id
-    vocabulary = label_files.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
+    vocabulary = label_names.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
     return source, label_names.LabelNames(
         vocabulary or source.facts().class_names,
-        label_files.read_texts(config.label.texts, in_column),
-        label_files.read_lists(config.label.lists),
+        label_names.read_texts(config.label.texts, in_column),
+        label_names.read_lists(config.label.lists),
     )
 
 

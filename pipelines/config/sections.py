@@ -15,8 +15,8 @@ import pydantic
 import pydantic_core
 
 from imagebeam import features, records
-from imagebeam.transforms import parse_numbers
 from imagebeam.transforms.shard import image_hashes
+from imagebeam.transforms.sources import table_rows
 
 # Without use_attribute_docstrings, which parses the source of every model on import (0.1 s): `schema` reads them.
 STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -284,7 +284,7 @@ class ColumnConfig(pydantic.BaseModel):
             raise ValueError("columns: missing: default and default go together")
         if self.default is not None and self.type != "string":
             try:
-                parse_numbers.parse_number(self.kind, str(self.default))
+                table_rows.parse_number(self.kind, str(self.default))
             except ValueError as e:
                 raise ValueError(f"columns: default of type: {self.type}: {e}") from e
         if self.transform == "vocabulary" and self.type != "string":

@@ -25,7 +25,7 @@ from imagebeam.transforms.duplicates import duplicate_counts
 from imagebeam.transforms.images import pillow_decoder, resample
 from imagebeam.transforms.output import output_folder, run_report, tfds_metadata
 from imagebeam.transforms.publish import commit_rights, publish_dataset
-from imagebeam.transforms.reports import join_dead_letters, merge_statistics, snapshot_report, stage_report
+from imagebeam.transforms.reports import dead_letters, merge_statistics, snapshot_report, stage_report
 from imagebeam.transforms.shard import shard_writer, statistics, writer_processes
 from imagebeam.transforms.updates import compare_with_snapshot, continue_snapshot
 
@@ -75,7 +75,7 @@ class Committer:
         written = sorted(written, key=lambda each: each.shard.name)
         duplicates = sorted(duplicates, key=lambda each: each.name)
         merged = merge_statistics.merge_by_split(written) if merged is None else merged
-        staged_rejects = join_dead_letters.RejectFiles(
+        staged_rejects = dead_letters.RejectFiles(
             sorted(early_rejects), [w.shard.name + shard_writer.REJECTS_SUFFIX for w in written if w.rejected]
         )
         publication = publish_dataset.Publication(self.settings, plan, written, self._commit_lock(plan))
@@ -121,7 +121,7 @@ class Committer:
         self,
         publication: publish_dataset.Publication,
         dataset: continue_snapshot.Continued,
-        staged_rejects: join_dead_letters.RejectFiles,
+        staged_rejects: dead_letters.RejectFiles,
         lock: commit_rights.LockView,
         duplicates: Sequence[duplicate_counts.StoredDuplicates],
         note: Callable[[str], None],
@@ -129,7 +129,8 @@ class Committer:
         """Publishes the dataset while this run holds the commit lock; returns its catalog."""
         plan, catalog = publication.plan, dataset.catalog
         try:
-            dataset = snapshot_report.add_report(self.settings, plan, dataset, staged_rejects)
+            rejects = dead_letters.read_lines(self.settings.paths.staging(plan.fingerprint), staged_rejects)
+            dataset = snapshot_report.add_report(self.settings, dataset, rejects)
             publication.stage_catalog(catalog)
             with publication.commit_lock.held(lock.ended):  # a second run of this dataset shares the staging folder
                 publication.require_committed()
@@ -254,7 +255,7 @@ class Committer:
         self,
         plan: elements.DatasetPlan,
         dataset: continue_snapshot.Continued,
-        staged_rejects: join_dead_letters.RejectFiles,
+        staged_rejects: dead_letters.RejectFiles,
         check: Callable[[], None],
         duplicates: Sequence[duplicate_counts.StoredDuplicates],
         note: Callable[[str], None],
@@ -288,10 +289,10 @@ class Committer:
             store.write_whole(storage.join(staging, name), data)
             found[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
         target = storage.join(staging, catalog_lib.REJECTS_FILE)
-        found[catalog_lib.REJECTS_FILE] = join_dead_letters.join_rejects(staging, staged_rejects, target, check)
+        found[catalog_lib.REJECTS_FILE] = dead_letters.join_rejects(staging, staged_rejects, target, check)
         if self.settings.duplicates.is_on:
             target = storage.join(staging, catalog_lib.DUPLICATES_FILE)
-            found[catalog_lib.DUPLICATES_FILE] = join_dead_letters.join_rejects(
+            found[catalog_lib.DUPLICATES_FILE] = dead_letters.join_rejects(
                 staging, _files_of(duplicates), target, check
             )
         found |= stage_report.stage_report(self.settings, staging, dataset, described, note, self.writers)
@@ -313,10 +314,10 @@ class Committer:
         refusal = duplicate_counts.find_refusal(self.settings.duplicates, catalog.duplicates, duplicates)
         if refusal is not None:
             left = storage.join(self.settings.paths.metadata, catalog_lib.DUPLICATES_FILE)
-            join_dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), _files_of(duplicates), left)
+            dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), _files_of(duplicates), left)
             raise refusal.extended(f"; all of them are in {left}")
 
-    def _leave_rejects(self, plan: elements.DatasetPlan, staged: join_dead_letters.RejectFiles) -> str:
+    def _leave_rejects(self, plan: elements.DatasetPlan, staged: dead_letters.RejectFiles) -> str:
         """Writes the rejects where the user can read them, but never next to another dataset's catalog."""
         output = self.settings.output
         store = storage.storage_of(output)
@@ -325,12 +326,12 @@ class Committer:
         folder = self.settings.paths.metadata if stays else output
         store.make_directories(folder)
         uri = storage.join(folder, catalog_lib.REJECTS_FILE)
-        join_dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), staged, uri)
+        dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), staged, uri)
         return uri
 
 
-def _files_of(duplicates: Sequence[duplicate_counts.StoredDuplicates]) -> join_dead_letters.RejectFiles:
-    return join_dead_letters.RejectFiles([each.name for each in duplicates], ())
+def _files_of(duplicates: Sequence[duplicate_counts.StoredDuplicates]) -> dead_letters.RejectFiles:
+    return dead_letters.RejectFiles([each.name for each in duplicates], ())
 
 
 def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> dict[str, int]:

@@ -3,15 +3,18 @@
 import collections
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
+from imagebeam import catalog as catalog_lib
+from imagebeam import storage
 from imagebeam.transforms import dataset_settings, elements, kept_features, step, summaries
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.output import output_folder, run_report
@@ -126,11 +129,7 @@ class _PlanFn(beam.DoFn):
         plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison, advice)
         if comparison is None and plan.action == "write":
             plan = dataclasses.replace(plan, notes=(*plan.notes, *find_notes(self._advisor, ranking)))
-        plan = compare_with_committed.compare_with_committed(self._settings, plan)
-        # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
-        run_id = self._settings.run_id or output_folder.new_run_id()
-        plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
-        run_report.RunReport("planned", plan).write(self._settings.report)
+        plan = _finish(self._settings, plan, begun)
         num_images = sum(split.num_records for split in plan.splits.values())
         num_shards = sum(split.num_shards for split in plan.splits.values())
         step.count(step.PLANNED, num_images if plan.action == "write" else 0)
@@ -146,6 +145,18 @@ class _PlanFn(beam.DoFn):
         )
         yield plan
         yield beam.pvalue.TaggedOutput("ranking", ranking)
+
+
+def _finish(
+    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan, begun: float
+) -> elements.DatasetPlan:
+    """Returns a plan compared with the output, with the id and the times of its run, and reports it."""
+    plan = compare_with_committed.compare_with_committed(settings, plan)
+    # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
+    run_id = settings.run_id or output_folder.new_run_id()
+    plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
+    run_report.RunReport("planned", plan).write(settings.report)
+    return plan
 
 
 def _merge_stocks(stocks: Iterable[_Stock]) -> tuple[summaries.Tally, summaries.RejectSummary]:
@@ -249,3 +260,103 @@ class StageInputs(step.Step):
 
     def expand(self, plan: beam.PCollection[elements.DatasetPlan]) -> beam.PCollection[None]:
         return plan | "Write" >> beam.FlatMap(_stage_inputs, settings=self.settings)
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def plan_compaction(
+    settings: dataset_settings.DatasetSettings,
+    compacted: catalog_lib.Catalog,
+    ranking: summaries.Ranking,
+    rejected: Mapping[str, int],
+) -> elements.DatasetPlan:
+    """Returns the plan to write all living records of a snapshot into new shards.
+
+    Args:
+        settings: of the new snapshot.
+        compacted: catalog of the snapshot whose records are copied.
+        ranking: of these records, and of the images that were rejected while shards were written.
+        rejected: number of all other rejects, by reason.
+    """
+    snapshot = _snapshot_of(settings)
+    splits = {}
+    for split in decide_plan.in_order(settings, compacted.splits):
+        num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
+        num_shards = settings.sizing.shards_of(split, num_records, num_bytes)
+        splits[split] = elements.SplitPlan(num_records, num_bytes, num_shards)
+    parts = ("compacted", compacted.fingerprint)
+    return elements.DatasetPlan(
+        action="write",
+        message="",
+        fingerprint=hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest(),
+        splits=splits,
+        labels=compacted.labels,
+        listed=compacted.counts.listed,
+        rejected=dict(sorted(rejected.items())),
+        skipped=compacted.counts.skipped,
+        inputs=compacted.inputs,
+        snapshot={
+            **compacted.snapshot,
+            "name": snapshot.name,
+            "base": None,
+            "compacted": snapshot.compacted,
+            "added": 0,
+            "changed": 0,
+            "removed": 0,
+            "unchanged": compacted.counts.written,
+        },
+    )
+
+
+def _snapshot_of(settings: dataset_settings.DatasetSettings) -> dataset_settings.SnapshotSettings:
+    assert settings.snapshot is not None, "only snapshots are compacted"
+    return settings.snapshot
+
+
+class _PlanCompactionFn(beam.DoFn):
+    """-> DatasetPlan, Ranking; also writes a report of the plan for the launcher."""
+
+    def __init__(self, settings: dataset_settings.DatasetSettings):
+        self._settings = settings
+
+    def process(
+        self, _: bytes, rankings: Iterable[summaries.PartialRanking], rejected: Mapping[str, int]
+    ) -> Iterator[Any]:
+        begun = time.time()
+        ranking = summaries.merge_rankings(rankings)
+        compacted = catalog_lib.load_catalog(_snapshot_of(self._settings).compacted_folder)
+        yield _finish(self._settings, plan_compaction(self._settings, compacted, ranking, rejected), begun)
+        yield beam.pvalue.TaggedOutput("ranking", ranking)
+
+
+def _take_over_transform(
+    plan: elements.DatasetPlan, settings: dataset_settings.DatasetSettings
+) -> Iterator[elements.DatasetPlan]:
+    """DatasetPlan -> DatasetPlan; stages the saved transform of columns."""
+    if plan.action == "write" and settings.analyze is not None:
+        staging = settings.paths.staging(plan.fingerprint)
+        storage.storage_of(staging).make_directories(staging)
+        output_folder.stage(_snapshot_of(settings).compacted_folder, staging)
+    yield plan
+
+
+def _reason_of(reject: elements.Reject) -> str:
+    return reject.reason.value
+
+
+@decorators.with_input_types(summaries.PartialRanking)
+@dataclasses.dataclass
+class PlanCompaction(step.Step):
+    """The partial rankings of the records -> the whole ranking, and the plan."""
+
+    settings: dataset_settings.DatasetSettings
+    early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, rankings: beam.PCollection[summaries.PartialRanking]) -> PlannedDataset:
+        reasons = self.early_rejects | "Reasons" >> beam.Map(_reason_of).with_output_types(str)
+        rejected = reasons | "CountReasons" >> beam.combiners.Count.PerElement()  # (reason, number)
+        planned = plan_once(rankings, _PlanCompactionFn(self.settings), rejected=beam.pvalue.AsDict(rejected))
+        take_over = beam.FlatMap(_take_over_transform, settings=self.settings).with_output_types(elements.DatasetPlan)
+        return PlannedDataset(planned.plan | "TakeOverTransform" >> take_over, planned.ranking)

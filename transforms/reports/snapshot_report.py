@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.transforms import dataset_settings, elements, summaries
-from imagebeam.transforms.reports import join_dead_letters
 from imagebeam.transforms.shard import statistics
 from imagebeam.transforms.snapshots import snapshot_drift
 from imagebeam.transforms.updates import continue_snapshot
@@ -51,25 +50,26 @@ class RejectChanges(NamedTuple):
 
 def add_report(
     settings: dataset_settings.DatasetSettings,
-    plan: elements.DatasetPlan,
     dataset: continue_snapshot.Continued,
-    staged_rejects: join_dead_letters.RejectFiles,
+    rejects: Iterable[bytes],
 ) -> continue_snapshot.Continued:
     """Returns the dataset with its report among its files.
 
+    Args:
+        settings: of the dataset.
+        dataset: as it is committed.
+        rejects: the lines of `rejects.jsonl`.
+
     Raises:
-        DriftError: if the drift is too large, and the run has to fail then. The report stays in the control
-            folder.
+        DriftError: if the drift is too large, and the run has to fail then. The report stays in the metadata folder.
     """
     snapshot = settings.snapshot
     if snapshot is None or dataset.run is None:
         return dataset
-    staging = settings.paths.staging(plan.fingerprint)
     earlier = snapshot.base_folder if snapshot.base else snapshot.compacted_folder
     known = load_reject_hashes(earlier) if snapshot.continues else {}
-    now = hash_rejects(join_dead_letters.read_lines(staging, staged_rejects))
-    rejects = None if known is None else compare_reject_hashes(known, now)
-    report = make_report(snapshot, dataset.run, dataset.catalog, rejects)
+    changes = None if known is None else compare_reject_hashes(known, hash_rejects(rejects))
+    report = make_report(snapshot, dataset.run, dataset.catalog, changes)
     content = json.dumps(report, indent=1).encode() + b"\n"
     excess = snapshot_drift.describe_excess(report["drift"] or {})
     if excess and snapshot.fail_on_drift:

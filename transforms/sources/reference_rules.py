@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from imagebeam import records
-from imagebeam.transforms import elements, parse_numbers, sort_intervals
+from imagebeam.transforms import elements, sort_intervals
 from imagebeam.transforms.classes import class_names, label_names
-from imagebeam.transforms.sources import image_source, listing_rules
+from imagebeam.transforms.sources import image_source, listing_rules, table_rows
 
 _MAX_PLAIN_REFS = 100_000  # that are not compressed: 15 MB, a tenth of a second
 _MAX_WHOLE_BYTES = 24 << 20  # of packed references that are ranked here: with many boxes, or long captions, fewer
@@ -119,7 +119,7 @@ class LabelError(ValueError):
         self.detail = detail
 
 
-_parse_number = functools.lru_cache(maxsize=4096)(parse_numbers.parse_number)  # classes repeat: a sixth of the time
+_parse_number = functools.lru_cache(maxsize=4096)(table_rows.parse_number)  # classes repeat: a sixth of the time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +157,7 @@ class LabelRule(elements.PickledFields):
             try:
                 return ref.with_label(_parse_number(str(self.kind), label), group)
             except ValueError as e:
-                advice = "" if parse_numbers.is_number(label) else "; for class names set label.type: class"
+                advice = "" if table_rows.is_number(label) else "; for class names set label.type: class"
                 raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}{advice}") from e
         if self.by == "column":
             label = class_names.spell(label)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.features import FLOAT, INT64
-from imagebeam.transforms import parse_numbers
+from imagebeam.transforms.sources import table_rows
 
 NOT_AN_INTEGER, NOT_FINITE = "is not an integer", "is not a finite number"
 
@@ -53,9 +53,9 @@ def test_parse_number_accepts_only_finite_numbers() -> None:
         for kind, expected in ((INT64, integer), (FLOAT, number)):
             if isinstance(expected, str):
                 with pytest.raises(ValueError, match=expected):
-                    parse_numbers.parse_number(kind, text)
+                    table_rows.parse_number(kind, text)
             else:
-                parsed = parse_numbers.parse_number(kind, text)
+                parsed = table_rows.parse_number(kind, text)
                 assert (parsed, type(parsed)) == (expected, type(expected))
 
 
@@ -63,7 +63,7 @@ def test_parse_number_accepts_only_finite_numbers() -> None:
 def test_parse_number_returns_a_storable_number_or_raises(value: float | int) -> None:
     for kind, store in ((INT64, struct.Struct("<q")), (FLOAT, struct.Struct("<f"))):
         try:
-            number = parse_numbers.parse_number(kind, str(value))
+            number = table_rows.parse_number(kind, str(value))
         except ValueError:
             continue
         assert number == (value if kind == INT64 else float(value))
@@ -73,9 +73,9 @@ def test_parse_number_returns_a_storable_number_or_raises(value: float | int) ->
 
 def test_is_number_takes_any_notation() -> None:
     for text in ["3", " -3 ", ".5", "1e3", "nan", "-Infinity", "1_000", "\u0663"]:
-        assert parse_numbers.is_number(text)
+        assert table_rows.is_number(text)
 
 
 def test_is_number_takes_no_name_of_a_column() -> None:
     for text in ["", ".", "1,5", "0x10", "1st", "pixel0", "28x28", "True"]:
-        assert not parse_numbers.is_number(text)
+        assert not table_rows.is_number(text)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from imagebeam import errors
-from imagebeam.transforms import elements, parse_numbers
+from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_places, array_source, found_array
 from imagebeam.transforms.packed import packed_file, unpacked_content
@@ -81,9 +81,9 @@ def look_into(uri: str, version: int) -> PixelTable | None:
         count = len(second[place].split())
         names = tuple(first[index].strip() for index in others)
         return PixelTable(names, others, place, len(first), count, True, True) if count else None
-    has_header = not all(map(parse_numbers.is_number, first))
+    has_header = not all(map(table_rows.is_number, first))
     row = second if has_header else first
-    if len(row) != len(first) or not all(map(parse_numbers.is_number, row)):
+    if len(row) != len(first) or not all(map(table_rows.is_number, row)):
         return None
     if has_header:
         given = [index for index, name in enumerate(header) if not _names_pixel(name)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import concurrency, errors, features, plural, storage
-from imagebeam.transforms import elements, parse_numbers
+from imagebeam.transforms import elements
 from imagebeam.transforms.formats import folder
 from imagebeam.transforms.formats.tables import row_steps, table_formats, table_hints
 from imagebeam.transforms.formats.tables.row_steps import Listed
@@ -407,7 +407,7 @@ def _size_in(cells: Mapping[str, Any], column: str | None) -> int:
     if text is None:
         return -1
     try:
-        size = int(parse_numbers.parse_number(features.INT64, text))
+        size = int(table_rows.parse_number(features.INT64, text))
         if size < 0:
             raise ValueError(f"{text!r} is negative; expected a number of bytes")
     except ValueError as e:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from imagebeam import errors, features, storage
-from imagebeam.transforms import elements, parse_numbers
+from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns as parquet_columns
 from imagebeam.transforms.formats.tables import detect_tables, manifest, row_steps, table_formats, table_per_folder
-from imagebeam.transforms.sources import files, folder_probe, image_source, input_places
+from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, table_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,7 +262,7 @@ def _name_only_column(table: manifest.ManifestSource) -> manifest.ManifestSource
 
 def _is_number(text: str) -> bool:
     try:
-        parse_numbers.parse_number(features.FLOAT, text)
+        table_rows.parse_number(features.FLOAT, text)
     except ValueError:
         return False
     return True

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagebeam import errors
-from imagebeam.transforms.classes import label_files
+from imagebeam.transforms.classes import label_names
 
 
 def write(folder: pathlib.Path, data: str | bytes) -> str:
@@ -26,7 +26,7 @@ def write(folder: pathlib.Path, data: str | bytes) -> str:
     ],
 )
 def test_texts_of_classes_are_read(tmp_path: pathlib.Path, data: str, expected: dict[str, str]) -> None:
-    assert label_files.read_texts(write(tmp_path, data)) == expected
+    assert label_names.read_texts(write(tmp_path, data)) == expected
 
 
 @pytest.mark.parametrize(
@@ -44,33 +44,33 @@ def test_texts_of_classes_are_read(tmp_path: pathlib.Path, data: str, expected: 
 )
 def test_texts_that_cannot_be_used_are_a_config_error(tmp_path: pathlib.Path, data: str | bytes, message: str) -> None:
     with pytest.raises(errors.ConfigError, match=rf"label\.texts '.*file\.txt',? {message}"):
-        label_files.read_texts(write(tmp_path, data))
+        label_names.read_texts(write(tmp_path, data))
 
 
 def test_vocabulary_of_a_column_is_text_spelled_as_its_cells(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path, b"10.0\n cat \ncaf\xe9\n")
-    assert label_files.read_vocabulary(uri) == ("10.0", " cat ", "caf\udce9")  # a folder's name may be any bytes
+    assert label_names.read_vocabulary(uri) == ("10.0", " cat ", "caf\udce9")  # a folder's name may be any bytes
     with pytest.raises(errors.ConfigError, match=r"label\.vocabulary '.*', line 3: b'caf\\xe9' is not UTF-8; save the"):
-        label_files.read_vocabulary(uri, in_column=True)
-    assert label_files.read_vocabulary(write(tmp_path, "10.0\n cat \n"), in_column=True) == ("10", "cat")
-    assert label_files.read_texts(write(tmp_path, "10.0 ten\n"), in_column=True) == {"10": "ten"}
+        label_names.read_vocabulary(uri, in_column=True)
+    assert label_names.read_vocabulary(write(tmp_path, "10.0\n cat \n"), in_column=True) == ("10", "cat")
+    assert label_names.read_texts(write(tmp_path, "10.0 ten\n"), in_column=True) == {"10": "ten"}
 
 
 def test_nothing_named_is_nothing_read() -> None:
-    assert label_files.read_texts(None) == {}
-    assert label_files.read_vocabulary(None) is None
-    assert label_files.read_lists({}) == ()
+    assert label_names.read_texts(None) == {}
+    assert label_names.read_vocabulary(None) is None
+    assert label_names.read_lists({}) == ()
 
 
 def test_lists_are_read_by_folder(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path, "n2\r\nn1 \nn2\n")
-    assert label_files.read_lists({"val/": uri}) == (("val", ("n2", "n1", "n2")),)
+    assert label_names.read_lists({"val/": uri}) == (("val", ("n2", "n1", "n2")),)
 
 
 @pytest.mark.parametrize(("data", "line"), [("", 1), ("a\n \nb\n", 2), ("a\nb\n\n", 3)])
 def test_list_with_an_empty_line_is_a_config_error(tmp_path: pathlib.Path, data: str, line: int) -> None:
     with pytest.raises(errors.ConfigError, match=rf"label\.lists: val: '.*' has an empty line {line}; line n is"):
-        label_files.read_lists({"val": write(tmp_path, data)})
+        label_names.read_lists({"val": write(tmp_path, data)})
 
 
 @settings(
@@ -80,12 +80,12 @@ def test_list_with_an_empty_line_is_a_config_error(tmp_path: pathlib.Path, data:
 def test_any_bytes_are_read_or_a_config_error(tmp_path: pathlib.Path, parts: list[bytes]) -> None:
     uri = write(tmp_path, b"".join(parts))
     try:
-        texts = label_files.read_texts(uri)
+        texts = label_names.read_texts(uri)
         assert all(name and text.strip() for name, text in texts.items())
     except errors.ConfigError as e:
         assert "file.txt" in str(e)
     try:
-        ((_, labels),) = label_files.read_lists({"val": uri})
+        ((_, labels),) = label_names.read_lists({"val": uri})
         assert all(labels)
     except errors.ConfigError as e:
         assert "file.txt" in str(e)

@@ -8,8 +8,8 @@ import google_crc32c
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.transforms.reports import join_dead_letters
-from imagebeam.transforms.reports.join_dead_letters import RejectFiles
+from imagebeam.transforms.reports import dead_letters
+from imagebeam.transforms.reports.dead_letters import RejectFiles
 from tests import delayed_storage, patience
 
 FILES = RejectFiles([f"early-{index}" for index in range(3)], [f"shard-{index}" for index in range(5)])
@@ -28,14 +28,14 @@ def folder(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[s
 
 def test_files_are_joined_in_their_order(folder: str) -> None:
     checks: list[None] = []
-    found = join_dead_letters.join_rejects(folder, FILES, f"{folder}/all", lambda: checks.append(None))
+    found = dead_letters.join_rejects(folder, FILES, f"{folder}/all", lambda: checks.append(None))
     assert storage.storage_of(folder).read(f"{folder}/all") == CONTENT
     assert found == (len(CONTENT), google_crc32c.value(CONTENT))
     assert len(checks) == 8
 
 
 def test_no_files_give_an_empty_one(folder: str) -> None:
-    assert join_dead_letters.join_rejects(folder, RejectFiles([], []), f"{folder}/all") == (0, 0)
+    assert dead_letters.join_rejects(folder, RejectFiles([], []), f"{folder}/all") == (0, 0)
     assert storage.storage_of(folder).read(f"{folder}/all") == b""
 
 
@@ -43,7 +43,7 @@ def test_file_that_is_gone_is_an_error_and_nothing_is_written(folder: str) -> No
     store = storage.storage_of(folder)
     store.remove(f"{folder}/shard-3")
     with pytest.raises(FileNotFoundError):
-        join_dead_letters.join_rejects(folder, FILES, f"{folder}/all")
+        dead_letters.join_rejects(folder, FILES, f"{folder}/all")
     assert not store.exists(f"{folder}/all")
 
 
@@ -52,7 +52,7 @@ def test_check_that_fails_ends_it(folder: str) -> None:
         raise errors.BusyError("another run took over")
 
     with pytest.raises(errors.BusyError):
-        join_dead_letters.join_rejects(folder, FILES, f"{folder}/all", refuse)
+        dead_letters.join_rejects(folder, FILES, f"{folder}/all", refuse)
     assert not storage.storage_of(folder).exists(f"{folder}/all")
 
 
@@ -68,5 +68,5 @@ def test_files_on_a_network_are_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
             return read(uri, offset, length, version)
 
         monkeypatch.setattr(store, "_read", meet)
-        found = join_dead_letters.join_rejects(folder, RejectFiles([], FILES.of_shards), f"{folder}/all")
+        found = dead_letters.join_rejects(folder, RejectFiles([], FILES.of_shards), f"{folder}/all")
         assert found.bytes == 2 * len(FILES.of_shards)

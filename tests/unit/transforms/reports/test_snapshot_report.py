@@ -8,7 +8,7 @@ import pytest
 from imagebeam import errors
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.elements import Reason, Reject
-from imagebeam.transforms.reports import join_dead_letters, snapshot_report
+from imagebeam.transforms.reports import dead_letters, snapshot_report
 from imagebeam.transforms.shard import shard_writer
 
 
@@ -37,13 +37,13 @@ def test_rejects_with_the_same_key_and_reason_are_counted_each() -> None:
 def test_staged_rejects_are_read_line_by_line_over_the_ends_of_chunks(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join_dead_letters, "_COPY_BYTES", 100)
+    monkeypatch.setattr(dead_letters, "_COPY_BYTES", 100)
     lines = [encode((f"{n}", Reason.CORRUPT)) for n in range(5)]
     (tmp_path / "early-0").write_bytes(b"".join(lines[:3]))
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "shard").write_bytes(b"".join(lines[3:]))
-    staged = join_dead_letters.RejectFiles(["early-0", "empty"], ["shard"])
-    assert list(join_dead_letters.read_lines(str(tmp_path), staged)) == [line.rstrip(b"\n") for line in lines]
+    staged = dead_letters.RejectFiles(["early-0", "empty"], ["shard"])
+    assert list(dead_letters.read_lines(str(tmp_path), staged)) == [line.rstrip(b"\n") for line in lines]
 
 
 def test_rejects_that_are_lost_are_not_known(tmp_path: pathlib.Path) -> None:

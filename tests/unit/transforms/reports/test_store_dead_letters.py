@@ -12,7 +12,7 @@ from apache_beam.testing.util import assert_that
 
 from imagebeam import errors
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject
-from imagebeam.transforms.reports import store_dead_letters
+from imagebeam.transforms.reports import dead_letters
 from imagebeam.transforms.shard import shard_writer
 from tests.unit.transforms import small_dataset
 
@@ -34,7 +34,7 @@ def store(output: pathlib.Path, plan: DatasetPlan, rejects: Sequence[Reject]) ->
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         plans = pipeline | "Plan" >> beam.Create([plan])
         found = pipeline | "Rejects" >> beam.Create(rejects).with_output_types(Reject)
-        assert_that(found | store_dead_letters.StoreDeadLetters(settings, plans), check_names)
+        assert_that(found | dead_letters.StoreDeadLetters(settings, plans), check_names)
     return small_dataset.read_files(output)
 
 
@@ -61,10 +61,10 @@ def test_store_dead_letters_keeps_every_reject_once_in_few_sorted_files(
 def test_more_rejects_go_to_more_files_up_to_a_bound_and_keep_their_order(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, num_rejects: int
 ) -> None:
-    monkeypatch.setattr(store_dead_letters, "_REJECTS_PER_FILE", 10)
-    monkeypatch.setattr(store_dead_letters, "_MAX_FILES", 200)
+    monkeypatch.setattr(dead_letters, "_REJECTS_PER_FILE", 10)
+    monkeypatch.setattr(dead_letters, "_MAX_FILES", 200)
     plan = small_dataset.make_plan({}, rejected={"no_label": num_rejects})
-    num_files = store_dead_letters.count_files(plan)
+    num_files = dead_letters.count_files(plan)
     assert num_files == {160: 16, 161: 17, 1600: 160, 10**9: 200}[num_rejects]
     files = store(tmp_path / "one", plan, REJECTS)
     assert files == store(tmp_path / "other", plan, REJECTS[::-1])
