@@ -79,7 +79,9 @@ class _WriteShardFn(beam.DoFn):
     def __init__(self, settings: dataset_settings.DatasetSettings, writers: str | None):
         self._settings = settings
         self._writers = writers  # token of the writer processes that the launcher started
-        self._writer: crash_isolation.WorkerWriter | None = None  # of this bundle, in a worker without them
+        self._writer: crash_isolation.WorkerWriter | None = (
+            None  # for this bundle, in a worker without writer processes
+        )
 
     def start_bundle(self) -> None:
         self._futures: collections.deque[concurrent.futures.Future[elements.WrittenShard]] = collections.deque()
@@ -108,7 +110,7 @@ class _WriteShardFn(beam.DoFn):
             yield window.GlobalWindows.windowed_value(self._counted(self._futures.popleft().result()))
 
     def teardown(self) -> None:
-        self._close_writer()  # of a bundle that failed in a later step
+        self._close_writer()  # left by a bundle that failed in a later step
 
     def _close_writer(self) -> None:
         if self._writer is not None:

@@ -24,12 +24,12 @@ from imagebeam.transforms.html_report.thumbnails import MAX_CHARS, shorten, visi
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.shard import statistics
 
-_MAX_PICTURE_BYTES = 480_000  # of all pictures, before base64 makes 4 bytes of 3: the page stays below 1 MB
-_MAX_ROWS = 24  # of a table of counts
+_MAX_PICTURE_BYTES = 480_000  # all pictures together, before base64 makes 4 bytes of 3: the page stays below 1 MB
+_MAX_ROWS = 24  # rows of a table of counts
 _MAX_SPLITS = 50
 _MAX_FEATURES = 100
 _MAX_CONFIG_CHARS, _MAX_VALUE_CHARS = 20_000, 300
-_MAX_TITLE_CHARS = 400  # of a text that a mouse shows
+_MAX_TITLE_CHARS = 400  # length of a text that a mouse shows
 _SHOWN_FIRST = ("formats", "colorspaces", "shorter_side", "aspect_ratio")
 _SHOWN_ELSEWHERE = frozenset(("labels", "height", "width", "bytes"))
 _TITLES = {
@@ -310,7 +310,7 @@ def make_report(
 # --- the figures ------------------------------------------------------------------------------------------------------
 
 _MAX_CLASSES = 40  # classes that are all listed
-_ENDS = 15  # of more classes: how many of the most and of the least frequent ones
+_ENDS = 15  # where there are more: how many of the most and of the least frequent ones
 _MAX_SPLIT_COLUMNS = 4
 _MAX_POINTS = 200
 _MIXED = 1.5  # ratio of the largest class to the smallest up to which classes are called balanced
@@ -347,7 +347,7 @@ class Classes(NamedTuple):
     columns: list[tuple[str, str]]  # splits with a column of their own, and the class of the column
     tables: list[tuple[str, list[Row]]]  # with captions; all classes, or the most and the least frequent ones
     num_between: int  # classes in no table
-    points: list[tuple[float, float]]  # of the curve of many classes, in a box of 400 x 64
+    points: list[tuple[float, float]]  # points on the curve of many classes, in a box of 400 x 64
     absent: list[str]  # classes without an image
 
 

@@ -19,9 +19,9 @@ from imagebeam import concurrency, errors, records, storage
 
 _READS_AT_ONCE = 8  # over a network
 _OFFSET_BYTES = 8
-_MAX_READ_BYTES = 16 << 20  # of one read: larger images are not shown
+_MAX_READ_BYTES = 16 << 20  # bytes of one read: larger images are not shown
 _MAX_SPLITS = 12
-_MAX_RECORDS, _MIN_RECORDS = 24, 6  # of a split
+_MAX_RECORDS, _MIN_RECORDS = 24, 6  # records of a split
 _MAX_ALL_RECORDS = 96
 _RUN = 4  # neighbours that one read returns; in the order of hashes they are as random as any
 _RUN_IN_ORDER = 2  # where neighbours resemble each other

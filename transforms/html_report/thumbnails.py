@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
     import PIL.Image
 
-MAX_CHARS = 80  # of a text in a table or under a picture
+MAX_CHARS = 80  # length of a text in a table or under a picture
 _ESCAPED = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))  # invisible, or changes the order of other characters
-_JOINERS = "\u200c\u200d"  # of scripts and emoji
-_FIRST_SURROGATE, _BYTE = 0xDC80, 0xFF  # of a byte that is no UTF-8, as Python decodes names of files
+_JOINERS = "\u200c\u200d"  # invisible characters that scripts and emoji need
+_FIRST_SURROGATE, _BYTE = 0xDC80, 0xFF  # surrogates for bytes that are no UTF-8
 
 
 def decode(value: bytes) -> str:
@@ -53,16 +53,16 @@ def _visible(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-SIDE_PX = 96  # of a picture, at most
+SIDE_PX = 96  # longer side of a picture, at most
 _QUALITY = 78
-_MAX_DECODED_PX = 32_000_000  # of a file other than a JPEG, which is decoded at a fraction of its size
+_MAX_DECODED_PX = 32_000_000  # files other than JPEGs: those are decoded at a fraction of its size
 _MAX_OBJECTS = 24  # drawn of one picture
-_MASK_SHARE = 0.5  # of a mask's color
+_MASK_SHARE = 0.5  # opacity of a mask's color
 _VOID = 255  # the class of pixels without one, as in Pascal VOC
 _BOX_WIDTH = 1
 _BOX = tuple(f"image/object/bbox/{side}" for side in ("xmin", "ymin", "xmax", "ymax"))
 _MASKS, _CLASSES = "image/object/mask", "image/segmentation/class/encoded"
-_COLORS = (  # of objects and classes: easy to tell apart, also for the color-blind (Okabe and Ito, without gray)
+_COLORS = (  # colors of objects and classes: easy to tell apart, also for the color-blind (Okabe and Ito, without gray)
     (230, 159, 0),
     (86, 180, 233),
     (0, 158, 115),
@@ -82,7 +82,7 @@ class Thumbnail(NamedTuple):
     width: int
     caption: str  # names of its classes or objects, its target, or the end of its key
     key: str
-    size: str  # of the image as it is stored; "" if not known
+    size: str  # size of the image as it is stored; "" if not known
     problem: str = ""  # why there is no picture
 
 

@@ -47,7 +47,7 @@ class Image(NamedTuple):
     orientation: int = UPRIGHT  # EXIF orientation of the pixels in `data`; 2 to 8 ask for a turn
     turned: int = UPRIGHT  # EXIF orientation of the file's pixels, if they were turned upright
     annotation_turn: int = UPRIGHT  # the same, for boxes and masks: UPRIGHT if they are of the upright picture
-    source_format: str = ""  # of the file, where the image was encoded again; "" where it is `format`
+    source_format: str = ""  # format of the file, where the image was encoded again; "" where it is `format`
     reencoded: str = ""  # why the pixels were encoded again where bytes are kept, such as "gif to png"; "" if not
     hashes: ImageHashes | None = None  # None unless duplicates are looked for
     objects: tuple[tuple[float | bytes, ...], ...] = ()  # by column of ImagePolicy.objects, for the file's pixels
@@ -92,7 +92,7 @@ def too_many_pixels(height: int, width: int) -> BadImageError:
 # Decoding takes up to some 8 bytes of memory per pixel: with these limits, a worker stays under 1 GB. They hold for
 # images that are decoded while they are converted; those whose bytes are kept are limited by what decoders accept.
 MAX_DECODED_PIXELS = 100_000_000
-_MAX_DECODED_PIXELS_OF = {  # of kinds that take more
+_MAX_DECODED_PIXELS_OF = {  # formats that take more memory
     "jp2": 40_000_000,
     "webp": 60_000_000,
     "turned png": 60_000_000,
@@ -106,8 +106,8 @@ class Limits:
 
     max_bytes: int | None = None
     max_pixels: int | None = None  # height * width; without it `MAX_DECODED_PIXELS` holds where pixels are decoded
-    min_side: int | None = None  # of the shorter side, in pixels
-    max_side: int | None = None  # of the longer side
+    min_side: int | None = None  # least length of the shorter side, in pixels
+    max_side: int | None = None  # greatest length of the longer side, in pixels
     max_aspect_ratio: float | None = None  # longer side / shorter side
     max_frames: int | None = None
     max_seconds: float | None = None  # to check, decode and encode one image; see transforms.shard.read_images

@@ -30,7 +30,7 @@ from imagebeam.transforms.images.checked_image import BadImageError
 if TYPE_CHECKING:
     import numpy as np
 
-SEGMENTS_COLUMN = "panoptic/segments"  # of the packed segments of an image; not stored
+SEGMENTS_COLUMN = "panoptic/segments"  # holds the packed segments of an image; not stored
 _MAX_ID = 2**24 - 1
 _MAX_CATEGORY = 2**16 - 1
 _KIND = "I"  # ids and categories by turns, sorted by id
@@ -178,8 +178,8 @@ _HEADER_END = png_structure.HEADER_START + png_structure.HEADER_BYTES
 class MaskPolicy:
     """Says what the pixels of masks mean, and how their classes are stored."""
 
-    colors: MaskColors | None = None  # of the classes; None takes the numbers in the file
-    bits: int = 8  # of a class; 16 stores every mask with 16, 8 keeps a gray PNG of 16 bits
+    colors: MaskColors | None = None  # colors of the classes; None takes the numbers in the file
+    bits: int = 8  # bits of a class; 16 stores every mask with 16, 8 keeps a gray PNG of 16 bits
     segments: int = -1  # place in ImageRef.columns of the packed segments of panoptic masks; -1 for other masks
 
 

@@ -21,7 +21,7 @@ ANIMATED = frozenset({"gif", image_formats.PNG, image_formats.WEBP, "avif"})
 # A JPEG (the depth or the other eye of a photo), PSD (layers), ICO (sizes) and HEIC count as one picture.
 FORMATS = ANIMATED | {TIFF}
 
-_FRAME_CONTROL = b"fcTL"  # of APNG: one for each frame
+_FRAME_CONTROL = b"fcTL"  # chunk of APNG, one for each frame
 _ANIMATION_CONTROL = b"acTL"
 _SUBFILE_TYPE = 254  # tag of TIFF
 _SMALLER, _MASK = 1, 4  # bits of its value

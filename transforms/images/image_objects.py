@@ -28,7 +28,7 @@ COLUMNS = (*BOX_COLUMNS, *CLASS_COLUMNS)
 NO_AREA = "object_without_area"
 OUTSIDE = "object_outside_image"
 
-MAX_FILE_BYTES = 16 << 20  # of the annotations of one image: 200,000 boxes
+MAX_FILE_BYTES = 16 << 20  # a file with the annotations of one image: 200,000 boxes
 
 
 class BadBoxError(ValueError):
@@ -84,7 +84,7 @@ class ClassNames(elements.PickledFields):
     """The classes of objects: their ids in records, and their names."""
 
     names: tuple[str, ...]
-    numbers: tuple[int, ...] | None = None  # of the classes in annotation files; None counts from 0
+    numbers: tuple[int, ...] | None = None  # ids of the classes in annotation files; None counts from 0
     base: int = 0  # added to a number, makes the id
 
     def as_json(self) -> list[Any]:

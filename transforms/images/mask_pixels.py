@@ -30,7 +30,7 @@ _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
 _WHITE_IS_ZERO = 0
 _BMP_FILE_HEADER_BYTES = 14
 _BMP_DEPTH = 28  # byte offset
-_BMP_OLD_HEADER_BYTES = 12  # of OS/2: its palette has three bytes a color
+_BMP_OLD_HEADER_BYTES = 12  # header of OS/2, whose palette has three bytes a color
 
 
 class MaskPixels(NamedTuple):
@@ -49,7 +49,7 @@ class OpenedMask(NamedTuple):
     width: int
     data: bytes
     picture: PIL.Image.Image | None = None  # not yet decoded; None for a PNG or .npy
-    array: np.ndarray | None = None  # of a .npy
+    array: np.ndarray | None = None  # the pixels of a .npy
 
 
 def open_mask(data: bytes, check: str) -> OpenedMask:
@@ -226,7 +226,7 @@ BLACK_AND_WHITE_TEXT = "{background: [0, 0, 0], foreground: [255, 255, 255]}"  #
 MAX_CLASSES = 64  # different numbers of a gray mask, at most; a gray picture has more
 _DARK, _LIGHT = range(32), range(224, 256)  # nearly black, nearly white
 _MIN_GRAYS = 16  # different numbers between them
-_SHARE = 0.9  # of the pixels
+_SHARE = 0.9  # share of the pixels that are nearly black or nearly white, at least
 _MAX_PIXELS = 1 << 24
 
 

@@ -1,6 +1,6 @@
 """Draws the masks of COCO's objects: polygons or run lengths in, PNG out, pixel for pixel like COCO's own tools.
 
-A listing carries each mask packed, 4 bytes per corner in a image of ordinary size; only the writer of a shard draws
+A listing carries each mask packed, 4 bytes per corner in an image of ordinary size; only the writer of a shard draws
 it.
 
 pycocotools, COCO's own implementation, could draw as well; measured on 600 polygons in images of 480 x 640 pixels:
@@ -37,11 +37,11 @@ FEATURE = "image/object/mask"  # a list of PNGs, one for each object
 _SHORT, _LONG, _RUNS = "h", "i", "I"
 _SHORT_LIMIT = 2**15
 _STEPS = 5  # per pixel: COCO follows the outline of a polygon in steps of a fifth of a pixel
-_MAX_OUTLINE_PX = 1_000_000  # of one polygon: drawing takes some 300 bytes of memory per pixel of its outline
+_MAX_OUTLINE_PX = 1_000_000  # outline of one polygon: drawing takes some 300 bytes of memory per pixel of its outline
 _MIN_CORNERS = 3
-_MAX_PIXELS = 1 << 28  # of a image: drawing takes some 4 bytes of memory per pixel
+_MAX_PIXELS = 1 << 28  # pixels of an image: drawing takes some 4 bytes of memory per pixel
 _NUMBERS = frozenset((int, float))
-_PNG_LEVEL = 6  # of zlib
+_PNG_LEVEL = 6  # level of zlib
 
 
 def pack(segmentation: Any, height: int, width: int) -> bytes:

@@ -99,8 +99,8 @@ _EIGHT_BITS = {mode: mode for mode in CHANNELS} | {
 _SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 WHITE = 65_535  # the number of 16 bits that becomes 255, unless image.white_level says another one
 _WITHOUT_ALPHA = {"LA": "L", "RGBA": "RGB"}
-_VISIBLE = 3  # of 255: more than rounding, and than two versions of the same profile
-_ROWS_AT_ONCE = 256  # of wide numbers that become bytes: the whole image at once would take several times its memory
+_VISIBLE = 3  # a difference in levels of 255: more than rounding, and than two versions of the same profile
+_ROWS_AT_ONCE = 256  # converted to bytes: the whole image at once would take several times its memory
 
 
 def to_eight_bits(picture: PIL.Image.Image, white: int = WHITE) -> PIL.Image.Image:
@@ -298,10 +298,10 @@ _CHROMA = {0: _FULL_CHROMA, 1: "4:2:2", 2: "4:2:0"}  # by Pillow's number
 class Encoding:
     """Settings by which pixels are compressed."""
 
-    quality: int = 95  # of a JPEG, 1 to 100
-    chroma: str = "source"  # of a JPEG: 4:4:4, 4:2:2 or 4:2:0; "source": as the JPEG it was, 4:4:4 for other images
+    quality: int = 95  # JPEG: 1 to 100
+    chroma: str = "source"  # JPEG: 4:4:4, 4:2:2 or 4:2:0; "source": as the JPEG it was, 4:4:4 for other images
     progressive: bool = False  # JPEG
-    png_level: int = 6  # of zlib, 0 to 9
+    png_level: int = 6  # level of zlib, 0 to 9
     webp: str = "lossy"  # or "lossless"; "source": as the pixels were compressed before
 
     def encode(

@@ -90,7 +90,7 @@ def encode_header(
 _COLORS = {0: (1, "GRAY"), 2: (3, "RGB"), 3: (3, "RGB"), 4: (2, "GRAY_ALPHA"), 6: (4, "RGBA")}
 _DEPTHS = {0: (1, 2, 4, 8, 16), 3: (1, 2, 4, 8)}  # bits per value; the other color types allow 8 and 16
 _MAX_UINT31 = 2**31 - 1  # PNG allows no larger length, width or height
-_MAX_COLORS = 256  # of a palette, 3 bytes each
+_MAX_COLORS = 256  # a palette has no more, 3 bytes each
 _IS_ANCILLARY = 0x20  # bit of the first letter of a chunk's type: decoders may ignore the chunk
 
 
@@ -111,7 +111,7 @@ def check_png(data: bytes, only_header: bool = False) -> Image:
     previous = b""
     position = len(SIGNATURE)
     while True:
-        start = position + HEAD_BYTES  # of the chunk's data
+        start = position + HEAD_BYTES  # where the chunk's data begin
         if start + CRC_BYTES > size:
             raise truncated(f"no IEND chunk from byte {position} on", size)
         length, kind = unpack_head(data, position)

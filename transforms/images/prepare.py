@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from imagebeam.transforms.images import image_objects
 
 KEEP = "keep"
-APPLY, REJECT = "apply", "reject"  # of orientation; "keep" is the third
-EACH = "each"  # of frames
+APPLY, REJECT = "apply", "reject"  # values of orientation, beside "keep"
+EACH = "each"  # value of frames
 SRGB = "srgb"
 STRIP = "strip"
 _KEPT_COLORSPACES = {"rgb": ("RGB",), "gray": ("GRAY",), "mean": ("GRAY",)}  # by image.color; "keep" takes any
@@ -63,7 +63,7 @@ class ImagePolicy:
     is_base64: bool = False  # whether the bytes of each image are base64
     encode: str = KEEP  # or jpeg, png, webp, raw, int64_list, float_list
     other_formats: str = "encode"  # or "reject": images that are neither JPEG nor PNG, with encode "keep"
-    frames: str = "first"  # of files with several images; or "reject", "each"
+    frames: str = "first"  # what is stored of files with several images; or "reject", "each"
     orientation: str = APPLY  # or "keep", "reject": images that EXIF data call turned
     annotations: str = "stored"  # or "upright": to which pixels boxes and masks refer where EXIF data ask for a turn
     color: str = KEEP  # or rgb, gray, mean
@@ -75,8 +75,8 @@ class ImagePolicy:
     encoding: pixels.Encoding = pixels.USUAL
     limits: checked_image.Limits = checked_image.NO_LIMITS
     sum_pixels: bool = False  # compute the sums for mean and deviation
-    objects: image_objects.AnnotationReader | None = None  # of the file with each image's objects, if there is one
-    masks: class_masks.MaskPolicy = class_masks.NUMBERS  # of the masks with classes, if there are some
+    objects: image_objects.AnnotationReader | None = None  # reads the file with each image's objects, if there is one
+    masks: class_masks.MaskPolicy = class_masks.NUMBERS  # how masks with classes are stored
 
     def prepare(self, data: bytes, expected: tuple[int, int] | None = None) -> Image:
         """Returns the image to store.

@@ -158,7 +158,7 @@ _ANIMATION, _ALPHA = 0x02, 0x10  # flags of an extended file
 _START_CODE = b"\x9d\x01\x2a"
 _SIDE_BITS = 14
 _SIDE_MASK = (1 << _SIDE_BITS) - 1
-_IS_TRANSPARENT = 1 << 2 * _SIDE_BITS  # of a lossless picture
+_IS_TRANSPARENT = 1 << 2 * _SIDE_BITS  # flag of a lossless picture
 
 
 def check_webp(data: bytes) -> checked_image.Image:

@@ -31,13 +31,13 @@ try:
 except ImportError:  # it was not built
     _writer = None  # type: ignore[assignment]
 
-_MAX_VALUES = 2**28  # of all components: their coefficients take 4 bytes each. Pillow decodes no more either.
+_MAX_VALUES = 2**28  # values of all components: coefficients take 4 bytes each. Pillow decodes no more either.
 
 _SOI, _EOI, _SOS, _APP1, _APP14 = b"\xff\xd8", 0xD9, 0xDA, 0xE1, 0xEE
 _PROGRESSIVE = frozenset({0xC2, 0xCA})
 _ADOBE = b"Adobe"
 _ADOBE_TRANSFORM = 11  # offset of the color transform in the segment's content: 0 for RGB or CMYK, 1 YCbCr, 2 YCCK
-_RGB_NUMBERS = b"RGB"  # of components
+_RGB_NUMBERS = b"RGB"  # numbers of the components
 # By the size of a luma sample's chroma samples, width and height: Pillow's name. It writes no others.
 _SUBSAMPLINGS = {(2, 1): 1, (2, 2): 2}
 _NO_SUBSAMPLING = 0
@@ -255,7 +255,7 @@ def _turn_png(png: bytes, orientation: int) -> tuple[bytes, bool]:
         png[png_structure.HEADER_START + each] for each in (png_structure.COLOR_TYPE_BYTE, png_structure.DEPTH_BYTE)
     )
     picture = pixels.turn_upright(pillow_decoder.decode_any(png, image_formats.PNG), orientation)
-    if color_type == _GRAY_ALPHA:  # of which Pillow makes RGBA if it has 16 bits
+    if color_type == _GRAY_ALPHA:  # Pillow makes RGBA of it if it has 16 bits
         picture = pixels.in_mode(picture, "LA")
     picture.info = {}
     encoded = io.BytesIO()
@@ -271,7 +271,7 @@ def _turn_png(png: bytes, orientation: int) -> tuple[bytes, bool]:
     for kind, data, whole in png_structure.read_chunks(png):
         if kind in own:
             turned.append(own.pop(kind))
-            own[kind] = b""  # of several chunks of pixels, the first makes way for all
+            own[kind] = b""  # the first of several chunks of pixels makes way for all
         elif kind == _EXIF:
             upright = bytearray(data)
             orientations.set_upright(upright, 0, len(upright), orientations.swaps_sides(orientation))

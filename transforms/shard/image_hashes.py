@@ -50,9 +50,9 @@ class HashedImage(NamedTuple):
 class Hasher:
     """Computes the hashes of images that are compared."""
 
-    contents: bool = True  # of their bytes
-    pictures: bool = False  # of their pixels
-    limits: checked_image.Limits = checked_image.NO_LIMITS  # of what is decoded
+    contents: bool = True  # whether their bytes are hashed
+    pictures: bool = False  # whether their pixels are hashed
+    limits: checked_image.Limits = checked_image.NO_LIMITS  # limits on what is decoded
 
     def hash(self, source: bytes, image: checked_image.Image) -> checked_image.ImageHashes:
         """Returns the hashes of an image.
@@ -108,7 +108,7 @@ def decode_hashes(data: bytes, split: str) -> list[HashedImage]:
 _SIDE_PX = 32
 _DRAFT_PX = 2 * _SIDE_PX  # a JPEG is decoded at a part of its size, but not below this
 _NUM_FREQUENCIES = 8
-_SCALE = 1 << 12  # of the cosines: 32 * 32 * 255 * _SCALE**2 is far below 2**63
+_SCALE = 1 << 12  # factor of the cosines: 32 * 32 * 255 * _SCALE**2 is far below 2**63
 
 
 def hash_image(image: checked_image.Image, allowed: checked_image.Limits = checked_image.NO_LIMITS) -> bytes:

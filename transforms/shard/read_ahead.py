@@ -36,8 +36,8 @@ class ReadAhead(NamedTuple):
     """Limits of reading ahead, and where the sizes of the files come from."""
 
     requests: int  # in flight at once, over a network
-    num_bytes: int  # of images requested and not taken yet; the last one may exceed it
-    size_column: str = ""  # of a table whose sizes are trusted; "" if the files were listed
+    num_bytes: int  # total size of images requested and not taken yet; the last one may exceed it
+    size_column: str = ""  # column of a table whose sizes are trusted; "" if the files were listed
 
 
 READ_AHEAD = ReadAhead(32, 64 << 20)
@@ -227,7 +227,7 @@ class _Kernel:
 
     def __init__(self) -> None:
         self.to_announce = 0
-        self._num_waits = -1  # of this thread, after the last read, if that was slow; else -1
+        self._num_waits = -1  # waits of this thread after the last read, if that was slow; else -1
 
     @property
     def max_reads(self) -> int:

@@ -25,7 +25,7 @@ from imagebeam.transforms.shard import (
 )
 from imagebeam.transforms.snapshots import image_states
 
-_Files: TypeAlias = list[bytes | read_ahead_lib.ReadError]  # of one example
+_Files: TypeAlias = list[bytes | read_ahead_lib.ReadError]  # files of one example
 _BESIDE = (-2, -2)  # `ImageRef.inside` of a further file of an example, which is no example itself
 
 

@@ -59,7 +59,7 @@ class ShardWriter:
     compression: str = "none"
     suffix: str = ".tfrecord"
     keeps_state: bool = False  # whether the state of each image is stored beside the shard, for the next update
-    hasher: image_hashes.Hasher | None = None  # of the hashes that are stored beside the shard, to find duplicates
+    hasher: image_hashes.Hasher | None = None  # computes hashes that are stored beside the shard, to find duplicates
 
     def write(self, task: ShardTask) -> elements.WrittenShard:
         """Returns the shard of `task`; writes it unless an earlier run finished it."""
@@ -282,10 +282,10 @@ class ShardFile:
         """
         self._descriptor = descriptor
         self._buffer = bytearray(buffer_bytes)
-        self._used = 0  # bytes of it
-        self._offset = 0  # of it in the file
+        self._used = 0  # bytes of the buffer
+        self._offset = 0  # where the buffer begins in the file
         self._kept = 0  # bytes before this offset are dropped from the page cache
-        self._crc32c = 0  # of what was read back
+        self._crc32c = 0  # checksum of what was read back
 
     def reserve(self, num_bytes: int) -> tuple[bytearray, int] | None:
         """Returns the buffer and the position in it where the caller puts the next bytes; None if it has no room."""

@@ -37,7 +37,7 @@ def measure(uri: str, image: checked_image.Image, objects: dict[str, int] | None
     Args:
         uri: address of the file.
         image: as it is stored.
-        objects: see object_classes.count; None where no objects are known.
+        objects: see class_names.count; None where no objects are known.
     """
     sums = image.sums
     return elements.Measures(
@@ -97,7 +97,7 @@ class StatisticsBuilder:
 
     def __init__(self) -> None:
         self._images: list[elements.Measures] = []  # not counted yet
-        self._classes: list[Iterable[str]] = []  # of these images
+        self._classes: list[Iterable[str]] = []  # classes of these images
         self._counted = StatisticsMerger()
         self._counted.add({name: {} for name in ("formats", "colorspaces", "orientations", "labels", *_BINS)})
         self.dark = DarkImages()
@@ -266,9 +266,9 @@ def _ordered(name: str, counter: Mapping[str, int]) -> dict[str, int]:
 
 COUNTS, FILES = "dark", "dark_files"  # in statistics.json
 NUM_FILES = 3  # that are named, of a shard
-_NUM_DECODED = 4  # of a shard: PNGs whose bytes are kept are decoded only here
+_NUM_DECODED = 4  # in a shard: PNGs whose bytes are kept are decoded only here
 _MAX_DECODED_PIXELS = 1 << 24
-_LOWEST_WHITE = 255  # of image.white_level
+_LOWEST_WHITE = 255  # least value of image.white_level
 _MARGIN = 4  # an image is dark if its largest number is at most a quarter of the one that becomes white
 
 

@@ -49,7 +49,7 @@ _PR_SET_PDEATHSIG = 1
 _PATIENCE_SEC = 5.0
 _NOTE_SEC = 0.25  # between two progress notes of a task
 _DONE, _FAILED, _NOTE, _SLOW = range(4)  # kinds of answers of a writer process
-_MAX_DEATHS = 20  # of processes, in one task
+_MAX_DEATHS = 20  # processes that may die in one task
 
 # Settings of glibc's malloc: memory that held an image is kept for the next image. Given back to the kernel, it would
 # return page fault by page fault, which takes a tenth of a writer's time.
@@ -73,15 +73,15 @@ class WriterDiedError(WriterError):
         self.image, self.is_slow = image, is_slow
 
 
-_MAX_TRIES = 3  # of a task that is no shard
+_MAX_TRIES = 3  # how often a task without images is tried
 
 
 def try_again(argument: Any, deaths: Sequence[WriterDiedError]) -> Any:
-    """Mends a task that holds nothing that could kill a process: returns it again, or None after a few deaths."""
+    """Retries a task without images: returns it again, or None after a few deaths."""
     return argument if len(deaths) < _MAX_TRIES else None
 
 
-Mend: TypeAlias = Callable[[Any, Sequence[WriterDiedError]], Any]  # (task, deaths so far) -> task to try next, or None
+Retry: TypeAlias = Callable[[Any, Sequence[WriterDiedError]], Any]  # (task, deaths so far) -> task to try next, or None
 
 
 class _Process:
@@ -170,23 +170,23 @@ class WriterProcesses:
         self._is_closed = False
 
     def submit(
-        self, function: Callable[[Any], Any], argument: Any, mend: Mend | None = None
+        self, function: Callable[[Any], Any], argument: Any, retry: Retry | None = None
     ) -> concurrent.futures.Future[Any]:
         """Returns the future of `function(argument)`; both must be picklable.
 
         Args:
             function: to call in a writer process.
             argument: its argument.
-            mend: called when the process dies during the call: returns the argument of the next try, in a new process,
+            retry: called when the process dies during the call: returns the argument of the next try, in a new process,
                 or None to give up.
         """
-        return self._threads.submit(self._call, function, argument, mend)
+        return self._threads.submit(self._call, function, argument, retry)
 
     def count_images(self) -> int:
         """Returns how many images of the unfinished shards are done, as of `_NOTE_SEC` ago."""
         return sum(process.images for process in self._processes)
 
-    def _call(self, function: Callable[[Any], Any], argument: Any, mend: Mend | None) -> Any:
+    def _call(self, function: Callable[[Any], Any], argument: Any, retry: Retry | None) -> Any:
         process = self._idle.get()
         deaths: list[WriterDiedError] = []
         try:
@@ -195,7 +195,7 @@ class WriterProcesses:
                     return process.call(function, argument, bool(deaths))
                 except WriterDiedError as e:
                     deaths.append(e)
-                    argument = mend(argument, deaths) if mend is not None and len(deaths) < _MAX_DEATHS else None
+                    argument = retry(argument, deaths) if retry is not None and len(deaths) < _MAX_DEATHS else None
                     with self._closing:
                         if argument is None or self._is_closed:
                             raise
@@ -288,7 +288,7 @@ def serve(launcher: int) -> None:
 def _answer(results: BinaryIO, function: Callable[[Any], Any], argument: Any) -> None:
     try:
         answer = (_DONE, function(argument))
-    except Exception:  # of any kind: the launcher raises it as WriterError
+    except Exception:  # any kind: the launcher raises it as WriterError
         answer = (_FAILED, traceback.format_exc())
     pickle.dump(answer, results, protocol=5)
     results.flush()
