@@ -23,7 +23,7 @@ from tests import encoded_images
 from tests.encoded_images import chunk, insert
 from tests.pictures import photo
 from tests.unit.imagebeam.reader import written
-from tests.unit.transforms.images.test_turn_png import KINDS, random_png
+from tests.unit.transforms.images.test_turn_upright import PNG_KINDS, random_png
 
 tf = pytest.importorskip("tensorflow")
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there they must be built
@@ -55,7 +55,7 @@ def tensorflow_pixels(encoded: bytes) -> np.ndarray | None:
 
 def test_every_kind_has_the_pixels_of_tensorflow() -> None:
     sizes = [(7, 13), (1, 9), (9, 1), (8, 8), (1, 1), (21, 34)]
-    kinds = itertools.product([False, True], [False, True], KINDS, enumerate(sizes))
+    kinds = itertools.product([False, True], [False, True], PNG_KINDS, enumerate(sizes))
     for is_transparent, is_interlaced, kind, (seed, (height, width)) in kinds:
         encoded = random_png(kind, height, width, is_interlaced, seed)
         if is_transparent and kind[0] in TRANSPARENT:
@@ -96,7 +96,7 @@ def damaged(encoded: bytes, rng: random.Random) -> bytes:
 def test_broken_png_is_decoded_or_refused_as_in_tensorflow(seed: int) -> None:
     rng = random.Random(seed)
     height, width = rng.randint(1, 20), rng.randint(1, 20)
-    broken = damaged(random_png(rng.choice(KINDS), height, width, rng.random() < 0.3, seed), rng)
+    broken = damaged(random_png(rng.choice(PNG_KINDS), height, width, rng.random() < 0.3, seed), rng)
     if int.from_bytes(broken[16:18], "big") or int.from_bytes(broken[20:22], "big"):
         return  # a side above 65,535, for which both would take gigabytes
     expected = tensorflow_pixels(broken)
