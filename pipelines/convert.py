@@ -55,7 +55,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     rank = rank_references.RankInSplits(job.order, listed.ranked)
     ranked = distinct.images | "Rank" >> rank  # SortedRun; PartialRanking
     plan_of = plan_dataset.PlanDataset(
-        settings, listed.tallies, distinct.rejects, job.table, compared.comparison, job.advisor
+        settings, listed.tallies, distinct.rejects, job.table, compared.comparison, job.hints
     )
     plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
     if plan_only:

@@ -82,9 +82,9 @@ class Job:
         return isinstance(self.order, sort_intervals.ListedOrder)
 
     @property
-    def advisor(self) -> listing_rules.Advisor:
+    def hints(self) -> listing_rules.HintFinder:
         """Looks for what is wrong with the source."""
-        return listing_rules.Advisor(self.source, self.rules.listing)
+        return listing_rules.HintFinder(self.source, self.rules.listing)
 
     @property
     def table(self) -> image_source.ImageSource | None:
@@ -161,12 +161,12 @@ def _label_rule(
         group=group if group and f"(?P<{group}>" in pattern else None,  # otherwise it is a column
         kind=config.label.kind,
         names=names,
-        advice=_advise_on_folders(config, source),
+        hint=_hint_on_folders(config, source),
     )
 
 
-def _advise_on_folders(config: config_lib.Config, source: image_source.ImageSource) -> str:
-    """Returns advice for an image without a class folder."""
+def _hint_on_folders(config: config_lib.Config, source: image_source.ImageSource) -> str:
+    """Returns the hint for an image without a class folder."""
     if config.label.by != "directory":
         return ""
     if (names := source.column_names()) is not None:

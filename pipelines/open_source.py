@@ -33,7 +33,7 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
         advice = "" if "--config" in str(e) else recognize_folder.advise(config)
         if not advice:
             raise
-        raise errors.ConfigError(f"{e}; {advice}") from e
+        raise e.extended(f"; {advice}") from e
 
 
 def _open(config: config_lib.Config, uri: str, output: str) -> image_source.ImageSource:

@@ -69,12 +69,12 @@ def _read_table(_: bytes, source: image_source.ImageSource) -> Iterator[image_so
     yield from source.list_all()
 
 
-def _read_rows(_: bytes, source: image_source.ImageSource) -> Iterator[image_source.RowBatch | image_source.Listing]:
+def _read_rows(_: bytes, source: image_source.RowSource) -> Iterator[image_source.RowBatch | image_source.Listing]:
     """Reads the rows of a table; their images are not looked up yet."""
     yield from source.list_rows()
 
 
-def _look_up(element: Any, source: image_source.ImageSource) -> Iterator[image_source.Listing]:
+def _look_up(element: Any, source: image_source.RowSource) -> Iterator[image_source.Listing]:
     """Looks up the images of rows. Listings pass through unchanged."""
     yield source.look_up(element) if isinstance(element, image_source.RowBatch) else element
 

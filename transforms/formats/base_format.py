@@ -79,7 +79,7 @@ class Format(abc.ABC):
         return root if input_places.is_folder(root) else posixpath.dirname(root)
 
     @classmethod
-    def advise_on_file(cls, uri: str) -> str:
+    def hint_on_file(cls, uri: str) -> str:
         """Returns what to set to read a file, which was given instead of a folder; "" if it is not of this format."""
         return ""
 

@@ -120,14 +120,17 @@ def find(uri: str, wanted: BoxCsv) -> tuple[str, tuple[annotation_tables.Annotat
         root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
         files = {"train": name}
     elif kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"--input {uri!r} is not a folder; give the folder of the images and CSV files")
+        raise errors.ConfigError(
+            "input-not-folder", f"--input {uri!r} is not a folder; give the folder of the images and CSV files"
+        )
     else:
         root = uri
         files = wanted.annotations or dict(_find_files(root))
     if not files:
         raise errors.ConfigError(
+            "box-csv-no-files",
             f"{root!r} holds no train_labels.csv, train/_annotations.csv or train.csv; name the files in "
-            "source.box_csv.annotations, and the folders of their images in source.box_csv.images"
+            "source.box_csv.annotations, and the folders of their images in source.box_csv.images",
         )
     given = wanted.images
     splits = []
@@ -176,7 +179,7 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
     def check_head(self, split: annotation_tables.AnnotatedSplit, head: bytes) -> None:
         option = f"{self.OPTION}.annotations.{split.name}: {split.annotations!r}"
         if head.startswith(_BYTE_ORDER_MARKS) or b"\0" in head:
-            raise errors.ConfigError(f"{option} looks like UTF-16 text; save it as UTF-8")
+            raise errors.ConfigError("box-csv-not-utf8", f"{option} looks like UTF-16 text; save it as UTF-8")
         line = next(iter(head.decode("utf-8-sig", "replace").splitlines()), "")
         names = next(csv.reader([line], delimiter=self.delimiter), [])
         wanted = [self._named.get(name, name) for name in self._wanted]
@@ -184,11 +187,14 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
             other = next((each for each in _SEPARATORS if len(names) == 1 and each in line), None)
             remedy = f"source.box_csv.delimiter: {other!r}" if other else "source.box_csv.columns for other names"
             raise errors.ConfigError(
+                "box-csv-unknown-column",
                 f"{option} has no column {', '.join(missing)}; its first line names {', '.join(names) or 'none'}, "
-                f"expected {','.join(wanted)}: set {remedy}"
+                f"expected {','.join(wanted)}: set {remedy}",
             )
         if repeated := [name for name in wanted if names.count(name) > 1]:
-            raise errors.ConfigError(f"{option} has the column {repeated[0]!r} twice; rename one of them")
+            raise errors.ConfigError(
+                "box-csv-column-twice", f"{option} has the column {repeated[0]!r} twice; rename one of them"
+            )
 
     def read(
         self, split: annotation_tables.AnnotatedSplit, found: image_source.ListingBuilder

@@ -161,11 +161,12 @@ def _keypoint_names(source: CocoSource) -> tuple[str, ...]:
             with coco_json.open_file(split.annotations) as file:
                 found.setdefault(coco_json.read_keypoint_names(file), split.name)
         except (object_tables.AnnotationFileError, OSError) as e:
-            raise errors.ConfigError(f"source.coco.keypoints: {e}") from e
+            raise errors.ConfigError("coco-no-keypoints", f"source.coco.keypoints: {e}") from e
     if len(found) > 1:
         raise errors.ConfigError(
+            "coco-keypoints-differ",
             f"source.coco.keypoints: the files of {' and '.join(found.values())} name other keypoints; convert them to "
-            "two datasets"
+            "two datasets",
         )
     return next(iter(found))
 
@@ -223,8 +224,9 @@ class CocoSource(annotation_tables.AnnotationTableSource):
         head = head.removeprefix(coco_json.BYTE_ORDER_MARK).lstrip()
         if not head.startswith(b"{"):
             raise errors.ConfigError(
+                "coco-not-json",
                 f"{self.OPTION}.annotations.{split.name}: {split.annotations!r} begins with {head[:8]!r}; a JSON "
-                "object begins with {"
+                "object begins with {",
             )
 
     def values_of(

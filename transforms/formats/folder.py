@@ -33,9 +33,9 @@ class Files(base_format.Format):
                 return zip_format.Zip().open(request)
             root, include, kind = input_places.find_input(request.uri, request.include, request.output)
             if kind != storage.DIRECTORY:
-                found = (base_format.format_of(by).advise_on_file(root) for by in base_format.FORMATS)
-                advice = next(filter(None, found), "for a table of images set source.by=manifest")
-                raise errors.ConfigError(f"--input {request.uri!r} is not a folder; {advice}")
+                found = (base_format.format_of(by).hint_on_file(root) for by in base_format.FORMATS)
+                hint = next(filter(None, found), "for a table of images set source.by=manifest")
+                raise errors.ConfigError("input-not-folder", f"--input {request.uri!r} is not a folder; {hint}")
             exclude = input_places.leave_out(request.output, root)
             return files.FilesSource(root, include, exclude, request.masks)
 
@@ -67,7 +67,7 @@ class Listing(base_format.Format):
         return str(SavedListingSource(uri).head()["root"])
 
     @classmethod
-    def advise_on_file(cls, uri: str) -> str:
+    def hint_on_file(cls, uri: str) -> str:
         return f"it is a listing that plan --save-listing wrote: {REMEDY}" if is_listing(uri) else ""
 
 
@@ -93,7 +93,7 @@ def save_listing(source: image_source.ImageSource, rule: files.MaskRule | None, 
         _write(file, {"format": _FORMAT, "root": source.listed_folder(), "masks": rule and rule.pairing})
         for found in source.list_all():
             if found.problems:
-                raise errors.ConfigError(found.problems[0])
+                raise errors.ConfigError("listing-incomplete", found.problems[0])
             for ref in elements.unpack_refs(found.packed_refs):
                 masked = (ref.split, *ref.mask) if ref.mask else ()
                 _write(file, [ref.key, ref.uri, ref.size, ref.version, *masked])
@@ -124,10 +124,11 @@ class SavedListingSource(image_source.ImageSource):
             with self._open() as file:
                 head = json.loads(file.readline() or b"null")
         except (OSError, ValueError) as e:
-            raise errors.ConfigError(f"listing {self.uri!r} cannot be read ({e})") from e
+            raise errors.ConfigError("listing-unreadable", f"listing {self.uri!r} cannot be read ({e})") from e
         if not isinstance(head, dict) or head.get("format") != _FORMAT:
             raise errors.ConfigError(
-                f"{self.uri!r} is not a saved listing of this version: make one with imagebeam plan --save-listing"
+                "listing-other-version",
+                f"{self.uri!r} is not a saved listing of this version: make one with imagebeam plan --save-listing",
             )
         return head
 
@@ -136,8 +137,9 @@ class SavedListingSource(image_source.ImageSource):
         saved, wanted = self.head().get("masks"), self.masks and self.masks.pairing
         if saved != wanted:
             raise errors.ConfigError(
+                "listing-other-masks",
                 f"listing {self.uri!r} was saved with source.masks {saved}, and the config says {wanted}; save it "
-                "again, or set source.masks as it was"
+                "again, or set source.masks as it was",
             )
 
     def list_all(self) -> Iterator[image_source.Listing]:

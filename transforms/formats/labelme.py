@@ -61,7 +61,9 @@ class Labelme(base_format.Format):
     def open(self, request: base_format.Request) -> image_source.ImageSource:
         uri = request.uri
         if input_places.kind_of(uri) != storage.DIRECTORY:
-            raise errors.ConfigError(f"--input {uri!r} is no folder; give the one with the images and JSON files")
+            raise errors.ConfigError(
+                "input-not-folder", f"--input {uri!r} is no folder; give the one with the images and JSON files"
+            )
         if self.images is not None:
             parts = input_places.given_parts(uri, self.images, "source.labelme.images")
         else:

@@ -203,14 +203,19 @@ def _read_colors(masks: Masks, root: str) -> class_masks.MaskColors | None:
     _check(pairs, where)
     if unknown := sorted(set(masks.ignore) - {name for name, _ in pairs}):
         raise errors.ConfigError(
-            f"source.masks.ignore names {unknown[0]!r}, and {where} has {', '.join(name for name, _ in pairs)}"
+            "masks-unknown-color",
+            f"source.masks.ignore names {unknown[0]!r}, and {where} has {', '.join(name for name, _ in pairs)}",
         )
     if len(pairs) > _MAX_CLASSES:
-        raise errors.ConfigError(f"{where} has {len(pairs):,} colors, expected up to {_MAX_CLASSES:,}")
+        raise errors.ConfigError(
+            "masks-too-many-colors", f"{where} has {len(pairs):,} colors, expected up to {_MAX_CLASSES:,}"
+        )
     colors = class_masks.MaskColors(pairs, frozenset(masks.ignore))
     highest = class_masks.IGNORED if masks.ignore else class_masks.IGNORED + 1
     if masks.bits == 8 and len(colors.names) > highest:
-        raise errors.ConfigError(f"{where} has {len(colors.names):,} classes: set source.masks.bits: 16")
+        raise errors.ConfigError(
+            "masks-too-many-classes", f"{where} has {len(colors.names):,} classes: set source.masks.bits: 16"
+        )
     return colors
 
 
@@ -219,13 +224,19 @@ def _check(pairs: Iterable[tuple[str, tuple[int, int, int]]], where: str) -> Non
     names: set[str] = set()
     for name, color in pairs:
         if not name.strip() or name in names:
-            raise errors.ConfigError(f"{where} has the name {name!r} twice, or an empty one; give each class its own")
+            raise errors.ConfigError(
+                "masks-name-twice", f"{where} has the name {name!r} twice, or an empty one; give each class its own"
+            )
         names.add(name)
         other = named.setdefault(color, name)
         if other != name:
-            raise errors.ConfigError(f"{where} gives {other!r} and {name!r} the same color {list(color)}; remove one")
+            raise errors.ConfigError(
+                "masks-color-twice", f"{where} gives {other!r} and {name!r} the same color {list(color)}; remove one"
+            )
     if not named:
-        raise errors.ConfigError(f"{where} has no color; write NAME: [red, green, blue] for each class")
+        raise errors.ConfigError(
+            "masks-no-colors", f"{where} has no color; write NAME: [red, green, blue] for each class"
+        )
 
 
 def _read_file(uri: str) -> Iterator[tuple[str, tuple[int, int, int]]]:
@@ -243,7 +254,8 @@ def _read_file(uri: str) -> Iterator[tuple[str, tuple[int, int, int]]]:
         found = _parse(line, columns)
         if found is None or max(found[1]) > 255:
             raise errors.ConfigError(
-                f"{_OPTION}: {uri!r}, line {number}: {line[:80]!r}; expected name,r,g,b or r g b name, with 0 to 255"
+                "masks-bad-color",
+                f"{_OPTION}: {uri!r}, line {number}: {line[:80]!r}; expected name,r,g,b or r g b name, with 0 to 255",
             )
         yield found
 

@@ -52,7 +52,7 @@ class Tar(base_format.Format):
         return base_format.Gives(columns=True, takes=frozenset({"include"}))
 
     @classmethod
-    def advise_on_file(cls, uri: str) -> str:
+    def hint_on_file(cls, uri: str) -> str:
         named = TarSource.FILE_NAME.fullmatch(uri.rpartition("/")[2])
         return f"for {TarSource.EXPECTED} set source.by: tar" if named else ""
 

@@ -43,7 +43,7 @@ class Tfrecord(base_format.Format):
         return base_format.Gives(columns=True, takes=frozenset({"include"}), keeps=self.keep)
 
     @classmethod
-    def advise_on_file(cls, uri: str) -> str:
+    def hint_on_file(cls, uri: str) -> str:
         named = TfrecordSource.FILE_NAME.fullmatch(uri.rpartition("/")[2])
         return f"for {TfrecordSource.EXPECTED} set source.by: tfrecord" if named else ""
 

@@ -180,7 +180,9 @@ def find(root: str, wanted: Voc) -> VocSet:
         ConfigError: if its images cannot be found.
     """
     if input_places.kind_of(root) != storage.DIRECTORY:
-        raise errors.ConfigError(f"--input {root!r} is no folder; give the one that holds {wanted.annotation_folder}")
+        raise errors.ConfigError(
+            "input-not-folder", f"--input {root!r} is no folder; give the one that holds {wanted.annotation_folder}"
+        )
     folders = input_places.names_in(root)
     images, annotations = _folder_names(folders, wanted)
     if wanted.annotation_folder == Voc.annotation_folder and annotations in folders:

@@ -71,11 +71,7 @@ class Yolo(base_format.Format):
     An image with an empty label file is kept."""
 
     def gives(self) -> base_format.Gives:
-        return base_format.Gives(
-            splits=True,
-            features=frozenset({"objects"}),
-            refuses=(base_format.no_frames("yolo"),),
-        )
+        return base_format.Gives(splits=True, features=frozenset({"objects"}), refuses=(base_format.no_frames("yolo"),))
 
     def open(self, request: base_format.Request) -> image_source.ImageSource:
         with remote.budget(remote.CHECK_BUDGET_SEC):
@@ -194,7 +190,9 @@ def find(uri: str, wanted: Yolo) -> YoloSet:
     if _is_yaml(uri) and input_places.kind_of(uri) == storage.FILE:
         root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
     elif input_places.kind_of(uri) != storage.DIRECTORY:
-        raise errors.ConfigError(f"--input {uri!r} is not a folder; give the folder of the data set, or its data.yaml")
+        raise errors.ConfigError(
+            "input-not-folder", f"--input {uri!r} is not a folder; give the folder of the data set, or its data.yaml"
+        )
     found = _find_data(root) if name is None else (name, _read_data(storage.join(root, name), "source.yolo.data"))
     path, data = found if found is not None else ("", {})
     where = storage.join(root, path) if path else ""
@@ -220,8 +218,9 @@ def _check_parts(parts: tuple[input_places.Part, ...], where: str) -> None:
         other = splits.setdefault(part.path, part.split)
         if other != part.split:
             raise errors.ConfigError(
+                "yolo-split-twice",
                 f"{where or 'source.yolo.images'}: {other} and {part.split} are the same {part.path or '.'!r}, and an "
-                f"image has one split: set source.yolo.images={{train: {part.path or '.'}}}"
+                f"image has one split: set source.yolo.images={{train: {part.path or '.'}}}",
             )
 
 
@@ -245,8 +244,9 @@ def _find_data(root: str) -> tuple[str, dict[str, Any]] | None:
             found.append((name, content))
     if len(found) > 1:
         raise errors.ConfigError(
+            "yolo-data-ambiguous",
             f"{root!r} holds several YAML files with names of classes, {', '.join(name for name, _ in found)}: name "
-            "one in source.yolo.data"
+            "one in source.yolo.data",
         )
     return found[0] if found else None
 
@@ -254,7 +254,9 @@ def _find_data(root: str) -> tuple[str, dict[str, Any]] | None:
 def _read_data(uri: str, option: str) -> dict[str, Any]:
     content = _read_yaml(uri)
     if not isinstance(content, dict):
-        raise errors.ConfigError(f"{option}: {uri!r} holds a {type(content).__name__}; expected a mapping with names")
+        raise errors.ConfigError(
+            "yolo-data-no-mapping", f"{option}: {uri!r} holds a {type(content).__name__}; expected a mapping with names"
+        )
     return content
 
 
@@ -268,7 +270,7 @@ def _read_yaml(uri: str) -> Any:
         return strict_yaml.parse(text, uri)
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         reason = strict_yaml.explain(e, text) if isinstance(e, yaml.YAMLError) else str(e)
-        raise errors.ConfigError(f"{uri!r} is not YAML: {reason}") from e
+        raise errors.ConfigError("yolo-data-no-yaml", f"{uri!r} is not YAML: {reason}") from e
 
 
 def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> image_objects.ClassNames:
@@ -280,7 +282,8 @@ def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> im
         names, numbers = _names_of(data["names"], where)
         if isinstance(data.get("nc"), int) and data["nc"] != len(names):
             raise errors.ConfigError(
-                f"{where!r} has nc: {data['nc']} and {len(names)} names; correct it, or set source.yolo.classes"
+                "yolo-names-differ",
+                f"{where!r} has nc: {data['nc']} and {len(names)} names; correct it, or set source.yolo.classes",
             )
         return image_objects.ClassNames(names, numbers, wanted.base)
     for path in _CLASS_FILES:
@@ -291,7 +294,8 @@ def _classes(root: str, wanted: Yolo, where: str, data: Mapping[str, Any]) -> im
         raise input_places.give_inner(root, inner)
     have = f"{where!r} has no names" if where else f"{root!r} has no data.yaml and no classes.txt"
     raise errors.ConfigError(
-        f"{have}, so the classes have no names; list them in source.yolo.classes, such as [cat, dog], or name a file"
+        "yolo-no-classes",
+        f"{have}, so the classes have no names; list them in source.yolo.classes, such as [cat, dog], or name a file",
     )
 
 
@@ -308,12 +312,18 @@ def _names_of(value: Any, where: str) -> tuple[tuple[str, ...], tuple[int, ...] 
     for key, name in entries:
         number = int(key) if isinstance(key, str) and key.isdecimal() else key
         if isinstance(number, bool) or not isinstance(number, int) or number < 0 or number in found:
-            raise errors.ConfigError(f"{where!r}: names has the key {key!r}; expected each number of a class once")
+            raise errors.ConfigError(
+                "yolo-bad-names", f"{where!r}: names has the key {key!r}; expected each number of a class once"
+            )
         if isinstance(name, (dict, list)) or name is None:
-            raise errors.ConfigError(f"{where!r}: the name of class {number} is {name!r}; expected a text")
+            raise errors.ConfigError(
+                "yolo-bad-names", f"{where!r}: the name of class {number} is {name!r}; expected a text"
+            )
         found[number] = name if isinstance(name, str) else _as_written(name)
     if not found:
-        raise errors.ConfigError(f"{where!r}: names is {value!r}; expected a list of names, or numbers with names")
+        raise errors.ConfigError(
+            "yolo-bad-names", f"{where!r}: names is {value!r}; expected a list of names, or numbers with names"
+        )
     numbers = tuple(sorted(found))
     names = tuple(found[number] for number in numbers)
     input_places.check_names(names, where)
@@ -333,7 +343,8 @@ def _keypoints(where: str, data: Mapping[str, Any]) -> int:
         return 0
     if not isinstance(shape, list) or len(shape) != 2 or not all(isinstance(each, int) and each > 0 for each in shape):
         raise errors.ConfigError(
-            f"{where!r}: kpt_shape is {shape!r}; expected the number of keypoints and of values of each"
+            "yolo-bad-keypoints",
+            f"{where!r}: kpt_shape is {shape!r}; expected the number of keypoints and of values of each",
         )
     return math.prod(shape)
 
@@ -347,12 +358,14 @@ def _parts_of_data(root: str, folder: str, where: str, data: Mapping[str, Any]) 
             if given is None or given == "":
                 continue
             if not isinstance(given, str):
-                raise errors.ConfigError(f"{where!r}: {split} is {given!r}; expected a path, or a list of paths")
+                raise errors.ConfigError(
+                    "yolo-bad-images", f"{where!r}: {split} is {given!r}; expected a path, or a list of paths"
+                )
             found = True
             yield _resolve(root, folder, where, split, given, data.get("path"))
     if not found:
         raise errors.ConfigError(
-            f"{where!r} names no images, as train, val and test; add them, or set source.yolo.images"
+            "yolo-no-images", f"{where!r} names no images, as train, val and test; add them, or set source.yolo.images"
         )
 
 
@@ -364,9 +377,10 @@ def _resolve(root: str, folder: str, where: str, split: str, given: str, base: A
         if kind in (storage.DIRECTORY, storage.FILE):
             return input_places.Part(split, path, kind == storage.FILE)
     raise errors.ConfigError(
+        "yolo-no-images",
         f"{where!r}: {split} is {given!r}, and below {root!r} there is no "
         f"{' or '.join(map(repr, candidates)) or 'such path'}: correct it, or name the folders of images of every "
-        "split that is there, such as source.yolo.images={train: train/images}"
+        "split that is there, such as source.yolo.images={train: train/images}",
     )
 
 

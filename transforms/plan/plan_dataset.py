@@ -105,11 +105,11 @@ class _PlanFn(beam.DoFn):
         self,
         settings: dataset_settings.DatasetSettings,
         table: Table | None,
-        advisor: listing_rules.Advisor | None = None,
+        hints: listing_rules.HintFinder | None = None,
     ):
         self._settings = settings
         self._table = table
-        self._advisor = advisor
+        self._hints = hints
 
     def process(
         self,
@@ -125,10 +125,10 @@ class _PlanFn(beam.DoFn):
         duplicates = ranking.duplicates if comparison is None else comparison.duplicates
         rows = describe_repeated_rows(self._table, duplicates)
         base = self._settings.snapshot.load_base() if self._settings.snapshot is not None else None
-        advice = find_advice(self._advisor, *stock)
-        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison, advice)
+        hint = find_hint(self._hints, *stock)
+        plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison, hint)
         if comparison is None and plan.action == "write":
-            plan = dataclasses.replace(plan, notes=(*plan.notes, *find_notes(self._advisor, ranking)))
+            plan = dataclasses.replace(plan, notes=(*plan.notes, *find_notes(self._hints, ranking)))
         plan = _finish(self._settings, plan, begun)
         num_images = sum(split.num_records for split in plan.splits.values())
         num_shards = sum(split.num_shards for split in plan.splits.values())
@@ -174,20 +174,20 @@ def describe_repeated_rows(table: Table | None, duplicates: Sequence[summaries.R
     return ()
 
 
-def find_advice(advisor: listing_rules.Advisor | None, tally: summaries.Tally, rejects: summaries.RejectSummary) -> str:
-    """Returns advice on a source whose images are all rejected or left out for one reason; "" if there is none."""
+def find_hint(hints: listing_rules.HintFinder | None, tally: summaries.Tally, rejects: summaries.RejectSummary) -> str:
+    """Returns hint on a source whose images are all rejected or left out for one reason; "" if there is none."""
     reasons = list(rejects.counts) if tally.listed else [name for name in tally.skipped if name in _LEFT_OUT]
-    if advisor is None or len(reasons) != 1 or sum(rejects.counts.values()) != tally.listed:
+    if hints is None or len(reasons) != 1 or sum(rejects.counts.values()) != tally.listed:
         return ""
     with contextlib.suppress(OSError, ValueError):  # the rejects matter more
-        return advisor.advise(reasons[0])
+        return hints.hint(reasons[0])
     return ""
 
 
-def find_notes(advisor: listing_rules.Advisor | None, ranking: summaries.Ranking) -> list[str]:
+def find_notes(hints: listing_rules.HintFinder | None, ranking: summaries.Ranking) -> list[str]:
     """Returns notes on the source."""
     with contextlib.suppress(OSError, ValueError):
-        return [] if advisor is None else advisor.notes({split: ranking.total(split) for split in ranking.starts})
+        return [] if hints is None else hints.notes({split: ranking.total(split) for split in ranking.starts})
     return []
 
 
@@ -229,7 +229,7 @@ class PlanDataset(step.Step):
     rejects: beam.PCollection[elements.Reject]
     table: Table | None = None  # the source, if its references are rows
     comparison: "beam.pvalue.AsSingleton | None" = None  # with the snapshot before
-    advisor: listing_rules.Advisor | None = None  # of the source, if it can look for what is wrong
+    hints: listing_rules.HintFinder | None = None  # of the source, if it can look for what is wrong
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, rankings: beam.PCollection[summaries.PartialRanking]) -> PlannedDataset:
@@ -239,7 +239,7 @@ class PlanDataset(step.Step):
         compared = {} if self.comparison is None else {"comparison": self.comparison}
         return plan_once(
             rankings,
-            _PlanFn(self.settings, self.table, self.advisor),
+            _PlanFn(self.settings, self.table, self.hints),
             tallies=beam.pvalue.AsIter(tallies),
             rejects=beam.pvalue.AsIter(rejects),
             **compared,

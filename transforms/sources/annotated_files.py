@@ -84,7 +84,7 @@ class _Row(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class AnnotatedFilesSource(image_source.ImageSource):
+class AnnotatedFilesSource(image_source.RowSource):
     """Images below `root`, each with an annotation file."""
 
     root: str
@@ -98,8 +98,6 @@ class AnnotatedFilesSource(image_source.ImageSource):
     option: str = ""  # section of the config, for errors
     on_repeated_key: str = ""  # see SourceFacts
 
-    spreads = "rows"
-
     def facts(self) -> image_source.SourceFacts:
         return image_source.SourceFacts(
             columns=self.reader.columns,
@@ -108,22 +106,27 @@ class AnnotatedFilesSource(image_source.ImageSource):
             on_repeated_key=self.on_repeated_key,
         )
 
-    def list_all(self) -> Iterator[image_source.Listing]:
-        """Yields all images."""
-        for found in self._read_batches():
-            yield found if isinstance(found, image_source.Listing) else self._look_up_all(found)
-
     def list_rows(self) -> Iterator[image_source.RowBatch | image_source.Listing]:
         """Yields the images of folders and lists, part by part, and listings of what cannot be used."""
         for found in self._read_batches():
-            if isinstance(found, image_source.Listing):
-                yield found
-            else:
-                yield image_source.RowBatch(elements.pack_rows(found))
+            yield found if isinstance(found, image_source.Listing) else image_source.RowBatch(found)
 
     def look_up(self, batch: image_source.RowBatch) -> image_source.Listing:
         """Returns images with their annotation files."""
-        return self._look_up_all([_Row(*row) for row in elements.unpack_rows(batch.packed)])
+        found = image_source.ListingBuilder()
+        store = storage.storage_of(self.root)
+        rows = [*map(_Row._make, batch.rows)]
+        known = {} if store.is_local else find_files.find_together(self._addresses(rows))
+        num_ahead = 1 if store.is_local else find_files.REQUESTS_AT_ONCE
+        look_up = functools.partial(self._look_up, store=store, prefix=storage.join(self.root, ""), known=known)
+        for image in concurrency.map_ahead(look_up, rows, num_ahead):
+            if image is None:
+                found.skipped[WITHOUT] += 1
+                continue
+            if isinstance(image, elements.ImageRef) and image.mask is None:
+                found.skipped[MISSING] += 1
+            found.add(image)
+        return found.take()
 
     def _read_batches(self) -> Iterator[list[_Row] | image_source.Listing]:
         hashes = array.array("q")  # of the paths of annotations, 8 bytes an image
@@ -174,21 +177,6 @@ class AnnotatedFilesSource(image_source.ImageSource):
             f"{first}: rename these images or files, or remove one of each"
         )
 
-    def _look_up_all(self, rows: list[_Row]) -> image_source.Listing:
-        found = image_source.ListingBuilder()
-        store = storage.storage_of(self.root)
-        known = {} if store.is_local else find_files.find_together(self._addresses(rows))
-        num_ahead = 1 if store.is_local else find_files.REQUESTS_AT_ONCE
-        look_up = functools.partial(self._look_up, store=store, prefix=storage.join(self.root, ""), known=known)
-        for image in concurrency.map_ahead(look_up, rows, num_ahead):
-            if image is None:
-                found.skipped[WITHOUT] += 1
-                continue
-            if isinstance(image, elements.ImageRef) and image.mask is None:
-                found.skipped[MISSING] += 1
-            found.add(image)
-        return found.take()
-
     def with_unread(self, annotation_folder: str) -> AnnotatedFilesSource:
         """Returns the source with the folders beside those of its splits, unless lists choose its images."""
         if any(part.is_list for part in self.parts):
@@ -209,9 +197,10 @@ class AnnotatedFilesSource(image_source.ImageSource):
             folder = posixpath.dirname(self.rule.annotations_of(posixpath.join(part.path, "x")))
             if not find_files.holds(self._address(folder), self.rule.extension):
                 raise errors.ConfigError(
+                    "annotations-missing",
                     f"no {self.rule.extension} file is in {self._address(folder)!r}, where the annotations of the "
                     f"images in {self._address(part.path)!r} are expected: check --input, name the folders of images "
-                    f"with annotations in {self.option}.images, or set source.by: files for images without"
+                    f"with annotations in {self.option}.images, or set source.by: files for images without",
                 )
 
     def with_classes(self, given: str | Sequence[str] | None, base: int, names_in: NamesInFile) -> AnnotatedFilesSource:
@@ -248,13 +237,15 @@ class AnnotatedFilesSource(image_source.ImageSource):
             names = sorted({name for each in found for name in each})
         except OSError as e:
             raise errors.ConfigError(
+                "annotations-unreadable",
                 f"the {kind} files below {self.root!r} cannot be read ({e.strerror or e}), which name the classes; "
-                f"check --input, or list the classes in {self.option}.classes"
+                f"check --input, or list the classes in {self.option}.classes",
             ) from e
         if not names:
             raise errors.ConfigError(
+                "annotations-no-class",
                 f"no {kind} file with an object was found for the images below {self.root!r}: check --input, "
-                f"{self.option}.images and {self.option}.annotation_folder"
+                f"{self.option}.images and {self.option}.annotation_folder",
             )
         return tuple(names)
 

@@ -137,11 +137,14 @@ class AnnotationTableSource(image_source.ImageSource):
                 kind = storage.storage_of(folder).stat(folder).kind
             except OSError as e:
                 raise errors.ConfigError(
+                    "folder-unreadable",
                     f"{self.OPTION}.images.{split.name}: {folder!r} cannot be read ({e.strerror or e}); it is the "
-                    "folder of that split's images, below --input"
+                    "folder of that split's images, below --input",
                 ) from e
             if kind != storage.DIRECTORY:
-                raise errors.ConfigError(f"{self.OPTION}.images.{split.name}: {folder!r} is not a folder")
+                raise errors.ConfigError(
+                    "images-not-folder", f"{self.OPTION}.images.{split.name}: {folder!r} is not a folder"
+                )
 
     def _check_annotations(self, split: AnnotatedSplit, key: str = "annotations") -> None:
         uri = split.annotations
@@ -149,8 +152,9 @@ class AnnotationTableSource(image_source.ImageSource):
             head = storage.storage_of(uri).read(uri, 0, _HEAD_BYTES)
         except OSError as e:
             raise errors.ConfigError(
+                "annotations-unreadable",
                 f"{self.OPTION}.{key}.{split.name}: {uri!r} cannot be read ({e.strerror or e}); give its path "
-                "below --input"
+                "below --input",
             ) from e
         self.check_head(split, head)
 

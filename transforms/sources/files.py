@@ -310,7 +310,9 @@ def _compile(globs: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
         try:
             patterns.append(re.compile(glob_translate(glob)))  # like glob.translate of Python 3.13: ** crosses folders
         except (ValueError, re.error) as e:
-            raise errors.ConfigError(f"glob {glob!r} cannot be read ({e}); write for example '**/*.jpg'") from e
+            raise errors.ConfigError(
+                "glob-invalid", f"glob {glob!r} cannot be read ({e}); write for example '**/*.jpg'"
+            ) from e
     return tuple(patterns)
 
 

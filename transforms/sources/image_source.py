@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from imagebeam.transforms import elements, kept_features, sort_intervals
 from imagebeam.transforms.classes import label_names
@@ -34,12 +35,20 @@ class Listing(NamedTuple):
         return self._replace(packed_refs=elements.pack_refs(self.packed_refs.refs))
 
 
-class RowBatch(NamedTuple):
-    """Rows of a table whose images are still to be looked up."""
+@dataclasses.dataclass(frozen=True)
+class RowBatch:
+    """Rows of a table whose images are still to be looked up. They are packed when they leave the process."""
 
-    packed: bytes
+    rows: Sequence[tuple[Any, ...]]  # of equal length
     table: int = 0  # index of the table, if there are several
     first_position: int = 0  # of the first row of that table
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack_batch, (elements.pack_rows(self.rows), self.table, self.first_position)
+
+
+def _unpack_batch(packed: bytes, table: int, first_position: int) -> RowBatch:
+    return RowBatch([*elements.unpack_rows(packed)], table, first_position)
 
 
 class SourceFacts(NamedTuple):
@@ -62,20 +71,12 @@ class SourceFacts(NamedTuple):
 class ImageSource(abc.ABC):
     """A source that can list its images; hashable and picklable. Only `list_all` must be implemented."""
 
-    # How Beam lists it in parallel: "rows" with list_rows and look_up, "folders" as FilesSource.
+    # How Beam lists it in parallel: "rows" as RowSource, "folders" as FilesSource.
     spreads: ClassVar[Literal["", "rows", "folders"]] = ""
 
     @abc.abstractmethod
     def list_all(self) -> Iterator[Listing]:
         """Yields all images of the source."""
-
-    def list_rows(self) -> Iterator[RowBatch | Listing]:
-        """Yields all rows, and listings of what belongs to no row. For a source that spreads rows."""
-        raise NotImplementedError
-
-    def look_up(self, batch: RowBatch) -> Listing:
-        """Returns the images of the rows. For a source that spreads rows."""
-        raise NotImplementedError
 
     def facts(self) -> SourceFacts:
         """Returns what is known of all images. May read small files."""
@@ -93,14 +94,31 @@ class ImageSource(abc.ABC):
         """Returns the folder whose files are the images: such a listing can be saved. "" for other sources."""
         return ""
 
-    def advise(self, reason: elements.Reason) -> str:
-        """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
+    def hint(self, reason: elements.Reason) -> str:
+        """Returns what to do if every image is rejected for this reason; "" if there is none."""
         return ""
 
 
-def list_parts(
-    parts: Iterable[tuple[Iterator[elements.ImageRef | elements.Reject], str]],
-) -> Iterator[Listing]:
+class RowSource(ImageSource):
+    """A source whose rows are read in one place, and whose images many workers can look up."""
+
+    spreads = "rows"
+
+    def list_all(self) -> Iterator[Listing]:
+        """Yields all images, looked up in this process."""
+        for found in self.list_rows():
+            yield self.look_up(found) if isinstance(found, RowBatch) else found
+
+    @abc.abstractmethod
+    def list_rows(self) -> Iterator[RowBatch | Listing]:
+        """Yields all rows in their order, and listings of what belongs to no row."""
+
+    @abc.abstractmethod
+    def look_up(self, batch: RowBatch) -> Listing:
+        """Returns the images of the rows."""
+
+
+def list_parts(parts: Iterable[tuple[Iterator[elements.ImageRef | elements.Reject], str]]) -> Iterator[Listing]:
     """Yields what the parts of a source hold, in their order. A part that cannot be read becomes a problem.
 
     Args:

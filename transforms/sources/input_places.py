@@ -36,7 +36,9 @@ def kind_of(uri: str) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:
-        raise errors.ConfigError(f"{uri!r} cannot be read ({e.strerror or e}); check the address") from e
+        raise errors.ConfigError(
+            "file-unreadable", f"{uri!r} cannot be read ({e.strerror or e}); check the address"
+        ) from e
 
 
 def names_in(folder: str, kind: str = storage.DIRECTORY, suffixes: tuple[str, ...] = ("",)) -> list[str]:
@@ -49,7 +51,9 @@ def names_in(folder: str, kind: str = storage.DIRECTORY, suffixes: tuple[str, ..
         entries = itertools.islice(storage.storage_of(folder).list_directory(folder), _MAX_ENTRIES)
         return sorted(entry.name for entry in entries if entry.kind == kind and entry.name.endswith(suffixes))
     except OSError as e:
-        raise errors.ConfigError(f"{folder!r} cannot be listed ({e.strerror or e}); check --input") from e
+        raise errors.ConfigError(
+            "folder-unreadable", f"{folder!r} cannot be listed ({e.strerror or e}); check --input"
+        ) from e
 
 
 def find_unread(root: str, used: Iterable[str], skipped: Iterable[str], output: str) -> tuple[str, ...]:
@@ -89,7 +93,8 @@ def path_below(path: str) -> str:
 def give_inner(root: str, inner: str) -> errors.ConfigError:
     """Returns the error of a data set that is in the folder `inner` of the folder given."""
     return errors.ConfigError(
-        f"--input {root!r} holds the data set in its folder {inner!r}: give {storage.join(root, inner)!r}"
+        "input-holds-folder",
+        f"--input {root!r} holds the data set in its folder {inner!r}: give {storage.join(root, inner)!r}",
     )
 
 
@@ -105,7 +110,10 @@ def given_parts(root: str, images: Mapping[str, Sequence[str]], option: str) -> 
             path = path_below(given)
             kind = kind_of(storage.join(root, path) if path else root)
             if path.split("/")[0] == ".." or kind not in (storage.DIRECTORY, storage.FILE):
-                raise errors.ConfigError(f"{option}.{split}: {given!r} is neither a folder nor a list below {root!r}")
+                raise errors.ConfigError(
+                    "images-no-folder-or-list",
+                    f"{option}.{split}: {given!r} is neither a folder nor a list below {root!r}",
+                )
             parts.append(Part(split, path, kind == storage.FILE))
     return tuple(parts)
 
@@ -138,7 +146,9 @@ def find_input(uri: str, include: tuple[str, ...], output: str) -> tuple[str, tu
     """
     root, globs = files.split_glob(uri)
     if globs != files.EVERYTHING and include != files.EVERYTHING:
-        raise errors.ConfigError(f"--input {uri!r} is a glob and source.include is set; give one of the two")
+        raise errors.ConfigError(
+            "input-two-globs", f"--input {uri!r} is a glob and source.include is set; give one of the two"
+        )
     kind = kind_of_input(root, uri)
     refuse_input_as_output(output, root)
     return root, include if globs == files.EVERYTHING else globs, kind
@@ -166,7 +176,7 @@ def _real_address(uri: str) -> str:
 def refuse_input_as_output(output: str, root: str) -> None:
     """Raises ConfigError if both are the same folder, perhaps by another name."""
     if _real_address(output) == _real_address(root):
-        raise errors.ConfigError(f"--output {output!r} is the input itself; choose another folder")
+        raise errors.ConfigError("output-is-input", f"--output {output!r} is the input itself; choose another folder")
 
 
 def leave_out(output: str, root: str) -> str:
@@ -183,14 +193,16 @@ def leave_out(output: str, root: str) -> str:
         others = output_folder.OutputFolder(output).find_files_of_others()
     except OSError as e:
         raise errors.ConfigError(
+            "output-unreadable",
             f"--output {output!r} is inside the input, and its content cannot be listed ({e.strerror or e}); "
-            "grant read access to it, or choose an --output elsewhere"
+            "grant read access to it, or choose an --output elsewhere",
         ) from e
     if others:
         raise errors.ConfigError(
+            "output-in-input",
             f"--output {output!r} is inside the input {root!r}, which is listed without it, and holds "
             f"{plural.name_some(others)}, which imagebeam did not write: they would be lost silently; "
-            "choose a new folder as --output, or one outside of the input"
+            "choose a new folder as --output, or one outside of the input",
         )
     return storage.join(root, real_output[len(storage.join(real_root, "")) :])
 
@@ -259,10 +271,14 @@ def check_names(names: Sequence[str], where: str) -> None:
     """
     empty = next((index for index, name in enumerate(names) if not name.strip()), None)
     if empty is not None or not names:
-        raise errors.ConfigError(f"{where}: the name of class {empty or 0} is empty; give each class a name")
+        raise errors.ConfigError(
+            "classes-name-empty", f"{where}: the name of class {empty or 0} is empty; give each class a name"
+        )
     if len(set(names)) < len(names):
         repeated = next(name for index, name in enumerate(names) if name in names[:index])
-        raise errors.ConfigError(f"{where} names {repeated!r} twice; give each class a name of its own")
+        raise errors.ConfigError(
+            "classes-name-twice", f"{where} names {repeated!r} twice; give each class a name of its own"
+        )
 
 
 def address_below(root: str, given: str) -> str:
@@ -287,9 +303,9 @@ def read_text(uri: str, max_mib: int, where: str, remedy: str, doubt: str) -> st
         data = storage.storage_of(uri).read(uri, 0, (max_mib << 20) + 1)
         text = data.decode("utf-8-sig")
     except OSError as e:
-        raise errors.ConfigError(f"{where} cannot be read ({e.strerror or e}); {remedy}") from e
+        raise errors.ConfigError("file-unreadable", f"{where} cannot be read ({e.strerror or e}); {remedy}") from e
     except UnicodeDecodeError as e:
-        raise errors.ConfigError(f"{where} is not UTF-8 text: {e}") from e
+        raise errors.ConfigError("file-not-utf8", f"{where} is not UTF-8 text: {e}") from e
     if len(data) > max_mib << 20:
-        raise errors.ConfigError(f"{where} has more than {max_mib} MiB; it is {doubt}")
+        raise errors.ConfigError("file-too-large", f"{where} has more than {max_mib} MiB; it is {doubt}")
     return text

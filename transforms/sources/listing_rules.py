@@ -56,19 +56,19 @@ NO_RULES = ListingRules()
 
 
 @dataclasses.dataclass(frozen=True)
-class Advisor:
+class HintFinder:
     """Looks for what is wrong with a source of which no image can be used."""
 
     source: image_source.ImageSource
     rules: ListingRules = NO_RULES
 
-    def advise(self, reason: str) -> str:
-        """Returns what to do if every image is rejected or skipped for this reason; "" if there is no advice."""
+    def hint(self, reason: str) -> str:
+        """Returns what to do if every image is rejected or skipped for this reason; "" if there is none."""
         if self.rules.lists is not None and reason == UNLISTED:
-            return self.rules.lists.advise(list(self._first_keys()))
+            return self.rules.lists.hint(list(self._first_keys()))
         if reason == elements.Reason.NO_MATCH.value:
             return f"the first paths are {', '.join(map(repr, self._first_keys()))}"
-        return self.source.advise(elements.Reason(reason))
+        return self.source.hint(elements.Reason(reason))
 
     def notes(self, found: Mapping[str, int]) -> list[str]:
         """Returns notes on a source some of whose images can be used.
@@ -177,9 +177,13 @@ class SplitLists(elements.PickledFields):
                 first = next(_read_lines(uri), None)
             except (OSError, ValueError) as e:
                 reason = getattr(e, "strerror", None) or e
-                raise errors.ConfigError(f"split.lists {split}: {uri!r} cannot be read ({reason})") from e
+                raise errors.ConfigError(
+                    "split-lists-unreadable", f"split.lists {split}: {uri!r} cannot be read ({reason})"
+                ) from e
             if first is None:
-                raise errors.ConfigError(f"split.lists {split}: {uri!r} names no image; give one a line")
+                raise errors.ConfigError(
+                    "split-lists-empty", f"split.lists {split}: {uri!r} names no image; give one a line"
+                )
 
     def apply_all(self, refs: Sequence[elements.ImageRef]) -> list[elements.ImageRef | elements.Reject | None]:
         """Returns each reference with its split, or a reject, or None for an image that is left out.
@@ -231,7 +235,7 @@ class SplitLists(elements.PickledFields):
             hashes.setdefault(split, array.array("Q")).extend(_hash(line) for line in _read_lines(uri))
         return {split: len(np.unique(np.frombuffer(names, np.uint64))) for split, names in hashes.items() if names}
 
-    def advise(self, keys: Sequence[str]) -> str:
+    def hint(self, keys: Sequence[str]) -> str:
         """Returns what to do if no list names an image; `keys` are those of the first images."""
         split, uri = self.lists[0]
         first = next(_read_lines(uri), "")

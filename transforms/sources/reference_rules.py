@@ -132,7 +132,7 @@ class LabelRule(elements.PickledFields):
     group: str | None = None  # for filename: the pattern's group that is the split's group
     kind: str | None = "class"  # class, int64, float or None
     names: label_names.LabelNames | label_names.StagedNames = label_names.NO_NAMES
-    advice: str = ""  # for directory: advice for an image that is in no folder
+    hint: str = ""  # for directory: hint for an image that is in no folder
 
     def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
         """Returns `ref` with its label.
@@ -157,8 +157,8 @@ class LabelRule(elements.PickledFields):
             try:
                 return ref.with_label(_parse_number(str(self.kind), label), group)
             except ValueError as e:
-                advice = "" if table_rows.is_number(label) else "; for class names set label.type: class"
-                raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}{advice}") from e
+                hint = "" if table_rows.is_number(label) else "; for class names set label.type: class"
+                raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}{hint}") from e
         if self.by == "column":
             label = class_names.spell(label)
         self._check_class(ref, label)
@@ -190,8 +190,8 @@ class LabelRule(elements.PickledFields):
         folders = ref.key.split("/")[:-1]
         if len(folders) <= self.level:
             expected = "split/label/image" if self.level else "label/image"
-            advice = self.advice and f"; {self.advice}"
-            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}{advice}")
+            hint = self.hint and f"; {self.hint}"
+            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}{hint}")
         return folders[self.level]
 
     @functools.cached_property

@@ -46,12 +46,15 @@ class _Loader(yaml.SafeLoader):
             if (first := lines.get((key.tag, key.value))) is not None:
                 places = f"in lines {first} and {line}" if first != line else f"both times in line {line}"
                 raise errors.ConfigError(
-                    f"{self.where}: the key {key.value!r} is given twice, {places}; keep one of them"
+                    "config-key-twice",
+                    f"{self.where}: the key {key.value!r} is given twice, {places}; keep one of them",
                 )
             lines[key.tag, key.value] = line
             is_empty = isinstance(value, yaml.ScalarNode) and not value.value and value.style is None
             if is_empty and key.style is None and (hint := missing_space(key.value)):
-                raise errors.ConfigError(f"{self.where}, line {line}: {key.value!r} has no value; {hint}")
+                raise errors.ConfigError(
+                    "config-key-without-value", f"{self.where}, line {line}: {key.value!r} has no value; {hint}"
+                )
         return node
 
 
@@ -106,6 +109,7 @@ def refuse_mapping(error: yaml.YAMLError, path: str, value: str) -> None:
     """Raises ConfigError if a value of --set that YAML cannot parse is meant as a mapping, not as a plain text."""
     if _MAPPING.fullmatch(value.strip()):
         raise errors.ConfigError(
+            "config-not-yaml",
             f"--set {path}={value} is not valid YAML ({explain(error, value)}): use single quotes around texts with "
-            "backslashes"
+            "backslashes",
         ) from error

@@ -207,8 +207,7 @@ def text_of(value: Any) -> str | None:
         return value.decode("utf-8", "surrogateescape")
     if isinstance(value, (list, tuple, dict)):
         raise BadRowError(
-            elements.Reason.BAD_VALUE,
-            f"{reprlib.repr(value)} is a {type(value).__name__}, expected one value",
+            elements.Reason.BAD_VALUE, f"{reprlib.repr(value)} is a {type(value).__name__}, expected one value"
         )
     return value if isinstance(value, str) else str(value)
 

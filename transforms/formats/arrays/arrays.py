@@ -58,7 +58,7 @@ class Arrays(base_format.Format):
         return find_arrays.find(wanted, request)
 
     @classmethod
-    def advise_on_file(cls, uri: str) -> str:
+    def hint_on_file(cls, uri: str) -> str:
         if uri.endswith(tuple(end for end in unpacked_content.ARRAYS if not end.startswith("/"))):
             return (
                 "for images that are rows of arrays set source.by: arrays, as the presets npz, hdf5, svhn and emnist do"

@@ -52,7 +52,7 @@ class Parquet(base_format.Format):
         return base_format.Gives(columns=True, takes=frozenset({"include"}))
 
     @classmethod
-    def advise_on_file(cls, uri: str) -> str:
+    def hint_on_file(cls, uri: str) -> str:
         if not ParquetSource.FILE_NAME.fullmatch(posixpath.basename(uri)):
             return ""
         return "for Parquet with the bytes of images set source.by: parquet, with their paths source.by: manifest"

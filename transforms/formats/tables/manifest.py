@@ -7,7 +7,7 @@ import csv
 import dataclasses
 import itertools
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import concurrency, errors, features, plural, storage
@@ -17,7 +17,7 @@ from imagebeam.transforms.formats.tables import row_steps, table_formats, table_
 from imagebeam.transforms.formats.tables.row_steps import Listed
 from imagebeam.transforms.sources import files, find_files, image_source, table_rows
 
-_Batch = list[row_steps.PlacedRow]
+_Rows: TypeAlias = Sequence[tuple[Any, ...]]  # PlacedRow
 
 
 class Trust(NamedTuple):
@@ -27,7 +27,7 @@ class Trust(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ManifestSource(image_source.ImageSource):
+class ManifestSource(image_source.RowSource):
     """A manifest and its columns; relative paths are resolved against its folder, or `images_below`."""
 
     uri: str
@@ -50,8 +50,6 @@ class ManifestSource(image_source.ImageSource):
     trust: Trust | None = None  # None looks up every file
     joined: tuple[row_steps.JoinedTable, ...] = ()  # further CSV tables with columns of the same rows
     joined_on: str = ""  # the column that all of them share
-
-    spreads = "rows"
 
     def facts(self) -> image_source.SourceFacts:
         key = () if self.fields.key is None else (self.fields.key,)
@@ -118,7 +116,9 @@ class ManifestSource(image_source.ImageSource):
                 names += [name for name in table.column_names() if name != self.joined_on]
             return names
         except (OSError, ValueError, csv.Error) as e:
-            raise errors.ConfigError(f"manifest {self.uri!r} cannot be read as {self.format}: {e}") from e
+            raise errors.ConfigError(
+                "table-unreadable", f"manifest {self.uri!r} cannot be read as {self.format}: {e}"
+            ) from e
 
     def check_columns(self) -> None:
         """Checks by the first row that all columns exist.
@@ -129,57 +129,45 @@ class ManifestSource(image_source.ImageSource):
         names = self.column_names()
         if not names and self.format == "csv":
             raise errors.ConfigError(
+                "table-empty",
                 f"manifest {self.uri!r} is empty; expected a first line with the names of its columns, such as "
-                f"{','.join(self.needed)}"
+                f"{','.join(self.needed)}",
             )
         required = self.needed
         if self.format in ("jsonl", "json"):  # objects may leave out keys
             required = self._image_columns
         repeated = next((name for name in required if names.count(name) > 1), None)
         if repeated is not None:
-            raise errors.ConfigError(f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them")
+            raise errors.ConfigError(
+                "table-column-twice", f"manifest {self.uri!r} has the column {repeated!r} twice; rename one of them"
+            )
         missing = [name for name in required if name not in names]
         if missing and names:
             if self.format == "jsonl" and folder.is_listing(self.uri):
-                raise errors.ConfigError(f"{self.uri!r} is a listing that plan --save-listing wrote: {folder.REMEDY}")
+                raise errors.ConfigError(
+                    "table-is-listing", f"{self.uri!r} is a listing that plan --save-listing wrote: {folder.REMEDY}"
+                )
             raise errors.ConfigError(
+                "table-unknown-column",
                 f"manifest {self.uri!r} has no column {', '.join(map(repr, missing))}; its columns are "
-                f"{', '.join(map(repr, names))}; {table_hints.hint_on_columns(self._table, names, missing, required)}"
+                f"{', '.join(map(repr, names))}; {table_hints.hint_on_columns(self._table, names, missing, required)}",
             )
 
-    def list_all(
-        self, listed: Listed | None = None, note: Callable[[Iterator[str]], None] | None = None
-    ) -> Iterator[image_source.Listing]:
-        """Yields the images in the order of the rows, up to the first problem.
+    def list_rows(self, listed: Listed | None = None) -> Iterator[image_source.RowBatch | image_source.Listing]:
+        """Yields the rows in their order.
 
         Args:
             listed: the folders that other tables have listed for extensions; this one adds its own.
-            note: called with the addresses of all images that the rows name, some rows at a time.
         """
-        for batch in self._read_batches(listed):
-            if note is not None and not isinstance(batch, image_source.Listing):
-                note(self._addresses(batch))
-            found = batch if isinstance(batch, image_source.Listing) else self._look_up_all(batch)
-            yield found
-            if found.problems:
-                return
-
-    def list_rows(self, listed: Listed | None = None) -> Iterator[image_source.RowBatch | image_source.Listing]:
-        """Yields the rows in their order, with the needed columns alone; `listed` as for `list_all`."""
-        for batch in self._read_batches(listed):
+        for batch in self._read_batches({} if listed is None else listed):
             if isinstance(batch, image_source.Listing):
                 yield batch
             else:
-                yield image_source.RowBatch(self._pack(batch), first_position=self.first_position)
+                yield image_source.RowBatch(batch, first_position=self.first_position)
 
-    def look_up(self, batch: image_source.RowBatch) -> image_source.Listing:
-        """Returns the images of the rows."""
-        return self._look_up_all(self._unpack(batch.packed))
-
-    def _read_batches(self, listed: Listed | None) -> Iterator[_Batch | image_source.Listing]:
+    def _read_batches(self, listed: Listed) -> Iterator[list[row_steps.PlacedRow] | image_source.Listing]:
         """Yields the rows in batches, and a listing with a problem if they cannot be read or there are none."""
         placed: Iterator[row_steps.PlacedRow] = self.read_rows()
-        listed = {} if listed is None else listed
         for template in self._templates:
             placed = row_steps.name_images(
                 template, placed, self.image_root, self.resolve, listed, exclude=self.exclude
@@ -187,7 +175,7 @@ class ManifestSource(image_source.ImageSource):
         if self.merge_rows and self.image is not None:
             placed = row_steps.merge_rows(placed, self.image, self.fields)
         found, num_rows = image_source.ListingBuilder(), 0
-        batch: _Batch = []
+        batch: list[row_steps.PlacedRow] = []
         try:
             for each in placed:
                 num_rows += 1
@@ -204,36 +192,14 @@ class ManifestSource(image_source.ImageSource):
         if found.problems:
             yield found.take()
 
-    @property
-    def _packed_names(self) -> tuple[str, ...]:
-        return (*self.needed, *(template.text for template in self._templates))
-
-    def _pack(self, batch: _Batch) -> bytes:
-        """Packs rows; what is not a mapping of cells is kept as it is."""
-        names = self._packed_names
-        nothing = (None,) * len(names)
-        return elements.pack_rows(
-            [
-                (*place, None, *map(row.get, names)) if isinstance(row, Mapping) else (*place, row, *nothing)
-                for place, row in batch
-            ]
-        )
-
-    def _unpack(self, packed: bytes) -> _Batch:
-        names = self._packed_names
-        return [
-            (table_formats.RowPlace(position, unit, number), dict(zip(names, cells)) if other is None else other)
-            for position, unit, number, other, *cells in elements.unpack_rows(packed)
-        ]
-
-    def _look_up_all(self, batch: _Batch) -> image_source.Listing:
+    def look_up(self, batch: image_source.RowBatch) -> image_source.Listing:
         """Returns the references and rejects of rows, up to the first problem."""
-        found = image_source.ListingBuilder()
-        is_near = self.trust is not None or self._is_near(batch)
+        found, rows = image_source.ListingBuilder(), batch.rows
+        is_near = self.trust is not None or self._is_near(rows)
         num_ahead = 1 if is_near else find_files.REQUESTS_AT_ONCE
         try:
-            known = {} if is_near else find_files.find_together(self._addresses(batch))
-            for image in concurrency.map_ahead(lambda each: self._look_up(*each, known), batch, num_ahead):
+            known = {} if is_near else find_files.find_together(self.addresses(rows))
+            for image in concurrency.map_ahead(lambda each: self._look_up(each[0], each[1], known), rows, num_ahead):
                 found.add(image)
         except table_rows.MissingValueError as e:
             found.problems.append(str(e))
@@ -241,14 +207,15 @@ class ManifestSource(image_source.ImageSource):
             found.problems.append(f"manifest {self.uri!r} cannot be read to its end: {e}")
         return found.take()
 
-    def _is_near(self, batch: _Batch) -> bool:
+    def _is_near(self, rows: _Rows) -> bool:
         """Returns whether all files of the rows are on this machine, so that a look takes no time."""
         if not storage.storage_of(self.image_root).is_local:
             return False
-        return not self.allow_outside or not any("://" in path for _, row in batch for path in self._paths_in(row))
+        return not self.allow_outside or not any("://" in path for _, row in rows for path in self._paths_in(row))
 
-    def _addresses(self, batch: _Batch) -> Iterator[str]:
-        for _, row in batch:
+    def addresses(self, rows: _Rows) -> Iterator[str]:
+        """Yields the addresses of all images in the rows."""
+        for _, row in rows:
             for path in self._paths_in(row):
                 with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
                     yield self.resolve(path)
@@ -260,15 +227,6 @@ class ManifestSource(image_source.ImageSource):
         """Yields the paths of all images of a row, without those of empty cells."""
         cells = _cells_of(row)
         return (path for each in self._images if (path := table_rows.name_in(cells, each)))
-
-    @staticmethod
-    def positions_in(packed: bytes) -> list[int]:
-        """Returns the position of each row in the table."""
-        return [position for position, *_ in elements.unpack_rows(packed)]
-
-    def hash_addresses(self, packed: bytes, hash_address: Callable[[str], int]) -> Iterator[int]:
-        """Yields the hash of each address of an image in the rows."""
-        return map(hash_address, self._addresses(self._unpack(packed)))
 
     def read_rows(self) -> Iterator[tuple[table_formats.RowPlace, Any]]:
         """Yields the place of each row with its cells by column, or with a text that says what is wrong with it.
@@ -298,8 +256,8 @@ class ManifestSource(image_source.ImageSource):
                     break
         return [f"{places[position - self.first_position]} of {self.uri}" for position in positions]
 
-    def advise(self, reason: elements.Reason) -> str:
-        """Returns what to do if every image is rejected for this reason; "" if there is no advice."""
+    def hint(self, reason: elements.Reason) -> str:
+        """Returns what to do if every image is rejected for this reason; "" if there is none."""
         if reason is not elements.Reason.NOT_FOUND or self.image is None:
             return ""
         placed = self.read_rows()

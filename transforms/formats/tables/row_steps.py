@@ -338,10 +338,7 @@ def fill(template: PathTemplate, row: Any) -> Any:
 
 
 def _complete_paths(
-    template: PathTemplate,
-    rows: Sequence[PlacedRow],
-    resolve: Callable[[str], str],
-    known: PathRests,
+    template: PathTemplate, rows: Sequence[PlacedRow], resolve: Callable[[str], str], known: PathRests
 ) -> list[PlacedRow]:
     """Returns the rows with the path of each image that exists once; of a missing one it stays as it is."""
     stems = [_stem_of(template, row, resolve) for _, row in rows]
@@ -362,12 +359,7 @@ def _stem_of(template: PathTemplate, row: Any, resolve: Callable[[str], str]) ->
     return ""
 
 
-def _with_rest(
-    template: PathTemplate,
-    row: Mapping[str, Any],
-    stem: str,
-    rests: Sequence[Around],
-) -> Any:
+def _with_rest(template: PathTemplate, row: Mapping[str, Any], stem: str, rests: Sequence[Around]) -> Any:
     """Returns a row with the rest of its path; with several, a Conflict that names them."""
     if len(rests) > 1:
         several = ", ".join(repr(f"{rest.before}{stem}{rest.after}") for rest in rests)

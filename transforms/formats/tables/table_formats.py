@@ -40,8 +40,9 @@ def format_of(uri: str) -> str:
     extension = posixpath.splitext(uri)[1].lower()
     if extension not in FORMATS:
         raise errors.ConfigError(
+            "table-unknown-extension",
             f"manifest {uri!r}: extension {extension!r} is none of {', '.join(FORMATS)}; "
-            "set source.manifest.format, or source.by: files for a folder of images"
+            "set source.manifest.format, or source.by: files for a folder of images",
         )
     return FORMATS[extension]
 
@@ -91,7 +92,7 @@ class TableFile:
         if self.format == "csv":
             rows = _csv_rows(self, columns)
         else:
-            rows = _jsonl_rows(self) if self.format == "jsonl" else _json_rows(self)
+            rows = _with_columns(_jsonl_rows(self) if self.format == "jsonl" else _json_rows(self), columns)
         for place, row in rows:
             if isinstance(row, Mapping):
                 self._check_texts(place, row, texts)
@@ -186,12 +187,13 @@ def _csv_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPla
         lines = _csv_lines(table, text)
         try:
             header = table.header or _csv_header(lines)
+            wanted = [(name, index) for index, name in enumerate(header) if name in columns]
             position, end = 0, lines.line_num
             for row in lines:
                 # A quoted cell may span several lines.
                 place, end = RowPlace(position, "line", end + 1), lines.line_num
                 if len(row) == len(header):
-                    yield place, dict(zip(header, row))
+                    yield place, {name: row[index] for name, index in wanted}
                 elif row:
                     remedy = f"quote the cells that hold {DELIMITERS.get(table.separator, 'the delimiter')}"
                     guess = guess_delimiter(row[0], table.separator, len(header)) if len(row) == 1 else ""
@@ -303,6 +305,12 @@ def _strip_names(row: dict[str, Any]) -> dict[str, Any]:
     if all(map(str.__eq__, row, map(str.strip, row))):
         return row
     return {name.strip(): value for name, value in row.items()}
+
+
+def _with_columns(rows: Iterator[tuple[RowPlace, Row]], columns: Sequence[str]) -> Iterator[tuple[RowPlace, Row]]:
+    """Yields the rows with these columns alone, so that long texts in others take no memory."""
+    for place, row in rows:
+        yield place, row if isinstance(row, str) else {name: row[name] for name in columns if name in row}
 
 
 def _parse_json_row(line: str) -> Row:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import array
-import contextlib
 import dataclasses
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from imagebeam import errors
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats.tables import manifest, row_steps, table_formats
-from imagebeam.transforms.sources import files, find_files, image_source, table_rows
+from imagebeam.transforms.sources import files, find_files, image_source
 
 UNNAMED = "not_in_table"  # kind of images beside the tables that no row names
 
@@ -23,14 +22,12 @@ def is_glob(path: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class TablePerFolderSource(image_source.ImageSource):
+class TablePerFolderSource(image_source.RowSource):
     """Several tables in a row: positions continue from one to the next, and keys are relative to one folder."""
 
     tables: tuple[manifest.ManifestSource, ...]
     folder: str | None = None  # folder in which images that no row names are counted
     exclude: str = ""  # address in it that is not searched: the output folder
-
-    spreads = "rows"
 
     def facts(self) -> image_source.SourceFacts:
         return self.tables[0].facts()
@@ -52,27 +49,6 @@ class TablePerFolderSource(image_source.ImageSource):
         for table in self.tables:
             table.check_columns()
 
-    def list_all(self) -> Iterator[image_source.Listing]:
-        """Yields the images of all tables in the order of their rows."""
-        num_rows = 0
-        named = array.array("Q")  # hashes of the addresses in the rows: 8 bytes each
-        problems = False
-        listed: row_steps.Listed = {}
-        for table in self.tables:
-            first_position = num_rows
-            note = _noter(named) if table.further and self._counts_unnamed else None
-            for found in dataclasses.replace(table, first_position=first_position).list_all(listed, note):
-                refs = elements.unpack_refs(found.packed_refs)
-                num_rows += len(refs) + len(found.rejects)  # each row is one of the two, unless rows were merged
-                if refs:
-                    num_rows = max(num_rows, refs[-1].position + 1)
-                if self._counts_unnamed and note is None:
-                    named.extend(_hash(ref.uri) for ref in refs)
-                    named.extend(map(_hash, _resolve_all(table, found.rejects)))
-                problems = problems or bool(found.problems)
-                yield found
-        yield from self._rest(num_rows, named, problems)
-
     def list_rows(self) -> Iterator[image_source.RowBatch | image_source.Listing]:
         """Yields the rows of all tables in their order."""
         num_rows = 0
@@ -83,11 +59,11 @@ class TablePerFolderSource(image_source.ImageSource):
             first_position = num_rows
             for found in table.list_rows(listed):
                 if isinstance(found, image_source.RowBatch):
-                    positions = table.positions_in(found.packed)
-                    num_rows = max(num_rows + len(positions), first_position + positions[-1] + 1)
+                    last, _ = found.rows[-1]
+                    num_rows = max(num_rows + len(found.rows), first_position + last.position + 1)
                     if self._counts_unnamed:
-                        named.extend(table.hash_addresses(found.packed, _hash))
-                    yield found._replace(table=index, first_position=first_position)
+                        named.extend(map(_hash, table.addresses(found.rows)))
+                    yield dataclasses.replace(found, table=index, first_position=first_position)
                 else:
                     problems = problems or bool(found.problems)
                     yield found
@@ -98,9 +74,9 @@ class TablePerFolderSource(image_source.ImageSource):
         table = dataclasses.replace(self.tables[batch.table], first_position=batch.first_position)
         return table.look_up(batch)
 
-    def advise(self, reason: elements.Reason) -> str:
+    def hint(self, reason: elements.Reason) -> str:
         """Returns what to do if every image is rejected for this reason, as seen from the first table."""
-        return self.tables[0].advise(reason)
+        return self.tables[0].hint(reason)
 
     @property
     def _counts_unnamed(self) -> bool:
@@ -141,18 +117,6 @@ class TablePerFolderSource(image_source.ImageSource):
         return [described[position] for position in positions]
 
 
-def _resolve_all(table: manifest.ManifestSource, rejects: Iterable[elements.Reject]) -> Iterator[str]:
-    """Yields the addresses of rejects, whose `uri` is the path as written in the table."""
-    for reject in rejects:
-        with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
-            yield table.resolve(reject.uri)
-
-
-def _noter(named: array.array[int]) -> Callable[[Iterable[str]], None]:
-    """Returns a function that adds the hashes of addresses to `named`."""
-    return lambda uris: named.extend(map(_hash, uris))
-
-
 def _hash(uri: str) -> int:
     return elements.hash64(uri, 0, b"imagebeam.named")
 
@@ -191,14 +155,16 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
         found = list(find_files.find_files(root, parts, exclude))
     except OSError as e:
         raise errors.ConfigError(
-            f"the tables {glob!r} below {root!r} cannot be looked for ({e.strerror or e}); check --input"
+            "folder-unreadable",
+            f"the tables {glob!r} below {root!r} cannot be looked for ({e.strerror or e}); check --input",
         ) from e
     known = {name for name in table_formats.FORMATS if name != ".json" or glob.endswith(".json")}  # often no table
     tables = [uri for uri in found if format or posixpath.splitext(uri)[1].lower() in known]
     if not tables:
         others = f"; {found[0]!r} is none of {', '.join(table_formats.FORMATS)}" if found else ""
         raise errors.ConfigError(
+            "table-no-match",
             f"no table matches {glob!r} below {root!r}{others}; check --input and source.manifest.path, or set "
-            "source.by: files for a folder of images without a table"
+            "source.by: files for a folder of images without a table",
         )
     return sorted(tables)

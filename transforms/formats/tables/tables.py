@@ -187,8 +187,9 @@ def _open_table(
     if wanted.path is None:
         if input_places.is_folder(uri):
             raise errors.ConfigError(
+                "table-not-named",
                 f"--input {uri!r} is a folder: give the table itself, or its name in the folder as "
-                "source.manifest.path; for images without a table set source.by: files"
+                "source.manifest.path; for images without a table set source.by: files",
             )
         table = _table(wanted, request, uri, output)
         if table.image is None or wanted.root is None:
@@ -206,12 +207,14 @@ def _open_table(
         return _below(uri if below else table.image_root, (table,), output)
     if absolute:
         raise errors.ConfigError(
-            f"source.manifest.path {given!r} is an absolute glob; give the folder as --input, and the glob below it"
+            "table-absolute-glob",
+            f"source.manifest.path {given!r} is an absolute glob; give the folder as --input, and the glob below it",
         )
     if wanted.image is None:
         raise errors.ConfigError(
+            "table-glob-with-files",
             f"source.manifest.path {given!r} is a glob, and source.manifest.files goes with the rows of one "
-            "table; name that table, or the images in source.manifest.image"
+            "table; name that table, or the images in source.manifest.image",
         )
     left_out = input_places.leave_out(output, uri)
     found = table_per_folder.find_tables(uri, given, exclude=left_out, format=wanted.format)
@@ -271,15 +274,23 @@ def _is_number(text: str) -> bool:
 def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) -> manifest.ManifestSource:
     format = wanted.format or table_formats.format_of(uri)
     if (wanted.header or wanted.delimiter) and format != "csv":
-        raise errors.ConfigError(f"source.manifest.header and delimiter are for CSV, and {uri!r} is read as {format}")
+        raise errors.ConfigError(
+            "table-option-of-csv", f"source.manifest.header and delimiter are for CSV, and {uri!r} is read as {format}"
+        )
     if wanted.items is not None and format != "json":
-        raise errors.ConfigError(f"source.manifest.items is for JSON, and {uri!r} is read as {format}")
+        raise errors.ConfigError(
+            "table-option-of-json", f"source.manifest.items is for JSON, and {uri!r} is read as {format}"
+        )
     if wanted.encoding != table_formats.UTF8 and format == "parquet":
-        raise errors.ConfigError(f"source.manifest.encoding is for CSV and JSON lines, and {uri!r} is read as parquet")
+        raise errors.ConfigError(
+            "table-option-of-text",
+            f"source.manifest.encoding is for CSV and JSON lines, and {uri!r} is read as parquet",
+        )
     if format == "parquet" and wanted.image is not None and parquet_columns.holds_bytes(uri, wanted.image):
         raise errors.ConfigError(
+            "table-holds-images",
             f"manifest {uri!r}: column {wanted.image!r} holds the bytes of images, not their paths: set "
-            "source.by: parquet"
+            "source.by: parquet",
         )
     table = manifest.ManifestSource(
         uri=uri,
@@ -301,7 +312,7 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         trust=manifest.Trust(wanted.size) if wanted.trust else None,
     )
     if wanted.root is not None and not input_places.is_folder(table.image_root):
-        raise errors.ConfigError(_explain_root(wanted.root, table))
+        raise _explain_root(wanted.root, table)
     return table
 
 
@@ -309,7 +320,9 @@ def _joined_tables(join: Join, table: str, format: str) -> tuple[row_steps.Joine
     if not join.tables:
         return ()
     if format != "csv":
-        raise errors.ConfigError(f"source.manifest.join is for CSV, and {table!r} is read as {format}; join it before")
+        raise errors.ConfigError(
+            "table-option-of-csv", f"source.manifest.join is for CSV, and {table!r} is read as {format}; join it before"
+        )
     folder = posixpath.dirname(table) or "."
     return tuple(
         row_steps.JoinedTable(input_places.resolve(path, folder), header) for path, header in join.tables.items()
@@ -321,22 +334,24 @@ def _root_of(root: str | None, table: str) -> str | None:
     return None if root is None else input_places.resolve(root, posixpath.dirname(table) or ".")
 
 
-def _explain_root(root: str, table: manifest.ManifestSource) -> str:
+def _explain_root(root: str, table: manifest.ManifestSource) -> errors.ImagebeamError:
     """Returns the error for a root that is not a folder, with the folder that has the table's images if one has."""
     if not storage.storage_of(table.uri).exists(table.uri):  # the first thing to correct
-        return (
-            f"there is no table {table.uri!r}: check --input and source.manifest.path, which names the table below it"
+        return errors.ConfigError(
+            "table-missing",
+            f"there is no table {table.uri!r}: check --input and source.manifest.path, which names the table below it",
         )
-    error = (
+    error = errors.ConfigError(
+        "table-root-not-folder",
         f"source.manifest.root {root!r}: {table.image_root!r} is not a folder; give it relative to the folder of "
-        f"{table.uri!r}, or as an address"
+        f"{table.uri!r}, or as an address",
     )
     try:
         table.check_columns()
-        advice = table.advise(elements.Reason.NOT_FOUND)
+        hint = table.hint(elements.Reason.NOT_FOUND)
     except (OSError, errors.ConfigError):  # an error of the table, which a root that exists brings up
         return error
-    return f"{error}; {advice}" if advice else error
+    return error.extended(f"; {hint}") if hint else error
 
 
 def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> manifest.PairedFilesSource:
@@ -348,16 +363,19 @@ def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> mani
     uri = storage.normalize(glob if input_places.is_absolute(glob) else storage.join(table.root, glob))
     root, include = files.split_glob(uri)
     if include == files.EVERYTHING:  # a folder, or a name without wildcards
-        raise errors.ConfigError(f"source.manifest.files {glob!r} is not a glob; write for example 'faces/*.png'")
+        raise errors.ConfigError(
+            "table-files-no-glob", f"source.manifest.files {glob!r} is not a glob; write for example 'faces/*.png'"
+        )
     try:
         kind = storage.storage_of(root).stat(root).kind
     except OSError as e:
         raise errors.ConfigError(
+            "folder-unreadable",
             f"source.manifest.files {glob!r}: {root!r} cannot be read ({e.strerror or e}); "
-            "give it relative to the table's folder"
+            "give it relative to the table's folder",
         ) from e
     if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"source.manifest.files {glob!r}: {root!r} is not a folder")
+        raise errors.ConfigError("table-files-not-folder", f"source.manifest.files {glob!r}: {root!r} is not a folder")
     return manifest.PairedFilesSource(
         table, files.FilesSource(root, include, exclude=input_places.leave_out(output, root))
     )

@@ -11,7 +11,7 @@ from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import box_csv
-from tests import detection_sets
+from tests import detection_sets, error_texts
 
 ROW = "0.jpg,40,20,cat,0,0,10,10\n"
 
@@ -58,40 +58,29 @@ def test_columns_have_other_names_and_boxes_their_size(tmp_path: pathlib.Path) -
 
 
 @pytest.mark.parametrize(
-    ("head", "section", "message"),
+    ("head", "section", "code"),
     [
-        pytest.param(
-            detection_sets.CSV_HEADER.replace(",", ";"),
-            {},
-            r"has no column filename, .*: set source.box_csv.delimiter: ';'",
-            id="semicolons",
-        ),
-        pytest.param("\ufeff", {}, "looks like UTF-16 text; save it as UTF-8", id="utf-16"),
-        pytest.param(
-            detection_sets.CSV_HEADER,
-            {"columns": {"xmin": "left"}},
-            r"has no column left; its first .*filename,width,height,class,left,.*set source.box_csv.columns for other",
-            id="renamed",
-        ),
-        pytest.param(
-            detection_sets.CSV_HEADER, {"columns": {"box_width": "w"}}, "box_width and box_height go together", id="one"
-        ),
-        pytest.param(
-            detection_sets.CSV_HEADER,
-            {"columns": {"box_width": "w", "box_height": "h", "xmax": "r"}},
-            "in place of xmax and ymax",
-            id="both",
-        ),
+        (detection_sets.CSV_HEADER.replace(",", ";"), {}, "box-csv-unknown-column"),
+        ("\ufeff", {}, "box-csv-not-utf8"),
+        (detection_sets.CSV_HEADER, {"columns": {"xmin": "left"}}, "box-csv-unknown-column"),
     ],
 )
 def test_head_that_does_not_fit_is_refused_with_the_setting(
-    tmp_path: pathlib.Path, head: str, section: dict[str, Any], message: str
+    tmp_path: pathlib.Path, head: str, section: dict[str, Any], code: str
 ) -> None:
     detection_sets.write_image(tmp_path / "images/0.jpg", 0)
     encoding = "utf-16-le" if head == "\ufeff" else "utf-8"
     (tmp_path / "train.csv").write_bytes(f"{head}\n{ROW}".encode(encoding))
-    with pytest.raises(errors.ConfigError, match=message):
+    with error_texts.raises(code):
         open_csv(tmp_path, **section)
+
+
+@pytest.mark.parametrize(
+    "columns", [{"box_width": "w"}, {"box_width": "w", "box_height": "h", "xmax": "r"}], ids=["one", "both"]
+)
+def test_size_of_a_box_takes_the_place_of_its_other_corner(tmp_path: pathlib.Path, columns: dict[str, str]) -> None:
+    with pytest.raises(errors.ConfigError, match="go together, in place of xmax and ymax"):
+        open_csv(tmp_path, columns=columns)
 
 
 def test_images_outside_of_all_splits_are_counted_and_their_folders_named(tmp_path: pathlib.Path) -> None:
@@ -193,18 +182,15 @@ def test_files_and_folders_are_found(tmp_path: pathlib.Path, files: list[str], e
 
 
 @pytest.mark.parametrize(
-    ("content", "error"),
+    ("content", "code"),
     [
-        (
-            b"image,xmin\n",
-            "has no column filename, width, .*; its first line names image, xmin, expected filename",
-        ),
-        (f"{detection_sets.CSV_HEADER},class\n".encode(), "has the column 'class' twice"),
+        (b"image,xmin\n", "box-csv-unknown-column"),
+        (f"{detection_sets.CSV_HEADER},class\n".encode(), "box-csv-column-twice"),
     ],
 )
-def test_wrong_header_is_an_error(tmp_path: pathlib.Path, content: bytes, error: str) -> None:
+def test_wrong_header_is_an_error(tmp_path: pathlib.Path, content: bytes, code: str) -> None:
     (tmp_path / "train.csv").write_bytes(content)
-    with pytest.raises(errors.ConfigError, match=error):
+    with error_texts.raises(code):
         open_csv(tmp_path)
 
 
@@ -224,9 +210,9 @@ def test_unusable_file_is_a_problem(tmp_path: pathlib.Path, content: bytes, prob
 
 
 def test_no_file_is_an_error(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.ConfigError, match=r"holds no train_labels.csv, train/_annotations.csv or train.csv"):
+    with error_texts.raises("box-csv-no-files"):
         open_csv(tmp_path)
-    with pytest.raises(errors.ConfigError, match="is not a folder; give the folder of the images and CSV files"):
+    with error_texts.raises("input-not-folder"):
         open_csv(tmp_path / "nowhere")
     with pytest.raises(errors.ConfigError, match="name the same in both"):
         open_csv(tmp_path, annotations={"train": "a.csv"}, images={"test": "b"})

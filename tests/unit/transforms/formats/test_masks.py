@@ -9,9 +9,11 @@ import pytest
 from imagebeam import storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Mask, Reason, Reject
+from imagebeam.transforms.formats import masks
 from imagebeam.transforms.formats.masks import Masks
+from imagebeam.transforms.images import class_masks
 from imagebeam.transforms.sources import files, image_source
-from tests import image_sets
+from tests import error_texts, image_sets
 
 RULE = Masks(r"images/(?P<split>[^/]+)/(.*)\.jpg", r"masks/\g<split>/\2.png")
 PICTURE = image_sets.make_image(1)
@@ -124,3 +126,76 @@ def test_masks_of_a_remote_storage_keep_the_order_of_the_images(
     found = list(RULE.add_masks(str(root), refs))
     assert [each.key for each in found if each is not None] == [ref.key for ref in refs]
     assert [isinstance(each, ImageRef) for each in found] == [index % 2 == 0 for index in range(100)]
+
+
+# --- colors -----------------------------------------------------------------------------------------------------------
+
+
+TWO = (("road", (128, 64, 128)), ("traffic light", (1, 2, 255)))
+
+
+def read(root: pathlib.Path, colors: Any, **settings: Any) -> class_masks.MaskColors:
+    if isinstance(colors, dict):
+        colors = {name: tuple(color) for name, color in colors.items()}
+    options = masks.Masks(image="(.*)", mask=r"\1.png", colors=colors, **settings)
+    found = options.policy(str(root)).colors
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("name,r,g,b\nroad,128,64,128\ntraffic light,1,2,255\n", id="class_dict.csv"),
+        pytest.param("\ufeffname, r, g, b\r\nroad, 128, 64, 128\r\n\r\ntraffic light, 1, 2, 255", id="with blanks"),
+        "id,Label,Red,Green,Blue,eval\n0,road,128,64,128,1\n1,traffic light,1,2,255,0\n",
+        pytest.param("128 64 128\troad\n1 2 255\t\ttraffic light\n", id="label_colors.txt"),
+        pytest.param("128,64,128,road\n1,2,255,traffic light", id="csv without a header"),
+        pytest.param("# label:color_rgb:parts:actions\nroad:128,64,128::\ntraffic light:1,2,255::\n", id="cvat"),
+        pytest.param("road 128 64 128\ntraffic light 1 2 255\n", id="blanks"),
+    ],
+)
+def test_colors_are_read_in_the_order_of_the_file(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "colors.txt").write_text(text)
+    assert read(tmp_path, "colors.txt").colors == TWO
+    assert read(tmp_path / "elsewhere", str(tmp_path / "colors.txt")).names == ("road", "traffic light")
+
+
+def test_colors_of_the_config_keep_their_order_and_leave_out_what_is_ignored(tmp_path: pathlib.Path) -> None:
+    found = read(tmp_path, {"road": [128, 64, 128], "traffic light": [1, 2, 255]}, ignore=("road",))
+    assert (found.colors, found.names) == (TWO, ("traffic light",))
+    other = read(tmp_path, {"traffic light": [1, 2, 255], "road": [128, 64, 128]}, ignore=("road",))
+    assert other.as_json() != found.as_json()
+
+
+@pytest.mark.parametrize(
+    ("colors", "settings", "code"),
+    [
+        ({"a": [0, 0, 0], "b": [0, 0, 0]}, {}, "masks-color-twice"),
+        ({}, {}, "masks-no-colors"),
+        ({" ": [0, 0, 0]}, {}, "masks-name-twice"),
+        ({"a": [0, 0, 0]}, {"ignore": ("b",)}, "masks-unknown-color"),
+        ({str(n): [n % 256, n // 256, 0] for n in range(257)}, {}, "masks-too-many-classes"),
+        ({str(n): [n % 256, n // 256, 0] for n in range(5000)}, {"bits": 16}, "masks-too-many-colors"),
+        ("none.csv", {}, "file-unreadable"),
+        ("latin.csv", {}, "file-not-utf8"),
+        ("long.csv", {}, "file-too-large"),
+        ("bad.csv", {}, "masks-bad-color"),
+        ("high.csv", {}, "masks-bad-color"),
+        ("twice.csv", {}, "masks-name-twice"),
+    ],
+)
+def test_colors_that_cannot_be_used_are_refused(
+    tmp_path: pathlib.Path, colors: Any, settings: dict[str, Any], code: str
+) -> None:
+    (tmp_path / "latin.csv").write_bytes(b"a,1,2,\xff")
+    (tmp_path / "long.csv").write_bytes(b"#" * (1 << 20) + b"#")
+    (tmp_path / "bad.csv").write_text("name,r,g,b\na,1,2,3\nsky,1,2\n")
+    (tmp_path / "high.csv").write_text("sky,1,2,256\n")
+    (tmp_path / "twice.csv").write_text("a,1,2,3\na,1,2,4\n")
+    with error_texts.raises(code):
+        read(tmp_path, colors, **settings)
+
+
+def test_masks_without_colors_hold_numbers(tmp_path: pathlib.Path) -> None:
+    assert masks.Masks().policy(str(tmp_path)).colors is None

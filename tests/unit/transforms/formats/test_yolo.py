@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam import errors
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import yolo
 from imagebeam.transforms.images import checked_image, image_objects
 from imagebeam.transforms.sources import annotated_files
+from tests import error_texts
 
 NAMES = "names: [cat, dog]\n"
 
@@ -49,24 +49,14 @@ def make_folders(root: pathlib.Path, *folders: str) -> None:
             [("train", "images/train"), ("val", "images/val")],
             id="path-of-another-machine",
         ),
-        pytest.param(
-            ["coco8/images/train"],
-            "path: coco8\ntrain: images/train\n",
-            [("train", "coco8/images/train")],
-            id="path-below",
-        ),
+        (["coco8/images/train"], "path: coco8\ntrain: images/train\n", [("train", "coco8/images/train")]),
         pytest.param(
             ["train/images", "valid/images"],
             "train: ../train/images\nval: ../valid/images\n",
             [("train", "train/images"), ("val", "valid/images")],
             id="roboflow",
         ),
-        pytest.param(
-            ["a/images", "b/images"],
-            "train: [a/images, b/images]\n",
-            [("train", "a/images"), ("train", "b/images")],
-            id="list-of-folders",
-        ),
+        (["a/images", "b/images"], "train: [a/images, b/images]\n", [("train", "a/images"), ("train", "b/images")]),
         pytest.param(["images"], "train: .\n", [("train", "")], id="root"),
     ],
 )
@@ -138,66 +128,54 @@ def test_config_replaces_what_files_say(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("text", "code"),
     [
-        pytest.param(
-            f"train: images\nval: nowhere\n{NAMES}",
-            "val is 'nowhere', and below .* there is no 'nowhere'",
-            id="no-folder",
-        ),
-        pytest.param(
-            f"train: /content/x/images\n{NAMES}",
-            "there is no such path: correct it, or name the folders",
-            id="absolute",
-        ),
-        pytest.param(f"train: 3\n{NAMES}", "train is 3; expected a path", id="number"),
-        pytest.param(NAMES, "names no images, as train, val and test", id="no-images"),
-        pytest.param(
-            "train: images\n",
-            "has no names, so the classes have no names; list them in source.yolo.classes",
-            id="no-names",
-        ),
-        pytest.param("train: images\nnames: [cat]\nnc: 2", "has nc: 2 and 1 names", id="nc"),
-        pytest.param("train: images\nnames: [cat, cat]", "names 'cat' twice", id="twice"),
-        pytest.param("train: images\nnames: [cat, '']", "the name of class 1 is empty", id="empty-name"),
-        pytest.param("train: images\nnames: {a: cat}", "names has the key 'a'", id="key"),
-        pytest.param("train: images\nnames: [[cat]]", "the name of class 0 is", id="nested"),
-        pytest.param("train: images\nnames: cat", "names is 'cat'; expected a list", id="text"),
-        pytest.param(f"train: images\n{NAMES}kpt_shape: 3", "kpt_shape is 3", id="keypoints"),
-        pytest.param("- cat", "holds a list; expected a mapping", id="list"),
-        pytest.param("a: [", "is not YAML", id="not-yaml"),
-        pytest.param("[" * 1500, "is not YAML", id="deep"),
+        (f"train: images\nval: nowhere\n{NAMES}", "yolo-no-images"),
+        (f"train: /content/x/images\n{NAMES}", "yolo-no-images"),
+        pytest.param(f"train: 3\n{NAMES}", "yolo-bad-images", id="number"),
+        pytest.param(NAMES, "yolo-no-images", id="no-images"),
+        ("train: images\n", "yolo-no-classes"),
+        pytest.param("train: images\nnames: [cat]\nnc: 2", "yolo-names-differ", id="nc"),
+        pytest.param("train: images\nnames: [cat, cat]", "classes-name-twice", id="twice"),
+        pytest.param("train: images\nnames: [cat, '']", "classes-name-empty", id="empty-name"),
+        pytest.param("train: images\nnames: {a: cat}", "yolo-bad-names", id="key"),
+        pytest.param("train: images\nnames: [[cat]]", "yolo-bad-names", id="nested"),
+        pytest.param("train: images\nnames: cat", "yolo-bad-names", id="text"),
+        pytest.param(f"train: images\n{NAMES}kpt_shape: 3", "yolo-bad-keypoints", id="keypoints"),
+        pytest.param("- cat", "yolo-data-no-mapping", id="list"),
+        pytest.param("a: [", "yolo-data-no-yaml", id="not-yaml"),
+        pytest.param("[" * 1500, "yolo-data-no-yaml", id="deep"),
     ],
 )
-def test_wrong_data_yaml_is_an_error(tmp_path: pathlib.Path, text: str, error: str) -> None:
+def test_wrong_data_yaml_is_an_error(tmp_path: pathlib.Path, text: str, code: str) -> None:
     make_folders(tmp_path, "images")
     (tmp_path / "data.yaml").write_text(text)
-    with pytest.raises(errors.ConfigError, match=error):
+    with error_texts.raises(code):
         find(tmp_path)
 
 
 def test_wrong_places_are_errors(tmp_path: pathlib.Path) -> None:
     make_folders(tmp_path, "images")
-    with pytest.raises(errors.ConfigError, match=r"has no data.yaml and no classes.txt, so the classes have no names"):
+    with error_texts.raises("yolo-no-classes"):
         find(tmp_path)
-    with pytest.raises(errors.ConfigError, match=r"names.txt' cannot be read .*; give a file below --input, or a list"):
+    with error_texts.raises("file-unreadable"):
         find(tmp_path, classes="names.txt")
-    with pytest.raises(errors.ConfigError, match=r"source.yolo.images.train: '../x' is neither a folder nor a list"):
+    with error_texts.raises("images-no-folder-or-list"):
         find(tmp_path, classes=["cat"], images={"train": "../x"})
-    with pytest.raises(errors.ConfigError, match="is not a folder; give the folder of the data set"):
+    with error_texts.raises("input-not-folder"):
         find(tmp_path / "nowhere")
-    with pytest.raises(errors.ConfigError, match=r"x.yaml' cannot be read"):
+    with error_texts.raises("file-unreadable"):
         find(tmp_path, data="x.yaml")
     (tmp_path / "data.yaml").write_bytes(b"\xff")
-    with pytest.raises(errors.ConfigError, match="is not UTF-8 text"):
+    with error_texts.raises("file-not-utf8"):
         find(tmp_path)
     (tmp_path / "data.yaml").write_bytes(b"#" * ((1 << 20) + 1))
-    with pytest.raises(errors.ConfigError, match="has more than 1 MiB"):
+    with error_texts.raises("file-too-large"):
         find(tmp_path)
     (tmp_path / "data.yaml").unlink()
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(NAMES)
-    with pytest.raises(errors.ConfigError, match=r"several YAML files with names of classes, a.yaml, b.yaml: name one"):
+    with error_texts.raises("yolo-data-ambiguous"):
         find(tmp_path)
     assert find(tmp_path, data="a.yaml", images={"train": "images"}).classes.names == ("cat", "dog")
 
@@ -205,8 +183,7 @@ def test_wrong_places_are_errors(tmp_path: pathlib.Path) -> None:
 def test_two_splits_of_the_same_folder_are_refused_with_the_setting_for_one(tmp_path: pathlib.Path) -> None:
     make_folders(tmp_path, "images")
     (tmp_path / "data.yaml").write_text(f"{NAMES}train: images\nval: images\n")
-    message = r"train and val are the same 'images', .* set source\.yolo\.images=\{train: images\}$"
-    with pytest.raises(errors.ConfigError, match=message):
+    with error_texts.raises("yolo-split-twice"):
         find(tmp_path)
     assert folders_of(find(tmp_path, images={"train": "images"})) == [("train", "images", False)]
 
@@ -215,8 +192,7 @@ def test_two_splits_of_the_same_folder_are_refused_with_the_setting_for_one(tmp_
 def test_folder_above_the_data_set_is_refused_with_the_right_one(tmp_path: pathlib.Path, file: str) -> None:
     make_folders(tmp_path, "a", "pets/images", "pets/train/labels")
     (tmp_path / "pets" / file).write_text("cat\n")
-    message = rf"^--input '{tmp_path}' holds the data set in its folder 'pets': give '{tmp_path}/pets'$"
-    with pytest.raises(errors.ConfigError, match=message):
+    with error_texts.raises("input-holds-folder"):
         find(tmp_path)
 
 
@@ -249,14 +225,7 @@ READER = yolo.YoloReader(CLASSES)
 
 def test_center_and_size_become_edges_with_ids_and_names() -> None:
     found = READER.read(b"1 0.5 0.25 0.5 0.25\n0 0.5 0.5 1 1\n")
-    assert found.values == (
-        (0.25, 0.0),
-        (0.75, 1.0),
-        (0.125, 0.0),
-        (0.375, 1.0),
-        (1, 0),
-        (b"dog", b"cat"),
-    )
+    assert found.values == ((0.25, 0.0), (0.75, 1.0), (0.125, 0.0), (0.375, 1.0), (1, 0), (b"dog", b"cat"))
     assert found.expected is None
     assert dict(zip(READER.columns, found.values))["image/object/class/text"] == (b"dog", b"cat")
 

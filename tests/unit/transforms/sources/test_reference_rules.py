@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import pathlib
@@ -11,10 +12,12 @@ import pytest
 from apache_beam.runners.portability import fn_api_runner
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that
+from hypothesis import given
+from hypothesis import strategies as st
 
 from imagebeam.transforms import elements, list_images, rank_references, sort_intervals, summaries
 from imagebeam.transforms.classes.label_names import LabelNames
-from imagebeam.transforms.elements import ImageRef
+from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import HashOrder
 from imagebeam.transforms.sources import image_source, listing_rules, reference_rules, table_rows
@@ -176,3 +179,292 @@ def test_lists_of_splits_that_cannot_be_read_are_a_problem_of_the_listing(tmp_pa
     applied = map(ReferenceRules(rules).apply, Listed(tuple(KEYS)).list_all())
     problems = [problem for listing in applied for problem in listing.problems]
     assert len([problem for problem in problems if "split.lists cannot be read" in problem]) == 2
+
+
+# --- label ------------------------------------------------------------------------------------------------------------
+
+
+CATS_DOGS = r"(?P<label>cat|dog)\.\d+\.jpg"
+SCANS = r"(?P<label>\w+)_(?P<patient>p\d+)?_\d+\.png"
+
+
+def ref(key: str, **fields: object) -> ImageRef:
+    return ImageRef(key, f"/data/{key}", **fields)
+
+
+@pytest.mark.parametrize(
+    ("rule", "image", "expected"),
+    [
+        pytest.param(LabelRule("directory"), ref("cat/1.jpg"), "cat", id="directory"),
+        pytest.param(LabelRule("directory"), ref("cat/more/1.jpg"), "cat", id="directory-above-others"),
+        pytest.param(LabelRule("directory", level=1), ref("train/dog/1.jpg"), "dog", id="directory-below-split"),
+        pytest.param(LabelRule("directory"), ref("caf\udce9/1.jpg"), "caf\udce9", id="directory-undecodable"),
+        pytest.param(LabelRule("filename", pattern=CATS_DOGS), ref("train/dog.42.jpg"), "dog", id="filename"),
+        pytest.param(LabelRule("column"), ref("1.jpg", label="cat"), "cat", id="column"),
+        pytest.param(LabelRule("column"), ref("1.jpg", label=" cat "), "cat", id="column-stripped"),
+        pytest.param(LabelRule("column"), ref("1.jpg", label="3.0"), "3", id="column-number-as-pandas-writes"),
+        pytest.param(LabelRule("column"), ref("1.jpg", label=("3.0", "3", "4")), ("3", "4"), id="column-several"),
+        pytest.param(LabelRule("columns"), ref("1.jpg", label=("3.0",)), ("3.0",), id="columns-keep-their-names"),
+        pytest.param(LabelRule("directory"), ref("3.0/1.jpg"), "3.0", id="directory-keeps-its-name"),
+        pytest.param(LabelRule("column", kind="int64"), ref("1.jpg", label=" -7 "), -7, id="int"),
+        pytest.param(LabelRule("column", kind="int64"), ref("1.jpg", label="3.0"), 3, id="int-as-pandas-writes"),
+        pytest.param(LabelRule("column", kind="float"), ref("1.jpg", label="2.5e1"), 25.0, id="float"),
+        pytest.param(LabelRule("column", kind="float"), ref("1.jpg", label="3"), 3.0, id="float-of-int"),
+        pytest.param(LabelRule("none", kind=None), ref("1.jpg"), None, id="none"),
+        (LabelRule("directory", names=LabelNames(vocabulary=("cat",))), ref("cat/1.jpg"), "cat"),
+    ],
+)
+def test_apply_of_usable_label_sets_it_and_nothing_else(
+    rule: LabelRule, image: ImageRef, expected: str | int | float | tuple[str, ...] | None
+) -> None:
+    labelled = rule.apply(image)
+    assert labelled == image._replace(label=expected)
+    assert type(labelled.label) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [pytest.param("scan_p7_1.png", "p7", id="matched"), pytest.param("scan__1.png", "", id="left-out")],
+)
+def test_apply_of_pattern_with_group_sets_the_group(name: str, group: str) -> None:
+    labelled = LabelRule("filename", pattern=SCANS, group="patient").apply(ref(name))
+    assert (labelled.label, labelled.group) == ("scan", group)
+
+
+def test_apply_of_pattern_without_group_keeps_the_manifests_group() -> None:
+    assert LabelRule("filename", pattern=CATS_DOGS).apply(ref("cat.1.jpg", group="litter 3")).group == "litter 3"
+
+
+@pytest.mark.parametrize(
+    ("rule", "image", "reason", "detail"),
+    [
+        (LabelRule("directory"), ref("1.jpg"), Reason.NO_LABEL, "'1.jpg' is not of the form label/image"),
+        pytest.param(
+            LabelRule("directory", level=1),
+            ref("train/1.jpg"),
+            Reason.NO_LABEL,
+            "'train/1.jpg' is not of the form split/label/image",
+            id="no-directory-below-split",
+        ),
+        pytest.param(
+            LabelRule("filename", pattern=CATS_DOGS),
+            ref("cow.1.jpg"),
+            Reason.NO_LABEL,
+            rf"'cow.1.jpg' does not match label.pattern {CATS_DOGS!r}",
+            id="no-match",
+        ),
+        pytest.param(
+            LabelRule("filename", pattern=CATS_DOGS),
+            ref("cat.1.jpg.png"),
+            Reason.NO_LABEL,
+            rf"'cat.1.jpg.png' does not match label.pattern {CATS_DOGS!r}",
+            id="match-of-a-part",
+        ),
+        pytest.param(
+            LabelRule("filename", pattern="(?P<label>[a-z]*)[0-9]+"),
+            ref("17"),
+            Reason.NO_LABEL,
+            "'17' does not match label.pattern '(?P<label>[a-z]*)[0-9]+'",
+            id="match-of-nothing",
+        ),
+        pytest.param(LabelRule("column"), ref("1.jpg"), Reason.NO_LABEL, "the label's column is empty", id="no-value"),
+        (LabelRule("column"), ref("1.jpg", label=""), Reason.NO_LABEL, "the label's column is empty"),
+        (LabelRule("column"), ref("1.jpg", label=" "), Reason.NO_LABEL, "the label's column is empty"),
+        pytest.param(
+            LabelRule("column", kind="int64"),
+            ref("1.jpg", label="2.5"),
+            Reason.BAD_VALUE,
+            "label: '2.5' is not an integer",
+            id="not-an-int",
+        ),
+        pytest.param(
+            LabelRule("column", kind="int64"),
+            ref("1.jpg", label="tench"),
+            Reason.BAD_VALUE,
+            "label: 'tench' is not an integer; for class names set label.type: class",
+            id="class-name-for-an-int",
+        ),
+        pytest.param(
+            LabelRule("column", kind="float"),
+            ref("1.jpg", label="nan"),
+            Reason.BAD_VALUE,
+            "label: 'nan' is not a finite number",
+            id="not-a-float",
+        ),
+        pytest.param(
+            LabelRule("directory", names=LabelNames(vocabulary=("cat",))),
+            ref("dog/1.jpg"),
+            Reason.UNKNOWN_LABEL,
+            "label 'dog' is not in label.vocabulary",
+            id="unknown",
+        ),
+        *(
+            pytest.param(
+                LabelRule("column"),
+                ref("1.jpg", label=f"a{line_break}b"),
+                Reason.BAD_VALUE,
+                f"label {f'a{line_break}b'!r} has a line break, labels.txt cannot hold it",
+                id=f"line-break-{ord(line_break):x}",
+            )
+            for line_break in "\n\r\x0b\x85\u2028"  # all at which str.splitlines, and so a reader of labels.txt, breaks
+        ),
+    ],
+)
+def test_apply_without_usable_label_says_why(rule: LabelRule, image: ImageRef, reason: Reason, detail: str) -> None:
+    with pytest.raises(reference_rules.LabelError) as caught:
+        rule.apply(image)
+    assert (caught.value.reason, caught.value.detail, str(caught.value)) == (reason, detail, detail)
+
+
+# --- split ------------------------------------------------------------------------------------------------------------
+
+
+EIGHTY_TWENTY = (("train", 0.8), ("test", 0.2))
+THREE = (("train", 0.7), ("validation", 0.2), ("test", 0.1))
+
+HELD_OUT = SplitRule(
+    "source",
+    holdout=(("validation", "train", 1000),),
+    rename=(("t10k", "test"),),
+    declared=("train", "test", "validation"),
+)
+
+names = st.text(st.characters(exclude_categories=()), min_size=1)
+fractions = st.lists(st.integers(1, 20), min_size=2, max_size=4).map(
+    lambda shares: tuple((f"split{index}", share / sum(shares)) for index, share in enumerate(shares))
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "image", "expected"),
+    [
+        pytest.param(SplitRule("none"), ref("1.jpg"), "train", id="none"),
+        pytest.param(SplitRule("none", name="all"), ref("1.jpg"), "all", id="none-named"),
+        pytest.param(SplitRule("directory"), ref("test/cat/1.jpg"), "test", id="directory"),
+        pytest.param(SplitRule("column"), ref("1.jpg", split="test"), "test", id="column"),
+        (SplitRule("directory", rename=(("val", "validation"),)), ref("val/1.jpg"), "validation"),
+        pytest.param(SplitRule("column", rename=(("", "rest"),)), ref("1.jpg"), "rest", id="nothing-renamed"),
+        (SplitRule("directory", rename=(("val", "dev"),), declared=("train", "dev")), ref("val/1.jpg"), "dev"),
+        pytest.param(SplitRule("source"), ref("train/00000", split="train"), "train", id="source"),
+        (SplitRule("source", rename=(("t10k", "test"),), declared=("train", "test")), ref("1", split="t10k"), "test"),
+        pytest.param(HELD_OUT, ref("train/00999", split="train", position=999), "validation", id="held-out-last"),
+        pytest.param(HELD_OUT, ref("train/01000", split="train", position=1000), "train", id="held-out-no-more"),
+        pytest.param(HELD_OUT, ref("test/00000", split="t10k"), "test", id="held-out-from-another"),
+        pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/1.jpg"), "train", id="hash"),
+        pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY), ref("cat/3.jpg"), "test", id="hash-of-another"),
+        pytest.param(SplitRule("hash", fractions=EIGHTY_TWENTY, seed=5), ref("cat/3.jpg"), "train", id="other-seed"),
+    ],
+)  # fmt: skip
+def test_apply_gives_the_split_and_changes_nothing_else(rule: SplitRule, image: ImageRef, expected: str) -> None:
+    assert rule.apply(image) == image._replace(split=expected)
+
+
+@pytest.mark.parametrize(
+    ("rule", "image", "message"),
+    [
+        pytest.param(
+            SplitRule("directory"),
+            ref("1.jpg"),
+            r"^'1\.jpg' is in no folder; expected split/image or split/label/image$",
+            id="no-folder",
+        ),
+        pytest.param(
+            SplitRule("directory"),
+            ref("my data/1.jpg"),
+            r"^split 'my data' must consist of letters, digits, '_', '\.' and '-'; set split\.rename$",
+            id="bad-name",
+        ),
+        pytest.param(SplitRule("column"), ref("1.jpg"), r"^split '' must consist of letters", id="empty-column"),
+        (SplitRule("column"), ref("1.jpg", split="\u0664"), r"must consist of letters"),
+        (HELD_OUT, ref("1", split="extra"), r"^split 'extra' is not among the declared ones, train, test, validation$"),
+        pytest.param(
+            SplitRule("column", declared=("train", "test")),
+            ref("1.jpg", split="dev"),
+            r"^split 'dev' is not among the declared ones, train, test$",
+            id="not-declared",
+        ),
+    ],
+)
+def test_apply_without_usable_split_says_why(rule: SplitRule, image: ImageRef, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rule.apply(image)
+
+
+@given(fractions, st.integers(1, 3000))
+def test_at_gives_each_split_its_fraction_rounded(shares: tuple[tuple[str, float], ...], total: int) -> None:
+    rule = SplitRule("hash", fractions=shares)
+    counts = collections.Counter(rule.at(position, total) for position in range(total))
+    reached, before = 0.0, 0
+    for name, share in shares[:-1]:
+        reached += share
+        assert counts[name] == round(reached * total) - before
+        before = round(reached * total)
+    assert counts[shares[-1][0]] == total - before  # no position is lost to the error of a sum of floats
+
+
+@given(fractions)
+def test_of_hash_of_the_outermost_hashes_is_the_first_and_the_last_split(shares: tuple[tuple[str, float], ...]) -> None:
+    rule = SplitRule("hash", fractions=shares)
+    assert (rule.of_hash(0), rule.of_hash(2**64 - 1)) == (shares[0][0], shares[-1][0])
+
+
+@given(names, st.integers(-(2**63), 2**63 - 1), st.floats(0.01, 0.98), st.floats(0, 1))
+def test_apply_with_a_larger_training_fraction_takes_no_image_out_of_training(
+    key: str, seed: int, fraction: float, more: float
+) -> None:
+    larger = fraction + (0.99 - fraction) * more
+    small = SplitRule("hash", fractions=(("train", fraction), ("test", 1 - fraction)), seed=seed).apply(ref(key))
+    large = SplitRule("hash", fractions=(("train", larger), ("test", 1 - larger)), seed=seed).apply(ref(key))
+    assert large.split == "train" or small.split == "test"
+
+
+def test_apply_by_hash_of_many_images_comes_near_the_fractions() -> None:
+    rule = SplitRule("hash", fractions=THREE)
+    counts = collections.Counter(rule.apply(ref(f"cat/{index}.jpg")).split for index in range(10_000))
+    assert {name: round(count / 10_000, 2) for name, count in counts.items()} == dict(THREE)
+
+
+@given(st.lists(names, min_size=2, max_size=20), names, fractions)
+def test_apply_by_group_keeps_the_whole_group_together(
+    keys: list[str], group: str, shares: tuple[tuple[str, float], ...]
+) -> None:
+    rule = SplitRule("hash", fractions=shares, grouped=True)
+    assert len({rule.apply(ref(key, group=group)).split for key in keys}) == 1
+
+
+def test_apply_by_group_to_images_without_one_splits_each_by_its_key() -> None:
+    grouped, alone = SplitRule("hash", fractions=THREE, grouped=True), SplitRule("hash", fractions=THREE)
+    refs = [ref(f"{index}.jpg") for index in range(100)]
+    assert [grouped.apply(each) for each in refs] == [alone.apply(each) for each in refs]
+
+
+@given(st.sets(names, min_size=1), st.sets(names), fractions)
+def test_split_of_an_image_never_changes_when_others_are_added(
+    first: set[str], more: set[str], shares: tuple[tuple[str, float], ...]
+) -> None:
+    rule = SplitRule("hash", fractions=shares)
+    before = {key: rule.apply(ref(key)).split for key in first}
+    after = {key: rule.apply(ref(key)).split for key in first | more}
+    assert before.items() <= after.items()
+
+
+def test_rows_go_to_splits_by_their_number() -> None:
+    rule = SplitRule("index", counts=(("train", 3), ("test", None)))
+    assert [rule.apply(ref("1.jpg", position=row)).split for row in range(5)] == ["train"] * 3 + ["test"] * 2
+
+
+def test_row_after_all_counts_is_told_how_to_be_taken() -> None:
+    rule = SplitRule("index", counts=(("train", 3), ("test", 1)))
+    assert rule.apply(ref("1.jpg", position=3)).split == "test"
+    with pytest.raises(ValueError, match=r"row 4 comes after the 4 that split\.counts names; give the last split null"):
+        rule.apply(ref("1.jpg", position=4))
+
+
+@pytest.mark.parametrize("by", ["source", "column", "index"])
+def test_first_rows_of_a_split_are_held_out(by: str) -> None:
+    counts = (("train", None),) if by == "index" else ()
+    rule = SplitRule(by, counts=counts, holdout=(("validation", "train", 2),))
+    found = [rule.apply(ref("1.jpg", position=row, split="train")).split for row in range(4)]
+    assert found == ["validation", "validation", "train", "train"]
+    if by != "index":
+        assert rule.apply(ref("1.jpg", position=0, split="test")).split == "test"

@@ -22,18 +22,8 @@ def recognized(root: pathlib.Path, tree: folder_shapes.Tree, name: str = "") -> 
     ("tables", "read", "others"),
     [
         pytest.param({"a.csv": WITHOUT_HEADER, "t.csv": LABELS}, "t.csv", "a.csv (2 rows, no header)", id="header"),
-        pytest.param(
-            {"a.csv": "0.jpg,c\n1.jpg,d\n2.jpg,c\n", "b.csv": WITHOUT_HEADER},
-            "a.csv",
-            "b.csv (2 rows, no header)",
-            id="none-has-a-header",
-        ),
-        pytest.param(
-            {"a.csv": table("image,label", ["0.jpg,c", "1.jpg,d"]), "t.csv": LABELS},
-            "t.csv",
-            "a.csv (2 rows)",
-            id="rows",
-        ),
+        ({"a.csv": "0.jpg,c\n1.jpg,d\n2.jpg,c\n", "b.csv": WITHOUT_HEADER}, "a.csv", "b.csv (2 rows, no header)"),
+        ({"a.csv": table("image,label", ["0.jpg,c", "1.jpg,d"]), "t.csv": LABELS}, "t.csv", "a.csv (2 rows)"),
         pytest.param(
             {"a.csv": table("image,label", (f"{n}.jpg,{'cd'[n % 2]}" for n in range(2, 8))), "t.csv": LABELS},
             "t.csv",
@@ -95,11 +85,7 @@ def test_table_whose_images_are_beside_its_folder_is_recognized_from_there(
             "other folders have images of these names: for those set source.manifest.root=../thumbs",
             id="two-folders",
         ),
-        pytest.param(
-            images("other/pics/#.jpg"),
-            "other/pics is not beside meta/t.csv, and may be of another data set",
-            id="further-away",
-        ),
+        (images("other/pics/#.jpg"), "other/pics is not beside meta/t.csv, and may be of another data set"),
     ],
 )
 def test_images_outside_of_the_folder_of_a_table_may_be_doubtful(

@@ -15,7 +15,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats.tables import manifest, table_per_folder
 from imagebeam.transforms.sources import image_source, table_rows
-from tests import image_sets, spread_rows
+from tests import error_texts, image_sets, spread_rows
 
 TREE = (
     "m.csv",
@@ -69,14 +69,14 @@ def test_output_and_loops_are_not_searched(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("glob", "message"),
+    ("glob", "code"),
     [
-        pytest.param("**/x.csv", r"no table matches '\*\*/x\.csv' below '.*'; check --input and", id="none"),
-        pytest.param("b/*.txt", r"'.*/b/m\.txt' is none of \.csv, \.tsv, .*; check --input", id="other-extension"),
+        pytest.param("**/x.csv", "table-no-match", id="none"),
+        pytest.param("b/*.txt", "table-no-match", id="other-extension"),
     ],
 )
-def test_no_table_is_a_config_error(tmp_path: pathlib.Path, glob: str, message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=message):
+def test_no_table_is_a_config_error(tmp_path: pathlib.Path, glob: str, code: str) -> None:
+    with error_texts.raises(code):
         table_per_folder.find_tables(write(tmp_path), glob)
 
 
@@ -91,7 +91,7 @@ def test_folder_that_cannot_be_listed_is_a_config_error(
         return list_directory(self, uri)
 
     monkeypatch.setattr(storage.LocalStorage, "list_directory", refuse)
-    with pytest.raises(errors.ConfigError, match=r"below '.*' cannot be looked for \(Permission denied\); check"):
+    with error_texts.raises("folder-unreadable"):
         table_per_folder.find_tables(write(tmp_path), "**/m.csv")
 
 
@@ -168,7 +168,7 @@ def test_every_table_must_have_the_columns(tmp_path: pathlib.Path) -> None:
     write_images(tmp_path, {"a": ["1"], "b": ["1"]})
     (tmp_path / "b" / "m.csv").write_text("image,label\n1,x\n")
     source = make_source(tmp_path, fields=table_rows.RowFields(label="label"))
-    with pytest.raises(errors.ConfigError, match=r"/a/m\.csv' has no column 'label'; its columns are 'image'"):
+    with error_texts.raises("table-unknown-column"):
         source.check_columns()
 
 

@@ -12,30 +12,16 @@ SET_THEM = "set source.manifest.image, label.column and the like"
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        pytest.param(
-            ["image;label"],
-            "its first line is split by semicolons: set source.manifest.delimiter: ';'",
-            id="delimiter",
-        ),
-        pytest.param(
-            ["a.jpg", "cat"],
-            "its first line is a row, not a header: set source.manifest.header: [image, label]",
-            id="no-header",
-        ),
-        pytest.param(
-            ["cat", "a.jpg"],
-            "its first line is a row, not a header: set source.manifest.header: [label, image]",
-            id="no-header-image-last",
-        ),
+        (["image;label"], "its first line is split by semicolons: set source.manifest.delimiter: ';'"),
+        (["a.jpg", "cat"], "its first line is a row, not a header: set source.manifest.header: [image, label]"),
+        (["cat", "a.jpg"], "its first line is a row, not a header: set source.manifest.header: [label, image]"),
         pytest.param(
             ["a.jpg", "cat", "7"],
             "its first line is a row, not a header: set source.manifest.header: [...], a name for each of its 3 "
             "columns, 'image', 'label' among them",
             id="no-header-more-columns",
         ),
-        pytest.param(
-            ["Image", "labels"], f"'image' may be 'Image'; 'label' may be 'labels'; {SET_THEM}", id="spelling"
-        ),
+        (["Image", "labels"], f"'image' may be 'Image'; 'label' may be 'labels'; {SET_THEM}"),
         pytest.param(["x", "y"], SET_THEM, id="other-names"),
     ],
 )
