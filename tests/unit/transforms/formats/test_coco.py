@@ -21,7 +21,7 @@ from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.formats import coco, coco_json
+from imagebeam.transforms.formats import base_format, coco, coco_json
 from imagebeam.transforms.sources import image_source, object_tables, table_rows
 from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
 from tests import coco_sets, error_texts
@@ -743,3 +743,13 @@ def test_chosen_categories_keep_their_ids_and_category_0_is_one(path: pathlib.Pa
         pytest.raises(object_tables.AnnotationFileError, match=r"has no category 'dgo', which .* it has cat, dog"),
     ):
         coco_json.read_objects(file, images, coco_json.ObjectRule(categories=("dgo",)), counts)
+
+
+def test_keypoints_that_splits_do_not_share_are_an_error(root: pathlib.Path, train: Fields) -> None:
+    wanted = coco.Coco(keypoints=True)
+    with error_texts.raises("coco-no-keypoints"):
+        wanted.open(base_format.Request(str(root), f"{root}-out"))
+    for split, names in (("train", ["nose"]), ("validation", ["nose", "tail"])):
+        coco_sets.save(root, split, {**train, "categories": [{**train["categories"][0], "keypoints": names}]})
+    with error_texts.raises("coco-keypoints-differ"):
+        wanted.open(base_format.Request(str(root), f"{root}-out"))

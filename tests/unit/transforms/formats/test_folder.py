@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import convert, request
 from imagebeam.transforms.formats import folder as listing_format
-from imagebeam.transforms.sources import files
+from imagebeam.transforms.sources import files, image_source
 from tests import datasets, error_texts, image_sets
 
 ROOT_NAMES = ["cat", "dog"]
@@ -115,3 +116,13 @@ def test_manifest_is_not_saved_as_a_listing(tmp_path: pathlib.Path) -> None:
     )
     with pytest.raises(errors.ConfigError, match="is a listing already"):
         convert.save_listing(config, str(tmp_path / "listing.jsonl"))
+
+
+def test_listing_of_a_source_with_a_problem_is_not_saved(tmp_path: pathlib.Path) -> None:
+    class Broken(image_source.ImageSource):
+        def list_all(self) -> Iterator[image_source.Listing]:
+            yield image_source.Listing(b"", 0, (), {}, ("folder '/in/x' cannot be listed",))
+
+    with error_texts.raises("listing-incomplete"):
+        listing_format.save_listing(Broken(), None, str(tmp_path / "listing.jsonl"))
+    assert not (tmp_path / "listing.jsonl").exists()

@@ -6,7 +6,8 @@ import pathlib
 
 import pytest
 
-from imagebeam.transforms.sources import input_places
+from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.sources import files, input_places
 from tests import error_texts
 
 
@@ -45,3 +46,27 @@ def test_file_that_is_no_small_text_is_refused(tmp_path: pathlib.Path, content: 
 )
 def test_relative_address_is_below_the_folder(given: str, address: str) -> None:
     assert input_places.address_below("gs://b/set", given) == address
+
+
+def test_input_that_cannot_be_used_with_its_output_is_refused(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    with error_texts.raises("input-two-globs"):
+        input_places.find_input(f"{tmp_path}/*.jpg", ("*.png",), "/out")
+    with error_texts.raises("input-unreadable"):
+        input_places.find_input(f"{tmp_path}/none", files.EVERYTHING, "/out")
+    (tmp_path / "link").symlink_to("out")
+    with error_texts.raises("output-is-input"):
+        input_places.find_input(f"{tmp_path}/link", files.EVERYTHING, f"{tmp_path}/out")
+    assert input_places.leave_out(f"{tmp_path}/link", str(tmp_path)) == f"{tmp_path}/out"
+    (tmp_path / "out/1.jpg").touch()
+    with error_texts.raises("output-in-input"):
+        input_places.leave_out(f"{tmp_path}/out", str(tmp_path))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(output_folder.OutputFolder, "find_files_of_others", refuse)
+    with error_texts.raises("output-unreadable"):
+        input_places.leave_out(f"{tmp_path}/out", str(tmp_path))

@@ -193,3 +193,8 @@ def test_override_that_cannot_be_meant_says_what_to_write(override: str, message
 def test_column_that_is_wrong_is_named(column: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.ConfigError, match=re.escape(f"config from x: {message}")):
         config_lib.parse_config({"source": {"by": "manifest"}, "columns": {"age": column}}, "x")
+
+
+def test_override_that_is_a_broken_mapping_is_an_error() -> None:
+    with error_texts.raises("config-not-yaml"):
+        config_lib.load_config(None, [r'label={pattern: "\d"}'])
