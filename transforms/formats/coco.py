@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from imagebeam import errors, storage
@@ -71,20 +71,10 @@ class Coco(base_format.Format):
 
     def __post_init__(self) -> None:
         if not self.annotations or set(self.annotations) != set(self.images):
-            raise ValueError(
-                f"source.coco.annotations names the splits {', '.join(self.annotations) or 'none'}, "
-                f"source.coco.images {', '.join(self.images) or 'none'}; name the same in both"
-            )
-        if self.captions is not None and set(self.captions) != set(self.annotations):
-            raise ValueError(
-                f"source.coco.captions names the splits {', '.join(self.captions) or 'none'}, "
-                f"source.coco.annotations {', '.join(self.annotations)}; name the same in both"
-            )
-        if self.panoptic is not None and set(self.panoptic) != set(self.annotations):
-            raise ValueError(
-                f"source.coco.panoptic names the splits {', '.join(self.panoptic) or 'none'}, "
-                f"source.coco.annotations {', '.join(self.annotations)}; name the same in both"
-            )
+            raise ValueError(_name_the_same("annotations", self.annotations, "images", self.images))
+        for name, paths in (("captions", self.captions), ("panoptic", self.panoptic)):
+            if paths is not None and set(paths) != set(self.annotations):
+                raise ValueError(_name_the_same(name, paths, "annotations", self.annotations))
         if self.panoptic is not None and (self.masks or self.keypoints or self.captions or self.categories):
             raise ValueError(
                 "source.coco.panoptic stores one mask for all segments: leave out masks, keypoints, captions and "
@@ -147,6 +137,13 @@ class Coco(base_format.Format):
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
         return detect_coco.detect(probe, at)
+
+
+def _name_the_same(name: str, paths: Mapping[str, str], other: str, others: Mapping[str, str]) -> str:
+    return (
+        f"source.coco.{name} names the splits {', '.join(paths) or 'none'}, source.coco.{other} "
+        f"{', '.join(others) or 'none'}; name the same in both"
+    )
 
 
 def _keypoint_names(source: CocoSource) -> tuple[str, ...]:

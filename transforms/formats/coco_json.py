@@ -9,7 +9,7 @@ import math
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import features, storage
@@ -113,6 +113,13 @@ def read_objects(
     return objects
 
 
+def _image_of(entry: Any, images: object_tables.ImageTable) -> tuple[Mapping[str, Any], int | None]:
+    """Returns the fields of an annotation, and the number of its image; None if it names none that is known."""
+    fields = entry if isinstance(entry, dict) else {}
+    image_id = object_tables.whole(fields.get("image_id"))
+    return fields, images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
+
+
 def _add_object(
     entry: Any,
     images: object_tables.ImageTable,
@@ -120,9 +127,7 @@ def _add_object(
     rule: ObjectRule,
     left_out: Counter[str],
 ) -> None:
-    fields = entry if isinstance(entry, dict) else {}
-    image_id = object_tables.whole(fields.get("image_id"))
-    image = images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
+    fields, image = _image_of(entry, images)
     if image is None:
         left_out[UNKNOWN_IMAGE] += 1
         return
@@ -209,9 +214,7 @@ def read_segments(
     """
     objects = object_tables.ObjectTable(len(images.names), _read_categories(file))
     for entry in file.items(ANNOTATIONS):
-        fields = entry if isinstance(entry, dict) else {}
-        image_id = object_tables.whole(fields.get("image_id"))
-        image = images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
+        fields, image = _image_of(entry, images)
         if image is None:
             left_out[UNKNOWN_IMAGE] += 1
             continue
@@ -223,10 +226,10 @@ def read_segments(
                 raise BadAnnotationError(f"it is a second one: the first has {images.panoptic[image][0]!r}")
             images.panoptic[image] = name, class_masks.pack_segments(segments)
         except ValueError as e:
-            images.faults[image] = Reason.BAD_VALUE, f"panoptic annotation of image {image_id!r}: {e}"
+            images.faults[image] = Reason.BAD_VALUE, f"panoptic annotation of image {images.ids[image]!r}: {e}"
             continue
         for segment in segments:
-            _add_object({**segment, "image_id": image_id}, images, objects, rule, left_out)
+            _add_object({**segment, "image_id": images.ids[image]}, images, objects, rule, left_out)
     if not images.panoptic:
         file.require_list(ANNOTATIONS)
     for number in range(len(images.names)):
@@ -245,9 +248,8 @@ def read_captions(file: AnnotationFile, images: object_tables.ImageTable, left_o
     count = 0
     for entry in file.items(ANNOTATIONS):
         count += 1
-        fields = entry if isinstance(entry, dict) else {}
-        image_id, caption = object_tables.whole(fields.get("image_id")), fields.get("caption")
-        image = images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
+        fields, image = _image_of(entry, images)
+        caption = fields.get("caption")
         if image is None:
             left_out[UNKNOWN_CAPTION] += 1
         elif not isinstance(caption, str):

@@ -192,10 +192,8 @@ class LabelmeReader:
                 if self.masks:
                     values += (self._mask(kind, outline, height, width),)
                 found.add(box, across, down, values)
-            except checked_image.BadImageError as e:
-                raise checked_image.BadImageError(e.reason, f"shape {number}: {e.detail}") from e
             except ValueError as e:
-                raise image_objects.bad_value(f"shape {number}: {e}") from e
+                raise image_objects.bad_value_at(f"shape {number}", e) from e
         return found.build((height, width))
 
     def _class_of(self, name: Any) -> tuple[int, bytes]:

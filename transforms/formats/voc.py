@@ -369,10 +369,8 @@ class VocReader:
             try:
                 box = self._box(fields)
                 found.add(box, across, down, self._values(fields))
-            except checked_image.BadImageError as e:
-                raise checked_image.BadImageError(e.reason, f"object {number}: {e.detail}") from e
             except ValueError as e:
-                raise image_objects.bad_value(f"object {number}: {e}") from e
+                raise image_objects.bad_value_at(f"object {number}", e) from e
         return found.build((height, width))
 
     def _box(self, fields: Mapping[str, str]) -> tuple[float, float, float, float]:

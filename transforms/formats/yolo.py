@@ -474,14 +474,12 @@ class YoloReader:
                 values = [_number(text) for text in texts[1:]]
                 box = self._box(values)
                 found.add(box, image_objects.SHARES, image_objects.SHARES, (label, self.classes.texts()[label]))
-            except checked_image.BadImageError as e:
-                raise checked_image.BadImageError(e.reason, f"line {number}: {e.detail}") from e
             except UnicodeDecodeError as e:
                 raise image_objects.bad_value(
                     f"line {number} holds {line[:40]!r}, which is no text of numbers; write it as UTF-8"
                 ) from e
             except ValueError as e:
-                raise image_objects.bad_value(f"line {number}: {e}") from e
+                raise image_objects.bad_value_at(f"line {number}", e) from e
         return found.build()
 
     def _class_of(self, text: str) -> int:

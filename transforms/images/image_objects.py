@@ -185,6 +185,13 @@ def bad_value(detail: str) -> checked_image.BadImageError:
     return checked_image.BadImageError(Reason.BAD_VALUE, detail)
 
 
+def bad_value_at(where: str, error: ValueError) -> checked_image.BadImageError:
+    """Returns the error of annotations one object of which cannot be used, with its place before the text."""
+    if isinstance(error, checked_image.BadImageError):
+        return checked_image.BadImageError(error.reason, f"{where}: {error.detail}")
+    return bad_value(f"{where}: {error}")
+
+
 def check_size(data: bytes, limit: int = MAX_FILE_BYTES) -> None:
     """Checks that an annotation file is not too long to be parsed.
 

@@ -225,7 +225,8 @@ class FilesSource(image_source.ImageSource):
         if is_image:
             found.refs.append(elements.ImageRef(path, uri, entry.size, entry.version))
         else:
-            found.skipped[_UNREAD_KINDS.get(extension.lower() if stem else "", NON_IMAGE)] += 1
+            is_unread = bool(stem) and extension.lower() in _UNREAD_EXTENSIONS
+            found.skipped[f"{UNREAD}_{extension.lower()}" if is_unread else NON_IMAGE] += 1
 
 
 def _list_or_cut(store: storage.RangeLister, uri: str, directory: Directory) -> Iterator[storage.Entry | Directory]:
@@ -256,34 +257,15 @@ _NAMELESS_FOLDER = (
     "tell, so the images in it would be lost: rename the objects, or move them away"
 )
 # Pictures that no signature shows, or that are known and not read, by extension.
-_UNREAD_KINDS = {
-    extension: f"{UNREAD}_{extension}"
-    for extension in (
-        "dcm",
-        "dds",
-        "eps",
-        "fits",
-        "icns",
-        "nii",
-        "pcx",
-        "pdf",
-        "qoi",
-        "sgi",
-        "svg",
-        "tga",
-        "xcf",
-        "xpm",
-    )
-}
+_UNREAD_EXTENSIONS = frozenset(
+    ("dcm", "dds", "eps", "fits", "icns", "nii", "pcx", "pdf", "qoi", "sgi", "svg", "tga", "xcf", "xpm")
+)
 
 
 def _remedy(reason: elements.Reason) -> str:
-    is_gone = reason is elements.Reason.NOT_FOUND
-    return (
-        "run again when nothing removes files there"
-        if is_gone
-        else ("grant read access, or leave it out with source.include")
-    )
+    if reason is elements.Reason.NOT_FOUND:
+        return "run again when nothing removes files there"
+    return "grant read access, or leave it out with source.include"
 
 
 def _is_image_by_content(uri: str) -> bool:

@@ -26,18 +26,12 @@ _T = TypeVar("_T")
 _IGNORED = frozenset({"__MACOSX", "$RECYCLE.BIN", "lost+found"})
 _WORD = re.compile(r"[a-z]+")
 _BEFORE_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
-    "eval": "test",
-    "evaluation": "test",
+_SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing", "eval", "evaluation"),
 }
+_SPLIT_WORDS = {word: split for split, words in _SPLITS.items() for word in words}
 
 
 class Bounds(NamedTuple):
@@ -245,9 +239,6 @@ def extension_of(name: str) -> str:
     return posixpath.splitext(name)[1].lower()
 
 
-_SPLIT_ORDER = ("train", "validation", "test")
-
-
 def _is_ignored(name: str) -> bool:
     return name.startswith(".") or name in _IGNORED
 
@@ -262,7 +253,7 @@ def split_meant(name: str) -> str | None:
 def splits_in(names: Iterable[str]) -> dict[str, str]:
     """Returns the names that mean splits, with these; none if no name means `train`."""
     found = {name: meant for name in names if (meant := split_meant(name)) is not None}
-    found = dict(sorted(found.items(), key=lambda each: (_SPLIT_ORDER.index(each[1]), each[0])))
+    found = dict(sorted(found.items(), key=lambda each: ([*_SPLITS].index(each[1]), each[0])))
     return found if "train" in found.values() else {}
 
 

@@ -38,19 +38,38 @@ class ReferenceRules:
         """Returns the listing with the labels and splits of its images. What a rule rejects is among its rejects."""
         listing = self.listing.apply(listing)
         refs = elements.unpack_refs(listing.packed_refs)
-        rejects, survey = list(listing.rejects), label_names.NO_LISTS
-        if self.label is not None:
-            lists = self.label.names.lists
-            surveyor = label_names.ListSurveyor(lists) if lists else None
-            refs, unlabelled = label_all(self.label, refs, surveyor)
-            rejects += unlabelled
-            survey = survey if surveyor is None else surveyor.survey
-        if self.split is not None:
-            refs, without_split = assign_all(self.split, refs)
-            rejects += without_split
+        rejects = list(listing.rejects)
+        lists = () if self.label is None else self.label.names.lists
+        surveyor = label_names.ListSurveyor(lists) if lists else None
+        if self.label is not None or self.split is not None:
+            given, refs = refs, []
+            for ref in given:
+                found = self._apply_to(ref, surveyor)
+                if isinstance(found, elements.Reject):
+                    rejects.append(found)
+                else:
+                    refs.append(found)
+        survey = label_names.NO_LISTS if surveyor is None else surveyor.survey
         return listing._replace(
             packed_refs=elements.UnpackedRefs(refs), num_refs=len(refs), rejects=tuple(rejects), lists=survey
         )
+
+    def _apply_to(
+        self, ref: elements.ImageRef, surveyor: label_names.ListSurveyor | None
+    ) -> elements.ImageRef | elements.Reject:
+        """Returns a reference with its label and split, or its reject; counts how it fits label.lists."""
+        try:
+            if self.label is not None:
+                ref = self.label.apply(ref)
+        except LabelError as e:
+            return elements.Reject(ref.key, ref.uri, "label", e.reason, e.detail)
+        finally:
+            if surveyor is not None:
+                surveyor.add(ref.key, ref.label)
+        try:
+            return ref if self.split is None else self.split.apply(ref)
+        except ValueError as e:
+            return elements.Reject(ref.key, ref.uri, "split", elements.Reason.BAD_SPLIT, str(e))
 
 
 NO_RULES = ReferenceRules()
@@ -220,28 +239,6 @@ class LabelRule(elements.PickledFields):
         return match["label"], (match[self.group] or "") if self.group else ref.group
 
 
-def label_all(
-    rule: LabelRule, refs: Iterable[elements.ImageRef], surveyor: label_names.ListSurveyor | None
-) -> tuple[list[elements.ImageRef], list[elements.Reject]]:
-    """Returns the references with their labels, and rejects in place of those without one.
-
-    Args:
-        rule: finds the labels.
-        refs: references without labels.
-        surveyor: counts how the images fit label.lists; None without lists.
-    """
-    labelled, rejects = [], []
-    for ref in refs:
-        try:
-            ref = rule.apply(ref)
-            labelled.append(ref)
-        except LabelError as e:
-            rejects.append(elements.Reject(ref.key, ref.uri, "label", e.reason, e.detail))
-        if surveyor is not None:
-            surveyor.add(ref.key, ref.label)
-    return labelled, rejects
-
-
 PURPOSE = b"imagebeam.split"
 
 
@@ -332,16 +329,3 @@ class SplitRule:
         if self.declared is not None and name not in self.declared:
             raise ValueError(f"split {name!r} is not among the declared ones, {', '.join(self.declared)}")
         return name
-
-
-def assign_all(
-    rule: SplitRule, refs: Iterable[elements.ImageRef]
-) -> tuple[list[elements.ImageRef], list[elements.Reject]]:
-    """Returns the references with their splits, and rejects in place of those that fit no split."""
-    assigned, rejects = [], []
-    for ref in refs:
-        try:
-            assigned.append(rule.apply(ref))
-        except ValueError as e:
-            rejects.append(elements.Reject(ref.key, ref.uri, "split", elements.Reason.BAD_SPLIT, str(e)))
-    return assigned, rejects
