@@ -80,15 +80,15 @@ STANDARD: Mapping[str, Standard] = {
     ENCODED: Standard(BYTES, True, "the image's bytes, or its pixels as numbers"),
 }
 
-# Features of each further image of an example, whose keys are image/<name>/<part>.
-FURTHER_PARTS: Mapping[str, Standard] = {
+# Features of each extra image of an example, whose keys are image/<name>/<part>.
+EXTRA_IMAGE_PARTS: Mapping[str, Standard] = {
     "encoded": Standard(BYTES, True, "bytes of a further image"),
     "format": Standard(BYTES, True, "format of a further image: jpeg, png or webp"),
     "height": Standard(INT64, True, "height of a further image, pixels"),
     "width": Standard(INT64, True, "width of a further image, pixels"),
 }
 _FURTHER_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_FURTHER_SOURCE = re.compile(rf"image/({_FURTHER_NAME.pattern})/({'|'.join(FURTHER_PARTS)})")
+_FURTHER_SOURCE = re.compile(rf"image/({_FURTHER_NAME.pattern})/({'|'.join(EXTRA_IMAGE_PARTS)})")
 _RESERVED = frozenset(key.split("/")[1] for key in STANDARD)  # image/class/... and the like have other meanings
 
 _ABSENT = {  # error text for each requirement that is not met
@@ -111,7 +111,7 @@ def resolve_features(
     *,
     has_many_labels: bool = False,
     pixels: str | None = None,
-    further: Iterable[str] = (),
+    extra_images: Iterable[str] = (),
     given: Collection[str] = (),
 ) -> tuple[Feature, ...]:
     """Returns the features of every example, `image/encoded` last so that its bytes are written without a copy.
@@ -122,7 +122,7 @@ def resolve_features(
         columns: from the name of a column to its kind, and whether it is a list.
         has_many_labels: whether an image may have several classes.
         pixels: kind of the numbers if images are stored as lists of numbers; None if as bytes.
-        further: names of the further images of each example.
+        extra_images: names of the extra images of each example.
         given: what the source gives of each image: "objects" (with boxes), "object areas" (and which are crowds),
             "object flags" (which are difficult or truncated, and their view), "object masks", "object keypoints",
             "captions", "segmentation" (the class of each pixel).
@@ -132,8 +132,8 @@ def resolve_features(
     """
     known = {name: (standard.kind, standard.many) for name, standard in STANDARD.items()}
     known |= {f"columns/{name}": column for name, column in columns.items()}
-    for name in further:
-        known |= {further_source(name, part): (each.kind, False) for part, each in FURTHER_PARTS.items()}
+    for name in extra_images:
+        known |= {extra_image_source(name, part): (each.kind, False) for part, each in EXTRA_IMAGE_PARTS.items()}
     known[LABEL] = (label_kind if label_kind in (INT64, FLOAT) else INT64, has_many_labels)
     known[TEXT] = known["image/class/synset"] = (BYTES, has_many_labels)
     if pixels is not None:
@@ -163,8 +163,8 @@ def resolve_features(
     return in_order(chosen)
 
 
-def check_further_name(name: str) -> None:
-    """Checks that a further image may have this name.
+def check_extra_image_name(name: str) -> None:
+    """Checks that an extra image may have this name.
 
     Raises:
         ValueError: if it cannot be a part of keys, or its keys would look like those of other features.
@@ -175,30 +175,30 @@ def check_further_name(name: str) -> None:
         raise ValueError(f"{name!r} is taken: image/{name} is, or begins, the key of another feature; use another name")
 
 
-def further_source(name: str, part: str) -> str:
-    """Returns the source of a feature of a further image; `part` is a key of FURTHER_PARTS."""
+def extra_image_source(name: str, part: str) -> str:
+    """Returns the source of a feature of an extra image; `part` is a key of EXTRA_IMAGE_PARTS."""
     return f"image/{name}/{part}"
 
 
-def further_part(source: str) -> tuple[str, str] | None:
-    """Returns the name of the further image and the part that a source is of; None for any other source."""
+def extra_image_part(source: str) -> tuple[str, str] | None:
+    """Returns the name of the extra image and the part that a source is of; None for any other source."""
     match = _FURTHER_SOURCE.fullmatch(source)
     return None if match is None or match[1] in _RESERVED else (match[1], match[2])
 
 
-def further_images(features: Iterable[Feature]) -> dict[str, dict[str, str]]:
-    """Returns the stored further images of an example by name: the keys of their features by part."""
+def extra_images(features: Iterable[Feature]) -> dict[str, dict[str, str]]:
+    """Returns the stored extra images of an example by name: the keys of their features by part."""
     found: dict[str, dict[str, str]] = {}
     for feature in features:
-        if (part := further_part(feature.source)) is not None:
+        if (part := extra_image_part(feature.source)) is not None:
             found.setdefault(part[0], {})[part[1]] = feature.key
     return {name: keys for name, keys in sorted(found.items()) if "encoded" in keys}
 
 
 def meaning_of(source: str) -> str:
     """Returns what the values of a feature mean, in a few words; the source itself if it is a column."""
-    if (part := further_part(source)) is not None:
-        return f"{part[0]}: {FURTHER_PARTS[part[1]].meaning}"
+    if (part := extra_image_part(source)) is not None:
+        return f"{part[0]}: {EXTRA_IMAGE_PARTS[part[1]].meaning}"
     return STANDARD[source].meaning if source in STANDARD else source
 
 

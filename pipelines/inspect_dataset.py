@@ -129,9 +129,9 @@ def save_images(
             raise errors.VerificationError(f"{directory}, example {index} of {split}: {e}") from e
         image_format = "png" if pixels else next(filter(None, _texts(values, keys.get("image/format"))), "image")
         found = [("", image, image_format)]
-        for further, parts in features.further_images(catalog.features).items():
-            of_further = next(filter(None, _texts(values, parts.get("format"))), "image")
-            found += [(f".{further}", each, of_further) for each in values.get(parts["encoded"], ())]
+        for extra, parts in features.extra_images(catalog.features).items():
+            of_extra = next(filter(None, _texts(values, parts.get("format"))), "image")
+            found += [(f".{extra}", each, of_extra) for each in values.get(parts["encoded"], ())]
         for suffix, data, extension in found:
             stem = _file_name(name, _MAX_STEM_BYTES) + suffix
             uri = storage.join(target, f"{stem}.{_file_name(extension, _MAX_FORMAT_BYTES)}")

@@ -237,7 +237,7 @@ def _settings_of(
         identity=json.dumps([config.identity(), facts], sort_keys=True),
         features=config.resolve_features(),
         columns=(*known.columns, *(f"columns/{name}" for name in config.columns)),
-        further=config.source.gives().further,
+        extra_images=config.source.gives().extra_images,
         label_kind=config.label.kind,
         label_base=config.label.base,
         names=names,
@@ -296,7 +296,7 @@ def _notes_on_counts(config: config_lib.Config) -> Iterator[str]:
             "image.frames: each: the plan, the shares of splits and the sizes of shards count files; their frames are "
             "counted when they are read"
         )
-    if names := config.source.gives().further:
+    if names := config.source.gives().extra_images:
         stored = ", ".join(f"image/{name}" for name in names)
         yield f"each example has further images ({stored}): statistics and duplicates are of the first image alone"
 

@@ -119,7 +119,7 @@ class _DecodeRecord:
         self._pixels = bare_pixels.PixelReader(catalog) if is_raw else None
         self._image = keys[features.ENCODED]
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
-        self._further = features.further_images(catalog.features)
+        self._extra_images = features.extra_images(catalog.features)
         self._key = keys.get("image/key")
         self._points = keys.get(features.ENTRY_POINTS) if reader_decoder.has_decoder_in_c() else None
         self._decoder = reader_decoder.ImageDecoder()
@@ -150,10 +150,10 @@ class _DecodeRecord:
                     return f"{key}{self._points} are not the entry points of this image: write the dataset again"
             else:
                 self._pixels.read(values)
-            for name, parts in self._further.items():
+            for name, parts in self._extra_images.items():
                 where = f"{key}image/{name}: "
-                of_further = tuple(values[parts[each]][0] for each in ("height", "width") if each in parts)
-                self._decoder.check(values[parts["encoded"]][0], of_further if len(of_further) == 2 else None)
+                of_extra = tuple(values[parts[each]][0] for each in ("height", "width") if each in parts)
+                self._decoder.check(values[parts["encoded"]][0], of_extra if len(of_extra) == 2 else None)
         except checked_image.BadImageError as e:
             return f"{where}{e.reason}: {e.detail}"
         except ValueError as e:
@@ -165,6 +165,6 @@ def needs_tensorflow(directory: str, snapshot: str | int | None = None) -> bool:
     """Returns whether TensorFlow decodes images of the dataset. Its import takes seconds."""
     folder, catalog = snapshots.find(directory, snapshot)
     formats = bare_pixels.formats_in(catalog_lib.load_statistics(folder))
-    if features.further_images(catalog.features) and (catalog.config.get("image") or {}).get("encode") != "jpeg":
+    if features.extra_images(catalog.features) and (catalog.config.get("image") or {}).get("encode") != "jpeg":
         return True  # the statistics count the formats of first images alone
     return not formats <= ({bare_pixels.FORMAT, "jpeg"} if reader_decoder.has_decoder_in_c() else {bare_pixels.FORMAT})

@@ -99,7 +99,7 @@ class DatasetSettings:
     identity: str  # canonical JSON of the part of the config that decides the shards' content
     features: tuple[features_lib.Feature, ...]
     columns: tuple[str, ...] = ()
-    further: tuple[str, ...] = ()  # names of the further images of each example
+    extra_images: tuple[str, ...] = ()  # names of the extra images of each example
     label_kind: str | None = "class"
     label_base: int = 0
     names: label_names.LabelNames | label_names.StagedNames = label_names.NO_NAMES
@@ -152,7 +152,7 @@ class DatasetSettings:
 
     def recipe(self, plan: elements.DatasetPlan) -> encode.ExampleRecipe:
         ids = self.label_ids(plan.labels)
-        return encode.ExampleRecipe(self.features_of(plan), ids, self.columns, self.texts, self.further, plan.kept)
+        return encode.ExampleRecipe(self.features_of(plan), ids, self.columns, self.texts, self.extra_images, plan.kept)
 
     def policy_of(self, plan: elements.DatasetPlan) -> prepare.ImagePolicy:
         """Returns how every image is checked and stored. Images are not rotated if kept features hold coordinates."""

@@ -97,7 +97,7 @@ class Mask(NamedTuple):
     version: int = 0  # as in ImageRef
 
 
-class FurtherImage(NamedTuple):
+class ExtraImage(NamedTuple):
     """A file with another picture of the same example, such as the same place at another time."""
 
     uri: str
@@ -136,7 +136,7 @@ class ImageRef(NamedTuple):
     expected: tuple[int, int] | None = None  # height and width in pixels that the source's boxes or masks refer to
     inside: tuple[int, int] | None = None  # offset and length of the image in the record that is read, a whole Example
     blocks: SnappyBlocks | None = None  # set if the bytes from `offset` are compressed
-    further: tuple[FurtherImage, ...] = ()  # further images of the example, in the order of DatasetSettings.further
+    extra_images: tuple[ExtraImage, ...] = ()  # in the order of DatasetSettings.extra_images
     fingerprint: bytes = b""  # digest of what the record is made of, for the next update; see image_states
     content: bytes = b""  # digest of the same without versions, then one of the bytes once they are read; b"": not kept
     replaces: str = ""  # split of the record in the snapshot before that this image replaces; "" if there is none
@@ -148,8 +148,8 @@ class ImageRef(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Number of bytes read for this image, its mask and its further images, as far as known."""
-        return sum_bytes((self.size,), (self.mask, *self.further))
+        """Number of bytes read for this image, its mask and its extra images, as far as known."""
+        return sum_bytes((self.size,), (self.mask, *self.extra_images))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ def slice_columns(columns: RefColumns, start: int, end: int) -> RefColumns:
     return columns if is_whole else new_ref(column[start:end] for column in columns)
 
 
-def sum_bytes(sizes: Iterable[int], others: Iterable[Mask | FurtherImage | None]) -> int:
+def sum_bytes(sizes: Iterable[int], others: Iterable[Mask | ExtraImage | None]) -> int:
     """Returns the number of bytes read for images of these sizes and the other files, as far as known."""
     return sum(size for size in sizes if size > 0) + sum(other.size for other in others if other and other.size > 0)
 

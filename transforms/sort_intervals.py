@@ -144,7 +144,7 @@ def _open_part(packed: Iterable[bytes]) -> dict[str, elements.RefColumns]:
 
 def _count_bytes(refs: elements.RefColumns) -> int:
     """Returns the number of bytes read for the references of a set."""
-    return elements.sum_bytes(refs.size, itertools.chain(refs.mask, itertools.chain.from_iterable(refs.further)))
+    return elements.sum_bytes(refs.size, itertools.chain(refs.mask, itertools.chain.from_iterable(refs.extra_images)))
 
 
 def _digest(sets: Mapping[str, elements.RefColumns], order: Order) -> int:
@@ -177,8 +177,8 @@ def _digest(sets: Mapping[str, elements.RefColumns], order: Order) -> int:
         ]
         if any(every.blocks):
             values.append(repr(every.blocks))
-        if any(every.further):
-            values.append(repr([[image.identity for image in further] for further in every.further]))
+        if any(every.extra_images):
+            values.append(repr([[image.identity for image in extra] for extra in every.extra_images]))
         digest.update(f"({', '.join(values)})".encode("utf-8", "backslashreplace"))
     return int.from_bytes(digest.digest(), "big")
 

@@ -251,7 +251,7 @@ def _weight(
 
 
 def _check_places(extra: Sequence[features.Feature], asked: options_lib.ReadOptions) -> None:
-    """Checks that boxes, keypoints and masks fit the images. Logs a warning if further images are cut differently.
+    """Checks that boxes, keypoints and masks fit the images. Logs a warning if extra images are cut differently.
 
     Raises:
         ConfigError: if they do not, because only the image is cropped or mirrored.
@@ -267,9 +267,9 @@ def _check_places(extra: Sequence[features.Feature], asked: options_lib.ReadOpti
             f'crop="squash", flip=False{masks}; or crop=None, image_size=None without a batch size, and crop image and '
             "features together; or leave the features out"
         )
-    further = [each.key for each in extra if (features.further_part(each.source) or ())[1:] == ("encoded",)]
-    if further:
-        _LOGGER.warning("%s: %s; docs/recipes/tables.md cuts the same part out of both", ", ".join(further), moves)
+    extra_images = [each.key for each in extra if (features.extra_image_part(each.source) or ())[1:] == ("encoded",)]
+    if extra_images:
+        _LOGGER.warning("%s: %s; docs/recipes/tables.md cuts the same part out of both", ", ".join(extra_images), moves)
 
 
 def check_batch_size(split: str, num_examples: int, asked: options_lib.ReadOptions, planned: schedule.Schedule) -> None:

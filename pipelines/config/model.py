@@ -329,7 +329,7 @@ class Config(pydantic.BaseModel):
             columns,
             has_many_labels=self.label.many,
             pixels=_PIXELS.get(self.image.encode),
-            further=gives.further,
+            extra_images=gives.extra_images,
             given=gives.features | ({"segmentation"} if self.source.masks.rule is not None else set()),
         )
 

@@ -27,7 +27,7 @@ class Gives(NamedTuple):
     features: frozenset[str] = frozenset()  # `given` of features.resolve_features
     folders: bool = False  # an image may be in a folder of its class, for label.by: directory
     is_saved: bool = False  # it is a saved listing: the dataset is that of the folder that was listed
-    further: tuple[str, ...] = ()  # names of further images of each example
+    extra_images: tuple[str, ...] = ()  # names of extra images of each example
     takes: frozenset[str] = frozenset()  # keys that formats share and that it uses: include, pattern, masks
     refuses: tuple[tuple[str, str], ...] = ()  # settings as `section.key: value`, each with the reason
     keeps: Literal["all"] | tuple[str, ...] | None = ()  # features of records; None: all, or those in `columns` alone

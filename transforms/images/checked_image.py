@@ -52,7 +52,7 @@ class Image(NamedTuple):
     hashes: ImageHashes | None = None  # None unless duplicates are looked for
     objects: tuple[tuple[float | bytes, ...], ...] = ()  # by column of ImagePolicy.objects, for the file's pixels
     annotated: tuple[int, int] | None = None  # height and width in pixels that `objects` are for; None if not known
-    further: tuple[Image, ...] = ()  # further images of the example, in the order of ImageRef.further
+    extra_images: tuple[Image, ...] = ()  # extra images of the example, in the order of ImageRef.extra_images
     highest: int | None = None  # number of a gray picture that was stored with 8 bits of 16; None for others
     dropped_objects: Mapping[str, int] = types.MappingProxyType({})  # by kind, see transforms.images.image_objects
 

@@ -122,8 +122,8 @@ class ImagePolicy:
             raise structure.refusal(data, format, self._accepted())
         return self._encode(opened, data, str(format), stated)
 
-    def prepare_further(self, data: bytes) -> Image:
-        """Returns a further image of an example, checked and changed like the first; no statistics are taken of it.
+    def prepare_extra_image(self, data: bytes) -> Image:
+        """Returns an extra image of an example, checked and changed like the first; no statistics are taken of it.
 
         Raises:
             BadImageError: if the example is to be rejected.

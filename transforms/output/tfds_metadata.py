@@ -103,7 +103,7 @@ def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: 
 
 
 def _is_further(feature: features.Feature) -> bool:
-    return (features.further_part(feature.source) or ("", ""))[1] == "encoded"
+    return (features.extra_image_part(feature.source) or ("", ""))[1] == "encoded"
 
 
 def _node(class_name: str, content: Mapping[str, Any]) -> dict[str, Any]:

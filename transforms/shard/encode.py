@@ -35,7 +35,7 @@ class ExampleRecipe:
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns, in their order
     # By name of the class, where it differs from the name.
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    further: tuple[str, ...] = ()  # names of the further images of each example, in the order of ImageRef.further
+    extra_images: tuple[str, ...] = ()  # names, in the order of ImageRef.extra_images
     kept: tuple[Feature, ...] = ()  # the part of `features` that is copied from the image's record
 
     @functools.cached_property
@@ -59,12 +59,14 @@ class ExampleRecipe:
     @functools.cached_property
     def _is_simple(self) -> bool:
         """Whether name, label and size are all that is known of an image, unless it has a mask."""
-        return not (self.columns or self.further or self.kept or self._has_entry_points or self._draws_masks)
+        return not (self.columns or self.extra_images or self.kept or self._has_entry_points or self._draws_masks)
 
     @functools.cached_property
     def layout(self) -> example.Layout | None:
         """Layout of an example whose image keeps its bytes; None if more of it is needed than its size and colors."""
-        needs_more = self.further or self.kept or self._object_places or self._has_entry_points or self._draws_masks
+        needs_more = (
+            self.extra_images or self.kept or self._object_places or self._has_entry_points or self._draws_masks
+        )
         return None if needs_more else self._encoder.layout
 
     @functools.cached_property
@@ -102,11 +104,11 @@ class ExampleRecipe:
         if ref.mask is not None:
             values["image/segmentation/class/encoded"] = image.mask
             values["image/segmentation/class/format"] = b"png"
-        for name, further in zip(self.further, image.further):
-            values[features.further_source(name, "encoded")] = further.data
-            values[features.further_source(name, "format")] = further.format.encode()
-            values[features.further_source(name, "height")] = further.height
-            values[features.further_source(name, "width")] = further.width
+        for name, extra in zip(self.extra_images, image.extra_images):
+            values[features.extra_image_source(name, "encoded")] = extra.data
+            values[features.extra_image_source(name, "format")] = extra.format.encode()
+            values[features.extra_image_source(name, "height")] = extra.height
+            values[features.extra_image_source(name, "width")] = extra.width
         if self._has_entry_points:
             values[features.ENTRY_POINTS] = reader_decoder.find_entry_points(image)
         for name, value in zip(self.columns, (*image.objects, *ref.columns) if image.objects else ref.columns):

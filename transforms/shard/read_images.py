@@ -1,4 +1,4 @@
-"""Reads the images of a shard, with their masks and further images, and checks and changes them as the config says.
+"""Reads the images of a shard, with their masks and extra images, and checks and changes them as the config says.
 
 Imports no Beam.
 """
@@ -92,7 +92,7 @@ def read_or_take(
 def read_files(
     refs: Iterable[elements.ImageRef], read_ahead: read_ahead_lib.ReadAhead
 ) -> Iterator[tuple[elements.ImageRef, _Files]]:
-    """Yields each reference with the content of its image, of its mask if it has one, and of its further images."""
+    """Yields each reference with the content of its image, of its mask if it has one, and of its extra images."""
     return cast(Iterator[tuple[elements.ImageRef, _Files]], _read_or_take_files(refs, read_ahead, None))
 
 
@@ -103,10 +103,10 @@ def _read_or_take_files(
     for ref, data in fetched:
         if isinstance(data, elements.Measures):
             yield ref, data
-        elif ref.mask is None and not ref.further:
+        elif ref.mask is None and not ref.extra_images:
             yield ref, [data]
         else:
-            num_others = len(ref.further) + (ref.mask is not None)
+            num_others = len(ref.extra_images) + (ref.mask is not None)
             yield ref, [data, *(other for _, other in itertools.islice(fetched, num_others))]
 
 
@@ -143,8 +143,8 @@ def _prepare(
         image = image._replace(record=data)
     if hasher is not None:
         image = image._replace(hashes=hasher.hash(source, image))
-    if ref.further:
-        image = _add_further(ref, image, files[-len(ref.further) :], policy)
+    if ref.extra_images:
+        image = _add_extra_images(ref, image, files[-len(ref.extra_images) :], policy)
     if ref.mask is not None and policy.objects is None:
         place = policy.masks.segments
         segments = ref.columns[place] if place >= 0 else None
@@ -165,22 +165,22 @@ def _read_objects(
         return reader.read(_content(files[1]))
 
 
-def _add_further(
+def _add_extra_images(
     ref: elements.ImageRef,
     image: checked_image.Image,
     files: Sequence[bytes | read_ahead_lib.ReadError],
     policy: prepare.ImagePolicy,
 ) -> checked_image.Image:
     prepared = []
-    for further, data in zip(ref.further, files, strict=True):
-        with _naming(f"column {further.column!r}, {further.uri!r}"):
-            prepared.append(policy.prepare_further(_content(data)))
+    for extra, data in zip(ref.extra_images, files, strict=True):
+        with _naming(f"column {extra.column!r}, {extra.uri!r}"):
+            prepared.append(policy.prepare_extra_image(_content(data)))
     num_bytes = sum(len(each.data) for each in (image, *prepared))
     if num_bytes > structure.MAX_IMAGE_BYTES:
         found = f"its {len(prepared) + 1} images have {num_bytes:,} bytes"
         detail = f"{found}, a tf.train.Example takes up to {structure.MAX_IMAGE_BYTES:,}"
         raise checked_image.BadImageError(Reason.TOO_LARGE, detail)
-    return image._replace(further=tuple(prepared))
+    return image._replace(extra_images=tuple(prepared))
 
 
 def _content(data: bytes | read_ahead_lib.ReadError) -> bytes:
@@ -217,13 +217,13 @@ def _skipped(reason: elements.Reason, max_seconds: float | None) -> checked_imag
 
 
 def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]:
-    """Yields each image, its mask and its further images, in one stream of files, so that all are read ahead."""
+    """Yields each image, its mask and its extra images, in one stream of files, so that all are read ahead."""
     for ref in refs:
         yield ref
         if ref.mask is not None:
             yield elements.ImageRef(ref.key, *ref.mask, inside=_BESIDE)
-        for further in ref.further:
-            yield elements.ImageRef(ref.key, further.uri, further.size, further.version, inside=_BESIDE)
+        for extra in ref.extra_images:
+            yield elements.ImageRef(ref.key, extra.uri, extra.size, extra.version, inside=_BESIDE)
 
 
 _T = TypeVar("_T")

@@ -355,7 +355,13 @@ class KeptJpegs:
             What is counted of the image, or the bytes of a file that was not written; and how many seconds it took to
             read them. None if the file was not read.
         """
-        if ref.mask is not None or ref.further or ref.inside is not None or ref.expected is not None or ref.content:
+        if (
+            ref.mask is not None
+            or ref.extra_images
+            or ref.inside is not None
+            or ref.expected is not None
+            or ref.content
+        ):
             return None
         if self._num_left == _MAX_LEFT:
             return None

@@ -85,7 +85,9 @@ def stable_fingerprint_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
     """
     length = ref.length if ref.blocks is None else ref.size  # the blocks around it change with its neighbours
     unversioned = (
-        ref._replace(further=tuple(image._replace(version=0) for image in ref.further)) if ref.further else ref
+        ref._replace(extra_images=tuple(image._replace(version=0) for image in ref.extra_images))
+        if ref.extra_images
+        else ref
     )
     return _digest(unversioned, 0, 0, f"0 {length}", keep_position, STABLE_BYTES)
 
@@ -103,8 +105,8 @@ def _digest(
     if ref.mask is not None or ref.columns or ref.expected is not None or keep_position:
         mask = ref.mask and (ref.mask.uri.rpartition("/")[2], ref.mask.size, mask_version)
         text += repr((mask, ref.columns, ref.expected, ref.position if keep_position else 0))
-    if ref.further:
-        text += repr([image.identity for image in ref.further])
+    if ref.extra_images:
+        text += repr([image.identity for image in ref.extra_images])
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=digest_size).digest()
 
 
@@ -115,7 +117,7 @@ def add_content(ref: elements.ImageRef, *files: bytes) -> elements.ImageRef:
 
     Args:
         ref: with the result of `stable_fingerprint_of` as its content.
-        files: the bytes of the image as they were read, and those of its mask and its further images.
+        files: the bytes of the image as they were read, and those of its mask and its extra images.
     """
     digest = hashlib.sha256(files[0])
     for file in files[1:]:

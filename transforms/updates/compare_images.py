@@ -42,7 +42,7 @@ class KnownImage(NamedTuple):
 ReadContents: TypeAlias = Callable[[Iterable[elements.ImageRef]], Iterable[elements.ImageRef]]
 
 _KEY, FINGERPRINT_OF_REF = 0, elements.ImageRef._fields.index("fingerprint")
-_VERSION, _MASK, _FURTHER = map(elements.ImageRef._fields.index, ("version", "mask", "further"))
+_VERSION, _MASK, _EXTRA = map(elements.ImageRef._fields.index, ("version", "mask", "extra_images"))
 _FINGERPRINT, _RECORD, _SPLIT = map(KnownImage._fields.index, ("fingerprint", "record", "split"))
 
 
@@ -129,7 +129,7 @@ def _find_same_keys(listed: Rows, known: Rows, by_content: bool) -> set[str]:
 def _has_version(row: tuple[Any, ...]) -> bool:
     """Returns whether the versions of all files of an image are known; given the fields of an ImageRef."""
     mask = row[_MASK]
-    return bool(row[_VERSION]) and (mask is None or bool(mask.version)) and all(each.version for each in row[_FURTHER])
+    return bool(row[_VERSION]) and (mask is None or bool(mask.version)) and all(each.version for each in row[_EXTRA])
 
 
 def compare(others: Others, read_contents: ReadContents | None = None) -> Compared:

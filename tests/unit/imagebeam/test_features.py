@@ -41,26 +41,26 @@ def test_default_features_are_the_imagenet_keys_with_the_image_last() -> None:
 
 def test_further_images_have_four_keys_each_before_the_image() -> None:
     resolved = features.resolve_features(
-        {"image/right/format": None, "image/left/encoded": "l"}, None, {}, further=LEFT
+        {"image/right/format": None, "image/left/encoded": "l"}, None, {}, extra_images=LEFT
     )
-    keys = {feature.source: feature.key for feature in resolved if features.further_part(feature.source)}
-    expected = {f"image/{side}/{part}" for side in LEFT for part in features.FURTHER_PARTS} - {"image/right/format"}
+    keys = {feature.source: feature.key for feature in resolved if features.extra_image_part(feature.source)}
+    expected = {f"image/{side}/{part}" for side in LEFT for part in features.EXTRA_IMAGE_PARTS} - {"image/right/format"}
     assert keys == {source: source for source in expected} | {"image/left/encoded": "l"}
     assert resolved[-1].key == "image/encoded"
-    found = features.further_images(resolved)
+    found = features.extra_images(resolved)
     assert list(found) == ["left", "right"]
     assert found["left"]["encoded"] == "l" and "format" not in found["right"]
     assert features.meaning_of("image/left/width") == "left: width of a further image, pixels"
-    without = features.resolve_features({"image/left/encoded": None}, None, {}, further=LEFT)
-    assert list(features.further_images(without)) == ["right"]
+    without = features.resolve_features({"image/left/encoded": None}, None, {}, extra_images=LEFT)
+    assert list(features.extra_images(without)) == ["right"]
 
 
 def test_name_of_a_further_image_that_does_not_fit_into_keys_is_refused() -> None:
     for source in ("image/encoded", "image/segmentation/class/encoded", "columns/image/a/encoded"):
-        assert features.further_part(source) is None
+        assert features.extra_image_part(source) is None
     for name in ("", "A", "a/b", "1", "class", "object", "encoded", "segmentation", "key", "ä"):
         with pytest.raises(ValueError, match=r"is no name for keys|is taken"):
-            features.check_further_name(name)
+            features.check_extra_image_name(name)
 
 
 def test_label_features_follow_the_kind_of_label() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask, SnappyBlocks, SplitPlan
+from imagebeam.transforms.elements import ExtraImage, ImageRef, Mask, SnappyBlocks, SplitPlan
 
 names = st.text(st.characters(exclude_categories=()))  # surrogates, too: file names of undecodable bytes
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -82,7 +82,7 @@ def test_shard_of_every_rank_of_small_splits_goes_through_the_shards_in_order() 
 FULL = ImageRef(
     key="k", uri="u", size=1, version=2, offset=3, length=4, position=5, label="l", split="s", group="g",
     columns=(b"c", 6), mask=Mask("m", 7, 8), expected=(9, 10), inside=(11, 12), content=b"d", replaces="r",
-    blocks=SnappyBlocks(13, 14), further=(FurtherImage("f", 15, 16, "a"),),
+    blocks=SnappyBlocks(13, 14), extra_images=(ExtraImage("f", 15, 16, "a"),),
 )  # fmt: skip
 
 

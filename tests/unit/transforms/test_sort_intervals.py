@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms import elements, sort_intervals
-from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask
+from imagebeam.transforms.elements import ExtraImage, ImageRef, Mask
 from imagebeam.transforms.sort_intervals import HashOrder, ListedOrder, Order
 from imagebeam.transforms.summaries import merge_rankings
 from tests.unit.transforms.small_batches import SetAndRef, rank_plainly
@@ -135,11 +135,11 @@ def test_digest_depends_on_all_but_the_address_and_the_order_of_listing() -> Non
             "mask size": first._replace(mask=Mask("/masks/1.png", 11, 5)),
             "mask mtime": first._replace(mask=Mask("/masks/1.png", 10, 6)),
             "mask name": first._replace(mask=Mask("/masks/2.png", 10, 5)),
-            "further": first._replace(further=(FurtherImage("/b/1.png", 10, 5, "b"),)),
-            "moved further": first._replace(further=(FurtherImage("/moved/1.png", 10, 5, "other"),)),
-            "two further": first._replace(further=(FurtherImage("/b/1.png", 10, 5, "b"),) * 2),
-            "further size": first._replace(further=(FurtherImage("/b/1.png", 11, 5, "b"),)),
-            "further mtime": first._replace(further=(FurtherImage("/b/1.png", 10, 6, "b"),)),
+            "further": first._replace(extra_images=(ExtraImage("/b/1.png", 10, 5, "b"),)),
+            "moved further": first._replace(extra_images=(ExtraImage("/moved/1.png", 10, 5, "other"),)),
+            "two further": first._replace(extra_images=(ExtraImage("/b/1.png", 10, 5, "b"),) * 2),
+            "further size": first._replace(extra_images=(ExtraImage("/b/1.png", 11, 5, "b"),)),
+            "further mtime": first._replace(extra_images=(ExtraImage("/b/1.png", 10, 6, "b"),)),
         }
         variants = {
             "same": [("train", each) for each in PETS],
@@ -164,7 +164,7 @@ def test_digest_depends_on_every_field_but_those_left_out_on_purpose() -> None:
             left_out = {"inside", "fingerprint", "content", "replaces", "frame"} | (
                 {"position"} if order == BY_HASH else set()
             )
-            values = {"mask": Mask("/masks/1.png"), "further": (FurtherImage("/b/1.png"),)}
+            values = {"mask": Mask("/masks/1.png"), "extra_images": (ExtraImage("/b/1.png"),)}
             other = PETS[0]._replace(**{field: values.get(field, "another value")})
             digests = {digest({"train": [each]}, order) for each in (PETS[0], other)}
             assert (len(digests) == 1) == (field in left_out)

@@ -34,7 +34,7 @@ class ManifestSource(image_source.RowSource):
     format: str
     image: str | None = "image"  # column with the path, or a template; None if another source finds the images
     fields: table_rows.RowFields = table_rows.NO_FIELDS
-    further: tuple[str, ...] = ()  # columns with the paths of further images of the row's example, or templates
+    extra_images: tuple[str, ...] = ()  # columns with the paths of extra images of the row's example, or templates
     allow_outside: bool = False
     keys_below: str | None = None  # folder that keys are relative to; None for that of the paths
     is_only: bool = False  # whether there is no other table, so that it must have rows
@@ -69,7 +69,7 @@ class ManifestSource(image_source.RowSource):
     @property
     def _images(self) -> tuple[str, ...]:
         """The columns and templates that name the images of a row, the first image before all others."""
-        return () if self.image is None else (self.image, *self.further)
+        return () if self.image is None else (self.image, *self.extra_images)
 
     @property
     def _templates(self) -> tuple[row_steps.PathTemplate, ...]:
@@ -307,8 +307,8 @@ class ManifestSource(image_source.RowSource):
         ref = elements.ImageRef(
             key, uri, size, version, position=self.first_position + place.position, split=self.split
         )
-        if self.further:
-            ref = ref._replace(further=tuple(self._further_in(row, each, known) for each in self.further))
+        if self.extra_images:
+            ref = ref._replace(extra_images=tuple(self._extra_image_in(row, each, known) for each in self.extra_images))
         return self.fields.fill(ref, row)
 
     def _address_in(self, row: Mapping[str, Any], image: str) -> str:
@@ -331,11 +331,11 @@ class ManifestSource(image_source.RowSource):
             raise table_rows.BadRowError(elements.Reason.NOT_FOUND, f"there is no image {uri!r}")
         return uri
 
-    def _further_in(self, row: Mapping[str, Any], image: str, known: find_files.Entries) -> elements.FurtherImage:
-        """Returns a further image that a row names; the error of a bad one names the column."""
+    def _extra_image_in(self, row: Mapping[str, Any], image: str, known: find_files.Entries) -> elements.ExtraImage:
+        """Returns an extra image that a row names; the error of a bad one names the column."""
         try:
             uri = self._address_in(row, image)
-            return elements.FurtherImage(uri, *find_files.look_at(uri, known), image)
+            return elements.ExtraImage(uri, *find_files.look_at(uri, known), image)
         except table_rows.BadRowError as e:
             detail = e.detail if e.detail.startswith("column ") else f"column {image!r}: {e.detail}"
             raise table_rows.BadRowError(e.reason, detail) from e

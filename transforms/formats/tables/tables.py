@@ -97,7 +97,7 @@ class Tables(base_format.Format):
             raise ValueError(f"source.manifest.image {e}") from e
         try:
             for name, image in self.further.items():
-                features.check_further_name(name)
+                features.check_extra_image_name(name)
                 row_steps.parse(image)
         except ValueError as e:
             raise ValueError(f"source.manifest.further {e}") from e
@@ -157,7 +157,7 @@ class Tables(base_format.Format):
         return base_format.Gives(
             columns=True,
             tables=True,
-            further=tuple(sorted(self.further)),
+            extra_images=tuple(sorted(self.further)),
             refuses=refuses,
             needs_shards=unsized if self.trust and self.size is None else "",
             needs_lists=unlisted if self.merge_rows else "",
@@ -297,7 +297,7 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         format=format,
         image=wanted.image,
         fields=dataclasses.replace(request.fields, key=wanted.key),
-        further=tuple(column for _, column in sorted(wanted.further.items())),
+        extra_images=tuple(column for _, column in sorted(wanted.further.items())),
         allow_outside=wanted.allow_outside,
         images_below=_root_of(wanted.root, uri),
         exclude=output,

@@ -183,7 +183,7 @@ def test_recipe_that_needs_more_leaves_all_to_python() -> None:
         {"features": features.resolve_features({}, "class", {}, pixels="int64")},  # list-of-pixels
         {"features": features.resolve_features({features.ENTRY_POINTS: "points"}, "class", {})},  # entry-points
         {"kept": (features.Feature("a", "columns/a", features.BYTES),)},  # kept
-        {"further": ("after",)},  # further
+        {"extra_images": ("after",)},  # further
         {"columns": ("image/object/class/label", "image/object/class/text")},  # objects
     ]:
         assert shard_writer.find_layout(dataclasses.replace(RECIPE, **fields), prepare.AS_IT_IS) is None
@@ -195,7 +195,7 @@ def test_reference_that_says_more_is_left_to_python(refs: list[ImageRef]) -> Non
         {"expected": (17, 23)},
         {"content": b"content"},
         {"mask": elements.Mask("mask.png")},
-        {"further": (elements.FurtherImage("after.jpg"),)},
+        {"extra_images": (elements.ExtraImage("after.jpg"),)},
     ]:
         layout = shard_writer.find_layout(RECIPE, prepare.AS_IT_IS)
         assert layout is not None
@@ -222,9 +222,9 @@ def test_values_that_are_new_each_time_leave_the_rest_to_python(
 def test_masks_and_further_images_are_no_examples(tmp_path: pathlib.Path, taken: list[str]) -> None:
     (tmp_path / "image.jpg").write_bytes(encoded_images.JPEG)
     (tmp_path / "after.jpg").write_bytes(encoded_images.JPEG)
-    after = elements.FurtherImage(str(tmp_path / "after.jpg"), len(encoded_images.JPEG))
+    after = elements.ExtraImage(str(tmp_path / "after.jpg"), len(encoded_images.JPEG))
     ref = ImageRef("a", str(tmp_path / "image.jpg"), len(encoded_images.JPEG), label="cat", columns=(5,))
-    written, _ = write(tmp_path / "staging", [ref, ref, ref._replace(further=(after,))] * 2)
+    written, _ = write(tmp_path / "staging", [ref, ref, ref._replace(extra_images=(after,))] * 2)
     assert (written.shard.records, taken) == (6, ["image.jpg"] * 3)
 
 

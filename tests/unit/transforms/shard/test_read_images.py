@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from imagebeam import example, features, records, storage
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.elements import FurtherImage, ImageRef, Mask, Reason, Reject
+from imagebeam.transforms.elements import ExtraImage, ImageRef, Mask, Reason, Reject
 from imagebeam.transforms.images import checked_image, image_formats, prepare, structure
 from imagebeam.transforms.shard import encode, image_hashes, read_ahead, read_images, shard_writer, writer_processes
 from tests import animations, encoded_images, image_sets
@@ -73,7 +73,7 @@ def read(
             reject = elements.Reject(**json.loads(line))
             assert reject.key not in rejects
             rejects[reject.key] = reject
-        assert each.shard.records + sum(each.rejected.values()) >= each.further
+        assert each.shard.records + sum(each.rejected.values()) >= each.extra_images
     return examples, rejects, shards
 
 
@@ -122,7 +122,7 @@ def test_every_picture_of_any_folder_is_written_once_with_the_same_bytes_whereve
         found = [store(root / f"out{number}", refs, num_shards, pool=pool) for number, pool in enumerate(pools)]
         assert all(each[1:] == found[0][1:] for each in found)
         assert found[0].rejects == {}
-        assert sum(each.further for each in found[0].written) == len(expected) - len(refs)
+        assert sum(each.extra_images for each in found[0].written) == len(expected) - len(refs)
         assert sorted(found[0].examples) == sorted(expected)
         for key, parsed in found[0].examples.items():
             picture, kind, label = expected[key]
@@ -176,7 +176,7 @@ def test_broken_frame_is_rejected_by_its_key_and_the_others_are_written(tmp_path
     assert list(stored.examples) == ["a.tif#0000", "a.tif#0002", "a.tif#0003"]
     assert list(stored.rejects) == ["a.tif#0001"]
     (written,) = stored.written
-    assert (written.further, written.shard.records, written.rejected) == (3, 3, {"undecodable": 1})
+    assert (written.extra_images, written.shard.records, written.rejected) == (3, 3, {"undecodable": 1})
     assert stored.rejects["a.tif#0001"].uri == refs[0].uri
 
 
@@ -278,7 +278,7 @@ def test_frames_are_compared_by_what_is_stored_of_each(tmp_path: pathlib.Path) -
     assert len({each.content for each in hashes.values() if each is not None}) == 3
 
 
-# --- further images of an example ------------------------------------------------------------------------------------
+# --- extra images of an example ------------------------------------------------------------------------------------
 
 
 FIRST = image_sets.make_image(1)
@@ -288,16 +288,16 @@ MASK = image_sets.make_image(3, "PNG", "L")
 
 @pytest.fixture
 def refs(tmp_path: pathlib.Path) -> list[ImageRef]:
-    """References of an image with a mask and two further images, of one without, and of one with one further image."""
+    """References of an image with a mask and two extra images, of one without, and of one with one extra image."""
     files = {"a.jpg": FIRST, "b.png": SECOND, "m.png": MASK}
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     stats = {
         name: (str(tmp_path / name), len(data), os.stat(tmp_path / name).st_mtime_ns) for name, data in files.items()
     }
-    a, b = (FurtherImage(*stats[name], column) for name, column in (("a.jpg", "left"), ("b.png", "right")))
+    a, b = (ExtraImage(*stats[name], column) for name, column in (("a.jpg", "left"), ("b.png", "right")))
     ref = ImageRef("a.jpg", *stats["a.jpg"])
-    return [ref._replace(mask=Mask(*stats["m.png"]), further=(a, b)), ref, ref._replace(further=(b,))]
+    return [ref._replace(mask=Mask(*stats["m.png"]), extra_images=(a, b)), ref, ref._replace(extra_images=(b,))]
 
 
 def read_all(
@@ -308,16 +308,16 @@ def read_all(
 
 def test_each_example_gets_the_files_of_its_own_row(refs: list[ImageRef]) -> None:
     images = read_all(refs)
-    found = [(each.data, bool(each.mask), *(other.data for other in each.further)) for each in images]  # type: ignore[union-attr]
+    found = [(each.data, bool(each.mask), *(other.data for other in each.extra_images)) for each in images]  # type: ignore[union-attr]
     assert found == [(FIRST, True, FIRST, SECOND), (FIRST, False), (FIRST, False, SECOND)]
 
 
 def test_further_image_is_stored_under_its_name_with_format_and_size(refs: list[ImageRef]) -> None:
-    wanted = features.resolve_features({}, None, {}, further=("after",))
+    wanted = features.resolve_features({}, None, {}, extra_images=("after",))
     [image] = read_all(refs[2:])
     assert isinstance(image, checked_image.Image)
     values = example.parse_example(
-        b"".join(encode.ExampleRecipe(wanted, {}, further=("after",)).encode(refs[2], image))
+        b"".join(encode.ExampleRecipe(wanted, {}, extra_images=("after",)).encode(refs[2], image))
     )
     assert {key.removeprefix("image/after/"): each for key, each in values.items() if "after" in key} == {
         "encoded": [SECOND],
@@ -329,8 +329,8 @@ def test_further_image_is_stored_under_its_name_with_format_and_size(refs: list[
 
 
 def test_file_that_changed_since_the_listing_is_a_reject(refs: list[ImageRef]) -> None:
-    (further,) = refs[2].further
-    later = refs[2]._replace(further=(further._replace(version=1),))
+    (further,) = refs[2].extra_images
+    later = refs[2]._replace(extra_images=(further._replace(version=1),))
     [reject] = read_all([later])
     assert isinstance(reject, Reject)
     assert (reject.key, reject.uri, reject.stage, reject.reason) == ("a.jpg", refs[2].uri, "read", Reason.CHANGED)
@@ -359,7 +359,7 @@ def test_duplicates_and_pixel_sums_are_of_the_first_image(refs: list[ImageRef]) 
     found = [image for _, image in read_images.read_images(refs[1:], policy, read_ahead.READ_AHEAD, hasher=hasher)]
     alone, together = (each for each in found if isinstance(each, checked_image.Image))
     assert (alone.hashes, alone.sums) == (together.hashes, together.sums) and alone.sums is not None
-    assert [each.sums for each in together.further] == [None]
+    assert [each.sums for each in together.extra_images] == [None]
 
 
 def test_content_for_the_next_update_covers_every_file(refs: list[ImageRef]) -> None:

@@ -106,16 +106,16 @@ def test_state_without_contents_has_no_field_that_earlier_versions_do_not_know()
 def test_stable_fingerprint_covers_what_fingerprints_do_but_versions() -> None:
     stable = image_states.stable_fingerprint_of(FULL, keep_position=True)
     assert FULL.mask is not None
-    later = tuple(each._replace(version=each.version + 1) for each in FULL.further)
+    later = tuple(each._replace(version=each.version + 1) for each in FULL.extra_images)
     newer = FULL._replace(
-        version=FULL.version + 1, mask=FULL.mask._replace(version=FULL.mask.version + 1), further=later
+        version=FULL.version + 1, mask=FULL.mask._replace(version=FULL.mask.version + 1), extra_images=later
     )
     assert image_states.stable_fingerprint_of(newer, keep_position=True) == stable
     assert image_states.fingerprint_of(newer, keep_position=True) != image_states.fingerprint_of(
         FULL, keep_position=True
     )
     larger = FULL._replace(mask=FULL.mask._replace(size=FULL.mask.size + 1))
-    fewer = FULL._replace(further=FULL.further[1:])
+    fewer = FULL._replace(extra_images=FULL.extra_images[1:])
     for other in (FULL._replace(size=FULL.size + 1), FULL._replace(label="other"), larger, fewer):
         assert image_states.stable_fingerprint_of(other, keep_position=True) != stable
     among_others = FULL._replace(offset=100, length=200, blocks=elements.SnappyBlocks(300, 4))
@@ -144,7 +144,7 @@ def test_fingerprint_covers_all_that_a_record_is_made_of_but_folders() -> None:
     assert FULL.mask is not None
     changes = {field: (value, value) for field, value in FULL._asdict().items()}
     changes["blocks"] = elements.SnappyBlocks(1, 2)
-    changes["further"] = FULL.further * 2
+    changes["extra_images"] = FULL.extra_images * 2
     changes |= {"uri": "other.png", "split": "other", "mask": FULL.mask._replace(size=FULL.mask.size + 1)}
     for field, value in changes.items():
         other = image_states.fingerprint_of(FULL._replace(**{field: value}), keep_position=True)

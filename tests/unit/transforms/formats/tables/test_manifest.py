@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from imagebeam import storage
 from imagebeam.features import BYTES, FLOAT, INT64
 from imagebeam.transforms import elements
-from imagebeam.transforms.elements import FurtherImage, ImageRef, Reason, Reject
+from imagebeam.transforms.elements import ExtraImage, ImageRef, Reason, Reject
 from imagebeam.transforms.formats.tables import manifest, table_formats, table_per_folder
 from imagebeam.transforms.formats.tables.manifest import ManifestSource, PairedFilesSource, Trust
 from imagebeam.transforms.sources import files, image_source, table_rows
@@ -623,11 +623,11 @@ def test_broken_tables_give_only_references_rejects_and_problems(tmp_path: pathl
 
 
 def list_table(
-    root: pathlib.Path, text: str, image: str = "before", further: tuple[str, ...] = ("after",), **options: bool
+    root: pathlib.Path, text: str, image: str = "before", extra_images: tuple[str, ...] = ("after",), **options: bool
 ) -> tuple[list[elements.ImageRef], list[elements.Reject]]:
     """Writes a table into a folder; returns its references and rejects, listed both in one place and spread."""
     (root / "pairs.csv").write_text(text)
-    source = manifest.ManifestSource(str(root / "pairs.csv"), "csv", image=image, further=further, **options)
+    source = manifest.ManifestSource(str(root / "pairs.csv"), "csv", image=image, extra_images=extra_images, **options)
     source.check_columns()
     found = spread_rows.list_both_ways(source)
     refs = [ref for each in found if each.num_refs for ref in elements.unpack_refs(each.packed_refs)]
@@ -643,17 +643,19 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_further_images_are_listed_with_their_size_version_and_column(root: pathlib.Path) -> None:
-    [ref], rejects = list_table(root, "id,after,before\n2,b/1.png,a/1.jpg\n", further=("after", "b/{id}.*"))
+    [ref], rejects = list_table(root, "id,after,before\n2,b/1.png,a/1.jpg\n", extra_images=("after", "b/{id}.*"))
     expected = [(root / "b/1.png", "after"), (root / "b/2.png", "b/{id}.*")]
     stats = [(path, os.stat(path), column) for path, column in expected]
-    assert ref.further == tuple(FurtherImage(str(path), stat.st_size, stat.st_mtime_ns, by) for path, stat, by in stats)
+    assert ref.extra_images == tuple(
+        ExtraImage(str(path), stat.st_size, stat.st_mtime_ns, by) for path, stat, by in stats
+    )
     assert (ref.key, ref.uri, rejects) == ("a/1.jpg", str(root / "a/1.jpg"), [])
     assert ref.num_bytes == ref.size + sum(stat.st_size for _, stat, _ in stats)
 
 
 def test_same_template_may_name_an_image_twice(root: pathlib.Path) -> None:
     [ref], _ = list_table(root, "id\n1\n", "b/{id}.*", ("b/{id}.*", "a/{id}.jpg"))
-    assert [each.uri for each in ref.further] == [ref.uri, str(root / "a/1.jpg")]
+    assert [each.uri for each in ref.extra_images] == [ref.uri, str(root / "a/1.jpg")]
 
 
 @pytest.mark.parametrize(
@@ -681,7 +683,7 @@ def test_same_template_may_name_an_image_twice(root: pathlib.Path) -> None:
 def test_row_with_a_bad_further_image_is_a_reject_that_names_the_column(
     root: pathlib.Path, cell: str, column: str, reason: Reason, detail: str
 ) -> None:
-    refs, [reject] = list_table(root, f"before,after\na/1.jpg,{cell}\n", further=(column,))
+    refs, [reject] = list_table(root, f"before,after\na/1.jpg,{cell}\n", extra_images=(column,))
     assert (refs, reject.key, reject.uri, reject.reason) == ([], "a/1.jpg", "a/1.jpg", reason)
     assert reject.detail == f"line 2 of {root}/pairs.csv: " + detail.format(root=root)
 
@@ -694,7 +696,7 @@ def test_column_of_further_images_must_exist(root: pathlib.Path) -> None:
 def test_further_images_are_named_by_the_table_also_where_the_row_is_a_reject(root: pathlib.Path) -> None:
     (root / "pairs.csv").write_text("before,after\na/1.jpg,b/1.png\na/9.jpg,b/2.png\n")
     table = manifest.ManifestSource(
-        str(root / "pairs.csv"), "csv", image="before", further=("after",), keys_below=str(root)
+        str(root / "pairs.csv"), "csv", image="before", extra_images=("after",), keys_below=str(root)
     )
     found = spread_rows.list_both_ways(table_per_folder.TablePerFolderSource((table,), str(root)))
     assert sum(each.skipped.get(table_per_folder.UNNAMED, 0) for each in found) == 2  # b/3.jpg and b/3.png
