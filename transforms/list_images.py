@@ -31,8 +31,8 @@ def _key_by_content(element: Any) -> tuple[int, Any]:
     elif isinstance(element, image_source.Listing):
         element = element.packed()
         content = element.packed_refs
-    else:
-        content = element[0]
+    else:  # a RowBatch, which its first row tells from all others
+        content = ascii((element.table, element.rows[0])).encode()
     return zlib.crc32(content), element
 
 

@@ -132,18 +132,11 @@ class AnnotationTableSource(image_source.ImageSource):
         """
         for split in self.splits:
             self._check_annotations(split)
-            folder = self._folder(split)
-            try:
-                kind = storage.storage_of(folder).stat(folder).kind
-            except OSError as e:
+            if input_places.kind_of(folder := self._folder(split)) != storage.DIRECTORY:
                 raise errors.ConfigError(
-                    "folder-unreadable",
-                    f"{self.OPTION}.images.{split.name}: {folder!r} cannot be read ({e.strerror or e}); it is the "
-                    "folder of that split's images, below --input",
-                ) from e
-            if kind != storage.DIRECTORY:
-                raise errors.ConfigError(
-                    "images-not-folder", f"{self.OPTION}.images.{split.name}: {folder!r} is not a folder"
+                    "images-not-folder",
+                    f"{self.OPTION}.images.{split.name}: {folder!r} is not a folder; give the one of that split's "
+                    "images, below --input",
                 )
 
     def _check_annotations(self, split: AnnotatedSplit, key: str = "annotations") -> None:

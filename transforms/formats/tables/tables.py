@@ -108,21 +108,18 @@ class Tables(base_format.Format):
                 f"source.manifest.encoding {self.encoding!r} is not known; write for example latin-1"
             ) from e
         object.__setattr__(self, "encoding", codecs.lookup(self.encoding).name)
+        with_files = (
+            (self.root, "is relative to the table's folder; source.manifest.root needs names in a column"),
+            (self.merge_rows, "pairs each row with a file; source.manifest.merge_rows needs names"),
+            (self.trust, "lists the files; source.manifest.trust needs their names in a column"),
+        )
         if (self.image is None) != (self.files is not None):
             raise ValueError(
                 "source.manifest.files goes with source.manifest.image: null; a column names the images, or a glob "
                 "gives them in the order of the rows"
             )
-        if self.files is not None and self.root is not None:
-            raise ValueError(
-                "source.manifest.files is relative to the table's folder; source.manifest.root needs names in a column"
-            )
-        if self.files is not None and self.merge_rows:
-            raise ValueError("source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names")
-        if self.files is not None and self.trust:
-            raise ValueError(
-                "source.manifest.files lists the files; source.manifest.trust needs their names in a column"
-            )
+        if self.files is not None and (why := next((text for other, text in with_files if other), "")):
+            raise ValueError(f"source.manifest.files {why}")
         for name, used in (("files", self.image is None), ("merge_rows", self.merge_rows), ("trust", self.trust)):
             if self.further and used:
                 raise ValueError(
@@ -273,19 +270,13 @@ def _is_number(text: str) -> bool:
 
 def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) -> manifest.ManifestSource:
     format = wanted.format or table_formats.format_of(uri)
+    read_as = f"and {uri!r} is read as {format}"
     if (wanted.header or wanted.delimiter) and format != "csv":
-        raise errors.ConfigError(
-            "table-option-of-csv", f"source.manifest.header and delimiter are for CSV, and {uri!r} is read as {format}"
-        )
+        raise errors.ConfigError("table-option-of-csv", f"source.manifest.header and delimiter are for CSV, {read_as}")
     if wanted.items is not None and format != "json":
-        raise errors.ConfigError(
-            "table-option-of-json", f"source.manifest.items is for JSON, and {uri!r} is read as {format}"
-        )
+        raise errors.ConfigError("table-option-of-json", f"source.manifest.items is for JSON, {read_as}")
     if wanted.encoding != table_formats.UTF8 and format == "parquet":
-        raise errors.ConfigError(
-            "table-option-of-text",
-            f"source.manifest.encoding is for CSV and JSON lines, and {uri!r} is read as parquet",
-        )
+        raise errors.ConfigError("table-option-of-text", f"source.manifest.encoding is for CSV and JSON, {read_as}")
     if format == "parquet" and wanted.image is not None and parquet_columns.holds_bytes(uri, wanted.image):
         raise errors.ConfigError(
             "table-holds-images",
@@ -366,16 +357,11 @@ def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> mani
         raise errors.ConfigError(
             "table-files-no-glob", f"source.manifest.files {glob!r} is not a glob; write for example 'faces/*.png'"
         )
-    try:
-        kind = storage.storage_of(root).stat(root).kind
-    except OSError as e:
+    if input_places.kind_of(root) != storage.DIRECTORY:
         raise errors.ConfigError(
-            "folder-unreadable",
-            f"source.manifest.files {glob!r}: {root!r} cannot be read ({e.strerror or e}); "
-            "give it relative to the table's folder",
-        ) from e
-    if kind != storage.DIRECTORY:
-        raise errors.ConfigError("table-files-not-folder", f"source.manifest.files {glob!r}: {root!r} is not a folder")
+            "table-files-not-folder",
+            f"source.manifest.files {glob!r}: {root!r} is not a folder; give it relative to the table's folder",
+        )
     return manifest.PairedFilesSource(
         table, files.FilesSource(root, include, exclude=input_places.leave_out(output, root))
     )

@@ -414,12 +414,9 @@ def test_check_raises_for_a_file_of_something_else(root: pathlib.Path, content: 
         make_source(root).check()
 
 
-@pytest.mark.parametrize(
-    ("folder", "code"),
-    [("nowhere", "folder-unreadable"), ("annotations/instances_train2017.json", "images-not-folder")],
-)
-def test_check_raises_without_a_folder_of_images(root: pathlib.Path, folder: str, code: str) -> None:
-    with error_texts.raises(code):
+@pytest.mark.parametrize("folder", ["nowhere", "annotations/instances_train2017.json"])
+def test_check_raises_without_a_folder_of_images(root: pathlib.Path, folder: str) -> None:
+    with error_texts.raises("images-not-folder"):
         make_source(root, folder=folder).check()
 
 

@@ -19,7 +19,7 @@ READER = yolo.YoloReader(image_objects.ClassNames(("cat",)))
 
 
 def source(root: pathlib.Path, *parts: input_places.Part, **options: object) -> annotated_files.AnnotatedFilesSource:
-    options = {"rule": RULE, "reader": READER} | options
+    options = {"rule": RULE, "reader": READER, "option": "source.yolo"} | options
     return annotated_files.AnnotatedFilesSource(str(root), parts, **options)  # type: ignore[arg-type]
 
 

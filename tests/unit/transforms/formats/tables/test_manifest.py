@@ -590,7 +590,7 @@ def test_table_that_is_cut_short_is_a_problem(tmp_path: pathlib.Path) -> None:
     write_files(tmp_path, "a.png", "b.png")
     (tmp_path / "ages.csv").write_text('age\n1\n"2')
     _, _, (problem,) = read_paired(make_source_paired(tmp_path, "ages.csv"))
-    assert problem.startswith(f"manifest '{tmp_path}/ages.csv' cannot be read_paired to its end: ")
+    assert problem.startswith(f"manifest '{tmp_path}/ages.csv' cannot be read to its end: ")
 
 
 def test_large_tables_are_split_into_several_listings(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_rows_keep_bytes_outside_of_the_encoding_except_in_texts(tmp_path: pathl
     assert rows_of(uri, columns=("a", "b")) == [("line 2", {"a": "\udcff", "b": "caf\udce9"})]
     assert rows_of(uri, columns=("a", "b"), encoding="latin-1", texts=("b",)) == [("line 2", {"a": "ÿ", "b": "café"})]
     with pytest.raises(ValueError, match=r"^line 2: column 'b' holds b'caf\\xe9', which is not UTF-8: set source"):
-        rows_of(uri, texts=("b",))
+        rows_of(uri, columns=("a", "b"), texts=("b",))
 
 
 def test_rows_of_csv_without_header_use_the_given_names(tmp_path: pathlib.Path) -> None:
