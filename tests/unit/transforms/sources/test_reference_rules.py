@@ -30,7 +30,6 @@ ORDER = HashOrder(0, b"imagebeam.order")
 LISTS = (("test", ("ant", "bee", "cow", "dog")),)
 
 LABELS = {
-    "directory": LabelRule("directory", level=1),
     "vocabulary": LabelRule("directory", level=1, names=LabelNames(("cat", "dog"), {"cat": "a cat"})),
     "lists": LabelRule("directory", level=1, names=LabelNames(lists=LISTS)),
     "filename": LabelRule("filename", pattern=r"(?P<label>[1-4])\.jpg"),
@@ -94,13 +93,10 @@ def list_in_pipeline(source: image_source.ImageSource, rules: ReferenceRules) ->
 @pytest.mark.parametrize(
     ("rules", "label", "split"),
     [
-        ("no-rules", "directory", "directory"),
         ("no-rules", "vocabulary", "hash"),
-        ("no-rules", "lists", "renamed"),
         ("no-rules", "none", "index"),
         ("pattern", "filename", "none"),
         ("pattern", "lists", "directory"),
-        ("pattern", "none", "hash"),
     ],
 )
 def test_listing_of_a_writer_process_is_what_workers_list(rules: str, label: str, split: str) -> None:
@@ -132,9 +128,7 @@ def rank_in_pipeline(
     return ranking, by_rank, sum(tally.listed for tally in _found["tallies"])
 
 
-@pytest.mark.parametrize(
-    ("label", "split"), [("directory", "directory"), ("lists", "renamed"), ("none", "hash"), ("none", "none")]
-)
+@pytest.mark.parametrize(("label", "split"), [("lists", "renamed"), ("none", "hash")])
 def test_ranks_of_a_writer_process_are_those_that_the_steps_of_the_pipeline_find(label: str, split: str) -> None:
     source, rules = Listed(tuple(KEYS)), ReferenceRules(NO_RULES, LABELS[label], SPLITS[split])
     in_steps = rank_in_pipeline(source, rules)
@@ -222,89 +216,43 @@ def test_apply_of_usable_label_sets_it_and_nothing_else(
     assert type(labelled.label) is type(expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "group"),
-    [pytest.param("scan_p7_1.png", "p7", id="matched"), pytest.param("scan__1.png", "", id="left-out")],
-)
-def test_apply_of_pattern_with_group_sets_the_group(name: str, group: str) -> None:
-    labelled = LabelRule("filename", pattern=SCANS, group="patient").apply(ref(name))
-    assert (labelled.label, labelled.group) == ("scan", group)
-
-
-def test_apply_of_pattern_without_group_keeps_the_manifests_group() -> None:
+def test_apply_of_pattern_sets_the_group_it_has_and_keeps_another() -> None:
+    grouped = LabelRule("filename", pattern=SCANS, group="patient")
+    for name, group in (("scan_p7_1.png", "p7"), ("scan__1.png", "")):
+        labelled = grouped.apply(ref(name))
+        assert (labelled.label, labelled.group) == ("scan", group)
     assert LabelRule("filename", pattern=CATS_DOGS).apply(ref("cat.1.jpg", group="litter 3")).group == "litter 3"
+
+
+NO_LABEL = Reason.NO_LABEL
+COLUMN, WHOLE, REAL = (LabelRule("column", kind=kind) for kind in ("class", "int64", "float"))
+BELOW_SPLIT = LabelRule("directory", level=1)
+NAMED, NOTHING = (LabelRule("filename", pattern=each) for each in (CATS_DOGS, "(?P<label>[a-z]*)[0-9]+"))
+ONLY_CATS = LabelRule("directory", names=LabelNames(vocabulary=("cat",)))
+FOR_NAMES = "for class names set label.type: class"
 
 
 @pytest.mark.parametrize(
     ("rule", "image", "reason", "detail"),
     [
-        (LabelRule("directory"), ref("1.jpg"), Reason.NO_LABEL, "'1.jpg' is not of the form label/image"),
-        pytest.param(
-            LabelRule("directory", level=1),
-            ref("train/1.jpg"),
-            Reason.NO_LABEL,
-            "'train/1.jpg' is not of the form split/label/image",
-            id="no-directory-below-split",
-        ),
-        pytest.param(
-            LabelRule("filename", pattern=CATS_DOGS),
-            ref("cow.1.jpg"),
-            Reason.NO_LABEL,
-            rf"'cow.1.jpg' does not match label.pattern {CATS_DOGS!r}",
-            id="no-match",
-        ),
-        pytest.param(
-            LabelRule("filename", pattern=CATS_DOGS),
-            ref("cat.1.jpg.png"),
-            Reason.NO_LABEL,
-            rf"'cat.1.jpg.png' does not match label.pattern {CATS_DOGS!r}",
-            id="match-of-a-part",
-        ),
-        pytest.param(
-            LabelRule("filename", pattern="(?P<label>[a-z]*)[0-9]+"),
-            ref("17"),
-            Reason.NO_LABEL,
-            "'17' does not match label.pattern '(?P<label>[a-z]*)[0-9]+'",
-            id="match-of-nothing",
-        ),
-        pytest.param(LabelRule("column"), ref("1.jpg"), Reason.NO_LABEL, "the label's column is empty", id="no-value"),
-        (LabelRule("column"), ref("1.jpg", label=""), Reason.NO_LABEL, "the label's column is empty"),
-        (LabelRule("column"), ref("1.jpg", label=" "), Reason.NO_LABEL, "the label's column is empty"),
-        pytest.param(
-            LabelRule("column", kind="int64"),
-            ref("1.jpg", label="2.5"),
-            Reason.BAD_VALUE,
-            "label: '2.5' is not an integer",
-            id="not-an-int",
-        ),
-        pytest.param(
-            LabelRule("column", kind="int64"),
-            ref("1.jpg", label="tench"),
-            Reason.BAD_VALUE,
-            "label: 'tench' is not an integer; for class names set label.type: class",
-            id="class-name-for-an-int",
-        ),
-        pytest.param(
-            LabelRule("column", kind="float"),
-            ref("1.jpg", label="nan"),
-            Reason.BAD_VALUE,
-            "label: 'nan' is not a finite number",
-            id="not-a-float",
-        ),
-        pytest.param(
-            LabelRule("directory", names=LabelNames(vocabulary=("cat",))),
-            ref("dog/1.jpg"),
-            Reason.UNKNOWN_LABEL,
-            "label 'dog' is not in label.vocabulary",
-            id="unknown",
-        ),
+        (LabelRule("directory"), ref("1.jpg"), NO_LABEL, "'1.jpg' is not of the form label/image"),
+        (BELOW_SPLIT, ref("train/1.jpg"), NO_LABEL, "'train/1.jpg' is not of the form split/label/image"),
+        (NAMED, ref("cow.1.jpg"), NO_LABEL, f"'cow.1.jpg' does not match label.pattern {CATS_DOGS!r}"),
+        (NAMED, ref("cat.1.jpg.png"), NO_LABEL, f"'cat.1.jpg.png' does not match label.pattern {CATS_DOGS!r}"),
+        (NOTHING, ref("17"), NO_LABEL, "'17' does not match label.pattern '(?P<label>[a-z]*)[0-9]+'"),
+        (COLUMN, ref("1.jpg"), NO_LABEL, "the label's column is empty"),
+        (COLUMN, ref("1.jpg", label=""), NO_LABEL, "the label's column is empty"),
+        (COLUMN, ref("1.jpg", label=" "), NO_LABEL, "the label's column is empty"),
+        (WHOLE, ref("1.jpg", label="2.5"), Reason.BAD_VALUE, "label: '2.5' is not an integer"),
+        (WHOLE, ref("1.jpg", label="x"), Reason.BAD_VALUE, f"label: 'x' is not an integer; {FOR_NAMES}"),
+        (REAL, ref("1.jpg", label="nan"), Reason.BAD_VALUE, "label: 'nan' is not a finite number"),
+        (ONLY_CATS, ref("dog/1.jpg"), Reason.UNKNOWN_LABEL, "label 'dog' is not in label.vocabulary"),
         *(
-            pytest.param(
-                LabelRule("column"),
+            (
+                COLUMN,
                 ref("1.jpg", label=f"a{line_break}b"),
                 Reason.BAD_VALUE,
                 f"label {f'a{line_break}b'!r} has a line break, labels.txt cannot hold it",
-                id=f"line-break-{ord(line_break):x}",
             )
             for line_break in "\n\r\x0b\x85\u2028"  # all at which str.splitlines, and so a reader of labels.txt, breaks
         ),
@@ -362,26 +310,23 @@ def test_apply_gives_the_split_and_changes_nothing_else(rule: SplitRule, image: 
 @pytest.mark.parametrize(
     ("rule", "image", "message"),
     [
-        pytest.param(
+        (
             SplitRule("directory"),
             ref("1.jpg"),
             r"^'1\.jpg' is in no folder; expected split/image or split/label/image$",
-            id="no-folder",
         ),
-        pytest.param(
+        (
             SplitRule("directory"),
             ref("my data/1.jpg"),
-            r"^split 'my data' must consist of letters, digits, '_', '\.' and '-'; set split\.rename$",
-            id="bad-name",
+            r"^split 'my data' must consist of letters, .*; set split\.rename$",
         ),
-        pytest.param(SplitRule("column"), ref("1.jpg"), r"^split '' must consist of letters", id="empty-column"),
+        (SplitRule("column"), ref("1.jpg"), r"^split '' must consist of letters"),
         (SplitRule("column"), ref("1.jpg", split="\u0664"), r"must consist of letters"),
         (HELD_OUT, ref("1", split="extra"), r"^split 'extra' is not among the declared ones, train, test, validation$"),
-        pytest.param(
-            SplitRule("column", declared=("train", "test")),
+        (
+            SplitRule("column", declared=("train",)),
             ref("1.jpg", split="dev"),
-            r"^split 'dev' is not among the declared ones, train, test$",
-            id="not-declared",
+            r"^split 'dev' is not among .* ones, train$",
         ),
     ],
 )
