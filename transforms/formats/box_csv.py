@@ -238,12 +238,27 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         return tuple(name for name in self._wanted if name in (*_BOX, *_SIZE))
 
     def _read_rows(self, uri: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-        """Yields the line number and the cells of each row, by our names of the columns; see `_read_rows`."""
-        rows = _read_rows(uri, self.delimiter)
-        if not self.renamed:
-            return rows
-        pairs = [(name, self._named.get(name, name)) for name in self._wanted]
-        return ((line, {name: row.get(column) or "" for name, column in pairs}) for line, row in rows)
+        """Yields the line number and the cells of each row, by our names of the columns.
+
+        Raises:
+            AnnotationFileError: if the file is not CSV in UTF-8.
+            OSError: if it cannot be read.
+        """
+        ours = {column: name for name, column in self.renamed}
+        raw: Any = storage.storage_of(uri).open_read(uri)
+        with io.TextIOWrapper(io.BufferedReader(raw, _BUFFER_BYTES), "utf-8-sig", newline="") as file:
+            # Unless it is strict, a quote that is not closed takes the rows after it.
+            rows = csv.DictReader(file, delimiter=self.delimiter, strict=True)
+            try:
+                names = rows.fieldnames or ()
+                rows.fieldnames = [ours.get(name, "" if name in self._named else name) for name in names]
+                for row in rows:
+                    yield rows.line_num, row
+            except (csv.Error, UnicodeDecodeError) as e:
+                remedy = "save it as UTF-8" if isinstance(e, UnicodeDecodeError) else "correct the quotes from there on"
+                raise object_tables.AnnotationFileError(
+                    f"{uri!r} cannot be read as CSV after line {rows.line_num}: {e}; {remedy}"
+                ) from e
 
     def _collect_classes(self) -> tuple[str, ...]:
         """Returns the names of the classes in all files, sorted: all splits have the same ids."""
@@ -331,24 +346,3 @@ def _pixels(row: Mapping[str, str], name: str) -> float:
     if math.isnan(number):
         raise ValueError(f"{name} is {object_tables.show(text)}, expected a finite number")
     return number
-
-
-def _read_rows(uri: str, delimiter: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yields the line number and the cells of each row.
-
-    Raises:
-        AnnotationFileError: if the file is not CSV in UTF-8.
-        OSError: if it cannot be read.
-    """
-    raw: Any = storage.storage_of(uri).open_read(uri)
-    with io.TextIOWrapper(io.BufferedReader(raw, _BUFFER_BYTES), "utf-8-sig", newline="") as file:
-        # Unless it is strict, a quote that is not closed takes the rows after it.
-        rows = csv.DictReader(file, delimiter=delimiter, strict=True)
-        try:
-            for row in rows:
-                yield rows.line_num, row
-        except (csv.Error, UnicodeDecodeError) as e:
-            remedy = "save it as UTF-8" if isinstance(e, UnicodeDecodeError) else "correct the quotes from there on"
-            raise object_tables.AnnotationFileError(
-                f"{uri!r} cannot be read as CSV after line {rows.line_num}: {e}; {remedy}"
-            ) from e

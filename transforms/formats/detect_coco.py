@@ -36,10 +36,7 @@ EXPORT = "_annotations.coco.json"  # of Roboflow, beside the images
 
 
 def _settings_of_exports(paths: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "source.coco.annotations": {split: f"{path}{EXPORT}" for split, path in paths.items()},
-        "source.coco.images": {split: path.rstrip("/") or "." for split, path in paths.items()},
-    }
+    return _settings_of({split: _Place(f"{path}{EXPORT}", path.rstrip("/")) for split, path in paths.items()})
 
 
 class _Kind(NamedTuple):

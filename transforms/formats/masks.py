@@ -196,7 +196,7 @@ def _read_colors(masks: Masks, root: str) -> class_masks.MaskColors | None:
     if given is None:
         return None
     if isinstance(given, str):
-        uri = input_places.address_below(root, given)
+        uri = input_places.resolve(given, root)
         where, pairs = f"{_OPTION}: {uri!r}", tuple(_read_file(uri))
     else:
         where, pairs = _OPTION, tuple(given.items())

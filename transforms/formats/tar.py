@@ -23,7 +23,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.packed import packed_file, unpacked_content
-from imagebeam.transforms.sources import containers, files, folder_probe, image_source, range_window, table_rows
+from imagebeam.transforms.sources import containers, files, folder_probe, image_source, table_rows
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
 STEM, TAR, SPLIT = "__key__", "__url__", "split"  # cells that every image has
@@ -219,8 +219,8 @@ def _open(container: containers.Container) -> tuple[_Read, int]:
     """Returns a function that reads a range of the (unpacked) tar, and the tar's size in bytes."""
     if unpacked_content.is_packed(container.address):
         unpacked = unpacked_content.unpack(container.address, container.version)
-        return range_window.RangeWindow(unpacked.read, range_window.LOCAL).read, unpacked.size
-    return range_window.open_window(container.uri, container.size, container.version).read, container.size
+        return containers.RangeWindow(unpacked.read, containers.LOCAL).read, unpacked.size
+    return containers.open_window(container.uri, container.size, container.version).read, container.size
 
 
 def _split_name(member: Member, read: _Read) -> tuple[str, str] | containers.Skipped:

@@ -255,7 +255,7 @@ def read_classes(root: str, given: str | Sequence[str], option: str) -> tuple[st
         names = tuple(given)
         where = option
     else:
-        uri = address_below(root, given)
+        uri = resolve(given, root)
         where = f"{option}: {uri!r}"
         text = read_text(uri, _MAX_MIB, where, "give a file below --input, or a list", "no list of classes")
         names = tuple(line.strip() for line in text.rstrip().splitlines())
@@ -279,11 +279,6 @@ def check_names(names: Sequence[str], where: str) -> None:
         raise errors.ConfigError(
             "classes-name-twice", f"{where} names {repeated!r} twice; give each class a name of its own"
         )
-
-
-def address_below(root: str, given: str) -> str:
-    """Returns the address of a file that a config names: a relative one is below the folder `root`."""
-    return given if given.startswith("/") or "://" in given else storage.join(root, posixpath.normpath(given))
 
 
 def read_text(uri: str, max_mib: int, where: str, remedy: str, doubt: str) -> str:

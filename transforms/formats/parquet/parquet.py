@@ -23,7 +23,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns, pages
 from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content
-from imagebeam.transforms.sources import containers, folder_probe, image_source, input_places, range_window, table_rows
+from imagebeam.transforms.sources import containers, folder_probe, image_source, input_places, table_rows
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
 _MAGIC, _ENCRYPTED, _LFS = b"PAR1", b"PARE", b"version https://git-lfs"
@@ -254,7 +254,7 @@ class _Places:
         self.are_located = True  # of the last image: else its place is in the unpacked column
         self._container, self._parquet = container, parquet
         self._index = columns.index_of(parquet, column)
-        self._read = range_window.open_window(container.uri, container.size, container.version).read
+        self._read = containers.open_window(container.uri, container.size, container.version).read
         self._num_bytes = 0  # of the values before, in the unpacked column
 
     def in_group(self, group: int) -> Iterator[pages.Place | None]:

@@ -45,7 +45,7 @@ def test_file_that_is_no_small_text_is_refused(tmp_path: pathlib.Path, content: 
     ],
 )
 def test_relative_address_is_below_the_folder(given: str, address: str) -> None:
-    assert input_places.address_below("gs://b/set", given) == address
+    assert input_places.resolve(given, "gs://b/set") == address
 
 
 def test_input_that_cannot_be_used_with_its_output_is_refused(
