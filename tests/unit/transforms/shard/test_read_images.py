@@ -73,7 +73,7 @@ def read(
             reject = elements.Reject(**json.loads(line))
             assert reject.key not in rejects
             rejects[reject.key] = reject
-        assert each.shard.records + sum(each.rejected.values()) >= each.extra_images
+        assert each.shard.records + sum(each.rejected.values()) >= each.further
     return examples, rejects, shards
 
 
@@ -122,7 +122,7 @@ def test_every_picture_of_any_folder_is_written_once_with_the_same_bytes_whereve
         found = [store(root / f"out{number}", refs, num_shards, pool=pool) for number, pool in enumerate(pools)]
         assert all(each[1:] == found[0][1:] for each in found)
         assert found[0].rejects == {}
-        assert sum(each.extra_images for each in found[0].written) == len(expected) - len(refs)
+        assert sum(each.further for each in found[0].written) == len(expected) - len(refs)
         assert sorted(found[0].examples) == sorted(expected)
         for key, parsed in found[0].examples.items():
             picture, kind, label = expected[key]
@@ -176,7 +176,7 @@ def test_broken_frame_is_rejected_by_its_key_and_the_others_are_written(tmp_path
     assert list(stored.examples) == ["a.tif#0000", "a.tif#0002", "a.tif#0003"]
     assert list(stored.rejects) == ["a.tif#0001"]
     (written,) = stored.written
-    assert (written.extra_images, written.shard.records, written.rejected) == (3, 3, {"undecodable": 1})
+    assert (written.further, written.shard.records, written.rejected) == (3, 3, {"undecodable": 1})
     assert stored.rejects["a.tif#0001"].uri == refs[0].uri
 
 
@@ -312,7 +312,7 @@ def test_each_example_gets_the_files_of_its_own_row(refs: list[ImageRef]) -> Non
     assert found == [(FIRST, True, FIRST, SECOND), (FIRST, False), (FIRST, False, SECOND)]
 
 
-def test_further_image_is_stored_under_its_name_with_format_and_size(refs: list[ImageRef]) -> None:
+def test_extra_image_is_stored_under_its_name_with_format_and_size(refs: list[ImageRef]) -> None:
     wanted = features.resolve_features({}, None, {}, extra_images=("after",))
     [image] = read_all(refs[2:])
     assert isinstance(image, checked_image.Image)
@@ -329,12 +329,12 @@ def test_further_image_is_stored_under_its_name_with_format_and_size(refs: list[
 
 
 def test_file_that_changed_since_the_listing_is_a_reject(refs: list[ImageRef]) -> None:
-    (further,) = refs[2].extra_images
-    later = refs[2]._replace(extra_images=(further._replace(version=1),))
+    (extra,) = refs[2].extra_images
+    later = refs[2]._replace(extra_images=(extra._replace(version=1),))
     [reject] = read_all([later])
     assert isinstance(reject, Reject)
     assert (reject.key, reject.uri, reject.stage, reject.reason) == ("a.jpg", refs[2].uri, "read", Reason.CHANGED)
-    assert reject.detail.startswith(f"column 'right', {further.uri!r}: was written since it was listed")
+    assert reject.detail.startswith(f"column 'right', {extra.uri!r}: was written since it was listed")
 
 
 def test_limits_hold_for_every_image(refs: list[ImageRef]) -> None:

@@ -35,7 +35,7 @@ def test_table_that_does_not_fit_its_options_is_an_error(
 ) -> None:
     (tmp_path / "empty.csv").touch()
     (tmp_path / "t.csv").write_text("image\na.png\n")
-    pq.write_table(pa.table({"image": [image_sets.make_image(1)], "x": ["a.png"]}), tmp_path / "t.parquet")
+    pq.write_table(pa.table({"image": [{"bytes": image_sets.make_image(1)}], "x": ["a.png"]}), tmp_path / "t.parquet")
     folder.save_listing(files.FilesSource(str(tmp_path)), None, str(tmp_path / "saved.jsonl"))
     wanted = pydantic.TypeAdapter(tables.Tables).validate_python(options)
     with error_texts.raises(code):
