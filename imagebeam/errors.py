@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 _NAMED = re.compile(r"imagebeam\.errors\.(\w+): (.*)", re.DOTALL)
-LOST_CODE = "failed-in-worker"  # of an error whose text alone came from another process
+LOST_CODE = "failed-in-worker"  # the code of an error whose text alone came from another process
 _STEP = re.compile(r" \[while running '[^']*'(?:-[^\]]*)?\]$")
 
 

@@ -67,7 +67,7 @@ class ExampleEncoder:
             self._plain.append((feature.source, feature.kind, key, entries, heads))
         self._image_key = delimited(b"\x0a", features[-1].key.encode()) if self._has_image else b""
         self._image_tag = _TAGS[self._image_kind][0] if self._has_image else 0
-        self._size, self._before = -1, b""  # of the previous image
+        self._image_heads: dict[int, bytes] = {}
 
     @property
     def layout(self) -> Layout | None:
@@ -93,7 +93,7 @@ class ExampleEncoder:
         for source, kind, key, cache, heads in self._plain:
             value = values[source]
             if heads is not None:
-                parts.append(heads.get(len(value)) or _cache_head(heads, key, len(value)))
+                parts.append(heads.get(len(value)) or _cache_head(heads, key, _TAGS[kind], len(value)))
                 parts.append(value)
             elif cache is not None:
                 parts.append(cache.get(value) or _cache_entry(cache, kind, key, value))
@@ -103,16 +103,9 @@ class ExampleEncoder:
         if not self._has_image:
             return delimited(b"\x0a", entries), b""
         size = len(image)
-        if size != self._size:  # with bare pixels all images have one size
-            self._size, self._before = size, self._before_image(size)
-        entries += self._before
+        tag = _TAGS[self._image_kind]
+        entries += self._image_heads.get(size) or _cache_head(self._image_heads, self._image_key, tag, size)
         return b"\x0a" + varint(len(entries) + size) + entries, image
-
-    def _before_image(self, size: int) -> bytes:
-        """Returns the bytes of the image's entry before an image of `size` bytes, on which alone they depend."""
-        in_list = b"\x0a" + varint(size)  # BytesList.value, or the packed value of another list
-        in_feature = _TAGS[self._image_kind] + varint(len(in_list) + size)  # Feature.bytes_list and the like
-        return _before_value(self._image_key, in_feature + in_list, size)
 
 
 def _entry(key: bytes, feature: bytes) -> bytes:
@@ -130,21 +123,22 @@ def _cache_entry(cache: dict[Value, bytes], kind: str, key: bytes, value: Value)
     return entry
 
 
-def _cache_head(heads: dict[int, bytes], key: bytes, size: int) -> bytes:
-    """Returns what precedes a single value of `size` bytes in its map entry, cached because lengths repeat."""
-    in_list = b"\x0a" + varint(size)  # BytesList.value
-    in_feature = b"\x0a" + varint(len(in_list) + size)  # Feature.bytes_list
-    head = _before_value(key, in_feature + in_list, size)
+def _cache_head(heads: dict[int, bytes], key: bytes, tag: bytes, size: int) -> bytes:
+    """Returns what precedes a single value of `size` bytes in its map entry, cached because lengths repeat.
+
+    Args:
+        heads: the cache, by size.
+        key: the encoded key.
+        tag: tag of the list in the Feature.
+        size: bytes of the value, or of all numbers, packed.
+    """
+    in_list = b"\x0a" + varint(size)
+    in_feature = tag + varint(len(in_list) + size) + in_list
+    in_entry = key + b"\x12" + varint(len(in_feature) + size) + in_feature
     if len(heads) >= _MAX_CACHED:
         heads.clear()
-    heads[size] = head
-    return head
-
-
-def _before_value(key: bytes, in_feature: bytes, size: int) -> bytes:
-    """Returns what precedes `size` bytes in a map entry; `in_feature` is what precedes them in the Feature."""
-    before = key + b"\x12" + varint(len(in_feature) + size) + in_feature
-    return b"\x0a" + varint(len(before) + size) + before
+    heads[size] = b"\x0a" + varint(len(in_entry) + size) + in_entry
+    return heads[size]
 
 
 def encode_values(kind: str, values: Sequence[Any]) -> bytes:
@@ -270,8 +264,13 @@ def find_bytes(head: bytes, key: str) -> bytes:
     position = head.find(name) + len(name)
     if position < len(name):
         raise ValueError(f"no feature {key!r} in the first {len(head)} bytes")
-    start, size = _enter(head, key, position, 3)  # the map entry's value, its list, the first of the list
-    return head[start : start + size]
+    view, size = memoryview(head), 0
+    try:
+        for _ in range(3):  # the map entry's value, its list, the first of the list
+            size, position = _read_varint(view, position + 1)
+    except IndexError as e:
+        raise ValueError(f"feature {key!r} is broken: {e}") from e
+    return head[position : position + size]
 
 
 def find_ints(head: bytes, key: str, read: Callable[[int, int], bytes] | None = None) -> list[int]:
@@ -423,17 +422,6 @@ def select_features(record: bytes, keys: Collection[str]) -> bytes:
         found = [(key.encode(), bytes(feature)) for key, feature, _ in _entries(record) if key in keys]
     entries = [delimited(b"\x0a", key) + delimited(b"\x12", feature) for key, feature in found]
     return delimited(b"\x0a", b"".join(delimited(b"\x0a", entry) for entry in entries))
-
-
-def _enter(head: bytes, key: str, position: int, depth: int) -> tuple[int, int]:
-    """Returns where the innermost of `depth` nested fields at `position` starts, and its size."""
-    view, size = memoryview(head), 0
-    try:
-        for _ in range(depth):
-            size, position = _read_varint(view, position + 1)
-    except IndexError as e:
-        raise ValueError(f"feature {key!r} is broken: {e}") from e
-    return position, size
 
 
 def _parse_value_list(feature: bytes | memoryview) -> list[Value]:

@@ -18,7 +18,7 @@ from imagebeam import errors
 
 FILE, DIRECTORY, SPECIAL, BROKEN_LINK = "file", "directory", "special", "broken link"
 
-_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # of this machine: open files, memory
+_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # this machine has no more files or memory
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _FILE_SCHEME = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
 

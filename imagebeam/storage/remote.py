@@ -24,11 +24,11 @@ _T = TypeVar("_T")
 BUDGET_SEC = 90.0  # for one operation with all its retries; HDFS notices a dead DataNode after 15 s
 CHECK_BUDGET_SEC = 3.0  # for the first look at an address, which is more likely to be wrong than down
 _FIRST_WAIT_SEC, _LONGEST_WAIT_SEC = 0.2, 8.0
-_RANGE_BYTES = 8 << 20  # of a file that is read from front to back
-_DOWNLOAD_BYTES = 32 << 20  # of one request, held in memory; the reader runs four downloads at once
+_RANGE_BYTES = 8 << 20  # a file that is read from front to back is read in such ranges
+_DOWNLOAD_BYTES = 32 << 20  # most that one request holds in memory; the reader runs four downloads at once
 _READ_BYTES = 1 << 20
 
-_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})  # of the local disk: no storage raises them
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})  # errors of the local disk: no storage raises them
 _LASTING = (
     interface.ChangedError,
     interface.LocalDiskError,
