@@ -22,16 +22,13 @@ Lists = Mapping[str, tuple[str, Sequence[example.Value]]]  # kind and values by 
 INT64_EXTREMES = [0, 1, -1, 127, 128, 2**31, -(2**31), 2**63 - 1, -(2**63)]
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
-single_values = st.one_of(
-    st.tuples(st.just(BYTES), st.binary()),
-    st.tuples(st.just(INT64), st.integers(-(2**63), 2**63 - 1) | st.sampled_from(INT64_EXTREMES)),
-    st.tuples(st.just(FLOAT), st.floats(width=32)),
-)
-value_lists = st.one_of(
-    st.tuples(st.just(BYTES), st.lists(st.binary())),
-    st.tuples(st.just(INT64), st.lists(st.integers(-(2**63), 2**63 - 1))),
-    st.tuples(st.just(FLOAT), st.lists(st.floats(width=32))),
-)
+scalars: dict[str, st.SearchStrategy[Any]] = {
+    BYTES: st.binary(),
+    INT64: st.integers(-(2**63), 2**63 - 1) | st.sampled_from(INT64_EXTREMES),
+    FLOAT: st.floats(width=32),
+}
+single_values = st.one_of(*(st.tuples(st.just(kind), each) for kind, each in scalars.items()))
+value_lists = st.one_of(*(st.tuples(st.just(kind), st.lists(each)) for kind, each in scalars.items()))
 
 
 def bits(value: example.Value) -> object:

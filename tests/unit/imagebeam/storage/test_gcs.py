@@ -128,26 +128,23 @@ def test_bucket_that_is_not_public_is_refused_with_how_to_log_in(monkeypatch: py
         error_texts.check(store.lasting_error(error, "gs://b/n"), "gcs-no-credentials")
 
 
-def test_access_that_is_denied_to_known_credentials_is_an_error_of_permission() -> None:
-    for error in [exceptions.Unauthorized("no"), exceptions.Forbidden("no")]:
-        for token in [None, "anon"]:
-            store = gcs.GcsStorage({"token": token})
-            store._connected()
-            assert isinstance(store.lasting_error(error, "gs://b/n"), PermissionError)
-
-
 def test_lasting_errors_of_the_client_are_distinguished_from_passing_ones() -> None:
-    for error, expected in [
-        (exceptions.NotFound("x"), FileNotFoundError),
-        (exceptions.PreconditionFailed("x"), FileExistsError),
-        (exceptions.BadRequest("x"), OSError),
-        (exceptions.TooManyRequests("x"), type(None)),
-        (exceptions.ServiceUnavailable("x"), type(None)),
-        (ConnectionError("x"), type(None)),
-        (auth_exceptions.RefreshError("x", retryable=True), type(None)),
-        (auth_exceptions.RefreshError("x", retryable=False), errors.ConfigError),
-    ]:
-        assert type(gcs.GcsStorage().lasting_error(error, "gs://b/n")) is expected
+    for token in (None, "anon"):
+        store = gcs.GcsStorage({"token": token})
+        store._connected()
+        for error, expected in [
+            (exceptions.Unauthorized("no"), PermissionError),
+            (exceptions.Forbidden("no"), PermissionError),
+            (exceptions.NotFound("x"), FileNotFoundError),
+            (exceptions.PreconditionFailed("x"), FileExistsError),
+            (exceptions.BadRequest("x"), OSError),
+            (exceptions.TooManyRequests("x"), type(None)),
+            (exceptions.ServiceUnavailable("x"), type(None)),
+            (ConnectionError("x"), type(None)),
+            (auth_exceptions.RefreshError("x", retryable=True), type(None)),
+            (auth_exceptions.RefreshError("x", retryable=False), errors.ConfigError),
+        ]:
+            assert type(store.lasting_error(error, "gs://b/n")) is expected
 
 
 # Moves
@@ -165,9 +162,8 @@ class FakeBucket:
         return FakeBlob(self, name)
 
     def move_blob(self, blob: FakeBlob, name: str, **options: Any) -> None:
-        self.log.append(
-            ("move", blob.name, name, options["if_generation_match"], options["if_source_generation_match"])
-        )
+        conditions = options["if_generation_match"], options["if_source_generation_match"]
+        self.log.append(("move", blob.name, name, *conditions))
         if self.refusal is not None:
             raise self.refusal
         if blob.name not in self.objects:

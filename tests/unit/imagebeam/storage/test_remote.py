@@ -54,14 +54,13 @@ class StubStorage(remote.RemoteStorage):
         names = sorted(name.removeprefix(f"{uri}/") for name in self.files if name.startswith(f"{uri}/"))
         self._begin("list")
 
-        class Pages(Iterator[list[Entry]]):
-            def __next__(_) -> list[Entry]:
-                self._begin("page")
-                if not names:
-                    raise StopIteration
-                return [self._stat(f"{uri}/{names.pop(0)}")]
+        def request(token: str) -> tuple[list[Entry], str]:
+            self._begin("page")
+            first = int(token or 0)
+            entries = [self._stat(f"{uri}/{name}") for name in names[first : first + 1]]
+            return entries, str(first + 1) if first + 1 < len(names) else ""
 
-        return Pages()
+        return remote.Pages(request)
 
     def _stat(self, uri: str) -> Entry:
         self._begin("stat")
@@ -155,6 +154,7 @@ def test_pages_that_fail_are_requested_again(store: StubStorage) -> None:
     store.files = {f"x://b/d/{number}": b"" for number in range(4)}
     store.faults["page"] = [ConnectionError(), ConnectionError()]
     assert [entry.name for entry in store.list_directory("x://b/d")] == ["0", "1", "2", "3"]
+    assert list(store.list_directory("x://b/nothing")) == []
 
 
 def test_file_appears_when_it_is_complete_and_is_compared(store: StubStorage) -> None:
