@@ -279,20 +279,11 @@ def _encode(classes: np.ndarray, policy: MaskPolicy) -> bytes:
 
 def _palette_to_gray(png: bytes) -> bytes:
     """Converts a checked PNG with a palette to gray, with the palette's indices as values."""
-    if png[_DEPTH] != 8:
-        return _decode_to_gray(png)
+    if png[_DEPTH] != 8:  # decoders would stretch the indices to 255 if the header said gray
+        return _encode(mask_pixels.read_indices(png), NUMBERS)
     # 8-bit indices are stored, filtered and compressed exactly as 8-bit gray values are: only the header differs.
     header = bytearray(png[png_structure.HEADER_START : _HEADER_END])
     header[png_structure.COLOR_TYPE_BYTE] = png_structure.GRAY
     kinds = (png_structure.PIXELS, png_structure.END)
     kept = [chunk.whole for chunk in png_structure.read_chunks(png) if chunk.kind in kinds]
     return b"".join((png_structure.SIGNATURE, png_structure.encode_chunk(png_structure.HEADER, bytes(header)), *kept))
-
-
-def _decode_to_gray(png: bytes) -> bytes:
-    """Converts indices of less than 8 bits, which decoders would stretch to 255 if the header said gray."""
-    picture = pillow_decoder.decode_any(png, image_formats.PNG)
-    gray = pillow_decoder.pillow().frombytes("L", picture.size, picture.tobytes())
-    stored = io.BytesIO()
-    gray.save(stored, "PNG")
-    return stored.getvalue()

@@ -129,6 +129,17 @@ def _read_png(png: bytes) -> MaskPixels:
     return MaskPixels(np.asarray(picture), np.frombuffer(entries, np.uint8).reshape(-1, 3))
 
 
+def read_indices(png: bytes) -> np.ndarray:
+    """Returns the indices in a checked PNG with a palette, uint8 [height, width].
+
+    Raises:
+        BadImageError: if the pixels cannot be decoded.
+    """
+    import numpy as np
+
+    return np.asarray(pillow_decoder.decode_any(png, image_formats.PNG))
+
+
 def gray_numbers(png: bytes) -> np.ndarray:
     """Returns the numbers of a checked gray PNG of any depth, uint8 or uint16 [height, width].
 

@@ -61,11 +61,8 @@ def has_transparency(png: bytes) -> bool:
     """Returns whether a checked PNG names colors, or gray levels, that are transparent."""
     if not png.startswith(SIGNATURE):
         return False
-    position, kind = len(SIGNATURE), b""
-    while kind not in (TRANSPARENCY, PIXELS):
-        length, kind = unpack_head(png, position)
-        position += HEAD_BYTES + length + CRC_BYTES
-    return kind == TRANSPARENCY
+    kinds = (chunk.kind for chunk in read_chunks(png))
+    return next(kind for kind in kinds if kind in (TRANSPARENCY, PIXELS)) == TRANSPARENCY
 
 
 def encode_chunk(kind: bytes, data: bytes = b"") -> bytes:

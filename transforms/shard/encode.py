@@ -57,11 +57,6 @@ class ExampleRecipe:
         return {}
 
     @functools.cached_property
-    def _is_simple(self) -> bool:
-        """Whether name, label and size are all that is known of an image, unless it has a mask."""
-        return not (self.columns or self.extra_images or self.kept or self._has_entry_points or self._draws_masks)
-
-    @functools.cached_property
     def layout(self) -> example.Layout | None:
         """Layout of an example whose image keeps its bytes; None if more of it is needed than its size and colors."""
         needs_more = (
@@ -99,8 +94,6 @@ class ExampleRecipe:
         values["image/width"] = image.width
         values["image/channels"] = image.channels
         values["image/colorspace"] = image.colorspace.encode()
-        if self._is_simple and ref.mask is None:
-            return self._encoder.encode(values, image.data)
         if ref.mask is not None:
             values["image/segmentation/class/encoded"] = image.mask
             values["image/segmentation/class/format"] = b"png"

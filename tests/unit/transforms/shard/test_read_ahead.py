@@ -188,19 +188,12 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_proc
-def test_fetch_of_cached_files_opens_none_ahead(
-    refs: list[ImageRef], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(read_ahead, "_SLOW_SEC", 3600)
-    assert [count_open(tmp_path) for _ in read_ahead.fetch(refs)] == [0] * len(refs)
-
-
-@needs_proc
 @pytest.mark.usefixtures("slow_disk")
-def test_fetch_on_a_busy_machine_opens_none_ahead(
-    refs: list[ImageRef], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "value"), [("_SLOW_SEC", 3600), ("_count_waits", lambda: 7)], ids=["fast", "busy"])
+def test_fetch_that_waits_for_no_disk_opens_none_ahead(
+    refs: list[ImageRef], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
-    monkeypatch.setattr(read_ahead, "_count_waits", lambda: 7)  # slow reads, and none of them waited for a disk
+    monkeypatch.setattr(read_ahead, name, value)
     assert [count_open(tmp_path) for _ in read_ahead.fetch(refs)] == [0] * len(refs)
 
 
@@ -320,13 +313,8 @@ def test_fetch_of_parts_of_gzip_files_yields_what_they_hold(tmp_path: pathlib.Pa
     over_network = [ref._replace(uri=remote, version=0) for ref in ranges(zipped, CONTENT)]
     asked = [ref for refs in zip(ranges(plain, CONTENT), ranges(zipped, CONTENT), over_network) for ref in refs]
     assert list(read_ahead.fetch(asked)) == [(ref, part(ref)) for ref in asked]
-
-
-def test_fetch_of_whole_gzip_file_yields_its_own_bytes(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "image.gz"
-    path.write_bytes(gzip.compress(CONTENT))
-    ref = ImageRef("k", str(path))
-    assert list(read_ahead.fetch([ref])) == [(ref, path.read_bytes())]
+    whole = ImageRef("k", str(zipped))
+    assert list(read_ahead.fetch([whole])) == [(whole, zipped.read_bytes())]
 
 
 def test_fetch_of_part_of_broken_gzip_file_yields_the_reason(tmp_path: pathlib.Path) -> None:
