@@ -53,13 +53,8 @@ class ShardFiles:
         Raises:
             OSError: if it is at none of its addresses, or cannot be read.
         """
-        *others, last = self.addresses(name)
-        for uri in others:
-            try:
-                return storage.storage_of(uri).read(uri, offset, length)
-            except FileNotFoundError:
-                continue
-        return storage.storage_of(last).read(last, offset, length)
+        uri = self.find(name)
+        return storage.storage_of(uri).read(uri, offset, length)
 
     def find(self, name: str) -> str:
         """Returns the first address of a file that exists, else the last one."""
