@@ -70,30 +70,23 @@ def test_members_with_one_stem_are_one_image_with_its_cells(tmp_path: pathlib.Pa
         assert ref.version == (tmp_path / "b" / "train-0001.tar").stat().st_mtime_ns
 
 
+BAD_ROW, BAD_VALUE = Reason.BAD_ROW, Reason.BAD_VALUE
+A = ("a.jpg", JPEG)
+
+
 @pytest.mark.parametrize(
     ("members", "reason", "detail"),
     [
-        pytest.param(
-            [("a.cls", b"1")], Reason.BAD_ROW, "'a' of TAR at byte offset 3072: no image among", id="no-image"
-        ),
-        pytest.param(
-            [("a.jpg", JPEG), ("a.png", PNG), ("a.cls", b"1")],
-            Reason.BAD_ROW,
-            r"2 images with one stem, expected one: 'a.jpg', 'a.png', 'a.cls'",
-            id="two-images",
-        ),
-        pytest.param([("cat.0.jpg", JPEG), ("cat.1.jpg", JPEG)], Reason.BAD_ROW, "'cat.0.jpg', 'cat.1.jpg'", id="dots"),
-        pytest.param([("bare", JPEG)], Reason.BAD_ROW, r"'bare'; members of one example", id="image-without-extension"),
-        pytest.param([("a.jpg", JPEG), ("a.json", b"{")], Reason.BAD_ROW, ".json is not JSON", id="bad-json"),
-        pytest.param([("a.jpg", JPEG), ("a.json", b'{"x": "\\ud800"}')], Reason.BAD_ROW, "not JSON", id="half-a-pair"),
-        pytest.param([("a.jpg", JPEG), ("a.json", b"[1]")], Reason.BAD_ROW, "a list, expected an object", id="list"),
-        pytest.param(
-            [("a.jpg", JPEG), ("a.json", b'{"x": [1, 2]}')], Reason.BAD_VALUE, "'json.x' holds 2 values", id="many"
-        ),
-        pytest.param(
-            [("a.jpg", JPEG), ("a.json", b'{"x": {"y": 2}}')], Reason.BAD_VALUE, "holds a dict of its own", id="object"
-        ),
-        pytest.param([("a.jpg", JPEG), ("a.json", b"{}")], Reason.BAD_VALUE, "'json.x' is empty", id="without-key"),
+        pytest.param([("a.cls", b"1")], BAD_ROW, "'a' of TAR at byte offset 3072: no image among", id="no-image"),
+        pytest.param([A, ("a.png", PNG)], BAD_ROW, "2 images with one stem, expected one: 'a.jpg', 'a.png'", id="two"),
+        pytest.param([("cat.0.jpg", JPEG), ("cat.1.jpg", JPEG)], BAD_ROW, "'cat.0.jpg', 'cat.1.jpg'", id="dots"),
+        pytest.param([("bare", JPEG)], BAD_ROW, r"'bare'; members of one example", id="image-without-extension"),
+        pytest.param([A, ("a.json", b"{")], BAD_ROW, ".json is not JSON", id="bad-json"),
+        pytest.param([A, ("a.json", b'{"x": "\\ud800"}')], BAD_ROW, "not JSON", id="half-a-pair"),
+        pytest.param([A, ("a.json", b"[1]")], BAD_ROW, "a list, expected an object", id="list"),
+        pytest.param([A, ("a.json", b'{"x": [1, 2]}')], BAD_VALUE, "'json.x' holds 2 values", id="many"),
+        pytest.param([A, ("a.json", b'{"x": {"y": 2}}')], BAD_VALUE, "holds a dict of its own", id="object"),
+        pytest.param([A, ("a.json", b"{}")], BAD_VALUE, "'json.x' is empty", id="without-key"),
     ],
 )
 def test_stem_without_exactly_one_image_is_rejected(
@@ -315,6 +308,25 @@ def test_size_beyond_eleven_octal_digits_is_read() -> None:
 WHOLE = tars.pack([("a.jpg", b"x" * 700), ("b.jpg", b"y" * 10)])  # headers at 0 and 1536, end at 2560
 
 
+def change_header(data: bytes, start: int, field: slice, value: bytes) -> bytes:
+    """Changes a field of the header at `start` and corrects its checksum."""
+    header = bytearray(data[start : start + 512])
+    header[field] = value
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return data[:start] + bytes(header) + data[start + 512 :]
+
+
+def with_size(size: bytes) -> bytes:
+    return change_header(WHOLE, 1536, slice(124, 136), size)
+
+
+def with_pax(record: bytes) -> bytes:
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, len(record)
+    return header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0") + WHOLE
+
+
 @pytest.mark.parametrize(
     ("data", "offset", "message"),
     [
@@ -326,6 +338,22 @@ WHOLE = tars.pack([("a.jpg", b"x" * 700), ("b.jpg", b"y" * 10)])  # headers at 0
         pytest.param(WHOLE[:2560] + b"\0" * 9, 2569, "without the zeros that end a tar", id="in-the-end"),
         pytest.param(b"", 0, "without the zeros that end a tar", id="empty"),
         pytest.param(WHOLE + b"left over" * 60, len(WHOLE), "checksum of a member's header", id="more-behind-the-end"),
+        pytest.param(with_size(b"\xff" * 11 + b"\xfe"), 1536, "size of a member is not a number", id="negative"),
+        pytest.param(with_size(b"0000000zzzz\0"), 1536, "size of a member is not a number", id="no-octal"),
+        pytest.param(with_size(b"\x80" + b"\xff" * 11), 1536, "is cut short", id="huge"),
+        pytest.param(with_pax(b"12 path=x"), 512, "a pax header is broken", id="pax-cut"),
+        pytest.param(with_pax(b"99 path=x\n"), 512, "a pax header is broken", id="pax-too-long"),
+        pytest.param(with_pax(b"path=x\n"), 512, "a pax header is broken", id="pax-without-length"),
+        pytest.param(with_pax(b"9 path=xy\n"), 512, "a pax header is broken", id="pax-too-short"),
+        pytest.param(with_pax(b"0 path=x\n"), 512, "a pax header is broken", id="pax-zero"),
+        pytest.param(with_pax(b"10 path-x\n"), 512, "a pax header is broken", id="pax-without-value"),
+        pytest.param(with_pax(b"17 size=-5000000\n"), 1024, "expected a number of bytes", id="pax-negative-size"),
+        pytest.param(
+            tars.pack([(LONG, b"")], format=tarfile.GNU_FORMAT)[:1024] + bytes(1024),
+            1024,
+            "long name belongs to no member",
+            id="long-name-without-a-member",
+        ),
     ],
 )
 def test_broken_tar_is_an_error_with_its_offset(data: bytes, offset: int, message: str) -> None:
@@ -333,46 +361,6 @@ def test_broken_tar_is_an_error_with_its_offset(data: bytes, offset: int, messag
         read_all(data)
     assert raised.value.offset == offset
     assert str(raised.value).endswith(f"at byte offset {offset}")
-
-
-def change_header(data: bytes, start: int, field: slice, value: bytes) -> bytes:
-    """Changes a field of the header at `start` and corrects its checksum."""
-    header = bytearray(data[start : start + 512])
-    header[field] = value
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return data[:start] + bytes(header) + data[start + 512 :]
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        pytest.param(b"\xff" * 11 + b"\xfe", "size of a member is not a number", id="negative"),
-        pytest.param(b"0000000zzzz\0", "size of a member is not a number", id="no-octal"),
-        pytest.param(b"\x80" + b"\xff" * 11, "is cut short", id="huge"),
-    ],
-)
-def test_header_with_a_wrong_size_is_an_error(value: bytes, message: str) -> None:
-    with pytest.raises(TarError, match=message):
-        read_all(change_header(WHOLE, 1536, slice(124, 136), value))
-
-
-@pytest.mark.parametrize(
-    "record",
-    [b"12 path=x", b"99 path=x\n", b"path=x\n", b"9 path=xy\n", b"0 path=x\n", b"10 path-x\n", b"16 size=-5000000\n"],
-)
-def test_broken_pax_header_is_an_error(record: bytes) -> None:
-    header = tarfile.TarInfo("pax")
-    header.type, header.size = tarfile.XHDTYPE, len(record)
-    data = header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0") + WHOLE
-    with pytest.raises(TarError, match=r"a pax header is broken|expected a number of bytes"):
-        read_all(data)
-
-
-def test_long_name_without_a_member_is_an_error() -> None:
-    data = tars.pack([(LONG, b"")], format=tarfile.GNU_FORMAT)
-    with pytest.raises(TarError, match="long name belongs to no member at byte offset 1024"):
-        read_all(data[:1024] + bytes(1024))
 
 
 @settings(deadline=None, max_examples=200)

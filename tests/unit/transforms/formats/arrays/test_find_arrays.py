@@ -328,6 +328,9 @@ def test_find_turns_idx_files_whose_pixels_are_in_the_order_of_columns(tmp_path:
         idx_files.write(tmp_path / f"emnist-letters-train-{name}-ubyte{packed}", array)
     wanted: dict[str, Any] = {"images": {"train": "*train-images*"}, "labels": {"train": "*train-labels*"}}
     check(find(tmp_path, layout="NWH", **wanted), train=(X, Y))
+    source = find(tmp_path, **wanted)
+    check(source, train=(X.transpose(0, 2, 1), Y))
+    assert source.splits[0].parts[0].images.address.endswith(f"ubyte{packed}")  # as the file has them
     path = tmp_path / f"emnist-letters-train-images-idx3-ubyte{packed}"
     data = idx_files.encode(X)[:-1]
     path.write_bytes(gzip.compress(data) if packed else data)
