@@ -1,1 +1,1 @@
-"""What `plan --input FOLDER` and `init FOLDER` look for: signs of data sets in an unknown folder, within bounds."""
+"""Signs of data sets in an unknown folder, for `plan --input FOLDER` and `init FOLDER`."""

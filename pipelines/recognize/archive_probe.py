@@ -14,12 +14,12 @@ from imagebeam.transforms.packed import zip_members
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, Folder, FolderProbe
 
 _MAX_ARCHIVES = 20
-_MAX_MEMBERS = 50_000  # of all archives
+_MAX_MEMBERS = 50_000  # in all archives together
 _MAX_HEADER_BYTES = 4_096  # before the content of a member
 
 
 class ArchiveProbe(FolderProbe):
-    """What was seen of zip archives, by their directories: of one, or of several as folders of their names.
+    """A probe of zip archives by their directories: of one, or of several as folders of their names.
 
     Attributes:
         places: by the folder that an archive stands for, "" for the only one, what --input is for that folder.

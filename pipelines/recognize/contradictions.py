@@ -30,10 +30,10 @@ _ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d{5,}")  # names in a table that no number of another kind equals
 _COUNTER = re.compile(r"(.*?)(\d+)(\D*)")
-_LISTING_CHARS = 40  # that name the format of a saved listing
+_LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
 _DEPTH = 4
-_NUM_FILES = 3  # of one extension in one folder that are read
-_NUM_FOLDERS = 6  # of images that are compared
+_NUM_FILES = 3  # read of each extension in a folder
+_NUM_FOLDERS = 6  # folders of images that are compared
 _BOUNDS_ABOVE = Bounds(folders=4, entries=1_000, heads=9)
 
 

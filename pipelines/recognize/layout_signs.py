@@ -337,7 +337,7 @@ _NAMED = re.compile(r"(?i)(?P<subject>.*[^_\-. ])(?P<mark>[_\-. ]+(?:slice|frame
 _BARE = re.compile(r"(?i)(?:slice|frame|tile|patch|crop)[_\-. ]?\d+\.\w+")  # frame0010.jpg: the folder is the subject
 _NUMBER_AFTER = re.compile(r"[_\-. ]*\d+\.\w+")  # TCGA_12/TCGA_12_3.tif, after the name of the folder
 _MIN_FOLDERS = 3  # whose images have the name of the folder: two may be classes
-_SHARE = 0.9  # of the images whose names must have one form
+_SHARE = 0.9  # share of the images whose names must have one form
 _MIN_EACH = 2  # images of a subject, on average
 _SPLIT = "split={by: hash, fractions: {train: 0.9, validation: 0.1}, group: subject}"
 

@@ -34,9 +34,9 @@ MASKS = re.compile(
 _IMAGES = re.compile(r"(?i)(?<![a-z])(images?|imgs?|jpegimages|originals?)(?![a-z])")
 MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
 LOSSY_MASKS = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
-_MAX_FOLDERS = 30  # that are compared
+_MAX_FOLDERS = 30  # more are not compared
 _NUM_STEMS = 200  # images whose masks are looked for
-SHARE = 0.8  # of images that must have a mask
+SHARE = 0.8  # share of the images that must have a mask
 _HOLE = "\0"  # for the name of the split in a path, or of an image in that of its mask
 _DIGIT_BESIDE = re.compile(rf"\d{_HOLE}|{_HOLE}\d")
 
@@ -48,8 +48,8 @@ class _Pair(NamedTuple):
     token: str  # the name of the split in both paths; "" if there is none
     image: str  # path of the folder of images, with a hole for the split
     mask: str
-    form: tuple[str, str, str]  # what is cut from the end of an image's name, and what precedes and follows the rest
-    extension: str  # of the masks, as spelt
+    form: tuple[str, str, str]  # cut from the end of an image's name, and put before and after the rest of it
+    extension: str  # masks' extension as spelt
 
 
 def find_pairs(probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -286,7 +286,7 @@ _SHOWN_TO_PEOPLE = re.compile(r"(?i)[_-](viz|vis|overlay|preview|colou?r|rgb)$")
 
 
 class _Form(NamedTuple):
-    """What all folders of a data set hold. Names are without extension, with a hole for the name of the folder."""
+    """Files that all folders of a data set hold. Names have no extension, and a hole for the name of the folder."""
 
     images: Mapping[str, frozenset[str]]  # by name: their extensions
     masks: Mapping[str, str]  # by name: the extension

@@ -28,7 +28,7 @@ from imagebeam.transforms.sources.folder_probe import (
 )
 
 _OF_SPLIT = r"\g<split>/"
-_NUM_COLOR_FOLDERS = 10  # that are looked into for the colors of classes
+_NUM_COLOR_FOLDERS = 10  # folders that are searched for the colors of classes
 
 
 # Files with the classes and their colors, as CamVid and tools for labelling name them.
@@ -213,7 +213,7 @@ def _holds_classes(head: bytes) -> bool:
 # --- what the numbers of masks mean, judged by a few ------------------------------------------------------------------
 
 _NUM_READ, _MIN_READ = 8, 3  # masks: of small files, and of large ones
-_NUM_FOLDERS = 4  # of images, whose masks are read
+_NUM_FOLDERS = 4  # folders of images whose masks are read
 _MAX_MASK_BYTES = 1 << 21  # black and white takes few, and a TIFF without compression of 1,024 x 1,024 some more
 _BOUNDS = Bounds(folders=16, entries=300, all_entries=1_200, heads=_NUM_READ)
 

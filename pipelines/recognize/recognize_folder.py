@@ -46,7 +46,7 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
 _OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _ZIP = ".zip"
 _DEPTH = 4  # levels of folders that are searched for the data set
-_LEVELS_ABOVE = 2  # of a table, in which its images are looked for
+_LEVELS_ABOVE = 2  # folders above a table in which its images are looked for
 _MAX_INNER = 8  # folders of one level
 _MAX_SHOWN = 6  # candidates
 _POINTER = b"version https://git-lfs"
@@ -69,12 +69,12 @@ _UNKNOWN = dict.fromkeys((".zip", ".tgz", ".gz"), _ARCHIVES)  # unless a preset 
 
 
 class Recognition(NamedTuple):
-    """What is known of a folder."""
+    """The candidates for a folder, and remarks on it."""
 
     given: str  # its address as the user wrote it
     candidates: tuple[Finding, ...]  # the best one first
     remarks: tuple[str, ...]  # on what no preset reads
-    seen: str  # what is in the folder, in a few words
+    seen: str  # content of the folder in a few words
 
     @property
     def sure(self) -> Finding | None:
@@ -384,7 +384,7 @@ _OWN_SECTIONS = ("source", "label")  # settings of these say how the input is to
 
 
 class Choice(NamedTuple):
-    """What a command prints before the plan and after it."""
+    """The text that a command prints before the plan and after it."""
 
     rows: tuple[tuple[str, str], ...] = ()
     next: tuple[str, ...] = ()  # commands

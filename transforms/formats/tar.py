@@ -95,7 +95,7 @@ class Tar(base_format.Format):
 
 
 _CIFAR = "cifar"
-_MAX_HEAD_BYTES = 1 << 20  # of a tar that is unpacked
+_MAX_HEAD_BYTES = 1 << 20  # unpacked to see the first members of a tar
 
 
 def _packed_cifar(folder: Folder, name: str, member: str, at: str) -> Finding:
@@ -301,8 +301,8 @@ BLOCK_BYTES = 512
 
 FILE, DIRECTORY, LINK, SPARSE, SPECIAL = "file", "directory", "link", "sparse", "special"
 
-_ENCODING = "utf-8", "surrogateescape"  # of names; keeps any bytes
-_MAX_EXTENSION_BYTES = 16 << 20  # of a long name or a pax header
+_ENCODING = "utf-8", "surrogateescape"  # names keep any bytes
+_MAX_EXTENSION_BYTES = 16 << 20  # a long name or a pax header
 _KINDS: Mapping[bytes, str] = {
     **dict.fromkeys((tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE), FILE),
     **dict.fromkeys((tarfile.LNKTYPE, tarfile.SYMTYPE), LINK),

@@ -342,12 +342,12 @@ _LAST_NUMBER = re.compile(r"(?P<stem>.*?)[-_.]?(?P<number>\d+)")
 
 
 class NamedFile(NamedTuple):
-    """What the path of a file says."""
+    """Split and number in the path of a file."""
 
     split: str
     series: str  # the path without the number: equal for the files that one program wrote
     number: int = -1  # -1 if it has none
-    total: int = 0  # of the files of the series; 0 if it is not known
+    total: int = 0  # files of the series; 0 if not known
 
 
 def parse_path(path: str) -> NamedFile:

@@ -31,7 +31,7 @@ _IN_ARCHIVE = re.compile(r"(.+?\.zip)(?:/(.*))?", re.IGNORECASE)  # an archive, 
 _METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz", 98: "ppmd"}
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".7z", ".rar")
 _OF_MAC = "__MACOSX/"  # resource forks
-_SYMBOLIC_LINK = 0o120000  # of the mode
+_SYMBOLIC_LINK = 0o120000  # type bits of a Unix mode
 _UNIX = (3, 19)  # systems whose attributes hold a mode: Unix, OS X
 
 # Kinds of members that are skipped and counted, beside those in files.py.
@@ -190,7 +190,7 @@ def _refuse(member: Member, max_bytes: int) -> tuple[elements.Reason, str] | Non
 # --- directory of an archive ------------------------------------------------------------------------------------------
 
 _UTF8 = 0x800  # flag of a name
-_MAX_FIELD_BYTES = 0xFFFF  # of a name, or of the extra fields
+_MAX_FIELD_BYTES = 0xFFFF  # a name, or the extra fields
 _DESCRIPTOR_BYTES = 24  # checksum and sizes behind the content
 
 
@@ -207,7 +207,7 @@ class Member(NamedTuple):
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the content needs a password."""
+        """True if the content needs a password."""
         return self.entry.flag_bits & (0x01 | 0x40) != 0
 
 
@@ -228,7 +228,7 @@ def read_members(uri: str, version: int = 0) -> Iterator[Member]:
             continue
         following = bisect.bisect_right(offsets, entry.header_offset)
         stop = offsets[following] if following < len(offsets) else end
-        # what follows may be no member
+        # the bytes up to the next header may belong to no member
         most = zip_members.LOCAL_HEADER.size + 2 * _MAX_FIELD_BYTES + entry.compress_size + _DESCRIPTOR_BYTES
         length = min(stop - entry.header_offset, most)
         if entry.header_offset < 0 or length < zip_members.LOCAL_HEADER.size + entry.compress_size:

@@ -1,4 +1,4 @@
-"""Reading one version of a file, the error for one that is broken, and gzip files.
+"""Reads one version of a file, and gzip files; has the error for a broken one.
 
 As with gzip(1) and TensorFlow, a gzip file may be several ones joined end to end.
 """

@@ -38,7 +38,7 @@ def open_parquet(uri: str) -> Iterator[Any]:
             yield pyarrow.parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as e:  # the last: of a column's name
             if isinstance(e, storage.ChangedError) or getattr(e, "errno", None) is not None:
-                raise  # of the storage: those of pyarrow have no number
+                raise  # an error of the storage: pyarrow's have no number
             raise packed_file.broken(f"cannot be read as Parquet ({explain(e)})") from e
 
 
@@ -101,7 +101,7 @@ def read_content(uri: str, version: int, column: str) -> Iterator[bytes]:
 #
 # Source: https://github.com/google/snappy/blob/main/format_description.txt; kBlockSize in snappy.h.
 
-BLOCK_BYTES = 1 << 16  # of the plain content
+BLOCK_BYTES = 1 << 16  # plain bytes of a block
 _LITERAL, _COPY_1, _COPY_2 = 0, 1, 2  # low bits of a tag; 3 is a copy with an offset of 4 bytes
 _SHORT_LITERAL = 60  # longer literals have their length in 1 to 4 further bytes
 

@@ -73,7 +73,7 @@ class UnpackedFile:
     def __init__(self, file: io.FileIO, size: int, version: int):
         self._file = file
         self.size = size  # bytes
-        self.version = version  # of the file that was unpacked
+        self.version = version  # version of the packed file
 
     def read(self, offset: int, length: int) -> bytes:
         """Returns `length` bytes from `offset`; fewer at the end of the content."""

@@ -20,7 +20,7 @@ STORED, DEFLATED = 0, 8  # methods of compression
 HAS_DESCRIPTOR = 0x08  # flag: checksum and sizes follow the content
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 LOCAL_SIGNATURE = b"PK\x03\x04"
-MAX_RATIO = 1032  # of deflate: what claims more is no archive, or a bomb; https://zlib.net/zlib_tech.html
+MAX_RATIO = 1032  # deflate packs no better: more is a lie, or a bomb; https://zlib.net/zlib_tech.html
 
 _DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
 _ADDRESS = re.compile(r"(.+?\.zip)!/(.+)", re.IGNORECASE | re.DOTALL)

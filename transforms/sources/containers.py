@@ -31,7 +31,7 @@ class Container(NamedTuple):
     uri: str
     size: int
     version: int
-    address: str  # of the content, which may be that of a gzip file
+    address: str  # where its content is: in the file, or unpacked from gzip
 
 
 class ContainerError(ValueError):
@@ -304,12 +304,12 @@ class _Finder(files.FilesSource):
         name = re.sub(r"\[([*?[])\]", r"\1", self.include[0])
         uri, entry = storage.join(self.root, name), None
         if self.include == (glob.escape(name),):
-            with contextlib.suppress(OSError):  # which the listing explains
+            with contextlib.suppress(OSError):  # the listing reports it
                 entry = storage.storage_of(uri).stat(uri)
         if entry is None or entry.kind != storage.FILE:
             yield from super().list_all()
             return
-        found = image_source.ListingBuilder()  # of one file that was named: what is beside it is not looked at
+        found = image_source.ListingBuilder()  # one file was named: its folder is not listed
         self._add_included(name, entry, found)
         yield found.take()
 

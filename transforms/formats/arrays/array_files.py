@@ -12,7 +12,7 @@ import numpy as np
 from imagebeam.transforms.formats.arrays import cifar, found_array, hdf5_files, numpy_files
 from imagebeam.transforms.packed import packed_file, unpacked_content
 
-MAX_LOADED_BYTES = 1 << 30  # of an array of labels, which is read whole
+MAX_LOADED_BYTES = 1 << 30  # an array of labels is read whole
 
 # --- IDX files, plain or .gz -----------------------------------------------------------------------------------------
 #
@@ -71,9 +71,11 @@ def _open_idx(uri: str, version: int) -> contextlib.AbstractContextManager[Binar
 class Format(NamedTuple):
     """How a file with arrays is read."""
 
-    list_arrays: Callable[[str, int], list[found_array.FoundArray]]  # of a file's address and version
-    read_values: Callable[[str, int, found_array.FoundArray], Iterator[bytes]]  # of one array, in their order
-    check: Callable[[str, int, found_array.FoundArray], None] | None = None  # of the file's checksum of an array
+    list_arrays: Callable[[str, int], list[found_array.FoundArray]]  # takes a file's address and version
+    read_values: Callable[
+        [str, int, found_array.FoundArray], Iterator[bytes]
+    ]  # yields the values of one array in their order
+    check: Callable[[str, int, found_array.FoundArray], None] | None = None  # compares the checksum of an array
 
 
 FORMATS: Mapping[str, Format] = {  # by unpacked_content.ARRAYS

@@ -13,7 +13,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms.formats.arrays import array_files, array_source, found_array
 from imagebeam.transforms.packed import packed_file, unpacked_content
 
-SHOWN_ENDS = tuple(end for end in unpacked_content.ARRAYS if end.startswith("."))  # of names of files, for errors
+SHOWN_ENDS = tuple(end for end in unpacked_content.ARRAYS if end.startswith("."))  # file extensions that errors name
 
 _MAX_NAMED = 12
 _MAX_FOLDERS = 100  # looked into below the one that is given
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Role(NamedTuple):
-    """What a name says of an array."""
+    """The split and the kind of an array, as its name says them."""
 
     split: str = ""
     kind: str = ""  # images, labels, classes or ""

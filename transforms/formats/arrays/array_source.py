@@ -14,7 +14,7 @@ from imagebeam.transforms.sources import image_source, table_rows
 
 LABEL = "label"  # cell with the label, if the files give it no other name
 Names: TypeAlias = tuple[tuple[str, str], ...]  # class of each value, both as texts; () takes the values themselves
-_MAX_CLASSES = 100_000  # that are numbers
+_MAX_CLASSES = 100_000  # more numbers are no classes
 _MAX_FILLED = 10_000  # different labels whose fields are kept
 _AFTER_POSITION = elements.ImageRef._fields.index("position") + 1  # fields from here on depend on the cells alone
 
@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
 class ImageRows(NamedTuple):
     """Images of one array, one after another, each as its height, width and channels."""
 
-    address: str  # of the file, or of the part of it that is to be unpacked
+    address: str  # where they are: a file, or a part of it that is to be unpacked
     version: int
     start: int  # byte offset of the first image
     num_images: int

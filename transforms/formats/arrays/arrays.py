@@ -107,7 +107,7 @@ class Arrays(base_format.Format):
 
 
 _PRESETS = {"hdf5": unpacked_content.HDF5, "npz": (unpacked_content.NPZ, unpacked_content.NPY, unpacked_content.MATLAB)}
-_MAX_FILES = 40  # of a folder that are looked into
+_MAX_FILES = 40  # folders with more are not looked into
 _MAX_NOTE = 600  # characters of an error that is shown
 
 

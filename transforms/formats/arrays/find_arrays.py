@@ -19,14 +19,14 @@ from imagebeam.transforms.sources import image_source
 
 _MAX_NAMED = 12
 _MAX_SHOWN = 6
-_NUM_BATCHES = 5  # of CIFAR-10, for training
+_NUM_BATCHES = 5  # CIFAR-10's files for training
 _CIFAR_AXES = found_array.ImageAxes("NCHW", (32, 32, 3))
 _CIFAR_LABELS = {  # cell, classes in the Python version, file with the classes in the binary version
     "labels": (array_source.LABEL, "label_names", "batches.meta.txt"),
     "fine_labels": ("fine_label", "fine_label_names", "fine_label_names.txt"),
     "coarse_labels": ("coarse_label", "coarse_label_names", "coarse_label_names.txt"),
 }
-_CIFAR_FILES = (  # of the two versions of each data set, by split; then the file with the names of the classes
+_CIFAR_FILES = (  # by split, for both versions of each data set; then the file with the names of the classes
     ({"train": "data_batch_[1-5]", "test": "test_batch"}, "batches.meta"),
     ({"train": "data_batch_[1-5].bin", "test": "test_batch.bin"}, ""),
     ({"train": "train.bin", "test": "test.bin"}, ""),

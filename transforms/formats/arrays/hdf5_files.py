@@ -21,7 +21,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms.formats.arrays import found_array
 from imagebeam.transforms.packed import packed_file
 
-_MAX_DEPTH = 8  # of groups in groups
+_MAX_DEPTH = 8  # levels of groups
 _MAX_LINKS = 10 * found_array.MAX_ARRAYS  # in all groups together
 _MAX_CHUNK_BYTES = 1 << 28  # a chunk is unpacked whole
 _MAX_RATIO = 1100  # zlib packs 1,032 bytes into one at most

@@ -19,7 +19,7 @@ from imagebeam.transforms.formats.arrays import found_array
 from imagebeam.transforms.images import npy_header
 from imagebeam.transforms.packed import packed_file
 
-_LOCAL_HEADER_BYTES = 30  # of a zip's member; its name and extra field follow
+_LOCAL_HEADER_BYTES = 30  # before the name and the extra field of a zip's member
 _ENCRYPTED = 1  # bit of a member's flags
 _BROKEN_ZIP = (
     zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError,

@@ -201,7 +201,7 @@ class PixelFile(NamedTuple):
     uri: str
     version: int
     table: PixelTable
-    address: str = ""  # of the part of the file that is its images
+    address: str = ""  # where its images are: a part of the file
 
 
 @dataclasses.dataclass(frozen=True)

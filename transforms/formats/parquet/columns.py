@@ -22,13 +22,13 @@ _MAX_NAMED = 20
 
 
 class Layout(NamedTuple):
-    """What one file holds."""
+    """The columns of one file, and where its images are."""
 
     uri: str
     image: str  # path of the column with the bytes of the images
     columns: tuple[str, ...]  # names of all columns; of a struct the paths of its fields, too
-    names: tuple[str, ...]  # of classes, in the order of the ids in the label's column; () if it holds no such ids
-    notes: tuple[str, ...]  # what the user should know
+    names: tuple[str, ...]  # names of classes in the order of the ids in the label's column; () without such ids
+    notes: tuple[str, ...]  # for the user
 
 
 def lay_out(uri: str, parquet: Any, image: str | None, label: str | None) -> Layout:
@@ -217,10 +217,10 @@ NO_LABEL = -1  # id of the class in splits whose classes are not published
 
 
 class Columns(NamedTuple):
-    """What is said of the columns of a file."""
+    """The columns of a file as its metadata describe them."""
 
     images: tuple[str, ...] = ()  # columns of images
-    names: Mapping[str, tuple[str, ...]] = {}  # of classes, by column of their ids
+    names: Mapping[str, tuple[str, ...]] = {}  # names of classes, by the column of their ids
     problem: str = ""  # why it cannot be used; "" if it can, or nothing is said
 
 

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 from imagebeam.transforms import elements
 from imagebeam.transforms.packed import parquet_content
 
-MAX_PAGE_BYTES = 1 << 30  # of a compressed page, which is read as a whole to find its values
+MAX_PAGE_BYTES = 1 << 30  # a compressed page is read as a whole to find its values
 _MAX_PAGE_VALUES = 1 << 24  # a page of a few bytes may claim any number of nulls
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3  # types of pages
 _PLAIN, _PLAIN_DICTIONARY, _RLE, _RLE_DICTIONARY = 0, 2, 3, 8  # encodings
 _BY_INDEX = (_PLAIN_DICTIONARY, _RLE_DICTIONARY)
 _HEADER_BYTES = (4 << 10, 16 << 20)  # read at first and at most: statistics may hold two whole values
 _LENGTH = struct.Struct("<I")
-_MAX_DEPTH = 8  # of structs in a page header: there are three
+_MAX_DEPTH = 8  # levels of structs in a page header: there are three
 
 
 class NotLocatedError(ValueError):
@@ -140,7 +140,7 @@ def decode_levels(data: bytes, width: int, count: int) -> list[int]:
         except IndexError as e:
             raise NotLocatedError("numbers that end early") from e
         if header & 1:
-            groups = min(header >> 1, (count - len(numbers) + 7) // 8)  # of eight numbers
+            groups = min(header >> 1, (count - len(numbers) + 7) // 8)  # a group has eight numbers
             packed = data[at : at + groups * width]
             _check(len(packed) == groups * width, "numbers that end early")
             at += (header >> 1) * width

@@ -251,11 +251,11 @@ class _Places:
     def __init__(self, container: containers.Container, parquet: Any, column: str):
         self.column = column
         self.unpacked = unpacked_content.part_of(container.uri, column)
-        self.are_located = True  # of the last image: else its place is in the unpacked column
+        self.are_located = True  # whether the last image was; else its place is in the unpacked column
         self._container, self._parquet = container, parquet
         self._index = columns.index_of(parquet, column)
         self._read = containers.open_window(container.uri, container.size, container.version).read
-        self._num_bytes = 0  # of the values before, in the unpacked column
+        self._num_bytes = 0  # bytes of earlier values in the unpacked column
 
     def in_group(self, group: int) -> Iterator[pages.Place | None]:
         """Yields the place of each image in a row group, None for null.
