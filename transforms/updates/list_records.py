@@ -50,7 +50,7 @@ class _ListRecordsFn(beam.DoFn):
         if read.shard is None:
             return
         uri = storage.join_relative(self._folder, read.shard.name)
-        offsets = _offsets_of(self._folder, read.shard, self._states.catalog.compression)
+        offsets = offsets_of(self._folder, read.shard, self._states.catalog.compression)
         removed = frozenset(read.removed)
         yield from step.batch(
             image_states.of_record(image, read.split, uri, start, end)
@@ -103,7 +103,7 @@ def _key_of(state: image_states.RejectState) -> str:
     return state.reject.key
 
 
-def _offsets_of(folder: str, shard: catalog_lib.Shard, compression: str) -> Sequence[int]:
+def offsets_of(folder: str, shard: catalog_lib.Shard, compression: str) -> Sequence[int]:
     """Returns where each record of a shard begins in its unpacked content, and the end of the last one.
 
     Raises:

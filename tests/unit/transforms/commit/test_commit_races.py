@@ -16,7 +16,7 @@ from imagebeam.storage import fsspec_files, remote
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights, publish_dataset
-from tests import lost_answers, races
+from tests import error_texts, lost_answers, races
 from tests.unit.transforms import small_dataset
 
 CHANGES = ("write_file", "write_whole", "create_new", "replace", "publish", "rename", "remove", "remove_tree")
@@ -228,12 +228,7 @@ def test_run_that_finds_its_plan_outdated_says_what_to_do(outputs: str, refs: li
     runs = races.make_runs(f"{outputs}/0", "other-shard-names", refs)
     runs["A"].step(), runs["A"].step()
     assert runs["B"].run() == "committed"
-    message = (
-        rf"^{outputs}/0 has changed since this run was planned: another run committed to it: B, 5 images, written .*; "
-        "nothing of this run was committed; wait until that run has ended, then choose another --output, or run the "
-        "same command again with --overwrite to replace its dataset$"
-    )
     committer = races.commit_dataset.Committer(runs["A"].settings, "A", {})
-    with pytest.raises(races.errors.BusyError, match=message):
+    with error_texts.raises("output-changed"):
         committer.commit(runs["A"].plan, runs["A"].written, [])  # type: ignore[arg-type]
     assert runs["A"].has_staged

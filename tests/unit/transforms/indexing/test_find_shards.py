@@ -6,10 +6,9 @@ import gzip
 import io
 import pathlib
 
-import pytest
-
-from imagebeam import errors, records
+from imagebeam import records
 from imagebeam.transforms.indexing import find_shards
+from tests import case_tables, error_texts
 
 
 def content(count: int = 1) -> bytes:
@@ -42,7 +41,7 @@ def test_gzip_is_found_by_its_content(tmp_path: pathlib.Path) -> None:
     make(tmp_path, "train.tfrecord", "test.tfrecord.gz", data=gzip.compress(content()))
     assert find_shards.find_shards(str(tmp_path)).compression == "gzip"
     make(tmp_path, "val.tfrecord")
-    with pytest.raises(errors.ConfigError, match=r"plain TFRecord files \(val.tfrecord\) and gzip ones \(test"):
+    with error_texts.raises("index-mixed-compression"):
         find_shards.find_shards(str(tmp_path))
     assert find_shards.find_shards(str(tmp_path), "(val)").left_out == ["test.tfrecord.gz", "train.tfrecord"]
 
@@ -56,21 +55,22 @@ def test_empty_files_named_like_shards_count(tmp_path: pathlib.Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ((), r"there is no TFRecord file in .* \(skipped: nothing\)"),
-        (("a-00000-of-00003", "a-00002-of-00003"), r"1 file of the 3 of a\*.*is missing: 00001; .*--partial"),
-        (
-            ("a-00000-of-00001", "a-00000-of-00002", "a-00001-of-00002"),
-            r"holds a\* of 1 files and of 2: one of the two",
-        ),
-        (("a.tfrecord", "a"), "a and a.tfrecord would have one index"),
-    ],
+@case_tables.each_case(
+    "code, names, pattern",
+    {
+        "none": ("index-no-tfrecord", (), None),
+        "missing": ("index-shards-missing", ("a-00000-of-00003", "a-00002-of-00003"), None),
+        "two-runs": ("index-two-series", ("a-00000-of-00001", "a-00000-of-00002", "a-00001-of-00002"), None),
+        "one-index": ("index-names-collide", ("a.tfrecord", "a"), None),
+        "bad-pattern": ("index-split-pattern", ("ok.tfrecord",), "("),
+        "no-match": ("index-no-tfrecord", ("ok.tfrecord",), "x"),
+    },
 )
-def test_files_that_make_no_dataset_are_an_error(tmp_path: pathlib.Path, names: tuple[str, ...], message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=message):
-        find_shards.find_shards(make(tmp_path, *names))
+def test_files_that_make_no_dataset_are_an_error(
+    tmp_path: pathlib.Path, code: str, names: tuple[str, ...], pattern: str | None
+) -> None:
+    with error_texts.raises(code):
+        find_shards.find_shards(make(tmp_path, *names), pattern)
 
 
 def test_missing_files_can_be_allowed(tmp_path: pathlib.Path) -> None:
@@ -82,13 +82,5 @@ def test_missing_files_can_be_allowed(tmp_path: pathlib.Path) -> None:
 def test_damaged_and_foreign_files_named_like_shards_are_an_error(tmp_path: pathlib.Path) -> None:
     make(tmp_path, "ok.tfrecord")
     make(tmp_path, "bad.tfrecord", data=b"\x78\x9c" + bytes(30))
-    with pytest.raises(errors.ConfigError, match=r"bad.tfrecord of .* begins with no TFRecord, plain or gzip"):
+    with error_texts.raises("index-no-tfrecord"):
         find_shards.find_shards(str(tmp_path))
-
-
-def test_pattern_that_is_none_or_fits_nothing_is_an_error(tmp_path: pathlib.Path) -> None:
-    make(tmp_path, "ok.tfrecord")
-    with pytest.raises(errors.ConfigError, match=r"--split '\(' is not a regular expression"):
-        find_shards.find_shards(str(tmp_path), "(")
-    with pytest.raises(errors.ConfigError, match=r"--split 'x' matches none of ok.tfrecord"):
-        find_shards.find_shards(str(tmp_path), "x")

@@ -5,11 +5,11 @@ import pathlib
 
 import pytest
 
-from imagebeam import errors
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.elements import Reason, Reject
 from imagebeam.transforms.reports import dead_letters, snapshot_report
 from imagebeam.transforms.shard import shard_writer
+from tests import error_texts
 
 
 def encode(*keys_and_reasons: tuple[str, Reason]) -> bytes:
@@ -57,7 +57,7 @@ def test_rejects_that_are_lost_are_not_known(tmp_path: pathlib.Path) -> None:
 def test_report_that_is_damaged_is_an_error_that_names_it(tmp_path: pathlib.Path) -> None:
     assert snapshot_report.load_report(str(tmp_path)) == {}
     (tmp_path / "report.json").write_text('{"snapshot": ')
-    with pytest.raises(errors.CatalogError, match=r"report\.json is damaged \(.*\): restore it, or remove it"):
+    with error_texts.raises("snapshot-report-damaged"):
         snapshot_report.load_report(str(tmp_path))
 
 

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+from imagebeam import catalog as catalog_lib
+from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.commit import commit_dataset
+from imagebeam.transforms.updates import continue_snapshot, list_records
+from tests import error_texts
+from tests.unit.transforms import small_dataset
+
+
+def commit(folder: pathlib.Path, compression: str) -> catalog_lib.Catalog:
+    refs = small_dataset.make_refs(folder / "pets")
+    settings = small_dataset.make_settings(folder / "out", compression=compression)
+    plan = small_dataset.make_plan({"train": refs})
+    written = small_dataset.write_shards(settings, plan, {"train": refs})
+    catalog = commit_dataset.Committer(settings, "pets", {}).commit(plan, written, [])
+    assert catalog is not None
+    return catalog
+
+
+def test_vocabulary_that_moves_ids_is_refused(tmp_path: pathlib.Path) -> None:
+    base = dataclasses.replace(commit(tmp_path, "none"), inputs=PLAN.inputs)
+    snapshot = dataset_settings.SnapshotSettings(str(tmp_path), "000002", "000001")
+    for labels in (("dog", "cat"), ("cat",)):
+        plan = dataclasses.replace(PLAN, labels=labels)
+        error_texts.check(continue_snapshot.find_error(snapshot, base, plan), "vocabulary-moves-ids")
+    assert continue_snapshot.find_error(snapshot, base, dataclasses.replace(PLAN, labels=base.labels)) is None
+
+
+PLAN = small_dataset.make_plan({}, inputs={"config": {}, "others": {}, "writer": 2})
+
+
+def test_records_of_a_shard_that_differs_from_the_catalog_are_not_copied(tmp_path: pathlib.Path) -> None:
+    for compression, code in [("none", "index-differs"), ("gzip", "shard-records-differ")]:
+        catalog = commit(tmp_path / compression, compression)
+        shard = catalog.splits["train"].shards[0]
+        folder = str(tmp_path / compression / "out")
+        assert len(list_records.offsets_of(folder, shard, compression)) == shard.records + 1
+        other = dataclasses.replace(shard, records=shard.records + 1, index_crc32c=0)
+        with error_texts.raises(code):
+            list_records.offsets_of(folder, other, compression)
