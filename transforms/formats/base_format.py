@@ -36,7 +36,7 @@ class Gives(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What the rest of a config asks of a source."""
+    """Request of the rest of a config to a source."""
 
     uri: str
     output: str = ""  # address that is not listed
@@ -171,7 +171,7 @@ Text = Annotated[str, _Check(min_length=1)]
 Character = Annotated[str, _Check(min_length=1, max_length=1)]
 ClassBase = Annotated[int, _Check(ge=0, le=1), _Check(_refuse_bool)]
 Count = Annotated[int, _Check(ge=1), _Check(_refuse_bool)]
-Level = Annotated[int, _Check(ge=0, le=255), _Check(_refuse_bool)]  # of one channel of a color
+Level = Annotated[int, _Check(ge=0, le=255), _Check(_refuse_bool)]  # one channel of a color
 Bits = Annotated[Literal[8, 16], _Check(_refuse_bool)]
 Channels = Annotated[int, _Check(ge=1, le=4), _Check(_refuse_bool)]
 PathsBySplit = Annotated[dict[str, tuple[str, ...]], _Check(_as_lists)]

@@ -29,7 +29,7 @@ _NAMES = ("filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"
 _BOX = ("class", "xmin", "ymin", "xmax", "ymax")
 _CORNER, _SIZE = ("xmax", "ymax"), ("box_width", "box_height")  # a box has either of them
 _SEPARATORS = ";\t|"
-_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16
+_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")  # UTF-16 begins with one of them
 _SLACK_PX = 0.5
 _BUFFER_BYTES = 1 << 20
 
@@ -202,7 +202,7 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         classes = image_objects.ClassNames(self.classes or self._collect_classes(), None, self.base)
         images = object_tables.ImageTable()
         objects = object_tables.ObjectTable(0, dict(classes.texts()))
-        lines: list[int] = []  # of the first row of each image
+        lines: list[int] = []  # line of the first row of each image
         for line, row in self._read_rows(split.annotations):
             number = _number_of(row, line, images, objects, lines)
             if number in images.faults or all(not (row.get(name) or "").strip() for name in self._of_box):

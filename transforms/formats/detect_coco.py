@@ -32,7 +32,7 @@ def exports(probe: FolderProbe, at: str) -> Iterator[Finding]:
     return find_exports(probe, at, "coco", EXPORT, _settings_of_exports)
 
 
-EXPORT = "_annotations.coco.json"  # of Roboflow, beside the images
+EXPORT = "_annotations.coco.json"  # Roboflow writes it beside the images
 
 
 def _settings_of_exports(paths: Mapping[str, str]) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class _Kind(NamedTuple):
     """One kind of file that COCO's images come with."""
 
     preset: str
-    names: re.Pattern[str]  # of the files
+    names: re.Pattern[str]  # names of such files
     what: str
 
 
@@ -57,7 +57,7 @@ _LVIS = re.compile(r"(?i)lvis_.*\.json")
 
 
 class _Place(NamedTuple):
-    """Where the annotations of a split are, and the folder of its images, both below the data set."""
+    """Annotation file of a split and the folder of its images, both below the data set."""
 
     annotations: str
     images: str

@@ -147,7 +147,7 @@ _MAX_BYTES = 256 << 20  # the image itself may be in the file, as text
 _SLACK_PX = 0.5
 _MAX_SIDE_PX = 1_000_000
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
-_CIRCLE_CORNERS = 64  # of the polygon that is drawn for a circle
+_CIRCLE_CORNERS = 64  # a circle becomes a polygon with so many
 
 
 @dataclasses.dataclass(frozen=True)

@@ -251,7 +251,7 @@ _NAMES = re.compile(rb"<object>\s*<name>([^<&]+)</name>")
 
 
 class VocFile(NamedTuple):
-    """What an annotation file states, as text: fields by their names."""
+    """Content of an annotation file as text: fields by their names."""
 
     size: Mapping[str, str]  # height, width
     objects: tuple[Mapping[str, str], ...]  # name, xmin and so on
@@ -289,7 +289,7 @@ class _Builder:
         self.size: dict[str, str] = {}
         self.objects: list[dict[str, str]] = []
         self._path: list[str] = []
-        self._texts: list[str] | None = None  # of the field that is open
+        self._texts: list[str] | None = None  # pieces of the text of the open field
 
     def refuse_document_type(self, *_: object) -> None:
         raise image_objects.bad_value("has a document type (<!DOCTYPE), which could define entities: remove it")
@@ -391,8 +391,8 @@ class VocReader:
         if label is None:
             raise checked_image.BadImageError(
                 Reason.UNKNOWN_LABEL,
-                f"the class {_show(name)} is none of source.voc.classes: add it there, or leave source.voc.classes out "
-                "to take the classes from the files",
+                f"the class {reprlib.repr(name)} is none of source.voc.classes: add it there, or leave "
+                "source.voc.classes out to take the classes from the files",
             )
         flags = (_flag(fields.get(flag), flag) for flag in ("difficult", "truncated"))
         return label, self.classes.texts()[label], *flags, image_objects.encode_text(fields.get("pose") or _UNSPECIFIED)
@@ -413,15 +413,11 @@ def _number(text: str | None, name: str) -> float:
         raise ValueError(f"it has no <{name}>")
     number = image_objects.parse_finite(text)
     if math.isnan(number):
-        raise ValueError(f"{name} is {_show(text)}, expected a finite number")
+        raise ValueError(f"{name} is {reprlib.repr(text)}, expected a finite number")
     return number
 
 
 def _flag(text: str | None, name: str) -> int:
     if text not in (None, "", "0", "1"):
-        raise ValueError(f"{name} is {_show(str(text))}, expected 0 or 1")
+        raise ValueError(f"{name} is {reprlib.repr(text)}, expected 0 or 1")
     return int(text or 0)
-
-
-def _show(text: str) -> str:
-    return reprlib.repr(text)

@@ -187,7 +187,7 @@ def find(uri: str, wanted: Yolo) -> YoloSet:
         ConfigError: if the images or the names of the classes cannot be found.
     """
     root, name = uri, wanted.data
-    if _is_yaml(uri) and input_places.kind_of(uri) == storage.FILE:
+    if uri.endswith(_YAML) and input_places.kind_of(uri) == storage.FILE:
         root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
     elif input_places.kind_of(uri) != storage.DIRECTORY:
         raise errors.ConfigError(
@@ -222,11 +222,6 @@ def _check_parts(parts: tuple[input_places.Part, ...], where: str) -> None:
                 f"{where or 'source.yolo.images'}: {other} and {part.split} are the same {part.path or '.'!r}, and an "
                 f"image has one split: set source.yolo.images={{train: {part.path or '.'}}}",
             )
-
-
-def _is_yaml(path: str) -> bool:
-    """Returns whether a file has the extension of YAML."""
-    return path.endswith(_YAML)
 
 
 # --- data.yaml -------------------------------------------------------------------------------------------------------
@@ -486,7 +481,7 @@ class YoloReader:
         """Returns the id of a class."""
         number = _number(text)
         if not number.is_integer():
-            raise ValueError(f"the class is {_show(text)}, expected an integer")
+            raise ValueError(f"the class is {reprlib.repr(text)}, expected an integer")
         label = int(number) + self.classes.base
         if label not in self.classes.texts():
             known = self.classes.numbers or range(len(self.classes.names))
@@ -545,9 +540,5 @@ def _check_shares(values: list[float], what: str) -> None:
 def _number(text: str) -> float:
     number = image_objects.parse_finite(text)
     if math.isnan(number):
-        raise ValueError(f"{_show(text)} is not a finite number")
+        raise ValueError(f"{reprlib.repr(text)} is not a finite number")
     return number
-
-
-def _show(text: str) -> str:
-    return reprlib.repr(text)

@@ -24,8 +24,8 @@ from imagebeam.transforms.sources import files, find_files, image_source, input_
 
 # Kinds of files that are counted, beside those of `files`.
 ANNOTATIONS = "annotation_file"  # beside the images
-MISSING = "annotation_file_missing"  # of an image that is kept without objects
-WITHOUT = "image_without_annotation_file"  # of an image that is skipped
+MISSING = "annotation_file_missing"  # the image is kept without objects
+WITHOUT = "image_without_annotation_file"  # the image is skipped
 
 _MAX_LINE_BYTES = 1 << 16
 # In Pascal VOC's list of one class: -1 for an image that does not show it, 0 if it is difficult to see.
@@ -39,7 +39,7 @@ NamesInFile: TypeAlias = Callable[[bytes], set[str]]  # the classes in an annota
 class PairRule:
     """Says where the annotations of an image are. All paths are relative to the source's root."""
 
-    extension: str  # of annotation files, such as ".txt"
+    extension: str  # annotation files end in it, such as ".txt"
     images: str  # name of the folder of images; the last one of this name in a path is replaced by `annotations`
     annotations: str
     missing: Literal["keep", "skip", "reject"]  # what becomes of an image without annotations
@@ -90,7 +90,7 @@ class AnnotatedFilesSource(image_source.RowSource):
     root: str
     parts: tuple[input_places.Part, ...]
     rule: PairRule
-    reader: image_objects.AnnotationReader  # of the annotation files, for the workers that write the images
+    reader: image_objects.AnnotationReader  # parses annotation files in the workers that write the images
     exclude: str = ""  # address below the root that is not listed: the output folder
     # For lists of names without folder and extension: folder of the images, "" for lists of paths.
     named_in: str = ""
@@ -129,7 +129,7 @@ class AnnotatedFilesSource(image_source.RowSource):
         return found.take()
 
     def _read_batches(self) -> Iterator[list[_Row] | image_source.Listing]:
-        hashes = array.array("q")  # of the paths of annotations, 8 bytes an image
+        hashes = array.array("q")  # hashes of the paths of annotations, 8 bytes an image
         for part in self.parts:
             for found in self._read_part(part):
                 if not isinstance(found, image_source.Listing):

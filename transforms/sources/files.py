@@ -28,7 +28,7 @@ SPECIAL = "special_file"
 LINK_LOOP = "link_loop"
 NOT_INCLUDED = "not_included"
 OUTPUT = "output_folder"
-UNREAD = "unread"  # of formats of pictures that are not read, with the extension: unread_tga
+UNREAD = "unread"  # a picture in a format that is not read, with its extension: unread_tga
 MASK = "mask"
 WITHOUT_MASK = "image_without_mask"
 

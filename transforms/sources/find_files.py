@@ -132,7 +132,7 @@ def holds(folder: str, extension: str | tuple[str, ...], if_unknown: bool = True
 Entries: TypeAlias = "Mapping[str, storage.Entry | None]"  # by address; None where there is no file
 
 REQUESTS_AT_ONCE = 32
-_MIN_FILES = 50  # of one folder, for which it is listed
+_MIN_FILES = 50  # a folder is listed for so many of its files
 _FILES_PER_PAGE = 20  # wanted ones at least; otherwise they are looked up one by one
 
 
@@ -185,7 +185,7 @@ def _list(folder: str, names: Sequence[str]) -> Entries:
     """Returns the entries of the wanted files of a folder that a short listing decides on."""
     try:
         store = storage.storage_of(folder)
-    except errors.ConfigError:  # of an unknown scheme
+    except errors.ConfigError:  # the scheme is unknown
         return {}
     if not isinstance(store, storage.RangeLister):
         return {}

@@ -1,4 +1,4 @@
-"""Looks into an unknown folder within bounds, and holds what signs make of it.
+"""Looks into an unknown folder within bounds, and holds the findings.
 
 At most 100 folders are listed, 5,000 entries of each and 50,000 in all, and the first and last 64 KiB of 80 files are
 read, of masks 2 MiB: some 400 requests for a bucket, usually 10 to 40. What lies beyond is not seen, and counts then
@@ -35,10 +35,10 @@ _SPLIT_WORDS = {word: split for split, words in _SPLITS.items() for word in word
 
 
 class Bounds(NamedTuple):
-    """How much is looked at, at most."""
+    """Limits of what is looked at."""
 
     folders: int = 100  # that are listed
-    entries: int = 5_000  # of one folder
+    entries: int = 5_000  # entries of one folder
     all_entries: int = 50_000
     heads: int = 80  # files whose first bytes are read
 
@@ -108,7 +108,7 @@ class Folder:
 
 
 class FolderProbe:
-    """What was seen of a folder. Folders are listed when a sign first asks for them, and not again."""
+    """A view of a folder. Folders are listed once, when they are first asked for."""
 
     def __init__(self, root: str, bounds: Bounds = _BOUNDS, exclude: str = ""):
         """Looks into the folder at the address `root`, but not into the one at `exclude`: the output."""
@@ -218,11 +218,11 @@ class FolderProbe:
 
 
 class FileProbe(FolderProbe):
-    """What was seen of one file: its folder, as if nothing else were in it."""
+    """A view of one file: its folder, as if nothing else were in it."""
 
-    def __init__(self, survey: FolderProbe, name: str):
-        super().__init__(survey.root)
-        found = survey.look()
+    def __init__(self, probe: FolderProbe, name: str):
+        super().__init__(probe.root)
+        found = probe.look()
         self._folders[""] = Folder("", (), {name: found.files.get(name, 0)})
 
 
@@ -263,18 +263,18 @@ def likely_first(folder: Folder, number: int) -> list[str]:
     return [*splits, *[name for name in folder.folders if name not in splits][:number]]
 
 
-def split_places(survey: FolderProbe, at: str) -> Iterator[Folder]:
+def split_places(probe: FolderProbe, at: str) -> Iterator[Folder]:
     """Yields a folder, and those in it that have the exact name of a split."""
-    root = survey.look(at)
+    root = probe.look(at)
     yield root
-    yield from (survey.look(root.below(name)) for name in input_places.SPLITS if name in root.folders)
+    yield from (probe.look(root.below(name)) for name in input_places.SPLITS if name in root.folders)
 
 
-def with_inner(survey: FolderProbe, at: str) -> Iterator[Folder]:
+def with_inner(probe: FolderProbe, at: str) -> Iterator[Folder]:
     """Yields a folder and ten in it: containers are often in `data`, or in a folder for each split."""
-    root = survey.look(at)
+    root = probe.look(at)
     yield root
-    yield from (survey.look(root.below(name)) for name in root.folders[:10])
+    yield from (probe.look(root.below(name)) for name in root.folders[:10])
 
 
 def prefix_of(folder: Folder, at: str) -> str:

@@ -24,7 +24,7 @@ class Listing(NamedTuple):
     rejects: tuple[elements.Reject, ...]
     skipped: Mapping[str, int]  # number of files by kind that do not count as listed
     problems: tuple[str, ...]  # error texts; any of them fails the whole run
-    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images
+    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # features of the records that hold the images
     lists: label_names.ListSurvey = label_names.NO_LISTS  # how the images fit label.lists, if they are labelled
     ranked: sort_intervals.SortedIntervals | None = None  # the references of all listings, if they are ranked already
 
@@ -39,9 +39,9 @@ class Listing(NamedTuple):
 class RowBatch:
     """Rows of a table whose images are still to be looked up. They are packed when they leave the process."""
 
-    rows: Sequence[tuple[Any, ...]]  # of equal length
+    rows: Sequence[tuple[Any, ...]]  # rows of equal length
     table: int = 0  # index of the table, if there are several
-    first_position: int = 0  # of the first row of that table
+    first_position: int = 0  # position of the first row of that table
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpack_batch, (elements.pack_rows(self.rows), self.table, self.first_position)
@@ -52,7 +52,7 @@ def _unpack_batch(packed: bytes, table: int, first_position: int) -> RowBatch:
 
 
 class SourceFacts(NamedTuple):
-    """What an open source knows of all its images."""
+    """Facts that an open source knows of all its images."""
 
     columns: tuple[str, ...] = ()  # names of the values that it gives in ImageRef.columns
     class_names: tuple[str, ...] | None = None  # in the order of their ids; None if it names none
@@ -60,8 +60,8 @@ class SourceFacts(NamedTuple):
     shape: tuple[int, int, int] | None = None  # height, width and channels of pixels without a header
     is_raw: bool = False  # whether images are pixels without a header, of the shape in ImageRef.expected
     is_base64: bool = False  # whether the bytes of images are base64
-    keep: kept_features.KeepRule | None = None  # for further features of the records that hold the images
-    keypoints: tuple[str, ...] = ()  # of each object
+    keep: kept_features.KeepRule | None = None  # for more features of the records that hold the images
+    keypoints: tuple[str, ...] = ()  # names of the keypoints of each object
     notes: tuple[str, ...] = ()  # for the user, before anything is written
     own_columns: tuple[str, ...] = ()  # that the options of a table use: they name no label
     size_column: str = ""  # column of a table with the sizes of images that were not looked up

@@ -21,7 +21,7 @@ class Part(NamedTuple):
     """Some images of a split: those in a folder, or those in a list."""
 
     split: str
-    path: str  # of the folder or list below the source's root; "" is the root itself
+    path: str  # path of the folder or list below the source's root; "" is the root itself
     is_list: bool = False
 
 

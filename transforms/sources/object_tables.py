@@ -29,7 +29,7 @@ class ImageTable:
         self.ids: list[int | str] = []
         self.heights = array.array("l")  # pixels
         self.widths = array.array("l")
-        self.cells: list[tuple[Any, ...]] = []  # of the wanted columns
+        self.cells: list[tuple[Any, ...]] = []  # cells of the wanted columns
         self.numbers: dict[int | str, int] = {}  # by id
         self.captions: dict[int, list[bytes]] = {}  # by number
         self.panoptic: dict[int, tuple[str, bytes]] = {}  # by number: name of the PNG, and its packed segments
@@ -40,7 +40,7 @@ class ImageTable:
         number = len(self.names)
         fields = entry if isinstance(entry, dict) else {}
         name, image_id = fields.get("file_name"), whole(fields.get("id"))
-        if name is None and isinstance(url := fields.get("coco_url"), str):  # of LVIS
+        if name is None and isinstance(url := fields.get("coco_url"), str):  # LVIS names images so
             name = "/".join(url.split("/")[-2:])
         size = whole(fields.get("height")), whole(fields.get("width"))
         self.names.append(name if isinstance(name, str) else "")
@@ -83,9 +83,9 @@ class ObjectTable:
     """The objects of all images of a file: 53 bytes for each, and its mask."""
 
     def __init__(self, num_images: int, names: dict[int, bytes], num_keypoints: int = 0):
-        self.names = names  # of the categories, by id
+        self.names = names  # names of the categories, by id
         self._keypoints = array.array("f")
-        self._keypoint_values = 3 * num_keypoints  # of each object
+        self._keypoint_values = 3 * num_keypoints  # names of the keypoints of each object
         self._newest = array.array("q", [-1]) * num_images  # number of the last object of each image; -1 for none
         self._before = array.array("q")  # number of the object before it of the same image
         self._labels = array.array("q")

@@ -21,8 +21,8 @@ from imagebeam.transforms.classes import class_names, label_names
 from imagebeam.transforms.sources import image_source, listing_rules, table_rows
 
 _MAX_PLAIN_REFS = 100_000  # that are not compressed: 15 MB, a tenth of a second
-_MAX_WHOLE_BYTES = 24 << 20  # of packed references that are ranked here: with many boxes, or long captions, fewer
-_SAMPLE_REFS = 100  # of a listing, by which its bytes are estimated
+_MAX_WHOLE_BYTES = 24 << 20  # packed references that are ranked here: fewer with many boxes or long captions
+_SAMPLE_REFS = 100  # the bytes of a listing are estimated from so many
 _GC_THRESHOLD = 300_000  # new objects before garbage is collected: references are in no cycle, and stay
 
 
@@ -76,7 +76,7 @@ NO_RULES = ReferenceRules()
 
 
 class ListingTask(NamedTuple):
-    """What one process lists by itself."""
+    """Listing of a whole source by one process."""
 
     source: image_source.ImageSource
     rules: ReferenceRules

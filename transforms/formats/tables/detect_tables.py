@@ -1,4 +1,4 @@
-"""Signs in tables: which table of a folder is meant, and which of its columns is the label."""
+"""Detects which table of a folder is meant, and which of its columns is the label."""
 
 from __future__ import annotations
 
@@ -43,33 +43,33 @@ _CAPTIONS = re.compile(r"(?i).*(caption|sentence|description|comment|text).*")
 _SEPARATORS = ("|", ";", ",", " ")
 
 
-def find_tables(survey: FolderProbe, at: str) -> Iterator[Finding]:
+def find_tables(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds tables with a row for each image, for each box or for each caption."""
-    root = survey.look(at)
+    root = probe.look(at)
     if {"images.txt", "image_class_labels.txt", "train_test_split.txt"} <= {*root.files}:
         evidence = "images.txt, image_class_labels.txt and train_test_split.txt have a line for each image"
         yield Finding("cub200", evidence)
         return
-    metadata = [each for each in _folders_with_tables(survey, root) if each.ending(*_METADATA)]
+    metadata = [each for each in _folders_with_tables(probe, root) if each.ending(*_METADATA)]
     if metadata:
         name = metadata[0].ending(*_METADATA)[0]
-        table = table_heads.read_table(survey, metadata[0].below(name))
+        table = table_heads.read_table(probe, metadata[0].below(name))
         if table is not None and "file_name" in table.columns:
             yield from _find_metadata(table, metadata, at)
             return
-    folders = [root, *(survey.look(root.below(name)) for name in root.folders if _names_tables(name))]
+    folders = [root, *(probe.look(root.below(name)) for name in root.folders if _names_tables(name))]
     names = [folder.below(name) for folder in folders for name in folder.ending(*table_heads.SUFFIXES)]
-    tables = [table_heads.read_table(survey, path) for path in sorted(names, key=_order)[: table_heads.MAX_TABLES]]
-    found = [(table, [*_find_in_table(survey, at, table)]) for table in tables if table is not None]
+    tables = [table_heads.read_table(probe, path) for path in sorted(names, key=_order)[: table_heads.MAX_TABLES]]
+    found = [(table, [*_find_in_table(probe, at, table)]) for table in tables if table is not None]
     strong = [each for each in found if each[1] and not each[1][0].doubts]
     if strong:
-        yield from _best_of(survey, at, [each for each in found if each[1]])
+        yield from _best_of(probe, at, [each for each in found if each[1]])
     else:
         yield from (finding for _, findings in found for finding in findings)
 
 
 def _best_of(
-    survey: FolderProbe, at: str, found: Sequence[tuple[table_heads.Table, list[Finding]]]
+    probe: FolderProbe, at: str, found: Sequence[tuple[table_heads.Table, list[Finding]]]
 ) -> Iterator[Finding]:
     """Yields the findings in the best of several tables, with a note that names the others that could be meant.
 
@@ -80,13 +80,13 @@ def _best_of(
     def rank(each: tuple[table_heads.Table, list[Finding]]) -> tuple[bool, bool, bool, bool, float]:
         table, its = each
         kind = _order(table.path)[0]
-        return bool(its[0].doubts), kind == _LAST, not table.has_header, kind > 0, -_num_matched(survey, at, table)
+        return bool(its[0].doubts), kind == _LAST, not table.has_header, kind > 0, -_num_matched(probe, at, table)
 
     found = sorted(found, key=rank) if len(found) > 1 else found
     (_, findings), *others = found
     is_read = findings[0].settings.get("source.manifest.path")  # may be a pattern: */labels.csv
     shown = [
-        f"{other.path} ({_describe_rows(survey, other)})"
+        f"{other.path} ({_describe_rows(probe, other)})"
         for other, its in others
         if is_read and "source.manifest.path" in its[0].settings and its[0].settings["source.manifest.path"] != is_read
     ]
@@ -97,40 +97,40 @@ def _best_of(
     yield from findings
 
 
-def _describe_rows(survey: FolderProbe, table: table_heads.Table) -> str:
-    number, num_read = _num_rows(survey, table), len(table.rows)
+def _describe_rows(probe: FolderProbe, table: table_heads.Table) -> str:
+    number, num_read = _num_rows(probe, table), len(table.rows)
     rows = plural.count(number, "row") if number == num_read else f"about {int(float(f'{number:.2g}')):,} rows"
     return rows if table.has_header else f"{rows}, no header"
 
 
-def _num_rows(survey: FolderProbe, table: table_heads.Table) -> int:
+def _num_rows(probe: FolderProbe, table: table_heads.Table) -> int:
     """Returns the number of rows of a table: a guess from the size of the file where only its beginning was read."""
     folder, name = posixpath.split(table.path)
-    size = survey.look(folder).files.get(name, 0)
+    size = probe.look(folder).files.get(name, 0)
     return round(len(table.rows) * max(1.0, size / HEAD_BYTES))
 
 
-def _num_matched(survey: FolderProbe, at: str, table: table_heads.Table) -> float:
+def _num_matched(probe: FolderProbe, at: str, table: table_heads.Table) -> float:
     """Returns the number of rows of a table whose images exist, from the share among its first rows."""
-    place = table_heads.find_place(survey, at, table)
-    return _num_rows(survey, table) * (place.found / place.looked_for if place else 1)
+    place = table_heads.find_place(probe, at, table)
+    return _num_rows(probe, table) * (place.found / place.looked_for if place else 1)
 
 
-def find_in_file(survey: FolderProbe, path: str) -> Iterator[Finding]:
+def find_in_file(probe: FolderProbe, path: str) -> Iterator[Finding]:
     """Finds what one table is."""
-    table = table_heads.read_table(survey, path)
+    table = table_heads.read_table(probe, path)
     if table is not None:
-        yield from _find_in_table(survey, "", table)
+        yield from _find_in_table(probe, "", table)
 
 
-def find_above(survey: FolderProbe, path: str) -> Iterator[Finding]:
-    """Finds what one table is by images outside of its folder, the root of the survey being a folder above.
+def find_above(probe: FolderProbe, path: str) -> Iterator[Finding]:
+    """Finds what one table is by images outside of its folder, the root of the probe being a folder above.
 
     Images in one folder beside that of the table are beyond doubt. If several folders have images of these names, or
     one further away, which may be of another data set, a note says so.
     """
-    table = table_heads.read_table(survey, path)
-    places = [*table_heads.find_places(survey, "", table)] if table is not None else []
+    table = table_heads.read_table(probe, path)
+    places = [*table_heads.find_places(probe, "", table)] if table is not None else []
     if table is None or not places:
         return
     home, first = posixpath.dirname(path), places[0]
@@ -141,16 +141,16 @@ def find_above(survey: FolderProbe, path: str) -> Iterator[Finding]:
             f"other folders have images of these names: for those set source.manifest.root={' or '.join(roots[:3])}",
         )
     elif "/" in home or "/" in first.folder:
-        doubts = (f"{first.folder or survey.root} is not beside {path}, and may be of another data set",)
-    for each in _find_in_table(survey, "", table):
+        doubts = (f"{first.folder or probe.root} is not beside {path}, and may be of another data set",)
+    for each in _find_in_table(probe, "", table):
         yield dataclasses.replace(each, doubts=(*each.doubts, *doubts))
 
 
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
-def _folders_with_tables(survey: FolderProbe, root: Folder) -> list[Folder]:
-    return [root, *(survey.look(root.below(name)) for name in root.folders if split_meant(name))]
+def _folders_with_tables(probe: FolderProbe, root: Folder) -> list[Folder]:
+    return [root, *(probe.look(root.below(name)) for name in root.folders if split_meant(name))]
 
 
 def _names_tables(name: str) -> bool:
@@ -164,20 +164,20 @@ def _order(path: str) -> tuple[int, int, str]:
     return _LAST if is_last else name.endswith(".txt"), path.count("/"), path
 
 
-def _find_in_table(survey: FolderProbe, at: str, table: table_heads.Table) -> Iterator[Finding]:
+def _find_in_table(probe: FolderProbe, at: str, table: table_heads.Table) -> Iterator[Finding]:
     columns = {*table.columns}
     path = table.path.removeprefix(f"{at}/") if at else table.path
     shown = f"{path} has the columns {name_some(table.columns, 6)}"
     if {"image_uri", "label"} <= columns:
         yield Finding("tfrecorder", shown, {} if "split" in columns else {"split": HASH_SPLIT}, input=table.path)
         return
-    if pixels := arrays.find_pixels(survey, table.path, len(table.columns)):
+    if pixels := arrays.find_pixels(probe, table.path, len(table.columns)):
         yield pixels
         return
     if columns >= _BOX_COLUMNS:
-        yield from _find_boxes(survey, at, table, shown)
+        yield from _find_boxes(probe, at, table, shown)
         return
-    place = table_heads.find_place(survey, at, table)
+    place = table_heads.find_place(probe, at, table)
     if place is None:
         return
     where = place.folder.removeprefix(f"{at}/") if at else place.folder
@@ -190,7 +190,7 @@ def _find_in_table(survey: FolderProbe, at: str, table: table_heads.Table) -> It
         note = "it has columns of boxes under other names than box_csv reads: " + ",".join(sorted(_BOX_COLUMNS))
         yield Finding("box_csv", evidence, {"source.box_csv.annotations": {"train": path}}, doubts=(note,))
         return
-    settings |= _of_split_folders(survey, at, table)
+    settings |= _of_split_folders(probe, at, table)
     split = _split_column(table)
     if split is not None:
         others.remove(split)
@@ -271,9 +271,9 @@ def _kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
     return "int" if len(distinct) > 60 and len(distinct) * 4 > len(values) else "class"
 
 
-def _find_boxes(survey: FolderProbe, at: str, table: table_heads.Table, shown: str) -> Iterator[Finding]:
+def _find_boxes(probe: FolderProbe, at: str, table: table_heads.Table, shown: str) -> Iterator[Finding]:
     path = table.path.removeprefix(f"{at}/") if at else table.path
-    place = table_heads.find_place(survey, at, table)
+    place = table_heads.find_place(probe, at, table)
     if posixpath.basename(path) == "_annotations.csv" or place is None:  # those are found beside the images
         return
     folder = place.folder.removeprefix(f"{at}/") if at else place.folder
@@ -315,11 +315,11 @@ def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) ->
     return settings
 
 
-def _of_split_folders(survey: FolderProbe, at: str, table: table_heads.Table) -> dict[str, Any]:
+def _of_split_folders(probe: FolderProbe, at: str, table: table_heads.Table) -> dict[str, Any]:
     """Returns the settings for tables of one name, each in the folder of a split."""
     folder, name = posixpath.split(table.path)
-    splits = splits_in(survey.look(at).folders)
-    held = {each: meant for each, meant in splits.items() if name in survey.look(posixpath.join(at, each)).files}
+    splits = splits_in(probe.look(at).folders)
+    held = {each: meant for each, meant in splits.items() if name in probe.look(posixpath.join(at, each)).files}
     if posixpath.basename(folder) not in held:
         return {}
     rename = {each: meant for each, meant in held.items() if each != meant}

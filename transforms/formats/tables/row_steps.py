@@ -102,7 +102,7 @@ def parse(text: str | None) -> PathTemplate | None:
 
 
 class JoinedTable(NamedTuple):
-    """A further table, of the format of the first."""
+    """A table with more columns of the same rows, of the format of the first."""
 
     uri: str
     header: tuple[str, ...] = ()  # names of its columns; () if its first line has them
@@ -151,7 +151,7 @@ PlacedRow = tuple[table_formats.RowPlace, Any]
 class Conflict(NamedTuple):
     """Rows of one image that contradict each other."""
 
-    cells: Mapping[str, Any]  # of the first row
+    cells: Mapping[str, Any]  # cells of the first row
     detail: str
 
 
@@ -226,7 +226,7 @@ if TYPE_CHECKING:
 
 
 class Around(NamedTuple):
-    """What a path has around the part that a table names."""
+    """Rest of a path around the part that a table names."""
 
     before: str  # the folders, with a slash at the end; "" if the table names them
     after: str  # the extension; "" if the table names it

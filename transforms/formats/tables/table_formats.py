@@ -65,8 +65,8 @@ class TableFile:
     uri: str
     format: str  # csv, jsonl, json or parquet
     header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
-    delimiter: str | None = None  # of a CSV; None means a tab for .tsv, else a comma
-    encoding: str = UTF8  # of CSV and JSON
+    delimiter: str | None = None  # for CSV; None means a tab for .tsv, else a comma
+    encoding: str = UTF8  # for CSV and JSON
     items: str = ""  # path of the list of rows in JSON, such as annotations.items; "" if the file is the list
 
     @property

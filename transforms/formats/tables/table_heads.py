@@ -29,37 +29,37 @@ _NUM_PARQUET_ROWS = 200
 class Table(NamedTuple):
     """The beginning of a table."""
 
-    path: str  # below the root of the survey
+    path: str  # below the root of the probe
     columns: tuple[str, ...]
     rows: tuple[Mapping[str, str], ...]
     settings: Mapping[str, Any] = {}  # how it is read
     has_header: bool = True
-    last_rows: tuple[Mapping[str, str], ...] = ()  # of a file that is longer than what was read of its beginning
+    last_rows: tuple[Mapping[str, str], ...] = ()  # from the end of a longer file
 
     def values(self, column: str) -> list[str]:
         """Returns the values of a column that are not empty, from both ends of the table."""
         return [value for row in (*self.rows, *self.last_rows) if (value := row.get(column, "").strip())]
 
 
-def read_table(survey: FolderProbe, path: str) -> Table | None:
+def read_table(probe: FolderProbe, path: str) -> Table | None:
     """Returns the beginning of a table; None if the file is none."""
     extension = extension_of(path)
     if extension == ".parquet":
-        return _read_parquet(survey, path)
-    head = survey.head(path)
+        return _read_parquet(probe, path)
+    head = probe.head(path)
     if not head or b"\0" in head:
         return None
     text = head.decode("utf-8-sig", "replace")
     lines = text.splitlines()
     if len(head) >= (1 << 16) and len(lines) > 1:
         lines.pop()  # it may be cut short
-    last = survey.tail(path).decode("utf-8", "replace").splitlines()[1:]  # the first line is cut short
+    last = probe.tail(path).decode("utf-8", "replace").splitlines()[1:]  # the first line is cut short
     if extension in (".jsonl", ".ndjson"):
         table = _of_objects(path, _parse_lines(lines), {})
         after = _of_objects(path, _parse_lines(last), {})
         return table._replace(last_rows=after.rows) if table and after else table
     if extension == ".json":
-        return _read_json(survey, path)
+        return _read_json(probe, path)
     return _read_csv(path, lines[: _MAX_ROWS + 1], last[-_MAX_ROWS:])
 
 
@@ -84,10 +84,10 @@ def _as_text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _read_json(survey: FolderProbe, path: str) -> Table | None:
+def _read_json(probe: FolderProbe, path: str) -> Table | None:
     import ijson
 
-    head = survey.head(path)
+    head = probe.head(path)
     shape = shape_of_json(head)
     lists = [name for name, first in shape.items() if first and name not in ("categories", "licenses", "classes")]
     if not lists:
@@ -149,12 +149,12 @@ def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Tabl
     return Table(path, tuple(header), rows, settings, has_header, last_rows) if rows or has_header else None
 
 
-def _read_parquet(survey: FolderProbe, path: str) -> Table | None:
+def _read_parquet(probe: FolderProbe, path: str) -> Table | None:
     try:
         import pyarrow
         import pyarrow.parquet
 
-        uri = survey.uri(path)
+        uri = probe.uri(path)
         with storage.storage_of(uri).open_read(uri) as file:
             parquet = pyarrow.parquet.ParquetFile(file)
             names = parquet.schema_arrow.names
@@ -183,10 +183,10 @@ def is_number(text: str) -> bool:
 
 # --- where the images are ---------------------------------------------------------------------------------------------
 
-_NUM_VALUES = 20  # of a column that are looked for as images
+_NUM_VALUES = 20  # values of a column that are looked for as images
 _NUM_FOLDERS = 40  # in which images are looked for
 _NUM_INNER = 20  # folders beside those of splits, in each of the first folders
-_SHARE_SPREAD = 0.9  # of images that are in one of several folders
+_SHARE_SPREAD = 0.9  # share of the images that are in one of several folders
 _IMAGE_NAMES = ("image", "file_name", "filename", "image_path", "path", "file", "image_id", "id", "image_name", "img")
 _IMAGE_WORD = re.compile(r"(?i)id|ima?ge?|file|name|path|photo|picture")
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt")
@@ -194,29 +194,29 @@ MAX_TABLES = 12  # in one folder
 
 
 class Place(NamedTuple):
-    """Where the images of a table are."""
+    """Place of the images of a table."""
 
     column: str
-    folder: str  # that the paths are relative to, below the root of the survey
+    folder: str  # that the paths are relative to, below the root of the probe
     has_extension: bool
-    found: int  # of those looked for
+    found: int  # number of images found
     looked_for: int
     inside: tuple[str, ...] = ()  # folders below `folder` that hold some of them each; () if they are in it
 
 
-def find_place(survey: FolderProbe, at: str, table: Table) -> Place | None:
+def find_place(probe: FolderProbe, at: str, table: Table) -> Place | None:
     """Returns which column names images, and where they are; None if no image of the first rows is found."""
-    return next(find_places(survey, at, table), None)
+    return next(find_places(probe, at, table), None)
 
 
-def find_places(survey: FolderProbe, at: str, table: Table) -> Iterator[Place]:
+def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
     """Yields all folders that have images of the first column that names some, the nearest one first."""
-    home = survey.look(posixpath.dirname(table.path))
-    top = survey.look(at)
-    folders = [home, top, *(survey.look(home.below(name)) for name in home.folders[:_NUM_FOLDERS])]
-    folders += [survey.look(top.below(name)) for name in top.folders[:_NUM_FOLDERS]]
+    home = probe.look(posixpath.dirname(table.path))
+    top = probe.look(at)
+    folders = [home, top, *(probe.look(home.below(name)) for name in home.folders[:_NUM_FOLDERS])]
+    folders += [probe.look(top.below(name)) for name in top.folders[:_NUM_FOLDERS]]
     near = [(each, name) for each in folders[2:12] for name in likely_first(each, _NUM_INNER)]
-    folders += [survey.look(each.below(name)) for each, name in near]
+    folders += [probe.look(each.below(name)) for each, name in near]
     unique = {folder.path: folder for folder in folders}
     for column in sorted(table.columns, key=_rank_of_image):
         values = [each for each in spread(table.values(column), _NUM_VALUES)[:_NUM_VALUES] if len(each) < 1000]
@@ -224,7 +224,7 @@ def find_places(survey: FolderProbe, at: str, table: Table) -> Iterator[Place]:
             continue
         if all(map(is_number, values)) and not _IMAGE_WORD.search(column):  # 1, 2, 3 may be anything
             continue
-        found = {path: [_look_up(survey, folder, value) for value in values] for path, folder in unique.items()}
+        found = {path: [_look_up(probe, folder, value) for value in values] for path, folder in unique.items()}
         numbers = {path: sum(known is not None for known in each) for path, each in found.items()}
         singles = [
             Place(column, path, any(found[path]), number, len(values)) for path, number in numbers.items() if number
@@ -251,7 +251,7 @@ def _find_spread(found: Mapping[str, Sequence[bool | None]], single: Place) -> P
     )
 
 
-def _look_up(survey: FolderProbe, folder: Folder, value: str) -> bool | None:
+def _look_up(probe: FolderProbe, folder: Folder, value: str) -> bool | None:
     """Returns whether a value has the extension of the image that it names; None if there is no such image."""
     path = posixpath.normpath(value)
     if path.startswith(("/", "..")) or ":/" in path:
@@ -259,7 +259,7 @@ def _look_up(survey: FolderProbe, folder: Folder, value: str) -> bool | None:
     *above, base = path.split("/")
     if above and above[0] not in folder.folders:
         return None
-    holder = survey.look("/".join([*filter(None, [folder.path]), *above])) if above else folder
+    holder = probe.look("/".join([*filter(None, [folder.path]), *above])) if above else folder
     if base in holder.files and is_image(base):
         return True
     return False if base in holder.stems else None
@@ -269,20 +269,20 @@ def _rank_of_image(name: str) -> int:
     return _IMAGE_NAMES.index(name.lower()) if name.lower() in _IMAGE_NAMES else len(_IMAGE_NAMES)
 
 
-def note_on_missing(survey: FolderProbe, path: str) -> str:
+def note_on_missing(probe: FolderProbe, path: str) -> str:
     """Returns what to do about a table whose images are not found; "" if it does not seem to name images."""
-    return next(_notes_on_missing(survey, path, _IMAGE_NAMES), "")
+    return next(_notes_on_missing(probe, path, _IMAGE_NAMES), "")
 
 
-def notes_on_tables(survey: FolderProbe) -> list[str]:
+def notes_on_tables(probe: FolderProbe) -> list[str]:
     """Returns notes on the tables of a folder that name images, if these were not found."""
-    names = [name for name in survey.look().ending(*SUFFIXES) if split_meant(name) != "test"][:MAX_TABLES]
-    return [note for name in names for note in _notes_on_missing(survey, name)]
+    names = [name for name in probe.look().ending(*SUFFIXES) if split_meant(name) != "test"][:MAX_TABLES]
+    return [note for name in names for note in _notes_on_missing(probe, name)]
 
 
-def _notes_on_missing(survey: FolderProbe, path: str, usual: Sequence[str] = ()) -> Iterator[str]:
+def _notes_on_missing(probe: FolderProbe, path: str, usual: Sequence[str] = ()) -> Iterator[str]:
     """Yields a note for the first column with names of images, or with one of the `usual` names."""
-    table = read_table(survey, path)
+    table = read_table(probe, path)
     for column in sorted(table.columns, key=_rank_of_image) if table is not None else ():
         first = next(iter(table.values(column)), "") if table is not None else ""
         if is_image(first) or (first and column.lower() in usual):

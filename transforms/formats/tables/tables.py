@@ -257,15 +257,8 @@ def _name_only_column(table: manifest.ManifestSource) -> manifest.ManifestSource
     if table.image is not None or table.format != "csv" or table.header or len(table.needed) != 1:
         return table
     names = table.column_names()
-    return dataclasses.replace(table, header=table.needed) if len(names) == 1 and _is_number(names[0]) else table
-
-
-def _is_number(text: str) -> bool:
-    try:
-        table_rows.parse_number(features.FLOAT, text)
-    except ValueError:
-        return False
-    return True
+    is_row = len(names) == 1 and table_rows.is_number(names[0])
+    return dataclasses.replace(table, header=table.needed) if is_row else table
 
 
 def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) -> manifest.ManifestSource:

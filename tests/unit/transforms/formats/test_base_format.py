@@ -1,4 +1,4 @@
-"""What each format of the table must be: tests that a new one is under as soon as the table names it."""
+"""Requirements of every format, which apply to a new one as soon as the table names it."""
 
 from __future__ import annotations
 

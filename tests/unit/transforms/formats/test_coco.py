@@ -7,16 +7,13 @@ import json
 import os
 import pathlib
 import pickle
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
 import pytest
-from hypothesis import given, strategies
-from hypothesis import strategies as st
+from hypothesis import strategies
 
-from imagebeam import storage
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
@@ -572,174 +569,6 @@ def test_lvis_is_read_by_the_addresses_of_its_images(root: pathlib.Path, train: 
     assert [reject.detail.split("; ")[0].split(": ")[1] for reject in found.rejects] == [
         f"there is no file '{root}/val2017/{train['images'][0]['coco_url'].split('/')[-1]}'"
     ]
-
-
-# --- json -------------------------------------------------------------------------------------------------------------
-
-
-IMAGE = {"id": 7, "file_name": "a.jpg", "height": 10, "width": 20}
-BOX = {"image_id": 7, "category_id": 3, "bbox": [5, 2, 10, 4]}
-CATEGORIES = [{"id": 3, "name": "cat"}, {"id": 1, "name": "dög"}]
-
-
-@pytest.fixture
-def path(tmp_path: pathlib.Path) -> pathlib.Path:
-    return tmp_path / "instances.json"
-
-
-def tables(
-    path: pathlib.Path, rule: coco_json.ObjectRule = coco_json.BOXES, columns: tuple[str, ...] = (), **lists: Any
-) -> tuple[object_tables.ImageTable, object_tables.ObjectTable, Counter[str]]:
-    """Writes a file of these lists and reads it."""
-    path.write_text(json.dumps({"images": [IMAGE], "annotations": [], "categories": CATEGORIES} | lists))
-    left_out: Counter[str] = Counter()
-    with coco_json.open_file(str(path)) as file:
-        images = coco_json.read_images(file, columns)
-        return images, coco_json.read_objects(file, images, rule, left_out), left_out
-
-
-def test_images_are_numbered_in_the_order_of_the_file(path: pathlib.Path) -> None:
-    others = [IMAGE | {"id": "x", "file_name": "b/c.jpg", "license": 4}, IMAGE | {"id": 9.0, "height": 30.0}]
-    images, _, _ = tables(path, columns=("license", "id"), images=[IMAGE, *others])
-    assert images.names == ["a.jpg", "b/c.jpg", "a.jpg"]
-    assert images.ids == [7, "x", 9]
-    assert images.numbers == {7: 0, "x": 1, 9: 2}
-    assert (list(images.heights), list(images.widths)) == ([10, 10, 30], [20, 20, 20])
-    assert images.cells == [(None, 7), (4, "x"), (None, 9.0)]
-    assert images.faults == {}
-
-
-@pytest.mark.parametrize(
-    ("entry", "reason", "detail"),
-    [
-        ([], Reason.BAD_ROW, "file_name is None, expected a name"),
-        (IMAGE | {"file_name": ""}, Reason.BAD_ROW, "file_name is '', expected a name"),
-        (IMAGE | {"id": None}, Reason.BAD_ROW, "id is None, expected an integer or a text"),
-        (IMAGE | {"id": True}, Reason.BAD_ROW, "id is None, expected an integer or a text"),
-        (IMAGE | {"height": 0}, Reason.BAD_VALUE, "height and width are (0, 20), expected pixels"),
-        (IMAGE | {"width": 1_000_001}, Reason.BAD_VALUE, "height and width are (10, 1000001), expected pixels"),
-        (IMAGE | {"width": "20"}, Reason.BAD_VALUE, "height and width are (10, '20'), expected pixels"),
-    ],
-)
-def test_image_that_cannot_be_used_has_a_fault(path: pathlib.Path, entry: Any, reason: Reason, detail: str) -> None:
-    images, _, _ = tables(path, images=[entry, IMAGE | {"id": 8}])
-    assert images.faults == {0: (reason, detail)}
-
-
-def test_images_with_one_id_both_have_a_fault_that_names_the_two(path: pathlib.Path) -> None:
-    images, objects, _ = tables(path, images=[IMAGE, IMAGE | {"file_name": "b.jpg"}], annotations=[BOX])
-    fault = Reason.BAD_VALUE, "two images have the id 7: a.jpg, b.jpg"
-    assert images.faults == {0: fault, 1: fault}
-    assert objects.of(0).labels == ()
-
-
-def test_box_becomes_edges_from_zero_to_one(path: pathlib.Path) -> None:
-    _, objects, left_out = tables(path, annotations=[BOX])
-    expected = ((0.25,), (0.75,), (0.2,), (0.6,), (3,), (b"cat",), (40.0,), (0,), (b"",), ())
-    found = objects.of(0)
-    assert found[4:] == expected[4:]
-    assert [edge for (edge,) in found[:4]] == pytest.approx([0.25, 0.75, 0.2, 0.6], rel=1e-6)
-    assert left_out == {}
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 3])), max_size=30))
-def test_objects_of_an_image_keep_the_order_of_the_file(placed: list[tuple[int, int]]) -> None:
-    table = object_tables.ObjectTable(4, {1: b"one", 3: b"three"})
-    for number, (image, label) in enumerate(placed):
-        table.add(image, label, (0, 1, 0, 1, number), number % 2, b"%d" % number)
-    for image in range(4):
-        numbers = [number for number, (each, _) in enumerate(placed) if each == image]
-        found = table.of(image)
-        assert found.areas == tuple(map(float, numbers))
-        assert found.labels == tuple(placed[number][1] for number in numbers)
-        assert found.texts == tuple({1: b"one", 3: b"three"}[label] for label in found.labels)
-        assert found.crowds == tuple(number % 2 for number in numbers)
-        assert found.masks == tuple(b"%d" % number for number in numbers)
-
-
-@pytest.mark.parametrize(
-    ("annotation", "kind"),
-    [
-        (BOX | {"image_id": 8}, coco_json.UNKNOWN_IMAGE),
-        ("text", coco_json.UNKNOWN_IMAGE),
-        (BOX | {"bbox": [5, 2, 0, 4]}, coco_json.NO_AREA),
-        (BOX | {"bbox": [20, 2, 3, 4]}, coco_json.OUTSIDE),
-        (BOX | {"iscrowd": 1}, coco_json.CROWD),
-    ],
-)
-def test_object_that_is_left_out_is_counted_by_kind(path: pathlib.Path, annotation: Any, kind: str) -> None:
-    rule = coco_json.ObjectRule(crowd=False)
-    images, objects, left_out = tables(path, rule, annotations=[annotation])
-    assert (objects.of(0).labels, left_out, images.faults) == ((), {kind: 1}, {})
-
-
-def test_long_value_is_cut_in_an_error(path: pathlib.Path) -> None:
-    images, _, _ = tables(path, annotations=[BOX | {"id": 5, "bbox": ["x" * 1000] * 9}])
-    reason, detail = images.faults[0]
-    assert reason is Reason.BAD_VALUE
-    assert detail.startswith("annotation 5: bbox is ['xxx")
-    assert len(detail) < 200
-
-
-@pytest.mark.parametrize(
-    ("lists", "message"),
-    [
-        ({"images": []}, r" names no image: a file of COCO's format has them in a list, 'images'$"),
-        ({"annotations": {}}, r" has no list 'annotations', as a file of COCO's format has$"),
-        ({"annotations": [BOX], "categories": []}, r" has annotations and no list 'categories', which names their cl"),
-    ],
-)
-def test_file_without_a_list_is_an_error_that_names_the_list(
-    path: pathlib.Path, lists: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(object_tables.AnnotationFileError, match=message):
-        tables(path, **lists)
-
-
-def test_broken_json_is_an_error_that_says_where(path: pathlib.Path) -> None:
-    path.write_text('{"images": [{"id": 1}')
-    with (
-        coco_json.open_file(str(path)) as file,
-        pytest.raises(object_tables.AnnotationFileError, match=r" is not JSON, in the last 1,024 KiB before byte 21: "),
-    ):
-        coco_json.read_images(file, ())
-
-
-@pytest.fixture
-def remote() -> Iterator[str]:
-    uri = "memory://coco/instances.json"
-    storage.storage_of(uri).write_whole(uri, b'\xef\xbb\xbf{"images": [1, 2], "annotations": []}')
-    yield uri
-    storage.storage_of(uri).remove(uri)
-
-
-def test_remote_file_can_be_read_several_times_and_its_byte_order_mark_is_skipped(remote: str) -> None:
-    with coco_json.open_file(remote) as file:
-        assert [list(file.items("images")) for _ in range(2)] == [[1, 2], [1, 2]]
-        assert list(file.items("annotations")) == []
-        file.require_list("annotations")
-
-
-def test_chosen_categories_keep_their_ids_and_category_0_is_one(path: pathlib.Path) -> None:
-    boxes = [{"id": n, "image_id": 7, "category_id": n, "bbox": [0, 0, 2, 2]} for n in (0, 3)]
-    fields = {
-        "images": [{"id": 7, "file_name": "a.jpg", "height": 4, "width": 4}],
-        "annotations": boxes,
-        "categories": [{"id": 0, "name": "cat"}, {"id": 3, "name": "dog"}],
-    }
-    path.write_text(json.dumps(fields))
-    for wanted, labels, left_out in (((), (0, 3), {}), (("dog",), (3,), {coco_json.OTHER_CATEGORY: 1})):
-        counts: Counter[str] = Counter()
-        with coco_json.open_file(str(path)) as file:
-            images = coco_json.read_images(file, ())
-            rule = coco_json.ObjectRule(categories=wanted)
-            assert coco_json.read_objects(file, images, rule, counts).of(0).labels == labels
-        assert counts == left_out
-    with (
-        coco_json.open_file(str(path)) as file,
-        pytest.raises(object_tables.AnnotationFileError, match=r"has no category 'dgo', which .* it has cat, dog"),
-    ):
-        coco_json.read_objects(file, images, coco_json.ObjectRule(categories=("dgo",)), counts)
 
 
 def test_keypoints_that_splits_do_not_share_are_an_error(root: pathlib.Path, train: Fields) -> None:
