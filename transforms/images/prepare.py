@@ -128,10 +128,10 @@ class ImagePolicy:
         Raises:
             BadImageError: if the example is to be rejected.
         """
-        return self._for_further.prepare(data)
+        return self._for_extra_images.prepare(data)
 
     @functools.cached_property
-    def _for_further(self) -> ImagePolicy:
+    def _for_extra_images(self) -> ImagePolicy:
         return dataclasses.replace(self, sum_pixels=False, objects=None)
 
     def prepare_frames(self, data: bytes, expected: tuple[int, int] | None = None) -> Frames | None:

@@ -19,107 +19,83 @@ from tests.image_rejections import assert_rejected
 from tests.pictures import damage, encode, photo, without_segments
 
 JPEG_MIDDLE = (JPEG.index(SOS) + len(JPEG)) // 2
-CORRUPT_JPEGS = {
-    "bytes after a table": (
-        insert(JPEG, JPEG.index(SOF), b"stray"),
-        rf"^5 stray bytes at byte {JPEG.index(SOF)}, after the segment at byte \d+$",
-    ),
-    "no scan": (
-        JPEG[: JPEG.index(SOS)] + EOI,
-        rf"^the end-of-image marker at byte {JPEG.index(SOS)} comes before any scan$",
-    ),
-    "no segment": (b"\xff\xd8" + EOI, "comes before any scan"),
-    "marker of no segment": (insert(JPEG, 2, b"\xff\x01"), "^illegal marker FF 01 at byte 2$"),
-    "second start": (insert(JPEG, 20, b"\xff\xd8"), "^illegal marker FF D8 at byte 20$"),
-    "scan overwritten": (overwrite(JPEG, JPEG_MIDDLE, b"\xff\x05"), f"^illegal marker FF 05 at byte {JPEG_MIDDLE}$"),
-    "scan overwritten with a frame": (overwrite(JPEG, JPEG_MIDDLE, b"\xff\xc3"), "illegal marker FF C3"),
-    "scan overwritten with a comment": (
+AT_DQT, AT_DHT, AT_SOF, AT_SOS = (JPEG.index(marker) for marker in (DQT, DHT, SOF, SOS))
+CORRUPT_JPEGS = [
+    (insert(JPEG, AT_SOF, b"stray"), rf"^5 stray bytes at byte {AT_SOF}, after the segment at byte \d+$"),
+    (JPEG[:AT_SOS] + EOI, rf"^the end-of-image marker at byte {AT_SOS} comes before any scan$"),  # no scan
+    (b"\xff\xd8" + EOI, "comes before any scan"),  # no segment
+    (insert(JPEG, 2, b"\xff\x01"), "^illegal marker FF 01 at byte 2$"),  # marker of no segment
+    (insert(JPEG, 20, b"\xff\xd8"), "^illegal marker FF D8 at byte 20$"),  # second start
+    (overwrite(JPEG, JPEG_MIDDLE, b"\xff\x05"), f"^illegal marker FF 05 at byte {JPEG_MIDDLE}$"),  # scan overwritten
+    (overwrite(JPEG, JPEG_MIDDLE, b"\xff\xc3"), "illegal marker FF C3"),  # scan overwritten with a frame
+    (
         overwrite(JPEG, JPEG_MIDDLE, b"\xff\xfe\0\4ab"),
         rf"stray bytes at byte {JPEG_MIDDLE + 6}, after the segment at byte {JPEG_MIDDLE}$",
     ),
-    "scan overwritten with long metadata": (
+    (
         overwrite(JPEG, JPEG_MIDDLE, b"\xff\xe5\xff\xf0"),
         rf"^the segment FF E5 at byte {JPEG_MIDDLE}, of 65520 bytes, spans the end of image$",
     ),
-    "no frame": (without(JPEG, SOF, DHT), r"^the scan at byte \d+ has no frame header$"),
-    "no quantization": (
-        without(JPEG, DQT, SOF),
-        r"^the scan at byte \d+ needs quantization table 0, which no segment before it holds$",
+    (without(JPEG, SOF, DHT), r"^the scan at byte \d+ has no frame header$"),  # no frame
+    (without(JPEG, DQT, SOF), r"^the scan at byte \d+ needs quantization table 0, which no segment before it holds$"),
+    (
+        overwrite(JPEG, AT_SOF + 12, b"\3"),
+        rf"^the scan at byte {AT_SOS} needs quantization table 3, which no segment before it holds$",
     ),
-    "quantization table that is not there": (
-        overwrite(JPEG, JPEG.index(SOF) + 12, b"\3"),
-        rf"^the scan at byte {JPEG.index(SOS)} needs quantization table 3, which no segment before it holds$",
-    ),
-    "progressive without huffman tables": (
+    (
         without_segments(JPEGS["progressive"], 0xC4),
         r"^the scan at byte \d+ needs Huffman table 0 for DC, which no segment before it holds$",
     ),
-    "huffman table that is not there": (
-        overwrite(JPEG, JPEG.index(SOS) + 6, b"\2"),
-        rf"^the scan at byte {JPEG.index(SOS)} needs Huffman table 2 for AC, which no segment before it holds$",
+    (
+        overwrite(JPEG, AT_SOS + 6, b"\2"),
+        rf"^the scan at byte {AT_SOS} needs Huffman table 2 for AC, which no segment before it holds$",
     ),
-    "component that is not there": (
-        overwrite(JPEG, JPEG.index(SOS) + 7, b"\x55"),
-        rf"^the scan at byte {JPEG.index(SOS)} needs component 85, which is not in the frame header$",
+    (
+        overwrite(JPEG, AT_SOS + 7, b"\x55"),
+        rf"^the scan at byte {AT_SOS} needs component 85, which is not in the frame header$",
     ),
-    "component twice": (
-        overwrite(JPEG, JPEG.index(SOS) + 7, b"\1"),
-        rf"^the scan at byte {JPEG.index(SOS)} needs component 1, which it has already$",
-    ),
-    "scan of no components": (
-        overwrite(JPEG, JPEG.index(SOS) + 4, b"\0"),
-        rf"^the scan header at byte {JPEG.index(SOS)} has a wrong length, 12 bytes$",
-    ),
-    "scan header of no bytes": (JPEG[: JPEG.index(SOS)] + b"\xff\xda\0\2", "^the scan header at byte .* 2 bytes$"),
-    "second frame": (insert(JPEG, JPEG.index(SOF), b"\xff\xc0\0\x0b\x08\0\1\0\1\1\1\x11\0"), "second frame"),
-    "huffman table too long": (
-        overwrite(JPEG, JPEG.index(DHT) + 5, b"\xff"),
-        rf"^the tables FF C4 at byte {JPEG.index(DHT)} do not fill their \d+ bytes$",
-    ),
-    "huffman table 4": (overwrite(JPEG, JPEG.index(DHT) + 4, b"\4"), "tables FF C4"),
-    "quantization table of 16 bits": (overwrite(JPEG, JPEG.index(DQT) + 4, b"\x10"), "tables FF DB"),
-    "frame header of 3 bytes": (
-        overwrite(JPEG, JPEG.index(SOF) + 2, b"\0\3"),
-        rf"^the frame header at byte {JPEG.index(SOF)} has a wrong length, 3 bytes$",
-    ),
-    "frame of 4 components": (overwrite(JPEG, JPEG.index(SOF) + 9, b"\4"), "frame header .* 17 bytes"),
-    "height 0": (overwrite(JPEG, JPEG.index(SOF) + 5, b"\0\0"), r"frame header .* says 0 x 23 pixels$"),
-    "width 0": (overwrite(JPEG, JPEG.index(SOF) + 7, b"\0\0"), r"frame header .* says 17 x 0 pixels$"),
-}
-BROKEN_JPEGS = {
-    **{name: (data, Reason.CORRUPT, text) for name, (data, text) in CORRUPT_JPEGS.items()},
-    "metadata past the end": (
+    (overwrite(JPEG, AT_SOS + 7, b"\1"), rf"^the scan at byte {AT_SOS} needs component 1, which it has already$"),
+    (overwrite(JPEG, AT_SOS + 4, b"\0"), rf"^the scan header at byte {AT_SOS} has a wrong length, 12 bytes$"),
+    (JPEG[:AT_SOS] + b"\xff\xda\0\2", "^the scan header at byte .* 2 bytes$"),  # scan header of no bytes
+    (insert(JPEG, AT_SOF, b"\xff\xc0\0\x0b\x08\0\1\0\1\1\1\x11\0"), "second frame"),  # second frame
+    (overwrite(JPEG, AT_DHT + 5, b"\xff"), rf"^the tables FF C4 at byte {AT_DHT} do not fill their \d+ bytes$"),
+    (overwrite(JPEG, AT_DHT + 4, b"\4"), "tables FF C4"),  # huffman table 4
+    (overwrite(JPEG, AT_DQT + 4, b"\x10"), "tables FF DB"),  # quantization table of 16 bits
+    (overwrite(JPEG, AT_SOF + 2, b"\0\3"), rf"^the frame header at byte {AT_SOF} has a wrong length, 3 bytes$"),
+    (overwrite(JPEG, AT_SOF + 9, b"\4"), "frame header .* 17 bytes"),  # frame of 4 components
+    (overwrite(JPEG, AT_SOF + 5, b"\0\0"), r"frame header .* says 0 x 23 pixels$"),  # height 0
+    (overwrite(JPEG, AT_SOF + 7, b"\0\0"), r"frame header .* says 17 x 0 pixels$"),  # width 0
+]
+BROKEN_JPEGS = [
+    *((data, Reason.CORRUPT, text) for data, text in CORRUPT_JPEGS),
+    (
         overwrite(JPEG, 4, b"\xff\xf0"),
         Reason.TRUNCATED,
         rf"^the segment FF E0 at byte 2 ends at byte 65524, the file has {len(JPEG)} bytes: it was cut short, fetch it",
     ),
-    "lossless": (
+    (
         JPEG.replace(SOF, b"\xff\xc3"),
         Reason.UNSUPPORTED_FORMAT,
-        rf"^lossless or hierarchical jpeg \(marker FF C3 at byte {JPEG.index(SOF)}\): convert it first$",
+        rf"^lossless or hierarchical jpeg \(marker FF C3 at byte {AT_SOF}\): convert it first$",
     ),
-    "jpeg-ls": (JPEG.replace(SOF, b"\xff\xf7"), Reason.UNSUPPORTED_FORMAT, "^lossless .* FF F7"),
-    "12 bits": (
-        overwrite(JPEG, JPEG.index(SOF) + 4, b"\x0c"),
+    (JPEG.replace(SOF, b"\xff\xf7"), Reason.UNSUPPORTED_FORMAT, "^lossless .* FF F7"),  # jpeg-ls
+    (
+        overwrite(JPEG, AT_SOF + 4, b"\x0c"),
         Reason.UNSUPPORTED_FORMAT,
         "^jpeg of 3 components of 12 bits, expected 1, 3 or 4 of 8 bits: convert it first$",
     ),
-    "2 components": (
-        insert(JPEG, JPEG.index(SOF), b"\xff\xc0\0\x0e\x08\0\x11\0\x17\2\1\x11\0\2\x11\0"),
+    (
+        insert(JPEG, AT_SOF, b"\xff\xc0\0\x0e\x08\0\x11\0\x17\2\1\x11\0\2\x11\0"),
         Reason.UNSUPPORTED_FORMAT,
         "^jpeg of 2 components",
     ),
-    "side above libjpeg's limit": (
-        overwrite(JPEG, JPEG.index(SOF) + 5, struct.pack(">H", 65_501)),
+    (
+        overwrite(JPEG, AT_SOF + 5, struct.pack(">H", 65_501)),
         Reason.TOO_LARGE,
         "^65501 x 23 pixels are more than decoders take: scale it down$",
     ),
-    "values above tensorflow's limit": (
-        overwrite(JPEG, JPEG.index(SOF) + 5, struct.pack(">HH", 8192, 21846)),
-        Reason.TOO_LARGE,
-        "^8192 x 21846 pixels",
-    ),
-}
+    (overwrite(JPEG, AT_SOF + 5, struct.pack(">HH", 8192, 21846)), Reason.TOO_LARGE, "^8192 x 21846 pixels"),
+]
 
 
 @pytest.fixture(autouse=True, params=["in-c", "in-python"])
@@ -131,8 +107,8 @@ def checker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_check_image_of_broken_jpeg_is_rejected() -> None:
-    for name in BROKEN_JPEGS:
-        assert_rejected(*BROKEN_JPEGS[name])
+    for case in BROKEN_JPEGS:
+        assert_rejected(*case)
 
 
 @pytest.mark.parametrize("name", ["baseline", "optimized", "gray", "cmyk", "rgb", "extended", "restart markers"])
@@ -183,7 +159,7 @@ def test_check_in_c_finds_what_the_check_in_python_finds() -> None:
         generator = random.Random(start)
         whole = [*JPEGS.values(), *exif_jpegs()]
         damaged = [damage(generator.choice(whole), generator, start) for _ in range(3000)]
-        damaged += [jpeg for jpeg, *_ in BROKEN_JPEGS.values()] + [JPEG[:size] for size in range(4)]
+        damaged += [jpeg for jpeg, *_ in BROKEN_JPEGS] + [JPEG[:size] for size in range(4)]
         for jpeg in whole + damaged:
             in_python = outcome(lambda jpeg=jpeg: jpeg_structure._check_segments(jpeg, False))  # type: ignore[misc]
             assert outcome(lambda jpeg=jpeg: jpeg_structure.check_jpeg(jpeg)) == in_python  # type: ignore[misc]
