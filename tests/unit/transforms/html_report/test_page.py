@@ -29,7 +29,7 @@ JPEG = pictures.encode(pictures.photo(96, 64))
 
 
 class Events(html.parser.HTMLParser):
-    """What a parser finds in a page."""
+    """The tags, attributes and texts that a parser finds in a page."""
 
     def __init__(self, page: str):
         super().__init__()

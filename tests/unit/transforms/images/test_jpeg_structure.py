@@ -100,7 +100,7 @@ BROKEN_JPEGS = [
 
 @pytest.fixture(autouse=True, params=["in-c", "in-python"])
 def checker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What checks JPEGs of the usual kind. Where the C extension was not built, both do the same."""
+    """Checks JPEGs of the usual kind in C or in Python. Where the C extension was not built, both do the same."""
     if request.param == "in-python":
         monkeypatch.setattr(jpeg_structure, "_check_in_c", lambda data: None)
     return request.param

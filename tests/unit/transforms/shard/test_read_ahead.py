@@ -16,7 +16,7 @@ from imagebeam.transforms.shard import read_ahead
 
 @pytest.fixture(autouse=True, params=["in-c", "in-python"])
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What reads local files, and parts of open ones."""
+    """Reads local files, and parts of open ones, in C or in Python."""
     if request.param == "in-python":
         monkeypatch.setattr(read_ahead, "_read_file", lambda path, size, version: None)
         monkeypatch.setattr(read_ahead, "_read_part", lambda descriptor, offset, length, version: None)
@@ -35,7 +35,7 @@ def refs(tmp_path: pathlib.Path) -> list[ImageRef]:
 
 
 def count_open(folder: pathlib.Path) -> int:
-    """How many files of a folder this process has open."""
+    """Returns how many files of a folder this process has open."""
     targets = []
     for descriptor in os.listdir("/proc/self/fd"):
         try:

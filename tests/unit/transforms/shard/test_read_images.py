@@ -28,7 +28,7 @@ EACH = prepare.ImagePolicy(frames="each")
 
 
 class Stored(NamedTuple):
-    """What the shards of a folder hold."""
+    """Returns what the shards of a folder hold."""
 
     written: list[elements.WrittenShard]
     examples: dict[str, dict[str, list[object]]]  # by key
