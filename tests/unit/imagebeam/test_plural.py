@@ -11,15 +11,14 @@ import hypothesis.strategies as st
 from imagebeam import plural
 
 
-def test_count_has_the_right_ending() -> None:
-    given = ((0, "shard"), (1, "shard"), (1024, "shard"), (1, "class"), (2, "class"))
-    texts = [plural.count(number, noun) for number, noun in given]
-    assert texts == ["0 shards", "1 shard", "1,024 shards", "1 class", "2 classes"]
-
-
-def test_long_lists_end_in_the_number_of_further_names() -> None:
+def test_counts_have_the_right_ending_and_long_lists_end_in_the_number_of_further_names() -> None:
+    given = {"0 shards": (0, "shard"), "1 shard": (1, "shard"), "1,024 shards": (1024, "shard")}
+    for text, (number, noun) in (given | {"1 class": (1, "class"), "2 classes": (2, "class")}).items():
+        assert plural.count(number, noun) == text
     texts = [plural.name_some(names, 2) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"], ["x"] * 2002)]
     assert texts == ["", "a", "a, b", "a, b and 1 more", "x, x and 2,000 more"]
+    texts = [plural.format_bytes(num_bytes) for num_bytes in (0, 999, 1000, 107_100_000, 2e15)]
+    assert texts == ["0 B", "999 B", "1.0 kB", "107.1 MB", "2,000.0 TB"]
 
 
 def test_word_with_single_quotes_is_in_double_quotes_where_that_is_safe() -> None:

@@ -115,7 +115,7 @@ def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "_opened", {})
 
 
-def test_scheme_decides_the_storage() -> None:
+def test_scheme_decides_the_storage_and_an_unknown_one_is_refused() -> None:
     for uri, expected in [
         ("/x", storage.LocalStorage),
         ("relative", storage.LocalStorage),
@@ -126,9 +126,6 @@ def test_scheme_decides_the_storage() -> None:
         ("memory://x", fsspec_files.FsspecStorage),
     ]:
         assert type(storage.storage_of(uri)) is expected
-
-
-def test_unknown_scheme_is_refused_with_the_known_ones() -> None:
     with error_texts.raises("address-unknown-scheme"):
         storage.storage_of("nfs://host/x")
 
@@ -159,21 +156,16 @@ def test_storage_is_shared_by_equal_options_alone() -> None:
         assert one is not storage.storage_of("s3://x", first)
 
 
-@pytest.mark.parametrize(
-    ("uri", "raised", "code"),
-    [
+def test_address_that_cannot_be_opened_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for uri, raised, code in [
         ("s3://b/x", ImportError("Install s3fs"), "package-missing"),
         ("az://b/x", ImportError("Install adlfs"), "package-missing"),
         ("ftp://b/x", ImportError("Install x"), "package-missing"),
         ("s3://b/x", ValueError("bad option\nmore"), "storage-cannot-open"),
-    ],
-)
-def test_address_that_cannot_be_opened_is_refused_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, uri: str, raised: Exception, code: str
-) -> None:
-    monkeypatch.setattr(fsspec.core, "url_to_fs", mock.Mock(side_effect=raised))
-    with error_texts.raises(code):
-        storage.storage_of(uri).read(uri)
+    ]:
+        monkeypatch.setattr(fsspec.core, "url_to_fs", mock.Mock(side_effect=raised))
+        with cases.named(uri, raised), error_texts.raises(code):
+            storage.storage_of(uri).read(uri)
 
 
 @pytest.mark.parametrize(

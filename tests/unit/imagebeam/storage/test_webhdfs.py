@@ -38,13 +38,9 @@ def test_user_is_that_of_the_address_the_options_or_the_login_name(monkeypatch: 
         store = webhdfs.WebHdfsStorage(options)
         assert store.filesystem(uri).pars == expected
         assert store.filesystem(uri) is store.filesystem(uri)
-
-
-def test_user_follows_a_login_name_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = webhdfs.WebHdfsStorage()
-    for name in ("one", "other"):
+    for name in ("one", "other"):  # follows a login name that changes
         monkeypatch.setenv("HADOOP_USER_NAME", name)
-        assert store.filesystem("hdfs://host:1/a").pars == {"user.name": name}
+        assert store.filesystem("hdfs://host:1/a").pars == {"user.name": name, "doas": "you"}
 
 
 def test_options_that_exclude_each_other_are_refused() -> None:
