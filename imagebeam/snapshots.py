@@ -146,58 +146,6 @@ def _is_committed(dataset: str, name: str, store: storage.Storage | None = None)
     return (store or storage.storage_of(uri)).exists(uri)
 
 
-def encode_removed(removed: Iterable[Sequence[int]]) -> bytes:
-    """Returns the content of `REMOVED_FILE`.
-
-    Args:
-        removed: for each shard of all splits, in the order of the catalog, ascending indexes of records in the shard.
-    """
-    return b"".join(_as_little_endian(array.array("I", indexes)).tobytes() for indexes in removed)
-
-
-def decode_removed(data: bytes, catalog: catalog_lib.Catalog, where: str) -> Mapping[str, array.array[int]]:
-    """Returns the removed records by the name of their shard: ascending indexes of records in it, uint32.
-
-    Shards without removed records are left out.
-
-    Args:
-        data: content of `REMOVED_FILE`.
-        catalog: of the snapshot.
-        where: address of the file, for errors.
-
-    Raises:
-        CatalogError: if the file does not fit the catalog.
-    """
-    every = [shard for split in catalog.splits.values() for shard in split.shards]
-    found, start = {}, 0
-    for shard in every:
-        if shard.removed:
-            end = start + _INDEX_BYTES * shard.removed
-            indexes = _as_little_endian(array.array("I", data[start:end] if end <= len(data) else b""))
-            is_ascending = all(map(operator.lt, indexes, itertools.islice(indexes, 1, None)))
-            if len(indexes) != shard.removed or not is_ascending or indexes[-1] >= shard.records:
-                raise misfit(where)
-            found[shard.name], start = indexes, end
-    if start != len(data):
-        raise misfit(where)
-    return found
-
-
-def _as_little_endian(indexes: array.array[int]) -> array.array[int]:
-    if sys.byteorder == "big":
-        indexes.byteswap()
-    return indexes
-
-
-def misfit(where: str) -> errors.CatalogError:
-    """Returns the error for a `REMOVED_FILE`, at an address, that is not that of its catalog."""
-    return errors.CatalogError(
-        "removed-records-damaged",
-        f"{where} does not fit the catalog beside it: it was cut short or replaced; restore it, or run imagebeam "
-        "convert --update --overwrite, which writes a whole new snapshot",
-    )
-
-
 class Found(NamedTuple):
     """A folder with a catalog, and its catalog."""
 
@@ -290,6 +238,23 @@ def load_catalog(directory: str | os.PathLike[str], snapshot: str | int | None =
     return find(directory, snapshot).catalog
 
 
+def _readable_latest_name(dataset: str, store: storage.Storage | None) -> str | None:
+    try:
+        return latest_name(dataset, store)
+    except OSError as e:
+        raise catalog_lib.unreadable(storage.join(dataset, LATEST_FILE), e) from e
+
+
+def _describe_all(dataset: str, latest: str | None, store: storage.Storage | None) -> str:
+    """Returns the names of the newest snapshots as a text; "" if there are none, or they cannot be listed."""
+    try:
+        found = list(itertools.islice(_committed_names(dataset, store), _MAX_NAMED + 1))
+    except (OSError, errors.ImagebeamError):  # this only adds detail to an error that is raised anyway
+        return ""
+    shown = [f"{name} (the latest)" if name == latest else name for name in found[:_MAX_NAMED]]
+    return ", ".join([*(["..."] if len(found) > _MAX_NAMED else []), *reversed(shown)])
+
+
 def load_removed(
     folder: str, catalog: catalog_lib.Catalog, store: storage.Storage | None = None
 ) -> Mapping[str, array.array[int]]:
@@ -320,22 +285,57 @@ def load_removed(
         raise catalog_lib.unreadable(uri, e) from e
     expected = catalog.files.get(REMOVED_FILE)
     if expected is not None and expected.crc32c not in (None, records.extend_crc(0, data)):
-        raise misfit(uri)
+        raise _misfit(uri)
     return decode_removed(data, catalog, uri)
 
 
-def _readable_latest_name(dataset: str, store: storage.Storage | None) -> str | None:
-    try:
-        return latest_name(dataset, store)
-    except OSError as e:
-        raise catalog_lib.unreadable(storage.join(dataset, LATEST_FILE), e) from e
+def encode_removed(removed: Iterable[Sequence[int]]) -> bytes:
+    """Returns the content of `REMOVED_FILE`.
+
+    Args:
+        removed: for each shard of all splits, in the order of the catalog, ascending indexes of records in the shard.
+    """
+    return b"".join(_as_little_endian(array.array("I", indexes)).tobytes() for indexes in removed)
 
 
-def _describe_all(dataset: str, latest: str | None, store: storage.Storage | None) -> str:
-    """Returns the names of the newest snapshots as a text; "" if there are none, or they cannot be listed."""
-    try:
-        found = list(itertools.islice(_committed_names(dataset, store), _MAX_NAMED + 1))
-    except (OSError, errors.ImagebeamError):  # this only adds detail to an error that is raised anyway
-        return ""
-    shown = [f"{name} (the latest)" if name == latest else name for name in found[:_MAX_NAMED]]
-    return ", ".join([*(["..."] if len(found) > _MAX_NAMED else []), *reversed(shown)])
+def decode_removed(data: bytes, catalog: catalog_lib.Catalog, where: str) -> Mapping[str, array.array[int]]:
+    """Returns the removed records by the name of their shard: ascending indexes of records in it, uint32.
+
+    Shards without removed records are left out.
+
+    Args:
+        data: content of `REMOVED_FILE`.
+        catalog: of the snapshot.
+        where: address of the file, for errors.
+
+    Raises:
+        CatalogError: if the file does not fit the catalog.
+    """
+    every = [shard for split in catalog.splits.values() for shard in split.shards]
+    found, start = {}, 0
+    for shard in every:
+        if shard.removed:
+            end = start + _INDEX_BYTES * shard.removed
+            indexes = _as_little_endian(array.array("I", data[start:end] if end <= len(data) else b""))
+            is_ascending = all(map(operator.lt, indexes, itertools.islice(indexes, 1, None)))
+            if len(indexes) != shard.removed or not is_ascending or indexes[-1] >= shard.records:
+                raise _misfit(where)
+            found[shard.name], start = indexes, end
+    if start != len(data):
+        raise _misfit(where)
+    return found
+
+
+def _as_little_endian(indexes: array.array[int]) -> array.array[int]:
+    if sys.byteorder == "big":
+        indexes.byteswap()
+    return indexes
+
+
+def _misfit(where: str) -> errors.CatalogError:
+    """Returns the error for a `REMOVED_FILE`, at an address, that is not that of its catalog."""
+    return errors.CatalogError(
+        "removed-records-damaged",
+        f"{where} does not fit the catalog beside it: it was cut short or replaced; restore it, or run imagebeam "
+        "convert --update --overwrite, which writes a whole new snapshot",
+    )

@@ -29,7 +29,6 @@ def test_error_of_another_process_keeps_its_class_code_and_text(kind: type[error
         ("imagebeam.errors.RecordError: x", RuntimeError(), None),
         ("no key 'a' [while running 'A']", KeyError("a"), None),
     ],
-    ids=["in-this-process", "by-name", "other-suffix", "unknown", "another-kind", "bug"],
 )
 def test_error_of_a_step_keeps_its_kind(text: str, error: Exception, expected: errors.ImagebeamError | None) -> None:
     found = errors.find_in(text, error)
