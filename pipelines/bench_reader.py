@@ -33,6 +33,10 @@ class Speed:
         """The median, so that a round in which the host did other work does not count."""
         return statistics.median(self.rounds)
 
+    def to_json(self) -> dict[str, Any]:
+        rounds = [round(rate, 1) for rate in self.rounds]
+        return {"images_per_second": round(self.images_per_second, 1), "rounds": rounds}
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchResult:
@@ -57,17 +61,10 @@ class BenchResult:
 
     def to_json(self) -> dict[str, Any]:
         """Returns all fields and the derived figures, for programs."""
-        speeds = {
-            name: {
-                "images_per_second": round(speed.images_per_second, 1),
-                "rounds": [round(rate, 1) for rate in speed.rounds],
-            }
-            for name, speed in {"together": self.together, **self.stages}.items()
-        }
         return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
-            "together": speeds.pop("together"),
-            "stages": speeds,
+            **vars(self),
+            "together": self.together.to_json(),
+            "stages": {name: speed.to_json() for name, speed in self.stages.items()},
             "slowest": self.slowest,
             "steps_per_second": round(self.together.images_per_second / self.batch_size, 2),
         }
@@ -76,10 +73,11 @@ class BenchResult:
 def run_bench(
     dataset: imagebeam.ImageDataset,
     split: str,
-    batch_size: int = 128,
-    image_size: int = 224,
-    dtype: str = "bfloat16",
-    seconds: float = 5.0,
+    *,
+    batch_size: int,
+    image_size: int,
+    dtype: str,
+    seconds: float,
     threads: int | None = None,
 ) -> BenchResult:
     """Measures the whole reader, then its stages one after the other.
@@ -99,13 +97,8 @@ def run_bench(
         ConfigError: if TensorFlow is not installed, or the options do not fit the split.
         ExampleError: if an image cannot be read or decoded.
     """
-    asked: dict[str, Any] = {
-        "image_size": image_size,
-        "crop": "random",
-        "dtype": dtype,
-        "shuffle": "stream",
-        "threads": threads,
-    }
+    asked: dict[str, Any] = {"image_size": image_size, "dtype": dtype, "threads": threads}
+    asked |= {"crop": "random", "shuffle": "stream"}
     batches = dataset.as_numpy(split, batch_size, **asked)  # first, because it checks all arguments
     together = _measure(lambda: next(batches), batch_size, seconds, time.perf_counter)
     from imagebeam.reader import tf_pipeline

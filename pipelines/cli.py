@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with terminal.Streams():
         try:
             return _run(arguments)
-        except SystemExit as e:  # of the parser, which prints --help and --version
+        except SystemExit as e:  # the parser has printed --help or --version
             if e.code or not _has_lost_output():
                 raise
             return 1
@@ -179,7 +179,7 @@ def _load_config(known: argparse.Namespace) -> config_lib.Config:
     config = request.CommandConfig(known.config, tuple(known.set), known.input, known.output).load()
     output = config.output.uri
     name = config.output.name or (config_lib.default_name(output) if output else None)
-    known.journal.begin(run_journal.Subject(config.source.uri, output, name, config.rejects.max_fraction))
+    known.journal.begin(config.source.uri, output, name, config.rejects.max_fraction)
     return config
 
 
@@ -353,8 +353,7 @@ def _init(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines.messages import printed_tables
     from imagebeam.pipelines.recognize import recognize_folder
 
-    words = ["imagebeam", "init", known.directory]
-    words += ["--config", known.config] * (known.config is not None)
+    words = ["imagebeam", "init", known.directory, *(["--config", known.config] if known.config else [])]
     written = init_config.make(known.directory, known.config, plural.shell_command(words))
     init_config.write(written, known.output, known.force)
     printed_tables.print_table([*recognize_folder.describe(written.found, written.chosen), ("written", known.output)])

@@ -25,7 +25,7 @@ Each option can also be set by an environment variable: --summary-json by
 """
 OTHER_VARIABLES = frozenset({f"{PREFIX}CI", f"{PREFIX}PLAIN_C"})  # no options: of the tests, and of the code in C
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
-_ALIKE = 0.75  # of difflib: how near a name must be to count as misspelt
+_ALIKE = 0.75  # difflib ratio from which a name counts as misspelt
 _NOT_GIVEN: Any = object()
 
 
@@ -41,7 +41,7 @@ class Option(NamedTuple):
     """An option of a parser."""
 
     action: argparse.Action
-    kind: str  # of the action, as argparse names it: store, store_true, append, help, version
+    kind: str  # name of its action in argparse: store, store_true, append, help, version
 
     @property
     def variable(self) -> str:
@@ -186,7 +186,6 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
         command.add_argument(
             "--set", metavar="KEY=VALUE", action="append", default=[], help="override, e.g. output.num_shards=16"
         )
-        command.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
         command.add_argument("--overwrite", action="store_true", help="replace another dataset in the output")
         command.add_argument(
             "--update",
@@ -211,19 +210,14 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
         action="store_true",
         help="with --update: commit nothing if labels, sizes or rejects differ by more than update.drift allows",
     )
-    convert.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
     init = add("init", "write a commented config for a folder of images, with the preset that fits it")
     init.add_argument("directory", metavar="FOLDER", help="the folder, or a table in it")
     init.add_argument("--output", metavar="FILE", default="imagebeam.yaml", help="file to write (imagebeam.yaml, here)")
     init.add_argument("--config", metavar="NAME", help="write this preset instead of the one that fits best")
     init.add_argument("--force", action="store_true", help="replace the file if it exists")
     compact = add("compact", "copy the latest snapshot of a dataset into fresh shards, which stand alone")
-    compact.add_argument("directory", metavar="DIR")
-    compact.add_argument("--workers", type=_positive, metavar="N", help="writer processes (default: cores)")
-    compact.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
     compact.epilog = "Any other option goes to Beam, such as --runner=PrismRunner."
     index = add("index", "make TFRecord files of any tool readable where they are: a catalog and indexes beside them")
-    index.add_argument("directory", metavar="DIR")
     index.add_argument("--image", metavar="KEY", help="feature with the image (default: found)")
     index.add_argument("--label", metavar="KEY", help="feature with the label, or none (default: found)")
     index.add_argument(
@@ -238,8 +232,6 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
     index.add_argument("--partial", action="store_true", help="allow that files of a numbered series are missing")
     index.add_argument("--keep-broken", action="store_true", help="allow records that cannot be read")
     index.add_argument("--plan", action="store_true", help="look at the names and the first records; write nothing")
-    index.add_argument("--workers", type=_positive, metavar="N", help="processes that read (default: cores)")
-    index.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
     for command in (convert, compact):
         command.add_argument(
             "--keep-snapshots",
@@ -248,7 +240,6 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
             help="afterwards, remove all but the newest N snapshots and those that are pinned",
         )
     snapshots = add("snapshots", "list the snapshots of a dataset, pin them, or remove old ones")
-    snapshots.add_argument("directory", metavar="DIR")
     snapshots.add_argument("--pin", metavar="NAME", help="keep this snapshot until it is released")
     snapshots.add_argument("--unpin", metavar="NAME", help="release a pinned snapshot")
     snapshots.add_argument(
@@ -266,22 +257,18 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
     status.add_argument("--json", action="store_true", help="print the same as JSON")
     status.epilog = "exit codes: 0 committed or running; 1 failed, stopped or not known; 2 there is nothing"
     verify = add("verify", "compare a dataset with its catalog")
-    verify.add_argument("directory", metavar="DIR")
     verify.add_argument("--decode", action="store_true", help="also decode every image")
     inspect = add("inspect", "show splits, features, labels and examples")
-    inspect.add_argument("directory", metavar="DIR")
     inspect.add_argument("-n", type=_positive, metavar="N", help="also show the first N examples")
     inspect.add_argument("--split", help="split of the examples (default: the first)")
     inspect.add_argument(
         "--save-to", metavar="FOLDER", help="write their images as files into this folder (5 without -n)"
     )
     report = add("report", "write a page with what is in a dataset, which opens without a network")
-    report.add_argument("directory", metavar="DIR")
     report.add_argument(
         "--output", metavar="FILE", default="report.html", help="file or address to write (report.html, here)"
     )
     bench = add("bench", "measure how fast this host reads, and find the slowest stage")
-    bench.add_argument("directory", metavar="DIR")
     bench.add_argument("--split", help="split to read (default: train, else the first)")
     bench.add_argument("--batch-size", type=_positive, metavar="N", default=128, help="images per batch (128)")
     bench.add_argument("--image-size", type=_positive, metavar="PX", default=224, help="side of an image (224)")
@@ -297,6 +284,12 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
     bench.add_argument("--threads", type=_positive, metavar="N", help="threads that read and decode (default: cores)")
     bench.add_argument("--json", action="store_true", help="print all figures as JSON")
     bench.add_argument("--cache-dir", metavar="FOLDER", help="local folder for copies of remote shards")
+    for command in (convert, plan, compact, index):
+        command.add_argument("--workers", type=_positive, metavar="N", help="processes that read and write (cores)")
+    for command in (convert, compact, index):
+        command.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
+    for command in (compact, index, snapshots, verify, inspect, report, bench):
+        command.add_argument("directory", metavar="DIR")
     for command in (verify, inspect, report, bench):
         command.add_argument("--snapshot", metavar="N", help="a snapshot, such as 000002, instead of the latest")
     add("schema", "print the JSON schema of the config, for editors")
@@ -341,11 +334,9 @@ def find_outputs(arguments: Sequence[str]) -> run_outputs.Options:
     for option in parser.options:
         option.action.choices = None
     with contextlib.suppress(UsageError), contextlib.redirect_stderr(io.StringIO()):
-        found, _ = parser.parse_known_args(arguments[1:])
-        verbose = (found.verbose or "0").lower() not in ("0", "false")
-        return run_outputs.Options(
-            command, found.summary_json, found.metrics_textfile, found.log_format, found.openlineage, verbose
-        )
+        found = vars(parser.parse_known_args(arguments[1:])[0])
+        verbose = (found.pop("verbose") or "0").lower() not in ("0", "false")
+        return run_outputs.Options(command, **found, verbose=verbose)
     return run_outputs.Options(command)
 
 

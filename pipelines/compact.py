@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_steps(
-    pipeline: beam.Pipeline,
-    settings: dataset_settings.DatasetSettings,
-    catalog: catalog_lib.Catalog,
+    pipeline: beam.Pipeline, settings: dataset_settings.DatasetSettings, catalog: catalog_lib.Catalog
 ) -> None:
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
     from imagebeam.transforms import rank_references, write_shards
@@ -103,12 +101,15 @@ def run(
     records.require_fast_crc32c()
     if runners.is_dataflow(arguments):
         raise errors.ConfigError(
+            "compact-on-dataflow",
             "compact waits for a runner that it starts, and not for a job on Dataflow: leave out --runner, and raise "
-            "--workers on a machine near the dataset"
+            "--workers on a machine near the dataset",
         )
     latest = snapshots.find_latest(dataset)
     if latest is None:
-        raise errors.ConfigError(f"{dataset} holds no snapshots: imagebeam convert --update writes them")
+        raise errors.ConfigError(
+            "snapshots-none", f"{dataset} holds no snapshots: imagebeam convert --update writes them"
+        )
     snapshots.require_committed(dataset, latest)
     folder = snapshots.folder_of(dataset, latest)
     catalog = catalog_lib.load_catalog(folder)

@@ -83,7 +83,9 @@ class ConvertResult:
     plan: elements.DatasetPlan
     seconds: float
     is_attached: bool = False  # whether the job was running already: `seconds` count from then on
-    report: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of a snapshot: reports/snapshot_report
+    report: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # report of a snapshot, see reports/snapshot_report
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,8 +60,7 @@ class Started(NamedTuple):
     def wait(self, journal: run_journal.Journal, cancel_on_interrupt: bool) -> run_report.RunReport:
         """Submits the job, waits for its end and returns the report of its run."""
         running = self.submit(cancel_on_interrupt)
-        if running is None:
-            raise errors.ConfigError("plan-template", "plan writes no template: leave out --template_location")
+        assert running is not None  # a template is refused before
         journal.job = running.job
         with journal.following(self.settings, running.report):
             return run_remotely.wait(running)
@@ -110,6 +109,8 @@ def plan(
     show_progress: bool,
 ) -> None:
     """Runs the steps of a plan as a job, which writes nothing to the output, and notes its report in the journal."""
+    if template_of(options):
+        raise errors.ConfigError("plan-template", "plan writes no template: leave out --template_location")
     with progress.JobProgress() if show_progress else contextlib.nullcontext() as shown:
         job = dataflow_options.job_of(options)
         run = run_remotely.Run(job, settings.output, settings.report, output_lock.NoLock(), shown)

@@ -145,15 +145,8 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
     _check_split(split.partition("[")[0], dataset.catalog)
     _import_tensorflow(known.verbose)
     terminal.tell(f"measuring 4 x {known.seconds:g} s; other running programs lower the result")
-    result = bench_reader.run_bench(
-        dataset,
-        split,
-        batch_size=known.batch_size,
-        image_size=known.image_size,
-        dtype=known.dtype,
-        seconds=known.seconds,
-        threads=known.threads,
-    )
+    asked = {name: getattr(known, name) for name in ("batch_size", "image_size", "dtype", "seconds", "threads")}
+    result = bench_reader.run_bench(dataset, split, **asked)
     if known.json:
         print(json.dumps(result.to_json(), indent=1))
         return 0
@@ -164,7 +157,7 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
 
 def _check_split(split: str, catalog: catalog_lib.Catalog) -> None:
     if split not in catalog.splits:
-        raise errors.ConfigError(f"--split {split!r} is not one of {', '.join(catalog.splits)}")
+        raise errors.ConfigError("split-unknown", f"--split {split!r} is not one of {', '.join(catalog.splits)}")
 
 
 def _import_tensorflow(verbose: bool) -> None:

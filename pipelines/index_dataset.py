@@ -36,12 +36,8 @@ def read_scans(folder: str, previous: output_folder.FoundCatalog | None) -> Mapp
     uri = storage.join(folder, make_catalog.SCANS_FILE)
     try:
         stored = json.loads(gzip.decompress(storage.storage_of(uri).read(uri)))
-        return {
-            scan.name: KnownScan(scan, *stamp)
-            for *stamp, scan in (
-                (size, version, scan_shard.ShardScan.from_json(each)) for size, version, each in stored
-            )
-        }
+        known = [KnownScan(scan_shard.ShardScan.from_json(scan), *stamp) for *stamp, scan in stored]
+        return {each.scan.name: each for each in known}
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return {}
 
@@ -96,9 +92,7 @@ class Job:
         committed = {(name, shard.name) for name, split in catalog.splits.items() for shard in split.shards}
         if committed != {(shard.split, shard.name) for shard in self.found.shards}:
             return False
-        if not all(self._is_same(shard, known) for shard in self.found.shards):
-            return False
-        return self._has_files_of(catalog)
+        return all(self._is_same(shard, known) for shard in self.found.shards) and self._has_files_of(catalog)
 
     def is_committed(self, catalog: catalog_lib.Catalog, made: catalog_lib.Catalog) -> bool:
         """Returns whether an earlier index is the same, on a storage that gives files no versions."""
@@ -153,16 +147,18 @@ class Job:
             for scan in _scan_all(left, num_workers, shown, stack):
                 if scan.problem:
                     raise errors.VerificationError(
+                        "index-shard-unreadable",
                         f"shard {storage.join(self.folder, scan.name)} cannot be read: {scan.problem}: fetch it again, "
-                        "and run this command again, which goes on"
+                        "and run this command again, which goes on",
                     )
                 done[scan.name] = scan
                 shown.add(scan, sizes[scan.name])
         for shard in self.found.shards:
             if found_bytes := done[shard.name].bytes - shard.size:
                 raise errors.BusyError(
+                    "index-shard-changed",
                     f"shard {storage.join(self.folder, shard.name)} has changed while it was read, by {found_bytes:,} "
-                    "bytes: wait until nothing writes there, and run this command again"
+                    "bytes: wait until nothing writes there, and run this command again",
                 )
         return [done[task.name] for task in tasks]
 
@@ -236,15 +232,13 @@ class Job:
             uri = storage.join(self.folder, name)
             if name not in own and not killed and storage.storage_of(uri).exists(uri):
                 raise errors.ConfigError(
-                    f"{uri} is there already, and the index needs a file of this name: rename or move it"
+                    "index-name-taken",
+                    f"{uri} is there already, and the index needs a file of this name: rename or move it",
                 )
 
 
 def _scan_all(
-    tasks: Sequence[scan_shard.ScanTask],
-    num_workers: int,
-    shown: _ScanProgress,
-    stack: contextlib.ExitStack,
+    tasks: Sequence[scan_shard.ScanTask], num_workers: int, shown: _ScanProgress, stack: contextlib.ExitStack
 ) -> Iterator[scan_shard.ShardScan]:
     """Yields the scans, in the order of the tasks; in this process if one worker is enough."""
     if num_workers <= 1:
@@ -358,7 +352,7 @@ def index(
         return IndexResult("planned", made.catalog, made.notes, (), time.monotonic() - start)
     records.require_fast_crc32c()
     run_id = output_folder.new_run_id()
-    settings = _settings(folder, run_id)
+    settings = dataset_settings.DatasetSettings(output=folder, identity="", features=(), run_id=run_id)
     with _hold(settings):
         previous = _find_previous(folder)
         found = find_shards.find_shards(folder, options.split, options.partial)
@@ -382,10 +376,10 @@ def index(
 
 def _check(options: make_catalog.IndexOptions) -> None:
     if options.label_base not in (None, 0, 1):
-        raise errors.ConfigError(f"label_base is {options.label_base!r}; give 0 or 1")
+        raise errors.ConfigError("index-label-base", f"label_base is {options.label_base!r}; give 0 or 1")
     for name in ("image", "label", "split"):
         if getattr(options, name) == "":
-            raise errors.ConfigError(f"--{name} is empty; leave it out, or give a value")
+            raise errors.ConfigError("option-empty", f"--{name} is empty; leave it out, or give a value")
 
 
 @contextlib.contextmanager
@@ -402,14 +396,11 @@ def _hold(settings: dataset_settings.DatasetSettings) -> Iterator[None]:
             here = "; or index a folder of links to them: mkdir NEW && ln -s FOLDER/* NEW/"
             remedy = here if storage.storage_of(settings.output).is_local else ""
             raise errors.ConfigError(
+                "index-unwritable",
                 f"{settings.output} cannot be written ({e}): the catalog and the indexes lie beside the shards; grant "
-                f"write access to the folder, or copy the shards to one{remedy}"
+                f"write access to the folder, or copy the shards to one{remedy}",
             ) from e
         yield
-
-
-def _settings(folder: str, run_id: str) -> dataset_settings.DatasetSettings:
-    return dataset_settings.DatasetSettings(output=folder, identity="", features=(), run_id=run_id)
 
 
 def _find_previous(folder: str) -> output_folder.FoundCatalog | None:
@@ -422,9 +413,13 @@ def _find_previous(folder: str) -> output_folder.FoundCatalog | None:
     if found is None and snapshots.latest_name(folder) is None:
         return None
     if found is None or (found.catalog is not None and not found.catalog.indexed):
-        raise errors.ConfigError(f"{folder} is a dataset that imagebeam wrote: it needs no index, and reads as it is")
+        raise errors.ConfigError(
+            "index-of-dataset", f"{folder} is a dataset that imagebeam wrote: it needs no index, and reads as it is"
+        )
     if found.catalog is None:
-        raise errors.ConfigError(f"{found.error}; if imagebeam index made it, remove it, and run this command again")
+        raise errors.ConfigError(
+            "index-unreadable", f"{found.error}; if imagebeam index made it, remove it, and run this command again"
+        )
     return found
 
 
@@ -438,7 +433,7 @@ def _choose_keys(folder: str, found: find_shards.FoundShards, options: make_cata
             where = where or (uri if first else "")
             sample += first
     if not sample:
-        raise errors.ConfigError(f"the TFRecord files of {folder} hold no record that can be read")
+        raise errors.ConfigError("index-no-record", f"the TFRecord files of {folder} hold no record that can be read")
     convert = plural.shell_command(
         ["imagebeam", "convert", "--config", "tfrecord", "--input", folder, "--output", "OUTPUT"]
     )
@@ -465,8 +460,9 @@ def _refuse_broken(folder: str, scans: Sequence[scan_shard.ShardScan], options: 
     more = f"\n  and {num_broken - len(described):,} more" if num_broken > len(described) else ""
     lines = "".join(f"\n  {each}" for each in described)
     raise errors.VerificationError(
+        "index-broken-records",
         f"{plural.count(num_broken, 'record')} of {folder} cannot be read:{lines}{more}\nfetch the files again; or "
-        "index them with --keep-broken, and read with on_error='skip'"
+        "index them with --keep-broken, and read with on_error='skip'",
     )
 
 
@@ -475,11 +471,9 @@ def result_rows(result: IndexResult, directory: str) -> list[tuple[str, str]]:
     catalog = result.catalog
     rows = []
     for name, split in catalog.splits.items():
-        parts = [plural.count(len(split.shards), "shard")]
-        if result.state != "planned":
-            parts.insert(0, plural.count(split.num_examples, "record"))
-        num_bytes = split.num_bytes
-        rows.append((f"  {name}", ", ".join([*parts, plural.format_bytes(num_bytes)])))
+        known = "" if result.state == "planned" else f"{plural.count(split.num_examples, 'record')}, "
+        shards = plural.count(len(split.shards), "shard")
+        rows.append((f"  {name}", f"{known}{shards}, {plural.format_bytes(split.num_bytes)}"))
     by_source = {feature.source: feature for feature in catalog.features}
     size = f", {result.image_size} pixels (height x width)" if result.image_size else ""
     rows.append(("image", by_source[features_lib.ENCODED].key + size))

@@ -20,7 +20,7 @@ from imagebeam.pipelines.recognize import mask_signs, recognize_folder
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.sources.folder_probe import Change, Finding
 
-_MEANINGS: Mapping[str, str] = {  # by key, or by key and value; other keys take theirs from the preset or the reference
+_MEANINGS: Mapping[str, str] = {  # by key, or by key and value; the preset or the reference explains other keys
     "source.uri": "the images: a local path is relative to the folder where the command runs",
     "source.coco.panoptic": "folders of the PNG files of the segments, below uri, by split",
     "source.coco.captions": "JSON files of the captions, below uri, by split",
@@ -96,8 +96,9 @@ def make(uri: str, preset: str | None = None, command: str = "") -> Written:
     if chosen is None and preset is None:
         remarks = "".join(f"; {each}" for each in found.remarks)
         raise errors.ConfigError(
+            "folder-not-recognized",
             f"no preset is known that reads {uri!r} ({found.seen}){remarks}; docs/recipes has a page for each kind of "
-            "source: name its preset with --config, which writes it to be changed"
+            "source: name its preset with --config, which writes it to be changed",
         )
     if chosen is None:
         chosen = Finding(str(preset), "chosen with --config; nothing in the folder speaks for it")
@@ -124,10 +125,11 @@ def write(written: Written, uri: str, force: bool = False) -> None:
             store.write_whole(address, data)
         elif not store.create_new(address, data):
             raise errors.ConfigError(
-                f"{uri!r} exists already: name another file with --output, or replace it with --force"
+                "init-file-exists",
+                f"{uri!r} exists already: name another file with --output, or replace it with --force",
             )
     except OSError as e:
-        raise errors.ConfigError(f"--output {uri!r} cannot be written ({e.strerror or e})") from e
+        raise errors.ConfigError("init-unwritable", f"--output {uri!r} cannot be written ({e.strerror or e})") from e
 
 
 def _default_output(uri: str) -> str:

@@ -73,7 +73,7 @@ def read_examples(directory: str, catalog: catalog_lib.Catalog, split: str) -> I
                         yield example.parse_example(record.data)
         except (errors.RecordError, OSError) as e:
             raise errors.VerificationError(
-                f"{uri}: {e}; imagebeam verify {directory} lists everything that is broken"
+                "record-broken", f"{uri}: {e}; imagebeam verify {directory} lists everything that is broken"
             ) from e
 
 
@@ -114,7 +114,7 @@ def save_images(
     """
     keys = {feature.source: feature.key for feature in catalog.features}
     if features.ENCODED not in keys:
-        raise errors.ConfigError("--save-to: the examples hold no image")
+        raise errors.ConfigError("dataset-without-images", "--save-to: the examples hold no image")
     is_raw = bare_pixels.is_raw(catalog, bare_pixels.formats_in(catalog_lib.load_statistics(directory), split))
     pixels = bare_pixels.PixelReader(catalog) if is_raw else None
     folder = os.fspath(folder)
@@ -126,7 +126,7 @@ def save_images(
         try:
             image = values[keys[features.ENCODED]][0] if pixels is None else _to_png(pixels.read(values))
         except ValueError as e:
-            raise errors.VerificationError(f"{directory}, example {index} of {split}: {e}") from e
+            raise errors.VerificationError("example-broken", f"{directory}, example {index} of {split}: {e}") from e
         image_format = "png" if pixels else next(filter(None, _texts(values, keys.get("image/format"))), "image")
         found = [("", image, image_format)]
         for extra, parts in features.extra_images(catalog.features).items():
@@ -155,7 +155,7 @@ def _make_folder(folder: str) -> str:
         ConfigError: if it cannot be made.
     """
     if not folder:
-        raise errors.ConfigError("--save-to is empty: give a folder")
+        raise errors.ConfigError("option-empty", "--save-to is empty: give a folder")
     uri = storage.normalize(folder)
     try:
         storage.storage_of(uri).make_directories(uri)
@@ -166,8 +166,9 @@ def _make_folder(folder: str) -> str:
 
 def _unwritable(folder: str, error: OSError) -> errors.ConfigError:
     return errors.ConfigError(
+        "save-to-unwritable",
         f"--save-to {folder!r} cannot be written ({error.strerror or error}); give another folder; it is created if it "
-        "does not exist"
+        "does not exist",
     )
 
 

@@ -42,7 +42,7 @@ _REACHED_BY_TENSORFLOW = ("file", "gs")
 class RunFiles(NamedTuple):
     """The identity of a run, and the addresses of its temporary files."""
 
-    run_id: str = ""  # of the run that holds the lock
+    run_id: str = ""  # names the run that holds the lock
     report: str = ""
     names: str = ""  # where long label files are staged for the workers; "" keeps them in the job graph
     scratch: str = ""  # folder where tf.Transform writes first
@@ -64,7 +64,7 @@ class Job:
     order: sort_intervals.Order
     is_complete: bool  # whether all that is listed is written: no step leaves out images before they are read
     settings: dataset_settings.DatasetSettings  # with all names of the label files
-    name: str  # of the dataset
+    name: str  # the dataset's name
     config: Mapping[str, Any]  # as JSON, for the catalog
     with_beam: bool  # whether Beam's own writer writes the shards
     transforms: tuple[elements.ColumnTransform, ...]
@@ -149,9 +149,7 @@ def _open(config: config_lib.Config) -> tuple[image_source.ImageSource, label_na
 
 
 def _label_rule(
-    config: config_lib.Config,
-    source: image_source.ImageSource,
-    names: label_names.LabelNames | label_names.StagedNames,
+    config: config_lib.Config, source: image_source.ImageSource, names: label_names.LabelNames | label_names.StagedNames
 ) -> reference_rules.LabelRule:
     group, pattern = config.split.group, config.label.pattern or ""
     return reference_rules.LabelRule(

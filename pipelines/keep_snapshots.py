@@ -43,7 +43,9 @@ def list_snapshots(directory: str | os.PathLike[str]) -> list[Snapshot]:
     dataset = storage.normalize(directory)
     latest = snapshots.latest_name(dataset)
     if latest is None:
-        raise errors.ConfigError(f"{dataset} holds no snapshots: imagebeam convert --update writes them")
+        raise errors.ConfigError(
+            "snapshots-none", f"{dataset} holds no snapshots: imagebeam convert --update writes them"
+        )
     found = []
     for name in reversed(snapshots.folder_names(dataset)):
         if int(name) > int(latest):
@@ -71,15 +73,16 @@ def load_report(directory: str | os.PathLike[str], name: str = "") -> Mapping[st
     report = snapshot_report.load_report(folder)
     if not report:
         raise errors.ConfigError(
+            "snapshot-without-report",
             f"{folder} has no {snapshot_report.REPORT_FILE}: an earlier imagebeam wrote the snapshot, or the file was "
-            "removed; name another snapshot"
+            "removed; name another snapshot",
         )
     return report
 
 
 def _require_known(dataset: str, name: str, known: Sequence[str]) -> None:
     if name not in known:
-        raise errors.ConfigError(f"{dataset} has no snapshot {name!r}; it has {', '.join(known)}")
+        raise errors.ConfigError("snapshot-unknown", f"{dataset} has no snapshot {name!r}; it has {', '.join(known)}")
 
 
 def set_pin(directory: str | os.PathLike[str], name: str, is_pinned: bool) -> None:
@@ -111,7 +114,9 @@ def keep_snapshots(directory: str | os.PathLike[str], num_kept: int) -> Removal:
         ConfigError: if the dataset has no snapshots, or `num_kept` is below 1.
     """
     if num_kept < 1:
-        raise errors.ConfigError(f"keep_snapshots is {num_kept}; at least 1 stays, the latest")
+        raise errors.ConfigError(
+            "keep-snapshots-below-1", f"keep_snapshots is {num_kept}; at least 1 stays, the latest"
+        )
     dataset = storage.normalize(directory)
     found = list_snapshots(dataset)
     old = found[:-num_kept]
@@ -168,15 +173,8 @@ def snapshot_rows(found: Sequence[Snapshot]) -> list[tuple[str, str]]:
     """Returns the rows of a table of snapshots."""
     rows = []
     for each in found:
-        marks = [mark for mark, is_set in (("latest", each.is_latest), ("pinned", each.is_pinned)) if is_set]
-        num_images = f"{each.catalog.counts.written:,} images"
-        text = "; ".join(
-            [
-                num_images,
-                printed_tables.describe_changes(each.catalog.snapshot),
-                f"written {each.catalog.created}",
-                *marks,
-            ]
-        )
-        rows.append((each.name, text))
+        catalog = each.catalog
+        texts = [f"{catalog.counts.written:,} images", printed_tables.describe_changes(catalog.snapshot)]
+        texts += [f"written {catalog.created}", *["latest"] * each.is_latest, *["pinned"] * each.is_pinned]
+        rows.append((each.name, "; ".join(texts)))
     return rows

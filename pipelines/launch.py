@@ -153,7 +153,9 @@ def build(options: PipelineOptions, add_steps: AddSteps) -> beam.Pipeline:
         pipeline = beam.Pipeline(options=options)
     except (ValueError, ImportError, AttributeError) as e:  # no such runner, or one that needs more options
         remedy = ": pip install 'imagebeam[dataflow]'" if "apache_beam[gcp]" in str(e) else ""
-        raise errors.ConfigError(f"Beam cannot start this runner: {' '.join(str(e).split())}{remedy}") from e
+        raise errors.ConfigError(
+            "runner-cannot-start", f"Beam cannot start this runner: {' '.join(str(e).split())}{remedy}"
+        ) from e
     add_steps(pipeline)
     return pipeline
 
@@ -173,7 +175,7 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
         if concurrency.stop_signals or cause.startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt from e
         if missing := job_servers.explain_missing_jar(cause):
-            raise errors.ConfigError(missing) from e
+            raise errors.ConfigError("job-server-missing", missing) from e
         if f"[Errno {errno.ENOSPC}]" in cause:
             cause += f" (in {settings.output}: free some first)"
         report = run_report.read_report(settings.report)
@@ -184,10 +186,13 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
             raise error.extended(output_lock.describe_kept(settings.output)) from None
         is_known = "[Errno " in cause  # Beam's long text would only add a position in imagebeam's code
         kept = output_lock.describe_kept(settings.output) + output_lock.describe_deaths(settings.output)
-        raise errors.ImagebeamError(f"the pipeline failed: {cause}{kept}") from (None if is_known else e)
+        failure = errors.ImagebeamError("pipeline-failed", f"the pipeline failed: {cause}{kept}")
+        raise failure from (None if is_known else e)
     report = run_report.read_report(settings.report)
     if report is None:
-        raise errors.ImagebeamError(f"the pipeline ended without its report, {settings.report}; run the command again")
+        raise errors.ImagebeamError(
+            "run-without-report", f"the pipeline ended without its report, {settings.report}; run the command again"
+        )
     return report
 
 

@@ -23,7 +23,7 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
         ("--output", "output.uri", config.output.uri),
     ):
         if not address:
-            raise errors.ConfigError(f"{option} ({key}) is missing: give an address")
+            raise errors.ConfigError("address-missing", f"{option} ({key}) is missing: give an address")
         _check_address(option, storage.normalize(address))
     try:
         return _open(config, storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri)))
@@ -119,22 +119,18 @@ def _check_address(option: str, uri: str) -> None:
             store.stat(root)
         except FileNotFoundError as e:
             remedy = "check the address, or create it" if option == "--output" else "check the address"
-            raise errors.ConfigError(f"{option} {uri!r}: {e.strerror}; {remedy}") from e
+            raise errors.ConfigError("address-not-found", f"{option} {uri!r}: {e.strerror}; {remedy}") from e
         except OSError as e:
-            raise errors.ConfigError(f"{option} {uri!r} cannot be reached: {e.strerror or e}") from e
+            raise errors.ConfigError(
+                "address-unreachable", f"{option} {uri!r} cannot be reached: {e.strerror or e}"
+            ) from e
 
 
 def row_fields(config: config_lib.Config) -> table_rows.RowFields:
     """Returns which fields of a row describe its image, if the source is a table; the key is an option of formats."""
     columns = [
         table_rows.Column(
-            name,
-            column.kind,
-            column.list,
-            column.separator,
-            column.missing,
-            column.default,
-            column.transform == "log",
+            name, column.kind, column.list, column.separator, column.missing, column.default, column.transform == "log"
         )
         for name, column in config.columns.items()
     ]

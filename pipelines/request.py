@@ -34,7 +34,7 @@ _FLAGS = ("overwrite", "update", "retry_rejects", "fail_on_drift", "show_progres
 class CommandConfig(NamedTuple):
     """The config of a command line, before it is read."""
 
-    name: str | None = None  # of a preset or a YAML file
+    name: str | None = None  # a preset or a YAML file
     settings: tuple[str, ...] = ()  # texts `section.key=value`
     input: str | None = None  # address, instead of the one in the config
     output: str | None = None  # the same

@@ -71,19 +71,9 @@ class Status:
             "written": catalog.counts.written,
             "rejected": sum(catalog.counts.rejected.values()),
         }
-        return {
-            "output": self.output,
-            "state": self.state,
-            "doing": self.doing,
-            "job": job,
-            "counters": dict(self.counters),
-            "causes": list(self.causes),
-            "run_exit_code": self.run_exit_code,
-            "release": self.release or None,
-            "ended": self.ended or None,
-            "dataset": dataset,
-            "keeps_shards": self.keeps_shards,
-        }
+        fields = {name: value for name, value in vars(self).items() if name != "catalog"}
+        fields |= {"job": job, "counters": dict(self.counters), "causes": list(self.causes)}
+        return fields | {"release": self.release or None, "ended": self.ended or None, "dataset": dataset}
 
 
 def status(output: str) -> Status:
@@ -108,12 +98,13 @@ def status(output: str) -> Status:
             return found
     except storage.UnavailableError as e:
         raise errors.ImagebeamError(
+            "output-unreachable",
             f"{output} does not answer: check the network and the address, and run the command again "
-            f"({e.strerror or e})"
+            f"({e.strerror or e})",
         ) from e
     except OSError as e:
         where = f", {e.filename!r}" if e.filename else ""
-        raise errors.ImagebeamError(f"{output} cannot be read: {e.strerror or e}{where}") from e
+        raise errors.ImagebeamError("output-unreadable", f"{output} cannot be read: {e.strerror or e}{where}") from e
 
 
 def _look(output: str) -> Status:
@@ -184,7 +175,7 @@ def _require_bucket(output: str) -> None:
     try:
         store.stat(storage.root_of(output))
     except FileNotFoundError as e:
-        raise errors.ConfigError(f"{output}: {e.strerror or e}; check the address") from e
+        raise errors.ConfigError("address-not-found", f"{output}: {e.strerror or e}; check the address") from e
     except PermissionError:  # some may read a part of a bucket only
         return
 
@@ -197,18 +188,18 @@ def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_folder.Outpu
         counters: Mapping[str, int] = {}
         with contextlib.suppress(OSError, errors.ConfigError):  # the state is what counts
             counters = service.counters(job.id) if job.id else {}
+        known = dataclasses.replace(known, job=job, counters=counters)
         if state not in remote_job.ENDED:
-            doing = progress.describe(state, counters)
-            return dataclasses.replace(known, state="running", doing=doing, job=job, counters=counters)
+            return dataclasses.replace(known, state="running", doing=progress.describe(state, counters))
         if state == "done":
-            known = dataclasses.replace(known, catalog=_find_catalog(known.output))  # newer than at the first look
-            if known.catalog is not None:
-                return dataclasses.replace(known, state="committed", job=job, counters=counters)
+            catalog = _find_catalog(known.output)  # newer than at the first look
+            if catalog is not None:
+                return dataclasses.replace(known, state="committed", catalog=catalog)
             causes = ["the job is done, and there is no dataset: something else has removed it"]
-            return dataclasses.replace(known, state="failed", job=job, counters=counters, causes=causes)
+            return dataclasses.replace(known, state="failed", causes=causes, catalog=None)
         causes = service.error_lines(job.id) if job.id else ["it was never submitted, or has ended"]
         ended: Summary = "failed" if state == "failed" else "cancelled"
-        return dataclasses.replace(known, state=ended, job=job, counters=counters, causes=causes)
+        return dataclasses.replace(known, state=ended, causes=causes)
     except (OSError, errors.ConfigError) as e:
         cause = str(getattr(e, "strerror", None) or e)
         release = output_lock.advise_release(paths.lock, job, e)

@@ -68,16 +68,18 @@ def find_folder(
     """
     given = os.fspath(directory)
     if not given:
-        raise errors.ConfigError(f"the address of {of} is empty; {remedy}")
+        raise errors.ConfigError("folder-empty-address", f"the address of {of} is empty; {remedy}")
     uri = storage.normalize(given)
     try:
         kind = storage.storage_of(uri).stat(uri).kind
     except (FileNotFoundError, NotADirectoryError) as e:
-        raise errors.ConfigError(f"{given!r} does not exist; {remedy}") from e
+        raise errors.ConfigError("folder-not-found", f"{given!r} does not exist; {remedy}") from e
     except OSError:  # loading the catalog reports the error
         return uri
     if kind != storage.DIRECTORY:
-        raise errors.ConfigError(f"{given!r} is a file; give the folder of {of}: {os.path.dirname(uri)}")
+        raise errors.ConfigError(
+            "folder-is-file", f"{given!r} is a file; give the folder of {of}: {os.path.dirname(uri)}"
+        )
     return uri
 
 
@@ -112,7 +114,9 @@ class _DecodeRecord:
     def __init__(self, catalog: catalog_lib.Catalog, is_raw: bool):
         keys = {feature.source: feature.key for feature in catalog.features}
         if features.ENCODED not in keys:
-            raise errors.ConfigError("--decode: the examples hold no image; run verify without it")
+            raise errors.ConfigError(
+                "dataset-without-images", "--decode: the examples hold no image; run verify without it"
+            )
         self._features = catalog.features
         # other tools leave a list out if it has no values
         self._lists = () if catalog.indexed else tuple(each for each in catalog.features if each.many)

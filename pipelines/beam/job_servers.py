@@ -53,10 +53,13 @@ def require_reachable(runner: str, beam_arguments: Sequence[str]) -> None:
     jar = known.get(_JARS.get(runner, "").lstrip("-"))
     if runner == "portable" and not known["job_endpoint"]:
         raise errors.ConfigError(
-            "--runner=PortableRunner needs the job server of a runner: give --job_endpoint=HOST:PORT"
+            "job-server-missing",
+            "--runner=PortableRunner needs the job server of a runner: give --job_endpoint=HOST:PORT",
         )
     if jar is not None and "://" not in jar and not os.path.isfile(jar):
-        raise errors.ConfigError(f"{_JARS[runner]} is {jar!r}, which is no file: give the path of Beam's job server")
+        raise errors.ConfigError(
+            "job-server-no-jar", f"{_JARS[runner]} is {jar!r}, which is no file: give the path of Beam's job server"
+        )
     if endpoint := endpoint_of(beam_arguments):
         _require_answer(endpoint)
 
@@ -75,7 +78,8 @@ def _require_answer(endpoint: str) -> None:
     except (OSError, OverflowError) as e:  # OverflowError: a port above 65535
         reason = getattr(e, "strerror", None) or e
         raise errors.ConfigError(
-            f"--job_endpoint is {endpoint!r}, where no job server answers ({reason}): start it, or correct the address"
+            "job-server-silent",
+            f"--job_endpoint is {endpoint!r}, where no job server answers ({reason}): start it, or correct the address",
         ) from e
 
 
@@ -99,8 +103,9 @@ def add_options(parser: argparse.ArgumentParser, endpoint: str) -> None:
             )
         except grpc.RpcError as e:
             raise errors.ConfigError(
+                "job-server-without-options",
                 f"--job_endpoint is {endpoint!r}, which does not say which options it has ({e.details()}): is it a "
-                "job server of Beam?"
+                "job server of Beam?",
             ) from e
     kinds = beam_job_api_pb2.PipelineOptionType
     for option in listed.options:
@@ -178,7 +183,7 @@ def explain_missing_jar(cause: str) -> str | None:
 
 _PROGRAM = "prism"
 _HELP_SEC = 30.0
-_THREADS_SEC = 0.2  # for threads of Beam to notice that Prism has ended
+_THREADS_SEC = 0.2  # threads of Beam notice in this time that Prism has ended
 
 
 def added_arguments(beam_arguments: Sequence[str]) -> list[str]:
@@ -195,8 +200,9 @@ def added_arguments(beam_arguments: Sequence[str]) -> list[str]:
         added.append(f"--prism_location={_find()}")
     elif not _is_url(known.prism_location) and not os.path.isfile(known.prism_location):
         raise errors.ConfigError(
+            "prism-no-file",
             f"--prism_location is {known.prism_location!r}, which is no file; {install_command()}, and give the path "
-            "of the program"
+            "of the program",
         )
     # Beam's own kind, "console", shows two lines of Prism's log whatever level the loggers of this process have.
     if known.prism_log_kind is None and not logging.getLogger().isEnabledFor(logging.INFO):
@@ -230,7 +236,7 @@ def broken_streams_ignored() -> Iterator[None]:
         give_up = time.monotonic() + _THREADS_SEC
         for thread in {*threading.enumerate()} - before:
             thread.join(max(0.0, give_up - time.monotonic()))
-        gc.collect()  # of generators that hold a stream
+        gc.collect()  # generators may hold a stream
         threading.excepthook, sys.unraisablehook = hooks
 
 
@@ -255,13 +261,13 @@ def _find() -> str:
     found = shutil.which(_PROGRAM)
     if found is None:
         raise errors.ConfigError(
+            "prism-missing",
             f"there is no Prism on PATH: {install_command()}, add $(go env GOPATH)/bin to PATH, or give "
-            "--prism_location=PATH"
+            "--prism_location=PATH",
         )
     if not _is_prism(found):
-        raise errors.ConfigError(
-            f"{found} on PATH is another program, not Beam's Prism: {install_command()}, and give --prism_location=PATH"
-        )
+        text = f"{found} on PATH is another program, not Beam's Prism: {install_command()}, and give --prism_location="
+        raise errors.ConfigError("prism-other-program", f"{text}PATH")
     return found
 
 

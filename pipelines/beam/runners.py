@@ -159,14 +159,16 @@ def require_supported(beam_arguments: Sequence[str], writer: str) -> None:
     instead = "--runner=DirectRunner --direct_running_mode=multi_processing uses all cores of this machine"
     if _short_name(beam_arguments) == "dask":
         raise errors.ConfigError(
+            "runner-dask",
             f"--runner is {runner_name(beam_arguments)}: on Dask, Beam mixes the rejects of a step into its images, "
-            f"since elements of tagged outputs come out of the main output too; choose another runner: {instead}"
+            f"since elements of tagged outputs come out of the main output too; choose another runner: {instead}",
         )
     if writer == "beam" and is_prism(beam_arguments):
         raise errors.ConfigError(
+            "beam-writer-on-prism",
             f"output.writer is 'beam' and --runner is {runner_name(beam_arguments)}: Prism loses the names of the "
             "files that Beam's own writer has written, so nothing could be committed; leave output.writer out, or "
-            "choose another runner"
+            "choose another runner",
         )
     if not is_dataflow(beam_arguments):
         job_servers.require_reachable(_short_name(beam_arguments), beam_arguments)
@@ -231,7 +233,8 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         unknown = _unknown_options(parser, arguments)
     if unknown and not unknown[0].startswith("-"):
         raise errors.ConfigError(
-            f"unexpected argument {unknown[0]!r}; a folder or file of images is given by --input, to convert and plan"
+            "argument-unexpected",
+            f"unexpected argument {unknown[0]!r}; a folder or file of images is given by --input, to convert and plan",
         )
     if unknown:
         refuse_own_flags(unknown)
@@ -239,7 +242,7 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         flags = [f"--{name}" for name in vars(parser.parse_args([]))]
         near = difflib.get_close_matches(flag, [*flags, *_OWN_FLAGS], n=1)
         hint = f"; did you mean {near[0]}?" if near else "; see imagebeam convert --help, and Beam's pipeline options"
-        raise errors.ConfigError(f"unknown option {flag}{hint}")
+        raise errors.ConfigError("option-unknown", f"unknown option {flag}{hint}")
     return pipeline_options.PipelineOptions(arguments)
 
 
@@ -252,7 +255,8 @@ def refuse_own_flags(beam_arguments: Sequence[str]) -> None:
     for flag in (text.partition("=")[0] for text in beam_arguments):
         if flag in _OWN_FLAGS:
             raise errors.ConfigError(
-                f"unknown option {flag}: it is one of imagebeam convert, and neither one of this command nor of Beam"
+                "option-of-convert",
+                f"unknown option {flag}: it is one of imagebeam convert, and neither one of this command nor of Beam",
             )
 
 
@@ -268,22 +272,13 @@ def _unknown_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) 
             return parser.parse_known_args(arguments)[1]
     except SystemExit as e:
         cause = complaint.getvalue().rpartition("error: ")[2].strip()
-        raise errors.ConfigError(f"Beam cannot use its options: {cause}") from e
+        raise errors.ConfigError("beam-option-value", f"Beam cannot use its options: {cause}") from e
 
 
-_OWN_FLAGS = (
-    "--config",
-    "--input",
-    "--output",
-    "--set",
-    "--workers",
-    "--overwrite",
-    "--update",
-    "--retry-rejects",
-    "--fail-on-drift",
-    "--keep-snapshots",
-    "--verbose",
-    "--quiet",
-    "--no-wait",
-    "--cancel-on-interrupt",
+_OWN_FLAGS = tuple(
+    f"--{name}"
+    for name in (
+        *("config", "input", "output", "set", "workers", "overwrite", "update", "retry-rejects", "fail-on-drift"),
+        *("keep-snapshots", "verbose", "quiet", "no-wait", "cancel-on-interrupt"),
+    )
 )

@@ -103,7 +103,7 @@ def _mapping_meant(error: Any, config: type[pydantic.BaseModel]) -> str:
 
 
 _MAX_MEANT = 3  # keys that are named
-_FORMS = {  # of lists, for values that are none
+_FORMS = {  # how to write a list, for values that are no lists
     "image.background": "write [red, green, blue], such as [255, 255, 255]",
     "image.resize": "write [height, width], such as [224, 224]",
 }
@@ -397,7 +397,7 @@ def parse_config(fields: Mapping[str, Any], where: str) -> Config:
         return Config.model_validate(_paths_as_text(fields))
     except pydantic.ValidationError as e:
         lines = [explain(error, Config) for error in e.errors(include_url=False)]
-        raise errors.ConfigError(f"config from {where}: " + "; ".join(lines)) from e
+        raise errors.ConfigError("config-invalid", f"config from {where}: " + "; ".join(lines)) from e
 
 
 def _paths_as_text(value: Any) -> Any:
@@ -426,20 +426,22 @@ def _read_yaml(name: str) -> dict[str, Any]:
             near = difflib.get_close_matches(name, preset_names(), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise errors.ConfigError(
-                f"--config {name!r} is neither a YAML file nor a preset ({', '.join(preset_names())}){hint}"
+                "config-unknown",
+                f"--config {name!r} is neither a YAML file nor a preset ({', '.join(preset_names())}){hint}",
             ) from e
         except UnicodeDecodeError as e:
-            raise errors.ConfigError(f"{name} is not UTF-8 text: {e}") from e
+            raise errors.ConfigError("config-not-utf8", f"{name} is not UTF-8 text: {e}") from e
     try:
         fields = strict_yaml.parse(text, name)
     except yaml.YAMLError as e:
-        raise errors.ConfigError(f"{name} is not YAML: {strict_yaml.explain(e, text)}") from e
+        raise errors.ConfigError("config-not-yaml", f"{name} is not YAML: {strict_yaml.explain(e, text)}") from e
     if fields is None:
         return {}
     if not isinstance(fields, dict):
         hint = strict_yaml.missing_space(fields) if isinstance(fields, str) else ""
         raise errors.ConfigError(
-            f"{name} holds a {type(fields).__name__}; a config is a mapping of sections" + (hint and f": {hint}")
+            "config-no-mapping",
+            f"{name} holds a {type(fields).__name__}; a config is a mapping of sections" + (hint and f": {hint}"),
         )
     return fields
 
@@ -454,7 +456,7 @@ def apply_override(fields: dict[str, Any], override: str) -> None:
     if not equals or not path:
         meant = override.replace(":", "=", 1) if ":" in override and "=" not in override else ""
         hint = f"; write {meant!r}" if meant else ""
-        raise errors.ConfigError(f"--set {override!r} does not have the form section.key=value{hint}")
+        raise errors.ConfigError("set-form", f"--set {override!r} does not have the form section.key=value{hint}")
     try:
         parsed = strict_yaml.parse(value, f"--set {path}")
     except yaml.YAMLError as e:
@@ -473,7 +475,9 @@ def set_field(fields: dict[str, Any], path: str, value: Any) -> None:
     for section in sections:
         inner = fields[section] = {} if fields.get(section) is None else fields[section]
         if not isinstance(inner, dict):
-            raise errors.ConfigError(f"{path} cannot be set to {value!r}: {section} is {inner!r}, not a mapping")
+            raise errors.ConfigError(
+                "set-below-value", f"{path} cannot be set to {value!r}: {section} is {inner!r}, not a mapping"
+            )
         fields = inner
     fields[last] = value
 

@@ -21,7 +21,7 @@ from imagebeam.transforms.sources import table_rows
 # Without use_attribute_docstrings, which parses the source of every model on import (0.1 s): `schema` reads them.
 STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-KINDS: Mapping[str, str] = {"string": features.BYTES, "int": features.INT64, "float": features.FLOAT}  # of `type`
+KINDS: Mapping[str, str] = {"string": features.BYTES, "int": features.INT64, "float": features.FLOAT}
 
 
 class Field(NamedTuple):
@@ -193,22 +193,19 @@ class SplitConfig(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _complete(self) -> SplitConfig:
-        if (self.by == "column") != (self.column is not None):
-            raise ValueError("split.by: column and split.column go together")
-        if (self.by == "hash") != (self.fractions is not None):
-            raise ValueError(
-                "split.by: hash and split.fractions go together, such as split.fractions: {train: 0.9, test: 0.1}"
-            )
+        for by, name, example in (
+            ("column", "column", ""),
+            ("hash", "fractions", "{train: 0.9, test: 0.1}"),
+            ("lists", "lists", ""),
+            ("index", "counts", "{train: 900, test: null}"),
+        ):
+            if (self.by == by) != (getattr(self, name) not in (None, {})):
+                such_as = f", such as split.{name}: {example}" if example else ""
+                raise ValueError(f"split.by: {by} and split.{name} go together{such_as}")
         if self.fractions is not None and abs(sum(self.fractions.values()) - 1) > 1e-6:
             raise ValueError(f"split.fractions sum to {sum(self.fractions.values()):g}; they must sum to 1")
-        if (self.by == "lists") != bool(self.lists):
-            raise ValueError("split.by: lists and split.lists go together")
         if self.by != "lists" and self.unlisted != "leave_out":
             raise ValueError(f"split.unlisted needs split.by: lists, not {self.by}")
-        if (self.by == "index") != (self.counts is not None):
-            raise ValueError(
-                "split.by: index and split.counts go together, such as split.counts: {train: 900, test: null}"
-            )
         if self.counts is not None and None in list(self.counts.values())[:-1]:
             raise ValueError("split.counts: null takes the rest, so it can only be the last")
         for name, holdout in self.holdout.items():
@@ -360,11 +357,8 @@ class OutputConfig(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _one_size(self) -> OutputConfig:
-        given = [
-            name
-            for name in ("num_shards", "target_shard_bytes", "examples_per_shard")
-            if getattr(self, name) is not None
-        ]
+        names = ("num_shards", "target_shard_bytes", "examples_per_shard")
+        given = [name for name in names if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"output.{' and output.'.join(given)} contradict each other; give one")
         if self.target_shard_bytes is not None and self.target_shard_bytes < 1:
@@ -413,8 +407,9 @@ class UpdateConfig(pydantic.BaseModel):
     model_config = STRICT
 
     compare: Literal["version", "content"] = "version"
-    """What makes an image another one: `version` is another generation or time of change of its file. With `content` an
-    image with another version, or none, is compared by a hash of its bytes, which is recorded when it is written."""
+    """The sign that an image is another one: `version` is another generation or time of change of its file. With
+    `content` an image with another version, or none, is compared by a hash of its bytes, which is recorded when it is
+    written."""
     new_labels: Literal["append", "refuse"] = "append"
     """Classes that no image had before: `append` gives them ids after all others, `refuse` is an error."""
     max_removed_fraction: Annotated[float, pydantic.Field(ge=0, le=1), NotBool] = 0.3
@@ -465,10 +460,8 @@ class DuplicatesConfig(pydantic.BaseModel):
 
         `report` and `fail` look for the same ones: after a run that failed, its shards are kept.
         """
-        found: dict[str, Any] = {}
-        for kind, action in self.settings().actions.items():
-            if action != "off":
-                found[kind] = "drop" if action == "drop" else "report"
+        actions = {kind: action for kind, action in self.settings().actions.items() if action != "off"}
+        found: dict[str, Any] = {kind: "drop" if action == "drop" else "report" for kind, action in actions.items()}
         if self.near != "off":
             found["near_distance"] = self.near_distance
         return found | ({"keep_in": list(self.keep_in)} if self.keep_in else {})

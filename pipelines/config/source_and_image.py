@@ -18,7 +18,7 @@ from imagebeam.transforms.sources import listing_rules
 
 MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
 
-_Level = Annotated[int, pydantic.Field(ge=0, le=255), NotBool]  # of one channel
+_ChannelLevel = Annotated[int, pydantic.Field(ge=0, le=255), NotBool]
 _JPEGS = ("jpeg", "keep")  # values of `encode` with which JPEGs are encoded
 _PNGS = ("png", "keep")
 _WEBPS = ("webp",)
@@ -125,21 +125,21 @@ class LimitsConfig(pydantic.BaseModel):
     model_config = STRICT
 
     max_bytes: Bytes | None = None
-    """Of a file."""
+    """Largest size of a file."""
     max_pixels: Count | None = None
     """Height times width. Without it, images that have to be decoded may have 100 million pixels (JPEG 2000, WebP and
     TIFF fewer: docs/images.md), so that a worker stays under 1 GB; those whose bytes are kept, as many as decoders
     take."""
     min_side: Count | None = None
-    """Of the shorter side, in pixels."""
+    """Smallest length of the shorter side, in pixels."""
     max_side: Count | None = None
-    """Of the longer side, in pixels."""
+    """Largest length of the longer side, in pixels."""
     max_aspect_ratio: Annotated[float, pydantic.Field(ge=1), NotBool] | None = None
     """Longer side divided by shorter side."""
     max_frames: Count | None = None
-    """Images in one file (GIF, TIFF, WebP, APNG)."""
+    """Largest number of images in one file (GIF, TIFF, WebP, APNG)."""
     max_seconds: Annotated[float, pydantic.Field(gt=0), NotBool] | None = None
-    """To check, decode and encode one image. It depends on the machine which images that rejects."""
+    """Longest time to check, decode and encode one image. Which images exceed it depends on the machine's speed."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> LimitsConfig:
@@ -172,7 +172,7 @@ class ImageConfig(pydantic.BaseModel):
     color: Literal["keep", "rgb", "gray", "mean"] = "keep"
     """`rgb` is three channels, `gray` is luma (ITU-R 601), `mean` is the mean of the three channels, rounded down;
     `keep` keeps gray, RGB and alpha (no alpha for `encode: jpeg`), and converts the rest to RGB."""
-    background: tuple[_Level, _Level, _Level] | None = None
+    background: tuple[_ChannelLevel, _ChannelLevel, _ChannelLevel] | None = None
     """Red, green and blue, 0 to 255, of what shows through transparent pixels; without it alpha is kept, or left out
     where `color` or JPEG has none. Also the color of padding, which is black by default."""
     white_level: Annotated[int, pydantic.Field(ge=255, le=pixels.WHITE), NotBool] = pixels.WHITE
@@ -186,7 +186,7 @@ class ImageConfig(pydantic.BaseModel):
     """`strip` removes EXIF (camera, time, place), XMP and IPTC data, comments and texts from images whose bytes are
     kept, without touching their pixels; color profiles stay. Images that are encoded here have none of these."""
     quality: Annotated[int, pydantic.Field(ge=1, le=100), NotBool] = 95
-    """Of each JPEG that is encoded here, and of each WebP that is compressed with loss."""
+    """Quality of each JPEG that is encoded here, and of each WebP that is compressed with loss."""
     chroma: Annotated[Literal["source", "4:4:4", "4:2:2", "4:2:0"], pydantic.BeforeValidator(_read_chroma)] = "source"
     """Chroma subsampling of each JPEG that is encoded here. `source` is that of the JPEG it was, and 4:4:4 for other
     images: with 4:2:0, thin colored lines of a graphic change by up to 50 levels even at quality 100."""
@@ -213,11 +213,11 @@ class ImageConfig(pydantic.BaseModel):
     filter: Literal["bicubic", "lanczos", "area", "bilinear"] = "bicubic"
     """How pixels are scaled, always antialiased. A JPEG of more than twice the size is decoded at a part of it."""
     resampler: Literal["native", "pillow"] = "native"
-    """What scales pixels. `native` is imagebeam's own code in C: the same bytes on every processor, in half of Pillow's
-    time for JPEGs. The picture is that of Pillow up to rounding and the noise of JPEG. `pillow` is Pillow's `resize`;
-    it needs no C compiler."""
+    """The code that scales pixels. `native` is imagebeam's own code in C: the same bytes on every processor, in half of
+    Pillow's time for JPEGs. The picture is that of Pillow up to rounding and the noise of JPEG. `pillow` is Pillow's
+    `resize`; it needs no C compiler."""
     check: Literal["header", "structure", "decode", "tensorflow"] = "structure"
-    """What is checked of an image whose bytes are kept. `header`: what precedes the pixels; `structure`: every segment
+    """The checks of an image whose bytes are kept. `header`: what precedes the pixels; `structure`: every segment
     and chunk, without decoding; `decode` also decodes every pixel by Pillow, `tensorflow` by the decoders of the
     reader, which is slow to start."""
     limits: LimitsConfig = LimitsConfig()

@@ -81,12 +81,8 @@ def summary_rows(
         rows.append(("snapshot", f"{facts['name']}: {describe_changes(facts)}"))
         folder_of_catalog = folder or snapshots.folder_of(storage.normalize(output), facts["name"])
     for name, split in catalog.splits.items():
-        parts = (
-            plural.count(split.num_examples, "image"),
-            plural.count(len(split.shards), "shard"),
-            plural.format_bytes(split.num_bytes),
-        )
-        rows.append((f"  {name}", ", ".join(parts)))
+        images, shards = plural.count(split.num_examples, "image"), plural.count(len(split.shards), "shard")
+        rows.append((f"  {name}", f"{images}, {shards}, {plural.format_bytes(split.num_bytes)}"))
     total = sum(counts.rejected.values())
     reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.rejected.items())
     rows.append(("rejected", f"{total:,}" + (f" ({reasons}; see {catalog_lib.REJECTS_FILE})" if total else "")))
@@ -95,13 +91,8 @@ def summary_rows(
         dropped = " dropped" if catalog.config.get("duplicates", {}).get(kind) == "drop" else ""
         rows.append((f"{kind} duplicates", duplicate_counts.describe(by_split) + dropped + see))
     if catalog.label_kind == "class":
-        rows.append(
-            (
-                "labels",
-                f"{plural.count(len(catalog.labels), 'class')}, ids from {catalog.label_base}: "
-                f"{name_some(catalog.labels)}",
-            )
-        )
+        classes = f"{plural.count(len(catalog.labels), 'class')}, ids from {catalog.label_base}"
+        rows.append(("labels", f"{classes}: {name_some(catalog.labels)}"))
     statistics = catalog_lib.load_statistics(folder_of_catalog)
     rows += [*_object_rows(statistics), *_unusual_rows(statistics)]
     if seconds is not None:
@@ -132,11 +123,10 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
         for name, total in counted.items():
             total.update(split.get(name, {}))
     rows = []
-    for name, label in _CHANGES.items():
+    if turned := counted["turned"]:
+        rows.append(("turned", f"{plural.count(turned.total(), 'image')}: {_describe_turns(turned)}"))
+    for name, label in (("reencoded", "re-encoded"), ("misnamed", "misnamed")):
         if counter := counted[name]:
-            if name == "turned":
-                rows.append((label, f"{plural.count(counter.total(), 'image')}: {_describe_turns(counter)}"))
-                continue
             rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
     if dark := counted["dark"]:
         files = [f"{key} ({highest:,})" for key, highest in sorted(counted["dark_files"].items())[:_MAX_NAMED]]
@@ -177,7 +167,6 @@ _TURNS = {  # what an EXIF orientation says of the pixels
     "7": "mirrored and on the right side",
     "8": "on the right side",
 }
-_CHANGES = {"turned": "turned", "reencoded": "re-encoded", "misnamed": "misnamed"}  # a row of the table for each
 _UNUSUAL_COLORSPACES = {
     "GRAY_ALPHA": "2 channels (gray, transparency)",
     "RGBA": "4 channels (RGB, transparency)",
@@ -185,11 +174,7 @@ _UNUSUAL_COLORSPACES = {
 }
 
 
-_ACTIONS = {
-    "write": "would be written",
-    "keep": "nothing to do: {message}",
-    "refuse": "would be refused: {message}",
-}
+_ACTIONS = {"write": "would be written", "keep": "nothing to do: {}", "refuse": "would be refused: {}"}
 
 
 def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
@@ -209,13 +194,13 @@ def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
         rows.append(("labels", f"{plural.count(len(plan.labels), 'class')}: {name_some(plan.labels)}"))
     rows += [("note", note) for note in plan.notes]
     rows.append(("fingerprint", plan.fingerprint))
-    rows.append(("output", f"{output}: {_ACTIONS[plan.action].format(message=plan.message)}"))
+    rows.append(("output", f"{output}: {_ACTIONS[plan.action].format(plan.message)}"))
     return rows
 
 
-_MAX_LABELS = 5  # of a split that are named
-_FORMATS = {"labels": ".3f", "sizes": "+.1%", "rejects": "+.3f"}  # of differences
-_BY_CHANCE = {"labels": ".3f", "sizes": ".1%", "rejects": ".3f"}  # of what chance explains of them
+_MAX_LABELS = 5  # named labels of a split
+_FORMATS = {"labels": ".3f", "sizes": "+.1%", "rejects": "+.3f"}  # formats of differences
+_BY_CHANCE = {"labels": ".3f", "sizes": ".1%", "rejects": ".3f"}  # formats of what chance explains
 
 
 def report_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -270,24 +255,19 @@ def _drift_rows(drift: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tu
     """Returns a row for each kind of figures; what is too far is marked."""
     found = []
     for kind, by_name in drift.items():
-        figures = _shown(kind, by_name)
-        differences = [f"{name} {figure['difference']:{_FORMATS[kind]}}" for name, figure in figures]
-        notes = [_describe_chance(kind, figure) for _, figure in figures]
-        if len(figures) > 1 and len(set(notes)) == 1:
+        shown = [  # for rejects, only all together and the reasons that rose too far
+            (name, figure)
+            for name, figure in by_name.items()
+            if kind != "rejects" or name == snapshot_drift.ALL_REASONS or figure["exceeds"]
+        ]
+        differences = [f"{name} {figure['difference']:{_FORMATS[kind]}}" for name, figure in shown]
+        notes = [_describe_chance(kind, figure) for _, figure in shown]
+        if len(shown) > 1 and len(set(notes)) == 1:
             differences, notes = [", ".join(differences)], notes[:1]
         texts = [f"{difference} ({note})" for difference, note in zip(differences, notes)]
         if texts:
             found.append((f"  drift of {kind}", "; ".join(texts)))
     return found
-
-
-def _shown(kind: str, by_name: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Returns the figures that are shown: of the reasons of rejects, only those that rose too far."""
-    return [
-        (name, figure)
-        for name, figure in by_name.items()
-        if kind != "rejects" or name == snapshot_drift.ALL_REASONS or figure["exceeds"]
-    ]
 
 
 def _describe_chance(kind: str, figure: Mapping[str, Any]) -> str:

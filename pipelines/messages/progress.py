@@ -39,7 +39,7 @@ class ShownLine(abc.ABC):
         self._writing = threading.Lock()
         self._start = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name="imagebeam-progress", daemon=True)
-        self._fields: dict[str, Any] = {}  # of the line that was made last, for a log of JSON; "stage" among them
+        self._fields: dict[str, Any] = {}  # numbers in the last line, and its "stage", for a log of JSON
 
     @abc.abstractmethod
     def line(self) -> str:

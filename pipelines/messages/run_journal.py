@@ -52,15 +52,6 @@ class Changes(NamedTuple):
     read_and_rejected: int | None = None  # None before images are read
 
 
-class Subject(NamedTuple):
-    """Input and output of a command."""
-
-    input: str | None  # address of the images, as given
-    output: str | None  # address of the dataset, as given
-    name: str | None  # of the dataset
-    max_reject_fraction: float  # share of images that may be rejected
-
-
 @dataclasses.dataclass
 class Journal:
     """Everything known of one command so far. Fields that do not apply to it stay None or empty.
@@ -115,9 +106,9 @@ class Journal:
         """Returns the fields of the run in each line of the log."""
         return {"command": self.command, "output": self.output, "run_id": self.run_id}
 
-    def begin(self, subject: Subject) -> None:
+    def begin(self, input: str | None, output: str | None, name: str | None, max_reject_fraction: float) -> None:
         """Notes what the command works on, and tells `on_begin`."""
-        self.input, self.output, self.name, self.max_reject_fraction = subject
+        self.input, self.output, self.name, self.max_reject_fraction = input, output, name, max_reject_fraction
         for tell in self.on_begin:
             tell(self)
 
@@ -141,13 +132,9 @@ class Journal:
             raise
 
     def take_report(self, report: run_report.RunReport) -> None:
-        """Notes what the report of a run says."""
-        self.take_plan(report.plan)
+        """Notes what the report of a run says: its plan, with the times of its stages, and its rejects."""
         self.rejected = report.rejected
-
-    def take_plan(self, plan: elements.DatasetPlan) -> None:
-        """Notes the plan of the run, with the times of its stages."""
-        self.plan = plan
+        self.plan = plan = report.plan
         self.notes = list(plan.notes)
         self._take_snapshot(plan.snapshot)
         self.times.update(plan.times)

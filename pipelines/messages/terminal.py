@@ -29,8 +29,8 @@ from typing import Any, TextIO
 _READER_HAS_GONE = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET})  # EIO: a closed terminal
 
 
-COLUMNS = 80  # of a terminal of unknown width
-_MIN_WIDTH = 20  # of a column of text
+COLUMNS = 80  # width of a terminal that does not tell its own
+_MIN_WIDTH = 20  # a narrower column of text is not wrapped
 
 
 def printable(text: str) -> str:
@@ -222,7 +222,7 @@ def break_lines(text: str, columns: int) -> list[str]:
     return lines
 
 
-_INDENT = 2  # of the further lines of a message
+_INDENT = 2  # blanks before the second line of a message and those after it
 NOBODY_READS = 128 + signal.SIGPIPE  # exit code of a command whose reader has gone
 
 
@@ -289,7 +289,7 @@ class JsonLines(io.TextIOBase):
     def __init__(self, stream: TextIO):
         self._stream = stream
         self._lock = threading.RLock()
-        self._begun = ""  # of a line that is printed in parts
+        self._begun = ""  # the first parts of a line that is not complete
         self.context: Callable[[], Mapping[str, Any]] = dict  # returns the fields of every line
 
     def log(

@@ -105,7 +105,7 @@ def require_options(values: Values, config: config_lib.Config, launcher: Version
     """
     missing = _missing_options(values)
     if missing:
-        raise errors.ConfigError("; ".join(missing))
+        raise errors.ConfigError("dataflow-options-missing", "; ".join(missing))
     _require_places(values)
     _require_addresses(config)
     _require_workers(values, config)
@@ -135,12 +135,15 @@ def _require_places(values: Values) -> None:
     for name in ("temp_location", "staging_location", "template_location"):
         value = values.get(name)
         if value and not re.match(r"gs://[^/]+", value):
-            raise errors.ConfigError(f"--{name} is {value!r}, and Dataflow reads only buckets: give gs://BUCKET/FOLDER")
+            raise errors.ConfigError(
+                "dataflow-no-bucket", f"--{name} is {value!r}, and Dataflow reads only buckets: give gs://BUCKET/FOLDER"
+            )
     job = values.get("job_name")
     if job and not _JOB_NAME.fullmatch(job):
         raise errors.ConfigError(
+            "dataflow-job-name",
             f"--job_name is {job!r}; Dataflow takes lower-case letters, digits and hyphens, beginning with a letter "
-            "and not ending with a hyphen; leave it out to name the job after the output"
+            "and not ending with a hyphen; leave it out to name the job after the output",
         )
 
 
@@ -149,8 +152,9 @@ def _require_addresses(config: config_lib.Config) -> None:
         if uri is not None and storage.scheme_of(str(uri)) == "file":
             copying = "copy the images there first: gcloud storage cp -r" if option == "--input" else "give gs://..."
             raise errors.ConfigError(
+                "dataflow-local-address",
                 f"{option} is {str(uri)!r}, a folder of this machine, which Dataflow's workers cannot reach; {copying}"
-                + (f" {str(uri)!r} gs://BUCKET/..." if option == "--input" else "")
+                + (f" {str(uri)!r} gs://BUCKET/..." if option == "--input" else ""),
             )
 
 
@@ -170,15 +174,19 @@ def _require_workers(values: Values, config: config_lib.Config) -> None:
     setup_file = values.get("setup_file")
     if setup_file and (not os.path.isfile(setup_file) or os.path.basename(setup_file) != "setup.py"):
         raise errors.ConfigError(
+            "dataflow-setup-file",
             f"--setup_file is {setup_file!r}, which is no file named setup.py; give the path of imagebeam's setup.py, "
-            "in a checkout of its repository"
+            "in a checkout of its repository",
         )
     if not own_image and not any(values.get(name) for name in _BRINGS_PACKAGES):
-        raise errors.ConfigError(f"{image!r} is Beam's own image, without imagebeam: {_GIVE_IMAGE}")
+        raise errors.ConfigError(
+            "dataflow-image-of-beam", f"{image!r} is Beam's own image, without imagebeam: {_GIVE_IMAGE}"
+        )
     if config.transformed and not own_image:
         raise errors.ConfigError(
+            "dataflow-image-without-transform",
             f"columns.{config.transformed[0]}.transform needs tf.Transform on the workers, and a worker that starts "
-            "does not install it: give --sdk_container_image=IMAGE with an image that has imagebeam[transform]"
+            "does not install it: give --sdk_container_image=IMAGE with an image that has imagebeam[transform]",
         )
 
 
@@ -196,10 +204,23 @@ def _require_same_versions(values: Values, launcher: Versions) -> None:
     for what, there, here in found:
         if there and there != here:
             raise errors.ConfigError(
+                "dataflow-image-version",
                 f"--sdk_container_image {image!r} has {what} {there} by its name, and this is {what} {here}: workers "
                 "cannot run what another version has pickled; launch from the same versions, or give an image that "
-                "was built with these"
+                "was built with these",
             )
+
+
+_BUCKET_PROBLEMS: tuple[tuple[type[OSError], str], ...] = (
+    (FileNotFoundError, ": {}; create it (gcloud storage buckets create), or give another"),
+    (
+        PermissionError,
+        ", which cannot be read and written with these credentials: {}; they need roles/storage.objectAdmin on the "
+        "bucket",
+    ),
+    (storage.UnavailableError, ", which cannot be reached: {}; check the network, and try again"),
+    (OSError, ", which cannot be read and written: {}; give a folder in a bucket, such as gs://BUCKET/tmp"),
+)
 
 
 def require_buckets(values: Values) -> None:
@@ -225,24 +246,9 @@ def require_buckets(values: Values) -> None:
                 store.create_new(trial, b"")
                 with contextlib.suppress(PermissionError):  # may create, but not delete: enough for Beam
                     store.remove(trial)
-        except FileNotFoundError as e:
-            raise errors.ConfigError(
-                f"--{name} is {uri!r}: {e.strerror or e}; create it (gcloud storage buckets create), or give another"
-            ) from e
-        except PermissionError as e:
-            raise errors.ConfigError(
-                f"--{name} is {uri!r}, which cannot be read and written with these credentials: {e.strerror or e}; "
-                "they need roles/storage.objectAdmin on the bucket"
-            ) from e
-        except storage.UnavailableError as e:
-            raise errors.ConfigError(
-                f"--{name} is {uri!r}, which cannot be reached: {e.strerror or e}; check the network, and try again"
-            ) from e
         except OSError as e:
-            raise errors.ConfigError(
-                f"--{name} is {uri!r}, which cannot be read and written: {e.strerror or e}; give a folder in a bucket, "
-                "such as gs://BUCKET/tmp"
-            ) from e
+            text = next(text for kind, text in _BUCKET_PROBLEMS if isinstance(e, kind)).format(e.strerror or e)
+            raise errors.ConfigError("bucket-unusable", f"--{name} is {uri!r}{text}") from e
 
 
 def default_arguments(values: Values, config: config_lib.Config, purpose: str = "") -> list[str]:

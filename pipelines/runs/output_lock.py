@@ -36,8 +36,9 @@ def job_in(record: commit_rights.RunRecord) -> remote_job.RemoteJob | None:
         return remote_job.RemoteJob.from_fields(record.job)
     except ValueError as e:
         raise errors.BusyError(
+            "lock-unknown-job",
             f"the lock of this output names a job that this imagebeam does not know ({e}): update imagebeam, or choose "
-            "another --output"
+            "another --output",
         ) from e
 
 
@@ -107,28 +108,21 @@ def _explain_holder(lock: str, holder: commit_rights.RunRecord, is_renewed: bool
     who = holder.describe(is_renewed)
     if holder.is_dated or not is_renewed:
         return explain_process(who, is_renewed)
-    return (
-        f"another run writes to this output ({who}): wait until it has ended, or choose another --output; if it was "
-        f"killed, remove {lock}"
-    )
+    return explain_process(who, is_renewed, f"remove {lock}")
 
 
-def explain_process(who: str, is_renewed: bool) -> str:
+def explain_process(who: str, is_renewed: bool, remedy: str = "") -> str:
     """Returns why a run waits for the process that holds the lock, or is refused.
 
     Args:
         who: description of the process.
         is_renewed: whether locks on this storage are renewed.
+        remedy: what to do if the process was killed, on a storage where locks are renewed; by default to wait.
     """
-    if not is_renewed:
-        return (
-            f"another run writes to this output at this moment ({who}); wait until it has ended, or choose another "
-            "--output"
-        )
-    return (
-        f"another run writes to this output ({who}): wait until it has ended, or choose another --output; if it was "
-        f"killed, try again in {commit_rights.LEASE_SEC / 60:g} minutes"
-    )
+    moment = "" if is_renewed else " at this moment"
+    text = f"another run writes to this output{moment} ({who}): wait until it has ended, or choose another --output"
+    remedy = remedy or f"try again in {commit_rights.LEASE_SEC / 60:g} minutes"
+    return f"{text}; if it was killed, {remedy}" if is_renewed else text
 
 
 _LOGGER = logging.getLogger("imagebeam.pipelines.output_lock")  # users select lines of logs by this name
@@ -280,7 +274,9 @@ class _LocalLock:
             except OSError as e:
                 # The previous run may be removing the folder: makedirs then fails because it exists or does not.
                 if is_late or not isinstance(e, (FileNotFoundError, FileExistsError)):
-                    raise errors.ConfigError(f"--output cannot be written: {e.strerror}, {e.filename!r}") from e
+                    raise errors.ConfigError(
+                        "output-unwritable", f"--output cannot be written: {e.strerror}, {e.filename!r}"
+                    ) from e
             else:
                 try:
                     verdict = self._take(file)
@@ -294,7 +290,7 @@ class _LocalLock:
                 if verdict.action == "attach" and verdict.job is not None:
                     return False
                 if is_late or verdict.action == "refuse":
-                    raise errors.BusyError(verdict.reason)
+                    raise errors.BusyError("output-busy", verdict.reason)
             time.sleep(_LOOK_SEC)
 
     def _take(self, file: int) -> Verdict:
@@ -345,7 +341,7 @@ class _Lease:
                 may_be_held = self._acquire()
             except OSError as e:
                 may_be_held = False
-                raise errors.ConfigError(f"--output cannot be written: {e.strerror or e}") from e
+                raise errors.ConfigError("output-unwritable", f"--output cannot be written: {e.strerror or e}") from e
             if may_be_held:
                 self._lock.write_with(self._write)
                 renewing.start()
@@ -389,7 +385,7 @@ class _Lease:
                     if found is not None and self._is_own(found):
                         return True
             elif verdict.action == "refuse" or (time.monotonic() > give_up and seen == "renewed"):
-                raise errors.BusyError(verdict.reason)
+                raise errors.BusyError("output-busy", verdict.reason)
             elif time.monotonic() > give_up:
                 if not has_warned:
                     text = "%s; looking for %g s whether the lock changes, and taking it over if not"
@@ -411,8 +407,9 @@ class _Lease:
     def _write(self, record: commit_rights.RunRecord) -> None:
         if not commit_rights.replace_own_record(self._uri, self._is_own, record):
             raise errors.BusyError(
+                "lock-taken-over",
                 f"another run took over the lock {self._uri}, which was not renewed for {commit_rights.LEASE_SEC:g} s: "
-                "run the same command again once that run has ended"
+                "run the same command again once that run has ended",
             )
 
     def _is_own(self, found: commit_rights.RunRecord) -> bool:

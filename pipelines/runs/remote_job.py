@@ -141,13 +141,15 @@ class Service:
             raise FileNotFoundError(errno.ENOENT, f"Dataflow knows no job {what} {self._where}") from e
         except (exceptions.Forbidden, exceptions.Unauthorized) as e:
             raise errors.ConfigError(
+                "dataflow-denied",
                 f"Dataflow refuses to tell about jobs {self._where} ({text_of(e)}): these credentials need the role "
-                "roles/dataflow.viewer, to submit and cancel roles/dataflow.developer"
+                "roles/dataflow.viewer, to submit and cancel roles/dataflow.developer",
             ) from e
         except auth_exceptions.DefaultCredentialsError as e:
             raise errors.ConfigError(
+                "credentials-missing",
                 "no credentials for Google Cloud: gcloud auth application-default login, or set "
-                "GOOGLE_APPLICATION_CREDENTIALS"
+                "GOOGLE_APPLICATION_CREDENTIALS",
             ) from e
         except exceptions.ClientError as e:
             raise OSError(errno.EINVAL, f"Dataflow refuses the question {self._where}: {text_of(e)}") from e
@@ -306,7 +308,7 @@ class RemoteJob:
     region: str
     name: str
     id: str = ""  # "" until the service has answered the submission
-    endpoint: str = ""  # of the service's API, if it is not the public one
+    endpoint: str = ""  # address of the service's API, if it is not the public one
 
     @property
     def console(self) -> str:
@@ -356,7 +358,9 @@ def service_of(job: RemoteJob, patience_sec: float = PATIENCE_SEC) -> Service:
         ConfigError: if imagebeam cannot ask the runner of the job.
     """
     if job.runner != _DATAFLOW:
-        raise errors.ConfigError(f"imagebeam cannot ask {job.runner} for the state of {job.name}")
+        raise errors.ConfigError(
+            "runner-cannot-be-asked", f"imagebeam cannot ask {job.runner} for the state of {job.name}"
+        )
     return Service(job.project, job.region, job.endpoint, patience_sec)
 
 

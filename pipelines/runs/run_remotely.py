@@ -21,9 +21,9 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.output import output_folder, run_report
 
 _SILENCE = ""  # the key of the note that the service is silent
-_RECORD_SEC = 10.0  # for the record of a bad end, in each request
-_CLOCKS_SEC = 60.0  # by which the clocks of a worker and of the service may differ
-_QUESTION_SEC = 10.0  # for one question while waiting, with its repetitions
+_RECORD_SEC = 10.0  # limit for each request that records a bad end
+_CLOCKS_SEC = 60.0  # the clocks of a worker and of the service may differ by this
+_QUESTION_SEC = 10.0  # limit for one question while waiting, with its repetitions
 
 
 class Shown(Protocol):
@@ -65,7 +65,7 @@ class Run(NamedTuple):
     shown: Shown | None
     cancel_on_interrupt: bool = False
     patience: Patience = Patience()
-    identity: str = ""  # of the config: `DatasetSettings.identity`; "" if it is not known
+    identity: str = ""  # identity of the config, see `DatasetSettings.identity`; "" if it is not known
     is_template: bool = False  # whether only a template is written, so that there is no job to look for
 
     def named(self, id: str) -> Run:
@@ -127,7 +127,7 @@ def submit(run: Run, start: Callable[[], str | None]) -> Run | None:
             raise failure from e
         if not found.job.id:
             run.lock.keep()
-            raise errors.ImagebeamError(f"{failure}; it may run nevertheless: {run.advice}") from e
+            raise failure.extended(f"; it may run nevertheless: {run.advice}") from e
         id = found.job.id  # only the answer was lost, or the job of an earlier run is about to end
     if id is None:
         return None
@@ -138,7 +138,7 @@ def submit(run: Run, start: Callable[[], str | None]) -> Run | None:
         run.say(f"the id of the job could not be stored in the lock: {e.strerror or e}")
     except errors.BusyError as e:
         job = remote_job.describe(run.job)
-        raise errors.BusyError(f"{e}; {job} was submitted before that, and will not commit: {run.advice}") from e
+        raise e.extended(f"; {job} was submitted before that, and will not commit: {run.advice}") from e
     run.say(f"{verb} {remote_job.describe(run.job)}: {run.job.console}")
     return run
 
@@ -184,24 +184,27 @@ def explain_submission(error: Exception, job: remote_job.RemoteJob) -> errors.Im
     text = remote_job.text_of(error)
     if code == 409 or type(error).__name__ == "DataflowJobAlreadyExistsError":
         return errors.BusyError(
-            f"Dataflow runs a job named {job.name} already ({text}): wait until it has ended, or cancel it"
+            "job-runs-already",
+            f"Dataflow runs a job named {job.name} already ({text}): wait until it has ended, or cancel it",
         )
     if code in (401, 403):
         return errors.ConfigError(
+            "job-refused",
             f"Dataflow refuses the job ({text}): the credentials need the role roles/dataflow.developer, and the "
-            "workers' service account roles/dataflow.worker; docs/dataflow.md lists them"
+            "workers' service account roles/dataflow.worker; docs/dataflow.md lists them",
         )
     if code in (400, 404):
         return errors.ConfigError(
+            "job-refused",
             f"Dataflow refuses the job: {text}; check that there is a region {job.region!r}, that the project "
             f"{job.project!r} exists and has the API (gcloud services enable dataflow.googleapis.com "
-            f"--project={job.project}), and that these credentials have the role roles/dataflow.developer there"
+            f"--project={job.project}), and that these credentials have the role roles/dataflow.developer there",
         )
     if code == 429:
         return errors.ImagebeamError(
-            f"Dataflow takes no more jobs at this moment ({text}): run the command again later"
+            "dataflow-quota", f"Dataflow takes no more jobs at this moment ({text}): run the command again later"
         )
-    return errors.ImagebeamError(f"the job could not be submitted: {text}")
+    return errors.ImagebeamError("job-not-submitted", f"the job could not be submitted: {text}")
 
 
 def wait(run: Run) -> run_report.RunReport:
@@ -257,8 +260,9 @@ def _poll(run: Run) -> remote_job.State:
                 run.lock.keep()
                 why = getattr(e, "strerror", None) or e
                 raise errors.ImagebeamError(
+                    "dataflow-silent",
                     f"no answer on {remote_job.describe(run.job)} for {silent_sec:.0f} s ({why}); it may go on: "
-                    f"{run.advice}"
+                    f"{run.advice}",
                 ) from e
         time.sleep(pause)
     raise AssertionError
@@ -305,13 +309,13 @@ def _settle(run: Run, state: remote_job.State) -> run_report.RunReport:
             raise
     if state == "cancelled":
         _record_end(run, "cancelled")
-        raise errors.ImagebeamError(f"{job} was cancelled{run.kept}")
+        raise errors.ImagebeamError("job-cancelled", f"{job} was cancelled{run.kept}")
     _record_end(run, "failed")  # its messages may be long in coming, and the user may leave
     lines = error_lines(run)
     if lines:
         _record_end(run, "failed", lines)
     causes = "; ".join(lines) if lines else "Dataflow tells no error; its logs may"
-    raise errors.ImagebeamError(f"{job} failed: {causes} ({run.job.console}){run.kept}")
+    raise errors.ImagebeamError("job-failed", f"{job} failed: {causes} ({run.job.console}){run.kept}")
 
 
 def _record_end(run: Run, state: remote_job.BadEnd, causes: Sequence[str] = (), exit_code: int = 1) -> None:
@@ -353,11 +357,11 @@ def _report_of_committed(run: Run) -> run_report.RunReport:
     """
     ended = f"{remote_job.describe(run.job)} ended without its report, {run.report}"
     if isinstance(run.lock, output_lock.NoLock):  # a plan: a dataset in the output is not its result
-        raise errors.ImagebeamError(f"{ended}; run the command again")
+        raise errors.ImagebeamError("job-without-report", f"{ended}; run the command again")
     try:
         catalog = _dataset_of(run.output, run.identity)
     except _NotOfThisRunError as e:
-        raise errors.ImagebeamError(f"{ended}, {e}; run the command again") from e
+        raise errors.ImagebeamError("job-without-report", f"{ended}, {e}; run the command again") from e
     created_sec = 0.0
     with contextlib.suppress(OSError, errors.ConfigError):  # then the job counts as the one that has committed
         created_sec = remote_job.service_of(run.job, _QUESTION_SEC).get(run.job.id).created_sec
@@ -380,7 +384,7 @@ def _plan_of(catalog: catalog_lib.Catalog) -> elements.DatasetPlan:
     )
 
 
-class _NotOfThisRunError(errors.ImagebeamError):
+class _NotOfThisRunError(Exception):
     """An output holds no dataset that a run can have committed."""
 
 

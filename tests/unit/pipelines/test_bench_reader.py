@@ -32,7 +32,7 @@ def pets(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def run(directory: pathlib.Path, split: str = "train", **options: Any) -> bench_reader.BenchResult:
-    options = {"batch_size": 4, "image_size": 16, "seconds": 0.002, "threads": 2, **options}
+    options = {"batch_size": 4, "image_size": 16, "dtype": "bfloat16", "seconds": 0.002, "threads": 2, **options}
     return bench_reader.run_bench(imagebeam.open_dataset(str(directory)), split, **options)
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, features, storage
-from imagebeam.pipelines import cli, inspect_dataset, verify_dataset
-from tests import case_tables
+from imagebeam import features, storage
+from imagebeam.pipelines import cli, convert, inspect_dataset, verify_dataset
+from tests import case_tables, error_texts, image_sets
 from tests.unit.imagebeam.reader import written
 
 WANTED = (
@@ -88,6 +88,51 @@ def test_verify_takes_lists_of_any_length_but_not_none_at_all(
     assert check(record) == "the example lacks the list image/class/text"
 
 
+@case_tables.each_case(
+    "folder, code",
+    [
+        ("{tmp}/file", "save-to-unwritable"),
+        ("{tmp}/file/x", "save-to-unwritable"),
+        ("/proc/none", "save-to-unwritable"),
+        ("", "option-empty"),
+    ],
+)
+def test_folder_that_images_cannot_be_saved_to_is_refused(
+    dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path, folder: str, code: str
+) -> None:
+    (tmp_path / "file").touch()
+    with error_texts.raises(code):
+        inspect_dataset.save_images(
+            dataset.directory, dataset.catalog, "train", 1, folder.replace("{tmp}", str(tmp_path))
+        )
+
+
+@case_tables.each_case(
+    "directory, code",
+    [
+        ("{tmp}/none", "folder-not-found"),
+        ("{tmp}/file/x", "folder-not-found"),
+        ("{tmp}/file", "folder-is-file"),
+        ("", "folder-empty-address"),
+    ],
+)
+def test_dataset_that_is_not_there_is_refused(tmp_path: pathlib.Path, directory: str, code: str) -> None:
+    (tmp_path / "file").touch()
+    with error_texts.raises(code):
+        verify_dataset.verify(directory.replace("{tmp}", str(tmp_path)))
+
+
+def test_dataset_without_images_has_none_to_save_or_to_decode(tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "in", per_label=1)
+    sections = {"source": {"uri": tmp_path / "in"}, "output": {"uri": tmp_path / "out"}}
+    convert.convert({**sections, "features": {"image/encoded": None}}, workers=1)
+    dataset = imagebeam.open_dataset(tmp_path / "out")
+    with error_texts.raises("dataset-without-images"):
+        inspect_dataset.save_images(dataset.directory, dataset.catalog, "train", 1, tmp_path / "saved")
+    with error_texts.raises("dataset-without-images"):
+        verify_dataset.verify(dataset.directory, decode=True)
+
+
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -139,24 +184,21 @@ def test_report_at_another_storage(report_set: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "code"),
     [
-        (
-            "out/report.html",
-            r"--output '.*/out/report\.html' is in the folder of the dataset, .* give a file outside",
-        ),
-        ("out/index/page.html", "is in the folder of the dataset"),
-        ("link/labels.txt", "is in the folder of the dataset"),
-        ("none/report.html", r"cannot be written \(No such file or directory\); give a file in a folder that exists"),
-        ("", "--output is empty: give a file"),
+        ("out/report.html", "report-in-dataset"),
+        ("out/index/page.html", "report-in-dataset"),
+        ("link/labels.txt", "report-in-dataset"),
+        ("none/report.html", "report-unwritable"),
+        ("", "report-no-file"),
     ],
 )
 def test_output_that_is_no_place_for_a_report_is_refused(
-    report_set: pathlib.Path, tmp_path: pathlib.Path, name: str, message: str
+    report_set: pathlib.Path, tmp_path: pathlib.Path, name: str, code: str
 ) -> None:
     (tmp_path / "link").symlink_to("out")
     before = files_in(tmp_path)
-    with pytest.raises(errors.ConfigError, match=message):
+    with error_texts.raises(code):
         inspect_dataset.write_report(report_set, f"{tmp_path}/{name}" if name else "")
     assert files_in(tmp_path) == before
 
@@ -194,9 +236,7 @@ def test_report_of_a_dataset_without_statistics_or_shards_says_what_is_missing(
 
 def test_report_needs_pillow(report_set: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(
-        imagebeam.ConfigError, match=r"Pillow is not installed, report needs it: pip install 'imagebeam\[convert\]'"
-    ):
+    with error_texts.raises("package-missing"):
         inspect_dataset.write_report(report_set, "r.html")
 
 
@@ -204,5 +244,5 @@ def test_output_among_the_files_of_snapshots_is_refused(report_set: pathlib.Path
     snapshot = tmp_path / "all" / "snapshots" / "000001"
     shutil.copytree(report_set, snapshot)
     for name in ("LATEST", "snapshots/000001/report.html", "snapshots/000002/x.html"):
-        with pytest.raises(errors.ConfigError, match="is in the folder of the dataset"):
+        with error_texts.raises("report-in-dataset"):
             inspect_dataset.write_report(snapshot, tmp_path / "all" / name)

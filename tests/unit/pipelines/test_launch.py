@@ -8,13 +8,13 @@ import signal
 from typing import Any, NoReturn
 
 import pytest
+from apache_beam.options import pipeline_options
 from apache_beam.runners.portability import job_server
 
-from imagebeam import errors
 from imagebeam.pipelines import launch
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import run_report
-from tests import case_tables, command_line, image_sets, patience
+from tests import case_tables, command_line, error_texts, image_sets, patience
 
 PLAN = elements.DatasetPlan("write", "", "f00d", {}, (), 0, {}, {})
 
@@ -99,8 +99,7 @@ def test_runner_that_is_killed_fails_the_run_unless_the_dataset_was_committed(
     if state in ("committed", "kept"):
         assert launch.run_pipeline(settings, pipeline).state == state
         return
-    message = r"^the pipeline failed: the runner does not answer any more \(Socket closed\)$"
-    with pytest.raises(errors.ImagebeamError, match=message):
+    with error_texts.raises("pipeline-failed"):
         launch.run_pipeline(settings, pipeline)
 
 
@@ -117,10 +116,7 @@ class PipelineWithoutServer:
 def test_job_server_that_cannot_be_downloaded_is_one_clear_error(tmp_path: pathlib.Path) -> None:
     settings = dataset_settings.DatasetSettings(str(tmp_path), "{}", (), report=str(tmp_path / "report.json"))
     pipeline: Any = PipelineWithoutServer()
-    message = (
-        r"^there is no job server for FlinkRunner: .* give --flink_job_server_jar=PATH, or --job_endpoint=HOST:PORT"
-    )
-    with pytest.raises(errors.ConfigError, match=message):
+    with error_texts.raises("job-server-missing"):
         launch.run_pipeline(settings, pipeline)
 
 
@@ -190,3 +186,24 @@ def test_temporary_folder_of_a_local_plan_is_removed() -> None:
     with launch.temporary_folder(None) as folder:
         pathlib.Path(folder, "report.json").write_text("{}")
     assert not pathlib.Path(folder).exists()
+
+
+class PipelineWithoutReport:
+    """Stands for a pipeline whose report was removed while it ran, and for its result."""
+
+    runner = None
+
+    def run(self) -> PipelineWithoutReport:
+        return self
+
+    def wait_until_finish(self) -> None:
+        pass
+
+
+def test_pipeline_that_cannot_start_or_leaves_no_report_is_one_clear_error(tmp_path: pathlib.Path) -> None:
+    with error_texts.raises("runner-cannot-start"):
+        launch.build(pipeline_options.PipelineOptions(["--runner=Foo"]), lambda _: None)
+    settings = dataset_settings.DatasetSettings(str(tmp_path), "{}", (), report=str(tmp_path / "report.json"))
+    pipeline: Any = PipelineWithoutReport()
+    with error_texts.raises("run-without-report"):
+        launch.run_pipeline(settings, pipeline)

@@ -11,32 +11,9 @@ import pytest
 from imagebeam.pipelines import command_parser
 from tests import case_tables
 
-COMMANDS = (
-    "convert",
-    "plan",
-    "init",
-    "compact",
-    "snapshots",
-    "status",
-    "verify",
-    "inspect",
-    "report",
-    "index",
-    "bench",
-    "schema",
-)
-POSITIONAL = {
-    "init": ["FOLDER"],
-    "compact": ["DIR"],
-    "snapshots": ["DIR"],
-    "status": ["OUT"],
-    "verify": ["DIR"],
-    "inspect": ["DIR"],
-    "report": ["DIR"],
-    "index": ["DIR"],
-    "bench": ["DIR"],
-}
-ACTIONS = dict.fromkeys(COMMANDS, lambda *_: 0)
+ACTIONS = collections.defaultdict(lambda: lambda *_: 0)
+COMMANDS = tuple(command_parser.make_parser(ACTIONS).commands)
+POSITIONAL = {name: ["DIR"] for name in COMMANDS if name not in ("convert", "plan", "schema")}
 
 
 def parser_of(command: str) -> command_parser.Parser:

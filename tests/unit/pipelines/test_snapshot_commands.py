@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pathlib
@@ -11,8 +12,9 @@ import shutil
 import pytest
 
 from imagebeam import errors, features
-from imagebeam.pipelines import cli
-from tests import linked_snapshots
+from imagebeam.pipelines import cli, compact, dataset_commands, keep_snapshots
+from imagebeam.pipelines.messages import run_journal
+from tests import error_texts, linked_snapshots
 from tests.unit.imagebeam.reader import written
 
 SHARD = "train-00000-of-00001.tfrecord"
@@ -86,3 +88,19 @@ def test_status_names_the_latest_snapshot(snapshots: pathlib.Path, capsys: pytes
     assert "dataset  written, snapshot 000002, 7 images, written 2026" in capsys.readouterr().out
     assert main("status", snapshots, "--json") == 0
     assert json.loads(capsys.readouterr().out)["dataset"]["snapshot"] == "000002"
+
+
+def test_snapshots_that_are_not_there_are_refused(snapshots: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with error_texts.raises("keep-snapshots-below-1"):
+        keep_snapshots.keep_snapshots(snapshots, 0)
+    with error_texts.raises("snapshot-unknown"):
+        keep_snapshots.set_pin(snapshots, "000009", True)
+    with error_texts.raises("snapshot-without-report"):
+        keep_snapshots.load_report(snapshots)
+    for ask in (keep_snapshots.list_snapshots, lambda folder: compact.run(folder, [], 1, False, run_journal.Journal())):
+        with error_texts.raises("snapshots-none"):
+            ask(tmp_path)
+    with error_texts.raises("compact-on-dataflow"):
+        compact.run(tmp_path, ["--runner=DataflowRunner"], 1, False, run_journal.Journal())
+    with error_texts.raises("split-unknown"):
+        dataset_commands.inspect(argparse.Namespace(directory=snapshots, snapshot=None, split="tset"), [])

@@ -10,11 +10,14 @@ import pytest
 from imagebeam import errors
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import sections
-from tests import case_tables
+from tests import case_tables, error_texts
 
 HASH = {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}}
 MANIFEST = {"by": "manifest"}
 PATTERN = r"(?P<label>cat|dog)\.\d+\.jpg"
+PATHS = {"pattern": "(?P<x>.*)"}
+AGE = {"type": "float", "transform": "z_score"}
+BEAM = {"uri": "out", "writer": "beam", "num_shards": 2}
 
 
 def parse(**sections: Any) -> config_lib.Config:
@@ -93,30 +96,23 @@ def test_load_config_of_empty_yaml_file_is_all_defaults(tmp_path: pathlib.Path) 
 
 
 @case_tables.each_case(
-    "content, message",
+    "content, code",
     [
-        (b"output: [", r"own\.yaml is not YAML: "),
-        (b"- output\n", r"own\.yaml holds a list; a config is a mapping of sections"),
-        (b"\xff\xfe", r"own\.yaml is not UTF-8 text: "),
-        (b"otput: {}\n", r"config from .*own\.yaml: unknown key 'otput'"),
+        (b"output: [", "config-not-yaml"),
+        (b"- output\n", "config-no-mapping"),
+        (b"\xff\xfe", "config-not-utf8"),
+        (b"otput: {}\n", "config-invalid"),
     ],
 )
-def test_load_config_of_unusable_file_raises_config_error(tmp_path: pathlib.Path, content: bytes, message: str) -> None:
+def test_load_config_of_unusable_file_raises_config_error(tmp_path: pathlib.Path, content: bytes, code: str) -> None:
     (tmp_path / "own.yaml").write_bytes(content)
-    with pytest.raises(errors.ConfigError, match=message):
+    with error_texts.raises(code):
         config_lib.load_config(str(tmp_path / "own.yaml"))
 
 
-@case_tables.each_case(
-    "name, message",
-    [
-        ("image_foldr", r"neither a YAML file nor a preset \(.*\); did you mean 'image_folder'\?"),
-        ("x", r"--config 'x' is neither a YAML file nor a preset \(.*cats_dogs, .*imagenet_files.*\)$"),
-        ("/", r"--config '/' is neither a YAML file nor a preset"),
-    ],
-)
-def test_load_config_of_unknown_name_lists_the_presets(name: str, message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=message):
+@case_tables.each_case("name", ["image_foldr", "x", "/"])
+def test_load_config_of_unknown_name_lists_the_presets(name: str) -> None:
+    with error_texts.raises("config-unknown"):
         config_lib.load_config(name)
 
 
@@ -156,11 +152,6 @@ def test_override_of_regular_expression_needs_no_quotes(pattern: str) -> None:
     assert config.label.pattern == pattern
 
 
-def test_long_value_is_shortened_in_its_error() -> None:
-    with pytest.raises(errors.ConfigError, match=r"output: input should be a mapping, got \['0', '1', .*\.\.\.\]$"):
-        config_lib.parse_config({"output": [str(n) for n in range(100_000)]}, "a test")
-
-
 def test_overrides_go_on_top_of_the_preset_in_their_order() -> None:
     config = config_lib.load_config("cats_dogs", ["output.num_shards=2", "output.num_shards=3"])
     assert config.output.num_shards == 3
@@ -172,44 +163,36 @@ def test_override_of_feature_reaches_a_key_with_slashes() -> None:
 
 
 @case_tables.each_case(
-    "override, message",
+    "override, code",
     [
-        ("output.num_shards", r"--set 'output.num_shards' does not have the form section.key=value"),
-        (
-            'source.masks={image: "a\\."}',
-            r"--set source\.masks=\{image: .* is not valid YAML \(.*\): use single quotes around texts",
-        ),
-        ("=3", r"--set '=3' does not have the form section.key=value"),
-        ("output.num_shard=3", r"unknown key 'output.num_shard'; did you mean 'num_shards'\?"),
-        ("output=3", r"config from the command line: output: input should be a mapping, got 3"),
-        (
-            "resize=64",
-            r"unknown key 'resize'; did you mean 'image\.resize'\? write \[height, width\], such as \[224, 224\]$",
-        ),
-        ("resize=[64, 64]", r"unknown key 'resize'; did you mean 'image\.resize'\?$"),
-        (
-            "image.resize=64",
-            r"image\.resize: input should be a list, got 64; write \[height, width\], such as \[224, 224\]$",
-        ),
-        ("image.limit.max_side=3", r"unknown key 'image\.limit'; did you mean 'image\.limits\.max_side'\?$"),
-        ("image.limit.x=3", r"unknown key 'image\.limit'; did you mean 'image\.limits'\?$"),
-        ("limits.maxside=3", r"unknown key 'limits'; did you mean 'image\.limits\.max_side'\?$"),
-        ("by=hash", r"unknown key 'by'; did you mean 'source\.by' or 'label\.by' or 'split\.by'\?$"),
-        ("zzz=1", r"unknown key 'zzz'; known are columns, duplicates, "),
-        (
-            "split.by=hash",
-            r"hash and split\.fractions go together, such as split\.fractions: \{train: 0\.9, test: 0\.1\}$",
-        ),
-        ("split.by=index", r"index and split\.counts go together, such as split\.counts: \{train: 900, test: null\}$"),
+        ("output.num_shards", "set-form"),
+        ("=3", "set-form"),
+        ("output.num_shard=3", "config-invalid"),
+        ("output=3", "config-invalid"),
+        ("resize=64", "config-invalid"),
+        ("resize=[64, 64]", "config-invalid"),
+        ("image.resize=64", "config-invalid"),
+        ("image.limit.max_side=3", "config-invalid"),
+        ("image.limit.x=3", "config-invalid"),
+        ("limits.maxside=3", "config-invalid"),
+        ("by=hash", "config-invalid"),
+        ("zzz=1", "config-invalid"),
+        ("split.by=hash", "config-invalid"),
+        ("split.by=index", "config-invalid"),
     ],
 )
-def test_override_that_fits_nowhere_raises_config_error(override: str, message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=message):
+def test_override_that_fits_nowhere_is_refused(override: str, code: str) -> None:
+    with error_texts.raises(code):
         config_lib.load_config(None, [override])
 
 
+def test_override_with_backslashes_in_double_quotes_is_refused() -> None:
+    with pytest.raises(errors.ConfigError, match="use single quotes around texts"):
+        config_lib.load_config(None, ['source.masks={image: "a\\."}'])
+
+
 def test_override_below_a_value_raises_config_error() -> None:
-    with pytest.raises(errors.ConfigError, match=r"output\.uri cannot be set to 'x': output is 3, not a mapping"):
+    with error_texts.raises("set-below-value"):
         config_lib.load_config(None, ["output=3", "output.uri=x"])
 
 
@@ -217,152 +200,134 @@ def test_override_below_a_value_raises_config_error() -> None:
 
 
 @case_tables.each_case(
-    "sections, message",
+    "sections",
     [
-        ({"otput": {}}, "unknown key 'otput'; did you mean 'output'?"),
-        ({"label": {"patern": "x"}}, "unknown key 'label.patern'; did you mean 'pattern'?"),
-        ({"source": {**MANIFEST, "manifest": {"pth": "x"}}}, "unknown key 'source.manifest.pth'; did you mean 'path'?"),
-        (
-            {"source": MANIFEST, "columns": {"age": {"typ": "int"}}},
-            "unknown key 'columns.age.typ'; did you mean 'type'?",
-        ),
-        ({"rejects": {"xyz": 1}}, "unknown key 'rejects.xyz'; known are max_fraction"),
+        {"otput": {}},
+        {"label": {"patern": "x"}},
+        {"source": {**MANIFEST, "manifest": {"pth": "x"}}},
+        {"source": MANIFEST, "columns": {"age": {"typ": "int"}}},
+        {"rejects": {"xyz": 1}},
+        {"output": 5},
+        {"columns": []},
+        {"source": {"include": 5}},
+        {"label": {"base": 2}},
+        {"image": {"check": "full"}},
+        {"split": {"seed": 2**63}},
+        {"split": HASH | {"fractions": {"a": 1.0}}},
+        {"rejects": {"max_fraction": 2}},
+        {"output": {"name": "1x"}},
+        {"output": {"suffix": "x"}},
+        {"output": {"num_shards": 0}},
+        {"output": {"num_shards": {"train": 0}}},
+        {"output": {"target_shard_bytes": 0}},
+        {"output": {"target_shard_bytes": "1 x"}},
+        {"features": {"image/key": ""}},
+        {"split": {"by": "directory", "names": []}},
+        {"label": {"by": "filename"}},
+        {"label": {"by": "filename", "pattern": "("}},
+        {"label": {"by": "filename", "pattern": "x"}},
+        {"label": {"pattern": PATTERN}},
+        {"label": {"by": "column"}},
+        {"label": {"column": "x"}},
+        {"label": {"type": "int"}},
+        {"label": {"by": "none", "base": 1}},
+        {"label": {"by": "none", "vocabulary": "x"}},
+        {"label": {"by": "column", "column": "x"}},
+        {"split": {"by": "hash"}},
+        {"split": {"fractions": {"a": 0.5}}},
+        {"split": {"by": "column"}},
+        {"split": {"by": "hash", "fractions": {"a": 0.5, "b": 0.4}}},
+        {"split": {"holdout": {"dev": {"split": "dev", "first": 1}}}},
+        {"split": {"by": "source", "names": ["train", "test"], "holdout": {"dev": {"split": "trian", "first": 1}}}},
+        {"split": {"stratify": True}},
+        {"split": {"group": "x"}},
+        {"split": HASH | {"rename": {"val": "test"}}},
+        {"split": {"names": ["train"]}},
+        {"split": HASH | {"name": "all"}},
+        {"split": {"name": "a b"}},
+        {"split": {"by": "directory", "rename": {"val": "../x"}}},
+        {"split": HASH | {"group": "person"}},
+        {"split": {"by": "column", "column": "x"}},
+        {"columns": {"age": {}}},
+        {"source": {"manifest": {"key": "id"}}},
+        {"source": {**MANIFEST, "include": "*.jpg"}},
+        {"label": {"by": "none"}, "split": HASH | {"stratify": True}},
+        {"output": {"num_shards": 1, "examples_per_shard": 3}},
+        {"split": HASH, "output": {"num_shards": {"val": 1}}},
+        {"output": {"writer": "beam"}},
+        {"split": {"by": "directory"}, "output": {"writer": "beam", "num_shards": 1}},
+        {"split": HASH, "output": {"writer": "beam", "num_shards": {"train": 1}}},
+        {"output": {"writer": "beam", "num_shards": 1, "shuffle": "none"}},
+        {"features": {"foo": "x"}},
+        {"features": {"image/key": "image/format"}},
+        {"source": MANIFEST, "columns": {"image/key": {}}},
+        {"image": {"fit": "crop"}},
+        {"image": {"enlarge": True}},
+        {"image": {"other_formats": "reject", "encode": "png"}},
+        {"image": {"background": [0, 0, 256]}},
+        {"image": {"limits": {"max_aspect_ratio": 0.5}}},
+        {
+            "source": {"by": "coco", "coco": {"annotations": {"train": "a.json", "validation": "b.json"}}},
+            "image": {"resize": [4, 5], "fit": "pad"},
+        },
+        {"image": {"encode": "png", "resize": [4, 5], "shortest_side": 4}},
+        {"image": {"encode": "png", "resize": [20000, 20000]}},
+        {"image": {"encode": "png", "quality": 80}},
+        {"image": {"encode": "webp", "color": "gray"}},
+        {"image": {"encode": "webp", "webp": "lossless", "quality": 80}},
+        {"image": {"frames": "each"}, "duplicates": {"near": "drop"}},
+        {"image": {"webp": "source"}},
+        {"image": {"encode": "jpeg", "resampler": "pillow"}},
+        {"image": {"encode": "jpeg", "quality": 101}},
+        {"image": {"encode": "png", "resize": [4]}},
+        {"image": {"encode": "png", "resize": [0, 4]}},
+        {
+            "source": {"by": "files", "masks": {"image": "(.*)\\.jpg", "mask": "\\1.png"}},
+            "image": {"encode": "png", "resize": [4, 5]},
+        },
+        {"source": {"by": "manifest", "manifest": {"further": {"class": "b"}}}},
+        {"source": {"by": "manifest", "manifest": {"further": {"after": "{a}{id.jpg"}}}},
+        {"source": {"by": "manifest", "manifest": {"trust": True}}, "output": {"target_shard_bytes": "1MiB"}},
+        {"source": {"pattern": "(?P<split>.*)"}, "label": {"by": "none"}},
+        {"source": PATHS, "columns": {"age": {}}},
+        {"source": PATHS, "label": {"by": "column", "column": "kind"}},
+        {"source": PATHS, "label": {"by": "columns", "columns": ["a"]}},
+        {"source": PATHS, "split": HASH | {"group": "who"}},
+        {"source": PATHS | {"by": "tar"}},
+        {"split": {"by": "table"}},
+        {"split": {"by": "lists"}},
+        {"split": {"unlisted": "reject"}},
+        {"source": {"manifest": {"image": "{id}/*"}}},
+        {"output": {"suffix": ".tfrecord.GZ"}},
+        {"output": {"suffix": ".zst", "compression": "gzip"}},
+        {"output": {"suffix": ".gz", "compression": "gzip"}},
+        {"duplicates": {"exact": "report", "near": "drop"}},
+        {"duplicates": {"near_distance": 3}},
+        {"duplicates": {"near": "report", "near_distance": 7}},
+        {"duplicates": {"keep_in": ["test"]}},
+        {"duplicates": {"exact": "drop", "keep_in": ["a", "a"]}},
+        {"duplicates": {"exact": "drop", "keep_in": ["a/b"]}},
+        {"duplicates": {"exact": "drop", "keep_in": ["tset"]}, "split": HASH},
+        {"duplicates": {"exact": "fail"}, "output": BEAM},
+        {"duplicates": {"exact": "warn"}},
+        {"update": {"drift": {"labels": 1.5}}},
+        {"update": {"drift": {"sizes": -1}}},
+        {"update": {"drift": {"rejects": True}}},
+        {"update": {"drift": {"label": 0.1}}},
+        {"source": MANIFEST, "columns": {"age": {"buckets": 3}}},
+        {"source": MANIFEST, "columns": {"age": AGE | {"top_k": 3}}},
+        {"source": MANIFEST, "columns": {"age": AGE | {"transform": "log", "missing": "default", "default": 0}}},
+        {"source": MANIFEST, "columns": {"age": AGE}, "split": {"by": "hash", "fractions": {"a": 0.5, "b": 0.5}}},
+        {"output": {"num_shards": [str(n) for n in range(100_000)]}},
     ],
 )
-def test_unknown_key_is_refused_with_the_nearest(sections: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
-        parse(**sections)
-
-
-@case_tables.each_case(
-    "sections, message",
-    {
-        "no-mapping": ({"output": 5}, "output: input should be a mapping, got 5"),
-        "columns-no-mapping": ({"columns": []}, "columns: input should be a mapping, got []"),
-        "include": ({"source": {"include": 5}}, "source.include: input should be a list, got 5"),
-        "base": ({"label": {"base": 2}}, "label.base: input should be 0 or 1, got 2"),
-        "choice": ({"image": {"check": "full"}}, "image.check: input should be 'header', 'structure', 'dec"),
-        "seed": ({"split": {"seed": 2**63}}, "split.seed: input should be less than"),
-        "share": ({"split": HASH | {"fractions": {"a": 1.0}}}, "split.fractions.a: input should be less"),
-        "rejects": ({"rejects": {"max_fraction": 2}}, "rejects.max_fraction: input should be less"),
-        "name": ({"output": {"name": "1x"}}, "output.name: string should match pattern"),
-        "suffix": ({"output": {"suffix": "x"}}, "output.suffix: string should match pattern"),
-        "no-shards": (
-            {"output": {"num_shards": 0}},
-            "config from a test: output.num_shards: input should be greater than or equal to 1, got 0",
-        ),
-        "no-shards-of-a-split": (
-            {"output": {"num_shards": {"train": 0}}},
-            "config from a test: output.num_shards.train: input should be greater than or equal to 1, got 0",
-        ),
-        "no-shard-bytes": ({"output": {"target_shard_bytes": 0}}, "output.target_shard_bytes must be at least 1"),
-        "byte-unit": (
-            {"output": {"target_shard_bytes": "1 x"}},
-            "output.target_shard_bytes: could not interpret byte unit: x",
-        ),
-        "no-key": ({"features": {"image/key": ""}}, "features.image/key: string should have at least 1"),
-        "no-split-names": ({"split": {"by": "directory", "names": []}}, "split.names: "),
-    },
-)
-def test_value_out_of_range_is_refused(sections: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
-        parse(**sections)
-
-
-@case_tables.each_case(
-    "label, message",
-    [
-        ({"by": "filename"}, "label.by: filename needs label.pattern, such as '(?P<label>"),
-        (
-            {"by": "filename", "pattern": "("},
-            "label.pattern '(' is not a regular expression: missing ), unterminated subpattern",
-        ),
-        ({"by": "filename", "pattern": "x"}, "label.pattern 'x' has no group named label; write (?P<label>...)"),
-        ({"pattern": PATTERN}, "label.pattern needs label.by: filename, not directory"),
-        ({"by": "column"}, "label.by: column and label.column go together"),
-        ({"column": "x"}, "label.by: column and label.column go together"),
-        ({"type": "int"}, "label.type: int needs label.by: column"),
-        ({"by": "none", "base": 1}, "label.base, label.vocabulary and label.texts need"),
-        ({"by": "none", "vocabulary": "x"}, "label.base, label.vocabulary and label.texts need"),
-        ({"by": "column", "column": "x"}, "label.by: column needs source.by: manifest, idx, arrays,"),
-    ],
-)
-def test_label_that_does_not_fit_is_refused(label: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
-        parse(label=label)
-
-
-@case_tables.each_case(
-    "split, message",
-    [
-        ({"by": "hash"}, "split.by: hash and split.fractions go together"),
-        ({"fractions": {"a": 0.5}}, "split.by: hash and split.fractions go together"),
-        ({"by": "column"}, "split.by: column and split.column go together"),
-        ({"by": "hash", "fractions": {"a": 0.5, "b": 0.4}}, "split.fractions sum to 0.9; they must sum to 1"),
-        ({"holdout": {"dev": {"split": "dev", "first": 1}}}, "split.holdout: dev cannot be taken from itself"),
-        (
-            {"by": "source", "names": ["train", "test"], "holdout": {"dev": {"split": "trian", "first": 1}}},
-            "split.holdout takes dev from 'trian'; the splits are train, test",
-        ),
-        ({"stratify": True}, "split.stratify and split.group need split.by: hash, not none"),
-        ({"group": "x"}, "split.stratify and split.group need split.by: hash, not none"),
-        (
-            HASH | {"rename": {"val": "test"}},
-            "split.rename and split.names need split.by: directory, column, table or source, not hash",
-        ),
-        ({"names": ["train"]}, "split.rename and split.names need split.by: directory"),
-        (HASH | {"name": "all"}, "split.name needs split.by: none, not hash"),
-        ({"name": "a b"}, "split name 'a b' must consist of letters, digits, '_', '.' and '-'"),
-        ({"by": "directory", "rename": {"val": "../x"}}, "split name '../x' must consist of letters"),
-        (
-            HASH | {"group": "person"},
-            "split.group 'person' is neither a manifest's column nor a group of label.pattern",
-        ),
-    ],
-)
-def test_split_that_does_not_fit_is_refused(split: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
-        parse(split=split)
-
-
-@case_tables.each_case(
-    "sections, message",
-    [
-        ({"split": {"by": "column", "column": "x"}}, "split.by: column needs source.by: manifest"),
-        ({"columns": {"age": {}}}, "columns needs source.by: manifest, idx, arrays,"),
-        ({"source": {"manifest": {"key": "id"}}}, "source.manifest needs source.by: manifest"),
-        ({"source": {**MANIFEST, "include": "*.jpg"}}, "source.include needs source.by: files"),
-        ({"label": {"by": "none"}, "split": HASH | {"stratify": True}}, "split.stratify needs classes"),
-        (
-            {"output": {"num_shards": 1, "examples_per_shard": 3}},
-            "output.num_shards and output.examples_per_shard contradict each other; give one",
-        ),
-        (
-            {"split": HASH, "output": {"num_shards": {"val": 1}}},
-            "output.num_shards names val, the splits are train, test",
-        ),
-        ({"output": {"writer": "beam"}}, "output.writer: beam needs output.num_shards"),
-        (
-            {"split": {"by": "directory"}, "output": {"writer": "beam", "num_shards": 1}},
-            "and known splits (split.names)",
-        ),
-        (
-            {"split": HASH, "output": {"writer": "beam", "num_shards": {"train": 1}}},
-            "output.writer: beam needs output.num_shards of every split",
-        ),
-        (
-            {"output": {"writer": "beam", "num_shards": 1, "shuffle": "none"}},
-            "output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream",
-        ),
-    ],
-)
-def test_sections_that_contradict_each_other_are_refused(sections: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
+def test_config_that_cannot_be_meant_is_refused(sections: dict[str, Any]) -> None:
+    with error_texts.raises("config-invalid"):
         parse(**sections)
 
 
 def test_config_with_several_errors_names_all_of_them() -> None:
-    with pytest.raises(errors.ConfigError, match=r"label\.base: .*; rejects\.max_fraction: .*; unknown key 'foo'"):
+    with error_texts.raises("config-invalid"):
         parse(label={"base": 7}, rejects={"max_fraction": -1}, foo=1)
 
 
@@ -396,25 +361,6 @@ def test_label_feature_has_the_kind_of_the_label(label: dict[str, Any], kind: st
     kinds = {feature.key: feature.kind for feature in config.resolve_features()}
     assert kinds.get("image/class/label") == kind
     assert ("image/class/text" in kinds) == (config.label.kind == "class")
-
-
-@case_tables.each_case(
-    "sections, message",
-    [
-        ({"features": {"foo": "x"}}, "features names 'foo', which is none of image/caption, image/channels"),
-        (
-            {"features": {"image/key": "image/format"}},
-            "features 'image/format' and 'image/key' both have the key 'image/format'",
-        ),
-        (
-            {"source": MANIFEST, "columns": {"image/key": {}}},
-            "features 'image/key' and 'columns/image/key' both have the key 'image/key'",
-        ),
-    ],
-)
-def test_features_that_do_not_resolve_are_refused(sections: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
-        parse(**sections)
 
 
 # --- identity and name -----------------------------------------------------------------------------------------------
@@ -469,164 +415,6 @@ def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
 
 
 # --- images that are encoded again -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        pytest.param({"image": {"fit": "crop"}}, "image.fit: crop needs image.resize", id="fit"),
-        pytest.param({"image": {"enlarge": True}}, "image.enlarge needs image.shortest_side or", id="enlarge"),
-        pytest.param(
-            {"image": {"other_formats": "reject", "encode": "png"}},
-            "image.other_formats is for image.encode: keep, not png",
-            id="other-formats",
-        ),
-        pytest.param({"image": {"background": [0, 0, 256]}}, "image.background.2: input should be less", id="color"),
-        pytest.param({"image": {"limits": {"max_aspect_ratio": 0.5}}}, "image.limits.max_aspect_ratio", id="ratio"),
-        pytest.param(
-            {
-                "source": {"by": "coco", "coco": {"annotations": {"train": "a.json", "validation": "b.json"}}},
-                "image": {"resize": [4, 5], "fit": "pad"},
-            },
-            "image.fit: pad would leave boxes in another place than the objects",
-            id="boxes-that-move",
-        ),
-        pytest.param(
-            {"image": {"encode": "png", "resize": [4, 5], "shortest_side": 4}},
-            "image.resize and image.shortest_side contradict each other; give one",
-            id="two-sizes",
-        ),
-        pytest.param(
-            {"image": {"encode": "png", "resize": [20_000, 20_000]}},
-            "image.resize: 20000 x 20000 are more than 178,956,970 pixels",
-            id="resize-too-large",
-        ),
-        pytest.param(
-            {"image": {"encode": "png", "quality": 80}}, "image.quality needs image.encode: jpeg, not png", id="quality"
-        ),
-        pytest.param(
-            {"image": {"encode": "webp", "color": "gray"}},
-            "image.encode: webp stores three channels, and image.color is gray: set image.encode: png or jpeg",
-            id="gray-webp",
-        ),
-        pytest.param(
-            {"image": {"encode": "webp", "webp": "lossless", "quality": 80}},
-            "image.quality has no effect with image.webp: lossless: leave out one of the two",
-            id="quality-of-lossless-webp",
-        ),
-        pytest.param(
-            {
-                "source": {
-                    "by": "coco",
-                    "coco": {"annotations": {"train": "a.json", "validation": "b.json"}, "masks": True},
-                },
-                "image": {"frames": "each"},
-            },
-            "image.frames: each repeats the boxes of a file for each of its frames, but not the masks: set",
-            id="frames-with-masks",
-        ),
-        pytest.param(
-            {"image": {"frames": "each"}, "duplicates": {"near": "drop"}},
-            "duplicates.near: drop leaves out whole files, and image.frames: each stores the frames of a file: set dup",
-            id="frames-and-dropped-duplicates",
-        ),
-        pytest.param({"image": {"webp": "source"}}, "image.webp needs image.encode: webp, not keep", id="webp-of-keep"),
-        pytest.param(
-            {"image": {"encode": "jpeg", "resampler": "pillow"}},
-            "image.resampler needs a size: one of image.resize, image.shortest_side, image.longest_side, image.max_pix",
-            id="pillow-without-size",
-        ),
-        pytest.param({"image": {"encode": "jpeg", "quality": 101}}, "image.quality: input should be less", id="101"),
-        pytest.param({"image": {"encode": "png", "resize": [4]}}, "image.resize.1: field required", id="one-side"),
-        pytest.param({"image": {"encode": "png", "resize": [0, 4]}}, "image.resize.0: input should be", id="no-side"),
-        pytest.param(
-            {
-                "source": {"by": "files", "masks": {"image": "(.*)\\.jpg", "mask": "\\1.png"}},
-                "image": {"encode": "png", "resize": [4, 5]},
-            },
-            "image.resize would leave the masks in another size than the images; drop one",
-            id="masks",
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"image": None}}},
-            "source.manifest.files goes with source.manifest.image: null",
-            id="neither-image-nor-files",
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"files": "*.png"}}},
-            "source.manifest.files goes with source.manifest.image: null",
-            id="image-and-files",
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"image": None, "files": "*.png", "merge_rows": True}}},
-            "source.manifest.files pairs each row with a file; source.manifest.merge_rows needs names",
-            id="merged-and-paired",
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"image": None, "files": "*.png", "trust": True}}},
-            "source.manifest.files lists the files; source.manifest.trust needs their names in a column",
-            id="trusted-and-paired",
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"further": {"Later": "b"}}}},
-            "source.manifest.further 'Later' is no name for keys such as image/after/encoded; use a to z, 0 to 9 and _",
-            id="further-in-capitals",
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"further": {"class": "b"}}}},
-            "source.manifest.further 'class' is taken: image/class is, or begins, the key of another feature",
-            id="further-class",
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"further": {"after": "{a}{id.jpg"}}}},
-            "source.manifest.further '{a}{id.jpg' has a brace without its other one",
-            id="further-with-open-brace",
-        ),
-        *(
-            pytest.param(
-                {"source": {"by": "manifest", "manifest": {"further": {"b": "b"}, **others}}},
-                f"source.manifest.further needs a row for each example, whose files are looked up: leave {name} out",
-                id=name,
-            )
-            for name, others in (
-                ("source.manifest.merge_rows", {"merge_rows": True}),
-                ("source.manifest.trust", {"trust": True, "size": "c"}),
-                ("source.manifest.files", {"image": None, "files": "*.png"}),
-            )
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"further": {"b": "b"}}}, "image": {"frames": "each"}},
-            "image.frames: each makes an example of each frame of a file, and source.manifest.further puts several",
-            id="further-with-frames",
-        ),
-        *(
-            pytest.param(
-                {"source": {"by": "manifest", "manifest": {"further": {"b": "b"}}}, "image": {"encode": encode}},
-                f"image.encode: {encode} is for the one image of an example, and source.manifest.further gives several",
-                id=f"further-{encode}",
-            )
-            for encode in ("raw", "int64_list", "float_list")
-        ),
-        pytest.param(
-            {"source": {"manifest": {"further": {"b": "b"}}}},
-            "source.manifest needs source.by: manifest; not files",
-            id="further-of-files",
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"size": "bytes"}}},
-            "source.manifest.size is for source.manifest.trust: true; without it each file's size is looked up",
-            id="size-without-trust",
-        ),
-        pytest.param(
-            {"source": {"by": "manifest", "manifest": {"trust": True}}, "output": {"target_shard_bytes": "1MiB"}},
-            "source.manifest.trust leaves the sizes of the images unknown: name a column in source.manifest.size",
-            id="trust-without-sizes",
-        ),
-    ],
-)
-def test_image_and_files_that_contradict_are_refused(sections: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
-        parse(**sections)
 
 
 @case_tables.each_case("encode, kind", [("int64_list", "int64"), ("float_list", "float")])
@@ -687,16 +475,8 @@ def test_true_is_not_taken_for_a_number(key: str, value: Any) -> None:
     fields: Any = value
     for part in reversed(key.split(".")):
         fields = {part: fields}
-    with pytest.raises(errors.ConfigError, match=rf"{key}.*: input should be a number .*, got True"):
+    with error_texts.raises("config-invalid"):
         parse(**fields)
-
-
-@case_tables.each_case("suffix", [".tfrecord.gz", ".gz", ".tfrecord.GZ", ".zst"])
-@case_tables.each_case("compression, remedy", [("none", "leave it out, or set"), ("gzip", "adds .gz itself, so")])
-def test_suffix_of_compressed_files_is_refused(suffix: str, compression: str, remedy: str) -> None:
-    message = rf"output.suffix '{re.escape(suffix)}' is of compressed files: .*{remedy}"
-    with pytest.raises(errors.ConfigError, match=message):
-        parse(output={"suffix": suffix, "compression": compression})
 
 
 @case_tables.each_case("given", ["output.suffix=", "output.suffix=null", 'output.suffix=""'])
@@ -704,85 +484,11 @@ def test_suffix_may_be_nothing(given: str) -> None:
     assert config_lib.load_config(None, [given]).output.suffix == ""
 
 
-@case_tables.each_case(
-    "sections, message",
-    [
-        (
-            {"columns": {"age": {}}},
-            "columns.age is 'age', and source.pattern has no such group; its groups are x: write",
-        ),
-        ({"label": {"by": "column", "column": "kind"}}, "label.column is 'kind', and source.pattern has no such group"),
-        (
-            {"label": {"by": "columns", "columns": ["a"]}},
-            "label.columns a is 'a', and source.pattern has no such group",
-        ),
-        (
-            {"split": {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}, "group": "who"}},
-            "split.group is 'who', and source.pattern has no such group",
-        ),
-        (
-            {"source": {"pattern": "(?P<split>.*)"}},
-            "source.pattern has a group 'split' that nothing takes: set split.by: column and split.column: split",
-        ),
-        ({"source": {"by": "tar", "pattern": "(?P<x>.*)"}}, "source.pattern needs source.by: files, listing; not tar"),
-        ({"split": {"by": "table"}}, "split.by: table needs source.by: manifest; not files"),
-        ({"split": {"by": "lists"}}, "split.by: lists and split.lists go together"),
-        ({"split": {"unlisted": "reject"}}, "split.unlisted needs split.by: lists, not none"),
-        (
-            {"source": {"manifest": {"join": {"key": "id"}}}},
-            "source.manifest.join.key and source.manifest.join.tables go",
-        ),
-        ({"source": {"manifest": {"image": "{id}/*"}}}, "source.manifest.image '{id}/*' has a '*' that is neither"),
-    ],
-)
-def test_rules_for_paths_that_do_not_fit_are_refused(sections: dict[str, Any], message: str) -> None:
-    fields = {"label": {"by": "none"}, "source": {"pattern": "(?P<x>.*)"}, **sections}
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
-        config_lib.parse_config(fields, "a test")
-
-
 # --- duplicates ------------------------------------------------------------------------------------------------------
 
 
-BEAM = {"uri": "out", "writer": "beam", "num_shards": 2}
-
-
-def parse_duplicates(duplicates: dict[str, Any], **sections: Any) -> config_lib.Config:
-    return config_lib.parse_config({"duplicates": duplicates, **sections}, "a test")
-
-
-@case_tables.each_case(
-    "duplicates, sections, message",
-    [
-        (
-            {"exact": "report", "near": "drop"},
-            {},
-            r"duplicates\.near: drop also drops images with the same bytes, and duplicates\.exact is report: set "
-            r"duplicates\.exact: drop or off",
-        ),
-        ({"near_distance": 3}, {}, r"duplicates\.near_distance needs duplicates\.near: report"),
-        ({"near": "report", "near_distance": 7}, {}, "less than or equal to 6, got 7"),
-        ({"keep_in": ["test"]}, {}, r"duplicates\.keep_in needs duplicates\.exact or"),
-        ({"exact": "drop", "keep_in": ["a", "a"]}, {}, r"keep_in names 'a': give each split once"),
-        ({"exact": "drop", "keep_in": ["a/b"]}, {}, r"keep_in names 'a/b': give each split once"),
-        (
-            {"exact": "drop", "keep_in": ["tset"]},
-            {"split": {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}}},
-            r"duplicates\.keep_in names tset, the splits are train, test",
-        ),
-        ({"exact": "fail"}, {"output": BEAM}, r"writer: beam keeps no hashes of what it has written"),
-        ({"exact": "warn"}, {}, r"duplicates\.exact: input should be 'off', 'report', 'drop' or"),
-    ],
-)
-def test_config_that_cannot_be_meant_is_refused(
-    duplicates: dict[str, Any], sections: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(errors.ConfigError, match=message):
-        parse_duplicates(duplicates, **sections)
-
-
 def test_drop_goes_with_beams_writer() -> None:
-    assert parse_duplicates({"exact": "drop", "near": "drop"}, output=BEAM).duplicates.settings().only("drop").is_on
+    assert parse(duplicates={"exact": "drop", "near": "drop"}, output=BEAM).duplicates.settings().only("drop").is_on
 
 
 @case_tables.each_case(
@@ -800,5 +506,5 @@ def test_identity_is_that_of_the_duplicates_that_are_known(
     one: dict[str, Any], other: dict[str, Any], is_same: bool
 ) -> None:
     split = {"by": "directory"}
-    assert (parse_duplicates(one, split=split).identity() == parse_duplicates(other, split=split).identity()) is is_same
-    assert parse_duplicates({}).identity() == config_lib.parse_config({}, "a test").identity()
+    found = [parse(duplicates=each, split=split).identity() for each in (one, other)]
+    assert (found[0] == found[1]) is is_same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from imagebeam.pipelines.config import model as config_lib
@@ -32,3 +33,11 @@ def test_generated_files_are_up_to_date() -> None:
         (schema.SCHEMA_PATH, schema.json_schema()),
     ):
         assert (command_line.ROOT / path).read_text("utf-8") == text, f"{path} is not up to date: make docs"
+
+
+def test_every_key_of_the_json_schema_is_described_and_every_reference_leads_to_a_section() -> None:
+    text = schema.json_schema()
+    found = json.loads(text)
+    assert set(re.findall(r'"#/\$defs/(\w+)"', text)) == set(found["$defs"])
+    for model in found["$defs"].values():
+        assert all("description" in field or "$ref" in field for field in model["properties"].values()), model["title"]

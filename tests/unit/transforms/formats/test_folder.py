@@ -114,8 +114,13 @@ def test_manifest_is_not_saved_as_a_listing(tmp_path: pathlib.Path) -> None:
     config = request.as_config(
         {"source": {"uri": str(tmp_path / "table.jsonl"), "by": "manifest"}, "label": {"by": "none"}}
     )
-    with pytest.raises(errors.ConfigError, match="is a listing already"):
+    with error_texts.raises("listing-of-no-folder"):
         convert.save_listing(config, str(tmp_path / "listing.jsonl"))
+    (tmp_path / "in").mkdir()
+    with error_texts.raises("listing-unwritable"):
+        convert.save_listing(
+            request.as_config({"source": {"uri": str(tmp_path / "in")}}), tmp_path / "none" / "listing"
+        )
 
 
 def test_listing_of_a_source_with_a_problem_is_not_saved(tmp_path: pathlib.Path) -> None:
