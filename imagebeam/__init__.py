@@ -35,9 +35,9 @@ if TYPE_CHECKING:  # the same names as in _NAMES
     from imagebeam.pipelines.index_dataset import index as index
     from imagebeam.pipelines.verify_dataset import VerifyResult as VerifyResult
     from imagebeam.pipelines.verify_dataset import verify as verify
-    from imagebeam.reader.batch_iterator import BatchIterator as BatchIterator
+    from imagebeam.reader.feeds import BatchIterator as BatchIterator
     from imagebeam.reader.options import ReadOptions as ReadOptions
-    from imagebeam.reader.reader_state import ReaderState as ReaderState
+    from imagebeam.reader.record_order import ReaderState as ReaderState
     from imagebeam.snapshots import load_catalog as load_catalog
 
 _NAMES = {
@@ -52,9 +52,9 @@ _NAMES = {
     "pipelines.convert": ("ConvertResult", "Submission", "convert", "plan", "submit"),
     "pipelines.index_dataset": ("IndexResult", "index"),
     "pipelines.verify_dataset": ("VerifyResult", "verify"),
-    "reader.batch_iterator": ("BatchIterator",),
+    "reader.feeds": ("BatchIterator",),
     "reader.options": ("ReadOptions",),
-    "reader.reader_state": ("ReaderState",),
+    "reader.record_order": ("ReaderState",),
     "snapshots": ("load_catalog",),
 }
 _MODULE_OF = {name: f"imagebeam.{module}" for module, names in _NAMES.items() for name in names}

@@ -7,12 +7,13 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent import futures
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_K = TypeVar("_K", bound=Hashable)
 _END: Final = object()
 _CGROUP_ROOT = "/sys/fs/cgroup"
 
@@ -159,6 +160,88 @@ def _read_words(path: str) -> list[str]:
             return file.read().split()
     except (OSError, ValueError):
         return []
+
+
+class Task(Generic[_K, _R]):
+    """One call. Hashed by identity."""
+
+    def __init__(self, key: _K):
+        self.key = key
+        self.is_asked = False  # whether a reader waits for it
+        self.done: futures.Future[_R] = futures.Future()
+
+
+class Tasks(Generic[_K, _R]):
+    """Runs one call for each key at a time, on threads that end when no call is left. Thread-safe.
+
+    The calls wait for a network. Those that a reader waits for go first. The threads are daemons: the end of the
+    program waits for no network. They do not survive a fork: the owner makes new Tasks then.
+    """
+
+    def __init__(self, run: Callable[[Task[_K, _R]], _R], num_threads: int, name: str):
+        self._run = run
+        self._num_threads = num_threads
+        self._name = name
+        self._lock = threading.Lock()
+        self._tasks: dict[_K, Task[_K, _R]] = {}  # waiting or running
+        self._waiting: dict[Task[_K, _R], None] = {}  # in the order of the requests
+        self._num_started = 0
+
+    def ask(self, key: _K) -> futures.Future[_R]:
+        """Returns the result of a key's call, which goes before all announced ones."""
+        with self._lock:
+            task = self._add(key)
+            task.is_asked = True
+            self._start_threads()
+            return task.done
+
+    def announce(self, keys: Iterable[_K]) -> None:
+        """Begins calls whose results nobody waits for yet."""
+        with self._lock:
+            for key in keys:
+                self._add(key)
+            self._start_threads()
+
+    def forget_announced(self) -> None:
+        """Drops the calls that nobody waits for and that have not begun."""
+        with self._lock:
+            for task in [each for each in self._waiting if not each.is_asked]:
+                del self._waiting[task], self._tasks[task.key]
+
+    def _add(self, key: _K) -> Task[_K, _R]:
+        if key not in self._tasks:
+            self._tasks[key] = Task(key)
+            self._waiting[self._tasks[key]] = None
+        return self._tasks[key]
+
+    def _start_threads(self) -> None:
+        for _ in range(min(len(self._waiting), self._num_threads - self._num_started)):
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._num_started += 1
+
+    def _work(self) -> None:
+        while (task := self._take()) is not None:
+            try:
+                result = self._run(task)
+            except BaseException as e:  # a reader may wait for the result: every error must reach it
+                self._end(task)
+                task.done.set_exception(e)
+            else:
+                self._end(task)
+                task.done.set_result(result)
+
+    def _take(self) -> Task[_K, _R] | None:
+        with self._lock:
+            task = next((each for each in self._waiting if each.is_asked), next(iter(self._waiting), None))
+            if task is None:
+                self._num_started -= 1
+            else:
+                del self._waiting[task]
+            return task
+
+    def _end(self, task: Task[_K, _R]) -> None:
+        with self._lock:
+            del self._tasks[task.key]
 
 
 class RebuiltAfterFork:

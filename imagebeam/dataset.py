@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import copy
 import dataclasses
 import difflib
 import functools
+import logging
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -18,16 +20,12 @@ from imagebeam import errors, snapshots
 from imagebeam import features as features_lib
 from imagebeam.reader import (
     bare_pixels,
-    batch_iterator,
+    batch_schedule,
     dataset_source,
     feeds,
-    normalize,
-    open_files,
-    option_values,
     read_plan,
-    reader_state,
-    schedule,
-    selection,
+    record_order,
+    record_selection,
 )
 from imagebeam.reader import options as options_lib
 
@@ -35,6 +33,14 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from imagebeam.reader import example_source, jax_iterator
+
+
+_LOGGER = logging.getLogger(__name__)
+_TRAIN = "train"  # training and evaluation must use the same numbers, so those of this split hold for all splits
+_MAX_MEASURED = 1000  # examples
+_MIN_STD = 1e-3  # for pixels that are all equal
+
+ChannelStatistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation of each channel, 0 to 255
 
 
 def open_dataset(
@@ -61,11 +67,13 @@ def open_dataset(
         ShardError: if a shard is missing or has another length than the catalog says.
         ConfigError: if the address cannot be read here, an option is not known, or there is no such snapshot.
     """
-    folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
-    max_bytes = option_values.whole(1)("cache_bytes", cache_bytes)
+    folder = None if cache_dir is None else options_lib.path("cache_dir", cache_dir)
+    max_bytes = options_lib.whole(1)("cache_bytes", cache_bytes)
     if storage_options is not None and not isinstance(storage_options, Mapping):
-        raise errors.ConfigError(f"storage_options is {storage_options!r}; it must be a dict of the storage's options")
-    address = option_values.path("directory", directory)
+        raise errors.ConfigError(
+            "option-bad-value", f"storage_options is {storage_options!r}; it must be a dict of the storage's options"
+        )
+    address = options_lib.path("directory", directory)
     source = dataset_source.DatasetSource(address, folder, max_bytes, storage_options)
     catalog = source.load_catalog(snapshot)
     source.check_shards(catalog)
@@ -79,28 +87,24 @@ class ImageDataset:
         self,
         source: dataset_source.DatasetSource,
         catalog: catalog_lib.Catalog,
-        filters: Sequence[frozenset[int]] = (),
-        unfiltered: ImageDataset | None = None,
         removed: Mapping[str, Sequence[int]] | None = None,
     ):
-        """Made by `open_dataset`.
+        """Use `open_dataset` instead.
 
         Args:
             source: reads the shards.
             catalog: of the dataset.
-            filters: label ids as stored; a selected example has a label in each set.
-            unfiltered: the dataset with all of its classes, if there are filters.
             removed: removed records by shard, ascending indexes in it; shards without removed records are left out.
         """
         self.catalog = catalog
         self._source = source
-        self._filters = tuple(filters)
-        self._unfiltered = unfiltered
-        self._removed: Mapping[str, Sequence[int]] = unfiltered._removed if unfiltered else removed or {}
-        self._removed_of: dict[str, np.ndarray] = unfiltered._removed_of if unfiltered else {}  # by split
-        self._lifetime: open_files.Lifetime = unfiltered._lifetime if unfiltered else open_files.Lifetime(source.close)
-        self._labels_of: dict[str, selection.LabelRows] = unfiltered._labels_of if unfiltered else {}  # by split
-        self._measured: dict[str, normalize.ChannelStatistics] = {}  # of the train split, by on_error
+        self._filters: tuple[frozenset[int], ...] = ()  # label ids as stored; a selected example has one of each set
+        self._unfiltered: ImageDataset | None = None
+        # A filtered dataset shares all that follows.
+        self._removed = removed or {}
+        self._removed_of: dict[str, np.ndarray] = {}  # numbers of removed records, by split
+        self._labels_of: dict[str, record_selection.LabelRows] = {}  # labels of all records, by split
+        self._measured: dict[str, ChannelStatistics] = {}  # statistics of the train split, by on_error
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name}: {split.num_examples:,}" for name, split in self.splits.items())
@@ -137,7 +141,7 @@ class ImageDataset:
 
         `tf.io.parse_example` makes a RaggedTensor [batch, None] of it.
         """
-        tf = batch_iterator.import_tensorflow()
+        tf = feeds.import_tensorflow()
         from imagebeam.reader import tf_pipeline
 
         return {
@@ -168,8 +172,12 @@ class ImageDataset:
         Raises:
             ConfigError: if the dataset has no such label, or `labels` is empty.
         """
-        kept = frozenset(self._label_id(label) + self.catalog.label_base for label in selection.check_labels(labels))
-        return ImageDataset(self._source, self.catalog, (*self._filters, kept), self.unfiltered)
+        kept = frozenset(
+            self._label_id(label) + self.catalog.label_base for label in record_selection.check_labels(labels)
+        )
+        filtered = copy.copy(self)
+        filtered._filters, filtered._unfiltered = (*self._filters, kept), self.unfiltered
+        return filtered
 
     def _label_id(self, label: int | str) -> int:
         """Returns the id of a class, from 0."""
@@ -180,16 +188,12 @@ class ImageDataset:
             if 0 <= index < len(self.labels):
                 return index
         if not self.labels:
-            raise errors.ConfigError(f"{self.directory} has no classes to filter by")
+            raise errors.ConfigError("dataset-no-classes", f"{self.directory} has no classes to filter by")
         nearest = difflib.get_close_matches(str(label), self.labels, 1)
-        raise errors.ConfigError(
-            f"label {label!r} is none of the {len(self.labels):,} of the dataset"
-            + (
-                f"; did you mean {nearest[0]!r}?"
-                if nearest
-                else f": give a name, or an id from 0 to {len(self.labels) - 1}"
-            )
-        )
+        ids = f": give a name, or an id from 0 to {len(self.labels) - 1}"
+        wanted = f"; did you mean {nearest[0]!r}?" if nearest else ids
+        known = f"none of the {len(self.labels):,} of the dataset"
+        raise errors.ConfigError("label-unknown", f"label {label!r} is {known}{wanted}")
 
     def as_tf(
         self, split: str, batch_size: int | None = None, *, input_context: Any = None, **options: Any
@@ -214,7 +218,7 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).as_tf(batch_size, input_context=input_context, **options)
 
-    def as_numpy(self, split: str, batch_size: int, **options: Any) -> batch_iterator.BatchIterator:
+    def as_numpy(self, split: str, batch_size: int, **options: Any) -> feeds.BatchIterator:
         """Returns an iterator over batches as NumPy arrays that can save and restore its place.
 
         Arguments as of `as_tf`. A list is an object array [batch] of arrays; with `list_size` an array
@@ -246,7 +250,7 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).as_distributed(strategy, global_batch_size, **options)
 
-    def state_at(self, split: str, step: int, batch_size: int, **options: Any) -> reader_state.ReaderState:
+    def state_at(self, split: str, step: int, batch_size: int, **options: Any) -> record_order.ReaderState:
         """Returns the state of a job after `step` batches of each process: where a restart goes on. Reads no image.
 
         Args:
@@ -262,7 +266,7 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).state_at(step, batch_size, **options)
 
-    def class_weights(self, split: str = normalize.TRAIN, label_base: int = 0) -> dict[int, float]:
+    def class_weights(self, split: str = _TRAIN, label_base: int = 0) -> dict[int, float]:
         """Returns a weight for each class by its id, so that all classes have the same total weight.
 
         The weight is examples / (classes * examples of the class), over the classes that the filters keep and that the
@@ -275,12 +279,13 @@ class ImageDataset:
         Raises:
             ConfigError: if the dataset has no classes, or they were not counted.
         """
-        name = selection.parse_part(split, self.splits)[0]
+        name = record_selection.parse_part(split, self.splits)[0]
         counted = self.statistics.get(name, {}).get("labels", {})
         if self.catalog.label_kind != "class" or not counted:
             raise errors.ConfigError(
+                "dataset-no-classes",
                 f"{self.directory} has no classes, or no statistics.json that counts those of {name!r}: "
-                "give weights={id of a class: weight} yourself"
+                "give weights={id of a class: weight} yourself",
             )
         kept = [all(each + self.catalog.label_base in ids for ids in self._filters) for each in range(len(self.labels))]
         counts = [counted.get(label, 0) * is_kept for label, is_kept in zip(self.labels, kept)]
@@ -306,13 +311,15 @@ class ImageDataset:
         selected = self.select(split)
         is_raw = bare_pixels.is_raw(self.catalog, bare_pixels.formats_in(self.statistics, selected.split))
         share = selected.share_of(0, 1)
-        reads = selection.Reads(share, 1, None, is_divided=True)  # by Grain, in a way that it does not say
+        reads = record_selection.Reads(
+            share, 1, None, is_divided=True
+        )  # Grain divides it, in a way that it does not say
         fetcher = self._source.open_reader(self.catalog, selected.split, reads)
-        return example_source.ExampleSource(selected, fetcher, self.catalog, decode, is_raw, features, self._lifetime)
+        return example_source.ExampleSource(selected, fetcher, self.catalog, decode, is_raw, features)
 
-    def select(self, split: str) -> selection.Selection:
+    def select(self, split: str) -> record_selection.RecordSelection:
         """Returns the records of a split, or of a part such as "train[:10%]", that the filters keep."""
-        return selection.select(self.catalog, split, self._filters, self._read_labels, self._removed_records)
+        return record_selection.select(self.catalog, split, self._filters, self._read_labels, self._removed_records)
 
     def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         """Returns the plan for reading a split in batches: its records in their order, and what is known of them.
@@ -326,12 +333,10 @@ class ImageDataset:
             ConfigError: if the options do not fit the dataset.
         """
         selected = self.select(split)
-        epochs = schedule.SelectionEpochs(selected)
-        planned = schedule.plan(epochs, asked, replicas)
+        epochs = batch_schedule.SelectionEpochs(selected)
+        planned = batch_schedule.make_schedule(epochs, asked, replicas)
         open_reader = functools.partial(self._source.open_reader, self.catalog, selected.split, epochs.reads(asked))
-        plan = read_plan.make_plan(
-            self.directory, self.catalog, self.statistics, selected, open_reader, planned, asked, self._lifetime
-        )
+        plan = read_plan.make_plan(self.directory, self.catalog, self.statistics, selected, open_reader, planned, asked)
         read_plan.check_batch_size(split, len(selected), asked, planned)
         return dataclasses.replace(plan, mean_and_std=self._mean_and_std(asked))
 
@@ -344,11 +349,47 @@ class ImageDataset:
         if asked.normalize == "imagenet":
             return options_lib.IMAGENET_MEAN, options_lib.IMAGENET_STD
         if asked.normalize == "dataset":
-            return normalize.counted_by_writer(self.statistics) or self.unfiltered._measure_train(asked)
+            return self._counted_by_writer() or self.unfiltered._measure_train(asked)
         assert not isinstance(asked.normalize, str), "ReadOptions refuses other names"
         return asked.normalize
 
-    def pixel_statistics(self, split: str) -> normalize.ChannelStatistics:
+    def _counted_by_writer(self) -> ChannelStatistics | None:
+        """Returns mean and deviation over all pixels of the train split; None if the writer did not count them."""
+        counted = self.statistics.get(_TRAIN, {}).get("pixels")
+        if not counted:
+            return None
+        mean, std = (tuple(map(float, counted[name])) for name in ("mean", "std"))
+        text = _describe(mean, std)
+        _LOGGER.info("normalize='dataset': %s, of all %s images of train, by statistics.json", text, counted["images"])
+        return mean, tuple(max(each, _MIN_STD) for each in std)
+
+    def _measure_train(self, asked: options_lib.ReadOptions) -> ChannelStatistics:
+        """Returns mean and standard deviation of the train split, whatever split is read; measures them once.
+
+        Raises:
+            ConfigError: if there is no such split.
+        """
+        if asked.on_error not in self._measured:
+            if _TRAIN not in self.splits:
+                first = next(iter(self.splits))
+                raise errors.ConfigError(
+                    "normalize-no-train",
+                    f"normalize='dataset' takes mean and deviation of the split {_TRAIN!r}, and "
+                    f"{self.directory} has {', '.join(self.splits)}: give "
+                    f"normalize=dataset.pixel_statistics({first!r})",
+                )
+            on_error = {"on_error": asked.on_error, "max_error_fraction": asked.max_error_fraction}
+            mean, std = self._measured[asked.on_error] = self._measure(_TRAIN, **on_error)
+            _LOGGER.info(
+                "normalize='dataset': %s, measured on %s examples of %s; convert with statistics.pixels=true for those "
+                "of all",
+                _describe(mean, std),
+                f"{min(_MAX_MEASURED, self.num_examples(_TRAIN)):,}",
+                _TRAIN,
+            )
+        return self._measured[asked.on_error]
+
+    def pixel_statistics(self, split: str) -> ChannelStatistics:
         """Returns mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of a split.
 
         Raises:
@@ -356,32 +397,27 @@ class ImageDataset:
         """
         return self._measure(split)
 
-    def _measure_train(self, asked: options_lib.ReadOptions) -> normalize.ChannelStatistics:
-        """Returns mean and standard deviation of the train split, whatever split is read; measures them once.
+    def _measure(self, split: str, **on_error: Any) -> ChannelStatistics:
+        """Returns mean and standard deviation of each channel over the first examples of a split.
 
         Raises:
-            ConfigError: if there is no such split.
+            ExampleError: if none can be read or decoded.
         """
-        if asked.on_error not in self._measured:
-            if normalize.TRAIN not in self.splits:
-                first = next(iter(self.splits))
-                raise errors.ConfigError(
-                    f"normalize='dataset' takes mean and deviation of the split {normalize.TRAIN!r}, and "
-                    f"{self.directory} has {', '.join(self.splits)}: give "
-                    f"normalize=dataset.pixel_statistics({first!r})"
-                )
-            on_error = {"on_error": asked.on_error, "max_error_fraction": asked.max_error_fraction}
-            self._measured[asked.on_error] = self._measure(normalize.TRAIN, **on_error)
-            normalize.log_measured(self._measured[asked.on_error], self.num_examples(normalize.TRAIN))
-        return self._measured[asked.on_error]
-
-    def _measure(self, split: str, **on_error: Any) -> normalize.ChannelStatistics:
-        count = min(normalize.MAX_EXAMPLES, self.num_examples(split))
+        count = min(_MAX_MEASURED, self.num_examples(split))
         shuffle = "global" if self.catalog.compression == "none" else "stream"
         options = {"crop": "squash", "image_size": 64, "shuffle": shuffle, "num_epochs": 1, "drop_remainder": False}
-        batches = self.as_tf(split, 1, **options, **on_error).take(count)
-        images = (batch["image"] for batch in batches.as_numpy_iterator())
-        return normalize.measure(images, f"{count:,} examples of {split}")
+        batches = self.as_tf(split, 1, **options, **on_error).take(count).as_numpy_iterator()
+        images = (batch["image"].astype(np.float64) for batch in batches)  # all of one size
+        moments = [(image.mean((0, 1, 2)), (image**2).mean((0, 1, 2))) for image in images]
+        if not moments:
+            raise errors.ExampleError(
+                "examples-all-broken",
+                f"none of {count:,} examples of {split} could be read or decoded, so their mean is not known: "
+                "run imagebeam verify --decode, or give normalize=(mean, std)",
+            )
+        mean, squares = np.mean(moments, axis=0)
+        std = np.sqrt(np.maximum(squares - mean**2, _MIN_STD**2))
+        return tuple(mean.tolist()), tuple(std.tolist())
 
     def _removed_records(self, split: str) -> np.ndarray:
         """Returns the numbers of a split's removed records: int64 [removed], ascending."""
@@ -396,7 +432,7 @@ class ImageDataset:
             self._removed_of[split] = np.concatenate([np.zeros(0, np.int64), *found])
         return self._removed_of[split]
 
-    def _read_labels(self, split: str) -> selection.LabelRows:
+    def _read_labels(self, split: str) -> record_selection.LabelRows:
         """Returns every label in a split and the record that has it: int64 [labels] each. Reads them once.
 
         Removed records have no labels.
@@ -407,10 +443,10 @@ class ImageDataset:
         if split not in self._labels_of:
             feature = next((each for each in self.catalog.features if each.source == features_lib.LABEL), None)
             if feature is None or self.catalog.label_kind != "class":
-                raise errors.ConfigError(f"{self.directory} has no classes to filter by")
+                raise errors.ConfigError("dataset-no-classes", f"{self.directory} has no classes to filter by")
             rows, ids = array.array("q"), array.array("q")
-            whole = selection.select(self.catalog, split, (), None, self._removed_records)
-            reads = schedule.SelectionEpochs(whole).reads(options_lib.ReadOptions(shuffle=None))
+            whole = record_selection.select(self.catalog, split, (), None, self._removed_records)
+            reads = batch_schedule.SelectionEpochs(whole).reads(options_lib.ReadOptions(shuffle=None))
             reader = self._source.open_reader(self.catalog, split, reads)
             for row, found in enumerate(reader.find_ints(feature.key, self._removed_records(split))):
                 ids.extend(found)
@@ -419,16 +455,24 @@ class ImageDataset:
         return self._labels_of[split]
 
 
+def _describe(mean: Sequence[float], std: Sequence[float]) -> str:
+    return " and ".join(
+        f"{name} {', '.join(f'{each:.2f}' for each in values)}" for name, values in (("mean", mean), ("std", std))
+    )
+
+
 class _SplitFeeds(feeds.Feeds):
     """The ways to read one split of a dataset, or a part of it."""
 
     def __init__(self, dataset: ImageDataset, split: str):
         self._dataset = dataset
         self._split = split
-        self.is_train = selection.parse_part(split, dataset.splits)[0] == normalize.TRAIN
+        self.is_train = record_selection.parse_part(split, dataset.splits)[0] == _TRAIN
 
-    def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> schedule.Schedule:
-        return schedule.plan(schedule.SelectionEpochs(self._dataset.select(self._split)), asked, replicas)
+    def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> batch_schedule.BatchSchedule:
+        return batch_schedule.make_schedule(
+            batch_schedule.SelectionEpochs(self._dataset.select(self._split)), asked, replicas
+        )
 
     def make_plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         return self._dataset.records(self._split, asked, replicas)

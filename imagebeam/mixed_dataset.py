@@ -1,22 +1,41 @@
-"""Several datasets read as one."""
+"""Several datasets read as one.
+
+The dataset at a position is a pure function of the seed and the position, like everything else about an order. So a
+mixture is read by the same decoders and in every way in which a dataset is read, and can resume from a state.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
+import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from imagebeam import dataset as dataset_lib
-from imagebeam import errors
-from imagebeam.reader import feeds, mixture, read_plan, schedule, selection
+from imagebeam import errors, features
+from imagebeam.reader import (
+    batch_schedule,
+    feeds,
+    read_plan,
+    record_order,
+    record_selection,
+    shard_files,
+    shard_reader,
+)
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
+_BLOCK = 1 << 16  # positions; each dataset has the same number of positions in every block
+_KEPT_TABLES = 3
 
 Part = tuple[dataset_lib.ImageDataset, str]  # a dataset, and the split to read
 
@@ -59,13 +78,15 @@ class Mixture(feeds.Feeds):
         """
         pairs, numbers = list(datasets), [float(weight) for weight in weights]
         if len(numbers) != len(pairs) or not pairs or not all(math.isfinite(each) and each > 0 for each in numbers):
-            raise errors.ConfigError(f"weights are {list(weights)}; give one above 0 for each of {len(pairs)} datasets")
+            raise errors.ConfigError(
+                "weights-mismatch", f"weights are {list(weights)}; give one above 0 for each of {len(pairs)} datasets"
+            )
         self._datasets = [dataset for dataset, _ in pairs]
         self._splits = [split for _, split in pairs]
         self._weights = numbers
-        splits = [selection.parse_part(split, dataset.splits)[0] for dataset, split in pairs]
+        splits = [record_selection.parse_part(split, dataset.splits)[0] for dataset, split in pairs]
         self.is_train = "train" in splits
-        mixture.check_classes([dataset.labels for dataset in self._datasets], self._directories)
+        check_classes([dataset.labels for dataset in self._datasets], self._directories)
 
     def __repr__(self) -> str:
         parts = zip(self._datasets, self._splits, self._weights)
@@ -84,31 +105,32 @@ class Mixture(feeds.Feeds):
     def _directories(self) -> list[str]:
         return [dataset.directory for dataset in self._datasets]
 
-    def _make_epochs(self, asked: options_lib.ReadOptions) -> mixture.MixtureEpochs:
+    def _make_epochs(self, asked: options_lib.ReadOptions) -> MixtureEpochs:
         if asked.next_epoch_each_iteration or asked.first_epoch:
             name = "next_epoch_each_iteration" if asked.next_epoch_each_iteration else "first_epoch"
             raise errors.ConfigError(
+                "mixture-whole-epochs",
                 f"{name}={getattr(asked, name)} begins with a whole epoch, and a mixture ends in the "
                 "middle of an epoch of most of its datasets: give num_epochs=None, and tell the loop how many batches "
-                "an iteration has, in Keras by steps_per_epoch; continue with state=mixture.state_at(...)"
+                "an iteration has, in Keras by steps_per_epoch; continue with state=mixture.state_at(...)",
             )
-        alone = mixture.options_of_part(asked)
+        alone = options_of_part(asked)
         parts = []
         for dataset, split in zip(self._datasets, self._splits):
-            epochs = schedule.SelectionEpochs(dataset.select(split))
-            parts.append(mixture.MixturePart(epochs, schedule.plan(epochs, alone).order))
-        return mixture.MixtureEpochs(mixture.Pattern(self._weights, asked.seed), parts)
+            epochs = batch_schedule.SelectionEpochs(dataset.select(split))
+            parts.append(MixturePart(epochs, batch_schedule.make_schedule(epochs, alone).order))
+        return MixtureEpochs(Pattern(self._weights, asked.seed), parts)
 
-    def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> schedule.Schedule:
-        return schedule.plan(self._make_epochs(asked), asked, replicas)
+    def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> batch_schedule.BatchSchedule:
+        return batch_schedule.make_schedule(self._make_epochs(asked), asked, replicas)
 
     def make_plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         """Returns the plan of one process for the records of all datasets."""
         epochs = self._make_epochs(asked)
-        alone = mixture.options_of_part(asked)
+        alone = options_of_part(asked)
         every = [dataset.records(split, alone) for dataset, split in zip(self._datasets, self._splits)]
-        by_source = mixture.common_features(every, self._directories)
-        planned = schedule.plan(epochs, asked, replicas)
+        by_source = common_features(every, self._directories)
+        planned = batch_schedule.make_schedule(epochs, asked, replicas)
         if asked.num_epochs is not None:
             self._check_end(epochs, asked, asked.num_epochs, planned)
         formats = [plan.formats for plan in every]
@@ -116,25 +138,23 @@ class Mixture(feeds.Feeds):
         sizes = [part.epochs.selection.split_size for part in epochs.parts]
         mean_and_std = every[0].mean_and_std
         if asked.normalize == "dataset":
-            mean_and_std = mixture.combined([each.mean_and_std for each in every if each.mean_and_std], self._weights)
+            mean_and_std = combined([each.mean_and_std for each in every if each.mean_and_std], self._weights)
         return dataclasses.replace(
             every[0],
-            fetcher=mixture.MixedFetcher([plan.fetcher for plan in every], sizes),
+            fetcher=MixedFetcher([plan.fetcher for plan in every], sizes),
             schedule=planned,
             by_source=by_source,
             formats=frozenset().union(*formats) if all(formats) else frozenset(),
-            longest_side=max(plan.longest_side for plan in every) if all(plan.longest_side for plan in every) else 0,
             mean_record_bytes=max(1, int(sum(s * plan.mean_record_bytes for s, plan in zip(shares, every)))),
             mean_and_std=mean_and_std,
-            kept_open=[plan.kept_open for plan in every],
         )
 
     def _check_end(
         self,
-        epochs: mixture.MixtureEpochs,
+        epochs: MixtureEpochs,
         asked: options_lib.ReadOptions,
         num_epochs: int,
-        planned: schedule.Schedule,
+        planned: batch_schedule.BatchSchedule,
     ) -> None:
         """Logs where the mixture ends.
 
@@ -142,12 +162,13 @@ class Mixture(feeds.Feeds):
             ConfigError: if it ends before one batch is full, and all batches must be full.
         """
         if asked.state is None and asked.drops_remainder and planned.num_batches == 0:
-            shortest = min(schedule.lengths(epochs, asked, num_epochs))
+            shortest = min(batch_schedule.lengths(epochs, asked, num_epochs))
             each = f" for each of {planned.replicas} replicas" if planned.replicas > 1 else ""
             raise errors.ConfigError(
+                "batch-never-full",
                 f"batch_size is {asked.batch_size:,}, and a process reads {shortest:,} examples until "
                 f"num_epochs={num_epochs} of a dataset are read: no batch would be full{each}; give a smaller one, "
-                "drop_remainder=False or pad=True"
+                "drop_remainder=False or pad=True",
             )
         row = 0 if asked.shuffle == "global" else asked.process_index
         end, sizes = epochs.ends(asked, num_epochs)[row], epochs.epoch_sizes(asked)[row]
@@ -161,3 +182,281 @@ class Mixture(feeds.Feeds):
                 for count, size, split, dataset in zip(read, sizes, self._splits, self._datasets)
             ),
         )
+
+
+class Pattern:
+    """Assigns to each position a dataset and the number of one of its examples, counted from 0 in ascending order."""
+
+    def __init__(self, weights: Sequence[float], seed: int):
+        """Shares the positions of each block among the datasets.
+
+        Args:
+            weights: one positive weight per dataset, accurate to 1/65,536 in each block of 65,536 positions.
+            seed: seed of the
+        """
+        self._seed = seed
+        self.counts = _share_out(np.asarray(weights, np.float64))  # int64 [datasets]: positions in a block
+        self._tables: record_order.Latest[tuple[np.ndarray, np.ndarray]] = record_order.Latest(_KEPT_TABLES)
+
+    def locate(self, positions: record_order.Positions) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the datasets at ascending positions, and the numbers of their examples: int64 [n] each."""
+        blocks, slots = np.divmod(positions, _BLOCK)
+        datasets, numbers = np.empty_like(positions), np.empty_like(positions)
+        for block in np.unique(blocks).tolist():
+            chosen = blocks == block
+            members, ranks = self._table(block)
+            datasets[chosen] = members[slots[chosen]]
+            numbers[chosen] = ranks[slots[chosen]] + block * self.counts[datasets[chosen]]
+        return datasets, numbers
+
+    def position_of(self, dataset: int, number: int) -> int:
+        """Returns the position of an example of a dataset: the inverse of `locate`."""
+        block, rank = divmod(number, int(self.counts[dataset]))
+        members, _ = self._table(block)
+        return block * _BLOCK + int(np.flatnonzero(members == dataset)[rank])
+
+    def count_before(self, position: int) -> list[int]:
+        """Returns the number of examples of each dataset before a position."""
+        block, slot = divmod(position, _BLOCK)
+        members, _ = self._table(block)
+        inside = np.bincount(members[:slot], minlength=len(self.counts))
+        return (block * self.counts + inside).tolist()
+
+    def _table(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns for each position in a block its dataset, and the number of its examples before it in the block."""
+        return self._tables.get(block, functools.partial(self._make_table, block))
+
+    def _make_table(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        key = record_order.make_key("mix", self._seed, block)
+        shuffled = record_order.permute(np.arange(_BLOCK, dtype=np.int64), _BLOCK, key)
+        members = np.searchsorted(np.cumsum(self.counts), shuffled, side="right")
+        ranks = np.empty(_BLOCK, np.int64)
+        for dataset, count in enumerate(self.counts.tolist()):
+            ranks[members == dataset] = np.arange(count)
+        return members, ranks
+
+
+def _share_out(weights: np.ndarray) -> np.ndarray:
+    """Returns the positions in a block for each dataset, at least one: int64 [datasets]."""
+    wanted = weights / weights.sum() * _BLOCK
+    counts = np.maximum(1, np.floor(wanted)).astype(np.int64)
+    while (missing := _BLOCK - int(counts.sum())) > 0:
+        counts[np.argsort(counts - wanted, kind="stable")[:missing]] += 1
+    while counts.sum() > _BLOCK:  # some datasets weigh less than one position
+        counts[np.argmax(counts)] -= 1
+    return counts
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixturePart:
+    """The records of one dataset in a mixture.
+
+    Attributes:
+        epochs: the records that are selected.
+        order: their order in this process with the options of `options_of_part`, from the first position on.
+    """
+
+    epochs: batch_schedule.SelectionEpochs
+    order: record_order.Order
+
+
+def options_of_part(asked: options_lib.ReadOptions) -> options_lib.ReadOptions:
+    """Returns the options for reading each dataset of a mixture: batches, an end and a state belong to the mixture.
+
+    With "global" the mixture is one common order, distributed round-robin among the processes, so each dataset has a
+    common order.
+    """
+    alone = dataclasses.replace(asked, batch_size=None, pad=False, state=None)
+    return dataclasses.replace(alone, process_index=0, process_count=1) if asked.shuffle == "global" else alone
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixtureEpochs:
+    """The epochs of a mixture, as `batch_schedule.Epochs`. The mixture ends with the first part that ends.
+
+    The pattern is the same in every process, so all processes are at the same position in it, as with one dataset.
+    """
+
+    pattern: Pattern
+    parts: Sequence[MixturePart]
+
+    @property
+    def num_records(self) -> int:
+        return sum(part.epochs.num_records for part in self.parts)
+
+    def first_state(self, asked: options_lib.ReadOptions) -> record_order.ReaderState:
+        """Returns the state before the first epoch. It fits only these datasets in these proportions."""
+        starts = [part.epochs.first_state(asked) for part in self.parts]
+        counts = self.pattern.counts.tolist()
+        named = [[count, each.fingerprint, each.selection] for count, each in zip(counts, starts, strict=True)]
+        text = ", ".join(f"{count / _BLOCK:.4g} of {each.selection}" for count, each in zip(counts, starts))
+        is_stream = asked.shuffle == "stream"
+        snapshots = [each.snapshot for each in starts]
+        return dataclasses.replace(
+            starts[0],
+            fingerprint=hashlib.blake2b(json.dumps(named).encode(), digest_size=16).hexdigest(),
+            selection=text,
+            block_records=" ".join(str(each.block_records) for each in starts) if is_stream else None,
+            window_blocks=" ".join(str(each.window_blocks) for each in starts) if is_stream else None,
+            snapshot=" ".join(each or "none" for each in snapshots) if any(snapshots) else None,
+        )
+
+    def order(self, asked: options_lib.ReadOptions, done: int) -> MixedOrder:
+        """Returns the order of one process, as `batch_schedule.Epochs.order`."""
+        if asked.shuffle == "global":
+            return MixedOrder(self.pattern, self.parts, done, asked.process_index, asked.process_count)
+        return MixedOrder(self.pattern, self.parts)
+
+    def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
+        """Returns where the first part has been read `num_epochs` times: by process, with "global" for all together."""
+        end = functools.cache(lambda *lengths: end_of(self.pattern, lengths))  # shares differ by one at most
+        return [end(*(num_epochs * size for size in sizes)) for sizes in self.epoch_sizes(asked)]
+
+    def epoch_sizes(self, asked: options_lib.ReadOptions) -> list[tuple[int, ...]]:
+        """Returns each part's records in an epoch: of the common order with "global", else of each process's share."""
+        return list(zip(*(part.epochs.epoch_sizes(asked) for part in self.parts), strict=True))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MixedOrder:
+    """The order of a mixture: of one process's shares, or of a common order shared round-robin among the processes.
+
+    Records are numbered over all datasets: the records of the second dataset follow those of the first.
+
+    Attributes:
+        pattern: assigns a dataset to each position.
+        parts: the datasets, each with the order of its records: of this process, or, if the mixture is distributed
+            round-robin among the processes, of all processes together.
+        start: position in the common order where this job begins: all before it has been read.
+        process_index: index of the process if the mixture is distributed; else 0.
+        process_count: number of processes if the mixture is distributed; else 1.
+    """
+
+    pattern: Pattern
+    parts: Sequence[MixturePart]
+    start: int = 0
+    process_index: int = 0
+    process_count: int = 1
+
+    def locate(self, positions: record_order.Positions) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the records at ascending positions, and their epochs: int64 [n] each."""
+        first_records = np.cumsum([0, *(part.epochs.selection.split_size for part in self.parts)])
+        datasets, numbers = self.pattern.locate(self.start + positions * self.process_count + self.process_index)
+        records, epochs = np.empty_like(positions), np.empty_like(positions)
+        for dataset in np.unique(datasets).tolist():
+            chosen = datasets == dataset
+            found, epochs[chosen] = self.parts[dataset].order.locate(numbers[chosen])
+            records[chosen] = found + first_records[dataset]
+        return records, epochs
+
+
+def end_of(pattern: Pattern, lengths: Sequence[int]) -> int:
+    """Returns the first position whose dataset has no example left, if the datasets have `lengths` examples."""
+    return min(pattern.position_of(dataset, length) for dataset, length in enumerate(lengths))
+
+
+class MixedFetcher:
+    """Reads records of several datasets, numbered as in MixedOrder. Thread-safe."""
+
+    def __init__(self, fetchers: Sequence[shard_reader.Fetcher], num_records: Sequence[int]):
+        self._fetchers = fetchers
+        self._first_records = np.cumsum([0, *num_records])
+        self.is_local = all(fetcher.is_local for fetcher in fetchers)
+
+    def fetch(self, wanted: np.ndarray, epochs: np.ndarray) -> Iterator[bytes | shard_files.RecordFault]:
+        """Yields the bytes of each record, or its RecordFault, in the order of `wanted`."""
+        datasets = np.searchsorted(self._first_records, wanted, side="right") - 1
+        records_of = {
+            dataset: self._fetchers[dataset].fetch(
+                wanted[datasets == dataset] - self._first_records[dataset], epochs[datasets == dataset]
+            )
+            for dataset in np.unique(datasets).tolist()
+        }
+        for dataset in datasets.tolist():
+            yield next(records_of[dataset])
+
+    def fault(self, record: int, detail: str) -> shard_files.RecordFault:
+        """Returns `detail` with the record that it is about."""
+        dataset = int(np.searchsorted(self._first_records, record, side="right")) - 1
+        return self._fetchers[dataset].fault(record - int(self._first_records[dataset]), detail)
+
+
+def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[str]) -> Mapping[str, features.Feature]:
+    """Returns the features that are the same in all parts, by their sources.
+
+    Raises:
+        ConfigError: if images, labels or the requested features differ.
+    """
+    first = parts[0]
+    for part, directory in zip(parts, directories):
+        needed = {features.ENCODED, features.LABEL} | {
+            each.source for each in (*first.extra, *part.extra, *first.columns.values())
+        }
+        for source in sorted(needed):
+            mine, theirs = part.by_source.get(source), first.by_source.get(source)
+            if mine != theirs:
+                raise errors.ConfigError(
+                    "mixture-features-differ",
+                    f"{directory} stores {_described(source, mine)}, {directories[0]} {_described(source, theirs)}: "
+                    "examples in one batch must be alike; convert with the same label and features",
+                )
+        if part.label_base != first.label_base:
+            raise errors.ConfigError(
+                "mixture-classes-differ",
+                f"ids of classes begin at {part.label_base} in {directory} and at {first.label_base} in "
+                f"{directories[0]}: convert with the same label.base",
+            )
+        if part.is_raw != first.is_raw:
+            raise errors.ConfigError(
+                "mixture-features-differ",
+                f"the images of {directory} are {_stored(part)}, those of {directories[0]} {_stored(first)}: "
+                "examples in one batch must be alike; convert with the same image.encode",
+            )
+    return {
+        source: feature
+        for source, feature in first.by_source.items()
+        if all(part.by_source.get(source) == feature for part in parts)
+    }
+
+
+def _described(source: str, feature: features.Feature | None) -> str:
+    if feature is None:
+        return f"no {source}"
+    return f"{source} as {feature.key!r} ({'list of ' if feature.many else ''}{feature.kind})"
+
+
+def _stored(part: read_plan.ReadPlan) -> str:
+    return "bare pixels" if part.is_raw else "encoded"
+
+
+def check_classes(labels: Sequence[Sequence[str]], directories: Sequence[str]) -> None:
+    """Checks that each id means the same class in all datasets.
+
+    Raises:
+        ConfigError: if not; the text names the first class that differs.
+    """
+    for mine, directory in zip(labels, directories):
+        if list(mine) != list(labels[0]):
+            shorter = min(len(mine), len(labels[0]))
+            index = next((n for n in range(shorter) if mine[n] != labels[0][n]), shorter)
+            raise errors.ConfigError(
+                "mixture-classes-differ",
+                f"class {index} is {_class(mine, index)} in {directory} and {_class(labels[0], index)} in "
+                f"{directories[0]}: an id would mean two classes in one batch; convert both with the same "
+                "label.vocabulary",
+            )
+
+
+def _class(labels: Sequence[str], index: int) -> str:
+    return repr(labels[index]) if index < len(labels) else "none"
+
+
+def combined(
+    mean_and_std: Sequence[tuple[Sequence[float], Sequence[float]]], weights: Sequence[float]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns mean and standard deviation over a mixture, computed from those of its parts."""
+    shares = np.asarray(weights, np.float64)[:, None] / sum(weights)
+    means, stds = (np.array([each[which] for each in mean_and_std], np.float64) for which in (0, 1))
+    mean = (shares * means).sum(0)
+    std = np.sqrt((shares * (stds**2 + means**2)).sum(0) - mean**2)
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -139,7 +139,7 @@ def _stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> dict[
 
     def read() -> Any:
         first = next(starts)
-        return reader.records.read(first, first + size)
+        return reader.read_chunk(first, first + size)
 
     chunks = [read() for _ in range(max(1, _POOL_IMAGES // size))]
     chunk, parsed = itertools.cycle(chunks), itertools.cycle([reader.parse(each) for each in chunks])

@@ -56,8 +56,9 @@ def check_shape_is_stored(catalog: catalog_lib.Catalog) -> None:
     dropped = [source for source in SHAPE if source not in stored]
     if dropped:
         raise errors.ConfigError(
+            "pixels-no-shape",
             f"{catalog.name} holds images as bare pixels, which have no shape without {', '.join(dropped)}: "
-            f"convert again without dropping {'it' if len(dropped) == 1 else 'them'} in features"
+            f"convert again without dropping {'it' if len(dropped) == 1 else 'them'} in features",
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import math
 import threading
 import time
@@ -16,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from imagebeam import concurrency, example, features
-from imagebeam.reader import bare_pixels, crops, read_plan, record_reader, shard_reader
+from imagebeam import concurrency, errors, example, features
+from imagebeam.reader import bare_pixels, crops, read_plan, record_order, shard_files
 from imagebeam.reader import options as options_lib
 
 try:
@@ -25,12 +26,14 @@ try:
 except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _native = None  # type: ignore[assignment]
 
-# Of the wait at exit for calls from TensorFlow's threads.
+_LOGGER = logging.getLogger("imagebeam.dataset")
+_MIN_SKIPPED = 10  # skipped examples before max_error_fraction is applied: a fraction of fewer means nothing
+# The wait at exit for calls from TensorFlow's threads.
 _CHECK_SEC, _QUIET_CHECKS, _MAX_WAIT_SEC = 0.005, 6, 5.0
 _ALIGNMENT = 64  # bytes: TensorFlow uses an array aligned so without a copy, and copies any other
 _MAX_FREE = 4  # buffers that wait for a batch; a reader in motion has one or two
 _NUM_SPARES = 8  # examples read at once to find one that replaces another
-_FILTERS = {"bilinear": 1, "bicubic": 2}  # by the numbers of `_native.decode`
+_FILTERS = {"bilinear": 1, "bicubic": 2}  # the numbers that `_native.decode` takes
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _HEIGHT, _WIDTH, _CHANNELS = bare_pixels.SHAPE
 
@@ -93,6 +96,51 @@ def why_not(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> str |
     return None
 
 
+class Chunk(NamedTuple):
+    """The records at consecutive positions."""
+
+    contents: list[bytes | shard_files.RecordFault]
+    positions: np.ndarray  # int64 [n]
+    records: np.ndarray  # int64 [n], numbers of the records in the split
+    uniforms: np.ndarray  # float32 [n, crops.NUM_UNIFORMS], random numbers in [0, 1)
+
+
+class SkippedExamples:
+    """Counts the examples that are skipped, or refuses to skip them. Thread-safe."""
+
+    def __init__(self, options: options_lib.ReadOptions, begin: int):
+        """Takes the position where the reader begins."""
+        self._options = options
+        self._begin = begin
+        self._lock = threading.Lock()
+        self._positions: set[int] = set()
+        self._farthest = begin
+        self._logged: set[str] = set()  # shards
+
+    def add(self, position: int, fault: shard_files.RecordFault) -> None:
+        """Skips an example, if the options allow it.
+
+        Raises:
+            ExampleError: if they do not, or too many examples were skipped.
+        """
+        if self._options.on_error == "raise":
+            raise errors.ExampleError("example-broken", str(fault))
+        with self._lock:
+            self._positions.add(position)
+            self._farthest = max(self._farthest, position)
+            num_skipped, num_read = len(self._positions), self._farthest + 1 - self._begin
+            is_first = fault.shard not in self._logged
+            self._logged.add(fault.shard)
+        if is_first:
+            _LOGGER.warning("skipped %s (logged once for each shard)", fault)
+        if num_skipped > _MIN_SKIPPED and num_skipped > self._options.max_error_fraction * num_read:
+            raise errors.ExampleError(
+                "examples-too-many-broken",
+                f"{num_skipped:,} of {num_read:,} examples could not be read or decoded, more than "
+                f"max_error_fraction={self._options.max_error_fraction}; the last: {fault}",
+            )
+
+
 class Parsed(NamedTuple):
     """The parsed examples of a chunk, before their images are decoded."""
 
@@ -105,7 +153,7 @@ class Parsed(NamedTuple):
     frames: np.ndarray | None  # float64 [k, 4], as `crops.frames`, if images are resized with a filter
     flips: np.ndarray  # bool [k]
     columns: list[np.ndarray]  # the label if there is one, the extra features, and the packed lists
-    troubles: dict[int, shard_reader.Trouble]  # of the other examples, by their place in the chunk
+    faults: dict[int, shard_files.RecordFault]  # by their place in the chunk, the faults of the other examples
 
 
 Failures: TypeAlias = list[tuple[int, str]]  # the row of each image that cannot be decoded, and why
@@ -135,8 +183,11 @@ class BatchReader:
             values: [3, 256], what each level of each channel becomes, of the type of the images; None: uint8 as it is.
             by_tensorflow: decodes images, and finds their sizes where records have none; None: the decoder in C.
         """
-        self.records = record_reader.RecordReader(plan, options)
+        self._fetcher = plan.fetcher
+        self._schedule = plan.schedule
         self._options = options
+        self._random_key = record_order.make_key("pixels", options.seed)
+        self._skipped = SkippedExamples(options, plan.schedule.begin)
         self._threads = threads
         self.values = values
         self._dtype = np.dtype(np.uint8) if values is None else values.dtype
@@ -145,7 +196,7 @@ class BatchReader:
         self._first_label = 0 if plan.label is None else options.label_base - plan.label_base
         self._columns = tuple(plan.columns.values())
         self._has_label = plan.label is not None
-        self._has_lists = bool(plan.lists)
+        self._list_keys = frozenset(feature.key for feature in plan.lists)
         self._is_raw = plan.is_raw
         sizes = [plan.by_source.get(name) for name in (_HEIGHT, _WIDTH, *([_CHANNELS] if plan.is_raw else []))]
         self._sizes = [feature for feature in sizes if feature is not None] if None not in sizes else []
@@ -173,26 +224,35 @@ class BatchReader:
         with calls:
             if calls.is_closed:
                 raise StopIteration
-            batch = self._read(int(first), int(end))
-            if self.records.replaces and len(batch[1]) < end - first:
-                batch = self._fill(batch, int(first), int(end))
-            return batch
+            options, batch = self._options, self._read(int(first), int(end))
+            is_full = options.batch_size is not None and options.drops_remainder
+            return self._fill(batch, int(first), int(end)) if is_full and len(batch[1]) < end - first else batch
+
+    def read_chunk(self, first: int, end: int) -> Chunk:
+        """Returns the records at positions `first` to `end`.
+
+        Raises:
+            ShardError: if a whole shard cannot be read.
+        """
+        positions = np.arange(first, end, dtype=np.int64)
+        records, epochs = self._schedule.order.locate(positions)
+        contents = list(self._fetcher.fetch(records, epochs))
+        uniforms = record_order.uniforms(records, epochs, self._random_key, crops.NUM_UNIFORMS)
+        return Chunk(contents, positions, records, uniforms)
 
     def _read(self, first: int, end: int) -> tuple[np.ndarray, ...]:
         """Returns the examples that can be read and decoded."""
-        chunk = self.records.read(first, end)
+        chunk = self.read_chunk(first, end)
         parsed = self.parse(chunk)
         images, failures = self.decode(parsed)
-        troubles = dict(parsed.troubles)
+        faults = dict(parsed.faults)
         for row, failure in failures:
             record = int(chunk.records[parsed.kept[row]])
             library = "libpng" if parsed.images[row][: len(_PNG_START)] == _PNG_START else "libjpeg"
             library = library if self._by_tensorflow is None else "TensorFlow"
-            troubles[parsed.kept[row]] = self.records.trouble(
-                record, f"the image cannot be decoded, {library}: {failure}"
-            )
-        for index in sorted(troubles):
-            self.records.lose(int(chunk.positions[index]), troubles[index])
+            faults[parsed.kept[row]] = self._fetcher.fault(record, f"the image cannot be decoded, {library}: {failure}")
+        for index in sorted(faults):
+            self._skipped.add(int(chunk.positions[index]), faults[index])
         made = (images, chunk.positions[parsed.kept], *parsed.columns)
         lost = [row for row, _ in failures]
         return tuple(np.delete(column, lost, axis=0) for column in made) if lost else made
@@ -201,8 +261,12 @@ class BatchReader:
         """Returns `made` with all positions from `first` to `end`: the next readable example replaces a missing one."""
         positions, following = made[1], end
         while not len(positions) or positions[-1] < end - 1:
-            if following >= end + self.records.spare:
-                raise self.records.no_replacement(first)
+            if following >= end + self._schedule.spare:  # an epoch
+                raise errors.ExampleError(
+                    "examples-all-broken",
+                    f"none of {self._schedule.spare:,} examples from position {first:,} on could be read or decoded, "
+                    f"and a batch of {self._options.batch_size} needs one: run imagebeam verify --decode",
+                )
             more = self._read(following, following + _NUM_SPARES)
             made = tuple(np.concatenate(columns) for columns in zip(made, more))
             positions, following = made[1], following + _NUM_SPARES
@@ -213,18 +277,18 @@ class BatchReader:
         filled[1] = wanted
         return tuple(filled)
 
-    def parse(self, chunk: record_reader.Chunk) -> Parsed:
+    def parse(self, chunk: Chunk) -> Parsed:
         """Returns the features of the examples in a chunk, and which part of each image the batch takes."""
-        kept, contents, troubles = [], [], {}
+        kept, contents, faults = [], [], {}
         for index, content in enumerate(chunk.contents):
-            if isinstance(content, shard_reader.Trouble):
-                troubles[index] = content
+            if isinstance(content, shard_files.RecordFault):
+                faults[index] = content
             else:
                 kept.append(index)
                 contents.append(content)
         values, failures = self._find_features(contents)
         packed: list[bytes] = []
-        if self._has_lists:
+        if self._list_keys:
             packed, more = self._pack_lists(contents)
             failures = {**more, **failures}
         images = _bytes_in(contents, values[0])
@@ -237,7 +301,7 @@ class BatchReader:
             failures |= {row: f"the image cannot be decoded, TensorFlow: {failure}" for row, failure in unknown}
         rows = [row for row in range(len(kept)) if row not in failures]
         for row, failure in failures.items():
-            troubles[kept[row]] = self.records.trouble(int(chunk.records[kept[row]]), failure)
+            faults[kept[row]] = self._fetcher.fault(int(chunk.records[kept[row]]), failure)
         others: list[Any] = [_bytes_in(contents, each) if _is_bytes(each) else each for each in values[self._needed :]]
         if failures:
             kept, images, packed = _at(kept, rows), _at(images, rows), _at(packed, rows) if packed else []
@@ -247,7 +311,7 @@ class BatchReader:
         columns = [_column(each) for each in others]
         if self._has_label and columns[0].dtype == np.int64:
             columns[0] = (columns[0] + self._first_label).astype(np.int32)
-        if self._has_lists:
+        if self._list_keys:
             columns.append(np.array(packed, object))
         uniforms, parts, frames = chunk.uniforms[kept], None, None
         if self._options.crop is not None:
@@ -257,7 +321,7 @@ class BatchReader:
         shapes = np.stack(sizes, axis=1) if self._is_raw else None
         flips = (uniforms[:, -1] < 0.5) & self._options.flips
         stated = np.stack(sizes[:2], axis=1).clip(-1, np.iinfo(np.int32).max).astype(np.int32) if sizes else None
-        return Parsed(kept, images, points, stated, shapes, parts, frames, flips, columns, troubles)
+        return Parsed(kept, images, points, stated, shapes, parts, frames, flips, columns, faults)
 
     def decode(self, parsed: Parsed) -> tuple[np.ndarray, Failures]:
         """Returns the images, [k, height, width, 3], and the row and error of each one that cannot be decoded."""
@@ -301,7 +365,7 @@ class BatchReader:
         else:
             failures = self._find_in_python(contents, values, found)
         for index in np.flatnonzero(~found.all(axis=0)).tolist():
-            # Of a key that is there twice, the last one empty, the first was written.
+            # If a key is there twice and the last one is empty, the first was written.
             values[index][~found[:, index]] = b"" if values[index].dtype == object else 0
         needed = found[:, : self._needed]
         for row in np.flatnonzero(~needed.all(axis=1)).tolist():
@@ -329,7 +393,7 @@ class BatchReader:
         packed, failures = [], {}
         for row, content in enumerate(contents):
             try:
-                packed.append(self.records.pack_lists(content))
+                packed.append(example.select_features(content, self._list_keys))
             except ValueError as e:
                 packed.append(b"")
                 failures[row] = str(e)
@@ -402,5 +466,5 @@ class _Buffers:
         return made
 
     def _take_back(self, memory: np.ndarray) -> None:
-        if len(self._free) < _MAX_FREE:  # of more batches that a user held, the memory goes
+        if len(self._free) < _MAX_FREE:  # else the memory is freed
             self._free.append(memory)

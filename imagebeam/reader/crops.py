@@ -1,4 +1,4 @@
-"""The part of each image that a batch takes: the window of its crop."""
+"""The part of each image that a batch takes: the window of its crop, and how far a JPEG is reduced as it decodes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 
 from imagebeam.reader import options as options_lib
 
+REDUCTIONS = (1, 2, 4, 8)  # factors by which libjpeg can scale an image down while it decodes
+_ANTIALIAS_GAP = 2  # with antialias an image is decoded reduced only while it stays this much larger than wanted
 NUM_TRIALS = 10  # to find a random part inside the image, as torchvision's RandomResizedCrop
 NUM_UNIFORMS = 2 * NUM_TRIALS + 3  # random numbers for one example
 
@@ -99,6 +101,34 @@ def frames(height: np.ndarray, width: np.ndarray, parts: np.ndarray, options: op
         return found
     zeros = np.zeros(len(parts))
     return np.stack([zeros, parts[:, 2] / options.size[0], zeros, parts[:, 3] / options.size[1]], axis=1)
+
+
+def reductions(parts: np.ndarray, frames: np.ndarray | None, options: options_lib.ReadOptions) -> np.ndarray:
+    """Returns the index in REDUCTIONS of the largest one that leaves each part as large as wanted: int64 [n].
+
+    Args:
+        parts: int32 [n, 4], as `windows` returns it.
+        frames: float64 [n, 4], as `frames` returns it, if images are resized with a filter.
+        options: options of the reader, with a crop.
+    """
+    if frames is None:
+        times = (parts[:, 2:] // options.size).min(axis=1)
+    else:
+        times = frames[:, 1::2].min(axis=1) / (_ANTIALIAS_GAP if options.antialias else 1)
+    return np.maximum(np.searchsorted(REDUCTIONS, times, side="right") - 1, 0)
+
+
+def reduced_windows(parts: np.ndarray, factors: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
+    """Returns the part of each image after the image was reduced by its factor: int32 [n, 4].
+
+    A filter needs all pixels that the part touches; else as many are taken as it has, rounded down.
+    """
+    start, stop = parts[:, :2], parts[:, :2] + parts[:, 2:]
+    factor = factors[:, None].astype(np.int32)
+    first = start // factor
+    if options.filters:
+        return np.concatenate([first, -(-stop // factor) - first], axis=1)
+    return np.concatenate([first, np.maximum(parts[:, 2:] // factor, 1)], axis=1)
 
 
 def _resized_frames(height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:

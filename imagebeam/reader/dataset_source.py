@@ -1,12 +1,9 @@
 """A dataset at an address: reads its catalog and indexes, and chooses how the records of a split are read.
 
-| | uncompressed | compressed |
+| place of the shards | uncompressed records | compressed records |
 | --- | --- | --- |
-| on a local disk | `DirectReader` over `LocalFiles` | `Streams` over `LocalFiles` |
-| in a cache with room for all that is read | `DirectReader` over `CachedFiles` | `Streams` over `CachedFiles` |
-| else | `Ranges` over `RemoteFiles` | `Streams` over `RemoteFiles` |
-
-`Ranges` and `Streams` are used by a `BlockReader`.
+| on a local disk, or in a cache with room for all that is read | alone | in blocks |
+| at its address | in blocks | in blocks |
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ import concurrent.futures
 import itertools
 import logging
 import posixpath
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +19,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
-from imagebeam.reader import block_reader, cache_room, selection, shard_cache, shard_reader
+from imagebeam.reader import record_selection, shard_cache, shard_files, shard_reader
 from imagebeam.storage import remote
 
 if TYPE_CHECKING:
@@ -64,29 +60,19 @@ class DatasetSource:
         self._is_local = storage.scheme_of(self.directory) == "file"
         if self._is_local and self._storage_options:
             raise errors.ConfigError(
+                "storage-options-unknown",
                 f"storage_options has {next(iter(self._storage_options))!r}, and {directory!r} is a local folder, "
-                "which takes none: leave storage_options out"
+                "which takes none: leave storage_options out",
             )
         storage.storage_of(self.directory, self._storage_options)
-        self._room: cache_room.Room | None = None
+        self._room: shard_cache.Room | None = None
         if cache_dir is not None and storage.scheme_of(cache_dir) != "file":
-            raise errors.ConfigError(f"cache_dir is {cache_dir!r}; give a folder on a local disk")
+            raise errors.ConfigError("option-bad-value", f"cache_dir is {cache_dir!r}; give a folder on a local disk")
         if cache_dir is not None and not self._is_local:
-            self._room = cache_room.Room(storage.normalize(cache_dir), cache_bytes)
-        self._cache: shard_cache.ShardCache | None = None  # of the content that the catalog names
-        self._indexed: Mapping[str, catalog_lib.Shard] = {}  # by the address of the index
-        self._forget()
-
-    def _forget(self) -> None:
-        self._readers: weakref.WeakSet[shard_reader.ShardReader] = weakref.WeakSet()
-        self._offsets: dict[tuple[str, str], shard_reader.Offsets] = {}  # by fingerprint and split
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_readers", "_offsets")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._forget()
+            self._room = shard_cache.Room(storage.normalize(cache_dir), cache_bytes)
+        self._cache: shard_cache.ShardCache | None = None  # holds the content that the catalog names
+        self._indexed: Mapping[str, catalog_lib.Shard] = {}  # shards by the address of their index
+        self._offsets: dict[tuple[str, str], shard_files.Offsets] = {}  # keys: fingerprint and split
 
     @property
     def store(self) -> storage.Storage:
@@ -136,12 +122,13 @@ class DatasetSource:
             except OSError as e:
                 again = "index" if catalog.indexed else "convert"
                 detail = f"is missing ({e.strerror or e}): run imagebeam verify, then {again} again"
-                raise errors.ShardError(f"shard {uri} {detail}") from e
+                raise errors.ShardError("shard-missing", f"shard {uri} {detail}") from e
             if size != shard.bytes:
                 again = f"imagebeam index {self.directory}" if catalog.indexed else "convert again with --overwrite"
                 raise errors.ShardError(
+                    "shard-differs",
                     f"shard {uri} has {size:,} bytes, the catalog says {shard.bytes:,}: "
-                    f"it was cut short or replaced; run imagebeam verify, then {again}"
+                    f"it was cut short or replaced; run imagebeam verify, then {again}",
                 )
 
     def _list_sizes(self, folder: str) -> list[tuple[str, int]]:
@@ -156,33 +143,29 @@ class DatasetSource:
         except OSError as e:
             if storage.is_fault(e):
                 raise errors.ShardError(
+                    "shard-unreadable",
                     f"the shards of {folder} cannot be listed ({e.strerror or e}): check that the address can "
-                    "be reached from here, and run again"
+                    "be reached from here, and run again",
                 ) from e
             return []  # the size of each shard is requested alone
 
-    def open_reader(self, catalog: catalog_lib.Catalog, split: str, reads: selection.Reads) -> shard_reader.ShardReader:
+    def open_reader(
+        self, catalog: catalog_lib.Catalog, split: str, reads: record_selection.Reads
+    ) -> shard_reader.ShardReader:
         """Returns a reader for these records of a split. Logs what will be read more than once."""
         key = next((each.key for each in catalog.features if each.source == "image/key"), None)
-        shards = shard_reader.SplitShards(self.directory, catalog.splits[split].shards, key)
+        shards = shard_files.SplitShards(self.directory, catalog.splits[split].shards, key)
         files = self._files(shards, reads)
-        reader: shard_reader.ShardReader
         if catalog.compression != "none":
             _warn_of_extra(shards, reads)
-            streams = block_reader.Streams(shards, files, 2 * (reads.window_blocks or 1) + 16)
-            reader = block_reader.BlockReader(shards, streams, reads, files.is_local)
-        else:
-            offsets = self._offsets.setdefault((catalog.fingerprint, split), shard_reader.Offsets(shards, self.read))
-            if isinstance(files, shard_cache.RemoteFiles):
-                reader = block_reader.BlockReader(shards, block_reader.Ranges(shards, offsets, files), reads)
-            else:
-                reader = shard_reader.DirectReader(shards, files, offsets)
-        self._readers.add(reader)
-        return reader
+            num_open = 2 * (reads.window_blocks or 1) + 16
+            return shard_reader.ShardReader(shard_reader.StreamedRecords(shards, files, num_open), reads)
+        offsets = self._offsets.setdefault((catalog.fingerprint, split), shard_files.Offsets(shards, self.read))
+        is_alone = self._is_local or isinstance(files, shard_cache.CachedFiles)
+        loader = shard_reader.IndexedRecords(shards, files, offsets)
+        return shard_reader.ShardReader(loader, None if is_alone else reads)
 
-    def _files(self, shards: shard_reader.SplitShards, reads: selection.Reads) -> shard_reader.ShardFiles:
-        if self._is_local:
-            return shard_reader.LocalFiles(shards)
+    def _files(self, shards: shard_files.SplitShards, reads: record_selection.Reads) -> shard_files.ShardFiles:
         if self._cache is not None:
             firsts = reads.share.records_at(reads.share.starts)
             lasts = reads.share.records_at(reads.share.stops - 1)
@@ -201,15 +184,10 @@ class DatasetSource:
                 f"{max_bytes:,}",
                 num_bytes,
             )
-        return shard_cache.RemoteFiles(shards, self._storage_options)
-
-    def close(self) -> None:
-        """Closes the open files, and keeps none open from now on. Acquires no lock."""
-        for reader in list(self._readers):
-            reader.close()
+        return shard_files.ShardFiles(shards, self._storage_options)
 
 
-def _warn_of_extra(shards: shard_reader.SplitShards, reads: selection.Reads) -> None:
+def _warn_of_extra(shards: shard_files.SplitShards, reads: record_selection.Reads) -> None:
     """Warns if much more of compressed shards is decompressed than read: each is decompressed up to its last record."""
     share = reads.share
     [where, ends] = shards.locate(share.records_at(share.stops - 1))

@@ -14,8 +14,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features
-from imagebeam.reader import bare_pixels, open_files, read_plan, shard_reader
-from imagebeam.reader import selection as selection_lib
+from imagebeam.reader import bare_pixels, read_plan, record_selection, shard_files, shard_reader
 
 try:
     from imagebeam import _native
@@ -38,7 +37,6 @@ class ExampleSource:
         decode: whether "image" is pixels, decoded in C or with Pillow; else it comes as it is stored.
         is_raw: whether images are stored as bare pixels.
         wanted: keys of the features besides "image" and "label"; None for all others.
-        lifetime: keeps the dataset's files open as long as this source lives.
 
     Raises:
         ConfigError: if the shards are compressed; or images are to be decoded and there are none, or they are bare
@@ -47,17 +45,15 @@ class ExampleSource:
 
     def __init__(
         self,
-        selection: selection_lib.Selection,
+        selection: record_selection.RecordSelection,
         fetcher: shard_reader.ShardReader,
         catalog: catalog_lib.Catalog,
         decode: bool = True,
         is_raw: bool = False,
         wanted: Sequence[str] | None = None,
-        lifetime: open_files.Lifetime | None = None,
     ):
         self._selection = selection
         self._fetcher = fetcher
-        self._lifetime = lifetime
         self._name = catalog.name
         self._fingerprint = selection.fingerprint
         self._decode = decode
@@ -76,15 +72,17 @@ class ExampleSource:
         self._first_label = catalog.label_base if catalog.label_kind == "class" else 0
         if catalog.compression != "none":
             raise errors.ConfigError(
+                "shards-compressed",
                 "as_grain needs records that can be read alone, and the shards are compressed: "
-                "convert with output.compression=none"
+                "convert with output.compression=none",
             )
         if decode:
             if not is_raw:
                 _import_pillow()
             if self._encoded is None:
                 raise errors.ConfigError(
-                    f"{catalog.name} was written without images: features drops image/encoded; give decode=False"
+                    "dataset-no-images",
+                    f"{catalog.name} was written without images: features drops image/encoded; give decode=False",
                 )
 
     def __len__(self) -> int:
@@ -102,12 +100,12 @@ class ExampleSource:
             raise IndexError(f"index {given} is out of range for {len(self):,} examples")
         record = self._selection.records_at(np.array([given % len(self)], np.int64))
         [content] = self._fetcher.fetch(record, np.zeros(1, np.int64))
-        if isinstance(content, shard_reader.Trouble):
-            raise errors.ExampleError(str(content))
+        if isinstance(content, shard_files.RecordFault):
+            raise errors.ExampleError("example-broken", str(content))
         try:
             return self._parse(content)
         except ValueError as e:
-            raise errors.ExampleError(str(self._fetcher.trouble(int(record[0]), str(e)))) from e
+            raise errors.ExampleError("example-broken", str(self._fetcher.fault(int(record[0]), str(e)))) from e
 
     def _parse(self, content: bytes) -> dict[str, Any]:
         parsed = example.parse_example(content)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagebeam import errors
-from imagebeam.reader import batch_iterator, read_plan, reader_state
 from imagebeam.reader import options as options_lib
+from imagebeam.reader import read_plan, record_order
 
 _INT32 = np.iinfo(np.int32)
 
@@ -22,11 +22,11 @@ class JaxIterator(Iterator[dict[str, Any]]):
     the current place in the data, `restore` goes to such a place. Not thread-safe.
     """
 
-    def __init__(self, batches: batch_iterator.BatchIterator, sharding: Any, batch_size: int):
+    def __init__(self, batches: Any, sharding: Any, batch_size: int):
         """Reads nothing yet.
 
         Args:
-            batches: the rows of this process.
+            batches: a `feeds.BatchIterator` over the rows of this process.
             sharding: a jax.sharding.Sharding over devices of all processes; its first axis is that of the examples.
                 Further axes apply to the arrays that have them, so one sharding serves images and labels.
             batch_size: size of a batch of all processes together.
@@ -37,17 +37,17 @@ class JaxIterator(Iterator[dict[str, Any]]):
         self._state = self._state_of_batches()
         # One thread, so that its tasks run in order. It ends with the iterator.
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="imagebeam-as-jax")
-        self._ahead: futures.Future[tuple[dict[str, Any], reader_state.ReaderState | None]] | None = None
+        self._ahead: futures.Future[tuple[dict[str, Any], record_order.ReaderState | None]] | None = None
 
     def __next__(self) -> dict[str, Any]:
-        batch_iterator.check_process(self._batches.started_in)
+        self._batches.check_process()
         if self._ahead is None:
             self._ahead = self._thread.submit(self._load)
         batch, self._state = self._ahead.result()  # an error is raised at each call, and never taken for the end
         self._ahead = self._thread.submit(self._load)
         return batch
 
-    def state(self) -> reader_state.ReaderState:
+    def state(self) -> record_order.ReaderState:
         """Returns where the next batch begins, as `BatchIterator.state`; the batch read ahead does not count.
 
         Raises:
@@ -55,15 +55,15 @@ class JaxIterator(Iterator[dict[str, Any]]):
         """
         return self._batches.state() if self._state is None else self._state
 
-    def _state_of_batches(self) -> reader_state.ReaderState | None:
+    def _state_of_batches(self) -> record_order.ReaderState | None:
         return self._batches.state() if self._batches.has_state else None
 
-    def restore(self, state: reader_state.ReaderState) -> None:
+    def restore(self, state: record_order.ReaderState) -> None:
         """Goes on from `state`, as fast as a start: nothing before it is read."""
         self._thread.submit(self._batches.restore, state).result()  # after the batch being read ahead, if any
         self._ahead, self._state = None, self._state_of_batches()
 
-    def _load(self) -> tuple[dict[str, Any], reader_state.ReaderState | None]:
+    def _load(self) -> tuple[dict[str, Any], record_order.ReaderState | None]:
         batch = next(self._batches)
         return {name: self._put(name, value) for name, value in batch.items()}, self._state_of_batches()
 
@@ -76,8 +76,9 @@ class JaxIterator(Iterator[dict[str, Any]]):
             outside = value[(value < _INT32.min) | (value > _INT32.max)]
             if len(outside):
                 raise errors.ConfigError(
+                    "feature-beyond-int32",
                     f"feature {name!r} holds {outside[0]}, beyond int32, and JAX has 64 bits switched off: "
-                    'call jax.config.update("jax_enable_x64", True), or leave the feature out'
+                    'call jax.config.update("jax_enable_x64", True), or leave the feature out',
                 )
         sharding = _of_rank(self._sharding, value.ndim)
         return jax.make_array_from_process_local_data(sharding, value, (self._batch_size, *value.shape[1:]))
@@ -92,15 +93,17 @@ def check_plan(plan: read_plan.ReadPlan, asked: options_lib.ReadOptions) -> None
     lists = [feature.key for feature in plan.extra if feature.many]
     if lists and asked.list_size is None:
         raise errors.ConfigError(
+            "list-size-missing",
             f"{', '.join(lists)} has any number of values, and a jax.Array has rows of one length: give list_size, "
-            "such as list_size=100, to fill lists up and cut them; KEY/count then says how many values there were"
+            "such as list_size=100, to fill lists up and cut them; KEY/count then says how many values there were",
         )
     if asked.supervised:
-        raise errors.ConfigError("as_jax gives batches by name: leave supervised=True out")
+        raise errors.ConfigError("options-conflict", "as_jax gives batches by name: leave supervised=True out")
     if not asked.drop_remainder and not asked.pad and (asked.on_error == "skip" or asked.num_epochs is not None):
         raise errors.ConfigError(
+            "options-conflict",
             "drop_remainder=False would end in a batch that cannot be cut into equal parts for the devices, and with "
-            "on_error='skip' have more of them: give pad=True, which fills it up and marks what counts in a mask"
+            "on_error='skip' have more of them: give pad=True, which fills it up and marks what counts in a mask",
         )
 
 
@@ -121,11 +124,14 @@ def rows_of_process(sharding: Any, asked: options_lib.ReadOptions) -> Rows:
     """
     jax, batch_size = _import_jax(), asked.batch_size
     if batch_size is None:
-        raise errors.ConfigError("batch_size is None; as_jax makes batches: give a whole number from 1 on")
+        raise errors.ConfigError(
+            "batch-size-missing", "batch_size is None; as_jax makes batches: give a whole number from 1 on"
+        )
     if not isinstance(sharding, jax.sharding.Sharding):
         raise errors.ConfigError(
+            "option-bad-value",
             f"sharding is {sharding!r}; give a jax.sharding.Sharding, such as "
-            'NamedSharding(jax.make_mesh((jax.device_count(),), ("data",)), PartitionSpec("data"))'
+            'NamedSharding(jax.make_mesh((jax.device_count(),), ("data",)), PartitionSpec("data"))',
         )
     num_rows = len(sharding.device_set)  # any number that all axes of the mesh divide
     parts: dict[int, set[int]] = {}  # first rows, by process
@@ -133,26 +139,30 @@ def rows_of_process(sharding: Any, asked: options_lib.ReadOptions) -> Rows:
         parts.setdefault(device.process_index, set()).add(rows.indices(num_rows)[0])
     if len(parts) < jax.process_count():
         raise errors.ConfigError(
+            "sharding-unequal",
             f"the sharding has devices of {len(parts)} of {jax.process_count()} processes: lay it over all of "
-            "jax.devices(); for devices of one process, call as_numpy(process_index=..., process_count=...)"
+            "jax.devices(); for devices of one process, call as_numpy(process_index=..., process_count=...)",
         )
     different = sorted({tuple(sorted(each)) for each in parts.values()})
     num_parts = len(set().union(*different))
     if any(len(each) * len(different) != num_parts for each in different):
         raise errors.ConfigError(
+            "sharding-unequal",
             f"the sharding gives processes rows that overlap in part, or unequally many of them, {different} of "
-            f"{num_rows}: lay the examples over whole processes"
+            f"{num_rows}: lay the examples over whole processes",
         )
     count = len(different)
     if batch_size % num_parts:
         raise errors.ConfigError(
+            "sharding-unequal",
             f"batch_size is {batch_size}, of all processes together, and the sharding cuts it into {num_parts} "
-            f"equal parts, {num_parts // count} for each of {count} processes: give a multiple of {num_parts}"
+            f"equal parts, {num_parts // count} for each of {count} processes: give a multiple of {num_parts}",
         )
     if count < jax.process_count() and not asked.deterministic:
         raise errors.ConfigError(
+            "sharding-unequal",
             "the sharding gives several processes the same rows, which deterministic=False would read in different "
-            "orders: leave it out"
+            "orders: leave it out",
         )
     return Rows(different.index(tuple(sorted(parts[jax.process_index()]))), count)
 
@@ -167,8 +177,6 @@ def _of_rank(sharding: Any, rank: int) -> Any:
 
 
 def _import_jax() -> Any:
-    try:
+    with errors.imports_for("as_jax"):
         import jax
-    except ModuleNotFoundError as e:
-        raise errors.missing_package(e, "as_jax") from e
     return jax

@@ -1,24 +1,242 @@
-"""The options of a reader, checked before anything is read."""
+"""The options of a reader, checked before anything is read.
+
+Values are converted to plain Python values, from whatever NumPy or TensorFlow type they have.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import difflib
+import math
+import operator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors
-from imagebeam.reader import option_values, reader_state
+from imagebeam.reader import record_order
 
+# Converts the value that was given for the option of a name; raises ConfigError if it is of another kind.
+Convert = Callable[[str, Any], Any]
+
+_MAX_SIDE = 65_500  # pixels, the largest side of a JPEG
 SHUFFLES = ("stream", "global", None)
 CROPS = ("random", "center", "resize_shorter", "squash", None)
 INTERPOLATIONS = ("bilinear", "bicubic")
 DCTS = ("fast", "accurate")
 DECODERS = ("auto", "native", "tensorflow")
 DTYPES = ("uint8", "float32", "bfloat16", "float16")
-IMAGENET_MEAN = (123.675, 116.28, 103.53)  # of pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
+IMAGENET_MEAN = (123.675, 116.28, 103.53)  # for pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
 IMAGENET_STD = (58.395, 57.12, 57.375)  # torchvision's 0.229, 0.224, 0.225
 
 MeanAndStd = tuple[Sequence[float], Sequence[float]]
+
+
+def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
+    """Checks that all options exist.
+
+    Raises:
+        ConfigError: if one does not; the text names the nearest that does.
+    """
+    for name in given:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
+            raise errors.ConfigError("option-unknown", f"there is no option {name!r}: {hint}")
+
+
+def bad_value(name: str, value: Any, expected: str) -> errors.ConfigError:
+    """Returns the error for a value that an option cannot have."""
+    return errors.ConfigError("option-bad-value", f"{name} is {value!r}; {expected}")
+
+
+def whole(least: int | None = None, *, may_be_none: bool = False) -> Convert:
+    """Returns a converter to whole numbers from `least` on."""
+
+    def convert(name: str, value: Any) -> int | None:
+        if value is None and may_be_none:
+            return None
+        number = None if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
+        if number is None or (least is not None and number < least):
+            raise bad_value(name, value, "it must be a whole number" + ("" if least is None else f" from {least} on"))
+        return number
+
+    return convert
+
+
+def _truth(*, may_be_none: bool = False) -> Convert:
+    """Returns a converter to True or False, also from NumPy's."""
+
+    def convert(name: str, value: Any) -> bool | None:
+        if value is None and may_be_none:
+            return None
+        if type(value).__name__ not in ("bool_", "bool"):
+            raise bad_value(name, value, "it must be True or False")
+        return bool(value)
+
+    return convert
+
+
+def _number(name: str, value: Any) -> float:
+    """Returns a finite number."""
+    found = math.nan
+    if not isinstance(value, (str, bytes, bool)):
+        with contextlib.suppress(TypeError, ValueError):
+            found = float(value)
+    if not math.isfinite(found):
+        raise bad_value(name, value, "it must be a number")
+    return found
+
+
+def _fraction(*, may_be_zero: bool = False) -> Convert:
+    """Returns a converter to numbers up to 1."""
+
+    def convert(name: str, value: Any) -> float:
+        found = _number(name, value)
+        if not 0 <= found <= 1 or (found == 0 and not may_be_zero):
+            raise bad_value(name, value, "it must be 0 to 1" if may_be_zero else "it must be above 0 and at most 1")
+        return found
+
+    return convert
+
+
+def _range(limit: float) -> Convert:
+    """Returns a converter to the least and the greatest value of a range, up to `limit`."""
+
+    def convert(name: str, value: Any) -> tuple[float, float]:
+        found = _to_list(value)
+        if found is None or len(found) != 2:
+            raise bad_value(name, value, "it must be two numbers, (least, greatest)")
+        low, high = _number(name, found[0]), _number(name, found[1])
+        if not 0 < low <= high <= limit:
+            raise bad_value(name, (low, high), f"it must be 0 < least <= greatest <= {limit:g}")
+        return low, high
+
+    return convert
+
+
+def _choice(choices: Sequence[Any]) -> Convert:
+    """Returns a converter that accepts a few values."""
+
+    def convert(name: str, value: Any) -> Any:
+        for each in choices:
+            if value is each or (isinstance(value, str) and value == each):
+                return each
+        nearest = difflib.get_close_matches(str(value), [each for each in choices if each is not None], 1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise bad_value(name, value, f"it is one of {', '.join(map(repr, choices))}{hint}")
+
+    return convert
+
+
+def _dtype(name: str, value: Any) -> Any:
+    """Returns the name of a type, also from NumPy's, TensorFlow's or JAX's type."""
+    if not isinstance(value, str):
+        # np.float32 and jnp.bfloat16 are classes of scalars, np.dtype and tf.DType have a name.
+        for found in (getattr(value, "name", None), getattr(value, "__name__", None)):
+            if found in DTYPES:
+                return found
+    return _choice(DTYPES)(name, value)
+
+
+def _image_size(name: str, value: Any) -> int | tuple[int, int] | None:
+    """Returns a side in pixels, or (height, width)."""
+    if value is None:
+        return None
+    sides = _to_list(value)
+    try:
+        if isinstance(value, bool) or (sides is not None and len(sides) != 2):
+            raise TypeError
+        found = [operator.index(side) for side in ([value] if sides is None else sides)]
+    except TypeError as e:
+        raise bad_value(name, value, "it must be a whole number of pixels, or two of them, (height, width)") from e
+    if min(found) < 1:
+        raise bad_value(name, value, "it must be at least 1 pixel")
+    if max(found) > _MAX_SIDE:
+        raise bad_value(name, value, f"it must be at most {_MAX_SIDE:,} pixels")
+    return found[0] if sides is None else (found[0], found[1])
+
+
+def _normalize(name: str, value: Any) -> Any:
+    """Returns a name, or mean and standard deviation of each of the three channels."""
+    names = ("imagenet", "dataset")
+    if value is None or (isinstance(value, str) and value in names):
+        return value
+    expected = f"it is {', '.join(map(repr, names))}, or (mean, std) of pixels from 0 to 255"
+    found = _to_list(value)
+    if found is None or len(found) != 2:
+        raise bad_value(name, value, expected)
+    try:
+        mean, std = (_channels(name, each) for each in found)
+    except (errors.ConfigError, ValueError) as e:
+        raise bad_value(name, value, f"{expected}, each one number or one for each of 3 channels") from e
+    if min(std) <= 0:
+        raise bad_value(f"the standard deviation of {name}", found[1], "it must be above 0 in each channel")
+    return mean, std
+
+
+def _channels(name: str, value: Any) -> tuple[float, float, float]:
+    values = _to_list(value)
+    found = [_number(name, each) for each in ([value] if values is None else values)]
+    red, green, blue = found * 3 if len(found) == 1 else found
+    return red, green, blue
+
+
+def _keys(name: str, value: Any) -> tuple[str, ...]:
+    """Returns keys of features."""
+    if isinstance(value, (str, bytes)):
+        raise bad_value(name, value, f"it must be a list of keys: give {name}=[{value!r}]")
+    found = _to_list(value)
+    if found is None or not all(isinstance(each, str) for each in found):
+        raise bad_value(name, value, 'it must be a list of keys, such as ["image/key"]')
+    return tuple(map(str, found))
+
+
+def _weights(name: str, value: Any) -> Any:
+    """Returns the key of a feature, or the weights by the id of their class."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, Mapping) or not value:
+        raise bad_value(name, value, "it must be {id of a class: weight}, or the key of a feature")
+    found = {whole(0)("a class of " + name, key): _number(f"{name}[{key}]", each) for key, each in value.items()}
+    if min(found.values()) < 0:
+        raise bad_value(name, value, "a weight must be 0 or more")
+    return found
+
+
+def path(name: str, value: Any) -> str:
+    """Returns a path or an address."""
+    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(found, str) or not found:
+        raise bad_value(name, value, "it must be a path or an address")
+    scheme, colon, rest = found.partition(":/")
+    if not isinstance(value, str) and colon and scheme.isalnum() and not rest.startswith("/"):
+        raise bad_value(name, value, f"pathlib removes a slash from {scheme}://; give the address as a string")
+    return found
+
+
+def _to_list(value: Any) -> list[Any] | None:
+    """Returns the values of a list, tuple, array or the like; None if `value` is none of these."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        return None
+    try:
+        return list(value)
+    except TypeError:  # an array without axes
+        return None
+
+
+def _state(name: str, value: Any) -> record_order.ReaderState | None:
+    if isinstance(value, Mapping):
+        raise bad_value(name, value, "give imagebeam.ReaderState.from_dict of it")
+    if value is not None and not isinstance(value, record_order.ReaderState):
+        raise bad_value(name, value, "give what state() of an iterator returned")
+    return value
+
+
+def _option(default: Any, convert: Convert) -> Any:
+    """Returns the field of an option."""
+    return dataclasses.field(default=default, metadata={"convert": convert})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,41 +308,41 @@ class ReadOptions:
             docs/reader.md says.
     """
 
-    batch_size: int | None = None
-    image_size: int | tuple[int, int] | None = 224
-    crop: str | None = "random"
-    flip: bool | None = None
-    dtype: str = "uint8"
-    normalize: str | MeanAndStd | None = None
-    shuffle: str | None = "stream"
-    seed: int = 0
-    num_epochs: int | None = None
-    first_epoch: int = 0
-    next_epoch_each_iteration: bool = False
-    process_index: int = 0
-    process_count: int = 1
-    drop_remainder: bool = True
-    pad: bool = False
-    supervised: bool = False
-    weights: str | Mapping[int, float] | None = None
-    features: Sequence[str] = ()
-    list_size: int | None = None
-    label_base: int = 0
-    num_classes: int | None = None
-    deterministic: bool = True
-    on_error: str = "raise"
-    max_error_fraction: float = 0.01
-    state: reader_state.ReaderState | None = None
-    area: tuple[float, float] = (0.08, 1.0)
-    aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    center_fraction: float = 224 / 256
-    interpolation: str = "bilinear"
-    antialias: bool = False
-    dct: str = "fast"
-    shuffle_bytes: int = 256 << 20
-    shuffle_records: int | None = None
-    threads: int | None = None
-    decoder: str = "auto"
+    batch_size: int | None = _option(None, whole(1, may_be_none=True))
+    image_size: int | tuple[int, int] | None = _option(224, _image_size)
+    crop: str | None = _option("random", _choice(CROPS))
+    flip: bool | None = _option(None, _truth(may_be_none=True))
+    dtype: str = _option("uint8", _dtype)
+    normalize: str | MeanAndStd | None = _option(None, _normalize)  # noqa: RUF009
+    shuffle: str | None = _option("stream", _choice(SHUFFLES))
+    seed: int = _option(0, whole())
+    num_epochs: int | None = _option(None, whole(1, may_be_none=True))
+    first_epoch: int = _option(0, whole(0))
+    next_epoch_each_iteration: bool = _option(False, _truth())
+    process_index: int = _option(0, whole())
+    process_count: int = _option(1, whole(1))
+    drop_remainder: bool = _option(True, _truth())
+    pad: bool = _option(False, _truth())
+    supervised: bool = _option(False, _truth())
+    weights: str | Mapping[int, float] | None = _option(None, _weights)
+    features: Sequence[str] = _option((), _keys)
+    list_size: int | None = _option(None, whole(1, may_be_none=True))
+    label_base: int = _option(0, whole(0))
+    num_classes: int | None = _option(None, whole(1, may_be_none=True))
+    deterministic: bool = _option(True, _truth())
+    on_error: str = _option("raise", _choice(("raise", "skip")))
+    max_error_fraction: float = _option(0.01, _fraction(may_be_zero=True))
+    state: record_order.ReaderState | None = _option(None, _state)  # noqa: RUF009
+    area: tuple[float, float] = _option((0.08, 1.0), _range(1.0))
+    aspect_ratio: tuple[float, float] = _option((3 / 4, 4 / 3), _range(100.0))
+    center_fraction: float = _option(224 / 256, _fraction())
+    interpolation: str = _option("bilinear", _choice(INTERPOLATIONS))
+    antialias: bool = _option(False, _truth())
+    dct: str = _option("fast", _choice(DCTS))
+    shuffle_bytes: int = _option(256 << 20, whole(1))
+    shuffle_records: int | None = _option(None, whole(1, may_be_none=True))
+    threads: int | None = _option(None, whole(1, may_be_none=True))
+    decoder: str = _option("auto", _choice(DECODERS))
 
     @classmethod
     def of(cls, batch_size: int | None, options: Mapping[str, Any], is_train: bool = True) -> ReadOptions:
@@ -138,12 +356,13 @@ class ReadOptions:
         Raises:
             ConfigError: if an option does not exist, or the options do not fit each other.
         """
-        option_values.check_names(options, [field.name for field in dataclasses.fields(cls)])
+        _check_names(options, [field.name for field in dataclasses.fields(cls)])
         if not is_train and "shuffle" not in options:
             raise errors.ConfigError(
+                "shuffle-missing",
                 "this is not the split 'train': give shuffle=None to evaluate on it (then the defaults are "
                 'num_epochs=1, crop="center", pad=True), or shuffle="stream" to train on it (random crops, without '
-                "end, only full batches)"
+                "end, only full batches)",
             )
         defaults: dict[str, Any] = {}
         if options.get("shuffle", "stream") is None:
@@ -154,52 +373,45 @@ class ReadOptions:
         return cls(**{"batch_size": batch_size, **defaults, **options})
 
     def __post_init__(self) -> None:
-        for name, value in option_values.plain_values(vars(self), _KINDS).items():
-            object.__setattr__(self, name, value)
-        if not 0 <= self.process_index < self.process_count:
-            raise errors.ConfigError(
-                f"process_index is {self.process_index}, with process_count {self.process_count}: "
-                f"it must be 0 to {self.process_count - 1}"
-            )
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, field.metadata["convert"](field.name, getattr(self, field.name)))
+        count = self.process_count
+        if not 0 <= self.process_index < count:
+            expected = f"with process_count {count}: it must be 0 to {count - 1}"
+            raise errors.ConfigError("option-bad-value", f"process_index is {self.process_index}, {expected}")
+        for text in self._conflicts():
+            raise errors.ConfigError("options-conflict", text)
+
+    def _conflicts(self) -> Iterator[str]:
+        """Yields an error text for each pair of options that do not fit each other."""
         if self.image_size is None and self.batch_size is not None:
-            raise errors.ConfigError(
-                "image_size=None keeps the size of each image, and a batch needs images of one size; give one"
-            )
+            yield "image_size=None keeps the size of each image, and a batch needs images of one size; give one"
         if (self.crop is None) != (self.image_size is None):
-            raise errors.ConfigError(
+            yield (
                 f"crop is {self.crop!r} and image_size {self.image_size!r}: without a crop there is no size, and "
                 "without a size no crop; give both, or None for both"
             )
         if self.crop is None and (self.antialias or self.interpolation != "bilinear"):
-            raise errors.ConfigError(
+            yield (
                 f"interpolation is {self.interpolation!r} and antialias {self.antialias}, and crop=None resizes "
                 "nothing: leave them out, or give image_size and a crop"
             )
         if self.pad and (self.num_epochs is None or self.batch_size is None):
-            raise errors.ConfigError(
-                "pad=True needs batch_size and num_epochs, because a reader that never ends has no last batch"
-            )
+            yield "pad=True needs batch_size and num_epochs, because a reader that never ends has no last batch"
         if self.next_epoch_each_iteration and self.num_epochs is None:
-            raise errors.ConfigError(
+            yield (
                 "next_epoch_each_iteration=True needs num_epochs, because no iteration follows one that never ends: "
                 "give num_epochs=1"
             )
         if self.next_epoch_each_iteration and self.state is not None:
-            raise errors.ConfigError(
+            yield (
                 "next_epoch_each_iteration=True begins each iteration with a whole epoch, and a state is in the middle "
                 "of one: give one of the two"
             )
         if self.dtype == "uint8" and self.normalize is not None:
-            raise errors.ConfigError("normalize gives fractions, which uint8 cannot hold; give dtype='float32'")
-        for name, (low, high), limit in (("area", self.area, 1.0), ("aspect_ratio", self.aspect_ratio, 100.0)):
-            if not 0 < low <= high <= limit:
-                raise errors.ConfigError(f"{name} is {(low, high)}; it must be 0 < least <= greatest <= {limit:g}")
-        if not 0 < self.center_fraction <= 1:
-            raise errors.ConfigError(f"center_fraction is {self.center_fraction:g}; it must be above 0 and at most 1")
-        if not 0 <= self.max_error_fraction <= 1:
-            raise errors.ConfigError(f"max_error_fraction is {self.max_error_fraction:g}; it must be 0 to 1")
+            yield "normalize gives fractions, which uint8 cannot hold; give dtype='float32'"
         if self.supervised and self.features:
-            raise errors.ConfigError(
+            yield (
                 f"supervised=True gives (image, label), which has no room for features={self.features!r}: leave them "
                 "out, or take batches by name and map them to pairs"
             )
@@ -222,50 +434,3 @@ class ReadOptions:
     @property
     def drops_remainder(self) -> bool:
         return self.drop_remainder and not self.pad
-
-
-def _state(name: str, value: Any) -> reader_state.ReaderState | None:
-    if isinstance(value, Mapping):
-        raise errors.ConfigError(f"{name} is a dict, {value!r}; give imagebeam.ReaderState.from_dict of it")
-    if value is not None and not isinstance(value, reader_state.ReaderState):
-        raise errors.ConfigError(f"{name} is {value!r}; give what state() of an iterator returned")
-    return value
-
-
-_KINDS: Mapping[str, option_values.Convert] = {
-    "batch_size": option_values.whole(1, may_be_none=True),
-    "image_size": option_values.image_size,
-    "crop": option_values.choice(CROPS),
-    "flip": option_values.truth(may_be_none=True),
-    "dtype": option_values.dtype(DTYPES),
-    "normalize": option_values.normalize,
-    "shuffle": option_values.choice(SHUFFLES),
-    "seed": option_values.whole(),
-    "num_epochs": option_values.whole(1, may_be_none=True),
-    "first_epoch": option_values.whole(0),
-    "next_epoch_each_iteration": option_values.truth(),
-    "process_index": option_values.whole(),
-    "process_count": option_values.whole(1),
-    "drop_remainder": option_values.truth(),
-    "pad": option_values.truth(),
-    "supervised": option_values.truth(),
-    "weights": option_values.weights,
-    "features": option_values.keys,
-    "list_size": option_values.whole(1, may_be_none=True),
-    "label_base": option_values.whole(0),
-    "num_classes": option_values.whole(1, may_be_none=True),
-    "deterministic": option_values.truth(),
-    "on_error": option_values.choice(("raise", "skip")),
-    "max_error_fraction": option_values.number,
-    "state": _state,
-    "area": option_values.pair,
-    "aspect_ratio": option_values.pair,
-    "center_fraction": option_values.number,
-    "interpolation": option_values.choice(INTERPOLATIONS),
-    "antialias": option_values.truth(),
-    "dct": option_values.choice(DCTS),
-    "shuffle_bytes": option_values.whole(1),
-    "shuffle_records": option_values.whole(1, may_be_none=True),
-    "threads": option_values.whole(1, may_be_none=True),
-    "decoder": option_values.choice(DECODERS),
-}

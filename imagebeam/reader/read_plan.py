@@ -11,7 +11,7 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from imagebeam.reader import bare_pixels, schedule, selection, shard_reader
+from imagebeam.reader import bare_pixels, batch_schedule, record_selection, shard_reader
 from imagebeam.reader import options as options_lib
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
@@ -20,27 +20,35 @@ _MASKS = ("image/object/mask", "image/segmentation/class/encoded")
 _PLACES = ("image/object/bbox/", "image/object/keypoint/x", "image/object/keypoint/y", *_MASKS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """What a reader must know of the examples, whichever of them it reads.
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadPlan:
+    """The records that a reader reads, and what it must know of them.
 
     Attributes:
+        fetcher: reads the records of the split.
+        schedule: the positions that this process reads, and the record at each.
         by_source: the features of every example, by their sources.
         extra: the features that the user asked for besides image and label.
         formats: formats of the images in the split; empty if they are unknown.
         is_raw: whether the images are stored as bare pixels.
+        mean_record_bytes: mean length of a record.
         label_base: id of the first class in the records.
         num_classes: length of the label vector if an image may have several classes, ids below the first included.
         weight: the feature that is the weight of each example, if the user named one.
+        mean_and_std: mean and standard deviation to normalise pixels from 0 to 255 with; None leaves them as they are.
     """
 
+    fetcher: shard_reader.Fetcher
+    schedule: batch_schedule.BatchSchedule
     by_source: Mapping[str, features.Feature]
     extra: tuple[features.Feature, ...]
     formats: frozenset[str]
     is_raw: bool
+    mean_record_bytes: int
     label_base: int
     num_classes: int
     weight: features.Feature | None
+    mean_and_std: options_lib.MeanAndStd | None
 
     @functools.cached_property
     def label(self) -> features.Feature | None:
@@ -66,36 +74,14 @@ class Layout:
         return (*labels, *(feature for feature in self.extra if feature.many))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ReadPlan(Layout):
-    """The records that a reader reads, and what it must know of them.
-
-    Attributes:
-        fetcher: reads the records of the split.
-        schedule: the positions that this process reads, and the record at each.
-        longest_side: of all images in the split, in pixels; 0 if it is unknown.
-        mean_record_bytes: mean length of a record.
-        mean_and_std: mean and standard deviation to normalise pixels from 0 to 255 with; None leaves them as they are.
-        kept_open: keeps the files open as long as it is held.
-    """
-
-    fetcher: shard_reader.Fetcher
-    schedule: schedule.Schedule
-    longest_side: int
-    mean_record_bytes: int
-    mean_and_std: options_lib.MeanAndStd | None
-    kept_open: Any
-
-
 def make_plan(
     directory: str,
     catalog: catalog_lib.Catalog,
     statistics: Mapping[str, Any],
-    selected: selection.Selection,
+    selected: record_selection.RecordSelection,
     open_reader: Callable[[], shard_reader.Fetcher],
-    planned: schedule.Schedule,
+    planned: batch_schedule.BatchSchedule,
     asked: options_lib.ReadOptions,
-    kept_open: Any = None,
 ) -> ReadPlan:
     """Returns the plan of one process for reading a selection, without mean and standard deviation of its pixels.
 
@@ -107,7 +93,6 @@ def make_plan(
         open_reader: opens the reader of the records; called once all options are checked.
         planned: schedule of this process.
         asked: options of the reader.
-        kept_open: as in `ReadPlan`.
 
     Raises:
         ConfigError: if the options do not fit the dataset.
@@ -118,7 +103,6 @@ def make_plan(
     _check_options(directory, catalog, by_source, asked)
     if is_raw:
         bare_pixels.check_shape_is_stored(catalog)
-    counted = statistics.get(selected.split, {})
     own = own_names(catalog, asked.pad, asked.weights is not None)
     extra = tuple(choose_features(catalog, asked.features, own, asked.list_size))
     _check_places(extra, asked)
@@ -129,13 +113,11 @@ def make_plan(
         extra=extra,
         formats=formats,
         is_raw=is_raw,
-        longest_side=max((counted.get(side, {}).get("max", 0) for side in ("height", "width")), default=0),
         mean_record_bytes=selected.mean_record_bytes,
         label_base=catalog.label_base if catalog.label_kind == "class" else asked.label_base,
         num_classes=asked.label_base + len(catalog.labels),
         weight=_weight(catalog, by_source, asked),
         mean_and_std=None,
-        kept_open=kept_open,
     )
 
 
@@ -178,15 +160,18 @@ def choose_features(
         if key not in by_key:
             [nearest] = difflib.get_close_matches(key, by_key, 1) or [""]
             hint = f" (did you mean {nearest!r}?)" if nearest else ""
-            raise errors.ConfigError(f"there is no feature {key!r}; the dataset has {', '.join(by_key)}{hint}")
+            raise errors.ConfigError(
+                "feature-unknown", f"there is no feature {key!r}; the dataset has {', '.join(by_key)}{hint}"
+            )
         chosen.append(by_key[key])
         if list_size is not None and by_key[key].many:
             taken[f"{key}/count"] = f"how many values {key!r} has"
     for feature in chosen:
         if feature.key in taken:
             raise errors.ConfigError(
+                "feature-name-taken",
                 f"feature {feature.key!r} has the name of {taken[feature.key]} in a batch: leave it out of features, "
-                f"or convert again with another key for it, features: {{{feature.source}: my_{feature.key}}}"
+                f"or convert again with another key for it, features: {{{feature.source}: my_{feature.key}}}",
             )
     return chosen
 
@@ -203,20 +188,24 @@ def _check_options(
         ConfigError: if they do not fit.
     """
     if features.ENCODED not in by_source:
-        raise errors.ConfigError(f"{directory} was written without images: features drops image/encoded")
+        raise errors.ConfigError(
+            "dataset-no-images", f"{directory} was written without images: features drops image/encoded"
+        )
     if asked.supervised and features.LABEL not in by_source:
-        raise errors.ConfigError(f"{directory} has no labels, which supervised=True needs")
+        raise errors.ConfigError("dataset-no-labels", f"{directory} has no labels, which supervised=True needs")
     if asked.list_size is not None and not lists_among(catalog, asked.features):
         known = [feature.key for feature in catalog.features]
         raise errors.ConfigError(
+            "options-conflict",
             f"list_size is {asked.list_size}, and features asks for no list; the dataset has "
-            f"{', '.join(lists_among(catalog, known)) or 'none'}"
+            f"{', '.join(lists_among(catalog, known)) or 'none'}",
         )
     highest = asked.label_base + len(catalog.labels) - 1
     if asked.num_classes is not None and catalog.labels and highest >= asked.num_classes:
         raise errors.ConfigError(
+            "labels-beyond-model",
             f"labels run from {asked.label_base} to {highest}, and a model of {asked.num_classes} classes takes "
-            f"0 to {asked.num_classes - 1}: give label_base=0, or num_classes={highest + 1}"
+            f"0 to {asked.num_classes - 1}: give label_base=0, or num_classes={highest + 1}",
         )
 
 
@@ -232,21 +221,26 @@ def _weight(
         [feature] = choose_features(catalog, [asked.weights], {})
         if feature.many or feature.kind == features.BYTES:
             kind = f"{'list of ' if feature.many else ''}{feature.kind}"
-            raise errors.ConfigError(f"weights={asked.weights!r} is a {kind}; name a feature with one number")
+            raise errors.ConfigError(
+                "weights-mismatch", f"weights={asked.weights!r} is a {kind}; name a feature with one number"
+            )
         return feature
     if asked.weights is not None:
         label = by_source.get(features.LABEL)
         if label is None or label.many or catalog.label_kind != "class":
             raise errors.ConfigError(
+                "weights-mismatch",
                 "weights by class need exactly one class for each image, and the dataset has none: "
-                "give the key of a feature with the weights"
+                "give the key of a feature with the weights",
             )
         ids = range(asked.label_base, asked.label_base + len(catalog.labels))
         if set(ids) != set(asked.weights):
             missing = [f"{each} ({catalog.labels[each - ids.start]!r})" for each in ids if each not in asked.weights]
             unknown = sorted(set(asked.weights) - set(ids))
             found = f"lacks {', '.join(missing[:5])}" if missing else f"has {unknown[:5]}, which are no classes"
-            raise errors.ConfigError(f"weights {found}: give one for each id from {ids.start} to {ids.stop - 1}")
+            raise errors.ConfigError(
+                "weights-mismatch", f"weights {found}: give one for each id from {ids.start} to {ids.stop - 1}"
+            )
     return None
 
 
@@ -263,16 +257,19 @@ def _check_places(extra: Sequence[features.Feature], asked: options_lib.ReadOpti
     if misplaced:
         masks = ", and resize the masks to image_size" if set(_MASKS) & {each.source for each in extra} else ""
         raise errors.ConfigError(
+            "features-misplaced",
             f"features asks for {', '.join(misplaced)}, which fit the whole image, and {moves}: give "
             f'crop="squash", flip=False{masks}; or crop=None, image_size=None without a batch size, and crop image and '
-            "features together; or leave the features out"
+            "features together; or leave the features out",
         )
     extra_images = [each.key for each in extra if (features.extra_image_part(each.source) or ())[1:] == ("encoded",)]
     if extra_images:
         _LOGGER.warning("%s: %s; docs/recipes/tables.md cuts the same part out of both", ", ".join(extra_images), moves)
 
 
-def check_batch_size(split: str, num_examples: int, asked: options_lib.ReadOptions, planned: schedule.Schedule) -> None:
+def check_batch_size(
+    split: str, num_examples: int, asked: options_lib.ReadOptions, planned: batch_schedule.BatchSchedule
+) -> None:
     """Checks that at least one batch is full, if all batches must be.
 
     Args:
@@ -291,8 +288,9 @@ def check_batch_size(split: str, num_examples: int, asked: options_lib.ReadOptio
         epochs = "1 epoch" if asked.num_epochs == 1 else f"{asked.num_epochs} epochs"
         each = f" for each of {planned.replicas} replicas" if planned.replicas > 1 else ""
         raise errors.ConfigError(
+            "batch-never-full",
             f"batch_size is {asked.batch_size:,}, and a process reads {share:,} examples of {split!r} in each of "
-            f"{epochs}: no batch would be full{each}; give a smaller one, drop_remainder=False or pad=True"
+            f"{epochs}: no batch would be full{each}; give a smaller one, drop_remainder=False or pad=True",
         )
     if share < asked.batch_size:
         _LOGGER.warning(

@@ -1,12 +1,19 @@
 """Whole shards of a remote dataset on a local disk: downloaded when they are first needed, checked, and kept.
 
-A limit of bytes holds for all processes of the machine (`cache_room`)::
+The folder of the cache contains::
 
-    cache_dir/imagebeam-<hash>/<shard>            one folder for an address and the content of its catalog
-    cache_dir/imagebeam-<hash>/<stem>.index       the byte offsets of a shard's records
+    cache_dir/imagebeam.lock                                    held while room is made
+    cache_dir/imagebeam-<hash>/<shard>                          one folder for an address and the content of its catalog
+    cache_dir/imagebeam-<hash>/<stem>.index                     the byte offsets of a shard's records
+    cache_dir/imagebeam-<hash>/<file>~<bytes>~<random>          being written; counts with its final size from the start
+    cache_dir/imagebeam-<hash>/<file>~lock                      held by the one thread of this machine that writes it
 
-Of a snapshot, a folder of the cache is for one folder of shards, and the names there begin with the shard's crc32c: so
+For snapshots, a folder of the cache is for one folder of shards, and the names there begin with the shard's crc32c: so
 a shard that several snapshots name is kept once.
+
+The limit of bytes holds for all processes of one user on one machine together. A file's modification time says when it
+was last used; the files used longest ago are removed to make room. Locks are flock locks: the kernel releases those of
+a dead process.
 
 A shard gets its final name after it was checked against the catalog (size and crc32c). So a file with a shard's name is
 whole, and other processes, or the next run, use it as it is. With the first shard that a reader asks for, all that it
@@ -19,24 +26,31 @@ process that pauses may hold the space of removed shards until it reads on or en
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
 import posixpath
 import re
+import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, records, storage
-from imagebeam.reader import cache_room, open_files, shard_reader, tasks
+from imagebeam.reader import shard_files
 
 _LOGGER = logging.getLogger(__name__)
 
+_POLL_SEC = 0.05  # while files that others write use all the room
+_FOLDER_PREFIX = "imagebeam-"
+_LOCK_FILE = "imagebeam.lock"
+_LOCK_SUFFIX = "~lock"
+_TEMPORARY = re.compile(r"(?P<name>[^~]+)~(?P<bytes>\d+)~[0-9a-f]+")
 _REFRESH_SEC = 60.0
 _NUM_DOWNLOADS = 4  # at once
 _DAMAGE_WAITS_SEC = (1.0, 3.0)
@@ -44,26 +58,182 @@ _DAMAGE_WAITS_SEC = (1.0, 3.0)
 _PLAIN_NAME = re.compile(r"(\.\./\d{6,}/|([A-Za-z0-9][A-Za-z0-9_. -]*/)*)[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
-class _OpenShard(open_files.OpenFile):
+class Room:
+    """The cache's folder as a whole: its limit and its locks."""
+
+    def __init__(self, directory: str, max_bytes: int):
+        """Creates the folder if it does not exist.
+
+        Raises:
+            ConfigError: if it cannot be created.
+        """
+        self.directory = directory
+        self.max_bytes = max_bytes
+        with self.errors_named():
+            os.makedirs(directory, exist_ok=True)
+
+    def path_of(self, dataset: str, name: str) -> str:
+        """Returns the local path of a dataset's file; `dataset` is a plain name."""
+        return storage.join(self.directory, _FOLDER_PREFIX + dataset, name)
+
+    @contextlib.contextmanager
+    def errors_named(self) -> Iterator[None]:
+        """Raises ConfigError if the local disk fails. Errors of the network are not OSErrors here."""
+        try:
+            yield
+        except OSError as e:
+            raise errors.ConfigError(
+                "cache-unusable",
+                f"cache_dir {self.directory} cannot be used ({e}): free space there, lower cache_bytes, "
+                "or give a folder on another local disk",
+            ) from e
+
+    @contextlib.contextmanager
+    def hold(self, path: str, must_wait: bool) -> Iterator[bool]:
+        """Locks the file at `path` for writing; yields False if it is locked and `must_wait` is false."""
+        lock = path + _LOCK_SUFFIX
+        descriptor = _acquire(lock, must_wait)
+        if descriptor is None:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(lock)
+            _release(descriptor)
+
+    @contextlib.contextmanager
+    def create(self, path: str, num_bytes: int, must_wait: bool) -> Iterator[str | None]:
+        """Makes room and yields a temporary file. When the block ends without an error, it becomes the file at `path`.
+
+        The caller holds `path`. Yields None if files that others write use the room and `must_wait` is false.
+        """
+        temporary = self._reserve(path, num_bytes, must_wait)
+        if temporary is None:
+            yield None
+            return
+        try:
+            yield temporary
+            with self._locked():
+                mark_used(temporary)
+                os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+
+    def _reserve(self, path: str, num_bytes: int, must_wait: bool) -> str | None:
+        while True:
+            with self._locked():
+                if self._make_room(num_bytes, path):
+                    temporary = f"{path}~{num_bytes}~{secrets.token_hex(4)}"
+                    open(temporary, "xb").close()
+                    return temporary
+            if not must_wait:
+                return None
+            time.sleep(_POLL_SEC)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        descriptor = os.open(storage.join(self.directory, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            _release(descriptor)
+
+    def _make_room(self, num_bytes: int, held: str) -> bool:
+        """Removes the files used longest ago until `num_bytes` fit.
+
+        Returns False, and removes no whole file, if `num_bytes` cannot fit beside the files being written.
+        """
+        kept, num_reserved = [], 0
+        for entry in self._entries():
+            with contextlib.suppress(FileNotFoundError):  # the user may clear the folder at any time
+                if match := _TEMPORARY.fullmatch(entry.name):
+                    owner = storage.join(os.path.dirname(entry.path), match["name"])
+                    if owner != held and _is_held(owner + _LOCK_SUFFIX):
+                        num_reserved += int(match["bytes"])
+                    else:
+                        os.unlink(entry.path)  # its process has died
+                elif not entry.name.endswith(_LOCK_SUFFIX):
+                    status = entry.stat()
+                    kept.append((status.st_mtime_ns, entry.path, status.st_size))
+        if num_reserved + num_bytes > self.max_bytes:
+            return False
+        excess = sum(size for _, _, size in kept) + num_reserved + num_bytes - self.max_bytes
+        for _, path, size in sorted(kept):
+            if excess <= 0:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            with contextlib.suppress(OSError):  # not empty
+                os.rmdir(os.path.dirname(path))
+            excess -= size
+        return True
+
+    def _entries(self) -> Iterator[os.DirEntry[str]]:
+        """Yields the files of the cache's own folders: nothing else in `cache_dir` is counted or removed."""
+        with os.scandir(self.directory) as folders:
+            for folder in folders:
+                if folder.name.startswith(_FOLDER_PREFIX) and folder.is_dir():
+                    with contextlib.suppress(FileNotFoundError), os.scandir(folder.path) as entries:
+                        yield from entries
+
+
+def mark_used(file: str | int) -> None:
+    """Marks a file, given by path or descriptor, as just used: it is the last to be removed."""
+    now = time.time_ns()
+    os.utime(file, ns=(now, now))
+
+
+def _acquire(lock: str, must_wait: bool) -> int | None:
+    """Returns the descriptor of the locked lock file; None if it is locked and `must_wait` is false."""
+    while True:
+        os.makedirs(os.path.dirname(lock), exist_ok=True)
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # a process that makes room removes empty folders
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if must_wait else fcntl.LOCK_NB))
+            if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass  # its holder removed it at the end
+        os.close(descriptor)
+
+
+def _release(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough: a process forked meanwhile holds a copy
+    os.close(descriptor)
+
+
+def _is_held(lock: str) -> bool:
+    """Returns whether a live process holds the lock file."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        _release(descriptor)
+
+
+class _OpenShard(shard_files.OpenFile):
     """A local shard, to be reopened after a while."""
 
     def __init__(self, path: str, refresh_sec: float):
         super().__init__(path)
         self.refresh_at = time.monotonic() + refresh_sec
-
-
-class RemoteFile:
-    """A shard at its address, read in ranges."""
-
-    def __init__(self, store: storage.Storage, uri: str):
-        self._store = store
-        self._uri = uri
-
-    def read(self, start: int, stop: int) -> bytes:
-        return self._store.read(self._uri, start, stop - start)
-
-    def read_records(self, starts: np.ndarray, stops: np.ndarray) -> list[bytes | None]:
-        return [None] * len(starts)
 
 
 class ShardCache(concurrency.RebuiltAfterFork):
@@ -73,7 +243,7 @@ class ShardCache(concurrency.RebuiltAfterFork):
         self,
         directory: str,
         storage_options: Mapping[str, Any],
-        room: cache_room.Room,
+        room: Room,
         catalog: catalog_lib.Catalog,
         num_downloads: int = _NUM_DOWNLOADS,
         damage_waits_sec: Sequence[float] = _DAMAGE_WAITS_SEC,
@@ -97,7 +267,8 @@ class ShardCache(concurrency.RebuiltAfterFork):
         for shard in shards:
             if not _PLAIN_NAME.fullmatch(shard.name):
                 raise errors.CatalogError(
-                    f"{directory} names a shard {shard.name!r}, which is not a plain file name; convert again"
+                    "catalog-bad-shard-name",
+                    f"{directory} names a shard {shard.name!r}, which is not a plain file name; convert again",
                 )
         self.room = room
         self._arguments = directory, storage_options, room, catalog, num_downloads, damage_waits_sec, refresh_sec
@@ -108,15 +279,15 @@ class ShardCache(concurrency.RebuiltAfterFork):
         self._refresh_sec = refresh_sec
         content = repr((directory, catalog.fingerprint, [(each.name, each.bytes, each.crc32c) for each in shards]))
         shares_names = catalog.snapshot or not catalog.is_self_contained or any("/" in each.name for each in shards)
-        # Of a snapshot, each shard is named by its own address and content, because other snapshots read it too.
+        # In a snapshot each shard is named by its own address and content, because other snapshots read it too.
         self._dataset = None if shares_names else _short_name(content)
         self._by_name = {shard.name: shard for shard in shards}
         super().__init__()
 
     def rebuild(self) -> None:
         self._lock = threading.Lock()
-        self._files: open_files.Shelf[_OpenShard] = open_files.Shelf()
-        self._tasks: tasks.Tasks[str, _OpenShard | None] = tasks.Tasks(
+        self._files: shard_files.OpenFiles[_OpenShard] = shard_files.OpenFiles()
+        self._tasks: concurrency.Tasks[str, _OpenShard | None] = concurrency.Tasks(
             self._download_task, self._num_downloads, "imagebeam-download"
         )
         self._downloaded: set[str] = set()
@@ -128,7 +299,7 @@ class ShardCache(concurrency.RebuiltAfterFork):
         """The storage of the address; looked up each time, for a pickled copy has none."""
         return storage.storage_of(self._directory, self._storage_options)
 
-    def open(self, shard: catalog_lib.Shard, following: Sequence[catalog_lib.Shard] = ()) -> shard_reader.ShardFile:
+    def open(self, shard: catalog_lib.Shard, following: Sequence[catalog_lib.Shard] = ()) -> shard_files.ShardFile:
         """Opens a shard, after its download if it is missing, and announces the shards that follow.
 
         If shards had to be downloaded again, because other readers of this machine need the room, a missing one is
@@ -144,7 +315,7 @@ class ShardCache(concurrency.RebuiltAfterFork):
         with self.room.errors_named():
             file = self._open_whole(shard)
             if file is None and self._is_too_small:
-                return RemoteFile(self.store, self._uri_of(shard.name))
+                return shard_files.RemoteFile(self.store, self._uri_of(shard.name))
             asked = None if file else self._tasks.ask(shard.name)
             if not self._is_too_small:
                 self._tasks.announce(each.name for each in following if not os.path.exists(self._path(each)))
@@ -155,17 +326,13 @@ class ShardCache(concurrency.RebuiltAfterFork):
         self._files.put(shard.name, file)
         return file
 
-    def close(self) -> None:
-        """Closes the open files, and keeps none open from now on. Waits for no lock."""
-        self._files.close()
-
     def read_index(self, uri: str, shard: catalog_lib.Shard) -> bytes:
         """Returns the bytes of a shard's index. Keeps them if they are a valid index; the caller checks them too."""
         path = self._path(shard, shard.index_name)
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             data = file.read()
             if _is_index_of(data, shard):
-                cache_room.mark_used(path)
+                mark_used(path)
                 return data
         data = self.store.read(uri)
         if _is_index_of(data, shard):
@@ -196,10 +363,10 @@ class ShardCache(concurrency.RebuiltAfterFork):
             return None
         if os.fstat(file.descriptor).st_size != shard.bytes:
             return None
-        cache_room.mark_used(file.descriptor)
+        mark_used(file.descriptor)
         return file
 
-    def _download_task(self, task: tasks.Task[str, _OpenShard | None]) -> _OpenShard | None:
+    def _download_task(self, task: concurrency.Task[str, _OpenShard | None]) -> _OpenShard | None:
         """Downloads a shard and opens it.
 
         Returns None for a shard that no reader waits for, if another process downloads it or there is no room now.
@@ -243,23 +410,25 @@ class ShardCache(concurrency.RebuiltAfterFork):
                 raise
             except FileNotFoundError as e:
                 detail = f"is missing ({e.strerror or e}): run imagebeam verify, then convert again"
-                raise errors.ShardError(f"shard {uri} {detail}") from e
+                raise errors.ShardError("shard-missing", f"shard {uri} {detail}") from e
             except PermissionError as e:
                 detail = f"cannot be read ({e.strerror or e}): grant read access to it"
-                raise errors.ShardError(f"shard {uri} {detail}") from e
+                raise errors.ShardError("shard-unreadable", f"shard {uri} {detail}") from e
             except OSError as e:
                 raise errors.ShardError(
+                    "shard-unreadable",
                     f"shard {uri} cannot be downloaded ({e.strerror or e}): check that its address can be reached from "
-                    "here, and run again; what was downloaded is kept"
+                    "here, and run again; what was downloaded is kept",
                 ) from e
             num_bytes, crc = _sync_and_checksum(path)
             if (num_bytes, crc) == (shard.bytes, shard.crc32c):
                 return
             if wait is None:
                 raise errors.ShardError(
+                    "shard-differs",
                     f"shard {uri} comes as {num_bytes:,} bytes with crc32c {crc:08x}, the catalog says "
                     f"{shard.bytes:,} bytes with {shard.crc32c:08x}: it was cut short or replaced; "
-                    "run imagebeam verify, then convert again with --overwrite"
+                    "run imagebeam verify, then convert again with --overwrite",
                 )
             time.sleep(wait)
 
@@ -283,45 +452,23 @@ class ShardCache(concurrency.RebuiltAfterFork):
         return ShardCache, self._arguments
 
 
-class CachedFiles:
+class CachedFiles(shard_files.ShardFiles):
     """The shards of one split in a cache."""
 
-    is_local = False
-
-    def __init__(self, cache: ShardCache, split: shard_reader.SplitShards, ahead: Sequence[int]):
+    def __init__(self, cache: ShardCache, split: shard_files.SplitShards, ahead: Sequence[int]):
         """Takes the shards that will be read, in their order."""
+        super().__init__(split)
         self._cache = cache
-        self._split = split
         self._ahead = list(ahead)
-        self._has_announced = False
 
-    def open(self, shard: int) -> shard_reader.ShardFile:
-        following: list[catalog_lib.Shard] = []
-        if not self._has_announced:
-            self._has_announced = True
-            order = [each for each in self._ahead if each > shard] + [each for each in self._ahead if each < shard]
-            following = [self._split.shards[each] for each in order]
-        return self._cache.open(self._split.shards[shard], following)
+    def open(self, shard: int) -> shard_files.ShardFile:
+        ahead, self._ahead = self._ahead, []  # announced with the first one
+        order = [each for each in ahead if each > shard] + [each for each in ahead if each < shard]
+        shards = self._split.shards
+        return self._cache.open(shards[shard], [shards[each] for each in order])
 
-    def close(self) -> None:
-        self._cache.close()
-
-
-class RemoteFiles:
-    """The shards of one split at their address."""
-
-    is_local = False
-
-    def __init__(self, split: shard_reader.SplitShards, storage_options: Mapping[str, Any]):
-        self._split = split
-        self._storage_options = storage_options
-
-    def open(self, shard: int) -> RemoteFile:
-        uri = self._split.uri(shard)
-        return RemoteFile(storage.storage_of(uri, self._storage_options), uri)
-
-    def close(self) -> None:
-        """Does nothing: there are no files."""
+    def __reduce__(self) -> tuple[type[CachedFiles], tuple[Any, ...]]:
+        return CachedFiles, (self._cache, self._split, self._ahead)
 
 
 def _short_name(content: str) -> str:
@@ -336,4 +483,4 @@ def _sync_and_checksum(path: str) -> tuple[int, int]:
 
 
 def _is_index_of(data: bytes, shard: catalog_lib.Shard) -> bool:
-    return len(data) == 8 * (shard.records + 1) and shard_reader.are_offsets_of(np.frombuffer(data, "<u8"), shard)
+    return len(data) == 8 * (shard.records + 1) and shard_files.are_offsets_of(np.frombuffer(data, "<u8"), shard)

@@ -1,41 +1,50 @@
-"""The records of one split by their numbers, checked; or the fault of a record, and where the record is."""
+"""Reads the records of one split by their numbers, and compares their checksums.
+
+Records of local files, and of those of a cache, are read alone. Those of remote and of compressed shards are read in
+blocks: a block of records is read in a few long requests, or decompressed, when the first of its records is asked for,
+and kept until all of them were. So each byte is read once in an epoch, in whatever order and on however many threads
+its records are asked for.
+"""
 
 from __future__ import annotations
 
-import abc
+import collections
 import contextlib
-import dataclasses
 import functools
-import struct
+import heapq
+import io
+import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeAlias
+from concurrent import futures
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from imagebeam import catalog as catalog_lib
-from imagebeam import errors, example, plural, records, storage
-from imagebeam.reader import open_files
+from imagebeam import concurrency, errors, example, plural, records
+from imagebeam.reader import record_selection, shard_files
+from imagebeam.storage import remote
 
-HEAD_BYTES = 4096  # of a record: small features come before the image's bytes
-_MASKED_CRC = struct.Struct("<I").unpack
+_LOGGER = logging.getLogger("imagebeam.dataset")
 
-Found: TypeAlias = records.Record | errors.RecordError
+MAX_KEPT_BYTES = 512 << 20  # records of remote shards in memory
+_WINDOW_PART = (
+    5 / 8
+)  # largest part of them that one window may take: its last blocks are kept beside the first of the next window
+_NUM_REQUESTS = 16  # at once
+_MAX_CALLS = 16  # that ask for records at once, and overtake each other
+_STREAM_BYTES = 1 << 20  # read at once from a compressed shard
+_FEW_BYTES = 16 << 10  # small records: a request takes longer than reading it
+
+Indexes: TypeAlias = Sequence[int] | np.ndarray  # ascending indexes of records in a shard
+Found: TypeAlias = bytes | errors.RecordError
+# The beginning of a record, unchecked, and a function that reads the record between two offsets.
+Head: TypeAlias = tuple[bytes, Callable[[int, int], bytes]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Trouble:
-    """A fault of one record, and where the record is."""
-
-    shard: str  # its address
-    index: int  # number of the record in its shard
-    offset: int  # bytes from the start of the shard
-    key: str  # "" if it is unknown
-    detail: str
-
-    def __str__(self) -> str:
-        key = f", key {self.key!r}" if self.key else ""
-        return f"record {self.index} of shard {self.shard}{key}, byte offset {self.offset}: {self.detail}"
+class _UnreadError(errors.RecordError):
+    """The storage did not give a record; it may the next time."""
 
 
 class Fetcher(Protocol):
@@ -43,90 +52,266 @@ class Fetcher(Protocol):
 
     is_local: bool  # whether no read waits for a network
 
-    def fetch(self, wanted: np.ndarray, epochs: np.ndarray) -> Iterator[bytes | Trouble]:
-        """Yields the bytes of each record, or its Trouble, in the order of `wanted`.
+    def fetch(self, wanted: np.ndarray, epochs: np.ndarray) -> Iterator[bytes | shard_files.RecordFault]:
+        """Yields the bytes of each record, or its RecordFault, in the order of `wanted`.
 
         Args:
             wanted: int64 [n], numbers of records.
             epochs: int64 [n], the epoch in which each is read.
-        """
-
-    def trouble(self, record: int, detail: str) -> Trouble:
-        """Returns `detail` with the record that it is about."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class SplitShards:
-    """The shards of one split. Records are numbered over all of them.
-
-    Attributes:
-        directory: folder of the catalog.
-        shards: the shards in their order.
-        key_feature: name of the feature that holds the key of an example, if there is one.
-    """
-
-    directory: str
-    shards: Sequence[catalog_lib.Shard]
-    key_feature: str | None
-
-    @functools.cached_property
-    def ends(self) -> np.ndarray:
-        """The number after the last record of each shard: int64 [shards]."""
-        return np.cumsum([shard.records for shard in self.shards], dtype=np.int64)
-
-    @functools.cached_property
-    def starts(self) -> np.ndarray:
-        """The number of the first record of each shard: int64 [shards]."""
-        return np.concatenate([[0], self.ends[:-1]]).astype(np.int64)
-
-    def locate(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the shard of each record, and its number in the shard: int64 [n] each."""
-        shards = np.searchsorted(self.ends, wanted, side="right")
-        return shards, wanted - self.starts[shards]
-
-    def uri(self, shard: int) -> str:
-        return storage.join_relative(self.directory, self.shards[shard].name)
-
-    def trouble(self, shard: int, index: int, offset: int, head: bytes, detail: str) -> Trouble:
-        """Returns a Trouble; `head` is the beginning of the record, whose rest may be broken."""
-        key = ""
-        with contextlib.suppress(ValueError):
-            key = example.find_bytes(head[:HEAD_BYTES], self.key_feature or "").decode("utf-8", "backslashreplace")
-        return Trouble(self.uri(shard), index, offset, key, detail)
-
-
-class ShardReader(abc.ABC):
-    """Reads the records of one split and compares their checksums. Thread-safe and picklable."""
-
-    is_local = False
-
-    def __init__(self, split: SplitShards):
-        self.split = split
-
-    @abc.abstractmethod
-    def fetch(self, wanted: np.ndarray, epochs: np.ndarray) -> Iterator[bytes | Trouble]:
-        """Yields the bytes of each record, or its Trouble: see `Fetcher`.
 
         Raises:
             ShardError: if a whole shard cannot be read.
         """
 
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Keeps no files and no bytes from now on, without waiting for a lock. Later reads open their files again."""
+    def fault(self, record: int, detail: str) -> shard_files.RecordFault:
+        """Returns `detail` with the record that it is about."""
 
-    @abc.abstractmethod
-    def _look_at(self, shard: int, index: int) -> tuple[int, bytes]:
-        """Returns the offset of a record that may be broken, and the beginning of it; b"" if that cannot be read."""
 
-    @abc.abstractmethod
-    def _heads(self, shard: int, indexes: np.ndarray) -> Iterator[tuple[bytes, Callable[[int, int], bytes]]]:
-        """Yields the beginning of each record, unchecked, and a function that reads it between two offsets."""
+class IndexedRecords:
+    """Reads records of uncompressed shards by the offsets in their indexes."""
 
-    def trouble(self, record: int, detail: str) -> Trouble:
+    in_sequence = False
+
+    def __init__(self, split: shard_files.SplitShards, files: shard_files.ShardFiles, offsets: shard_files.Offsets):
+        self.split = split
+        self.files = files
+        self.offsets = offsets
+
+    def load(self, shard: int, indexes: Indexes) -> list[Found]:
+        """Returns the records of a shard with these indexes."""
+        starts, ends = self.offsets.of(shard, indexes)
+        try:
+            contents = self.files.open(shard).read_records(starts, ends)
+        except OSError as e:
+            return [_UnreadError(start, f"{e.strerror or e}") for start in starts.tolist()]
+        spans = zip(contents, starts.tolist(), ends.tolist(), strict=True)
+        return [self._read_again(shard, start, end) if each is None else each for each, start, end in spans]
+
+    def _read_again(self, shard: int, start: int, end: int) -> Found:
+        """Returns the record in a frame, or what is wrong with it."""
+        try:
+            framed = self.files.open(shard).read(start, end)
+        except OSError as e:
+            return _UnreadError(start, f"{e.strerror or e}")
+        content = framed[records.HEADER_BYTES : -records.FOOTER_BYTES]
+        if len(framed) < end - start:
+            return errors.RecordError(start, "the shard ends in the middle of it", framed[records.HEADER_BYTES :])
+        if framed.endswith(shard_files.checksum_of(content)):
+            return content
+        if framed.startswith(records.frame_header(len(content))):
+            detail = f"the checksum of a record of {len(content)} bytes does not match"
+        else:
+            detail = (
+                f"the index {self.split.shards[shard].index_name} says that a record of {len(content)} bytes begins "
+                "here, and the shard has none: one of the two is damaged"
+            )
+        return errors.RecordError(start, detail, content)
+
+    def look_at(self, shard: int, index: int) -> tuple[int, bytes]:
+        """Returns the offset of a record that may be broken, and its beginning; b"" if that cannot be read."""
+        [start], _ = self.offsets.of(shard, [index])
+        with contextlib.suppress(OSError):
+            head, _ = next(self.heads(shard, [index]))
+            return int(start), head
+        return int(start), b""
+
+    def heads(self, shard: int, indexes: Indexes) -> Iterator[Head]:
+        """Yields the head of each record of a shard with these indexes."""
+        starts, ends = self.offsets.of(shard, indexes)
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            first, last = start + records.HEADER_BYTES, end - records.FOOTER_BYTES
+            read = functools.partial(self._read_part, shard, first, last)
+            yield read(0, shard_files.HEAD_BYTES), read
+
+    def _read_part(self, shard: int, first: int, last: int, start: int, stop: int) -> bytes:
+        """Returns bytes `start` to `stop` of the content that is at bytes `first` to `last` of the shard."""
+        stop = min(first + stop, last)
+        return self.files.open(shard).read(first + start, stop) if first + start < stop else b""
+
+
+class _Stream(NamedTuple):
+    """A shard that is being decompressed."""
+
+    shard: int
+    position: int  # number of the next record
+    found: Iterator[records.Record | errors.RecordError]
+
+
+class StreamedRecords:
+    """Decompresses shards from front to back. To go back, a shard is decompressed from its start again.
+
+    Picklable: a copy begins without open shards.
+    """
+
+    in_sequence = True
+
+    def __init__(self, split: shard_files.SplitShards, files: shard_files.ShardFiles, num_open: int):
+        """Keeps up to `num_open` shards open, each where it was read last."""
+        self.split = split
+        self.files = files
+        self._num_open = num_open
+        self._lock = threading.Lock()
+        self._open: list[_Stream] = []  # the one used last at the end
+
+    def load(self, shard: int, indexes: Indexes) -> list[Found]:
+        """Returns the records of a shard with these ascending indexes.
+
+        Raises:
+            ShardError: if the shard cannot be decompressed up to them, or has another number of records.
+        """
+        return [each.data if isinstance(each, records.Record) else each for each in self._scan(shard, indexes)]
+
+    def _scan(self, shard: int, indexes: Indexes) -> list[records.Record | errors.RecordError]:
+        stream, found = self._take(shard, indexes[0]), []
+        num_records, wanted = self.split.shards[shard].records, set(indexes)
+        uri, position = self.split.uri(shard), stream.position
+        try:
+            for each in itertools.islice(stream.found, indexes[-1] + 1 - position):
+                if position in wanted:
+                    found.append(each)
+                position += 1
+            if position == num_records and next(stream.found, None) is not None:
+                raise errors.ShardError(
+                    "shard-wrong-count", f"shard {uri} holds more than {num_records:,} records, those of the catalog"
+                )
+        except (OSError, errors.RecordError) as e:
+            raise errors.ShardError("shard-unreadable", f"shard {uri} cannot be read: {e}") from e
+        if position <= indexes[-1]:
+            raise errors.ShardError(
+                "shard-wrong-count",
+                f"shard {uri} holds {plural.count(position, 'record')}, the catalog says {num_records:,}",
+            )
+        if position < num_records:
+            with self._lock:
+                self._open = [*self._open, stream._replace(position=position)][-self._num_open :]
+        return found
+
+    def _take(self, shard: int, index: int) -> _Stream:
+        """Returns the stream that is nearest before a record; nobody else has it."""
+        with self._lock:
+            streams = [each for each in self._open if each.shard == shard and each.position <= index]
+            if streams:
+                nearest = max(streams, key=lambda each: each.position)
+                self._open = [each for each in self._open if each is not nearest]
+                return nearest
+        file = io.BufferedReader(_StreamFile(self.files, shard, self.split.shards[shard].bytes), _STREAM_BYTES)
+        return _Stream(shard, 0, records.scan_records(file, "gzip"))
+
+    def look_at(self, shard: int, index: int) -> tuple[int, bytes]:
+        """Returns the offset of a record that may be broken, and the record, by another stream from the start."""
+        with contextlib.suppress(errors.ShardError):
+            [found] = StreamedRecords(self.split, self.files, 1)._scan(shard, [index])
+            return found.offset, found.data
+        return 0, b""
+
+    def __reduce__(self) -> tuple[type[StreamedRecords], tuple[object, ...]]:
+        return StreamedRecords, (self.split, self.files, self._num_open)
+
+
+class _StreamFile(remote.SeekableReader):
+    """A shard as a file with a position. It keeps no descriptor between two reads."""
+
+    def __init__(self, files: shard_files.ShardFiles, shard: int, size: int):
+        super().__init__(size)
+        self._files = files
+        self._shard = shard
+
+    def _read_at(self, position: int, length: int) -> bytes:
+        return self._files.open(self._shard).read(position, position + length)
+
+
+class _Block:
+    """Records that are read together. The first block of an epoch is the least."""
+
+    def __init__(self, key: tuple[int, int], wanted: np.ndarray):
+        self.key = key  # epoch, number of the block
+        self.wanted = wanted
+        self.left = set(wanted.tolist())  # not asked for yet
+        self.asked_at = 0  # count of all records that had been asked for
+        self.found: futures.Future[dict[int, Found]] = futures.Future()
+
+    def __lt__(self, other: _Block) -> bool:
+        return self.key < other.key
+
+
+class ShardReader(concurrency.RebuiltAfterFork):
+    """Reads the records of one split, alone or in blocks on threads. Thread-safe and picklable.
+
+    A block is kept until all of its records were asked for.
+    """
+
+    def __init__(
+        self,
+        loader: IndexedRecords | StreamedRecords,
+        reads: record_selection.Reads | None = None,
+        max_bytes: int = MAX_KEPT_BYTES,
+    ):
+        """Begins without blocks, and logs how it will read.
+
+        Args:
+            loader: reads records of the shards.
+            reads: the records that will be asked for; None if each is read alone.
+            max_bytes: limit for the records of uncompressed shards that are kept.
+        """
+        self.split = loader.split
+        self.is_local = loader.files.is_local
+        self._loader = loader
+        self._max_bytes = max_bytes
+        self._all_reads = reads
+        if reads is not None:
+            self._reads = reads
+            self._blocks = reads.share.cut(reads.block_records)
+            self._first_records = reads.share.records_at(self._blocks.starts)
+            shards = self.split.shards
+            mean_bytes = sum(each.bytes for each in shards) / max(1, sum(each.records for each in shards))
+            self._keeps_all, self._reads_blocks = _choose(reads, mean_bytes, loader.in_sequence, max_bytes)
+        super().__init__()
+
+    def rebuild(self) -> None:
+        self._lock = threading.Lock()
+        # By epoch and number; the one asked for last at the end.
+        self._kept: collections.OrderedDict[tuple[int, int], _Block] = collections.OrderedDict()
+        self._waiting: collections.defaultdict[int, list[_Block]] = collections.defaultdict(list)  # heaps, by shard
+        self._turns = [
+            threading.Lock() for _ in self.split.shards
+        ]  # one for each shard, held while a compressed one is read
+        self._reached: dict[tuple[int, int], int] = {}  # the last block asked for, by epoch and run
+        self._num_asked = 0
+        self._most_at_once = 0
+        self._tasks: concurrency.Tasks[Callable[[], object], object] = concurrency.Tasks(
+            lambda task: task.key(), _NUM_REQUESTS, "imagebeam-read"
+        )
+
+    def __reduce__(self) -> tuple[type[ShardReader], tuple[object, ...]]:
+        return ShardReader, (self._loader, self._all_reads, self._max_bytes)
+
+    def fetch(self, wanted: np.ndarray, epochs: np.ndarray) -> Iterator[bytes | shard_files.RecordFault]:
+        """Yields the bytes of each record, or its RecordFault: see `Fetcher`."""
+        found: Iterator[Found]
+        if self._all_reads is None:
+            found = self._load_alone(wanted)
+        else:
+            blocks = self._ask_blocks(wanted, epochs) if self._reads_blocks else self._ask_ranges(wanted)
+            found = (block.found.result()[record] for record, block in zip(wanted.tolist(), blocks))
+        for record, each in zip(wanted.tolist(), found):
+            if isinstance(each, bytes):
+                yield each
+            else:
+                yield self.split.fault(record, each.offset, each.data, each.detail)
+
+    def _load_alone(self, wanted: np.ndarray) -> Iterator[Found]:
+        shards, indexes = self.split.locate(wanted)
+        rows: dict[int, list[int]] = {}
+        for row, shard in enumerate(shards.tolist()):
+            rows.setdefault(shard, []).append(row)
+        # All of a shard at once: a call for each record would take longer than a small one.
+        found = {shard: iter(self._loader.load(shard, indexes[rows[shard]])) for shard in rows}
+        return (next(found[shard]) for shard in shards.tolist())
+
+    def fault(self, record: int, detail: str) -> shard_files.RecordFault:
         """Returns `detail` with the record of the split that it is about."""
         [shard], [index] = self.split.locate(np.array([record]))
-        return self.split.trouble(int(shard), int(index), *self._look_at(int(shard), int(index)), detail)
+        return self.split.fault(record, *self._loader.look_at(int(shard), int(index)), detail)
 
     def find_ints(self, key: str, removed: np.ndarray) -> Iterator[list[int]]:
         """Yields the values of an int64 feature of each record in order.
@@ -143,215 +328,151 @@ class ShardReader(abc.ABC):
             heads = self._heads(shard, np.flatnonzero(is_read))
             for record, is_here in enumerate(is_read.tolist(), start):
                 try:
-                    yield example.find_ints(*_with_key(next(heads), key)) if is_here else []
+                    values: list[int] = []
+                    if is_here:
+                        head, read = next(heads)
+                        values = example.find_ints(head, key, read)
                 except (OSError, ValueError, EOFError) as e:
-                    raise errors.ExampleError(str(self.trouble(record, str(e)))) from e
+                    raise errors.ExampleError("example-broken", str(self.fault(record, str(e)))) from e
+                yield values
 
-
-def _with_key(head: tuple[bytes, Callable[[int, int], bytes]], key: str) -> tuple[bytes, str, Callable[..., bytes]]:
-    return head[0], key, head[1]
-
-
-def check_record(framed: bytes, offset: int, end: int, index_name: str) -> Found:
-    """Returns the record in its frame, after a comparison of its checksum.
-
-    Args:
-        framed: the bytes of the shard from `offset` to `end`, fewer if the shard ends early.
-        offset: where the record begins, as the index says.
-        end: where it ends.
-        index_name: the index, for the error.
-    """
-    content = framed[records.HEADER_BYTES : -records.FOOTER_BYTES]
-    if len(framed) < end - offset:
-        return errors.RecordError(offset, "the shard ends in the middle of it", framed[records.HEADER_BYTES :])
-    if records.mask_crc(records.extend_crc(0, content)) == _MASKED_CRC(framed[-records.FOOTER_BYTES :])[0]:
-        return records.Record(offset, content)
-    if framed[: records.HEADER_BYTES] != records.frame_header(len(content)):
-        return errors.RecordError(
-            offset,
-            f"the index {index_name} says that a record of {len(content)} bytes begins here, and the shard has none: "
-            "one of the two is damaged",
-            content,
-        )
-    return errors.RecordError(offset, f"the checksum of a record of {len(content)} bytes does not match", content)
-
-
-class ShardFile(Protocol):
-    """A shard that can be read at any place."""
-
-    def read(self, start: int, stop: int) -> bytes:
-        """Returns bytes `start` to `stop`, fewer if the shard ends early."""
-
-    def read_records(self, starts: np.ndarray, stops: np.ndarray) -> list[bytes | None]:
-        """Returns the contents of records, at bytes `starts` to `stops`; None where no checksum was found right."""
-
-
-class ShardFiles(Protocol):
-    """The shards of one split as files."""
-
-    is_local: bool  # whether no read waits for a network
-
-    def open(self, shard: int) -> ShardFile: ...
-
-    def close(self) -> None:
-        """Keeps no files open from now on, without waiting for a lock."""
-
-
-class LocalFiles:
-    """Shards on a local disk. The kernel's page cache is the only buffer."""
-
-    is_local = True
-
-    def __init__(self, split: SplitShards):
-        self._split = split
-        self._files: open_files.Shelf[open_files.OpenFile] = open_files.Shelf()
-
-    def open(self, shard: int) -> ShardFile:
-        file = self._files.find(shard)
-        if file is None:
-            file = open_files.OpenFile(self._split.uri(shard))
-            self._files.put(shard, file)
-        return file
-
-    def close(self) -> None:
-        self._files.close()
-
-    def __reduce__(self) -> tuple[type[LocalFiles], tuple[SplitShards]]:
-        return LocalFiles, (self._split,)
-
-
-class DirectReader(ShardReader):
-    """Reads each record of uncompressed shards by its offset: from local files, or those of a cache."""
-
-    def __init__(self, split: SplitShards, files: ShardFiles, offsets: Offsets):
-        super().__init__(split)
-        self._files = files
-        self._offsets = offsets
-        self.is_local = files.is_local
-
-    def fetch(self, wanted: np.ndarray, epochs: np.ndarray) -> Iterator[bytes | Trouble]:
-        shards, indexes = self.split.locate(wanted)
-        if len(wanted) == 1:  # to group them would take longer than to read it
-            yield self._read_one(int(shards[0]), int(indexes[0]))
+    def _heads(self, shard: int, indexes: np.ndarray) -> Iterator[Head]:
+        if self._all_reads is None and isinstance(self._loader, IndexedRecords):
+            yield from self._loader.heads(shard, indexes)
             return
-        places = np.argsort(shards, kind="stable")
-        runs = np.split(places, np.flatnonzero(np.diff(shards[places])) + 1) if len(places) else []
-        unread = {int(shards[run[0]]): run for run in runs}
-        read: dict[int, bytes | None] = {}  # by place in `wanted`
-        for place, (shard, index) in enumerate(zip(shards.tolist(), indexes.tolist())):
-            if shard in unread:  # all of a shard at once: a call for each record would take longer than a small one
-                run = unread.pop(shard)
-                read.update(zip(run.tolist(), self._read_all(shard, indexes[run])))
-            content = read.pop(place)
-            yield self._read_one(shard, index) if content is None else content
+        size = self._reads.block_records
+        parts = (indexes[at : at + size].tolist() for at in range(0, len(indexes), size))
+        load = functools.partial(self._loader.load, shard)
+        for found in concurrency.map_ahead(load, parts, 1 if self._loader.in_sequence else _NUM_REQUESTS):
+            for each in found:
+                if isinstance(each, _UnreadError):
+                    raise OSError(each.detail)
+                data = each if isinstance(each, bytes) else each.data
+                yield data, functools.partial(_slice, data)
 
-    def close(self) -> None:
-        self._files.close()
-
-    def _read_all(self, shard: int, indexes: np.ndarray) -> list[bytes | None]:
-        """Returns the contents of records of one shard; None for each that is not found right."""
-        offsets = self._offsets.shard(shard)
-        starts = offsets[indexes].astype(np.int64) + records.HEADER_BYTES
-        stops = offsets[indexes + 1].astype(np.int64) - records.FOOTER_BYTES
+    def _fill(self, block: _Block, shard: int) -> None:
+        """Reads the records of a block."""
+        _, indexes = self.split.locate(block.wanted)
+        is_whole = False
         try:
-            return self._files.open(shard).read_records(starts, stops)
-        except OSError:
-            return [None] * len(indexes)
+            found = self._loader.load(shard, indexes.tolist())
+            is_whole = not any(isinstance(each, _UnreadError) for each in found)
+            block.found.set_result(dict(zip(block.wanted.tolist(), found, strict=True)))
+        except BaseException as e:  # every error must reach the readers that wait
+            block.found.set_exception(e)
+        if not is_whole:  # the next reader tries again
+            with self._lock:
+                if self._kept.get(block.key) is block:
+                    del self._kept[block.key]
 
-    def _read_one(self, shard: int, index: int) -> bytes | Trouble:
-        [content] = self._read_all(shard, np.array([index]))
-        if content is not None:
-            return content
-        offset, end = self._offsets.of(shard, index)
-        try:  # the fault is found again, and named
-            framed = self._files.open(shard).read(offset, end)
-            found = check_record(framed, offset, end, self.split.shards[shard].index_name)
-        except OSError as e:
-            return self.split.trouble(shard, index, offset, b"", f"{e.strerror or e}")
-        if isinstance(found, records.Record):
-            return found.data
-        return self.split.trouble(shard, index, offset, found.data, found.detail)
+    # Blocks
 
-    def _look_at(self, shard: int, index: int) -> tuple[int, bytes]:
-        offset, end = self._offsets.of(shard, index)
-        start = offset + records.HEADER_BYTES
-        with contextlib.suppress(OSError):
-            return offset, self._files.open(shard).read(start, min(start + HEAD_BYTES, end))
-        return offset, b""
+    @property
+    def _patience(self) -> int:
+        """The number of records within which all records of a block are asked for, after the first one."""
+        return 2 * (self._reads.window_blocks or 1) * self._reads.block_records + _MAX_CALLS * self._most_at_once
 
-    def _heads(self, shard: int, indexes: np.ndarray) -> Iterator[tuple[bytes, Callable[[int, int], bytes]]]:
-        offsets = self._offsets.shard(shard)
-        starts = (offsets[indexes].astype(np.int64) + records.HEADER_BYTES).tolist()
-        stops = (offsets[indexes + 1].astype(np.int64) - records.FOOTER_BYTES).tolist()
-        for start, stop in zip(starts, stops, strict=True):
-            read = functools.partial(self._read_part, shard, start, stop)
-            yield read(0, HEAD_BYTES), read
+    def _ask_blocks(self, wanted: np.ndarray, epochs: np.ndarray) -> list[_Block]:
+        """Returns the block of each record."""
+        numbers = (np.searchsorted(self._first_records, wanted, side="right") - 1).tolist()
+        keys = [(0 if self._keeps_all else epoch, number) for epoch, number in zip(epochs.tolist(), numbers)]
+        with self._lock:
+            self._most_at_once = max(self._most_at_once, len(wanted))
+            blocks = [self._ask_block(*key, record) for key, record in zip(keys, wanted.tolist())]
+            self._num_asked += len(wanted)
+            # Nobody will ask for the other records of some blocks: read before a restart, or by an iterator that ended.
+            while self._kept and not self._keeps_all:
+                oldest = next(iter(self._kept.values()))
+                if self._num_asked - oldest.asked_at <= self._patience:
+                    break
+                del self._kept[oldest.key]
+        return blocks
 
-    def _read_part(self, shard: int, start: int, end: int, first: int, stop: int) -> bytes:
-        """Returns bytes `first` to `stop` of the record whose content is at bytes `start` to `end` of the shard."""
-        return self._files.open(shard).read(start + first, min(start + stop, end)) if first < end - start else b""
+    def _ask_block(self, epoch: int, number: int, record: int) -> _Block:
+        block = self._kept.get((epoch, number))
+        if block is None:
+            for each in self._skipped(epoch, number) if self._loader.in_sequence else ():
+                self._begin(epoch, each)
+            block = self._begin(epoch, number)
+        block.asked_at = self._num_asked
+        block.left.discard(record)
+        self._kept.move_to_end(block.key)
+        if not block.left and not self._keeps_all:
+            del self._kept[block.key]
+        return block
+
+    def _skipped(self, epoch: int, number: int) -> range:
+        """Returns the blocks before one of a compressed shard that were not asked for yet, and will be soon."""
+        run = epoch, int(self._blocks.runs[number])
+        first = number - min(int(self._blocks.places[number]), self._patience // self._reads.block_records)
+        reached = self._reached.get(run, first - 1)
+        self._reached[run] = max(reached, number)
+        if len(self._reached) > 4 * len(self._reads.share.starts):
+            self._reached = {each: last for each, last in self._reached.items() if each[0] >= epoch - 1}
+        return range(max(reached + 1, first), number)
+
+    def _begin(self, epoch: int, number: int) -> _Block:
+        start = int(self._blocks.starts[number])
+        wanted = self._reads.share.records_at(np.arange(start, start + int(self._blocks.sizes[number])))
+        block = self._kept[epoch, number] = _Block((epoch, number), wanted)
+        block.asked_at = self._num_asked
+        [shard], _ = self.split.locate(wanted[:1])
+        # The first block goes first, whichever thread comes first: compressed shards have one direction.
+        heapq.heappush(self._waiting[int(shard)], block)
+        self._tasks.ask(functools.partial(self._load_next, int(shard)))
+        return block
+
+    def _load_next(self, shard: int) -> None:
+        with self._turns[shard] if self._loader.in_sequence else contextlib.nullcontext():
+            with self._lock:
+                block = heapq.heappop(self._waiting[shard])
+            self._fill(block, shard)
+
+    # Ranges
+
+    def _ask_ranges(self, wanted: np.ndarray) -> list[_Block]:
+        """Returns for each record the block of what is read together with it, and is not kept."""
+        assert isinstance(self._loader, IndexedRecords)
+        shards, indexes = self.split.locate(wanted)
+        here = np.unique(shards).tolist()
+        loaded = [self._tasks.ask(functools.partial(self._loader.offsets.load, shard)) for shard in here]
+        blocks: dict[int, _Block] = {}
+        for shard, is_prepared in zip(here, loaded, strict=True):
+            is_prepared.result()
+            mine = np.unique(indexes[shards == shard])
+            for rows in shard_files.cut_ranges(*self._loader.offsets.of(shard, mine)):
+                block = _Block((-1, -1), mine[rows] + self.split.starts[shard])
+                blocks.update(dict.fromkeys(block.wanted.tolist(), block))
+                self._tasks.ask(functools.partial(self._fill, block, shard))
+        return [blocks[record] for record in wanted.tolist()]
 
 
-def are_offsets_of(offsets: np.ndarray, shard: catalog_lib.Shard) -> bool:
-    """Returns whether these can be the offsets of a shard's records, followed by its size."""
-    if len(offsets) != shard.records + 1 or offsets[0] != 0 or offsets[-1] != shard.bytes:
-        return False
-    ascend = offsets[1:] > offsets[:-1]
-    return bool(ascend.all() and (np.diff(offsets) >= records.HEADER_BYTES + records.FOOTER_BYTES).all())
+def _slice(data: bytes, start: int, stop: int) -> bytes:
+    return data[start:stop]
 
 
-class Offsets:
-    """Offsets of the records in the shards of a split. The index of a shard is read when it is first needed."""
-
-    def __init__(self, split: SplitShards, read: Callable[[str], bytes]):
-        self._split = split
-        self._read = read
-        self._begin()
-
-    def _begin(self) -> None:
-        self._loaded: dict[int, np.ndarray] = {}
-        self._locks = [threading.Lock() for _ in self._split.shards]  # by shard, held while its index loads
-
-    def of(self, shard: int, index: int) -> tuple[int, int]:
-        """Returns the offsets of a record and of its end, in bytes."""
-        offsets = self.shard(shard)
-        return int(offsets[index]), int(offsets[index + 1])
-
-    def shard(self, shard: int) -> np.ndarray:
-        """Returns the offsets of all records of a shard and their end: uint64 [records + 1].
-
-        Raises:
-            ShardError: if the index is missing or belongs to another shard.
-        """
-        if shard not in self._loaded:
-            with self._locks[shard]:
-                if shard not in self._loaded:
-                    self._loaded[shard] = self._load(self._split.shards[shard])
-        return self._loaded[shard]
-
-    def _load(self, shard: catalog_lib.Shard) -> np.ndarray:
-        directory = self._split.directory
-        uri = storage.join_relative(directory, shard.index_name)
-        try:
-            offsets = np.frombuffer(self._read(uri), "<u8")
-        except (OSError, ValueError) as e:
-            detail = getattr(e, "strerror", None) or e
-            raise errors.ShardError(f"index {uri} cannot be read ({detail}): run imagebeam verify {directory}") from e
-        if len(offsets) != shard.records + 1:
-            raise errors.ShardError(
-                f"index {uri} is of {plural.count(max(0, len(offsets) - 1), 'record')}, its shard has "
-                f"{shard.records:,}: run imagebeam verify {directory}"
-            )
-        if not are_offsets_of(offsets, shard):
-            raise errors.ShardError(
-                f"index {uri} is damaged: its offsets do not ascend from 0 to {shard.bytes:,}, the bytes of its shard; "
-                f"run imagebeam verify {directory}"
-            )
-        return offsets
-
-    def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_loaded", "_locks")}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._begin()
+def _choose(reads: record_selection.Reads, mean_bytes: float, in_sequence: bool, max_bytes: int) -> tuple[bool, bool]:
+    """Returns whether all records are kept once they were read, and whether they are read in blocks; logs if not."""
+    total = len(reads.share) * mean_bytes
+    if in_sequence:
+        return False, True
+    if total <= max_bytes and not reads.is_divided:
+        return True, True
+    if reads.window_blocks is None:
+        _LOGGER.log(
+            logging.WARNING if mean_bytes < _FEW_BYTES else logging.INFO,
+            "each of %s records, of %s bytes, is a request of its own: cache_dir reads them from a local disk",
+            f"{len(reads.share):,}",
+            f"{mean_bytes:,.0f}",
+        )
+        return False, False
+    window = min(total, reads.window_blocks * reads.block_records * mean_bytes)
+    if window <= max_bytes * _WINDOW_PART:
+        return False, True
+    _LOGGER.warning(
+        "the stream mixes %s of records, and %s of a remote split are kept in memory: each record is a request of its "
+        "own; give a smaller shuffle_bytes, or cache_dir",
+        plural.format_bytes(window),
+        plural.format_bytes(max_bytes * _WINDOW_PART),
+    )
+    return False, False

@@ -5,7 +5,8 @@ docs/reader.md has the measurements behind it.
 
 from __future__ import annotations
 
-import functools
+import collections
+import dataclasses
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from imagebeam import concurrency, errors, features
-from imagebeam.reader import batch_reader, read_plan, schedule, tf_decode
+from imagebeam.reader import batch_reader, batch_schedule, read_plan, tf_decode
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
@@ -54,16 +55,13 @@ def build(
     """
     threads = num_threads(options)
     calls = _Calls(make_reader(plan, options), plan.schedule)
+    pipeline = _Pipeline(plan, options, keep_empty, calls.values, _caller(calls))
     with tf.device("CPU:0"):
         # Nothing there is Python whose branches depend on tensors. AutoGraph would translate the source of each
         # function that is mapped all the same, which takes longer than all else.
-        make = tf.autograph.experimental.do_not_convert(_make)
-        dataset = make(
-            plan, options, _caller(calls), num_calls(plan.fetcher.is_local, threads), calls.values, keep_empty
-        )
-    dataset.imagebeam_reader = calls  # datasets and iterators made of it hold it
+        dataset = tf.autograph.experimental.do_not_convert(pipeline.make)()
     # The number of batches, declared behind the steps that TensorFlow cannot count, for Keras.
-    cardinality, replicas = _cardinality(plan, options, keep_empty), plan.schedule.replicas
+    cardinality, replicas = pipeline.cardinality(), plan.schedule.replicas
     if cardinality is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
     # Prefetch last, finished batches: two even out a batch that takes longer than the others. More of them help no
@@ -77,17 +75,18 @@ def build(
         # tf.distribute takes this for the number of steps, and a step takes a batch for each replica. Without it Keras
         # would make one step too many, of nothing, which counts in its loss.
         dataset.cardinality = lambda: tf.constant(-(-cardinality // replicas), tf.int64)
-    dataset.imagebeam_lifetime = plan.kept_open  # datasets and iterators made of it hold it
+    dataset.imagebeam_reader = calls  # datasets and iterators made of it hold it
     return dataset
 
 
 class _Calls:
     """The Python functions that a graph calls."""
 
-    def __init__(self, reader: batch_reader.BatchReader, planned: schedule.Schedule):
+    def __init__(self, reader: batch_reader.BatchReader, planned: batch_schedule.BatchSchedule):
         self.read, self.values = reader.read, reader.values
         self._begin, self._stride = planned.begin, planned.stride
         self._iterations = itertools.count()
+        self.raised: collections.deque[errors.ImagebeamError] = collections.deque(maxlen=64)  # the last errors
 
     def next_begin(self, _: np.ndarray) -> np.int64:
         """Returns the first position of the next iteration, if each reads another epoch."""
@@ -107,116 +106,185 @@ def _caller(calls: _Calls) -> Call:
             reader = find()
             if reader is None:  # the dataset is gone, and threads that read ahead for it end
                 raise StopIteration
-            return getattr(reader, method)(*values)
+            try:
+                return getattr(reader, method)(*values)
+            except errors.ImagebeamError as e:  # of which TensorFlow passes on the text alone
+                reader.raised.append(type(e)(e.code, e.text))
+                raise
 
         return tf.numpy_function(run, arguments, dtypes, stateful=False)
 
     return call
 
 
-def _make(
-    plan: read_plan.ReadPlan,
-    options: options_lib.ReadOptions,
-    call: Call,
-    at_once: int,
-    values: np.ndarray | None,
-    keep_empty: bool,
-) -> tf.data.Dataset:
-    """Returns the batches, not yet prefetched.
+@dataclasses.dataclass(frozen=True)
+class _Pipeline:
+    """Makes the batches, not yet prefetched.
 
-    Args:
+    Attributes:
         plan: plan of this process.
         options: options of the reader.
-        call: calls the reader.
-        at_once: number of batches that are read at once.
-        values: as of `batch_reader.BatchReader`; None if the pixels are not yet cast.
         keep_empty: as in `build`.
+        values: as of `batch_reader.BatchReader`; None if the pixels are not yet cast.
+        call: calls the reader.
     """
-    begin, end = plan.schedule.begin, plan.schedule.end
 
-    def read(begin: Position, end: Position | None) -> tf.data.Dataset:
-        batches = _read(plan, options, call, at_once, options.dtype if values is not None else "uint8", begin, end)
-        return _even_out(batches, plan, options, keep_empty)
+    plan: read_plan.ReadPlan
+    options: options_lib.ReadOptions
+    keep_empty: bool
+    values: np.ndarray | None
+    call: Call
 
-    if options.next_epoch_each_iteration:
-        assert end is not None, "ReadOptions asks for num_epochs"
-        firsts = tf.data.Dataset.range(1).map(functools.partial(_next_begin, call))
-        dataset = firsts.flat_map(lambda first: read(first, first + (end - begin)))
-    else:
-        dataset = read(begin, end)
-    if values is not None:  # the pixels are cast already, and nothing that is left takes time
-        blank = tf.constant(values[:, 0])
-        return dataset.map(lambda batch: _finish(batch, plan, options, lambda image: image, blank))
-    # Cast whole batches: one operation for a batch costs less than one for each image. One parallel call: the cast runs
-    # in the pool, a batch ahead of the training loop; more calls would hold more batches in memory.
-    cast = tf_decode.make_caster(options, plan.mean_and_std)
-    num_parallel_calls = None if options.dtype == "uint8" else 1
-    return dataset.map(lambda batch: _finish(batch, plan, options, cast), num_parallel_calls=num_parallel_calls)
+    def make(self) -> tf.data.Dataset:
+        """Returns the batches."""
+        begin, end = self.plan.schedule.begin, self.plan.schedule.end
+        if self.options.next_epoch_each_iteration:
+            assert end is not None, "ReadOptions asks for num_epochs"
+            firsts = tf.data.Dataset.range(1).map(self._next_begin)
+            dataset = firsts.flat_map(lambda first: self._even_out(self._read(first, first + (end - begin))))
+        else:
+            dataset = self._even_out(self._read(begin, end))
+        if self.values is not None:  # the pixels are cast already, and nothing that is left takes time
+            blank = tf.constant(self.values[:, 0])
+            return dataset.map(lambda batch: self._finish(batch, lambda image: image, blank))
+        # Cast whole batches: one operation for a batch costs less than one for each image. One parallel call: the cast
+        # runs in the pool, a batch ahead of the training loop; more calls would hold more batches in memory.
+        cast = tf_decode.make_caster(self.options, self.plan.mean_and_std)
+        num_parallel_calls = None if self.options.dtype == "uint8" else 1
+        return dataset.map(lambda batch: self._finish(batch, cast), num_parallel_calls=num_parallel_calls)
 
+    def _next_begin(self, turn: tf.Tensor) -> tf.Tensor:
+        # Not declared stateful, which a checkpoint of an iterator would refuse. Its argument keeps TensorFlow from
+        # folding it into a constant.
+        return tf.ensure_shape(self.call("next_begin", [turn], tf.int64), [])
 
-def _read(
-    plan: read_plan.ReadPlan,
-    options: options_lib.ReadOptions,
-    call: Call,
-    at_once: int,
-    dtype: str,
-    begin: Position,
-    end: Position | None,
-) -> tf.data.Dataset:
-    """Returns batches of "image", "position", "label" and extra features, each read by one call.
+    def _read(self, begin: Position, end: Position | None) -> tf.data.Dataset:
+        """Returns batches of "image", "position", "label" and extra features, each read by one call.
 
-    Without a batch size it returns examples.
-    """
-    size = options.batch_size or (1 if options.crop is None else _EXAMPLES_AT_ONCE)
-    sides = (None, None) if options.crop is None else options.size
-    specs = {
-        "image": tf.TensorSpec([None, *sides, 3], dtype),
-        "position": tf.TensorSpec([None], tf.int64),
-    }
-    for name, feature in plan.columns.items():
-        is_class = name == "label" and feature.kind == features.INT64
-        specs[name] = tf.TensorSpec([None], tf.int32 if is_class else TF_TYPES[feature.kind])
-    if plan.lists:
-        specs[_PACKED] = tf.TensorSpec([None], tf.string)
-    dtypes = [spec.dtype for spec in specs.values()]
-
-    def read_batch(first: tf.Tensor) -> Batch:
-        following = first + size if end is None else tf.minimum(first + size, end)
-        columns = call("read", [first, following], dtypes)
-        parts = zip(specs, columns, strict=True)
-        return {name: tf.ensure_shape(column, specs[name].shape) for name, column in parts}
-
-    batches = tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
-        read_batch, num_parallel_calls=at_once, deterministic=options.deterministic
-    )
-    return batches if options.batch_size is not None else batches.unbatch()
-
-
-def _even_out(
-    dataset: tf.data.Dataset, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, keep_empty: bool
-) -> tf.data.Dataset:
-    """Makes as many batches in every process, and leaves out empty ones, if the options ask for it.
-
-    Where all batches must be full they are: `schedule.plan` ends after a whole number of them.
-    """
-    if options.batch_size is None or options.drops_remainder:
-        return dataset
-    if options.pad:  # `_finish` pads all batches, and these from nothing
-        specs = dataset.element_spec
-        empty = {
-            name: tf.zeros([0, *(side or 1 for side in each.shape[1:])], each.dtype) for name, each in specs.items()
+        Without a batch size it returns examples.
+        """
+        options = self.options
+        size = options.batch_size or (1 if options.crop is None else _EXAMPLES_AT_ONCE)
+        sides = (None, None) if options.crop is None else options.size
+        specs = {
+            "image": tf.TensorSpec([None, *sides, 3], "uint8" if self.values is None else options.dtype),
+            "position": tf.TensorSpec([None], tf.int64),
         }
-        endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
-        return endless.take(plan.schedule.num_batches)
-    if options.on_error == "skip" and not keep_empty:
-        return dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
-    return dataset
+        for name, feature in self.plan.columns.items():
+            is_class = name == "label" and feature.kind == features.INT64
+            specs[name] = tf.TensorSpec([None], tf.int32 if is_class else TF_TYPES[feature.kind])
+        if self.plan.lists:
+            specs[_PACKED] = tf.TensorSpec([None], tf.string)
+        dtypes = [spec.dtype for spec in specs.values()]
 
+        def read_batch(first: tf.Tensor) -> Batch:
+            following = first + size if end is None else tf.minimum(first + size, end)
+            columns = self.call("read", [first, following], dtypes)
+            parts = zip(specs, columns, strict=True)
+            return {name: tf.ensure_shape(column, specs[name].shape) for name, column in parts}
 
-def _next_begin(call: Call, turn: tf.Tensor) -> tf.Tensor:
-    # Not declared stateful, which a checkpoint of an iterator would refuse. Its argument keeps TensorFlow from folding
-    # it into a constant.
-    return tf.ensure_shape(call("next_begin", [turn], tf.int64), [])
+        at_once = num_calls(self.plan.fetcher.is_local, num_threads(options))
+        batches = tf.data.Dataset.range(begin, _UNENDING if end is None else end, size).map(
+            read_batch, num_parallel_calls=at_once, deterministic=options.deterministic
+        )
+        return batches if options.batch_size is not None else batches.unbatch()
+
+    def _even_out(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Makes as many batches in every process, and leaves out empty ones, if the options ask for it.
+
+        Where all batches must be full they are: `batch_schedule.make_schedule` ends after a whole number of them.
+        """
+        options = self.options
+        if options.batch_size is None or options.drops_remainder:
+            return dataset
+        if options.pad:  # `_finish` pads all batches, and these from nothing
+            empty = {
+                name: tf.zeros([0, *(side or 1 for side in each.shape[1:])], each.dtype)
+                for name, each in dataset.element_spec.items()
+            }
+            endless = dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
+            return endless.take(self.plan.schedule.num_batches)
+        if options.on_error == "skip" and not self.keep_empty:
+            return dataset.filter(lambda batch: tf.size(batch["position"]) > 0)
+        return dataset
+
+    def _finish(self, batch: Batch, cast: Callable[[tf.Tensor], tf.Tensor], blank: tf.Tensor | None = None) -> Any:
+        """Returns the batch as the user gets it: of its size, pixels cast, lists unpacked, names or (image, label)."""
+        size = self.options.batch_size
+        if size is not None and self.options.pad:
+            batch = _pad(batch, size, blank)
+        if size is not None and (self.options.pad or self.options.drops_remainder):
+            batch = {name: tf.ensure_shape(each, [size, *each.shape[1:]]) for name, each in batch.items()}
+        image = cast(batch["image"])
+        if self.plan.lists:
+            batch = batch | self._unpack(batch[_PACKED])
+        weight = self._weight(batch)
+        if self.options.supervised:
+            return (image, batch["label"]) if weight is None else (image, batch["label"], weight)
+        own = {"image", "position", _PACKED}
+        if self.plan.weight is not None and self.plan.weight not in self.plan.extra:
+            own.add(f"features/{self.plan.weight.key}")
+        others = {name: value for name, value in batch.items() if name not in own}
+        if weight is not None:
+            others["weight"] = weight
+        return {"image": image} | {name.removeprefix("features/"): value for name, value in others.items()}
+
+    def _weight(self, batch: Batch) -> tf.Tensor | None:
+        """Returns the weight of each example, float32 [batch], 0 for padding; None if the batch has none."""
+        mask = tf.cast(batch["mask"], tf.float32) if self.options.pad else None
+        if self.plan.weight is not None:
+            weight = tf.cast(batch[f"features/{self.plan.weight.key}"], tf.float32)
+        elif self.options.weights is not None:
+            assert isinstance(self.options.weights, Mapping)
+            table = [self.options.weights[each] for each in sorted(self.options.weights)]
+            index = batch["label"] - self.options.label_base
+            index = index if mask is None else index * tf.cast(mask, tf.int32)  # padding has the label 0
+            weight = tf.gather(tf.constant(table, tf.float32), index)
+        else:
+            return mask if self.options.supervised else None
+        return weight if mask is None else weight * mask
+
+    def cardinality(self) -> int | None:
+        """Returns the number of elements; None if it is not known before they are read."""
+        schedule = self.plan.schedule
+        if schedule.end is None:
+            return int(tf.data.INFINITE_CARDINALITY)
+        is_fixed = self.options.batch_size is not None and (
+            self.options.pad or self.options.drops_remainder or self.keep_empty
+        )
+        if self.options.on_error == "skip" and not is_fixed:
+            return None
+        return schedule.end - schedule.begin if self.options.batch_size is None else schedule.num_batches
+
+    def _unpack(self, packed: tf.Tensor) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+        """Returns the lists of a batch, or of one example.
+
+        Args:
+            packed: string [n], or [] for one example.
+
+        Returns:
+            "label": float32 [n, classes] of 0 and 1, if images may have several labels; as "features/KEY" each list
+            that the user asked for, a RaggedTensor [n, None], or with `list_size` a Tensor [n, list_size] and
+            "features/KEY/count", int64 [n]. For one example without the first axis.
+        """
+        spec = {feature.key: spec_of(feature) for feature in self.plan.lists}
+        parsed = tf.io.parse_example(tf.reshape(packed, [-1]), spec)
+        size = packed.shape[0] if packed.shape.rank else 1
+        unpacked = {}
+        for feature in self.plan.lists:
+            if feature.source == features.LABEL:
+                unpacked["label"] = self._multi_hot(parsed[feature.key], size)
+        for feature in self.plan.extra:
+            if feature.many:
+                unpacked |= _sized(f"features/{feature.key}", parsed[feature.key], size, self.options.list_size)
+        return unpacked if packed.shape.rank else {name: values[0] for name, values in unpacked.items()}
+
+    def _multi_hot(self, labels: tf.RaggedTensor, size: int | None) -> tf.Tensor:
+        ids = labels.values + (self.options.label_base - self.plan.label_base)
+        num_classes = self.plan.num_classes if self.options.num_classes is None else self.options.num_classes
+        places = tf.stack([labels.value_rowids(), ids], axis=1)
+        counts = tf.scatter_nd(places, tf.ones_like(ids, tf.float32), tf.stack([labels.nrows(), num_classes]))
+        return tf.ensure_shape(tf.minimum(counts, 1.0), [size, num_classes])  # a class that is listed twice counts once
 
 
 def make_reader(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> batch_reader.BatchReader:
@@ -268,7 +336,8 @@ def decodes_natively(plan: read_plan.ReadPlan, options: options_lib.ReadOptions)
         return False
     reason = batch_reader.why_not(plan, options)
     if reason is not None and options.decoder == "native":
-        raise errors.ConfigError(f"decoder='native' cannot read this: {reason}; give decoder='auto'")
+        text = f"decoder='native' cannot read this: {reason}; give decoder='auto'"
+        raise errors.ConfigError("decoder-cannot-read", text)
     return reason is None
 
 
@@ -294,105 +363,12 @@ def _zero(dtype: tf.DType) -> Any:
     return "" if dtype == tf.string else tf.zeros([], dtype)
 
 
-def _finish(
-    batch: Batch,
-    plan: read_plan.Layout,
-    options: options_lib.ReadOptions,
-    cast: Callable[[tf.Tensor], tf.Tensor],
-    blank: tf.Tensor | None = None,
-) -> Any:
-    """Returns the batch as the user gets it: of its size, pixels cast, lists unpacked, names or (image, label)."""
-    size = options.batch_size
-    if size is not None and options.pad:
-        batch = _pad(batch, size, blank)
-    if size is not None and (options.pad or options.drops_remainder):
-        batch = {name: tf.ensure_shape(each, [size, *each.shape[1:]]) for name, each in batch.items()}
-    image = cast(batch["image"])
-    if plan.lists:
-        batch = batch | _unpack(batch[_PACKED], plan, options)
-    weight = _weight(batch, plan, options)
-    if options.supervised:
-        return (image, batch["label"]) if weight is None else (image, batch["label"], weight)
-    own = {"image", "position", _PACKED}
-    if plan.weight is not None and plan.weight not in plan.extra:
-        own.add(f"features/{plan.weight.key}")
-    others = {name: value for name, value in batch.items() if name not in own}
-    if weight is not None:
-        others["weight"] = weight
-    return {"image": image} | {name.removeprefix("features/"): value for name, value in others.items()}
-
-
-def _weight(batch: Batch, plan: read_plan.Layout, options: options_lib.ReadOptions) -> tf.Tensor | None:
-    """Returns the weight of each example, float32 [batch], 0 for padding; None if the batch has none."""
-    mask = tf.cast(batch["mask"], tf.float32) if options.pad else None
-    if plan.weight is not None:
-        weight = tf.cast(batch[f"features/{plan.weight.key}"], tf.float32)
-    elif options.weights is not None:
-        assert isinstance(options.weights, Mapping)
-        table = [options.weights[each] for each in sorted(options.weights)]
-        index = batch["label"] - options.label_base
-        index = index if mask is None else index * tf.cast(mask, tf.int32)  # padding has the label 0
-        weight = tf.gather(tf.constant(table, tf.float32), index)
-    else:
-        return mask if options.supervised else None
-    return weight if mask is None else weight * mask
-
-
-def _cardinality(plan: read_plan.ReadPlan, options: options_lib.ReadOptions, keep_empty: bool) -> int | None:
-    """Returns the number of elements; None if it is not known before they are read."""
-    schedule = plan.schedule
-    if schedule.end is None:
-        return int(tf.data.INFINITE_CARDINALITY)
-    is_fixed = options.batch_size is not None and (options.pad or options.drops_remainder or keep_empty)
-    if options.on_error == "skip" and not is_fixed:
-        return None
-    return schedule.end - schedule.begin if options.batch_size is None else schedule.num_batches
-
-
 def spec_of(feature: features.Feature) -> tf.io.RaggedFeature:
     """Returns the spec that parses a list into a RaggedTensor.
 
     A VarLenFeature would give a SparseTensor; once it is dense, a zero and a missing value look alike.
     """
     return tf.io.RaggedFeature(TF_TYPES[feature.kind], row_splits_dtype=tf.int64)
-
-
-def _unpack(
-    packed: tf.Tensor, plan: read_plan.Layout, options: options_lib.ReadOptions
-) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-    """Returns the lists of a batch, or of one example.
-
-    Args:
-        packed: string [n], or [] for one example.
-        plan: plan of the reader, or its layout.
-        options: options of the reader.
-
-    Returns:
-        "label": float32 [n, classes] of 0 and 1, if images may have several labels; as "features/KEY" each list that
-        the user asked for, a RaggedTensor [n, None], or with `list_size` a Tensor [n, list_size] and
-        "features/KEY/count", int64 [n]. For one example without the first axis.
-    """
-    spec = {feature.key: spec_of(feature) for feature in plan.lists}
-    parsed = tf.io.parse_example(tf.reshape(packed, [-1]), spec)
-    size = packed.shape[0] if packed.shape.rank else 1
-    unpacked = {}
-    for feature in plan.lists:
-        if feature.source == features.LABEL:
-            unpacked["label"] = _multi_hot(parsed[feature.key], size, plan, options)
-    for feature in plan.extra:
-        if feature.many:
-            unpacked |= _sized(f"features/{feature.key}", parsed[feature.key], size, options.list_size)
-    return unpacked if packed.shape.rank else {name: values[0] for name, values in unpacked.items()}
-
-
-def _multi_hot(
-    labels: tf.RaggedTensor, size: int | None, plan: read_plan.Layout, options: options_lib.ReadOptions
-) -> tf.Tensor:
-    ids = labels.values + (options.label_base - plan.label_base)
-    num_classes = plan.num_classes if options.num_classes is None else options.num_classes
-    places = tf.stack([labels.value_rowids(), ids], axis=1)
-    counts = tf.scatter_nd(places, tf.ones_like(ids, tf.float32), tf.stack([labels.nrows(), num_classes]))
-    return tf.ensure_shape(tf.minimum(counts, 1.0), [size, num_classes])  # a class that is listed twice counts once
 
 
 def _sized(

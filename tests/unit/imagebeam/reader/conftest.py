@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextvars
 import io
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 
 import imagebeam
 from imagebeam import records
-from imagebeam.reader import batch_reader, example_source
+from imagebeam.reader import example_source
 from imagebeam.storage import remote
 from tests import datasets, image_sets
 from tests.unit.imagebeam.reader import far_dataset
@@ -50,13 +49,6 @@ def broken(directory: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.fixture(scope="module")
 def source(dataset: imagebeam.ImageDataset) -> example_source.ExampleSource:
     return dataset.as_grain("train")
-
-
-@pytest.fixture(params=["native", "tensorflow"])
-def decoder(request: pytest.FixtureRequest) -> str:
-    if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
-        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
-    return str(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,9 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import records
-from imagebeam.reader import cache_room, dataset_source, selection, shard_cache, shard_reader
+from imagebeam.reader import dataset_source, record_selection, shard_cache, shard_files
 from tests import patience
+from tests.unit.imagebeam.reader import restarts
 
 ROOT = pathlib.Path(__file__).parents[4]
 UNBOUNDED = 1 << 40
@@ -142,7 +143,7 @@ def write_dataset(
 def open_cache(folder: pathlib.Path, cache_dir: pathlib.Path, max_bytes: int = UNBOUNDED, **options: Any) -> Any:
     """The cache of a dataset at far://."""
     catalog = catalog_lib.load_catalog(str(folder))
-    room = cache_room.Room(str(cache_dir), max_bytes)
+    room = shard_cache.Room(str(cache_dir), max_bytes)
     options = {"damage_waits_sec": (0, 0), **options}
     return shard_cache.ShardCache(f"far://{folder}", {}, room, catalog, **options)
 
@@ -152,12 +153,12 @@ def open_files(
 ) -> shard_cache.CachedFiles:
     """The shards of "train" in a cache; those of `ahead` are downloaded with the first."""
     cache = open_cache(folder, cache_dir, max_bytes, **options)
-    return shard_cache.CachedFiles(cache, shard_reader.SplitShards(f"far://{folder}", shards_of(folder), None), ahead)
+    return shard_cache.CachedFiles(cache, shard_files.SplitShards(f"far://{folder}", shards_of(folder), None), ahead)
 
 
-def reads_of(sizes: Sequence[int], block_records: int = 2, window_blocks: int | None = 2) -> selection.Reads:
+def reads_of(sizes: Sequence[int], block_records: int = 2, window_blocks: int | None = 2) -> record_selection.Reads:
     """All records of shards of these sizes."""
-    return selection.Reads(selection.share_of(sizes, 0, 1), block_records, window_blocks)
+    return record_selection.Reads(restarts.select_all(sizes).share_of(0, 1), block_records, window_blocks)
 
 
 def open_reader(source: dataset_source.DatasetSource, split: str = "train", **blocks: Any) -> Any:
@@ -167,7 +168,7 @@ def open_reader(source: dataset_source.DatasetSource, split: str = "train", **bl
     return source.open_reader(catalog, split, reads_of(sizes, **blocks))
 
 
-def fetch(reader: Any, wanted: Sequence[int], epoch: int = 0) -> list[bytes | shard_reader.Trouble]:
+def fetch(reader: Any, wanted: Sequence[int], epoch: int = 0) -> list[bytes | shard_files.RecordFault]:
     return list(reader.fetch(np.array(wanted, np.int64), np.full(len(wanted), epoch)))
 
 
@@ -248,7 +249,7 @@ def opened_in(cache_dir: pathlib.Path) -> list[str]:
     return [path for path in opened if path.startswith(str(cache_dir))]
 
 
-def fetch_all(address: str, cache_dir: pathlib.Path | None, **options: Any) -> list[bytes | shard_reader.Trouble]:
+def fetch_all(address: str, cache_dir: pathlib.Path | None, **options: Any) -> list[bytes | shard_files.RecordFault]:
     """All records of "train" of a dataset that is opened."""
     reader = open_reader(dataset_source.DatasetSource(address, cache_dir and str(cache_dir), **options))
     return fetch(reader, range(int(reader.split.ends[-1])))

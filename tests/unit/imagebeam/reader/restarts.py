@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
+from hypothesis import strategies as st
 
 import imagebeam
-from imagebeam.reader import schedule, selection
+from imagebeam import errors
+from imagebeam.reader import batch_schedule, record_selection
 
 WAYS: dict[str, dict[str, Any]] = {
     "pad": {"pad": True},
@@ -18,7 +22,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "keep": {"drop_remainder": False},
 }
 Shards = Sequence[Sequence[bool]]  # for each record of each shard, whether it remains
-Schedules = Callable[[imagebeam.ReaderState | None], Sequence[schedule.Schedule]]  # of all processes, from a state on
+Schedules = Callable[
+    [imagebeam.ReaderState | None], Sequence[batch_schedule.BatchSchedule]
+]  # of all processes, from a state on
 
 
 def whole(sizes: Sequence[int]) -> Shards:
@@ -33,21 +39,21 @@ def remaining_of(shards: Shards) -> list[int]:
 
 def select_all(
     sizes: Sequence[int], mean_record_bytes: int = 1 << 20, is_compressed: bool = False, fingerprint: str = "f1"
-) -> selection.Selection:
+) -> record_selection.RecordSelection:
     """Returns the selection of a whole split with shards of these sizes."""
     return select_remaining(whole(sizes), mean_record_bytes, is_compressed, fingerprint)
 
 
 def select_remaining(
     shards: Shards, mean_record_bytes: int = 1 << 20, is_compressed: bool = False, fingerprint: str = "f1"
-) -> selection.Selection:
+) -> record_selection.RecordSelection:
     """Returns the selection of all records of a split that are not removed."""
     remains = np.array([*itertools.chain(*shards)], bool)
     split_size = len(remains)
     removed = np.flatnonzero(~remains)
     size = split_size - len(removed)
-    chosen = selection.Remaining(0, size, size, removed - np.arange(len(removed)))
-    return selection.Selection(
+    chosen = record_selection.Remaining(0, size, size, removed - np.arange(len(removed)))
+    return record_selection.RecordSelection(
         split="train",
         name=f"train[0:{size}]",
         shard_sizes=tuple(map(sum, shards)),
@@ -59,14 +65,14 @@ def select_remaining(
     )
 
 
-def records_of(each: schedule.Schedule, num_batches: int, batch_size: int) -> list[int]:
+def records_of(each: batch_schedule.BatchSchedule, num_batches: int, batch_size: int) -> list[int]:
     """Returns the records of the first batches of one process, without padding."""
     stop = each.begin + num_batches * batch_size
     stop = stop if each.end is None else max(each.begin, min(stop, each.end))
     return each.order.locate(np.arange(each.begin, stop))[0].tolist()
 
 
-def num_steps(schedules: Sequence[schedule.Schedule], batch_size: int) -> int:
+def num_steps(schedules: Sequence[batch_schedule.BatchSchedule], batch_size: int) -> int:
     """Returns the steps of a job to its end; of a job without one, those of some four epochs, at most 40."""
     [first, *_] = schedules
     if first.end is not None:
@@ -110,7 +116,7 @@ def read_with_restarts(
 
 
 def read_with_other_processes(
-    schedules: Callable[[int, int, imagebeam.ReaderState | None], Sequence[schedule.Schedule]],
+    schedules: Callable[[int, int, imagebeam.ReaderState | None], Sequence[batch_schedule.BatchSchedule]],
     geometries: Sequence[tuple[int, int, int]],
 ) -> list[int]:
     """Returns the common order that jobs of other numbers of processes and batch sizes read one after the other.
@@ -127,3 +133,57 @@ def read_with_other_processes(
         read += in_turn([records_of(each, steps, batch_size) for each in current])
         [state] = {each.state_after(steps) for each in current}
     return read
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """The options of a job of several processes."""
+
+    shuffle: str | None
+    way: str
+    num_epochs: int | None
+    process_count: int
+    batch_size: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of each process."""
+        asked = {"batch_size": self.batch_size, "shuffle": self.shuffle, "num_epochs": self.num_epochs}
+        return {**asked, "seed": 3, "shuffle_records": 9, **WAYS[self.way]}
+
+    def read_with_restarts(
+        self, data: st.DataObject, schedules: Schedules
+    ) -> tuple[Sequence[batch_schedule.BatchSchedule], list[list[int]]]:
+        """Reads a job that is restarted at any points, and checks that it reads what an uninterrupted one reads.
+
+        Returns the schedules of the uninterrupted job, and the records that each process read.
+        """
+        whole = schedules(None)
+        steps = num_steps(whole, self.batch_size)
+        stops = [*sorted(data.draw(st.lists(st.integers(0, steps), max_size=4))), steps]
+        has_end = self.num_epochs is not None
+        read, state = read_with_restarts(schedules, stops, self.batch_size, has_end and self.way != "keep")
+        assert read == [records_of(each, steps, self.batch_size) for each in whole]
+        assert not has_end or {each.num_batches for each in schedules(state)} == {0}
+        if has_end and self.way == "drop":
+            assert {len(each) for each in read} == {steps * self.batch_size}
+            # No more than a batch of the shortest share is dropped.
+            assert min(each.stride for each in whole) - steps * self.batch_size < self.batch_size
+        return whole, read
+
+
+drawn_jobs = st.builds(
+    Drawn,
+    shuffle=st.sampled_from(["stream", None, "global"]),
+    way=st.sampled_from(sorted(WAYS)),
+    num_epochs=st.sampled_from([1, 3, None]),
+    process_count=st.integers(1, 5),
+    batch_size=st.integers(1, 7),
+).filter(lambda each: each.num_epochs is not None or each.way != "pad")
+
+
+def check_refused(schedules: Schedules) -> None:
+    """Checks that a job is refused in which a process would get no record."""
+    with pytest.raises(errors.ConfigError) as refused:
+        schedules(None)
+    assert refused.value.code == "process-no-examples"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from imagebeam.reader import crops, order
+from imagebeam.reader import crops, record_order
 from imagebeam.reader import options as options_lib
 
 HEIGHTS = np.array([375, 500, 1, 3000, 20, 7])
@@ -11,7 +11,9 @@ WIDTHS = np.array([500, 333, 400, 20, 3000, 7])
 
 
 def uniforms(count: int, seed: int = 0) -> np.ndarray:
-    return order.uniforms(np.arange(count), np.zeros(count, np.int64), order.make_key(seed), crops.NUM_UNIFORMS)
+    return record_order.uniforms(
+        np.arange(count), np.zeros(count, np.int64), record_order.make_key(seed), crops.NUM_UNIFORMS
+    )
 
 
 @pytest.mark.parametrize("crop", ["random", "center", "resize_shorter", "squash"])
@@ -56,3 +58,24 @@ def test_image_too_narrow_for_a_random_window_gives_its_middle() -> None:
 def test_center_window_is_the_middle_of_the_shorter_side() -> None:
     part = crops.center_windows(np.array([375]), np.array([500]), (224, 224), 224 / 256)
     assert part.tolist() == [[23, 86, 328, 328]]
+
+
+@pytest.mark.parametrize(
+    ("part", "reduction", "of_antialias"),
+    [
+        ((448, 448), 2, 1),
+        ((447, 2000), 1, 1),
+        ((896, 900), 4, 2),
+        ((1792, 1792), 8, 4),
+        ((9999, 9999), 8, 8),
+        ((224, 224), 1, 1),
+        ((7, 9), 1, 1),
+    ],
+)
+def test_reduction_leaves_a_part_as_large_as_wanted(part: tuple[int, int], reduction: int, of_antialias: int) -> None:
+    for antialias, expected in [(False, reduction), (True, of_antialias)]:
+        options = options_lib.ReadOptions(crop="squash", antialias=antialias)
+        parts = np.array([[0, 0, *part]], np.int32)
+        frames = crops.frames(*parts[:, 2:].T, parts, options) if options.filters else None
+        [index] = crops.reductions(parts, frames, options)
+        assert crops.REDUCTIONS[index] == expected

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import imagebeam
-from imagebeam.reader import batch_reader
+from imagebeam.reader import batch_reader, tf_decode
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.usefixtures("unchanged_graphs")
@@ -68,8 +68,6 @@ def test_pixels_are_cast_as_by_tensorflow(dataset: imagebeam.ImageDataset) -> No
     for normalize in [None, "imagenet", (100.0, 50.0), ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))]:
         for dtype in DTYPES[1:]:
             import tensorflow as tf
-
-            from imagebeam.reader import tf_decode
 
             if batch_reader.library() is None:
                 pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")

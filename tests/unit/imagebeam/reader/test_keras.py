@@ -11,7 +11,7 @@ import pytest
 
 import imagebeam
 from imagebeam import features
-from tests import cases
+from tests import cases, error_texts
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -120,13 +120,7 @@ def test_padded_pairs_have_weights_with_which_keras_counts_each_example_once(
     options = {"image_size": 8, "crop": "center", "dtype": "float32", "shuffle": None, "num_epochs": 1}
     parts = [
         dataset.as_tf(
-            "train",
-            BATCH_SIZE,
-            **options,
-            supervised=True,
-            pad=True,
-            process_index=index,
-            process_count=process_count,
+            "train", BATCH_SIZE, **options, supervised=True, pad=True, process_index=index, process_count=process_count
         )
         for index in range(process_count)
     ]
@@ -224,14 +218,14 @@ def test_class_weights_are_by_id_and_count_the_classes_that_are_kept(tmp_path: p
 
 
 def test_weights_that_do_not_fit_are_refused(dataset: imagebeam.ImageDataset) -> None:
-    for weights, message in [
-        ({0: 1.0}, r"weights lacks 1 \('dog'\): give one for each id from 0 to 1"),
-        ({0: 1.0, 1: 2.0, 7: 1.0}, r"weights has \[7\], which are no classes"),
-        ({0: 1.0, 1: -2.0}, "a weight must be 0 or more"),
-        ({"cat": 1.0}, "a class of weights is 'cat'; it must be a whole number"),
-        ([1.0, 2.0], r"weights is \[1.0, 2.0\]; it must be \{id of a class: weight\}"),
-        ("image/key", "weights='image/key' is a bytes; name a feature with one number"),
-        ("image/weight", "there is no feature 'image/weight'"),
+    for weights, code in [
+        ({0: 1.0}, "weights-mismatch"),
+        ({0: 1.0, 1: 2.0, 7: 1.0}, "weights-mismatch"),
+        ("image/key", "weights-mismatch"),
+        ({0: 1.0, 1: -2.0}, "option-bad-value"),
+        ({"cat": 1.0}, "option-bad-value"),
+        ([1.0, 2.0], "option-bad-value"),
+        ("image/weight", "feature-unknown"),
     ]:
-        with cases.named(weights, message), pytest.raises(imagebeam.ConfigError, match=message):
+        with cases.named(weights, code), error_texts.raises(code):
             dataset.as_tf("train", BATCH_SIZE, image_size=8, weights=weights)

@@ -15,6 +15,7 @@ import pytest
 
 import imagebeam
 from imagebeam import errors, features
+from tests import error_texts
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -135,13 +136,10 @@ def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uni
 
 def test_state_of_another_filter_or_split_is_refused(whole: imagebeam.ImageDataset) -> None:
     state = whole.as_numpy("train", BATCH_SIZE, **OPTIONS).state()
-    for dataset, split, message in (
-        (whole.filter(["cat"]), "train", r"selection='train\[0:41\]', .* selection='train\[0:41\] of labels 0'"),
-        (whole, "train[:40]", r"selection='train\[0:41\]', and the reader has selection='train\[0:40\]'"),
-    ):
-        with pytest.raises(errors.ConfigError, match=message):
+    for dataset, split in ((whole.filter(["cat"]), "train"), (whole, "train[:40]")):
+        with error_texts.raises("state-mismatch"):
             dataset.as_tf(split, BATCH_SIZE, **OPTIONS, state=state)
-        with pytest.raises(errors.ConfigError, match=message):
+        with error_texts.raises("state-mismatch"):
             dataset.as_numpy(split, BATCH_SIZE, **OPTIONS).restore(state)
     whole.as_tf("train[:]", BATCH_SIZE, **OPTIONS, state=state)  # all of it, in other words
 
@@ -149,7 +147,7 @@ def test_state_of_another_filter_or_split_is_refused(whole: imagebeam.ImageDatas
 def test_iterator_that_refuses_a_state_goes_on_where_it_was(whole: imagebeam.ImageDataset) -> None:
     iterator, expected = (whole.as_numpy("train", BATCH_SIZE, **OPTIONS) for _ in range(2))
     next(iterator), next(expected)
-    with pytest.raises(errors.ConfigError, match="the state is of seed=1"):
+    with error_texts.raises("state-mismatch"):
         iterator.restore(whole.as_numpy("train", BATCH_SIZE, **OPTIONS, seed=1).state())
     assert iterator.state() == expected.state()
     assert is_equal(next(iterator), next(expected))
@@ -158,9 +156,7 @@ def test_iterator_that_refuses_a_state_goes_on_where_it_was(whole: imagebeam.Ima
 @pytest.mark.parametrize("name", ["as_numpy", "as_jax"])
 def test_iterators_refuse_next_epoch_each_iteration(whole: imagebeam.ImageDataset, name: str) -> None:
     options = {**OPTIONS, "num_epochs": 1, "next_epoch_each_iteration": True}
-    with pytest.raises(
-        errors.ConfigError, match="next_epoch_each_iteration=True is for datasets, which can be iterated"
-    ):
+    with error_texts.raises("options-conflict"):
         if name == "as_numpy":
             whole.as_numpy("train", BATCH_SIZE, **options)
         else:
@@ -169,7 +165,7 @@ def test_iterators_refuse_next_epoch_each_iteration(whole: imagebeam.ImageDatase
 
 
 def test_numpy_batches_need_a_size(whole: imagebeam.ImageDataset) -> None:
-    with pytest.raises(errors.ConfigError, match="batch_size is None; as_numpy makes batches"):
+    with error_texts.raises("batch-size-missing"):
         whole.as_numpy("train", None)  # type: ignore[arg-type]
 
 
@@ -225,7 +221,7 @@ def test_full_batches_without_readable_examples_are_filled_with_the_next_ones(
 def test_dataset_without_readable_examples_is_an_error(tmp_path: pathlib.Path, decoder: str) -> None:
     dataset = write(tmp_path / "nothing", range(NUM_EXAMPLES))
     options = {**OPTIONS, "num_epochs": 1, "on_error": "skip", "max_error_fraction": 1.0, "decoder": decoder}
-    with pytest.raises(errors.ExampleError, match=r"none of 41 examples from position 0 on could be read or decoded"):
+    with error_texts.raises("examples-all-broken"):
         next(dataset.as_numpy("train", BATCH_SIZE, **options))
     assert list(dataset.as_numpy("train", BATCH_SIZE, **options, drop_remainder=False)) == []
     masks = [batch["mask"] for batch in dataset.as_numpy("train", BATCH_SIZE, **options, pad=True)]
@@ -251,7 +247,7 @@ def test_fraction_of_skipped_examples_counts_from_where_the_reader_began(tmp_pat
         next(sound)
     for epoch in (0, 2):
         state = imagebeam.ReaderState.from_dict(sound.state().to_dict() | {"epoch": epoch})
-        with pytest.raises(errors.ExampleError, match=r"11 of \d\d examples could not be read or decoded"):
+        with error_texts.raises("examples-too-many-broken"):
             list(dataset.as_numpy("train", 7, **{**options, "num_epochs": 3}, drop_remainder=False, state=state))
 
 
@@ -269,5 +265,5 @@ def test_statistics_are_measured_on_readable_examples(
 def test_statistics_of_nothing_are_an_error(tmp_path: pathlib.Path) -> None:
     dataset = write(tmp_path / "nothing", range(NUM_EXAMPLES))
     options = {**OPTIONS, "dtype": "float32", "normalize": "dataset", "on_error": "skip", "max_error_fraction": 1.0}
-    with pytest.raises(errors.ExampleError, match="none of 41 examples of train could be read or decoded"):
+    with error_texts.raises("examples-all-broken"):
         dataset.as_tf("train", BATCH_SIZE, **options)

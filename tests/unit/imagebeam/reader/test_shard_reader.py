@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import pathlib
@@ -16,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import imagebeam
-from imagebeam.reader import block_reader, schedule, selection, shard_reader
+from imagebeam import storage
+from imagebeam.reader import batch_schedule, record_selection, shard_files, shard_reader
 from tests.unit.imagebeam.reader import far_dataset
 
 pytestmark = pytest.mark.usefixtures("far")
@@ -31,41 +31,33 @@ class Split:
     stored: list[bytes] = dataclasses.field(repr=False)
 
 
-class CountedFiles:
-    """The shards of a folder, and how many bytes of each were read."""
+class CountedFiles(shard_files.ShardFiles):
+    """The shards of a folder, and how many bytes were read of them."""
 
-    is_local = True
-
-    def __init__(self, split: shard_reader.SplitShards):
-        self._files = shard_reader.LocalFiles(split)
-        self.num_bytes: collections.Counter[int] = collections.Counter()
+    num_bytes = 0
 
     def open(self, shard: int) -> Any:
-        file = self._files.open(shard)
-        counted = self.num_bytes
+        files, uri = self, self._split.uri(shard)
 
-        class Counted:
+        class Counted(shard_files.RemoteFile):
             def read(self, start: int, stop: int) -> bytes:
-                data = file.read(start, stop)
-                counted[shard] += len(data)
+                data = super().read(start, stop)
+                files.num_bytes += len(data)
                 return data
 
-        return Counted()
-
-    def close(self) -> None:
-        self._files.close()
+        return Counted(storage.storage_of(uri), uri)
 
 
-class CountedStreams(block_reader.Streams):
+class CountedStreams(shard_reader.StreamedRecords):
     """Counts the bytes of all records that are decompressed."""
 
     num_bytes = 0
 
-    def _take(self, shard: int, index: int) -> block_reader._Stream:
+    def _take(self, shard: int, index: int) -> shard_reader._Stream:
         stream = super()._take(shard, index)
         return stream if stream.position else stream._replace(found=self._count(stream.found))
 
-    def _count(self, found: Iterator[shard_reader.Found]) -> Iterator[shard_reader.Found]:
+    def _count(self, found: Iterator[Any]) -> Iterator[Any]:
         for each in found:
             self.num_bytes += len(each.data)
             yield each
@@ -89,11 +81,11 @@ def split(sizes: tuple[int, ...], compression: str, tmp_path_factory: pytest.Tem
     return Split(folder, sizes, far_dataset.stored_in(folder))
 
 
-def selected(split: Split, chosen: Sequence[int] | None, compression: str) -> selection.Selection:
+def selected(split: Split, chosen: Sequence[int] | None, compression: str) -> record_selection.RecordSelection:
     counts = split.sizes
     if chosen is not None:
         counts = np.histogram(chosen, np.cumsum([0, *split.sizes]))[0].tolist()
-    return selection.Selection(
+    return record_selection.RecordSelection(
         split="train",
         name="train",
         shard_sizes=tuple(counts),
@@ -105,16 +97,16 @@ def selected(split: Split, chosen: Sequence[int] | None, compression: str) -> se
     )
 
 
-def open_counted(split: Split, compression: str, reads: selection.Reads, max_bytes: int) -> Any:
+def open_counted(split: Split, compression: str, reads: record_selection.Reads, max_bytes: int) -> Any:
     """A reader, and a function that returns how many bytes it has read or decompressed."""
-    shards = shard_reader.SplitShards(str(split.folder), far_dataset.shards_of(split.folder), None)
+    shards = shard_files.SplitShards(str(split.folder), far_dataset.shards_of(split.folder), None)
     files = CountedFiles(shards)
     if compression == "gzip":
-        streams = CountedStreams(shards, files, 2 * (reads.window_blocks or 1) + 16)  # type: ignore[arg-type]
-        return block_reader.BlockReader(shards, streams, reads), lambda: streams.num_bytes
-    offsets = shard_reader.Offsets(shards, lambda uri: pathlib.Path(uri).read_bytes())
-    ranges = block_reader.Ranges(shards, offsets, files)  # type: ignore[arg-type]
-    return block_reader.BlockReader(shards, ranges, reads, max_bytes=max_bytes), lambda: files.num_bytes.total()
+        streams = CountedStreams(shards, files, 2 * (reads.window_blocks or 1) + 16)
+        return shard_reader.ShardReader(streams, reads), lambda: streams.num_bytes
+    offsets = shard_files.Offsets(shards, lambda uri: pathlib.Path(uri).read_bytes())
+    loader = shard_reader.IndexedRecords(shards, files, offsets)
+    return shard_reader.ShardReader(loader, reads, max_bytes), lambda: files.num_bytes
 
 
 def check(reader: Any, split: Split, wanted: np.ndarray, epochs: np.ndarray) -> None:
@@ -138,7 +130,7 @@ def test_epoch_reads_each_byte_once_whatever_window_processes_memory_and_restart
     max_bytes = data.draw(st.sampled_from([0, 5000, 1 << 20]))
     num_epochs = data.draw(st.sampled_from([1, 3]))
     first = data.draw(st.integers(0, 3))
-    epochs = schedule.SelectionEpochs(selected(split, chosen, compression))
+    epochs = batch_schedule.SelectionEpochs(selected(split, chosen, compression))
     records_of = np.arange(40) if chosen is None else np.array(chosen)
     for index in range(count):
         mine = imagebeam.ReadOptions(**{**vars(asked), "process_index": index})
@@ -161,7 +153,7 @@ def test_iterators_of_one_compressed_dataset_do_not_take_each_others_place(
     split: Split, compression: str, shuffle: str | None
 ) -> None:
     asked = imagebeam.ReadOptions(shuffle=shuffle, shuffle_records=8)
-    epochs = schedule.SelectionEpochs(selected(split, None, compression))
+    epochs = batch_schedule.SelectionEpochs(selected(split, None, compression))
     order = epochs.order(asked, 0)
     reader, num_read = open_counted(split, compression, epochs.reads(asked), 0)
     for lag in (0, 1, 7):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import imagebeam
-from imagebeam.reader import open_files
+from imagebeam.reader import shard_files
 from tests import datasets, image_sets, patience
 from tests.unit.imagebeam.reader import far_dataset, written
 from tests.unit.imagebeam.reader.feeding import finish, start
@@ -99,7 +99,7 @@ def test_compressed_shards_are_closed_with_their_dataset(
 ) -> None:
     pytest.importorskip("tensorflow")
     gc.freeze()
-    monkeypatch.setattr(open_files, "_MAX_OPEN", 4)
+    monkeypatch.setattr(shard_files, "_MAX_OPEN", 4)
     dataset = imagebeam.open_dataset(str(gzip_shards))
     batches = dataset.as_numpy("train", 2, image_size=16, num_epochs=1, features=("image/key",))
     assert len({key for batch in batches for key in batch["image/key"]}) == 20
@@ -111,7 +111,7 @@ def test_compressed_shards_are_closed_with_their_dataset(
 
 @needs_proc
 def test_descriptor_is_open_while_a_thread_reads_from_it(shards: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_files, "_MAX_OPEN", 1)  # every read closes the file of another
+    monkeypatch.setattr(shard_files, "_MAX_OPEN", 1)  # every read closes the file of another
     source = imagebeam.open_dataset(str(shards)).as_grain("train[:8]", decode=False)
     wrong = []
 

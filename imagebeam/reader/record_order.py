@@ -1,5 +1,7 @@
 """The order in which records are read: a pure function of seed and position, so that a reader can resume anywhere.
 
+`ReaderState` is how far a job has read in it, as plain values that fit into a checkpoint.
+
 A position counts the records that a process has read since it began, over all epochs. An order returns the record of
 the split at a position without looking at the positions before it.
 """
@@ -10,20 +12,23 @@ import dataclasses
 import functools
 import hashlib
 import operator
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from imagebeam.reader import selection
+from imagebeam import errors
+from imagebeam.reader import record_selection
 
-_ROUNDS = 4  # of the Feistel network; three already make a pseudo-random permutation (Luby and Rackoff, 1988)
-# Of splitmix64 (Steele, Lea and Flood, 2014). NumPy's arrays wrap around without a warning.
+_ROUNDS = 4  # The Feistel network has four; three already make a pseudo-random permutation (Luby and Rackoff, 1988)
+# Constants of splitmix64 (Steele, Lea and Flood, 2014). NumPy's arrays wrap around without a warning.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 _MAX_KEPT = 1 << 20  # records of a window whose permutation is kept: 8 MB, made in 0.1 s
+
+_OPTIONAL = {"snapshot", "first_epoch"}  # fields of a state
 
 Positions = np.ndarray  # int64 [n]
 
@@ -87,7 +92,7 @@ class GlobalOrder:
     Whatever their number, all processes together have read the beginning of one common order.
     """
 
-    selection: selection.Selection
+    selection: record_selection.RecordSelection
     seed: int
     start: int = 0  # position in the common order where this job begins: all before it has been read
     process_index: int = 0
@@ -121,7 +126,7 @@ class GlobalOrder:
 class _OrderOfShare:
     """Base of the orders of one process's share, in which an epoch is the whole share."""
 
-    share: selection.Share
+    share: record_selection.Share
 
     @property
     def epoch_size(self) -> int:
@@ -162,7 +167,7 @@ def _permute_all(size: int, key: np.uint64) -> Positions:
 _Value = TypeVar("_Value")
 
 
-class _Latest(Generic[_Value]):
+class Latest(Generic[_Value]):
     """The latest few values that were made, by key. Threads may share it; a pickled copy is empty.
 
     functools.lru_cache on a method is one cache for all orders, and those of a mixture would drop each other's values.
@@ -181,8 +186,8 @@ class _Latest(Generic[_Value]):
             self._values = {**dict(kept), key: value}  # another thread may look into the one before
         return value
 
-    def __reduce__(self) -> tuple[type[_Latest[_Value]], tuple[int]]:
-        return _Latest, (self._num_kept,)
+    def __reduce__(self) -> tuple[type[Latest[_Value]], tuple[int]]:
+        return Latest, (self._num_kept,)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -197,12 +202,12 @@ class BlockOrder(_OrderOfShare):
     block_records: int  # records in a block: the length of a read
     window_blocks: int  # number of blocks that are shuffled together
     in_sequence: bool = False  # whether the blocks of a run keep their order: compressed shards are read front to back
-    _epochs: _Latest[_Epoch] = dataclasses.field(default_factory=lambda: _Latest(3), init=False, repr=False)
-    # Of the positions in a window, by its key: the batches of a window take no time then.
-    _permutations: _Latest[np.ndarray] = dataclasses.field(default_factory=lambda: _Latest(2), init=False, repr=False)
+    _epochs: Latest[_Epoch] = dataclasses.field(default_factory=lambda: Latest(3), init=False, repr=False)
+    # Permutations of the positions in a window, by its key: the batches of a window take no time then.
+    _permutations: Latest[np.ndarray] = dataclasses.field(default_factory=lambda: Latest(2), init=False, repr=False)
 
     @functools.cached_property
-    def _blocks(self) -> selection.Blocks:
+    def _blocks(self) -> record_selection.Blocks:
         return self.share.cut(self.block_records)
 
     def _make_epoch(self, epoch: int) -> _Epoch:
@@ -245,3 +250,115 @@ class BlockOrder(_OrderOfShare):
         blocks = np.searchsorted(epoch.ends, shuffled, side="right")
         before = np.where(blocks > 0, epoch.ends[blocks - 1], 0)
         return epoch.starts[blocks] + shuffled - before
+
+
+@dataclasses.dataclass(frozen=True)
+class ReaderState:
+    """How far a job has read: the same value in all of its processes.
+
+    Take it from `state()` of an iterator. It names everything that decides which record is at which position, so that a
+    reader of other records or of another order refuses it.
+
+    Attributes:
+        seed: seed of the order.
+        epoch: the epoch that the job is in, from 0.
+        position: number of places in batches that all processes together have filled in this epoch. Padding and
+            skipped examples count like any other example.
+        shuffle: as in `ReadOptions`.
+        process_count: number of processes of the job. With `shuffle="global"` a job of any other number can go on from
+            the state; with the other orders only one of the same number can.
+        fingerprint: fingerprint of the dataset.
+        selection: the records of the split that are read, such as "train[0:1000]", and the labels that are kept.
+        block_records: records in a block of "stream", computed from `shuffle_bytes` or `shuffle_records`; for a mixture
+            one number for each dataset, separated by spaces.
+        window_blocks: blocks that "stream" shuffles together; for a mixture likewise.
+        num_epochs: as in `ReadOptions`. A reader with more epochs can go on from the state, unless a process was
+            already past its last record.
+        snapshot: name of the snapshot that is read, such as "000002"; None for a dataset without snapshots. It is told
+            in errors; `fingerprint` decides whether the records are the same.
+        first_epoch: as in `ReadOptions`.
+    """
+
+    seed: int
+    epoch: int
+    position: int
+    shuffle: str | None = "global"
+    process_count: int = 1
+    fingerprint: str | None = None
+    selection: str | None = None
+    block_records: int | str | None = None
+    window_blocks: int | str | None = None
+    num_epochs: int | None = None
+    snapshot: str | None = None
+    first_epoch: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epoch", "position", "first_epoch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+                raise errors.ConfigError(
+                    "state-unreadable", f"{name} of the state is {value!r}; it must be a whole number from 0 on"
+                )
+
+    def to_dict(self) -> dict[str, int | str | None]:
+        """Returns plain values, for JSON or a checkpoint, without a snapshot or first epoch if there is none."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in _OPTIONAL or value}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> ReaderState:
+        """Returns the state that `to_dict` was called on.
+
+        Raises:
+            ConfigError: if a field is missing or unknown, as in a state of another release.
+        """
+        expected = {field.name for field in dataclasses.fields(cls)}
+        missing, unknown = sorted(expected - _OPTIONAL - set(fields)), sorted(set(fields) - expected)
+        if unknown:
+            raise errors.ConfigError(
+                "state-unreadable",
+                f"the state has {', '.join(map(repr, unknown))}, which this release does not know; it reads states "
+                f"with {', '.join(sorted(expected))}: update imagebeam, or begin without the state",
+            )
+        if missing:
+            raise errors.ConfigError(
+                "state-unreadable",
+                f"the state has no {', '.join(missing)}: an earlier release wrote it, whose states do not say what "
+                "they belong to and cannot be restored exactly; begin without the state",
+            )
+        return cls(**fields)
+
+    def check(self, reader: ReaderState) -> None:
+        """Checks that a reader can go on from this state.
+
+        Args:
+            reader: the state of that reader before its first batch.
+
+        Raises:
+            ConfigError: if the reader has another order or other records; the text names the fields that differ.
+        """
+        names = ["seed", "shuffle", "fingerprint", "selection", "block_records", "window_blocks"]
+        if self.shuffle != "global":
+            names += ["process_count", "first_epoch"]
+        different = [name for name in names if getattr(self, name) != getattr(reader, name)]
+        if not different:
+            return
+        is_other_snapshot = "fingerprint" in different and self.snapshot != reader.snapshot
+        if is_other_snapshot:
+            different.insert(0, "snapshot")
+        mine, theirs = (", ".join(f"{name}={getattr(each, name)!r}" for name in different) for each in (self, reader))
+        advice = "give the same dataset, split, labels and options, or begin without the state"
+        if is_other_snapshot:
+            advice = f"{_advice_to_pin(self.snapshot)}to read other images, begin without the state"
+        elif different == ["process_count"]:
+            advice = 'only shuffle="global" can go on with another number; give the same, or begin without the state'
+        elif different[0] in ("block_records", "window_blocks"):
+            advice = "they come from shuffle_records, or shuffle_bytes; give the same, or begin without the state"
+        raise errors.ConfigError("state-mismatch", f"the state is of {mine}, and the reader has {theirs}: {advice}")
+
+
+def _advice_to_pin(snapshot: str | None) -> str:
+    if snapshot is None:
+        return ""
+    if " " in snapshot:  # the state is that of a mixture
+        return "open each dataset with the snapshot of the state to go on from it; "
+    return f"open_dataset(..., snapshot={snapshot!r}) goes on from it; "

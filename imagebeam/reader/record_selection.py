@@ -41,7 +41,7 @@ class Remaining:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Selection:
+class RecordSelection:
     """The records of a split that are read, and the facts about them that decide their order.
 
     Attributes:
@@ -86,11 +86,33 @@ class Selection:
 
     def share_sizes(self, process_count: int) -> np.ndarray:
         """Returns the number of records in the share of each process: int64 [process_count], equal to within one."""
-        return share_sizes(self.shard_sizes, process_count)
+        by_shards = self._totals_by_shards(process_count)
+        if (by_shards == by_shards[0]).all():
+            return by_shards
+        return np.diff(len(self) * np.arange(process_count + 1) // process_count)
 
     def share_of(self, process_index: int, process_count: int) -> Share:
-        """Returns the share of one process."""
-        return share_of(self.shard_sizes, process_index, process_count, self.chosen)
+        """Returns the share of one process: whole shards if all processes then read equally many records, else runs.
+
+        With whole shards each file is read by one process. Runs of records are equal to within one record, and need
+        the index of the shards.
+        """
+        counts = np.array(self.shard_sizes, np.int64)
+        ends = np.cumsum(counts)
+        by_shards = self._totals_by_shards(process_count)
+        if (by_shards == by_shards[0]).all():
+            mine = np.arange(process_index, len(counts), process_count)
+            mine = mine[counts[mine] > 0]
+            return Share(ends[mine] - counts[mine], ends[mine], "shards", self.chosen)
+        total = int(ends[-1])
+        start, stop = total * process_index // process_count, total * (process_index + 1) // process_count
+        cuts = np.unique(np.concatenate([[start, stop], ends[(ends > start) & (ends < stop)]])).astype(np.int64)
+        return Share(cuts[:-1], cuts[1:], "records", self.chosen)
+
+    def _totals_by_shards(self, process_count: int) -> np.ndarray:
+        """Returns the records of each process if it reads every `process_count`-th shard: int64 [process_count]."""
+        processes = np.arange(len(self.shard_sizes)) % process_count
+        return np.bincount(processes, self.shard_sizes, process_count).astype(np.int64)
 
 
 def select(
@@ -99,7 +121,7 @@ def select(
     filters: Sequence[frozenset[int]] = (),
     read_labels: Callable[[str], LabelRows] | None = None,
     removed_of: Callable[[str], np.ndarray] | None = None,
-) -> Selection:
+) -> RecordSelection:
     """Returns the records that `text` names and that have a label in each of `filters`.
 
     Args:
@@ -132,7 +154,7 @@ def select(
         chosen = _with_labels(split, part, filters, read_labels)
         counts = np.bincount(np.searchsorted(np.cumsum(records), chosen, side="right"), minlength=len(shards))
     labels = sorted(f" of labels {' '.join(map(str, sorted(ids)))}" for ids in filters)  # in any order the same name
-    return Selection(
+    return RecordSelection(
         split=split,
         name="".join((f"{split}[{start}:{stop}]", *labels)),
         shard_sizes=tuple(counts.tolist()),
@@ -164,7 +186,8 @@ def _with_labels(
         found = found[(first <= found) & (found <= last)]
     if not len(found):
         raise errors.ConfigError(
-            f"{split!r} holds no example of the labels that filter keeps: name others, or more of the split"
+            "split-empty",
+            f"{split!r} holds no example of the labels that filter keeps: name others, or more of the split",
         )
     return found
 
@@ -196,20 +219,21 @@ def parse_part(text: str, splits: Mapping[str, catalog_lib.Split]) -> tuple[str,
     match = _PART_OF_SPLIT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise errors.ConfigError(
-            f"split {text!r} cannot be read; write for example 'train', 'train[:10%]', 'train[5:]'"
+            "split-unreadable", f"split {text!r} cannot be read; write for example 'train', 'train[:10%]', 'train[5:]'"
         )
     name = match["split"]
     if name not in splits:
-        raise errors.ConfigError(f"there is no split {name!r}; the dataset has {', '.join(splits)}")
+        raise errors.ConfigError("split-unknown", f"there is no split {name!r}; the dataset has {', '.join(splits)}")
     total = splits[name].num_examples
     if not total:
         raise errors.ConfigError(
-            f"split {name!r} has no example, the catalog says: read another split, or run imagebeam convert again"
+            "split-empty",
+            f"split {name!r} has no example, the catalog says: read another split, or run imagebeam convert again",
         )
     start = 0 if match["start"] is None else _index_of(match["start"], total)
     stop = total if match["stop"] is None else _index_of(match["stop"], total)
     if start >= stop:
-        raise errors.ConfigError(f"split {text!r} names none of the {total:,} examples of {name!r}")
+        raise errors.ConfigError("split-empty", f"split {text!r} names none of the {total:,} examples of {name!r}")
     return name, start, stop
 
 
@@ -226,10 +250,12 @@ def check_labels(labels: Sequence[int | str]) -> Sequence[int | str]:
         ConfigError: if there are none, or `labels` is a single name, whose letters would be taken for labels.
     """
     if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
-        raise errors.ConfigError(f"labels is {labels!r}; give a list of names or ids, such as [{labels!r}]")
+        raise errors.ConfigError(
+            "option-bad-value", f"labels is {labels!r}; give a list of names or ids, such as [{labels!r}]"
+        )
     given = list(labels)
     if not given:
-        raise errors.ConfigError("labels is empty; give the names or ids of the classes to keep")
+        raise errors.ConfigError("option-bad-value", "labels is empty; give the names or ids of the classes to keep")
     return given
 
 
@@ -266,7 +292,7 @@ class Share:
     starts: np.ndarray  # int64 [runs], ascending
     stops: np.ndarray  # int64 [runs]
     by: str  # how the selection was cut: by "shards" or by "records"
-    chosen: np.ndarray | Remaining | None = None  # as in Selection
+    chosen: np.ndarray | Remaining | None = None  # as in RecordSelection
 
     def __len__(self) -> int:
         return int((self.stops - self.starts).sum())
@@ -282,46 +308,3 @@ class Share:
     def records_at(self, indexes: np.ndarray) -> np.ndarray:
         """Returns the records of the split for indexes into the selection, int64 [n] both."""
         return indexes if self.chosen is None else self.chosen[indexes]
-
-
-def share_sizes(sizes: Sequence[int], process_count: int) -> np.ndarray:
-    """Returns the number of records in the share of each process: int64 [process_count], equal to within one."""
-    counts = np.asarray(sizes, dtype=np.int64)
-    by_shards = _totals_by_shards(counts, process_count)
-    if (by_shards == by_shards[0]).all():
-        return by_shards
-    return np.diff(counts.sum() * np.arange(process_count + 1) // process_count)
-
-
-def share_of(
-    sizes: Sequence[int], process_index: int, process_count: int, chosen: np.ndarray | Remaining | None = None
-) -> Share:
-    """Returns the share of one process: whole shards if all processes then read equally many records, else runs.
-
-    With whole shards each file is read by one process. Runs of records are equal to within one record, and need the
-    index of the shards.
-
-    Args:
-        sizes: number of selected records in each shard.
-        process_index: index of the process.
-        process_count: number of processes.
-        chosen: as in `Selection`.
-    """
-    counts = np.asarray(sizes, dtype=np.int64)
-    ends = np.cumsum(counts)
-    by_shards = _totals_by_shards(counts, process_count)
-    if (by_shards == by_shards[0]).all():
-        mine = np.arange(process_index, len(counts), process_count)
-        mine = mine[counts[mine] > 0]
-        return Share(ends[mine] - counts[mine], ends[mine], "shards", chosen)
-    total = int(ends[-1])
-    start, stop = total * process_index // process_count, total * (process_index + 1) // process_count
-    cuts = np.unique(np.concatenate([[start, stop], ends[(ends > start) & (ends < stop)]])).astype(np.int64)
-    return Share(cuts[:-1], cuts[1:], "records", chosen)
-
-
-def _totals_by_shards(counts: np.ndarray, process_count: int) -> np.ndarray:
-    """Returns the records of each process if it reads every `process_count`-th shard: int64 [process_count]."""
-    totals = np.zeros(process_count, np.int64)
-    np.add.at(totals, np.arange(len(counts)) % process_count, counts)
-    return totals

@@ -1,21 +1,21 @@
-"""The record at each position: permutations, shards in order, and blocks."""
+"""The record at each position: permutations, shards in order, and blocks; and the state of a job."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import json
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam import errors
-from imagebeam.reader import order
-from imagebeam.reader.options import ReadOptions
-from imagebeam.reader.order import BlockOrder, GlobalOrder, ShardOrder
-from imagebeam.reader.selection import Selection, Share
-from tests import cases
+from imagebeam.reader import record_order
+from imagebeam.reader.record_order import BlockOrder, GlobalOrder, ReaderState, ShardOrder
+from imagebeam.reader.record_selection import RecordSelection, Share
+from tests import error_texts
 from tests.unit.imagebeam.reader import restarts
 
 OrderOfEpochs = GlobalOrder | BlockOrder | ShardOrder
@@ -26,7 +26,7 @@ def share(*runs: tuple[int, int]) -> Share:
     return Share(np.array(starts), np.array(stops), "records")
 
 
-def select(start: int, stop: int) -> Selection:
+def select(start: int, stop: int) -> RecordSelection:
     """Returns the selection of a part of a split with one shard."""
     whole = restarts.select_all([stop - start])
     return whole if start == 0 else dataclasses.replace(whole, chosen=np.arange(start, stop), split_size=stop)
@@ -39,20 +39,22 @@ def read_all(records_order: OrderOfEpochs, num_epochs: int = 1) -> list[int]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16, 17, 1000, 65_537])
 def test_permute_is_a_permutation(size: int) -> None:
-    moved = order.permute(np.arange(size), size, order.make_key("test", size))
+    moved = record_order.permute(np.arange(size), size, record_order.make_key("test", size))
     assert sorted(moved.tolist()) == list(range(size))
 
 
 def test_permute_with_another_key_is_another_permutation_and_no_neighbours_stay_together() -> None:
-    first = order.permute(np.arange(10_000), 10_000, order.make_key(0))
-    second = order.permute(np.arange(10_000), 10_000, order.make_key(1))
+    first = record_order.permute(np.arange(10_000), 10_000, record_order.make_key(0))
+    second = record_order.permute(np.arange(10_000), 10_000, record_order.make_key(1))
     assert (first == second).mean() < 0.01
     assert (np.abs(np.diff(first)) == 1).mean() < 0.01
     assert abs(np.corrcoef(first, np.arange(10_000))[0, 1]) < 0.05
 
 
 def test_permutations_of_three_come_out_equally_often() -> None:
-    seen = collections.Counter(tuple(order.permute(np.arange(3), 3, order.make_key(seed))) for seed in range(6000))
+    seen = collections.Counter(
+        tuple(record_order.permute(np.arange(3), 3, record_order.make_key(seed))) for seed in range(6000)
+    )
     assert len(seen) == 6
     assert all(850 < count < 1150 for count in seen.values())
 
@@ -66,15 +68,15 @@ def test_order_is_the_same_in_every_release() -> None:
 
 def test_uniforms_depend_on_record_epoch_and_key_alone_and_fill_the_unit_interval() -> None:
     records, epochs = np.arange(1000), np.zeros(1000, np.int64)
-    numbers = order.uniforms(records, epochs, order.make_key(0), 5)
+    numbers = record_order.uniforms(records, epochs, record_order.make_key(0), 5)
     assert numbers.shape == (1000, 5) and numbers.dtype == np.float32
     assert 0 <= numbers.min() < 0.01 and 0.99 < numbers.max() < 1
     assert abs(numbers.mean() - 0.5) < 0.02
-    some = order.uniforms(records[[5, 900]], epochs[[5, 900]], order.make_key(0), 5)
+    some = record_order.uniforms(records[[5, 900]], epochs[[5, 900]], record_order.make_key(0), 5)
     assert (some == numbers[[5, 900]]).all()
     for other in (
-        order.uniforms(records, epochs + 1, order.make_key(0), 5),
-        order.uniforms(records, epochs, order.make_key(1), 5),
+        record_order.uniforms(records, epochs + 1, record_order.make_key(0), 5),
+        record_order.uniforms(records, epochs, record_order.make_key(1), 5),
     ):
         assert (other == numbers).mean() < 0.001
 
@@ -118,7 +120,7 @@ def test_block_order_is_the_same_whether_the_permutation_of_a_window_is_kept_or_
 ) -> None:
     found = []
     for max_kept in (1 << 20, 90, 0):  # records: all windows, the last one alone, none
-        monkeypatch.setattr(order, "_MAX_KEPT", max_kept)
+        monkeypatch.setattr(record_order, "_MAX_KEPT", max_kept)
         blocks = BlockOrder(share((0, 400), (500, 1097)), 5, 10, 10, in_sequence)
         positions = np.arange(3 * len(blocks.share))
         found.append(np.hstack([blocks.locate(each)[0] for each in np.split(positions, [1, 64, 70, 700, 1500])]))
@@ -158,12 +160,6 @@ def test_global_order_that_deals_again_begins_each_time_with_the_first_process()
     assert sorted(parts[0] + parts[1]) == list(range(7))
 
 
-def test_seed_that_is_not_a_whole_number_is_refused() -> None:
-    for seed in [1.0, "1", None, 0.5]:
-        with cases.named(seed), pytest.raises(errors.ConfigError, match=f"seed is {seed!r}; it must be a whole number"):
-            ReadOptions(seed=seed)
-
-
 @pytest.mark.parametrize(
     "records_order",
     [
@@ -182,3 +178,46 @@ def test_order_from_any_position_goes_on_as_the_uninterrupted_one(records_order:
         found, found_epochs = fresh.locate(positions[start : start + 50])
         assert (found == records[start : start + 50]).all()
         assert (found_epochs == epochs[start : start + 50]).all()
+
+
+STATE = ReaderState(
+    seed=3,
+    epoch=1,
+    position=5,
+    shuffle="stream",
+    process_count=2,
+    fingerprint="f",
+    selection="train[0:9]",
+    block_records=4,
+    window_blocks=2,
+)
+
+
+def test_state_of_a_snapshot_survives_and_any_other_has_the_fields_of_earlier_releases() -> None:
+    of_snapshot = dataclasses.replace(STATE, snapshot="000002")
+    assert ReaderState.from_dict(json.loads(json.dumps(of_snapshot.to_dict()))) == of_snapshot
+    assert of_snapshot.to_dict() == {**STATE.to_dict(), "snapshot": "000002"}
+
+
+def test_state_of_another_snapshot_of_a_mixture_is_refused() -> None:
+    mixed = dataclasses.replace(STATE, snapshot="000001 none")
+    with error_texts.raises("state-mismatch"):
+        mixed.check(dataclasses.replace(mixed, snapshot="000002 none", fingerprint="g"))
+
+
+def test_state_of_an_earlier_release_is_refused() -> None:
+    old = {"seed": 0, "epoch": 1, "position": 5, "shuffle": "global", "process_count": 1}
+    with error_texts.raises("state-unreadable"):
+        ReaderState.from_dict(old)
+
+
+def test_state_of_a_later_release_is_refused() -> None:
+    with error_texts.raises("state-unreadable"):
+        ReaderState.from_dict(STATE.to_dict() | {"lanes": 3})
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "3"])
+@pytest.mark.parametrize("name", ["epoch", "position"])
+def test_state_with_a_wrong_place_is_refused(name: str, wrong: Any) -> None:
+    with error_texts.raises("state-unreadable"):
+        ReaderState.from_dict(STATE.to_dict() | {name: wrong})

@@ -15,12 +15,10 @@ import numpy as np
 
 from imagebeam import errors
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import order as order_lib
-from imagebeam.reader import reader_state
-from imagebeam.reader import selection as selection_lib
+from imagebeam.reader import record_order, record_selection
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
-_BLOCK_BYTES = 4 << 20  # of a read in streaming
+_BLOCK_BYTES = 4 << 20  # one read in streaming
 
 
 class Epochs(Protocol):
@@ -30,10 +28,10 @@ class Epochs(Protocol):
     def num_records(self) -> int:
         """Number of records in an epoch of all processes together."""
 
-    def first_state(self, asked: options_lib.ReadOptions) -> reader_state.ReaderState:
+    def first_state(self, asked: options_lib.ReadOptions) -> record_order.ReaderState:
         """Returns the state before the first epoch."""
 
-    def order(self, asked: options_lib.ReadOptions, done: int) -> order_lib.Order:
+    def order(self, asked: options_lib.ReadOptions, done: int) -> record_order.Order:
         """Returns the order of one process.
 
         Args:
@@ -53,18 +51,18 @@ class Epochs(Protocol):
 class SelectionEpochs:
     """The epochs of one dataset's selection."""
 
-    selection: selection_lib.Selection
+    selection: record_selection.RecordSelection
 
     @property
     def num_records(self) -> int:
         return len(self.selection)
 
-    def first_state(self, asked: options_lib.ReadOptions) -> reader_state.ReaderState:
+    def first_state(self, asked: options_lib.ReadOptions) -> record_order.ReaderState:
         """Returns the state before the first epoch."""
         block, window = None, None
         if asked.shuffle == "stream":
             block, window = self._blocks(asked)
-        return reader_state.ReaderState(
+        return record_order.ReaderState(
             seed=asked.seed,
             epoch=asked.first_epoch,
             position=0,
@@ -79,29 +77,31 @@ class SelectionEpochs:
             first_epoch=asked.first_epoch,
         )
 
-    def order(self, asked: options_lib.ReadOptions, done: int) -> order_lib.Order:
+    def order(self, asked: options_lib.ReadOptions, done: int) -> record_order.Order:
         """Returns the order of one process, as `Epochs.order`."""
         index, count = asked.process_index, asked.process_count
         if asked.shuffle == "global":
             if self.selection.is_compressed:
                 raise errors.ConfigError(
+                    "shards-compressed",
                     'shuffle="global" needs records that can be read alone, and the shards are compressed: '
-                    "convert with output.compression=none"
+                    "convert with output.compression=none",
                 )
             dealt = asked.num_epochs if asked.next_epoch_each_iteration else None
-            return order_lib.GlobalOrder(self.selection, asked.seed, done, index, count, dealt)
+            return record_order.GlobalOrder(self.selection, asked.seed, done, index, count, dealt)
         sizes = self.selection.share_sizes(count)
         if not sizes.all() and not asked.pad:
             raise errors.ConfigError(
+                "process-no-examples",
                 f"process {int(np.argmin(sizes))} of {count} gets none of {self.num_records:,} examples: "
-                "use fewer processes, or more of the split"
+                "use fewer processes, or more of the split",
             )
         share = self.selection.share_of(index, count)
         if count > 1:
             _LOGGER.info("process %d of %d reads its share by %s", index, count, share.by)
         if asked.shuffle == "stream":
-            return order_lib.BlockOrder(share, asked.seed, *self._blocks(asked), self.selection.is_compressed)
-        return order_lib.ShardOrder(share)
+            return record_order.BlockOrder(share, asked.seed, *self._blocks(asked), self.selection.is_compressed)
+        return record_order.ShardOrder(share)
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
         """Returns the positions in `num_epochs` epochs: of the common order with "global", else of each process."""
@@ -113,14 +113,14 @@ class SelectionEpochs:
             return [self.num_records]
         return self.selection.share_sizes(asked.process_count).tolist()
 
-    def reads(self, asked: options_lib.ReadOptions) -> selection_lib.Reads:
+    def reads(self, asked: options_lib.ReadOptions) -> record_selection.Reads:
         """Returns the records that one process reads, for a reader that fetches several at once."""
         index, count = asked.process_index, asked.process_count
         block = max(1, _BLOCK_BYTES // self.selection.mean_record_bytes)
         if asked.shuffle == "global":
-            return selection_lib.Reads(self.selection.share_of(0, 1), block, None, is_divided=count > 1)
+            return record_selection.Reads(self.selection.share_of(0, 1), block, None, is_divided=count > 1)
         blocks = self._blocks(asked) if asked.shuffle == "stream" else (block, 1)
-        return selection_lib.Reads(self.selection.share_of(index, count), *blocks)
+        return record_selection.Reads(self.selection.share_of(index, count), *blocks)
 
     def _blocks(self, asked: options_lib.ReadOptions) -> tuple[int, int]:
         """Returns the records in a block and the blocks in a window, for BlockOrder."""
@@ -132,7 +132,7 @@ class SelectionEpochs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class BatchSchedule:
     """The positions that one process reads, and its batches.
 
     Attributes:
@@ -148,12 +148,12 @@ class Schedule:
         replicas: number of replicas that share the batches of this process.
     """
 
-    order: order_lib.Order
+    order: record_order.Order
     begin: int
     end: int | None
     num_batches: int | None
     stride: int
-    start: reader_state.ReaderState
+    start: record_order.ReaderState
     records_per_batch: int
     epoch_size: int
     replicas: int
@@ -163,14 +163,14 @@ class Schedule:
         """Number of positions within which this process meets each of its records at least once."""
         return -(-self.epoch_size // self.start.process_count)
 
-    def state_after(self, num_batches: int) -> reader_state.ReaderState:
+    def state_after(self, num_batches: int) -> record_order.ReaderState:
         """Returns the state of the job after every process has made `num_batches` batches."""
         done = self.start.epoch * self.epoch_size + self.start.position + num_batches * self.records_per_batch
         epoch, position = divmod(done, self.epoch_size)
         return dataclasses.replace(self.start, epoch=epoch, position=position)
 
 
-def plan(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> Schedule:
+def make_schedule(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> BatchSchedule:
     """Returns the schedule of process `asked.process_index`.
 
     Args:
@@ -194,7 +194,7 @@ def plan(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> S
         before = epochs.ends(asked, asked.first_epoch)[asked.process_index] if asked.first_epoch else 0
         begin = before + since // count
     if asked.num_epochs is None:
-        return Schedule(order, begin, None, None, 0, start, (size or 0) * count, epochs.num_records, replicas)
+        return BatchSchedule(order, begin, None, None, 0, start, (size or 0) * count, epochs.num_records, replicas)
     left = lengths(epochs, asked, asked.num_epochs, since)
     length = left[asked.process_index]
     end, num_batches = begin + length, None
@@ -205,7 +205,9 @@ def plan(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> S
         end = begin + num_batches * size
     elif size is not None:
         num_batches = -(-length // size)
-    return Schedule(order, begin, end, num_batches, length, start, (size or 0) * count, epochs.num_records, replicas)
+    return BatchSchedule(
+        order, begin, end, num_batches, length, start, (size or 0) * count, epochs.num_records, replicas
+    )
 
 
 def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, since: int = 0) -> list[int]:
@@ -221,8 +223,8 @@ def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, sin
 
 
 def _restore(
-    epochs: Epochs, asked: options_lib.ReadOptions, state: reader_state.ReaderState, start: reader_state.ReaderState
-) -> reader_state.ReaderState:
+    epochs: Epochs, asked: options_lib.ReadOptions, state: record_order.ReaderState, start: record_order.ReaderState
+) -> record_order.ReaderState:
     """Returns the state from which a reader that would begin at `start` goes on.
 
     Raises:
@@ -233,21 +235,23 @@ def _restore(
     is_shared = state.shuffle != "global"
     if since < 0 or (is_shared and since % state.process_count):
         raise errors.ConfigError(
+            "state-mismatch",
             f"position={state.position} in epoch={state.epoch} of the state is not between two batches of "
-            f"{state.process_count} processes: restore a state as state() gave it"
+            f"{state.process_count} processes: restore a state as state() gave it",
         )
     read = (start.first_epoch, start.num_epochs)
     if state.num_epochs is not None and (state.first_epoch, state.num_epochs) != read:
         shortest = min(epochs.ends(asked, state.num_epochs))
         if since > shortest * (state.process_count if is_shared else 1):
             raise errors.ConfigError(
+                "state-mismatch",
                 f"the state is of num_epochs={state.num_epochs}, and the reader has num_epochs={start.num_epochs}: "
                 "some process was past its last record and had padding, in whose places further epochs have records; "
-                "give the same, or begin without the state"
+                "give the same, or begin without the state",
             )
     return dataclasses.replace(start, epoch=state.epoch, position=state.position)
 
 
-def _done(epochs: Epochs, state: reader_state.ReaderState) -> int:
+def _done(epochs: Epochs, state: record_order.ReaderState) -> int:
     """Returns the number of places that all processes together have filled since the beginning."""
     return state.epoch * epochs.num_records + state.position

@@ -1,0 +1,16 @@
+"""The fixture of tests that read with both decoders."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from imagebeam.reader import batch_reader
+
+
+@pytest.fixture(params=["native", "tensorflow"])
+def decoder(request: pytest.FixtureRequest) -> str:
+    if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
+        pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
+    return str(request.param)

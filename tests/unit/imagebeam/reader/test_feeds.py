@@ -1,0 +1,291 @@
+"""Iterators over batches: their state, TensorFlow's errors and threads, forked processes, strategies."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import pathlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imagebeam
+from imagebeam import errors
+from imagebeam.reader import batch_schedule, feeds
+from imagebeam.reader.record_order import ReaderState
+from tests import datasets, error_texts, patience
+from tests.unit.imagebeam.reader import restarts
+from tests.unit.imagebeam.reader.feeding import SIZE, finish, flat, start
+
+tf = pytest.importorskip("tensorflow")
+
+OPTIONS: dict[str, Any] = {"batch_size": 4, "num_epochs": 2, "shuffle": None}
+EMPTY = 2  # number of the batch without examples
+
+
+def begin(state: ReaderState | None) -> tuple[Iterator[Any], batch_schedule.BatchSchedule]:
+    """Returns batches that hold their number in the job; all examples of one batch were skipped."""
+    planned = batch_schedule.make_schedule(
+        batch_schedule.SelectionEpochs(restarts.select_all([10])), imagebeam.ReadOptions(**OPTIONS, state=state)
+    )
+    first = planned.begin // 4
+    numbers = range(first, first + (planned.num_batches or 0))
+    return iter([{"image": np.full(0 if each == EMPTY else 4, each)} for each in numbers]), planned
+
+
+def numbers_of(batches: feeds.BatchIterator) -> list[int]:
+    return [int(batch["image"][0]) for batch in batches]
+
+
+def test_batch_without_examples_is_skipped_and_counts_in_the_state() -> None:
+    batches = feeds.BatchIterator(begin, None, is_deterministic=True)
+    assert int(next(batches)["image"][0]) == 0 and batches.state().position == 4
+    assert int(next(batches)["image"][0]) == 1 and batches.state().position == 8
+    assert int(next(batches)["image"][0]) == 3
+    assert (batches.state().epoch, batches.state().position) == (1, 6)
+    assert numbers_of(batches) == [4]
+
+
+def test_iterator_begins_and_is_restored_at_a_state() -> None:
+    batches = feeds.BatchIterator(begin, None, is_deterministic=True)
+    start = batches.state()
+    next(batches)
+    state = batches.state()
+    assert numbers_of(feeds.BatchIterator(begin, state, is_deterministic=True)) == [1, 3, 4]
+    assert numbers_of(batches) == [1, 3, 4]
+    batches.restore(state)
+    assert batches.state() == state
+    assert numbers_of(batches) == [1, 3, 4]
+    batches.restore(start)
+    assert numbers_of(batches) == [0, 1, 3, 4]
+
+
+def test_iterator_in_any_order_has_no_state() -> None:
+    batches = feeds.BatchIterator(begin, None, is_deterministic=False)
+    with error_texts.raises("state-unordered"):
+        batches.state()
+
+
+def test_ragged_tensors_become_rows_and_tensors_arrays() -> None:
+    batch = {"ids": tf.ragged.constant([[1, 2], [], [3]], row_splits_dtype=tf.int64), "label": tf.constant([7, 8, 9])}
+    [found] = feeds.NumpyIterator(tf.data.Dataset.from_tensors(batch))
+    assert found["ids"].dtype == object
+    assert [row.tolist() for row in found["ids"]] == [[1, 2], [], [3]]
+    np.testing.assert_array_equal(found["label"], [7, 8, 9])
+
+
+def test_error_of_imagebeam_comes_without_the_wrapper_of_tensorflow() -> None:
+    error = errors.ShardError("shard-missing", "shard x is missing")
+
+    def fail(number: np.ndarray) -> np.ndarray:
+        raise error
+
+    dataset = tf.data.Dataset.range(1).map(lambda number: tf.numpy_function(fail, [number], tf.int64))
+    with pytest.raises(errors.ShardError) as caught:
+        next(feeds.NumpyIterator(dataset, [errors.ConfigError("x", "another"), error]))
+    assert caught.value.code == "shard-missing"
+
+
+def test_error_of_tensorflow_stays_as_it_is() -> None:
+    dataset = tf.data.Dataset.range(1).map(lambda number: tf.io.decode_jpeg("no JPEG"))
+    with pytest.raises(tf.errors.OpError, match="JPEG"):
+        next(feeds.NumpyIterator(dataset))
+
+
+def test_garbage_collection_under_a_lock_waits_for_no_call_that_needs_it() -> None:
+    lock, is_running = threading.Lock(), threading.Event()
+
+    def take_the_lock(number: int) -> np.int64:
+        if number:
+            is_running.set()
+            with lock:
+                pass
+        return np.int64(number)
+
+    numbers = tf.data.Dataset.range(2).map(lambda each: tf.numpy_function(take_the_lock, [each], tf.int64))
+    iterator = feeds.NumpyIterator(numbers.prefetch(1))
+    is_freed = threading.Event()
+    weakref.finalize(iterator, is_freed.set)
+    cycle: list[Any] = [iterator]
+    cycle.append(cycle)  # only the garbage collector frees it
+    with lock:
+        assert next(iterator) == 0
+        is_running.wait()
+        del iterator, cycle
+        gc.collect()  # would wait for ever for the call that waits for the lock
+        assert is_freed.is_set()
+
+
+def _keep_reading(kind: str, directory: str) -> None:
+    """Leaves an endless iterator that reads ahead."""
+    dataset = imagebeam.open_dataset(directory)
+    options: dict[str, Any] = {"image_size": 16}
+    if kind == "as_tf":
+        batches = iter(dataset.as_tf("train", 50, **options))
+    elif kind == "as_numpy":
+        batches = dataset.as_numpy("train", 50, **options)
+    else:
+        import jax
+
+        sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        batches = dataset.as_jax("train", sharding, 50, **options)
+    for _ in range(3):
+        next(batches)
+    globals()["kept"] = batches  # lives as long as the interpreter
+    print("true", flush=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["as_tf", "as_numpy", "as_jax"])
+def test_program_ends_while_an_iterator_reads_ahead(kind: str, directory: pathlib.Path) -> None:
+    assert finish(start(_keep_reading, kind, str(directory)))
+
+
+OPTIONS_OF_FORK: dict[str, Any] = {"image_size": 8, "num_epochs": 1}
+
+
+def _tell(read: Callable[[], Any], told: Any) -> None:
+    try:
+        read()
+        told.put("read")
+    except imagebeam.ConfigError as e:
+        told.put(str(e))
+
+
+def _fork_a_reader(directory: str) -> None:
+    """Reads with every feed here and then in forked processes, where iterators of this process go on, too."""
+    import jax
+    import tensorflow as tf
+
+    dataset = imagebeam.open_dataset(directory)
+    mixture = imagebeam.Mixture([(dataset, "train"), (dataset, "train")], [1, 1])
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    here, on_jax = (
+        dataset.as_numpy("train", 4, **OPTIONS_OF_FORK),
+        dataset.as_jax("train", device, 4, **OPTIONS_OF_FORK),
+    )
+    next(here)
+    next(on_jax)
+    reads: dict[str, Callable[[], Any]] = {
+        "as_numpy": lambda: next(dataset.as_numpy("train", 4, **OPTIONS_OF_FORK)),
+        "as_tf": lambda: next(iter(dataset.as_tf("train", 4, **OPTIONS_OF_FORK))),
+        "as_jax": lambda: next(dataset.as_jax("train", device, 4, **OPTIONS_OF_FORK)),
+        "as_distributed": lambda: dataset.as_distributed(tf.distribute.get_strategy(), "train", 4, **OPTIONS_OF_FORK),
+        "mixture": lambda: next(mixture.as_numpy(4, **OPTIONS_OF_FORK)),
+        "opened there": lambda: next(imagebeam.open_dataset(directory).as_numpy("train", 4, **OPTIONS_OF_FORK)),
+        "iterator": lambda: next(here),
+        "iterator of JAX": lambda: next(on_jax),
+        "restored": lambda: here.restore(None),
+        "as_grain": lambda: dataset.as_grain("train")[0],  # has no threads
+    }
+    forks = multiprocessing.get_context("fork")
+    results = {}
+    for name, read in reads.items():
+        told = forks.SimpleQueue()
+        process = forks.Process(target=_tell, args=(read, told))
+        process.start()
+        process.join(patience.HANG_SEC)
+        results[name] = told.get() if process.exitcode == 0 else f"exit code {process.exitcode}"
+    next(here)  # this process reads on
+    print(json.dumps(results))
+
+
+@pytest.mark.slow
+def test_every_feed_in_a_forked_process_is_refused_and_names_spawn(directory: pathlib.Path) -> None:
+    results = finish(start(_fork_a_reader, str(directory)))
+    assert results.pop("as_grain") == "read"
+    assert len(results) == 9
+    for name, text in results.items():
+        assert "was forked from process" in text and "start workers by spawn" in text, (name, text)
+
+
+def _read_after_fork(directory: str) -> None:
+    """Reads in two forked processes of one that has only opened the dataset."""
+    dataset = imagebeam.open_dataset(directory)
+    forks = multiprocessing.get_context("fork")
+    told = forks.SimpleQueue()
+    both = [
+        forks.Process(target=_tell, args=(lambda: list(dataset.as_numpy("train", 4, **OPTIONS_OF_FORK)), told))
+        for _ in range(2)
+    ]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join(patience.HANG_SEC)
+    print(json.dumps([told.get() for _ in both]))
+
+
+@pytest.mark.slow
+def test_processes_forked_before_the_first_read_read_alone(directory: pathlib.Path) -> None:
+    assert finish(start(_read_after_fork, str(directory))) == ["read", "read"]
+
+
+def _feed_two_replicas(directory: str) -> None:
+    import keras
+    import tensorflow as tf
+
+    [cpu] = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    dataset = imagebeam.open_dataset(directory)
+    results: dict[str, Any] = {}
+    all_options: dict[str, dict[str, Any]] = {
+        "pad": {"shuffle": None, "crop": "center", "pad": True},
+        "remainder": {"drop_remainder": False},
+        "drop": {"shuffle": "global"},
+    }
+    for name, options in all_options.items():
+        batches = dataset.as_distributed(
+            strategy, "train", 8, image_size=16, features=("image/key",), num_epochs=1, **options
+        )
+        keys = []
+        for batch in batches:
+            for part in strategy.experimental_local_results(batch["image/key"]):
+                keys.append([key.decode() for key in part.numpy()])
+        results[name] = keys
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("adam", loss, metrics=["accuracy"])
+    examples = dataset.as_distributed(strategy, "train", 8, image_size=16, supervised=True)
+    history = model.fit(examples, steps_per_epoch=4, epochs=2, verbose=0)
+    results["losses"] = history.history["loss"]
+    finite = dataset.as_distributed(
+        strategy, "train", 8, image_size=16, features=("image/key",), num_epochs=1, next_epoch_each_iteration=True
+    )
+    results["iterations"] = []
+    for _ in range(2):
+        parts = [strategy.experimental_local_results(batch["image/key"]) for batch in finite]
+        results["iterations"].append([[key.decode() for part in each for key in part.numpy()] for each in parts])
+    plain = dataset.as_tf("train", 8, image_size=16, supervised=True, num_epochs=1, drop_remainder=False, shuffle=None)
+    results["evaluated"] = model.evaluate(plain, verbose=0, return_dict=True)
+    print(json.dumps(results))
+
+
+@pytest.mark.slow
+def test_as_distributed_feeds_two_replicas_and_keras(directory: pathlib.Path) -> None:
+    result = finish(start(_feed_two_replicas, str(directory)))
+    every = sorted(datasets.keys(directory))
+    assert sorted(flat(result["pad"])) == every
+    assert {len(batch) for batch in result["pad"]} == {4}
+    assert sorted(flat(result["remainder"])) == every
+    dropped = flat(result["drop"])
+    assert len(set(dropped)) == len(dropped) == SIZE // 8 * 8
+    assert {len(batch) for batch in result["drop"]} == {4}
+    assert len(result["losses"]) == 2
+    first, second = result["iterations"]
+    assert [len(batch) for batch in first] == [len(batch) for batch in second] == [8] * (SIZE // 8)
+    assert len(set(flat(first))) == len(set(flat(second))) == SIZE // 8 * 8
+    assert first != second
+    assert np.isfinite(result["losses"]).all()
+    assert 0 <= result["evaluated"]["accuracy"] <= 1
+
+
+def test_forked_process_is_refused() -> None:
+    with error_texts.raises("reader-forked"):
+        feeds.check_process(started_in=1)
