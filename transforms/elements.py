@@ -168,20 +168,20 @@ _AFTER_SPLIT, _AFTER_GROUP = _SPLIT + 1, ImageRef._fields.index("group") + 1
 
 
 # References by columns: an ImageRef whose every field is a tuple with the values of all references.
-RefColumns: TypeAlias = Any
+RefTable: TypeAlias = Any
 
 
-def columns_of(refs: Iterable[tuple[Any, ...]]) -> RefColumns:
+def columns_of(refs: Iterable[tuple[Any, ...]]) -> RefTable:
     """Returns the columns of references, at least one."""
     return new_ref(zip(*refs))
 
 
-def rows_of(columns: RefColumns) -> Iterator[ImageRef]:
+def rows_of(columns: RefTable) -> Iterator[ImageRef]:
     """Yields the references of columns."""
     return map(new_ref, zip(*columns))
 
 
-def slice_columns(columns: RefColumns, start: int, end: int) -> RefColumns:
+def slice_columns(columns: RefTable, start: int, end: int) -> RefTable:
     """Returns the references of columns from `start` to before `end`, or to the last one."""
     is_whole = start == 0 and end >= len(columns.key)
     return columns if is_whole else new_ref(column[start:end] for column in columns)

@@ -108,7 +108,7 @@ _REF = 2
 _value_key_and_uri = operator.itemgetter(1, _REF, _REF + 1)
 
 
-def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[str, elements.RefColumns]]:
+def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[str, elements.RefTable]]:
     """Yields the references of an interval by set, each set sorted.
 
     They come in parts that follow each other, if there are so many that they would take too much memory as objects. The
@@ -129,7 +129,7 @@ def open_interval(packed: Iterable[PackedRows], order: Order) -> Iterator[dict[s
     yield from map(_open_part, filter(None, parts))
 
 
-def _open_part(packed: Iterable[bytes]) -> dict[str, elements.RefColumns]:
+def _open_part(packed: Iterable[bytes]) -> dict[str, elements.RefTable]:
     """Returns the references of a part of an interval by set, each set sorted."""
     sets: dict[str, list[tuple[Any, ...]]] = collections.defaultdict(list)
     for rows in packed:
@@ -142,12 +142,12 @@ def _open_part(packed: Iterable[bytes]) -> dict[str, elements.RefColumns]:
     return opened
 
 
-def _count_bytes(refs: elements.RefColumns) -> int:
+def _count_bytes(refs: elements.RefTable) -> int:
     """Returns the number of bytes read for the references of a set."""
     return elements.sum_bytes(refs.size, itertools.chain(refs.mask, itertools.chain.from_iterable(refs.extra_images)))
 
 
-def _digest(sets: Mapping[str, elements.RefColumns], order: Order) -> int:
+def _digest(sets: Mapping[str, elements.RefTable], order: Order) -> int:
     """Returns a digest of everything that the output depends on.
 
     Folders are left out, so that a moved input is the same input; `inside` is, because offset and length imply it.
@@ -198,7 +198,7 @@ def _repr(column: Sequence[Any]) -> str:
     return f"[{values}]" if isinstance(column, list) else f"({values})"
 
 
-def find_duplicates(sets: Mapping[str, elements.RefColumns]) -> list[summaries.RepeatedKey]:
+def find_duplicates(sets: Mapping[str, elements.RefTable]) -> list[summaries.RepeatedKey]:
     """Returns the keys that occur more than once, each with its first two references."""
     keys = [key for refs in sets.values() for key in refs.key]
     if len(set(keys)) == len(keys):  # nearly always
@@ -257,7 +257,7 @@ def sort_whole(refs: Iterable[elements.ImageRef], order: HashOrder) -> SortedInt
     for ref in refs:
         splits[ref.split].append(ref)
     runs: list[SortedRun] = []
-    sets: dict[int, dict[str, elements.RefColumns]] = collections.defaultdict(dict)  # by interval, splits in order
+    sets: dict[int, dict[str, elements.RefTable]] = collections.defaultdict(dict)  # by interval, splits in order
     for split, refs_of_split in sorted(splits.items()):
         sorted_, intervals = _sort_columns(refs_of_split, order)
         for start in range(0, len(intervals), _RUN_REFS):
@@ -274,7 +274,7 @@ def sort_whole(refs: Iterable[elements.ImageRef], order: HashOrder) -> SortedInt
     return SortedIntervals(runs, summarizer.ranking())
 
 
-def _sort_columns(refs: Sequence[elements.ImageRef], order: HashOrder) -> tuple[elements.RefColumns, list[int]]:
+def _sort_columns(refs: Sequence[elements.ImageRef], order: HashOrder) -> tuple[elements.RefTable, list[int]]:
     """Returns the references in order, by columns, and the interval of each."""
     columns, values = elements.columns_of(refs), order.values(refs)
     places = sorted(range(len(values)), key=values.__getitem__)
@@ -301,7 +301,7 @@ class _Summarizer:
         self._order = order
         self._ranking = PartialRanking()
 
-    def add(self, interval: int, sets: Mapping[str, elements.RefColumns]) -> None:
+    def add(self, interval: int, sets: Mapping[str, elements.RefTable]) -> None:
         """Adds an interval, or a part of it: its references by set, in the order of the sets' names."""
         duplicates = find_duplicates(sets) if isinstance(self._order, HashOrder) else []
         summary = IntervalSummary(

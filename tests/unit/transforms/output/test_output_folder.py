@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import pathlib
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +16,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage, verify_shards
 from imagebeam.transforms import dataset_settings, summaries
 from imagebeam.transforms.commit import commit_dataset
-from imagebeam.transforms.elements import DatasetPlan, ImageRef
+from imagebeam.transforms.elements import Committed, DatasetPlan, ImageRef
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import compare_with_committed, decide_plan
 from imagebeam.transforms.publish import commit_rights
@@ -262,3 +264,111 @@ def test_file_whose_size_the_storage_does_not_tell_counts_as_it_is(
         store.remove(f"{output}/index/train-00001-of-00002.index")
         damage = "index/train-00001-of-00002.index is missing"
         assert folder.find_damage(catalog, thoroughly=False) == damage
+
+
+# ---- output paths
+
+
+PATHS = output_folder.OutputPaths("gs://b/pets")
+
+
+def test_paths_are_below_the_output() -> None:
+    assert PATHS.metadata == "gs://b/pets/.imagebeam"
+    assert PATHS.commit_lock == "gs://b/pets/.imagebeam/publishing"
+    assert PATHS.catalog == "gs://b/pets/catalog.json"
+    assert PATHS.lock == "gs://b/pets/.imagebeam/lock"
+    assert PATHS.last_run == "gs://b/pets/.imagebeam/last-run.json"
+    assert PATHS.report("f00d") == "gs://b/pets/.imagebeam/run-f00d.json"
+    assert PATHS.replaced("ab12") == "gs://b/pets/.imagebeam/replaced-ab12.json"
+    assert PATHS.staging("ab12") == "gs://b/pets/.imagebeam/staging-ab12"
+    assert PATHS.beam_folder("gs://b/pets/.imagebeam/run-f00d.json") == "gs://b/pets/.imagebeam/beam-run-f00d"
+
+
+def test_paths_of_one_run_are_new_each_time() -> None:
+    for make, pattern in (
+        (output_folder.new_run_id, r"[0-9a-f]{16}"),
+        (PATHS.new_transform_folder, r"gs://b/pets/\.imagebeam/transform-[0-9a-f]{8}"),
+    ):
+        first, second = make(), make()
+        assert re.fullmatch(pattern, first) and re.fullmatch(pattern, second) and first != second
+
+
+# ---- committed catalog
+
+
+@pytest.fixture
+def committed(tmp_path: pathlib.Path) -> str:
+    """A committed dataset."""
+    committed = str(tmp_path / "out")
+    races.commit_earlier(committed, small_dataset.make_refs(tmp_path / "in"))
+    return committed
+
+
+def test_catalog_is_found_with_its_version_and_bytes(committed: str) -> None:
+    path = pathlib.Path(committed, "catalog.json")
+    found = output_folder.find_catalog(committed)
+    assert found is not None and found.catalog is not None and found.error is None
+    data = path.read_bytes()
+    assert found.record == Committed("f0", path.stat().st_mtime_ns, len(data), records.extend_crc(0, data))
+    assert output_folder.has_bytes_of(str(path), found.record)
+    path.write_bytes(data.replace(b"f0", b"f9"))
+    assert not output_folder.has_bytes_of(str(path), found.record)
+    other = output_folder.find_catalog(committed)
+    assert other is not None and other.record != found.record
+    assert isinstance(other.error, errors.CatalogError) and other.record.fingerprint == ""
+
+
+def test_folder_without_a_catalog_has_none(tmp_path: pathlib.Path) -> None:
+    for folder in ["nothing", "file/below"]:
+        (tmp_path / "file").touch()
+        assert output_folder.find_catalog(str(tmp_path / folder)) is None
+        assert not output_folder.has_bytes_of(str(tmp_path / folder), Committed("f", 1))
+
+
+def test_catalog_that_may_not_be_read_is_recorded_by_its_version(
+    committed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(storage.LocalStorage, "read", refuse)
+    found = output_folder.find_catalog(committed)
+    path = pathlib.Path(committed, "catalog.json")
+    assert found is not None and found.record == Committed("", path.stat().st_mtime_ns)
+    assert str(found.error) == f"{path} cannot be read (Permission denied); grant read access to it"
+    assert output_folder.has_bytes_of(str(path), found.record)
+
+
+@pytest.mark.parametrize("replacements", [1, 4, 5])
+def test_catalog_that_is_replaced_while_it_is_read_is_read_again(
+    committed: str, monkeypatch: pytest.MonkeyPatch, replacements: int
+) -> None:
+    path, stat, left = (
+        pathlib.Path(committed, "catalog.json"),
+        storage.LocalStorage.stat,
+        [replacements],
+    )
+
+    def stat_and_replace(self: storage.LocalStorage, uri: str) -> storage.Entry:
+        entry = stat(self, uri)
+        if left[0]:
+            left[0] -= 1
+            os.utime(path, ns=(0, entry.version + 1))
+        return entry
+
+    monkeypatch.setattr(storage.LocalStorage, "stat", stat_and_replace)
+    if replacements == 5:
+        with pytest.raises(storage.ChangedError):
+            output_folder.find_catalog(committed)
+    else:
+        found = output_folder.find_catalog(committed)
+        assert found is not None and found.record.version == path.stat().st_mtime_ns
+
+
+def test_storage_that_fails_is_no_missing_catalog(committed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> bytes:
+        raise storage.UnavailableError(5, "no answer")
+
+    monkeypatch.setattr(storage.LocalStorage, "read", fail)
+    with pytest.raises(storage.UnavailableError):
+        output_folder.find_catalog(committed)

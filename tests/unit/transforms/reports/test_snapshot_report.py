@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.elements import Reason, Reject
-from imagebeam.transforms.reports import dead_letters, snapshot_report
-from imagebeam.transforms.shard import shard_writer
+from imagebeam.transforms.reports import dead_letters, snapshot_report, stage_report
+from imagebeam.transforms.shard import shard_writer, writer_processes
 from tests import error_texts
 
 
@@ -80,3 +81,13 @@ def test_notes_name_each_difference_above_its_threshold(tmp_path: pathlib.Path) 
     ):
         (folder / "report.json").write_text(json.dumps({"base": "000001", "drift": drift}))
         assert snapshot_report.notes_of(settings) == notes
+
+
+# ---- stage report
+
+
+def test_error_in_a_share_of_the_thumbnails_is_why_there_is_no_page() -> None:
+    broken: Any = stage_report._Task("/out", "/out/staging", catalog=None, statistics={}, removed=None, changes=b"{}")  # type: ignore[arg-type]
+    with writer_processes.start(2) as pool:
+        page = stage_report._make_somewhere(broken, pool.token)
+    assert (page.html, page.problem.partition(":")[0]) == (b"", "AttributeError")

@@ -10,6 +10,8 @@ from imagebeam.transforms.updates import continue_snapshot, list_records
 from tests import error_texts
 from tests.unit.transforms import small_dataset
 
+PLAN = small_dataset.make_plan({}, inputs={"config": {}, "others": {}, "writer": 2})
+
 
 def commit(folder: pathlib.Path, compression: str) -> catalog_lib.Catalog:
     refs = small_dataset.make_refs(folder / "pets")
@@ -28,9 +30,6 @@ def test_vocabulary_that_moves_ids_is_refused(tmp_path: pathlib.Path) -> None:
         plan = dataclasses.replace(PLAN, labels=labels)
         error_texts.check(continue_snapshot.find_error(snapshot, base, plan), "vocabulary-moves-ids")
     assert continue_snapshot.find_error(snapshot, base, dataclasses.replace(PLAN, labels=base.labels)) is None
-
-
-PLAN = small_dataset.make_plan({}, inputs={"config": {}, "others": {}, "writer": 2})
 
 
 def test_records_of_a_shard_that_differs_from_the_catalog_are_not_copied(tmp_path: pathlib.Path) -> None:
