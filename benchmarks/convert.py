@@ -8,8 +8,6 @@ from __future__ import annotations
 import argparse
 import functools
 import shutil
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +22,11 @@ _WARM_MEMORY_PER_INPUT_BYTE = 8
 
 
 def _command(peer: str, source: Path, output: Path, workers: int) -> list[str]:
-    addresses = ["--input", str(source), "--output", str(output)]
     if script := _PEERS[peer]:
-        return [sys.executable, str(harness.PEERS_FOLDER / script), *addresses, "--num-shards", str(_NUM_SHARDS)]
+        return harness.peer_command(script, source, output, _NUM_SHARDS)
     settings = [*inputs.SETTINGS, f"output.num_shards={_NUM_SHARDS}"]
-    return harness.imagebeam_command("convert", "imagenet_files", settings, *addresses, "--workers", workers)
+    options = ["--input", source, "--output", output, "--workers", workers]
+    return harness.imagebeam_command("convert", "imagenet_files", settings, *options)
 
 
 def _measure_count(args: argparse.Namespace, images: list[Path], count: int, rounds: int, scratch: Path) -> dict:
@@ -36,12 +34,6 @@ def _measure_count(args: argparse.Namespace, images: list[Path], count: int, rou
     source = inputs.link_images(images, count, scratch / "input")
     try:
         num_bytes = sum(path.stat().st_size for path in source.iterdir())
-        free_bytes = shutil.disk_usage(scratch).free
-        if free_bytes < 1.5 * num_bytes:
-            raise harness.BenchmarkError(
-                f"{scratch} has {free_bytes // harness.MEGABYTE} MB free, {count} images need "
-                f"{int(1.5 * num_bytes) // harness.MEGABYTE} MB: name another folder with --scratch"
-            )
         harness.warm_memory(_WARM_MEMORY_PER_INPUT_BYTE * num_bytes)
         output = scratch / "output"
         runs = {
@@ -56,27 +48,16 @@ def _measure_count(args: argparse.Namespace, images: list[Path], count: int, rou
     return {"input_mb": round(num_bytes / harness.MEGABYTE, 1), **harness.compare(results, _PAIRS, count)}
 
 
-def _measure(args: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="imagebeam-convert-", dir=args.scratch) as temporary:
-        scratch = Path(temporary)
-        images = inputs.find_images(args.images, scratch)
-        harness.warm_files(images)
-        _measure_count(args, images, _WARM_UP_COUNT, 1, scratch)  # a peer that cannot run fails here, not an hour later
-        return {
-            "num_files": len(images),
-            "num_shards": _NUM_SHARDS,
-            "counts": {count: _measure_count(args, images, count, args.rounds, scratch) for count in args.count},
-        }
+def _measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    images = inputs.find_images(args.images, scratch)
+    _measure_count(args, images, _WARM_UP_COUNT, 1, scratch)  # a peer that cannot run fails here, not an hour later
+    counts = {count: _measure_count(args, images, count, args.rounds, scratch) for count in args.count}
+    return {"num_files": len(images), "num_shards": _NUM_SHARDS, "counts": counts}
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = harness.make_parser(__doc__, peers=list(_PEERS))
     inputs.add_option(parser)
     parser.add_argument("--count", type=harness.positive, nargs="+", default=[10_000, 40_000], help="images per run")
     parser.add_argument("--workers", type=harness.positive, default=2, help="of imagebeam (default: %(default)s)")
-    args = parser.parse_args()
-    return harness.print_result("convert", lambda: _measure(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    harness.main("convert", _measure, parser.parse_args())

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import mmap
 import os
 import platform
 import resource
@@ -24,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
@@ -53,9 +52,7 @@ class Measurement:
     peak_rss_bytes: int  # sum over the tree; pages shared by several processes count once for each
     others_cpu_fraction: float  # share of the machine's CPU time that other processes took meanwhile
     stopped: str = ""  # why the harness killed it; "" when it ran to its end
-
-
-M = TypeVar("M", bound=Measurement)
+    line: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # figures of its own
 
 
 # --- one process -----------------------------------------------------------------------------------------------------
@@ -75,7 +72,7 @@ def run(command: Sequence[str | os.PathLike[str]], env: Mapping[str, str] | None
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryFile() as log:
         own, before = time.process_time(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        busy, start = _busy_seconds(), time.perf_counter()
+        busy, start = busy_seconds(), time.perf_counter()
         process = subprocess.Popen(
             words,
             cwd=REPOSITORY,
@@ -85,76 +82,62 @@ def run(command: Sequence[str | os.PathLike[str]], env: Mapping[str, str] | None
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        sampler = _MemorySampler(process.pid, int(_MAX_MEMORY_FRACTION * psutil.virtual_memory().available))
-        sampler.start()
+        max_bytes = int(_MAX_MEMORY_FRACTION * psutil.virtual_memory().available)
+        peak_bytes, stopped, has_ended = 0, "", threading.Event()
+
+        def follow_memory() -> None:
+            nonlocal peak_bytes, stopped
+            while not has_ended.is_set():
+                rss_bytes = 0
+                for each in tree(process.pid):
+                    with contextlib.suppress(psutil.Error):  # ended meanwhile
+                        rss_bytes += each.memory_info().rss
+                peak_bytes = max(peak_bytes, rss_bytes)
+                if rss_bytes > max_bytes and not stopped:
+                    held, allowed = rss_bytes // MEGABYTE, max_bytes // MEGABYTE
+                    stopped = f"its processes held {held} MB together, at most {allowed} MB were allowed"
+                    _kill_group(process.pid)
+                has_ended.wait(_SAMPLE_SECONDS)
+
+        following = threading.Thread(target=follow_memory, daemon=True)
+        following.start()
         try:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             seconds = time.perf_counter() - start
         finally:
             _kill_group(process.pid)
-            sampler.done.set()
-            sampler.join()
+            has_ended.set()
+            following.join()
             process.wait()  # only now: until it is reaped, its id cannot be another process's
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if process.returncode and not sampler.stopped:
+        if process.returncode and not stopped:
             log.seek(0)
             tail = log.read().decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
             raise BenchmarkError(
                 "\n".join([f"exit code {process.returncode}, expected 0, of: {shlex.join(words)}", *tail])
             )
     cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    others = _busy_seconds() - busy - cpu_seconds - (time.process_time() - own)
+    others = busy_seconds() - busy - cpu_seconds - (time.process_time() - own)
     others /= seconds * (os.cpu_count() or 1)
-    return Measurement(seconds, cpu_seconds, sampler.peak_rss_bytes, min(1.0, max(0.0, others)), sampler.stopped)
+    return Measurement(seconds, cpu_seconds, peak_bytes, min(1.0, max(0.0, others)), stopped)
 
 
-class _MemorySampler(threading.Thread):
-    """Follows the memory of a process and its descendants, every 50 ms."""
-
-    def __init__(self, pid: int, max_rss_bytes: int):
-        super().__init__(daemon=True)
-        self._pid = pid
-        self._max_rss_bytes = max_rss_bytes
-        self.done = threading.Event()
-        self.peak_rss_bytes = 0
-        self.stopped = ""
-
-    def run(self) -> None:
-        while not self.done.is_set():
-            rss_bytes = sum(map(_rss_bytes, _tree(self._pid)))
-            self.peak_rss_bytes = max(self.peak_rss_bytes, rss_bytes)
-            if rss_bytes > self._max_rss_bytes and not self.stopped:
-                self.stopped = (
-                    f"its processes held {rss_bytes // MEGABYTE} MB together, "
-                    f"at most {self._max_rss_bytes // MEGABYTE} MB were allowed"
-                )
-                _kill_group(self._pid)
-            self.done.wait(_SAMPLE_SECONDS)
-
-
-def _tree(pid: int) -> list[psutil.Process]:
+def tree(pid: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
     return []
 
 
-def _rss_bytes(process: psutil.Process) -> int:
-    try:
-        return process.memory_info().rss
-    except psutil.Error:  # ended meanwhile
-        return 0
-
-
 def _kill_group(pid: int) -> None:
-    for process in _tree(pid):  # also those that left the group
+    for process in tree(pid):  # also those that left the group
         with contextlib.suppress(psutil.Error):
             process.kill()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, 9)
 
 
-def _busy_seconds() -> float:
+def busy_seconds() -> float:
     """Returns the CPU seconds that all cores of this machine have spent on anything but idling."""
     times = psutil.cpu_times()
     return times.user + times.nice + times.system + times.irq + times.softirq
@@ -163,21 +146,9 @@ def _busy_seconds() -> float:
 # --- before and after ------------------------------------------------------------------------------------------------
 
 
-def warm_files(paths: Iterable[Path]) -> None:
-    """Reads every file once, so that it is in the page cache."""
-    for path in paths:
-        with path.open("rb") as file:
-            while file.read(4 << 20):
-                pass
-
-
 def warm_memory(num_bytes: int) -> None:
     """Writes to this much memory, at most half of the free memory: a virtual machine is slow at first use of a page."""
-    num_bytes = min(num_bytes, psutil.virtual_memory().available // 2)
-    block = b"\1" * (1 << 20)
-    with mmap.mmap(-1, max(num_bytes, len(block))) as memory:
-        for _ in range(num_bytes // len(block)):
-            memory.write(block)
+    _ = b"\1" * min(num_bytes, psutil.virtual_memory().available // 2)
 
 
 class Written(NamedTuple):
@@ -249,15 +220,22 @@ def imagebeam_command(command: str, config: str, settings: Sequence[str], *optio
     return [sys.executable, "-m", "imagebeam", command, "--config", config, *words, *map(str, options)]
 
 
+def peer_command(script: str, *arguments: object, python: str = sys.executable) -> list[str]:
+    """Returns the command line of a script in `peers/`."""
+    return [python, str(PEERS_FOLDER / script), *map(str, arguments)]
+
+
 # --- in turn ---------------------------------------------------------------------------------------------------------
 
 
-def run_in_turn(peers: Mapping[str, Callable[[], M]], rounds: int, name: str = "") -> dict[str, list[M]]:
+def run_in_turn(
+    peers: Mapping[str, Callable[[], Measurement]], rounds: int, name: str = ""
+) -> dict[str, list[Measurement]]:
     """Measures every peer once, then every peer again, so that a drift of the machine affects all of them equally.
 
     A peer that was stopped is not run again: it would be stopped again.
     """
-    results: dict[str, list[M]] = {peer: [] for peer in peers}
+    results: dict[str, list[Measurement]] = {peer: [] for peer in peers}
     for round_index in range(rounds):
         for peer, measure in peers.items():
             if any(measurement.stopped for measurement in results[peer]):
@@ -294,7 +272,7 @@ def series(values: Sequence[float], digits: int) -> dict[str, Any] | None:
 
 
 def ratios(
-    results: Mapping[str, Sequence[M]], pairs: Iterable[tuple[str, str]], cost: Callable[[M], float]
+    results: Mapping[str, Sequence[Measurement]], pairs: Iterable[tuple[str, str]], cost: Callable[[Measurement], float]
 ) -> dict[str, Any]:
     """Returns "first/second": how many times the cost of `first` the one of `second` is, for the pairs that were run.
 
@@ -357,15 +335,15 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def print_result(name: str, measure: Callable[[], Mapping[str, Any]]) -> int:
-    """Measures and prints the one JSON object of a benchmark; returns its exit code."""
+def main(name: str, measure: Callable[..., Mapping[str, Any]], args: argparse.Namespace) -> NoReturn:
+    """Measures in a scratch folder, prints the one JSON object of a benchmark and exits."""
     machine = describe_machine()
     try:
-        print(json.dumps({"benchmark": name, "machine": machine, **measure()}, indent=2), flush=True)
+        with tempfile.TemporaryDirectory(prefix=f"imagebeam-{name}-", dir=args.scratch) as scratch:
+            print(json.dumps({"benchmark": name, "machine": machine, **measure(args, Path(scratch))}, indent=2))
     except BenchmarkError as e:
-        progress(f"error: {e}")
-        return 1
-    return 0
+        sys.exit(f"error: {e}")
+    sys.exit()
 
 
 def describe_machine() -> dict[str, Any]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +17,24 @@ from tests import idx_files
 _NUM_TRAIN, _NUM_TEST = 60_000, 10_000
 
 
-def _measure(args: argparse.Namespace) -> dict[str, Any]:
-    found = {}
-    with tempfile.TemporaryDirectory(prefix="imagebeam-mnist-", dir=args.scratch) as temporary:
-        output = Path(temporary) / "output"
-        for name, zipped in (("plain", ()), ("gz", ("train", "t10k"))):
-            source = Path(temporary) / name
-            idx_files.write_mnist(source, _NUM_TRAIN, _NUM_TEST, zipped=zipped)
-            addresses = ["--input", str(source), "--output", str(output)]
-            commands = {
-                "loop": [sys.executable, str(harness.PEERS_FOLDER / "mnist_loop.py"), *addresses],
-                "imagebeam": harness.imagebeam_command("convert", "mnist", [], *addresses, "--workers", 2),
-            }
-            count = _NUM_TRAIN + _NUM_TEST
-            runs = {
-                peer: functools.partial(harness.run_writer, peer, command, output, count)
-                for peer, command in commands.items()
-            }
-            results = harness.run_in_turn(runs, args.rounds, name=f"{name},")
-            found[name] = harness.compare(results, [("imagebeam", "loop")], count)
+def _measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    found, output, count = {}, scratch / "output", _NUM_TRAIN + _NUM_TEST
+    for name, zipped in (("plain", ()), ("gz", ("train", "t10k"))):
+        source = scratch / name
+        idx_files.write_mnist(source, _NUM_TRAIN, _NUM_TEST, zipped=zipped)
+        options = ["--input", source, "--output", output, "--workers", 2]
+        commands = {
+            "loop": harness.peer_command("mnist_loop.py", source, output),
+            "imagebeam": harness.imagebeam_command("convert", "mnist", [], *options),
+        }
+        runs = {
+            peer: functools.partial(harness.run_writer, peer, command, output, count)
+            for peer, command in commands.items()
+        }
+        results = harness.run_in_turn(runs, args.rounds, name=f"{name},")
+        found[name] = harness.compare(results, [("imagebeam", "loop")], count)
     return {"files": found}
 
 
-def main() -> int:
-    args = harness.make_parser(__doc__).parse_args()
-    return harness.print_result("mnist", lambda: _measure(args))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.main("mnist", _measure, harness.make_parser(__doc__).parse_args())

@@ -9,15 +9,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import hashlib
 import json
 import multiprocessing
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,19 +65,12 @@ _PAIRS = [
 ]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reading(harness.Measurement):
-    """A peer's own figures of its steady state, and the costs of its process from start to exit."""
+def _image_seconds(reading: harness.Measurement) -> float:
+    return reading.line["seconds"] / reading.line["images"]
 
-    line: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    @property
-    def image_seconds(self) -> float:
-        return self.line["seconds"] / self.line["images"]
-
-    @property
-    def image_cpu_seconds(self) -> float:
-        return self.line["cpu_seconds"] / self.line["images"]
+def _image_cpu_seconds(reading: harness.Measurement) -> float:
+    return reading.line["cpu_seconds"] / reading.line["images"]
 
 
 class _ImageSet(NamedTuple):
@@ -104,18 +95,13 @@ def _resize_image(source: Path, shorter_side: int, folder: Path) -> None:
     rgb.save(folder / source.name, "JPEG", quality=_QUALITY)
 
 
-def _resized_images(source: Path, shorter_side: int, scratch: Path) -> Path:
-    """Returns the folder of the resized images, which are made once for each input."""
-    paths = sorted(source.iterdir())
-    listing = "".join(f"{path.name} {path.stat().st_size}\n" for path in paths)
-    digest = hashlib.sha256(f"{_QUALITY}\n{listing}".encode()).hexdigest()[:12]
-    folder = scratch / f"imagebeam-benchmark-images-{shorter_side}-{digest}"
-    if not folder.exists():
-        harness.progress(f"resizing {len(paths)} images to {folder}")
-        unfinished = Path(tempfile.mkdtemp(prefix="imagebeam-benchmark-images-", dir=scratch))
-        with multiprocessing.get_context("spawn").Pool() as pool:
-            pool.map(functools.partial(_resize_image, shorter_side=shorter_side, folder=unfinished), paths)
-        unfinished.rename(folder)
+def _resized_images(source: Path, shorter_side: int, folder: Path) -> Path:
+    """Returns the folder of the resized images."""
+    harness.progress(f"resizing the images to {shorter_side}")
+    folder.mkdir()
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        resize = functools.partial(_resize_image, shorter_side=shorter_side, folder=folder)
+        pool.map(resize, sorted(source.iterdir()))
     return folder
 
 
@@ -135,7 +121,7 @@ def _prepare(size: str, images: Sequence[Path], folder: Path, args: argparse.Nam
     folder.mkdir()
     source = inputs.link_images(images, len(images), folder / "images")
     if size != _ORIGINAL:
-        source = _resized_images(source, int(size), args.scratch)
+        source = _resized_images(source, int(size), folder / "resized")
     dataset, files = folder / "dataset", folder / "peers"
     files.mkdir()
     settings = [*inputs.SETTINGS, f"output.num_shards={_NUM_SHARDS}"]
@@ -144,7 +130,8 @@ def _prepare(size: str, images: Sequence[Path], folder: Path, args: argparse.Nam
     harness.progress(f"converting {size}")
     addresses = ["--input", source, "--output", dataset]
     harness.run(harness.imagebeam_command("convert", "imagenet_files", settings, *addresses))
-    harness.warm_files(path for path in dataset.rglob("*") if path.is_file())
+    for path in dataset.rglob("*-of-*"):
+        path.read_bytes()  # from now on in the page cache
     return _ImageSet(source, dataset, files, _mean_of(source))
 
 
@@ -166,7 +153,7 @@ def _find_missing(peer: str, args: argparse.Namespace) -> dict[str, str] | None:
     return {"reason": errors[-1], "needs": f"pip install {packages}"}
 
 
-def _read(peer: str, args: argparse.Namespace, image_set: _ImageSet, seconds: float) -> _Reading:
+def _read(peer: str, args: argparse.Namespace, image_set: _ImageSet, seconds: float) -> harness.Measurement:
     """Runs one peer over an image set.
 
     Raises:
@@ -175,14 +162,14 @@ def _read(peer: str, args: argparse.Namespace, image_set: _ImageSet, seconds: fl
     script, _, _, options = _PEERS[peer]
     scratch = image_set.scratch / peer
     scratch.mkdir(exist_ok=True)
-    command: list[Any] = [_python(peer, args), harness.PEERS_FOLDER / script, "--dataset", image_set.dataset]
-    command += ["--images", image_set.images, "--scratch", scratch, "--seconds", seconds, "--threads", args.threads]
+    given = ["--dataset", image_set.dataset, "--images", image_set.images, "--scratch", scratch]
+    given += ["--seconds", seconds, "--threads", args.threads, *options]
     # harness.run keeps what a command prints for its errors only, so the line goes to a file.
     output = image_set.scratch / "line.json"
-    redirected = ["sh", "-c", 'exec "$@" > "$0"', output, *command, *options]
-    measurement = harness.run(list(map(str, redirected)), _ENVIRONMENT)
+    command = harness.peer_command(script, *given, python=_python(peer, args))
+    measurement = harness.run(["sh", "-c", 'exec "$@" > "$0"', output, *command], _ENVIRONMENT)
     if measurement.stopped:
-        return _Reading(**dataclasses.asdict(measurement))
+        return measurement
     line = json.loads(output.read_text().splitlines()[-1])
     if (line["shape"], line["dtype"]) != (_SHAPE, "uint8"):
         raise harness.BenchmarkError(f"{peer} makes {line['dtype']} {line['shape']}, expected uint8 {_SHAPE}")
@@ -192,18 +179,18 @@ def _read(peer: str, args: argparse.Namespace, image_set: _ImageSet, seconds: fl
             f"expected {image_set.mean}, each within {_MAX_BRIGHTNESS_ERROR:g}"
         )
     harness.progress(f"{peer}: {line['images'] / line['seconds']:,.0f} images/s")
-    return _Reading(**dataclasses.asdict(measurement), line=line)
+    return dataclasses.replace(measurement, line=line)
 
 
 # --- measure ---------------------------------------------------------------------------------------------------------
 
 
-def _summarize(readings: Sequence[_Reading]) -> dict[str, Any]:
+def _summarize(readings: Sequence[harness.Measurement]) -> dict[str, Any]:
     """Returns one peer's part of the output."""
     finished = [reading for reading in readings if not reading.stopped]
     return {
-        "images_per_second": harness.series([1 / reading.image_seconds for reading in finished], 1),
-        "images_per_cpu_second": harness.series([1 / reading.image_cpu_seconds for reading in finished], 1),
+        "images_per_second": harness.series([1 / _image_seconds(reading) for reading in finished], 1),
+        "images_per_cpu_second": harness.series([1 / _image_cpu_seconds(reading) for reading in finished], 1),
         "peak_rss_mb": harness.series([reading.peak_rss_bytes / harness.MEGABYTE for reading in readings], 1),
         "others_cpu_fraction": [reading.line["others_cpu_fraction"] for reading in finished],
         "mean": [reading.line["mean"] for reading in finished],
@@ -214,7 +201,7 @@ def _summarize(readings: Sequence[_Reading]) -> dict[str, Any]:
 
 def _measure_size(size: str, image_set: _ImageSet, peers: Sequence[str], args: argparse.Namespace) -> dict[str, Any]:
     """Returns one size's part of the output."""
-    results: dict[str, list[_Reading]] = {}
+    results: dict[str, list[harness.Measurement]] = {}
     # In the warm-up each peer makes its own files, and fails if it cannot run at all.
     for seconds, rounds in ((_WARM_UP_COUNT_SECONDS, 1), (args.seconds, args.rounds)):
         runs = {peer: functools.partial(_read, peer, args, image_set, seconds) for peer in peers}
@@ -225,53 +212,38 @@ def _measure_size(size: str, image_set: _ImageSet, peers: Sequence[str], args: a
         "mean_bytes": sum(sizes) // len(sizes),
         "mean": image_set.mean,
         "peers": {peer: _summarize(readings) for peer, readings in results.items()},
-        "ratios": harness.ratios(results, _PAIRS, lambda reading: reading.image_seconds),
-        "cpu_ratios": harness.ratios(results, _PAIRS, lambda reading: reading.image_cpu_seconds),
+        "ratios": harness.ratios(results, _PAIRS, _image_seconds),
+        "cpu_ratios": harness.ratios(results, _PAIRS, _image_cpu_seconds),
     }
 
 
-def _measure(args: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="imagebeam-reader-", dir=args.scratch) as temporary:
-        scratch = Path(temporary)
-        missing = {peer: reason for peer in args.peers if (reason := _find_missing(peer, args))}
-        for peer, reason in missing.items():
-            harness.progress(f"missing {peer}: {reason['reason']} ({reason['needs']})")
-        found = [peer for peer in args.peers if peer not in missing]
-        images = inputs.find_images(args.images, scratch)
-        sets = {size: _prepare(size, images, scratch / size, args) for size in args.sizes}
-        return {
-            "threads": args.threads,
-            "entry_points": args.entry_points,
-            "missing": missing,
-            "sizes": {size: _measure_size(size, each, found, args) for size, each in sets.items()},
-        }
+def _measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    missing = {peer: reason for peer in args.peers if (reason := _find_missing(peer, args))}
+    for peer, reason in missing.items():
+        harness.progress(f"missing {peer}: {reason['reason']} ({reason['needs']})")
+    found = [peer for peer in args.peers if peer not in missing]
+    images = inputs.find_images(args.images, scratch)
+    sets = {size: _prepare(size, images, scratch / size, args) for size in args.sizes}
+    sizes = {size: _measure_size(size, each, found, args) for size, each in sets.items()}
+    return {"threads": args.threads, "entry_points": args.entry_points, "missing": missing, "sizes": sizes}
 
 
 def _size(text: str) -> str:
-    if text != _ORIGINAL and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is neither {_ORIGINAL} nor a number of pixels")
-    return text
+    return text if text == _ORIGINAL else str(harness.positive(text))
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = harness.make_parser(__doc__, peers=list(_PEERS))
     inputs.add_option(parser)
     parser.add_argument("--seconds", type=float, default=8, help="seconds to count in each run (default: %(default)s)")
-    parser.add_argument(
-        "--sizes", type=_size, nargs="+", default=[_ORIGINAL, "256"], help="or pixels of the shorter side"
-    )
+    sizes = [_ORIGINAL, "256"]
+    parser.add_argument("--sizes", type=_size, nargs="+", default=sizes, help="or pixels of the shorter side")
     parser.add_argument("--entry-points", action="store_true", help="store image/entry_points in the dataset")
-    parser.add_argument(
-        "--threads", type=harness.positive, default=2, help="cores of every peer (default: %(default)s)"
-    )
+    parser.add_argument("--threads", type=harness.positive, default=2, help="cores of every peer (%(default)s)")
     parser.add_argument("--peers-python", default=sys.executable, metavar="FILE", help="Python that has the peers")
     args = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if args.threads > len(cores):
         parser.error(f"--threads is {args.threads}, expected at most {len(cores)}, the number of available cores")
     os.sched_setaffinity(0, cores[: args.threads])  # peers inherit it; AUTOTUNE and the like count these cores
-    return harness.print_result("reader", lambda: _measure(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    harness.main("reader", _measure, args)

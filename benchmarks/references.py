@@ -10,7 +10,6 @@ import argparse
 import functools
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,8 @@ from typing import Any
 from benchmarks import harness
 
 _SETTINGS = (
-    "source.by=manifest",
-    "source.manifest.key=key",
-    "source.manifest.image=image",
-    "source.manifest.size=size",
-    "source.manifest.trust=true",
-    "label.by=column",
-    "label.column=label",
+    "source={by: manifest, manifest: {key: key, image: image, size: size, trust: true}}",
+    "label={by: column, column: label}",
 )
 _SPLITS = {
     "none": ["split.by=none"],
@@ -105,24 +99,17 @@ def _measure_step(step: str, manifests: dict[int, Path], args: argparse.Namespac
     }
 
 
-def _measure(args: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="imagebeam-references-", dir=args.scratch) as temporary:
-        counts = sorted(set(args.count))
-        manifests = {count: _write_manifest(Path(temporary) / f"{count}.csv", count) for count in counts}
-        warm_up = _write_manifest(Path(temporary) / "warm-up.csv", _WARM_UP_COUNT)
-        for step in args.step:
-            harness.run(_command(step, warm_up, args.split))
-        return {"split": args.split, "steps": {step: _measure_step(step, manifests, args) for step in args.step}}
+def _measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    manifests = {count: _write_manifest(scratch / f"{count}.csv", count) for count in sorted(set(args.count))}
+    warm_up = _write_manifest(scratch / "warm-up.csv", _WARM_UP_COUNT)
+    for step in args.step:
+        harness.run(_command(step, warm_up, args.split))
+    return {"split": args.split, "steps": {step: _measure_step(step, manifests, args) for step in args.step}}
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = harness.make_parser(__doc__)
     parser.add_argument("--step", nargs="+", choices=_STEPS, default=list(_STEPS), help="default: both")
     parser.add_argument("--count", type=harness.positive, nargs="+", default=[250_000, 500_000, 1_000_000])
     parser.add_argument("--split", choices=_SPLITS, default="none")
-    args = parser.parse_args()
-    return harness.print_result("references", lambda: _measure(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    harness.main("references", _measure, parser.parse_args())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,44 +25,29 @@ def _command(peer: str, source: Path, output: Path, args: argparse.Namespace) ->
         settings = ["image.encode=jpeg", shape, f"image.resampler={_RESAMPLERS[peer]}", *inputs.SETTINGS]
         options = ["--input", source, "--output", output, "--workers", 2]
         return harness.imagebeam_command("convert", "imagenet_files", settings, *options)
-    options = ["--input", str(source), "--size", str(args.size), *(["--stretch"] if args.stretch else [])]
     if peer == "bare":
-        return [sys.executable, str(harness.PEERS_FOLDER / "resize_bare.py"), *options]
-    return [args.peers_python, str(harness.PEERS_FOLDER / "resize_img2dataset.py"), *options, "--output", str(output)]
+        return harness.peer_command("resize_bare.py", source, args.size, int(args.stretch))
+    return harness.peer_command("resize_img2dataset.py", source, args.size, output, python=args.peers_python)
 
 
-def _measure(args: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="imagebeam-resize-", dir=args.scratch) as temporary:
-        scratch = Path(temporary)
-        images = inputs.find_images(args.images, scratch)
-        harness.warm_files(images)
-        results = {}
-        for count, rounds in ((_WARM_UP_COUNT, 1), (args.count, args.rounds)):
-            source = inputs.link_images(images, count, scratch / f"input-{rounds}-{count}")
-            runs = {
-                peer: functools.partial(
-                    harness.run_writer,
-                    peer,
-                    _command(peer, source, scratch / "output", args),
-                    scratch / "output",
-                    count if peer in _RESAMPLERS else None,
-                )
-                for peer in args.peers
-            }
-            results = harness.run_in_turn(runs, rounds, name=f"{count} images,")
+def _measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    images = inputs.find_images(args.images, scratch)
+    results, output = {}, scratch / "output"
+    for count, rounds in ((_WARM_UP_COUNT, 1), (args.count, args.rounds)):
+        source = inputs.link_images(images, count, scratch / f"input-{rounds}-{count}")
+        runs = {}
+        for peer in args.peers:
+            command, records = _command(peer, source, output, args), count if peer in _RESAMPLERS else None
+            runs[peer] = functools.partial(harness.run_writer, peer, command, output, records)
+        results = harness.run_in_turn(runs, rounds, name=f"{count} images,")
     return {"images": args.count, "size": args.size, **harness.compare(results, _PAIRS, args.count)}
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = harness.make_parser(__doc__, peers=_PEERS)
     inputs.add_option(parser)
     parser.add_argument("--count", type=harness.positive, default=10_000, help="images per run (default: %(default)s)")
     parser.add_argument("--size", type=harness.positive, default=256, help="shorter side in pixels (%(default)s)")
     parser.add_argument("--stretch", action="store_true", help="image.resize: height and width both become --size")
     parser.add_argument("--peers-python", default=sys.executable, metavar="FILE", help="Python that has img2dataset")
-    args = parser.parse_args()
-    return harness.print_result("resize", lambda: _measure(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    harness.main("resize", _measure, parser.parse_args())

@@ -19,6 +19,7 @@ import numpy as np
 import PIL.Image
 
 from imagebeam.transforms.images import prepare, resample
+from tests import pictures
 
 FILTERS = ("lanczos", "bicubic", "area")
 RESAMPLERS = (resample.NATIVE, resample.PILLOW)
@@ -27,9 +28,10 @@ _WINDOW = 8  # pixels per side of the windows of SSIM
 _C1, _C2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
 
 
-def exact(data: bytes, size: tuple[int, int]) -> np.ndarray:
+def exact(data: bytes, side: int) -> np.ndarray:
     """Returns the image scaled in floating point: float [height, width, 3], cut off at 0 and 255."""
     with PIL.Image.open(io.BytesIO(data)) as picture:
+        size = resample.Scaling(shortest_side=side).scaled(*picture.size)
         bands = picture.convert("RGB").split()
     scaled = [band.convert("F").resize(size, PIL.Image.Resampling.LANCZOS) for band in bands]
     return np.stack([np.asarray(band) for band in scaled], axis=-1).clip(0, 255).astype(np.float64)
@@ -41,10 +43,6 @@ def stored(data: bytes, side: int, encode: str, resampler: str, filter: str) -> 
     image = prepare.ImagePolicy(encode=encode, scaling=how).prepare(data)
     with PIL.Image.open(io.BytesIO(image.data)) as picture:
         return np.asarray(picture.convert("RGB")).astype(np.float64)
-
-
-def psnr(one: np.ndarray, other: np.ndarray) -> float:
-    return float(10 * np.log10(255**2 / np.mean((one - other) ** 2)))
 
 
 def ssim(one: np.ndarray, other: np.ndarray) -> float:
@@ -66,14 +64,10 @@ def ssim(one: np.ndarray, other: np.ndarray) -> float:
 
 def measure(images: Sequence[bytes], side: int) -> dict[str, dict[str, float]]:
     """Returns mean PSNR in dB and mean SSIM of each way."""
-    results = {}
-    exacts = []
-    for data in images:
-        with PIL.Image.open(io.BytesIO(data)) as opened:
-            exacts.append(exact(data, resample.Scaling(shortest_side=side).scaled(*opened.size)))
+    results, exacts = {}, [exact(data, side) for data in images]
     for encode, resampler, filter in itertools.product(STORED, RESAMPLERS, FILTERS):
         made = [stored(data, side, encode, resampler, filter) for data in images]
-        found = [(psnr(one, other), ssim(one, other)) for one, other in zip(made, exacts)]
+        found = [(pictures.psnr(one, other), ssim(one, other)) for one, other in zip(made, exacts)]
         mean_psnr, mean_ssim = np.mean(found, axis=0).tolist()
         results[f"{encode} {resampler} {filter}"] = {"psnr": round(mean_psnr, 2), "ssim": round(mean_ssim, 4)}
     return results

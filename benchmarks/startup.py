@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +17,19 @@ _NUM_IMAGES = 6
 _MODULES = ("imagebeam", "imagebeam.dataset", "imagebeam.pipelines.convert")
 
 
-def _measure(args: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="imagebeam-startup-", dir=args.scratch) as temporary:
-        scratch = Path(temporary)
-        images = inputs.find_images(args.images, scratch)
-        source = inputs.link_images(images, _NUM_IMAGES, scratch / "input")
-        options = ["--input", source, "--output", scratch / "output"]
-        convert = harness.imagebeam_command("convert", "imagenet_files", inputs.SETTINGS, *options)
-        runs = {
-            "python": functools.partial(harness.run, [sys.executable, "-c", "pass"]),
-            **{
-                f"import {name}": functools.partial(harness.run, [sys.executable, "-c", f"import {name}"])
-                for name in _MODULES
-            },
-            "convert": functools.partial(harness.run_writer, "imagebeam", convert, scratch / "output", _NUM_IMAGES),
-        }
-        harness.run_in_turn(runs, 1, name="warm-up,")
-        results = harness.run_in_turn(runs, args.rounds)
+def _measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    source = inputs.link_images(inputs.find_images(args.images, scratch), _NUM_IMAGES, scratch / "input")
+    options = ["--input", source, "--output", scratch / "output"]
+    convert = harness.imagebeam_command("convert", "imagenet_files", inputs.SETTINGS, *options)
+    programs = {"python": "pass"} | {f"import {name}": f"import {name}" for name in _MODULES}
+    runs = {name: functools.partial(harness.run, [sys.executable, "-c", code]) for name, code in programs.items()}
+    runs["convert"] = functools.partial(harness.run_writer, "imagebeam", convert, scratch / "output", _NUM_IMAGES)
+    harness.run_in_turn(runs, 1, name="warm-up,")
+    results = harness.run_in_turn(runs, args.rounds)
     return {"peers": {name: harness.summarize(found, 1, "runs") for name, found in results.items()}}
 
 
-def main() -> int:
+if __name__ == "__main__":
     parser = harness.make_parser(__doc__, rounds=5)
     inputs.add_option(parser)
-    args = parser.parse_args()
-    return harness.print_result("startup", lambda: _measure(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    harness.main("startup", _measure, parser.parse_args())

@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
-import os
 import pathlib
 import random
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 
 from PIL import Image, ImageDraw
 
@@ -25,6 +22,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 WORK = ROOT / "build" / "demo"
 SHAPES = ("circle", "square", "triangle")
 PER_SHAPE = 200
+SPLIT = ("--set", "split.by=hash", "--set", "split.fractions={train: 0.8, test: 0.2}")
 
 
 def draw(shape: str, seed: int) -> Image.Image:
@@ -66,27 +64,11 @@ def run(*command: str) -> None:
     subprocess.run([sys.executable, "-m", "imagebeam.pipelines.cli", *command], cwd=ROOT, check=True)
 
 
-@contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Hides the messages of TensorFlow's C++ code about missing GPUs; exceptions still come out."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
 def read_batches(dataset: pathlib.Path) -> None:
     """Reads one epoch as a trainer would, every image once."""
     images = 0
-    with quiet_stderr():
-        batches = imagebeam.open_dataset(str(dataset)).as_numpy("train", 32, image_size=64, num_epochs=1, pad=True)
-        for batch in batches:
-            images, shape, last = images + batch["mask"].sum(), batch["image"].shape, batch["label"][:8].tolist()
+    for batch in imagebeam.open_dataset(str(dataset)).as_numpy("train", 32, image_size=64, num_epochs=1, pad=True):
+        images, shape, last = images + batch["mask"].sum(), batch["image"].shape, batch["label"][:8].tolist()
     print(f"\nread {images} images in batches of {shape}; the labels of the last begin with {last}")
 
 
@@ -98,8 +80,7 @@ def main() -> None:
     make_images(images)
     print(f"made {len(SHAPES) * PER_SHAPE} images and three bad files in {images.relative_to(ROOT)}")
     relative = str(dataset.relative_to(ROOT))
-    split = ["--set", "split.by=hash", "--set", "split.fractions={train: 0.8, test: 0.2}"]
-    run("convert", "--config", "image_folder", "--input", str(images.relative_to(ROOT)), "--output", relative, *split)
+    run("convert", "--config", "image_folder", "--input", str(images.relative_to(ROOT)), "--output", relative, *SPLIT)
     run("verify", relative, "--decode")
     print(f"\n$ cat {relative}/rejects.jsonl")
     print((dataset / "rejects.jsonl").read_text(), end="")

@@ -37,8 +37,8 @@ def make(folder: pathlib.Path) -> str:
         for number in range(PER_SHAPE):
             demo.draw(shape, number).save(folder / "images" / shape / f"{number:03d}.jpg")
     output = str(folder / "shapes")
-    split = ["--set", "split.by=hash", "--set", "split.fractions={train: 0.8, test: 0.2}"]
-    demo.run("convert", "--config", "image_folder", "--input", str(folder / "images"), "--output", output, *split)
+    addresses = ("--input", str(folder / "images"), "--output", output)
+    demo.run("convert", "--config", "image_folder", *addresses, *demo.SPLIT)
     return output
 
 

@@ -8,10 +8,10 @@ Source: https://protobuf.dev/programming-guides/encoding/ and tensorflow/core/li
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import struct
+import sys
 from collections.abc import Sequence
 
 from google_crc32c import extend
@@ -19,6 +19,7 @@ from google_crc32c import extend
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _SIZE = struct.Struct(">HH")
+NUM_PROCESSES = 2
 
 
 def varint(value: int) -> bytes:
@@ -35,18 +36,14 @@ def delimited(payload: bytes) -> bytes:
     return b"\x0a" + varint(len(payload)) + payload
 
 
-def entry(key: bytes, feature: bytes) -> bytes:
+def entry(key: bytes, value: bytes | int) -> bytes:
     """Returns one feature of the Example: an entry of the map in Features."""
+    if isinstance(value, int):
+        packed = delimited(varint(value))
+        feature = b"\x1a" + varint(len(packed)) + packed
+    else:
+        feature = delimited(delimited(value))
     return delimited(delimited(key) + b"\x12" + varint(len(feature)) + feature)
-
-
-def bytes_entry(key: bytes, value: bytes) -> bytes:
-    return entry(key, delimited(delimited(value)))
-
-
-def int64_entry(key: bytes, value: int) -> bytes:
-    packed = delimited(varint(value))
-    return entry(key, b"\x1a" + varint(len(packed)) + packed)
 
 
 def jpeg_size(data: bytes) -> tuple[int, int]:
@@ -66,8 +63,8 @@ def masked(crc: int) -> int:
 
 def write_shards(shard_indices: Sequence[int], num_shards: int, names: list[str], source: str, output: str) -> None:
     classes = sorted({name[:9] for name in names})
-    labels = {name: int64_entry(b"image/class/label", label) for label, name in enumerate(classes)}
-    image_format = bytes_entry(b"image/format", b"JPEG")
+    labels = {name: entry(b"image/class/label", label) for label, name in enumerate(classes)}
+    image_format = entry(b"image/format", b"JPEG")
     image_key = delimited(b"image/encoded")
     folder = os.open(source, os.O_RDONLY)
     for shard_index in shard_indices:
@@ -83,16 +80,9 @@ def write_shards(shard_indices: Sequence[int], num_shards: int, names: list[str]
             in_list = b"\x0a" + varint(size)
             in_feature = b"\x0a" + varint(len(in_list) + size)
             before = image_key + b"\x12" + varint(len(in_feature) + len(in_list) + size) + in_feature + in_list
-            entries = b"".join(
-                (
-                    image_format,
-                    int64_entry(b"image/height", height),
-                    int64_entry(b"image/width", width),
-                    bytes_entry(b"image/filename", name.encode()),
-                    labels[name[:9]],
-                    b"\x0a" + varint(len(before) + size) + before,
-                )
-            )
+            entries = image_format + entry(b"image/height", height) + entry(b"image/width", width)
+            entries += entry(b"image/filename", name.encode()) + labels[name[:9]]
+            entries += b"\x0a" + varint(len(before) + size) + before
             prefix = b"\x0a" + varint(len(entries) + size) + entries
             length = _LENGTH.pack(len(prefix) + size)
             header = length + _CRC.pack(masked(extend(0, length))) + prefix
@@ -101,31 +91,13 @@ def write_shards(shard_indices: Sequence[int], num_shards: int, names: list[str]
     os.close(folder)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--input", required=True)
-    parser.add_argument("--output", required=True)
-    parser.add_argument("--num-shards", type=int, default=16)
-    parser.add_argument("--processes", type=int, default=2)
-    args = parser.parse_args()
-
-    names = sorted(name for name in os.listdir(args.input) if name.endswith(".JPEG"))
-    os.makedirs(args.output, exist_ok=True)
-    context = multiprocessing.get_context("fork")
-    workers = [
-        context.Process(
-            target=write_shards,
-            args=(range(i, args.num_shards, args.processes), args.num_shards, names, args.input, args.output),
-        )
-        for i in range(args.processes)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if any(worker.exitcode for worker in workers):
-        raise SystemExit(1)
+def main(source: str, output: str, num_shards: str) -> None:
+    names = sorted(name for name in os.listdir(source) if name.endswith(".JPEG"))
+    count = int(num_shards)
+    arguments = [(range(i, count, NUM_PROCESSES), count, names, source, output) for i in range(NUM_PROCESSES)]
+    with multiprocessing.get_context("fork").Pool(NUM_PROCESSES) as pool:
+        pool.starmap(write_shards, arguments, chunksize=1)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -72,5 +72,4 @@ def batches(args: argparse.Namespace) -> Iterator[np.ndarray]:
 
 
 if __name__ == "__main__":
-    args = reader_measure.make_parser(__doc__).parse_args()
-    reader_measure.run(batches(args), args.seconds, "nvidia-dali-cuda120")
+    reader_measure.run(reader_measure.make_parser(__doc__), batches, "nvidia-dali-cuda120")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,36 +18,29 @@ from PIL import Image
 LABEL_BYTES = 4  # before the JPEG in a record
 
 
-def write_shards(images: Path, folder: Path) -> list[str]:
-    """Writes ArrayRecord files of the images once, with one record per group, as Grain's manual requires."""
-    if not folder.exists():
-        unfinished = folder.with_suffix(".unfinished")
-        unfinished.mkdir(exist_ok=True)
-        shards = reader_measure.share_out(images)
-        for shard_index, examples in enumerate(shards):
-            path = unfinished / f"train-{shard_index:05d}-of-{len(shards):05d}.array_record"
-            writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
-            for encoded, label in examples:
-                writer.write(label.to_bytes(LABEL_BYTES, "little") + encoded)
-            writer.close()
-        unfinished.rename(folder)
-    return sorted(map(str, folder.iterdir()))
+def write_shards(images: Path, folder: Path) -> None:
+    """Writes ArrayRecord files of the images, with one record per group, as Grain's manual requires."""
+    shards = reader_measure.share_out(images)
+    for shard_index, examples in enumerate(shards):
+        path = folder / f"train-{shard_index:05d}-of-{len(shards):05d}.array_record"
+        writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
+        for encoded, label in examples:
+            writer.write(label.to_bytes(LABEL_BYTES, "little") + encoded)
+        writer.close()
 
 
 class CropAndResize(grain.transforms.RandomMap):
     def random_map(self, record: bytes, rng: np.random.Generator) -> dict[str, np.ndarray]:
         image = Image.open(io.BytesIO(memoryview(record)[LABEL_BYTES:])).convert("RGB")
-        window = reader_measure.random_window(*image.size, rng.uniform)
-        image = image.resize((reader_measure.SIDE, reader_measure.SIDE), Image.Resampling.BILINEAR, window)
-        if rng.random() < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return {"image": np.asarray(image), "label": np.int32(int.from_bytes(record[:LABEL_BYTES], "little"))}
+        label = np.int32(int.from_bytes(record[:LABEL_BYTES], "little"))
+        return {"image": reader_measure.random_crop(image, rng.uniform), "label": label}
 
 
 def batches(args: argparse.Namespace) -> Iterator[np.ndarray]:
-    source = grain.sources.ArrayRecordDataSource(write_shards(args.images, args.scratch / "array_record"))
+    write = functools.partial(write_shards, args.images)
+    files = reader_measure.written_once(args.scratch / "array_record", write)
     dataset = (
-        grain.MapDataset.source(source)
+        grain.MapDataset.source(grain.sources.ArrayRecordDataSource(files))
         .seed(0)
         .shuffle()
         .repeat()
@@ -56,11 +50,9 @@ def batches(args: argparse.Namespace) -> Iterator[np.ndarray]:
         .batch(reader_measure.BATCH_SIZE, drop_remainder=True)
         .mp_prefetch(grain.MultiprocessingOptions(num_workers=args.threads))
     )
-    for batch in dataset:
-        yield batch["image"]
+    return (batch["image"] for batch in dataset)
 
 
 if __name__ == "__main__":
     flags.FLAGS(["reader_grain"])  # Grain reads flags of absl, which must be parsed
-    args = reader_measure.make_parser(__doc__).parse_args()
-    reader_measure.run(batches(args), args.seconds, "grain", "array_record", "pillow")
+    reader_measure.run(reader_measure.make_parser(__doc__), batches, "grain", "array_record", "pillow")

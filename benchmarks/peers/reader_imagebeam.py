@@ -23,8 +23,7 @@ def images_of(args: argparse.Namespace) -> Iterator[Any]:
         shuffle=args.shuffle,
         decoder=args.decoder,
     )
-    for batch in batches:
-        yield batch["image"]
+    return (batch["image"] for batch in batches)
 
 
 if __name__ == "__main__":
@@ -32,5 +31,4 @@ if __name__ == "__main__":
     parser.add_argument("--shuffle", choices=("stream", "global"), default="stream")
     parser.add_argument("--decoder", choices=("native", "tensorflow"), default="native")
     parser.add_argument("--feed", choices=("tf", "numpy"), default="tf")
-    args = parser.parse_args()
-    reader_measure.run(images_of(args), args.seconds, "numpy" if args.feed == "numpy" else "tensorflow")
+    reader_measure.run(parser, images_of, "imagebeam", "numpy")

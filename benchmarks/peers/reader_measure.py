@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil
 
+from benchmarks import harness
+
 BATCH_SIZE = 128
 SIDE = 224
 AREA = (0.08, 1.0)  # of the random window, as a part of the picture's
@@ -43,18 +45,20 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def run(batches: Iterable[Any], seconds: float, *packages: str) -> NoReturn:
+def run(parser: argparse.ArgumentParser, batches_of: Callable[..., Iterable[Any]], *packages: str) -> NoReturn:
     """Warms a pipeline up, counts its images, prints one JSON line and ends the process.
 
     Args:
-        batches: images of batch after batch, without end, as anything that NumPy takes for an array.
-        seconds: to count.
+        parser: parses the command line.
+        batches_of: called with what is parsed; returns images of batch after batch, without end, as anything that NumPy
+            takes for an array.
         *packages: packages whose versions are printed.
     """
-    batches = iter(batches)
+    args = parser.parse_args()
+    batches = iter(batches_of(args))
     shape, dtype, mean = _warm_up(batches)
     line = {
-        **_count(batches, seconds),
+        **_count(batches, args.seconds),
         "shape": shape,
         "dtype": dtype,
         "mean": mean,
@@ -62,7 +66,7 @@ def run(batches: Iterable[Any], seconds: float, *packages: str) -> NoReturn:
     }
     print(json.dumps(line), flush=True)
     # Threads and processes of the pipeline are still at work, and some libraries would wait for them.
-    for process in psutil.Process().children(recursive=True):
+    for process in harness.tree(os.getpid())[1:]:
         with contextlib.suppress(psutil.Error):
             process.kill()
     os._exit(0)
@@ -88,10 +92,10 @@ def _count(batches: Iterator[Any], seconds: float) -> dict[str, float]:
     """Counts from the arrival of one batch to that of another."""
     num_images = 0
     next(batches)
-    start, own_start, busy_start = time.perf_counter(), _own_seconds(), _busy_seconds()
+    start, own_start, busy_start = time.perf_counter(), _own_seconds(), harness.busy_seconds()
     while (elapsed := time.perf_counter() - start) < seconds:
         num_images += len(next(batches))
-    own, busy = _own_seconds() - own_start, _busy_seconds() - busy_start
+    own, busy = _own_seconds() - own_start, harness.busy_seconds() - busy_start
     return {
         "images": num_images,
         "seconds": round(elapsed, 3),
@@ -103,17 +107,11 @@ def _count(batches: Iterator[Any], seconds: float) -> dict[str, float]:
 def _own_seconds() -> float:
     """Returns the CPU time of this process and its living descendants."""
     total = 0.0
-    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+    for process in harness.tree(os.getpid()):
         with contextlib.suppress(psutil.Error):  # ended meanwhile
             times = process.cpu_times()
             total += times.user + times.system
     return total
-
-
-def _busy_seconds() -> float:
-    """Returns the CPU seconds that all cores of this machine have spent on anything but idling."""
-    times = psutil.cpu_times()
-    return times.user + times.nice + times.system + times.irq + times.softirq
 
 
 # --- for more than one peer ------------------------------------------------------------------------------------------
@@ -147,3 +145,21 @@ def random_window(width: int, height: int, uniform: Callable[[float, float], flo
     left = int(uniform(0, width - part_width + 1))
     top = int(uniform(0, height - part_height + 1))
     return left, top, left + part_width, top + part_height
+
+
+def random_crop(image: Any, uniform: Callable[[float, float], float]) -> np.ndarray:
+    """Returns a random window of a picture of Pillow, resized, and flipped or not: uint8 [SIDE, SIDE, 3]."""
+    from PIL import Image  # not all peers have it
+
+    image = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, random_window(*image.size, uniform))
+    return np.asarray(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if uniform(0, 1) < 0.5 else image)
+
+
+def written_once(folder: Path, write: Callable[[Path], object]) -> list[str]:
+    """Returns the files of a folder that `write` fills, unless an earlier run of the peer has."""
+    if not folder.exists():
+        unfinished = folder.with_suffix(".unfinished")
+        unfinished.mkdir(exist_ok=True)
+        write(unfinished)
+        unfinished.rename(folder)
+    return sorted(map(str, folder.iterdir()))

@@ -25,10 +25,10 @@ FEATURES = {
 }
 
 
-def read_example(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    example = tf.io.parse_single_example(serialized, FEATURES)
+def crop_and_resize(encoded: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """Decodes a random window of a JPEG of this shape alone; returns uint8 [SIDE, SIDE, 3]."""
     begin, size, _ = tf.image.sample_distorted_bounding_box(
-        tf.stack([example["image/height"], example["image/width"], 3]),
+        shape,
         tf.zeros([1, 0, 4]),
         area_range=reader_measure.AREA,
         aspect_ratio_range=reader_measure.ASPECT_RATIO,
@@ -36,10 +36,14 @@ def read_example(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         use_image_if_no_bounding_boxes=True,
     )
     window = tf.cast(tf.concat([begin[:2], size[:2]], axis=0), tf.int32)
-    image = tf.io.decode_and_crop_jpeg(example["image/encoded"], window, channels=3)
-    image = tf.image.resize(image, SIZE)
-    image = tf.image.random_flip_left_right(image)
-    return tf.cast(image, tf.uint8), tf.cast(example["image/class/label"], tf.int32)
+    image = tf.image.resize(tf.io.decode_and_crop_jpeg(encoded, window, channels=3), SIZE)
+    return tf.cast(tf.image.random_flip_left_right(image), tf.uint8)
+
+
+def read_example(serialized: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    example = tf.io.parse_single_example(serialized, FEATURES)
+    shape = tf.stack([example["image/height"], example["image/width"], 3])
+    return crop_and_resize(example["image/encoded"], shape), tf.cast(example["image/class/label"], tf.int32)
 
 
 def batches(args: argparse.Namespace) -> Iterator[tf.Tensor]:
@@ -64,10 +68,8 @@ def batches(args: argparse.Namespace) -> Iterator[tf.Tensor]:
         .prefetch(AUTOTUNE)
         .with_options(options)
     )
-    for images, _ in dataset:
-        yield images
+    return (images for images, _ in dataset)
 
 
 if __name__ == "__main__":
-    args = reader_measure.make_parser(__doc__).parse_args()
-    reader_measure.run(batches(args), args.seconds, "tensorflow")
+    reader_measure.run(reader_measure.make_parser(__doc__), batches, "tensorflow")

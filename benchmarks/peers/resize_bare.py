@@ -6,10 +6,10 @@ that are wanted, bicubic, quality 95, the chroma subsampling of the source.
 
 from __future__ import annotations
 
-import argparse
 import io
 import multiprocessing
 import os
+import sys
 
 from PIL import Image, JpegImagePlugin
 
@@ -34,16 +34,11 @@ def resize(path: str, size: int, stretches: bool) -> int:
     return len(buffer.getvalue())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--input", required=True)
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--stretch", action="store_true", help="height and width both become --size")
-    args = parser.parse_args()
-    paths = sorted(entry.path for entry in os.scandir(args.input))
+def main(source: str, size: str, stretches: str) -> None:
+    paths = sorted(entry.path for entry in os.scandir(source))
     with multiprocessing.Pool(2) as pool:
-        print(sum(pool.starmap(resize, [(path, args.size, args.stretch) for path in paths], chunksize=32)))
+        print(sum(pool.starmap(resize, [(path, int(size), stretches == "1") for path in paths], chunksize=32)))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -38,10 +38,9 @@ def arguments_of(parameters: Sequence[str]) -> list[str]:
 
 
 def _is_true(name: str, value: str) -> bool:
-    try:
-        return {"true": True, "false": False}[value.strip().lower()]
-    except KeyError as e:
-        raise errors.ConfigError(f"parameter {name} is {value!r}, expected true or false") from e
+    if value.strip().lower() not in ("true", "false"):
+        raise errors.ConfigError("parameter-not-boolean", f"parameter {name} is {value!r}, expected true or false")
+    return value.strip().lower() == "true"
 
 
 def settings_of(text: str) -> list[str]:
@@ -65,8 +64,9 @@ def settings_of(text: str) -> list[str]:
         key, _, value = part.partition("=")
         if not key.strip() or not value.strip():
             raise errors.ConfigError(
+                "parameter-not-settings",
                 f"parameter {_SETTINGS} is {text!r}: between its semicolons is {part!r}, expected key=value with a "
-                f"value (null for none); if the semicolon belongs to a value, {_AS_JSON}"
+                f"value (null for none); if the semicolon belongs to a value, {_AS_JSON}",
             )
     return parts
 
@@ -75,10 +75,12 @@ def _settings_in_json(text: str) -> list[str]:
     try:
         settings = json.loads(text)
     except ValueError as e:
-        raise errors.ConfigError(f"parameter {_SETTINGS} is {text!r}, which is not JSON: {e}; {_AS_JSON}") from e
+        problem = f"parameter {_SETTINGS} is {text!r}, which is not JSON: {e}; {_AS_JSON}"
+        raise errors.ConfigError("parameter-not-settings", problem) from e
     for setting in settings:
         if not isinstance(setting, str):
-            raise errors.ConfigError(f"parameter {_SETTINGS} holds {setting!r}, expected a text key=value; {_AS_JSON}")
+            problem = f"parameter {_SETTINGS} holds {setting!r}, expected a text key=value; {_AS_JSON}"
+            raise errors.ConfigError("parameter-not-settings", problem)
     return list(settings)
 
 
