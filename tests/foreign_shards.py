@@ -15,7 +15,7 @@ BOX_SIDES = ("xmin", "xmax", "ymin", "ymax")
 
 
 def write(path: pathlib.Path, examples: Iterable[Mapping[str, Any]], compression: str = "") -> pathlib.Path:
-    """Writes a file of examples, whose values are single or lists, by `tf.io.TFRecordWriter`."""
+    """Writes a file of examples by `tf.io.TFRecordWriter`."""
     import tensorflow as tf
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,20 +25,18 @@ def write(path: pathlib.Path, examples: Iterable[Mapping[str, Any]], compression
     return path
 
 
-def serialize(values: Mapping[str, Any]) -> bytes:
-    """Returns a tf.train.Example."""
+def serialize(values: Mapping[str, Any], empty: Mapping[str, str] = {}) -> bytes:
+    """Returns a tf.train.Example; `empty` has the kinds of those empty lists that are not of floats."""
     import tensorflow as tf
 
-    def feature(value: Any) -> Any:
-        listed = value if isinstance(value, list) else [value]
-        if isinstance(listed[0], bytes):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=listed))
-        if isinstance(listed[0], float):
-            return tf.train.Feature(float_list=tf.train.FloatList(value=listed))
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=listed))
-
-    features = tf.train.Features(feature={key: feature(value) for key, value in values.items()})
-    data: bytes = tf.train.Example(features=features).SerializeToString()
+    message = tf.train.Example()
+    for key, value in values.items():
+        listed = [e.encode() if isinstance(e, str) else e for e in (value if isinstance(value, list) else [value])]
+        kind = {bytes: "bytes", int: "int64", float: "float"}[type(listed[0])] if listed else empty.get(key, "float")
+        several = getattr(message.features.feature[key], f"{kind}_list")
+        several.SetInParent()
+        several.value.extend(listed)
+    data: bytes = message.SerializeToString()
     return data
 
 

@@ -12,7 +12,7 @@ from imagebeam import errors
 from imagebeam.pipelines import convert
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
-from tests import image_sets
+from tests import golden_texts, image_sets
 
 MANIFEST = ["source.by=manifest"]
 LABELLED = [*MANIFEST, "label.by=column", "label.column=label"]
@@ -20,6 +20,9 @@ NAMED = [*LABELLED, "source.manifest.header=[image, label]"]
 TABLE = "image,label\na.jpg,cat\nb.jpg,café\n"
 NO_HEADER = TABLE.partition("\n")[2]
 CLASSES = ("café", "cat")
+
+
+FRENCH = [*MANIFEST, "label.by=column", "label.column=catégorie"]
 
 
 @pytest.fixture
@@ -45,69 +48,38 @@ def complaint(source: pathlib.Path, overrides: Sequence[str]) -> str:
     return planned.message
 
 
-@pytest.mark.parametrize(
-    ("data", "overrides", "message", "remedy"),
-    [  # each message is pinned where it is made; here the remedy that it names works
-        (TABLE.replace(",", ";").encode(), LABELLED, "split by semicolons: set ", "source.manifest.delimiter: ';'"),
-        (TABLE.replace(",", "\t").encode(), LABELLED, "split by tabs: set ", 'source.manifest.delimiter: "\\t"'),
-        (NO_HEADER.encode(), LABELLED, "a row, not a header: set ", "source.manifest.header: [image, label]"),
-        (b"cat,a.jpg\ncaf\xc3\xa9,b.jpg\n", LABELLED, "set ", "source.manifest.header: [label, image]"),
-        (NO_HEADER.replace(",", ";").encode(), NAMED, "split by semicolons: set ", "source.manifest.delimiter: ';'"),
-        (
-            TABLE.encode("utf-16"),
-            LABELLED,
-            "looks like UTF-16 text, not UTF-8: set ",
-            "source.manifest.encoding: utf-16",
-        ),
-        (TABLE.encode("utf-16-le"), LABELLED, "set ", "source.manifest.encoding: utf-16-le"),
-    ],
-)
-def test_table_that_is_read_wrongly_says_what_to_set(
-    folder: pathlib.Path, data: bytes, overrides: list[str], message: str, remedy: str
-) -> None:
-    table = folder / "table.csv"
-    table.write_bytes(data)
-    assert f"{message}{remedy}" in complaint(table, overrides)
-    planned = plan(table, [*overrides, remedy.replace(": ", "=", 1)])
-    assert (planned.action, planned.labels, planned.rejected) == ("write", CLASSES, {})
+def assert_complaint(name: str, folder: pathlib.Path, source: pathlib.Path, overrides: Sequence[str]) -> None:
+    """Compares the message with that in golden/faults.json."""
+    found = complaint(source, overrides).replace(str(folder), "TMP")
+    golden_texts.check(golden_texts.FAULTS, name, found)
 
 
-@pytest.mark.parametrize(
-    ("data", "overrides", "message", "remedy"),
-    [
-        (
-            b"cat,1,a.jpg\ncaf\xc3\xa9,2,b.jpg\n",
-            LABELLED,
-            "header: [...], a name for each of its 3 columns, 'image', 'label' among them",
-            ["source.manifest.header=[label, age, image]"],
-        ),
-        (
-            TABLE.encode("latin-1"),
-            LABELLED,
-            "line 3: column 'label' holds b'caf\\xe9', which is not UTF-8: set source.manifest.encoding to the table's",
-            ["source.manifest.encoding=latin-1"],
-        ),
-        (
-            TABLE.replace("label", "catégorie").encode("latin-1"),
-            [*MANIFEST, "label.by=column", "label.column=catégorie"],
-            "its column 'cat\\udce9gorie' is not UTF-8: set source.manifest.encoding to the",
-            ["source.manifest.encoding=latin-1"],
-        ),
-        (
-            TABLE.replace("image", "Image").encode(),
-            LABELLED,
-            "'image' may be 'Image'; set source.manifest.image",
-            ["source.manifest.image=Image"],
-        ),
-        (TABLE.encode(), MANIFEST, "set label.by: column and label.column", ["label.by=column", "label.column=label"]),
-    ],
-)
-def test_table_that_is_read_wrongly_says_which_key_to_set(
-    folder: pathlib.Path, data: bytes, overrides: list[str], message: str, remedy: list[str]
-) -> None:
+MISREAD: dict[str, tuple[bytes, list[str], list[str]]] = {  # a table, the settings, those that the complaint names
+    "semicolons": (TABLE.replace(",", ";").encode(), LABELLED, ["source.manifest.delimiter=';'"]),
+    "tabs": (TABLE.replace(",", "\t").encode(), LABELLED, ['source.manifest.delimiter="\\t"']),
+    "no-header": (NO_HEADER.encode(), LABELLED, ["source.manifest.header=[image, label]"]),
+    "label-first": (b"cat,a.jpg\ncaf\xc3\xa9,b.jpg\n", LABELLED, ["source.manifest.header=[label, image]"]),
+    "named-semicolons": (NO_HEADER.replace(",", ";").encode(), NAMED, ["source.manifest.delimiter=';'"]),
+    "three-columns": (b"cat,1,a.jpg\ncaf\xc3\xa9,2,b.jpg\n", LABELLED, ["source.manifest.header=[label, age, image]"]),
+    "utf-16": (TABLE.encode("utf-16"), LABELLED, ["source.manifest.encoding=utf-16"]),
+    "utf-16-le": (TABLE.encode("utf-16-le"), LABELLED, ["source.manifest.encoding=utf-16-le"]),
+    "latin-1": (TABLE.encode("latin-1"), LABELLED, ["source.manifest.encoding=latin-1"]),
+    "latin-1-header": (
+        TABLE.replace("label", "catégorie").encode("latin-1"),
+        FRENCH,
+        ["source.manifest.encoding=latin-1"],
+    ),
+    "other-case": (TABLE.replace("image", "Image").encode(), LABELLED, ["source.manifest.image=Image"]),
+    "no-label": (TABLE.encode(), MANIFEST, ["label.by=column", "label.column=label"]),
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_table_that_is_read_wrongly_says_what_to_set(folder: pathlib.Path, name: str) -> None:
+    data, overrides, remedy = MISREAD[name]
     table = folder / "table.csv"
     table.write_bytes(data)
-    assert message in complaint(table, overrides)
+    assert_complaint(f"table: {name}", folder, table, overrides)
     planned = plan(table, [*overrides, *remedy])
     assert (planned.action, planned.labels, planned.rejected) == ("write", CLASSES, {})
 
@@ -158,86 +130,27 @@ def test_repeated_key_of_other_formats_names_lines_or_rows(folder: pathlib.Path)
     assert f"(row 1 of {folder}/t.parquet) and {folder}/a.jpg (row 2 of {folder}/t.parquet)" in message
 
 
-@pytest.mark.parametrize(
-    ("below", "overrides", "message", "remedy_below", "remedy"),
-    [
-        pytest.param(
-            "pets/cat",
-            [],
-            "'0.jpg' is not of the form label/image; the folder with the image is the class: if a few images are "
-            "next to the class folders, leave them out with source.include='*/*'; if the folder given is itself a "
-            "class, give its parent folder as --input; without classes set label.by: none",
-            "pets",
-            [],
-            id="a-level-too-deep",
-        ),
-        pytest.param(
-            "pets/cat", [], "without classes set label.by: none", "pets/cat", ["label.by=none"], id="unlabelled"
-        ),
-        pytest.param(
-            "pets",
-            ["split.by=directory"],
-            "'cat/0.jpg' is not of the form split/label/image; the folder with the image is the class: if all "
-            "folders are classes, set split={{by: none}}; if a few images are next to the class folders, "
-            "leave them out with source.include='*/*/*'",
-            "pets",
-            ["split={by: none}"],
-            id="no-splits",
-        ),
-        pytest.param(
-            "table.csv",
-            LABELLED[1:],
-            "label.by: column needs source.by: manifest, idx, arrays, coco, tar, tfrecord, parquet; not files",
-            "table.csv",
-            LABELLED,
-            id="table-without-source.by",
-        ),
-        pytest.param(
-            "",
-            LABELLED,
-            "is a folder: give the table itself, or its name in the folder as source.manifest.path; for images without "
-            "a table set source.by: files",
-            "",
-            [*LABELLED, "source.manifest.path=table.csv"],
-            id="folder-of-a-table",
-        ),
-        pytest.param(
-            "listing.jsonl",
-            [],
-            "is not a folder; it is a listing that plan --save-listing wrote: set source.by: listing",
-            "listing.jsonl",
-            ["source.by=listing"],
-            id="listing-without-source.by",
-        ),
-        pytest.param(
-            "listing.jsonl",
-            MANIFEST,
-            "is a listing that plan --save-listing wrote: set source.by: listing",
-            "listing.jsonl",
-            ["source.by=listing"],
-            id="listing-as-manifest",
-        ),
-        pytest.param(
-            "images.tar",
-            [],
-            "is not a folder; for a file whose name ends in .tar or .tar.gz set source.by: tar",
-            None,
-            [],
-            id="tar",
-        ),
-        pytest.param(
-            "x.tfrecord", [], "named as train-00000-of-00010 set source.by: tfrecord", None, [], id="tfrecord"
-        ),
-    ],
-)
-def test_input_of_another_kind_says_what_to_set(
-    folder: pathlib.Path, below: str, overrides: list[str], message: str, remedy_below: str | None, remedy: list[str]
-) -> None:
+OTHER_KINDS: dict[str, tuple[str, list[str], str | None, list[str]]] = {  # input and settings, and those that work
+    "a-level-too-deep": ("pets/cat", [], "pets", []),
+    "unlabelled": ("pets/cat", [], "pets/cat", ["label.by=none"]),
+    "no-splits": ("pets", ["split.by=directory"], "pets", ["split={by: none}"]),
+    "table-without-source.by": ("table.csv", LABELLED[1:], "table.csv", LABELLED),
+    "folder-of-a-table": ("", LABELLED, "", [*LABELLED, "source.manifest.path=table.csv"]),
+    "listing-without-source.by": ("listing.jsonl", [], "listing.jsonl", ["source.by=listing"]),
+    "listing-as-manifest": ("listing.jsonl", MANIFEST, "listing.jsonl", ["source.by=listing"]),
+    "tar": ("images.tar", [], None, []),
+    "tfrecord": ("x.tfrecord", [], None, []),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_input_of_another_kind_says_what_to_set(folder: pathlib.Path, name: str) -> None:
+    below, overrides, remedy_below, remedy = OTHER_KINDS[name]
     (folder / "table.csv").write_text(TABLE)
     (folder / "images.tar").touch()
     (folder / "x.tfrecord").touch()
     convert.save_listing(config_lib.load_config(None, [f"source.uri={folder}/pets"]), str(folder / "listing.jsonl"))
-    assert message.format(folder=folder) in complaint(folder / below, overrides)
+    assert_complaint(f"input: {name}", folder, folder / below, overrides)
     if remedy_below is not None:
         assert plan(folder / remedy_below, remedy).action == "write"
 
