@@ -7,7 +7,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping
 
 import pytest
@@ -32,35 +31,13 @@ def copy_sources(folder: pathlib.Path) -> pathlib.Path:
 def make(folder: pathlib.Path, *requirements: str) -> pathlib.Path:
     """Makes an environment with only these packages, in the versions of the lock; returns its Python.
 
-    Its files are links to those that uv keeps, and to what this environment's Python has compiled. Skips the test if
-    the packages cannot be installed.
+    Its files are links to those that uv keeps. Skips the test if the packages cannot be installed.
     """
     command = [sys.executable, "-m", "venv", "--without-pip", folder]  # `venv` takes 3 s to put pip there
     subprocess.run(command, check=True, timeout=patience.HANG_SEC)
     python = folder / "bin" / "python"
     install(python, *requirements, "setuptools", environment={"UV_LINK_MODE": "symlink"})  # in memory a copy takes room
-    _lend_bytecode(next(folder.glob("lib/python*/site-packages")))
     return python
-
-
-def _lend_bytecode(site: pathlib.Path) -> None:
-    """Links what this environment's Python has compiled into another one: there Beam alone takes 5 s to compile.
-
-    Python compiles again what does not fit: uv gives the files of a package the same times in all environments.
-    """
-    here = pathlib.Path(sysconfig.get_paths()["purelib"])
-    for folder, _, _ in os.walk(site):
-        compiled = here / os.path.relpath(folder, site) / "__pycache__"
-        if compiled.is_dir():
-            shutil.copytree(compiled, os.path.join(folder, "__pycache__"), copy_function=os.symlink)
-
-
-def unoptimized(folder: pathlib.Path) -> Mapping[str, str]:
-    """Returns variables that make setuptools compile the code in C without -O3, in half of the time."""
-    compiler = folder / "cc"
-    compiler.write_text(f'#!/bin/sh\nexec {sysconfig.get_config_var("CC") or "cc"} "$@" -O0\n')
-    compiler.chmod(0o755)
-    return {"CC": str(compiler)}
 
 
 def install(python: pathlib.Path, *requirements: str, environment: Mapping[str, str] = {}) -> None:

@@ -41,9 +41,7 @@ def test_captured_job_writes_the_golden_bytes_with_beam_and_the_sdist_alone(tmp_
             assert set(staged) == {"pipeline.pb", "workflow.tar.gz"}  # nothing else of this machine
             sdist = tmp_path / f"imagebeam-{imagebeam.__version__}.tar.gz"  # uv refuses another version in the name
             sdist.write_bytes(staged["workflow.tar.gz"].download_as_bytes())
-            environments.install(
-                python, "--no-build-isolation", str(sdist), environment=environments.unoptimized(tmp_path)
-            )
+            environments.install(python, "--no-build-isolation", str(sdist))
             url = job.options["pipelineUrl"]
             ran = captured_jobs.run_on_prism(url, prism, tmp_path / "worker", emulator.environment)
             assert ran.returncode == 0, ran.stderr

@@ -1,18 +1,30 @@
-"""Converts images on the disk into a committed dataset, by the call that the command makes."""
+"""Converts images on the disk into a committed dataset, by the call that the command makes.
+
+test_recipes.py has what records hold, for every preset.
+"""
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import json
 import pathlib
+import threading
+from collections.abc import Sequence
 from typing import Any
 
+import apache_beam as beam
 import pytest
 from PIL import Image
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import cli
-from tests import datasets, image_sets, recipe_sets
+from imagebeam.pipelines import cli, convert
+from imagebeam.pipelines import job as job_lib
+from tests import case_tables, datasets, image_sets, patience, recipe_sets
+
+COLUMN = {"by": "column", "column": "label"}
+THREADS = 3
 
 
 @pytest.fixture
@@ -54,87 +66,22 @@ def test_run_table_says_which_images_readers_may_not_expect(
     assert expected["channels"] in capsys.readouterr().out
 
 
-# --- folders ---------------------------------------------------------------------------------------------------------
-
-
 def test_label_image_folder_becomes_one_split_of_its_classes(images: pathlib.Path, output: pathlib.Path) -> None:
     (images / "notes.txt").write_text("not an image")
     (images / ".hidden.jpg").write_bytes(b"")
     result = datasets.make(images, output)
-    assert (result.state, result.catalog.labels, list(result.catalog.splits)) == (
-        "committed",
-        ("cat", "dog"),
-        ["train"],
-    )
+    assert (result.state, result.catalog.labels, [*result.catalog.splits]) == ("committed", ("cat", "dog"), ["train"])
     assert result.catalog.counts == catalog_lib.Counts(20, 20, {}, {"hidden": 1, "non_image": 1})
-    examples = datasets.read(output)
-    assert len({each["image/key"] for each in examples}) == 20
-    for each in examples:
-        key = each["image/key"].decode()
-        label, name = key.split("/")
-        assert each["image/encoded"] == (images / key).read_bytes()
-        assert (each["image/class/text"].decode(), each["image/class/label"]) == (label, ["cat", "dog"].index(label))
-        assert each["image/filename"].decode() == name
-        assert each["image/format"] == (b"png" if name.endswith("png") else b"jpeg")
-        assert (each["image/height"], each["image/width"], each["image/channels"]) == (16, 24, 3)
-        assert each["image/colorspace"] == b"RGB"
     assert (output / "labels.txt").read_text() == "cat\ndog\n"
     assert json.loads((output / "statistics.json").read_text())["train"]["labels"] == {"cat": 10, "dog": 10}
-
-
-# --- manifests -------------------------------------------------------------------------------------------------------
-
-
-def make_rows(images: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns one row for each image: the first eight of a label are train, the others test."""
-    rows = []
-    for label in ("cat", "dog"):
-        for path in sorted((images / label).iterdir()):
-            number = len(rows)
-            rows.append(
-                {
-                    "id": f"id-{number:02d}",
-                    "image": f"{label}/{path.name}",
-                    "kind": label,
-                    "side": "train" if number % 10 < 8 else "test",
-                    "person": f"person-{number % 7}",
-                    "age": number / 4,
-                    "weight": 100 - number,
-                    "note": f"été {number}",
-                }
-            )
-    return rows
-
-
-@pytest.mark.parametrize("format", ["csv", "parquet"])
-def test_manifest_gives_key_label_split_and_columns(images: pathlib.Path, output: pathlib.Path, format: str) -> None:
-    rows = make_rows(images)
-    recipe_sets.rows_of(images / f"table.{format}", rows)
-    result = datasets.make(
-        images / f"table.{format}",
-        output,
-        source={"by": "manifest", "manifest": {"key": "id"}},
-        label={"by": "column", "column": "kind"},
-        split={"by": "column", "column": "side"},
-        columns={"age": {"type": "float"}, "weight": {"type": "int"}, "note": {}},
-    )
-    assert result.catalog.labels == ("cat", "dog")
-    for split in ("train", "test"):
-        found = {each["image/key"].decode(): each for each in datasets.read(output, split)}
-        assert sorted(found) == [row["id"] for row in rows if row["side"] == split]
-        for row in rows:
-            if row["side"] == split:
-                each = found[row["id"]]
-                assert each["image/class/text"].decode() == row["kind"]
-                assert (each["age"], each["weight"], each["note"].decode()) == (row["age"], row["weight"], row["note"])
-                assert each["image/encoded"] == (images / row["image"]).read_bytes()
 
 
 @pytest.mark.parametrize("has_sizes", [True, False])
 def test_trusted_manifest_rejects_a_missing_file_when_it_is_read(
     images: pathlib.Path, output: pathlib.Path, has_sizes: bool
 ) -> None:
-    rows = [row | {"size": (images / row["image"]).stat().st_size} for row in make_rows(images)]
+    paths = sorted(images.glob("*/*"))
+    rows = [{"image": f"{e.parent.name}/{e.name}", "kind": e.parent.name, "size": e.stat().st_size} for e in paths]
     (images / rows[1]["image"]).unlink()
     (images / rows[2]["image"]).write_bytes(b"")
     recipe_sets.rows_of(images / "table.csv", rows)
@@ -160,51 +107,6 @@ def test_trusted_manifest_rejects_a_missing_file_when_it_is_read(
     assert datasets.rejects(output) == {rows[1]["image"]: "not_found", rows[2]["image"]: other_size}
     expected = sum(row["size"] for row in rows) // 4000 + 1 if has_sizes else -(-len(rows) // 4)
     assert len(result.catalog.splits["train"].shards) == expected > 1
-
-
-# --- splits by hash --------------------------------------------------------------------------------------------------
-
-FRACTIONS = {"train": 0.6, "test": 0.4}
-
-
-def test_hash_split_never_moves_an_image_when_others_come(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    split = {"by": "hash", "fractions": FRACTIONS}
-    datasets.make(images, tmp_path / "before", split=split)
-    image_sets.write_folder(images, per_label=30)
-    datasets.make(images, tmp_path / "after", split=split)
-    for name in FRACTIONS:
-        before, after = set(datasets.keys(tmp_path / "before", name)), set(datasets.keys(tmp_path / "after", name))
-        assert before
-        assert before < after
-    assert 24 <= len(datasets.keys(tmp_path / "after", "train")) <= 48  # 36 expected of 60
-
-
-@pytest.mark.parametrize("stratify", [pytest.param(False, id="by-hash"), pytest.param(True, id="by-rank")])
-def test_grouped_split_keeps_each_group_together(images: pathlib.Path, output: pathlib.Path, stratify: bool) -> None:
-    rows = make_rows(images)
-    recipe_sets.rows_of(images / "table.csv", rows)
-    split = {"by": "hash", "fractions": FRACTIONS, "group": "person", "stratify": stratify}
-    label = {"by": "column", "column": "kind"}
-    datasets.make(images / "table.csv", output, source={"by": "manifest"}, label=label, split=split)
-    person = {row["image"]: row["person"] for row in rows}
-    sides = [{person[key] for key in datasets.keys(output, name)} for name in FRACTIONS]
-    assert sides[0].isdisjoint(sides[1])
-    assert sides[0] | sides[1] == set(person.values())
-
-
-def test_group_of_file_name_keeps_each_group_together(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "in").mkdir()
-    for index in range(30):
-        path = tmp_path / "in" / f"{'cat' if index % 2 else 'dog'}_p{index % 6}_{index}.jpg"
-        path.write_bytes(image_sets.make_image(index))
-    label = {"by": "filename", "pattern": r"(?P<label>cat|dog)_(?P<person>p\d)_\d+\.jpg"}
-    split = {"by": "hash", "fractions": FRACTIONS, "group": "person"}
-    datasets.make(tmp_path / "in", tmp_path / "out", label=label, split=split)
-    sides = [{key.split("_")[1] for key in datasets.keys(tmp_path / "out", name)} for name in FRACTIONS]
-    assert sides[0].isdisjoint(sides[1])
-
-
-# --- labels and features ---------------------------------------------------------------------------------------------
 
 
 def test_vocabulary_fixes_ids_and_rejects_other_labels(images: pathlib.Path, output: pathlib.Path) -> None:
@@ -236,58 +138,12 @@ def test_vocabulary_that_is_not_usable_is_refused(
         datasets.make(images, output, label={"vocabulary": str(images / "labels.txt")})
 
 
-# --- the output ------------------------------------------------------------------------------------------------------
-
-
-def test_gzip_shards_hold_the_same_records_and_no_index(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    datasets.make(images, tmp_path / "plain", output={"num_shards": 2})
-    catalog = datasets.make(images, tmp_path / "gzip", output={"num_shards": 2, "compression": "gzip"}).catalog
-    assert [shard.name for shard in catalog.splits["train"].shards] == [
-        "train-00000-of-00002.tfrecord.gz",
-        "train-00001-of-00002.tfrecord.gz",
-    ]
-    assert datasets.read(tmp_path / "gzip") == datasets.read(tmp_path / "plain")
-    assert not (tmp_path / "gzip" / "dataset_info.json").exists()  # TFDS cannot read compressed shards
-    assert not list((tmp_path / "gzip").glob("index/*"))
-
-
-def test_shuffle_none_keeps_keys_in_order(images: pathlib.Path, output: pathlib.Path) -> None:
-    datasets.make(images, output, output={"shuffle": "none", "num_shards": 3})
-    assert datasets.keys(output) == sorted(datasets.keys(output))
-    assert datasets.shard_sizes(output) == [6, 7, 7]
-
-
 def test_shuffle_none_keeps_rows_in_order(images: pathlib.Path, output: pathlib.Path) -> None:
-    rows = make_rows(images)[::-1]
+    rows = [{"image": f"{path.parent.name}/{path.name}"} for path in sorted(images.glob("*/*"), reverse=True)]
     recipe_sets.rows_of(images / "table.csv", rows)
     sections = {"source": {"by": "manifest"}, "label": {"by": "none"}}
     datasets.make(images / "table.csv", output, output={"shuffle": "none", "num_shards": 3}, **sections)
     assert datasets.keys(output) == [row["image"] for row in rows]
-
-
-def test_shuffle_hash_mixes_labels_and_follows_the_seed(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    for seed in (0, 1):
-        datasets.make(images, tmp_path / f"out{seed}", split={"seed": seed})
-    orders = [datasets.keys(tmp_path / f"out{seed}") for seed in (0, 1)]
-    assert orders[0] != orders[1]
-    assert sorted(orders[0]) == sorted(orders[1])
-    assert orders[0] != sorted(orders[0])
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_writer_beam_holds_the_same_images(images: pathlib.Path, output: pathlib.Path, compression: str) -> None:
-    split = {"by": "hash", "fractions": FRACTIONS}
-    wanted = {"writer": "beam", "num_shards": {"train": 2, "test": 1}, "compression": compression}
-    (images / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
-    datasets.make(images, output, split=split, output=wanted, rejects={"max_fraction": 0.1})
-    assert [len(datasets.shard_sizes(output, name)) for name in FRACTIONS] == [2, 1]
-    found = {
-        each["image/key"].decode(): each["image/encoded"] for name in FRACTIONS for each in datasets.read(output, name)
-    }
-    assert found == {
-        f"{path.parent.name}/{path.name}": path.read_bytes() for path in images.glob("*/*") if path.name != "broken.jpg"
-    }
-    assert list(datasets.rejects(output)) == ["cat/broken.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -296,17 +152,110 @@ def test_writer_beam_holds_the_same_images(images: pathlib.Path, output: pathlib
         pytest.param({}, [20], id="default-of-a-small-set"),
         pytest.param({"num_shards": 3}, [6, 7, 7], id="num-shards"),
         pytest.param({"num_shards": {"train": 2}}, [10, 10], id="by-split"),
-        pytest.param({"num_shards": 25}, None, id="more-than-images"),
         pytest.param({"examples_per_shard": 8}, [6, 7, 7], id="examples-per-shard"),
         pytest.param({"target_shard_bytes": "4kB"}, [5, 5, 5, 5], id="target-bytes"),
     ],
 )
 def test_shards_are_equal_to_within_one(
-    images: pathlib.Path, output: pathlib.Path, wanted: dict[str, Any], sizes: list[int] | None
+    images: pathlib.Path, output: pathlib.Path, wanted: dict[str, Any], sizes: list[int]
 ) -> None:
-    result = datasets.make(images, output, output=wanted)
-    if sizes is not None:
-        assert datasets.shard_sizes(output) == sizes
-    else:
-        assert sorted(datasets.shard_sizes(output)) == [0] * 5 + [1] * 20
-        assert result.plan.notes == ("5 of the 25 shards of train will be empty",)
+    datasets.make(images, output, output=wanted)
+    assert datasets.shard_sizes(output) == sizes
+
+
+# --- class names of tables, and the splits of small classes
+
+
+def write_table(folder: pathlib.Path, kind: str, labels: Sequence[Any]) -> pathlib.Path:
+    """Writes a table of one image for each label, in the format `kind`."""
+    images = recipe_sets.images(folder, *(f"{index}.jpg" for index in range(len(labels))))
+    recipe_sets.rows_of(folder / f"table.{kind}", [{"image": e, "label": label} for e, label in zip(images, labels)])
+    return folder / f"table.{kind}"
+
+
+@case_tables.each_case(
+    "kind, labels",
+    {
+        "csv": ("csv", ["10", "2", "30", "2"]),
+        "csv-of-pandas": ("csv", ["10.0", " 2", "30", "2.0"]),
+        "jsonl-mixed": ("jsonl", [10, 2.0, "30", "2"]),
+        "parquet-integers": ("parquet", [10, 2, 30, 2]),
+        "parquet-floats": ("parquet", [10.0, 2.0, 30.0, 2.0]),
+        "parquet-text": ("parquet", ["10", "2", "30.0", "2"]),
+    },
+)
+def test_integer_labels_of_any_table_sort_by_value_and_are_noted(
+    tmp_path: pathlib.Path, kind: str, labels: Sequence[Any]
+) -> None:
+    table = write_table(tmp_path / "in", kind, labels)
+    result = datasets.make(table, tmp_path / "out", source={"by": "manifest"}, label=COLUMN)
+    assert result.catalog.labels == ("2", "10", "30")
+    found = {
+        each["image/key"].decode(): (each["image/class/label"], each["image/class/text"].decode())
+        for each in datasets.read(tmp_path / "out")
+    }
+    assert found == {"0.jpg": (1, "10"), "1.jpg": (0, "2"), "2.jpg": (2, "30"), "3.jpg": (0, "2")}
+    [note] = result.plan.notes
+    assert note.startswith("the classes are numbers, and 3 of 3 get another number as their id: 2 -> 0, 10 -> 1, ")
+
+
+def test_vocabulary_of_a_column_is_spelled_as_its_cells_are(tmp_path: pathlib.Path) -> None:
+    table = write_table(tmp_path / "in", "parquet", [10.0, 2.0])
+    (tmp_path / "labels.txt").write_text("10.0\n2\n7 \n")
+    label = {**COLUMN, "vocabulary": str(tmp_path / "labels.txt")}
+    datasets.make(table, tmp_path / "out", source={"by": "manifest"}, label=label)
+    assert catalog_lib.load_catalog(str(tmp_path / "out")).labels == ("10", "2", "7")
+    (tmp_path / "labels.txt").write_text("2.0\n2\n")
+    with pytest.raises(errors.ConfigError, match=r"label.vocabulary .* names '2' twice"):
+        convert.plan({"source": {"uri": str(table), "by": "manifest"}, "label": label})
+
+
+def test_stratified_splits_of_small_classes_hold_their_shares_and_name_what_they_lack(tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "in", [f"class {index:02}" for index in range(20)], 4)
+    fractions = {"train": 0.8, "validation": 0.1, "test": 0.1}
+    split = {"by": "hash", "fractions": fractions, "stratify": True}
+    result = datasets.make(tmp_path / "in", tmp_path / "out", split=split)
+    sizes = {name: each.num_examples for name, each in result.catalog.splits.items()}
+    assert sizes == {"train": 64, "validation": 8, "test": 8}
+    for name in ("validation", "test"):
+        held = collections.Counter(key.split("/")[0] for key in datasets.keys(tmp_path / "out", name))
+        absent = [f"class {index:02}" for index in range(20) if f"class {index:02}" not in held]
+        (note,) = [note for note in result.plan.notes if note.startswith(name)]
+        assert f"{name} has no image of {len(absent)} of the 20 classes" in note
+        assert repr(absent[0]) in note
+
+
+# --- several calls at once in threads of one process, as a server or a notebook makes them
+
+
+def test_converts_in_threads_of_one_process_each_end_with_their_own_dataset(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = []
+    for index in range(THREADS):
+        image_sets.write_folder(tmp_path / f"in{index}", labels=["cat", f"dog{index}"], per_label=6 + index)
+        datasets.make(tmp_path / f"in{index}", tmp_path / f"expected{index}", output={"num_shards": 2 + index})
+        expected.append(datasets.shard_digests(tmp_path / f"expected{index}"))
+    all_started, first_ended = threading.Barrier(THREADS), threading.Event()
+    add_steps = convert.add_steps
+
+    def build_together(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
+        add_steps(pipeline, job, plan_only)
+        all_started.wait(timeout=patience.HANG_SEC)  # ends the test where another thread failed
+        if not job.settings.output.endswith("out0"):  # runs while the first one closes its writers
+            first_ended.wait(timeout=patience.HANG_SEC)
+
+    monkeypatch.setattr(convert, "add_steps", build_together)
+
+    def run(index: int) -> convert.ConvertResult:
+        output = {"uri": str(tmp_path / f"out{index}"), "num_shards": 2 + index}
+        try:
+            return convert.convert({"source": {"uri": str(tmp_path / f"in{index}")}, "output": output}, workers=1)
+        finally:
+            if index == 0:
+                first_ended.set()
+
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
+        results = list(threads.map(run, range(THREADS)))
+    assert [result.state for result in results] == ["committed"] * THREADS
+    assert [datasets.shard_digests(tmp_path / f"out{index}") for index in range(THREADS)] == expected

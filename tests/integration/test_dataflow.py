@@ -220,30 +220,13 @@ def test_launcher_that_was_killed_is_replaced_by_the_next(cloud: Cloud, tmp_path
     assert "finished shards" not in attached.stderr
     code, status = cloud.status()
     assert (code, status["state"], status["causes"]) == (1, "failed", ["worker pool lost"])
+    assert (cloud.lock(), status["job"]["id"]) == (None, job.id)
 
     third = cloud.start()
     again = cloud.wait_for_job(1)
     assert cloud.do_work(again).returncode == 0
     again.set(dataflow.DONE)
     assert finish(third).returncode == 0
-    cloud.assert_committed(tmp_path)
-
-
-def test_job_that_failed_is_told_after_its_launcher_until_the_next_commit(cloud: Cloud, tmp_path: pathlib.Path) -> None:
-    process = cloud.start()
-    failed = cloud.wait_for_job()
-    failed.set(dataflow.failed("worker pool lost"))
-    assert finish(process).returncode == 1
-    assert cloud.lock() is None
-    code, status = cloud.status()
-    assert (code, status["state"], status["causes"]) == (1, "failed", ["worker pool lost"])
-    assert status["job"]["id"] == failed.id
-
-    process = cloud.start()
-    job = cloud.wait_for_job(1)
-    assert cloud.do_work(job).returncode == 0
-    job.set(dataflow.DONE)
-    assert finish(process).returncode == 0
     cloud.assert_committed(tmp_path)
 
 

@@ -195,28 +195,6 @@ def test_one_of_two_commits_at_once_fails(stored: Bucket) -> None:
     assert stored.bucket.blob("raced/catalog.json").download_as_bytes() == b"one"
 
 
-@pytest.mark.slow
-def test_storage_that_is_away_for_a_while_is_waited_for(stored: Bucket, tmp_path: pathlib.Path) -> None:
-    is_over, before = threading.Event(), len(stored.emulator.requests())
-    with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0, kinds=("reset",)) as proxy:
-
-        def go_away() -> None:
-            patience.wait_until(lambda: any("alt=media" in line for line in stored.emulator.requests()[before:]))
-            proxy.fraction = 1
-            is_over.wait(patience.MOMENT_SEC)
-            patience.wait_until(lambda: proxy.counts["reset"] > 10 or is_over.is_set())
-            proxy.fraction = 0
-
-        away = threading.Thread(target=go_away, daemon=True)
-        away.start()
-        completed = stored.convert("gs://pets/images", "gs://pets/away", STORAGE_EMULATOR_HOST=proxy.url)
-        is_over.set()
-        away.join()
-        assert proxy.counts["reset"] > 10
-    assert completed.returncode == 0, completed.stderr
-    assert_same(stored.download("away", tmp_path / "found"), stored.expected)
-
-
 def test_object_that_is_replaced_after_the_listing_is_a_reject(stored: Bucket, tmp_path: pathlib.Path) -> None:
     gcs.upload(stored.images / "cat", stored.bucket, "changing/cat")
     listed = command_line.start_program(

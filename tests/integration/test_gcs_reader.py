@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 import imagebeam
-from tests import datasets, image_sets, patience
+from tests import datasets, image_sets
 from tests.servers import gcs
 
 pytestmark = pytest.mark.integration
@@ -194,34 +193,46 @@ def test_shard_at_gs_is_read_by_tensorflow_alone(pets: Datasets, process: Proces
 
 
 @pytest.mark.parametrize("address", ["gs://bucket/nothing", "gs://no-such-bucket/pets"], ids=["folder", "bucket"])
-def test_address_without_a_catalog_is_refused(address: str, process: Process) -> None:
-    with pytest.raises(imagebeam.CatalogError, match=rf"^{address} holds no catalog\.json: no dataset was committed"):
-        process(open_dataset, address)
+def test_address_without_a_catalog_is_refused(address: str, process: Process, tmp_path: pathlib.Path) -> None:
+    for call in ((open_dataset, address), (read, address, None, str(tmp_path))):
+        with pytest.raises(imagebeam.CatalogError, match=rf"^{address} holds no catalog\.json"):
+            process(*call)
 
 
-def test_missing_shard_at_gs_is_named_when_the_dataset_is_opened(pets: Datasets, process: Process) -> None:
-    uri = pets.copy("missing")
-    pets.bucket.blob(f"missing/{FIRST}").delete()
-    with pytest.raises(imagebeam.ShardError, match=rf"^shard {uri}/{FIRST} is missing \(there is no {uri}/{FIRST}\)"):
-        process(open_dataset, uri)
+INDEX = f"index/{FIRST.replace('.tfrecord', '.index')}"
+DAMAGED: dict[
+    str, tuple[str, Callable[[bytes], bytes | None], bool, str]
+] = {  # file, its change, over the cache, error
+    "missing": (FIRST, lambda data: None, False, "^shard {uri}/{file} is missing \\(there is no {uri}/{file}\\)"),
+    "short": (
+        FIRST,
+        lambda data: data[:-1],
+        False,
+        "^shard {uri}/{file} has .* bytes, the catalog says .*: it was cut",
+    ),
+    "unindexed": (INDEX, lambda data: None, False, "^index {uri}/{file} cannot be read .*: run imagebeam verify {uri}"),
+    "missing-too": (FIRST, lambda data: None, True, "^shard {uri}/{file} is missing \\("),
+    "changed": (
+        FIRST,
+        lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
+        True,
+        "^shard {uri}/{file} comes as .* the catalog says",
+    ),
+}
 
 
-def test_shard_of_another_length_at_gs_is_named_when_the_dataset_is_opened(pets: Datasets, process: Process) -> None:
-    uri = pets.copy("short")
-    data = (pets.local / FIRST).read_bytes()
-    pets.bucket.blob(f"short/{FIRST}").upload_from_string(data[:-1])
-    expected = rf"^shard {uri}/{FIRST} has {len(data) - 1:,} bytes, the catalog says {len(data):,}: it was cut short"
-    with pytest.raises(imagebeam.ShardError, match=expected):
-        process(open_dataset, uri)
-
-
-def test_missing_index_at_gs_is_named_when_it_is_read(pets: Datasets, process: Process) -> None:
-    uri = pets.copy("unindexed")
-    index = f"index/{FIRST.replace('.tfrecord', '.index')}"
-    pets.bucket.blob(f"unindexed/{index}").delete()
-    expected = rf"^index {uri}/{index} cannot be read \(there is no {uri}/{index}\): run imagebeam verify {uri}"
-    with pytest.raises(imagebeam.ShardError, match=expected):
-        process(read, uri, "stream")
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_file_at_gs_is_named(pets: Datasets, process: Process, tmp_path: pathlib.Path, name: str) -> None:
+    file, change, is_cached, message = DAMAGED[name]
+    uri, blob = pets.copy(name), pets.bucket.blob(f"{name}/{file}")
+    data = change((pets.local / file).read_bytes())
+    if data is None:
+        blob.delete()
+    else:
+        blob.upload_from_string(data)
+    with pytest.raises(imagebeam.ShardError, match=message.format(uri=uri, file=file)):
+        process(read, uri, "stream", str(tmp_path) if is_cached else None)
+    assert not list(tmp_path.glob(f"imagebeam-*/{FIRST}"))
 
 
 def test_shard_that_goes_from_gs_while_it_is_read_is_named(pets: Datasets, process: Process) -> None:
@@ -249,28 +260,6 @@ def test_cache_downloads_each_shard_of_gs_once_and_nothing_the_next_time(
     assert set(downloads(pets.emulator.requests()[before:])) == {"catalog.json", "statistics.json"}
 
 
-def test_missing_shard_at_gs_is_named_by_the_cache(pets: Datasets, process: Process, tmp_path: pathlib.Path) -> None:
-    uri = pets.copy("missing-too")
-    pets.bucket.blob(f"missing-too/{FIRST}").delete()
-    with pytest.raises(imagebeam.ShardError, match=rf"^shard {uri}/{FIRST} is missing \("):
-        process(read, uri, None, str(tmp_path))
-
-
-def test_address_without_a_catalog_is_refused_by_the_cache(process: Process, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(imagebeam.CatalogError, match=r"^gs://bucket/nothing holds no catalog\.json"):
-        process(read, "gs://bucket/nothing", None, str(tmp_path))
-
-
-def test_shard_changed_at_gs_is_refused_by_the_cache(pets: Datasets, process: Process, tmp_path: pathlib.Path) -> None:
-    uri = pets.copy("changed")
-    data = bytearray((pets.local / FIRST).read_bytes())
-    data[100] ^= 1
-    pets.bucket.blob(f"changed/{FIRST}").upload_from_string(bytes(data))
-    with pytest.raises(imagebeam.ShardError, match=rf"^shard {uri}/{FIRST} comes as .* the catalog says"):
-        process(read, uri, None, str(tmp_path))
-    assert not list(tmp_path.glob(f"imagebeam-*/{FIRST}"))
-
-
 def test_shards_without_a_catalog_are_indexed_in_the_bucket(pets: Datasets, process: Process) -> None:
     for path in pets.local.glob("*.tfrecord"):
         pets.bucket.blob(f"foreign/{path.name}").upload_from_filename(path)
@@ -283,11 +272,3 @@ def test_shards_without_a_catalog_are_indexed_in_the_bucket(pets: Datasets, proc
     indexes = [f"index/{name.removesuffix('.tfrecord')}.index" for name in shards]
     assert names == sorted([*shards, *indexes, "catalog.json", "index/scans.json.gz", "statistics.json"])
     assert_same(process(read, uri, None), process(read, pets.uri, None))
-
-
-def test_process_that_hangs_ends_with_its_stacks(pets: Datasets) -> None:
-    with (
-        pytest.raises(pytest.fail.Exception, match=r"ended in sleep: Timeout[\s\S]* in answer_calls"),
-        pets.emulator.process(patience_sec=1.0) as call,
-    ):
-        call(time.sleep, patience.HANG_SEC)

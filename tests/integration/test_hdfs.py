@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import requests
 
 import imagebeam
 from imagebeam.pipelines import keep_snapshots, status
@@ -25,7 +23,6 @@ from tests.stored import NUM_IMAGES, assert_same, write_images
 pytestmark = pytest.mark.integration
 
 NUM_SHARDS = 4
-DATA = random.Random(0).randbytes(300_000)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,72 +74,6 @@ def upload(cluster: hdfs.Cluster, folder: pathlib.Path) -> None:
 
     with futures.ThreadPoolExecutor(16) as threads:
         list(threads.map(put, [path for path in folder.rglob("*") if path.is_file()]))
-
-
-# --- the cluster does what the tests rely on
-
-
-def test_cluster_gives_back_what_was_written_to_it(cluster: hdfs.Cluster) -> None:
-    filesystem = cluster.filesystem()
-    filesystem.makedirs("/written/a b")
-    with filesystem.open("/written/a b/file#1", "wb") as file:
-        file.write(DATA)
-    assert filesystem.cat_file("/written/a b/file#1") == DATA
-    assert filesystem.cat_file("/written/a b/file#1", 1000, 2000) == DATA[1000:2000]
-    assert filesystem.ls("/written/a b", detail=False) == ["/written/a b/file#1"]
-    assert filesystem.info("/written/a b/file#1")["owner"] == "beam"
-    assert cluster.address == f"hdfs://beam@127.0.0.1:{cluster.port}"
-
-
-def test_cluster_without_data_nodes_reads_again_when_they_come_back(cluster: hdfs.Cluster) -> None:
-    filesystem = cluster.filesystem()
-    filesystem.pipe_file("/kept", DATA)
-    cluster.kill(0)
-    cluster.kill(1)
-    assert cluster.data_node_ports == [None, None]
-    with pytest.raises(requests.ConnectionError, match="Connection refused"):
-        filesystem.cat_file("/kept")
-    cluster.start(0)
-    cluster.start(1)
-    assert None not in cluster.data_node_ports
-    assert filesystem.cat_file("/kept") == DATA
-
-
-def test_cluster_in_safe_mode_refuses_a_write(cluster: hdfs.Cluster) -> None:
-    filesystem = cluster.filesystem()
-    cluster.safe_mode(True)
-    try:
-        with pytest.raises(requests.HTTPError) as refused:  # by a DataNode, which asks the NameNode
-            filesystem.pipe_file("/unsafe", DATA)
-        assert refused.value.response.json()["RemoteException"]["exception"] == "SafeModeException"
-    finally:
-        cluster.safe_mode(False)
-    filesystem.pipe_file("/unsafe", DATA)
-    assert filesystem.cat_file("/unsafe") == DATA
-
-
-def test_lost_response_is_of_a_request_that_was_done(cluster: hdfs.Cluster) -> None:
-    upstream = f"http://127.0.0.1:{cluster.port}"
-    with (
-        faults.FaultyProxy(upstream, seed=0, fraction=1, kinds=("lost",)) as proxy,
-        pytest.raises(requests.ConnectionError),
-    ):
-        requests.put(f"{proxy.url}/webhdfs/v1/lost?op=MKDIRS&user.name=beam")
-    assert cluster.filesystem().isdir("/lost")
-
-
-def test_proxy_carries_data_nodes_too(cluster: hdfs.Cluster) -> None:
-    upstream = f"http://127.0.0.1:{cluster.port}"
-    with faults.FaultyProxy(upstream, seed=0, fraction=0, rewrite_hosts=True) as proxy:
-        through = cluster.filesystem(proxy.port)
-        through.pipe_file("/through", DATA)
-        assert proxy.counts["requests"] == 4  # CREATE and APPEND, each of the NameNode and of a DataNode
-        assert through.cat_file("/through") == DATA
-        assert proxy.counts["requests"] == 7  # and GETFILESTATUS
-    assert cluster.filesystem().cat_file("/through") == DATA
-
-
-# --- conversions
 
 
 @pytest.mark.slow

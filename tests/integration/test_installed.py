@@ -61,7 +61,7 @@ def python(source: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pa
     """The Python of an environment with the wheel and the packages of this environment, but not this checkout."""
     wheels, environment = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("environment")
     build = (sys.executable, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", wheels)
-    run(*build, cwd=source, **environments.unoptimized(wheels))
+    run(*build, cwd=source)
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=source)
     (wheel,) = wheels.glob("imagebeam-*.whl")
     environments.install(environment / "bin" / "python", "--no-deps", str(wheel))

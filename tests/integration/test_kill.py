@@ -21,7 +21,6 @@ from collections.abc import Callable
 import pytest
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
 from imagebeam.pipelines import verify_dataset
 from tests import command_line, datasets, image_sets, patience
 
@@ -223,20 +222,6 @@ def test_interrupt_swallowed_in_a_callback_stops_the_run_before_it_commits(
     assert not (output / catalog_lib.CATALOG_FILE).exists()
     finish(start(uninterrupted.images, output))
     assert_same_dataset(output, uninterrupted.output)
-
-
-def test_first_of_two_runs_at_once_succeeds_and_the_other_is_refused(
-    uninterrupted: Uninterrupted, tmp_path: pathlib.Path
-) -> None:
-    first = start(uninterrupted.images, tmp_path / "out")
-    lock = tmp_path / "out" / ".imagebeam" / "lock"
-    patience.wait_until(lambda: lock.exists() and lock.read_text())  # held, and signed
-    first.send_signal(signal.SIGSTOP)  # however slow the second one starts
-    complaint = finish(start(uninterrupted.images, tmp_path / "out"), exit_code=errors.BusyError.exit_code)
-    first.send_signal(signal.SIGCONT)
-    assert f"another run writes to this output at this moment (process {first.pid} on " in complaint
-    finish(first)
-    assert_same_dataset(tmp_path / "out", uninterrupted.output)
 
 
 # Takes from a process of root what lets it write where the permissions do not: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH.

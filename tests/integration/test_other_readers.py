@@ -44,20 +44,6 @@ def test_tutorial_of_tensorflow_parses_and_decodes_every_record(folder: pathlib.
     assert shapes == [(30, 40, 3)] * NUM_IMAGES
 
 
-def test_decoder_of_tf_vision_finds_its_keys(folder: pathlib.Path) -> None:
-    """The keys and defaults of official/vision/dataloaders/classification_input.py."""
-    tf = pytest.importorskip("tensorflow")
-    keys = {
-        "image/encoded": tf.io.FixedLenFeature((), tf.string, default_value=""),
-        "image/class/label": tf.io.FixedLenFeature((), tf.int64, default_value=-1),
-    }
-    files = tf.data.Dataset.list_files(str(folder / "train*"))
-    labels = [
-        int(tf.io.parse_single_example(record, keys)["image/class/label"]) for record in tf.data.TFRecordDataset(files)
-    ]
-    assert sorted(labels) == [0] * 15 + [1] * 15
-
-
 def test_tfds_loads_it_as_big_vision_does(folder: pathlib.Path) -> None:
     """big_vision's datasets/tfds.py: builder_from_directory, a part of a split, images left encoded."""
     tfds = pytest.importorskip("tensorflow_datasets")

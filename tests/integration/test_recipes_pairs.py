@@ -8,7 +8,6 @@ import logging
 import os
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from PIL import Image
 import imagebeam
 from imagebeam import errors, example, records
 from imagebeam.pipelines import convert, inspect_dataset, verify_dataset
-from tests import docs_pages, image_sets, snapshot_sets
+from tests import datasets, docs_pages, image_sets, snapshot_sets
 
 TURNED, BROKEN = 3, 5  # pairs whose second image asks for a turn, and is cut short
 SIZE = (40, 24)  # width and height of the stored images
@@ -62,12 +61,6 @@ def write_pairs(root: pathlib.Path, count: int = 6) -> None:
     (root / "pairs.csv").write_text("\n".join(rows) + "\n")
 
 
-def stored(output: pathlib.Path) -> Iterator[dict[str, list[Any]]]:
-    for path in sorted(output.glob("train-*.tfrecord")):
-        with path.open("rb") as file:
-            yield from (example.parse_example(record.data) for record in records.read_records(file))
-
-
 def rejected(folder: pathlib.Path) -> dict[str, tuple[str, str]]:
     lines = map(json.loads, (folder / "rejects.jsonl").read_text().splitlines())
     return {each["key"]: (each["reason"], each["detail"]) for each in lines}
@@ -98,7 +91,7 @@ def _addresses(root: pathlib.Path, output: pathlib.Path) -> dict[str, Any]:
 
 
 def test_all_images_of_an_example_are_turned_and_resized_alike(root: pathlib.Path, output: pathlib.Path) -> None:
-    found = {values["image/key"][0].decode(): values for values in stored(output)}
+    found = {values["image/key"].decode(): values for values in datasets.read(output)}
     assert sorted(found) == ["0", "1", "2", "3", "4"]
     for key, values in found.items():
         for name, path in (("", "before/{}.jpg"), ("after/", "after/{}.jpg"), ("map/", "maps/{}.png")):
@@ -106,9 +99,9 @@ def test_all_images_of_an_example_are_turned_and_resized_alike(root: pathlib.Pat
             if name == "after/" and key == str(TURNED):
                 picture = picture.transpose(Image.Transpose.ROTATE_270)
             expected = np.asarray(picture.convert("RGB").resize(SIZE, Image.Resampling.LANCZOS), int)
-            assert np.abs(pixels(values[f"image/{name}encoded"][0]) - expected).mean() < 6
-            assert (values[f"image/{name}height"], values[f"image/{name}width"]) == ([SIZE[1]], [SIZE[0]])
-            assert values[f"image/{name}format"] == [b"png" if name == "map/" else b"jpeg"]
+            assert np.abs(pixels(values[f"image/{name}encoded"]) - expected).mean() < 6
+            assert (values[f"image/{name}height"], values[f"image/{name}width"]) == (SIZE[1], SIZE[0])
+            assert values[f"image/{name}format"] == (b"png" if name == "map/" else b"jpeg")
 
 
 def test_example_with_a_bad_image_is_a_reject_that_names_file_and_column(
@@ -123,18 +116,13 @@ def test_example_with_a_bad_image_is_a_reject_that_names_file_and_column(
 def test_verify_decodes_further_images(output: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify_dataset.verify(output, decode=True).problems == ()
     check = verify_dataset._DecodeRecord(imagebeam.open_dataset(output).catalog, is_raw=False)
-    record = next(_records(output))
+    with next(output.glob("train-*.tfrecord")).open("rb") as file:
+        record = next(iter(records.read_records(file))).data
     values = example.parse_example(record)
     first = values["image/after/encoded"][0]
     broken = record.replace(first, first[:-40] + bytes(40))
     assert re.match(r"image '\d': image/after: (corrupt|truncated|undecodable): ", str(check(broken)))
     assert check(record) is None
-
-
-def _records(output: pathlib.Path) -> Iterator[bytes]:
-    for path in sorted(output.glob("train-*.tfrecord")):
-        with path.open("rb") as file:
-            yield from (record.data for record in records.read_records(file))
 
 
 def test_inspect_saves_all_images_of_an_example(output: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -148,7 +136,7 @@ def test_inspect_saves_all_images_of_an_example(output: pathlib.Path, tmp_path: 
 
 def test_readers_give_further_images_as_bytes(output: pathlib.Path) -> None:
     dataset = imagebeam.open_dataset(output)
-    wanted = {values["image/key"][0]: values["image/after/encoded"][0] for values in stored(output)}
+    wanted = {values["image/key"]: values["image/after/encoded"] for values in datasets.read(output)}
     keys = ("image/key", "image/after/encoded")
     batches = dataset.as_numpy("train", 5, image_size=8, crop="squash", features=keys, num_epochs=1)
     [batch] = list(batches)
@@ -197,9 +185,13 @@ def test_update_reads_the_examples_whose_further_image_changed(tmp_path: pathlib
     result = snapshot_sets.update(tmp_path / "in", output, **sections)
     counts = {name: result.plan.snapshot[name] for name in ("added", "changed", "removed", "unchanged")}
     assert counts == {"added": 0, "changed": 1, "removed": 0, "unchanged": 4}
-    changed = {
-        values["image/key"][0]: values["image/after/encoded"][0] for values in stored(snapshot_sets.latest(output))
-    }
+    shards = snapshot_sets.latest(output).glob("train-*.tfrecord")
+    found = [
+        example.parse_example(each.data)
+        for path in shards
+        for each in records.read_records(io.BytesIO(path.read_bytes()))
+    ]
+    changed = {values["image/key"][0]: values["image/after/encoded"][0] for values in found}
     assert changed == {b"1": (tmp_path / "in/after/1.jpg").read_bytes()}
     assert rejected(snapshot_sets.latest(output)).keys() == {"gone", str(BROKEN)}
 

@@ -44,35 +44,6 @@ def test_two_runs_on_gs_commit_one_whole_dataset(emulator: gcs.Emulator) -> None
             call(races.play, f"gs://pets/races/{number}", *case)
 
 
-def swap_and_move(folder: str) -> None:
-    """Replaces and moves one version of a file and no other."""
-    store = storage.storage_of(folder)
-    record, aside = f"{folder}/record", f"{folder}/aside"
-    assert not store.replace(record, b"", b"1")
-    store.write_whole(record, b"1")
-    assert not store.replace(record, b"0", b"2")
-    assert store.replace(record, b"1", b"2")
-    assert not store.replace(record, b"1", b"3")
-    version = store.stat(record).version
-    store.write_whole(record, b"3")
-    with pytest.raises(storage.ChangedError):
-        store.rename(record, aside, version)
-    assert (store.read(record), store.exists(aside)) == (b"3", False)
-    store.rename(record, aside, store.stat(record).version)
-    assert (store.exists(record), store.read(aside)) == (False, b"3")
-    with pytest.raises((storage.ChangedError, FileNotFoundError)):
-        store.rename(record, aside, version)
-    with pytest.raises(storage.ChangedError):
-        store.remove(aside, version)
-    store.remove(record, version)  # there is none
-    assert [entry.name for entry in store.list_directory(folder)] == ["aside"]
-
-
-def test_one_version_of_a_file_is_swapped_and_moved_on_gs(emulator: gcs.Emulator) -> None:
-    with emulator.process() as call:
-        call(swap_and_move, "gs://pets/swap")
-
-
 @contextlib.contextmanager
 def taken_over_just_before(uri: str, operation: str) -> Iterator[None]:
     """Lets another run take over the record at `uri` just before the storage does `operation`, as one that was stopped.

@@ -19,7 +19,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import elements
 from imagebeam.transforms.publish import publish_dataset
-from tests import datasets, error_texts, image_sets, parquet_files, snapshot_sets, table_sets, tars
+from tests import datasets, error_texts, image_sets, parquet_files, recipe_sets, snapshot_sets, tars
 
 CONFIG: dict[str, Any] = {
     "split": {"by": "hash", "fractions": {"train": 0.7, "test": 0.3}},
@@ -76,6 +76,14 @@ def change_nothing(_: Source) -> None:
     pass
 
 
+def sections_of(source: Source, output: pathlib.Path, **more: Any) -> dict[str, Any]:
+    return {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}, **more}
+
+
+def update(source: Source, output: pathlib.Path, **more: Any) -> convert.ConvertResult:
+    return snapshot_sets.update(source.folder, output, **CONFIG | more)
+
+
 NIGHTS: list[Callable[[Source], None]] = [
     lambda source: (source.add(20, "cat"), source.add(20, "dog"))[0],
     lambda source: source.add(5, "cat"),
@@ -98,7 +106,7 @@ def test_ten_nights_end_with_what_a_fresh_conversion_holds(tmp_path: pathlib.Pat
     for change in NIGHTS:
         change(source)
         num_before = len(list(output.glob("snapshots/*")))
-        result = snapshot_sets.update(source.folder, output, **CONFIG)
+        result = update(source, output)
         assert (len(list(output.glob("snapshots/*"))) == num_before) == (change is change_nothing)
         found = snapshot_sets.living(output)
         stored = {key: (each.label, each.data) for key, each in found.items()}
@@ -155,9 +163,9 @@ def output(first_night: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 def test_source_that_is_half_gone_is_refused_unless_allowed(source: Source, output: pathlib.Path) -> None:
     source.remove(10)
     with error_texts.raises("snapshot-removes-too-many"):
-        snapshot_sets.update(source.folder, output, **CONFIG)
+        update(source, output)
     assert len(snapshot_sets.living(output)) == 20
-    snapshot_sets.update(source.folder, output, **CONFIG, update={"max_removed_fraction": 0.5})
+    update(source, output, update={"max_removed_fraction": 0.5})
     assert len(snapshot_sets.living(output)) == 10
 
 
@@ -165,14 +173,14 @@ def test_source_out_of_reach_changes_nothing(source: Source, output: pathlib.Pat
     before = snapshot_sets.digests(output)
     shutil.move(source.folder, source.folder.with_name("away"))
     with pytest.raises(errors.ConfigError):
-        convert.convert({**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, update=True)
+        convert.convert(sections_of(source, output), update=True)
     assert snapshot_sets.digests(output) == before
     assert (output / "LATEST").read_text() == "000001\n"
 
 
 def test_other_config_is_refused_with_the_keys_that_differ(source: Source, output: pathlib.Path) -> None:
     with error_texts.raises("snapshot-other-config"):
-        snapshot_sets.update(source.folder, output, **CONFIG, label={"base": 1})
+        update(source, output, label={"base": 1})
     result = snapshot_sets.update(source.folder, output, overwrite=True, **CONFIG, label={"base": 1})
     assert result.catalog.is_self_contained
     assert (result.plan.snapshot["name"], result.plan.snapshot["base"]) == ("000002", None)
@@ -182,7 +190,7 @@ def test_other_config_is_refused_with_the_keys_that_differ(source: Source, outpu
 def test_new_classes_are_refused_where_the_config_says_so(source: Source, output: pathlib.Path) -> None:
     source.add(2, "bee")
     with error_texts.raises("snapshot-new-classes"):
-        snapshot_sets.update(source.folder, output, **CONFIG, update={"new_labels": "refuse"})
+        update(source, output, update={"new_labels": "refuse"})
 
 
 def test_stratified_split_and_plain_dataset_are_refused(source: Source, output: pathlib.Path) -> None:
@@ -204,10 +212,10 @@ def test_second_run_at_the_same_time_is_busy(
     source.add(1, "cat")
     with output_lock.hold(str(output / "snapshots" / "000002" / ".imagebeam")):
         with pytest.raises(errors.BusyError, match="another run writes to this output"):
-            snapshot_sets.update(source.folder, output, **CONFIG)
+            update(source, output)
         assert status.status(str(output)).state == "running"
     assert status.status(str(output)).state == "committed"
-    snapshot_sets.update(source.folder, output, **CONFIG)
+    update(source, output)
 
 
 @pytest.mark.parametrize("killed_in", ["move_shards", "remove_left", "_publish_catalog"])
@@ -220,12 +228,10 @@ def test_run_that_ended_in_its_commit_is_finished_by_the_same_command(
         mock.patch.object(publish_dataset.Publication, killed_in, side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
-        convert.convert(
-            {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, workers=1, update=True
-        )
+        convert.convert(sections_of(source, output), workers=1, update=True)
     assert (output / "LATEST").read_text() == "000001\n"
     assert len(snapshot_sets.living(output)) == 20
-    result = snapshot_sets.update(source.folder, output, **CONFIG)
+    result = update(source, output)
     assert "shards were finished by an earlier run" in result.message
     assert len(snapshot_sets.living(output)) == 23
 
@@ -235,11 +241,9 @@ def test_snapshot_that_was_committed_becomes_the_latest_though_its_run_was_kille
 ) -> None:
     source.add(3, "cat")
     with mock.patch.object(snapshots, "move_latest", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-        convert.convert(
-            {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, workers=1, update=True
-        )
+        convert.convert(sections_of(source, output), workers=1, update=True)
     assert (output / "LATEST").read_text() == "000001\n"
-    result = snapshot_sets.update(source.folder, output, **CONFIG)
+    result = update(source, output)
     assert result.message == "nothing has changed since snapshot 000002"
     assert len(snapshot_sets.living(output)) == 23
 
@@ -251,14 +255,14 @@ def test_damaged_state_is_an_error_that_names_the_file(source: Source, output: p
     with pytest.raises(
         errors.CatalogError, match=rf"^{state} is damaged \(it has .* images are new: restore it.*snapshot$"
     ):
-        snapshot_sets.update(source.folder, output, **CONFIG)
+        update(source, output)
 
 
 def test_changed_state_stops_update_and_compaction_until_all_is_written_again(
     source: Source, output: pathlib.Path
 ) -> None:
     source.change(2)
-    snapshot_sets.update(source.folder, output, **CONFIG)
+    update(source, output)
     state = next((output / "snapshots/000001/state").glob("train*"))
     data = bytearray(state.read_bytes())
     data[4] ^= 1  # the time in the header of gzip: it can be read as before
@@ -268,13 +272,13 @@ def test_changed_state_stops_update_and_compaction_until_all_is_written_again(
     source.add(1, "cat")
     message = rf"{state.name} is damaged \(it has the crc32c .* imagebeam convert --update --overwrite, which writes"
     with pytest.raises(errors.CatalogError, match=message):
-        snapshot_sets.update(source.folder, output, **CONFIG)
+        update(source, output)
     with pytest.raises(errors.CatalogError, match=message):
         compact.compact(output, workers=1)
-    snapshot_sets.update(source.folder, output, overwrite=True, **CONFIG)
+    update(source, output, overwrite=True)
     assert verify_dataset.verify(output).problems == ()
     source.add(1, "cat")
-    assert snapshot_sets.update(source.folder, output, **CONFIG).plan.snapshot["added"] == 1
+    assert update(source, output).plan.snapshot["added"] == 1
 
 
 def test_split_whose_images_are_all_rejected_is_looked_at_once(source: Source, output: pathlib.Path) -> None:
@@ -301,10 +305,10 @@ def test_split_whose_images_are_all_rejected_is_looked_at_once(source: Source, o
 def test_compacted_snapshot_has_the_bytes_of_a_fresh_conversion(source: Source, output: pathlib.Path) -> None:
     source.add(30, "cat")
     source.break_some(2)
-    snapshot_sets.update(source.folder, output, **CONFIG)
+    update(source, output)
     source.change(5)
     source.remove(5)
-    snapshot_sets.update(source.folder, output, **CONFIG)
+    update(source, output)
     before = snapshot_sets.digests(output), snapshot_sets.living(output)
     result = compact.compact(output, workers=1)
     assert (result.state, result.snapshot) == ("committed", "000004")
@@ -319,11 +323,11 @@ def test_compacted_snapshot_has_the_bytes_of_a_fresh_conversion(source: Source, 
     assert sum(each["unchanged"] for each in report["splits"].values()) == len(after[1])
     assert {reason: each["kept"] for reason, each in report["rejects"].items()} == result.catalog.counts.rejected
     assert compact.compact(output).state == "kept"
-    result = snapshot_sets.update(source.folder, output, **CONFIG)
+    result = update(source, output)
     assert result.message == "nothing has changed since snapshot 000004"
     source.change(1)
     source.add(1, "dog")
-    snapshot_sets.update(source.folder, output, **CONFIG)
+    update(source, output)
     assert len(snapshot_sets.living(output)) == len(after[1]) + 1
 
 
@@ -342,7 +346,7 @@ def test_output_inside_of_the_input_is_left_out_every_night(source: Source) -> N
 def test_old_snapshots_are_removed_with_the_files_that_no_other_needs(source: Source, output: pathlib.Path) -> None:
     for _ in range(3):
         source.change(4)
-        snapshot_sets.update(source.folder, output, **CONFIG)
+        update(source, output)
     keep_snapshots.set_pin(output, "000002", is_pinned=True)
     names = ("000002", "000004")
     before = {name: snapshot_sets.living(output, name) for name in names}
@@ -351,7 +355,7 @@ def test_old_snapshots_are_removed_with_the_files_that_no_other_needs(source: So
     assert [each.name for each in keep_snapshots.list_snapshots(output)] == ["000002", "000004"]
     assert {name: snapshot_sets.living(output, name) for name in names} == before
     source.add(2, "cat")
-    snapshot_sets.update(source.folder, output, **CONFIG)  # the states in the folders of removed snapshots are there
+    update(source, output)  # the states in the folders of removed snapshots are there
     compact.compact(output)
     keep_snapshots.set_pin(output, "000002", is_pinned=False)
     removal = keep_snapshots.keep_snapshots(output, 1)
@@ -366,24 +370,23 @@ def test_rejects_are_read_again_only_where_that_is_asked_for(source: Source, out
     times = os.stat(source.folder / broken)
     source.write(broken, b"\xff\xd8\xff\xe0".ljust(len(good), b"?"))
     changed = os.stat(source.folder / broken)
-    snapshot_sets.update(source.folder, output, **CONFIG)
+    update(source, output)
     assert datasets.rejects(snapshot_sets.latest(output)).keys() == {broken}
     (source.folder / broken).write_bytes(good)  # a disk that failed and is whole again
     os.utime(source.folder / broken, ns=(changed.st_atime_ns, changed.st_mtime_ns))
     assert times.st_size == changed.st_size
     source.add(3, "cat")
-    sections = {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}
-    planned = convert.plan(sections, update=True, retry_rejects=True)
+    planned = convert.plan(sections_of(source, output), update=True, retry_rejects=True)
     assert (planned.snapshot["added"], sum(each.num_records for each in planned.splits.values())) == (1, 1)
     with pytest.raises(errors.ConfigError, match="--retry-rejects is for datasets of snapshots: add --update"):
-        convert.plan(sections, retry_rejects=True)
-    result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
+        convert.plan(sections_of(source, output), retry_rejects=True)
+    result = update(source, output, retry_rejects=True)
     assert result.plan.snapshot["added"] == 1  # the new images wait for the next night
     assert broken in snapshot_sets.living(output)
     assert not datasets.rejects(snapshot_sets.latest(output))
-    result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
+    result = update(source, output, retry_rejects=True)
     assert result.message == "nothing has changed since snapshot 000003"
-    assert snapshot_sets.update(source.folder, output, **CONFIG).plan.snapshot["added"] == 3
+    assert update(source, output).plan.snapshot["added"] == 3
 
 
 def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
@@ -449,26 +452,23 @@ def test_run_that_finds_its_snapshot_written_by_another_one_has_nothing_to_do(
     source: Source, output: pathlib.Path
 ) -> None:
     source.change(2)
-    snapshot_sets.update(source.folder, output, **CONFIG)
+    update(source, output)
     with mock.patch.object(snapshots, "find_latest", return_value="000001"):  # as a run that began before
-        sections = {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}
-        result = convert.convert(sections, workers=1, update=True)
+        result = convert.convert(sections_of(source, output), workers=1, update=True)
     assert (result.state, result.plan.exit_code) == ("kept", 0)
     assert (output / "LATEST").read_text() == "000002\n"
 
 
 def test_newest_snapshot_is_the_latest_where_nothing_tells(source: Source, output: pathlib.Path) -> None:
     source.change(2)
-    snapshot_sets.update(source.folder, output, **CONFIG)
+    update(source, output)
     keep_snapshots.keep_snapshots(output, 1)
     (output / "LATEST").unlink()
     source.add(1, "cat")
-    assert snapshot_sets.update(source.folder, output, **CONFIG).plan.snapshot["base"] == "000002"
+    assert update(source, output).plan.snapshot["base"] == "000002"
     (output / "LATEST").write_text("000009\n")
     with pytest.raises(errors.ConfigError, match=r"names 000009, and .* holds no catalog\.json: .* \(000003, 000002\)"):
-        convert.convert(
-            {**CONFIG, "source": {"uri": str(source.folder)}, "output": {"uri": str(output)}}, workers=1, update=True
-        )
+        convert.convert(sections_of(source, output), workers=1, update=True)
 
 
 def test_snapshot_whose_shards_are_gone_is_not_continued(source: Source, output: pathlib.Path) -> None:
@@ -476,13 +476,13 @@ def test_snapshot_whose_shards_are_gone_is_not_continued(source: Source, output:
     shard.rename(output / "away")
     source.add(1, "cat")
     with error_texts.raises("snapshot-damaged"):
-        snapshot_sets.update(source.folder, output, **CONFIG)
+        update(source, output)
 
 
 def test_rejects_that_are_still_bad_leave_no_snapshot(source: Source, output: pathlib.Path) -> None:
     source.break_some(2)
-    snapshot_sets.update(source.folder, output, **CONFIG)
-    result = snapshot_sets.update(source.folder, output, retry_rejects=True, **CONFIG)
+    update(source, output)
+    result = update(source, output, retry_rejects=True)
     assert (result.state, result.message) == ("kept", "no image that snapshot 000002 rejected is good now")
     assert len(list((output / "snapshots").iterdir())) == 2
 
@@ -601,7 +601,7 @@ def test_parquet_file_that_was_added_is_taken_in(tmp_path: pathlib.Path) -> None
 
 
 def test_update_moves_an_image_whose_list_has_changed_and_says_so(tmp_path: pathlib.Path) -> None:
-    table_sets.put(tmp_path / "in", "1.jpg", "2.jpg", "3.jpg", "4.jpg")
+    recipe_sets.images(tmp_path / "in", "1.jpg", "2.jpg", "3.jpg", "4.jpg")
     sections = {
         "source": {"uri": str(tmp_path / "in")},
         "label": {"by": "none"},

@@ -174,13 +174,17 @@ def test_decode_takes_what_the_reader_takes(tmp_path: pathlib.Path) -> None:
         assert batch["image"].any(axis=(1, 2, 3)).all()
 
 
+def break_codes(path: pathlib.Path) -> None:
+    """Gives a Huffman table of a JPEG three codes of one bit."""
+    data = path.read_bytes()
+    table = data.index(b"\xff\xc4") + 5
+    path.write_bytes(data[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + data[table + 16 :])
+
+
 def test_images_that_cannot_be_decoded_are_named_and_the_advice_works(tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=4)
     for name in ("cat/1.jpg", "dog/2.jpg"):
-        data = (tmp_path / "in" / name).read_bytes()
-        table = data.index(b"\xff\xc4") + 5
-        broken = data[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + data[table + 16 :]  # three codes of one bit
-        (tmp_path / "in" / name).write_bytes(broken)
+        break_codes(tmp_path / "in" / name)
     arguments = ("convert", "-q", "--input", tmp_path / "in", "--output", tmp_path / "out", "--overwrite")
     command_line.succeed(*arguments, "--set", "output.num_shards=2")
     command_line.succeed("verify", tmp_path / "out")
@@ -202,9 +206,7 @@ def test_images_that_cannot_be_decoded_are_named_and_the_advice_works(tmp_path: 
 
 def test_advice_distinguishes_damage_from_images_written_that_way(tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", labels=["cat"], per_label=8)
-    data = (tmp_path / "in/cat/1.jpg").read_bytes()
-    table = data.index(b"\xff\xc4") + 5
-    (tmp_path / "in/cat/1.jpg").write_bytes(data[:table] + bytes([3, *[0] * 10, 9, *[0] * 4]) + data[table + 16 :])
+    break_codes(tmp_path / "in/cat/1.jpg")
     output = {"uri": str(tmp_path / "out"), "num_shards": 2}
     convert.convert({"source": {"uri": str(tmp_path / "in")}, "output": output}, workers=1)
     result = verify_dataset.verify(str(tmp_path / "out"), decode=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from tests import datasets, image_sets, table_sets
+from tests import datasets, image_sets
 from tests.servers import web
 
 
@@ -14,15 +14,13 @@ def test_table_of_web_addresses_converts_and_each_failure_has_its_reason(tmp_pat
         addresses = [*(f"{server}{path}" for path in images), f"{server}/403", f"{server}/gone", f"{server}/500"]
         rows = "".join(f"{address},{n % 2}\n" for n, address in enumerate([*addresses, "http://no.invalid/a.png"]))
         (tmp_path / "table.csv").write_text(f"image,label\n{rows}")
-        result = table_sets.convert_preset(
-            "image_folder",
+        result = datasets.make(
             tmp_path / "table.csv",
             tmp_path / "out",
-            "source.by=manifest",
-            "source.manifest={image: image, allow_outside: true}",
-            "label={by: column, column: label}",
-            "split={by: none}",
-            "rejects.max_fraction=1",
+            source={"by": "manifest", "manifest": {"image": "image", "allow_outside": True}},
+            label={"by": "column", "column": "label"},
+            split={"by": "none"},
+            rejects={"max_fraction": 1},
         )
     assert result.catalog.counts.written == 2
     assert datasets.rejects(tmp_path / "out") == {

@@ -1,8 +1,4 @@
-"""A Hadoop file system on this machine for tests: hdfs_cluster/, prepared once and kept in the user's cache.
-
-To start takes a third of the processor time that it takes from the jars as they come, 2.8 s instead of 8.5 s: Hadoop's
-web servers read through whole jars, so these are stored without compression, and Java maps its classes from an archive.
-"""
+"""A Hadoop file system on this machine for tests: hdfs_cluster/, compiled once and kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -14,8 +10,6 @@ import pathlib
 import select
 import shutil
 import subprocess
-import tempfile
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +20,6 @@ from tests.servers import cache as cache_lib
 
 _SOURCE = pathlib.Path(__file__).parent / "hdfs_cluster"
 _MAIN = "MiniHdfs"
-_ARCHIVE = "classes.jsa"
 _DOWNLOAD_SEC = 600  # 108 MB
 _ANSWER_SEC = patience.HANG_SEC  # to start takes 3 s alone, to start or stop a DataNode 1 s
 _STOP_SEC = patience.HANG_SEC
@@ -91,23 +84,12 @@ class Cluster:
 @contextlib.contextmanager
 def run(folder: pathlib.Path) -> Iterator[Cluster]:
     """Runs a cluster that keeps its files in `folder`. Skips the test where there is no Java or Maven, or no jars."""
-    with _java(folder, _prepare()) as (process, log):
-        yield Cluster(process, log)
-
-
-@contextlib.contextmanager
-def _java(
-    folder: pathlib.Path, prepared: pathlib.Path, *more: str
-) -> Iterator[tuple[subprocess.Popen[str], pathlib.Path]]:
-    """Runs the program in an empty folder, with more options of Java; yields the process and the path of its log."""
-    temporary, log = folder / "java", folder / "hdfs.log"
+    prepared, temporary, log = _prepare(), folder / "java", folder / "hdfs.log"
     temporary.mkdir()
     # These settings start fast and leave nothing in /tmp.
     settings = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-    archive = prepared / _ARCHIVE
-    settings += [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []  # Java ignores one of another Java
-    settings += [f"-Djava.io.tmpdir={temporary}", "-cp", _class_path(prepared)]
-    command = ["java", *settings, *more, _MAIN, folder]
+    settings += [f"-Djava.io.tmpdir={temporary}", "-cp", f"{prepared}{os.pathsep}{prepared}/*"]
+    command = ["java", *settings, _MAIN, folder]
     with (
         open(log, "w") as errors,
         subprocess.Popen(
@@ -115,7 +97,7 @@ def _java(
         ) as process,
     ):
         try:
-            yield process, log
+            yield Cluster(process, log)
         finally:
             _stop(process)
 
@@ -136,7 +118,7 @@ def _prepare() -> pathlib.Path:
         if shutil.which(program) is None:
             pytest.skip(f"the HDFS cluster needs {program}, and there is none here: apt-get install {package}")
     java = pathlib.Path(shutil.which("java") or "").resolve()
-    digest = hashlib.sha256(f"{java} {java.stat().st_mtime_ns}".encode())
+    digest = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} plain".encode())
     for path in (_SOURCE / "pom.xml", _SOURCE / f"{_MAIN}.java"):
         digest.update(path.read_bytes())
     with cache_lib.hold("hdfs-lock") as cache:
@@ -144,14 +126,10 @@ def _prepare() -> pathlib.Path:
         if not prepared.exists():
             new = cache / f"{prepared.name}.new"
             shutil.rmtree(new, ignore_errors=True)
-            _download(new / "downloaded")
-            for jar in sorted((new / "downloaded").iterdir()):
-                _store(jar, new / jar.name)
-            shutil.rmtree(new / "downloaded")
-            _compile(new)
+            _download(new)
+            command = ["javac", "-cp", f"{new}/*", "-d", new, _SOURCE / f"{_MAIN}.java"]
+            subprocess.run(command, check=True, timeout=patience.HANG_SEC)
             os.replace(new, prepared)
-        if not (prepared / _ARCHIVE).exists():  # it holds the paths of the jars, so they have their last names
-            _archive_classes(prepared)
     return prepared
 
 
@@ -162,39 +140,3 @@ def _download(folder: pathlib.Path) -> None:
         subprocess.run(command, cwd=_SOURCE, capture_output=True, text=True, timeout=_DOWNLOAD_SEC, check=True)
     except subprocess.SubprocessError as e:  # Maven names its errors on stdout
         pytest.skip(f"the jars of the HDFS cluster cannot be downloaded: {e}: {e.stdout}")
-
-
-def _store(jar: pathlib.Path, copy: pathlib.Path) -> None:
-    """Copies a jar without compression."""
-    with zipfile.ZipFile(jar) as compressed, zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as stored:
-        for name in compressed.namelist():
-            stored.writestr(zipfile.ZipInfo(name), compressed.read(name))
-
-
-def _compile(folder: pathlib.Path) -> None:
-    """Compiles the program with the jars in a folder into a jar beside them: an archive of classes is of jars alone."""
-    classes = folder / "classes"
-    command = ["javac", "-cp", _class_path(folder), "-d", classes, _SOURCE / f"{_MAIN}.java"]
-    subprocess.run(command, check=True, timeout=patience.HANG_SEC)
-    with zipfile.ZipFile(folder / f"{_MAIN}.jar", "w", zipfile.ZIP_STORED) as jar:
-        for path in sorted(classes.iterdir()):
-            jar.write(path, path.name)
-    shutil.rmtree(classes)
-
-
-def _archive_classes(prepared: pathlib.Path) -> None:
-    """Runs a cluster once, and keeps the classes that it has loaded as Java maps them into memory."""
-    new = prepared / f"{_ARCHIVE}.new"
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        _java(pathlib.Path(folder), prepared, f"-XX:ArchiveClassesAtExit={new}") as (process, log),
-    ):
-        cluster = Cluster(process, log)
-        cluster.filesystem().pipe_file("/file", b"1")
-        cluster.filesystem().ls("/")
-        assert cluster.filesystem().cat_file("/file") == b"1"
-    os.replace(new, prepared / _ARCHIVE)
-
-
-def _class_path(folder: pathlib.Path) -> str:
-    return os.pathsep.join(str(path) for path in sorted(folder.rglob("*.jar")))

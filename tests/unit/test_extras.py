@@ -89,21 +89,13 @@ def test_extra_brings_the_package_of_its_name(extras: dict[str, list[str]], extr
     assert package in packages_of(extras[extra])
 
 
-def test_imagebeam_itself_requires_small_packages(base: list[str]) -> None:
+def test_base_and_converter_bring_what_they_need_and_no_more(base: list[str], extras: dict[str, list[str]]) -> None:
     assert packages_of(base) == {"fsspec", "google-crc32c", "ijson", "jinja2", "markupsafe"}
-
-
-def test_beam_and_imagebeam_itself_bring_what_a_worker_needs(base: list[str], extras: dict[str, list[str]]) -> None:
-    missing = packages_of(extras["convert"]) - packages_of([*base, *extras["dataflow"]])
+    convert, dataflow = packages_of([*base, *extras["convert"]]), packages_of([*base, *extras["dataflow"]])
+    assert {"apache-beam", "fsspec", "ijson", "pillow"} <= convert
+    assert "google-cloud-storage" in dataflow - convert
     on_no_worker = {"pydantic", "pydantic-core", "annotated-types", "typing-inspection", "prometheus-client"}
-    assert missing <= on_no_worker
-
-
-def test_converter_brings_beam_without_its_google_packages(base: list[str], extras: dict[str, list[str]]) -> None:
-    found = packages_of(base + extras["convert"])
-    assert {"apache-beam", "fsspec", "ijson", "pillow"} <= found
-    assert "google-cloud-storage" not in found
-    assert "google-cloud-storage" in packages_of(extras["dataflow"])
+    assert convert - dataflow <= on_no_worker  # Beam and imagebeam itself bring what a worker needs
 
 
 def test_all_is_every_extra_but_dev(extras: dict[str, list[str]]) -> None:
