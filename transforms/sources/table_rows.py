@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import posixpath
@@ -226,9 +225,10 @@ def text_in(cells: Mapping[str, Any], name: str) -> str | None:
 
 def name_in(cells: Mapping[str, Any], column: str | None) -> str | None:
     """Returns a cell of a possibly broken row as text, for its reject; None without a usable one."""
-    with contextlib.suppress(BadRowError):
+    try:
         return text_of(cells.get(column)) if column else None
-    return None
+    except BadRowError:
+        return None
 
 
 def resolve_path(path: str, folder: str, allow_outside: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import functools
 import itertools
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ class Trust(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ManifestSource(image_source.RowSource):
+class ManifestSource(elements.PickledFields, image_source.RowSource):
     """A manifest and its columns; relative paths are resolved against its folder, or `images_below`."""
 
     uri: str
@@ -61,7 +62,7 @@ class ManifestSource(image_source.RowSource):
         """The folder of the manifest."""
         return posixpath.dirname(self.uri) or "."
 
-    @property
+    @functools.cached_property
     def image_root(self) -> str:
         """The folder that paths are relative to."""
         return self.images_below or self.root
@@ -86,7 +87,7 @@ class ManifestSource(image_source.RowSource):
     def _table(self) -> table_formats.TableFile:
         return table_formats.TableFile(self.uri, self.format, self.header, self.delimiter, self.encoding, self.items)
 
-    @property
+    @functools.cached_property
     def _key_prefix(self) -> str:
         """The part of an address that its key leaves out."""
         return storage.join(self.keys_below or self.image_root, "")
@@ -217,8 +218,10 @@ class ManifestSource(image_source.RowSource):
         """Yields the addresses of all images in the rows."""
         for _, row in rows:
             for path in self._paths_in(row):
-                with contextlib.suppress(table_rows.BadRowError, errors.ConfigError):
+                try:
                     yield self.resolve(path)
+                except (table_rows.BadRowError, errors.ConfigError):  # the lookup rejects the row
+                    continue
 
     def _path_in(self, row: Any) -> str | None:
         return table_rows.name_in(_cells_of(row), self.image)
