@@ -83,7 +83,7 @@ def check_finite(values: Array, column: str) -> None:
 
 
 Counts = tuple[bytes, bytes]
-"""How often values of one interval occur, packed: 3 bytes for each value that occurs up to 255 times.
+"""Packed counts of the values of one interval: 3 bytes for each value that occurs up to 255 times.
 
 First the places of the values in the interval, ascending: uint16. Then how often each occurs: unsigned integers, as
 wide as the largest needs. Both are little-endian.

@@ -349,10 +349,10 @@ def _after_reading(
     if not plan.snapshot:
         return plan, comparison
     comparison = comparison.after_reading(written)
-    facts: dict[str, Any] = {**plan.snapshot, "rejected": sum(comparison.rejected.values())}
-    if "compacted" not in facts:  # compares nothing
-        facts |= comparison.totals()
-    return dataclasses.replace(plan, snapshot=facts), comparison
+    entry: dict[str, Any] = {**plan.snapshot, "rejected": sum(comparison.rejected.values())}
+    if "compacted" not in entry:  # compares nothing
+        entry |= comparison.totals()
+    return dataclasses.replace(plan, snapshot=entry), comparison
 
 
 class _CommitFn(beam.DoFn):

@@ -108,8 +108,8 @@ def _continue(
     comparison: summaries.Comparison | None,
 ) -> elements.DatasetPlan:
     """Returns the plan to write a snapshot; to keep the one before if the input has not changed since."""
-    facts = continue_snapshot.describe(snapshot, base, rejects, plan, comparison if base is not None else None)
-    plan = dataclasses.replace(plan, snapshot=facts)
+    entry = continue_snapshot.describe(snapshot, base, rejects, plan, comparison if base is not None else None)
+    plan = dataclasses.replace(plan, snapshot=entry)
     if base is None or comparison is None:
         return plan
     labels = continue_snapshot.labels_after(base, ranking.labels, vocabulary) if base.labels else plan.labels

@@ -29,7 +29,7 @@ _READ_ATTEMPTS, _READ_WAIT_SEC = 10, 0.05
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """Which run holds something, in which process, and when it last said so."""
+    """The run that holds something, its process, and the time of its last heartbeat."""
 
     run: str = ""  # id of the run; "" if it is not known
     process: int = 0
