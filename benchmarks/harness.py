@@ -113,9 +113,8 @@ def run(command: Sequence[str | os.PathLike[str]], env: Mapping[str, str] | None
         if process.returncode and not stopped:
             log.seek(0)
             tail = log.read().decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
-            raise BenchmarkError(
-                "\n".join([f"exit code {process.returncode}, expected 0, of: {shlex.join(words)}", *tail])
-            )
+            problem = f"exit code {process.returncode}, expected 0, of: {shlex.join(words)}"
+            raise BenchmarkError("\n".join([problem, *tail]))
     cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     others = busy_seconds() - busy - cpu_seconds - (time.process_time() - own)
     others /= seconds * (os.cpu_count() or 1)
@@ -208,8 +207,7 @@ def run_writer(
         return measurement
     if written.num_records != num_records or written.num_record_bytes < min_bytes:
         raise BenchmarkError(
-            f"{peer} wrote {written.num_records:,} records of {written.num_record_bytes:,} bytes, "
-            f"expected {num_records:,} of at least {min_bytes:,}"
+            f"{peer} wrote {written}, expected {num_records:,} records of at least {min_bytes:,} bytes"
         )
     return measurement
 

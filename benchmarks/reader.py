@@ -174,10 +174,8 @@ def _read(peer: str, args: argparse.Namespace, image_set: _ImageSet, seconds: fl
     if (line["shape"], line["dtype"]) != (_SHAPE, "uint8"):
         raise harness.BenchmarkError(f"{peer} makes {line['dtype']} {line['shape']}, expected uint8 {_SHAPE}")
     if max(abs(a - b) for a, b in zip(line["mean"], image_set.mean)) > _MAX_BRIGHTNESS_ERROR:
-        raise harness.BenchmarkError(
-            f"the channels of the pictures that {peer} makes have the means {line['mean']}, "
-            f"expected {image_set.mean}, each within {_MAX_BRIGHTNESS_ERROR:g}"
-        )
+        expected = f"{image_set.mean}, each within {_MAX_BRIGHTNESS_ERROR:g}"
+        raise harness.BenchmarkError(f"the channels of {peer} have the means {line['mean']}, expected {expected}")
     harness.progress(f"{peer}: {line['images'] / line['seconds']:,.0f} images/s")
     return dataclasses.replace(measurement, line=line)
 
@@ -236,8 +234,9 @@ if __name__ == "__main__":
     parser = harness.make_parser(__doc__, peers=list(_PEERS))
     inputs.add_option(parser)
     parser.add_argument("--seconds", type=float, default=8, help="seconds to count in each run (default: %(default)s)")
-    sizes = [_ORIGINAL, "256"]
-    parser.add_argument("--sizes", type=_size, nargs="+", default=sizes, help="or pixels of the shorter side")
+    parser.add_argument(
+        "--sizes", type=_size, nargs="+", default=[_ORIGINAL, "256"], help="original, or a shorter side"
+    )
     parser.add_argument("--entry-points", action="store_true", help="store image/entry_points in the dataset")
     parser.add_argument("--threads", type=harness.positive, default=2, help="cores of every peer (%(default)s)")
     parser.add_argument("--peers-python", default=sys.executable, metavar="FILE", help="Python that has the peers")
