@@ -234,9 +234,7 @@ if __name__ == "__main__":
     parser = harness.make_parser(__doc__, peers=list(_PEERS))
     inputs.add_option(parser)
     parser.add_argument("--seconds", type=float, default=8, help="seconds to count in each run (default: %(default)s)")
-    parser.add_argument(
-        "--sizes", type=_size, nargs="+", default=[_ORIGINAL, "256"], help="original, or a shorter side"
-    )
+    parser.add_argument("--sizes", type=_size, nargs="+", default=[_ORIGINAL, "256"], help="original, shorter side")
     parser.add_argument("--entry-points", action="store_true", help="store image/entry_points in the dataset")
     parser.add_argument("--threads", type=harness.positive, default=2, help="cores of every peer (%(default)s)")
     parser.add_argument("--peers-python", default=sys.executable, metavar="FILE", help="Python that has the peers")
