@@ -105,6 +105,7 @@ class Format(abc.ABC):
 FORMATS: Mapping[str, str] = {
     "files": "folder:Files",
     "listing": "folder:Listing",
+    "pairs": "pairs:Pairs",
     "yolo": "yolo:Yolo",
     "voc": "voc:Voc",
     "box_csv": "box_csv:BoxCsv",

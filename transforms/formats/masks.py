@@ -54,7 +54,7 @@ class Masks:
         if self.image is None and self.colors is not None:
             raise ValueError("source.masks.colors is for masks: set source.masks.image and source.masks.mask")
         if self.image is not None and self.mask is not None:
-            _check_pattern(self.image, self.mask)
+            check_pattern("source.masks.image", self.image, "source.masks.mask", self.mask)
 
     @property
     def rule(self) -> Masks | None:
@@ -111,23 +111,13 @@ class Masks:
         match = self._image.fullmatch(ref.key)
         assert match is not None
         path = match.expand(self.mask or "")
-        if ".." in path.split("/"):
-            return _reject(ref, elements.Reason.OUTSIDE_ROOT, f"its mask {path!r} leaves {root!r}")
-        uri = storage.join(root, path)
-        try:
-            entry = storage.storage_of(uri).stat(uri)
-        except (FileNotFoundError, NotADirectoryError):
-            if self.missing == "skip":
-                return None
-            return _reject(ref, elements.Reason.NOT_FOUND, f"there is no mask {path!r}; add it, or change source.masks")
-        except OSError as e:
-            if storage.is_fault(e):
-                raise
-            return _reject(ref, elements.Reason.of_error(e), f"its mask {path!r} cannot be read ({e.strerror or e})")
-        if entry.kind != storage.FILE:
-            return _reject(ref, elements.Reason.UNREADABLE, f"its mask {path!r} is not a regular file ({entry.kind})")
+        found = find_partner(root, ref, path, "mask")
+        if found is None and self.missing == "skip":
+            return None
+        if found is None or isinstance(found, elements.Reject):
+            return found or reject_missing(ref, path, "mask", "source.masks")
         split = (match[SPLIT_GROUP] or "") if self.names_split else ref.split
-        return ref._replace(split=split, mask=elements.Mask(uri, entry.size, entry.version))
+        return ref._replace(split=split, mask=elements.Mask(*found))
 
     @functools.cached_property
     def _image(self) -> re.Pattern[str]:
@@ -135,32 +125,72 @@ class Masks:
 
     @functools.cached_property
     def _mask(self) -> re.Pattern[str]:
-        return re.compile(".*".join(map(re.escape, _GROUP.split(self.mask or ""))), re.DOTALL)
+        return pattern_of(self.mask or "")
 
 
-def _check_pattern(image: str, mask: str) -> None:
-    """Checks that the two patterns go together.
+def pattern_of(template: str) -> re.Pattern[str]:
+    """Returns a pattern for all paths that a template can give, whatever its groups are."""
+    return re.compile(".*".join(map(re.escape, _GROUP.split(template))), re.DOTALL)
+
+
+def check_pattern(image_key: str, image: str, mask_key: str, mask: str) -> None:
+    """Checks that a pattern for the path of an image and the path of the file that belongs to it go together.
 
     Raises:
-        ValueError: if they do not.
+        ValueError: if they do not. It names the keys of the config.
     """
     try:
         pattern = re.compile(image)
     except re.error as e:
-        raise ValueError(f"source.masks.image {image!r} is not a regular expression: {e}") from e
+        raise ValueError(f"{image_key} {image!r} is not a regular expression: {e}") from e
     if "\\" in _GROUP.sub("", mask):
         raise ValueError(
-            f"source.masks.mask {mask!r} is a path, not a regular expression: "
-            r"only groups of source.masks.image, \1 or \g<name>, take a backslash"
+            f"{mask_key} {mask!r} is a path, not a regular expression: "
+            rf"only groups of {image_key}, \1 or \g<name>, take a backslash"
         )
     if mask.startswith("/") or ".." in mask.split("/"):
-        raise ValueError(f"source.masks.mask {mask!r} leaves the folder: give a path below source.uri")
+        raise ValueError(f"{mask_key} {mask!r} leaves the folder: give a path below source.uri")
     if not _GROUP.search(mask):
-        raise ValueError(rf"source.masks.mask {mask!r} names one mask for all images: add a group, such as \1")
+        raise ValueError(rf"{mask_key} {mask!r} names one file for all images: add a group, such as \1")
     try:
         pattern.sub(mask, "")
     except (re.error, IndexError) as e:
-        raise ValueError(f"source.masks.mask {mask!r} does not fit source.masks.image {image!r}: {e}") from e
+        raise ValueError(f"{mask_key} {mask!r} does not fit {image_key} {image!r}: {e}") from e
+
+
+def find_partner(
+    root: str, ref: elements.ImageRef, path: str, what: str
+) -> tuple[str, int, int] | elements.Reject | None:
+    """Returns address, size and version of a file that belongs to an image; a reject; None if there is none.
+
+    Args:
+        root: folder that `path` is relative to.
+        ref: the image.
+        path: of the file.
+        what: the file in a few words, such as `mask`.
+
+    Raises:
+        UnavailableError: if the storage does not answer.
+    """
+    if ".." in path.split("/"):
+        return _reject(ref, elements.Reason.OUTSIDE_ROOT, f"its {what} {path!r} leaves {root!r}")
+    uri = storage.join(root, path)
+    try:
+        entry = storage.storage_of(uri).stat(uri)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as e:
+        if storage.is_fault(e):
+            raise
+        return _reject(ref, elements.Reason.of_error(e), f"its {what} {path!r} cannot be read ({e.strerror or e})")
+    if entry.kind != storage.FILE:
+        return _reject(ref, elements.Reason.UNREADABLE, f"its {what} {path!r} is not a regular file ({entry.kind})")
+    return uri, entry.size, entry.version
+
+
+def reject_missing(ref: elements.ImageRef, path: str, what: str, key: str) -> elements.Reject:
+    """Returns the reject of an image without a file that belongs to it."""
+    return _reject(ref, elements.Reason.NOT_FOUND, f"there is no {what} {path!r}; add it, or change {key}")
 
 
 def _reject(ref: elements.ImageRef, reason: elements.Reason, detail: str) -> elements.Reject:
