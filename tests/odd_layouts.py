@@ -1,0 +1,250 @@
+"""Folders in the layouts of published data sets that are easily taken for something else.
+
+Each has the preset that reads it right, or None where `plan` must ask: a wrong guess is worse than a question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tests import detection_sets
+from tests.folder_shapes import Tree, images, parquet, table
+
+_N = range(20)
+_BOX = "0 0.5 0.5 0.2 0.2\n"
+_XML = detection_sets.voc_xml([detection_sets.Box("cat", 1, 1, 5, 5)])
+_OBJECT = {"category_id": 1, "bbox": [1, 1, 5, 5], "area": 25, "iscrowd": 0}
+_KITTI = "Car 0.00 0 1.55 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 1.62\n"
+
+
+def _files(pattern: str, content: str, numbers: Iterable[int] = range(4)) -> dict[str, str | bytes]:
+    """Returns text files whose paths and contents are the patterns with each number in place of `#`."""
+    return {pattern.replace("#", str(n)): content.replace("#", str(n)) for n in numbers}
+
+
+def _rows(header: str, row: str, *values: Sequence[object], numbers: Iterable[int] = _N) -> str:
+    """Returns a table with `row` for each number: `{n}` is the number, `{0}` the value of the first sequence."""
+    return table(header, (row.format(*(each[n % len(each)] for each in values), n=n) for n in numbers))
+
+
+def _coco(name: str = "{n}.jpg", category: Mapping[str, Any] | None = None, **fields: object) -> str:
+    return json.dumps(
+        {
+            "images": [{"id": n, "file_name": name.format(n=n), "width": 64, "height": 48} for n in range(4)],
+            "annotations": [{"id": n, "image_id": n, **_OBJECT, **fields} for n in range(4)],
+            "categories": [category or {"id": 1, "name": "person"}],
+        }
+    )
+
+
+def _json(value: object) -> str:
+    return json.dumps(value)
+
+
+_VIA = _json({f"{n}.jpg9": {"filename": f"{n}.jpg", "size": 9, "regions": []} for n in range(4)})
+_CVAT = "".join(f'<image id="{n}" name="{n}.jpg" width="64" height="48"></image>' for n in range(4))
+_WIDER = "".join(f"0--Parade/0_Parade_{n}.jpg\n1\n4 3 12 14 0 0 0 0 0 0\n" for n in range(4))
+_CREATEML = _json([{"image": f"{n}.jpg", "annotations": [{"label": "cat", "coordinates": {"x": 1}}]} for n in range(4)])
+_MMOCR = _json({"metainfo": {}, "data_list": [{"img_path": f"imgs/{n}a.jpg", "instances": []} for n in _N]})
+
+LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
+    # annotations
+    "yolo-deeper": ("yolo", images("images/#.jpg") | _files("labels/yolo/#.txt", _BOX)),
+    "darknet": (
+        "yolo",
+        images("img/cat_#.jpg", "img/dog_#.jpg")
+        | _files("img/cat_#.txt", _BOX)
+        | _files("img/dog_#.txt", _BOX)
+        | {"obj.data": "classes = 1\nnames = obj.names\n", "obj.names": "cat\n"},
+    ),
+    "keypoints-of-any-name": (
+        "coco_keypoints",
+        images("images/#.jpg") | {"annotations/wflw_train.json": _coco(keypoints=[1, 1, 2] * 5, num_keypoints=5)},
+    ),
+    "keypoints-with-names": (
+        "coco_keypoints",
+        images("images/#.jpg")
+        | {"annotations/train.json": _coco("{n}.jpg", {"id": 1, "name": "a", "keypoints": ["x"]}, keypoints=[1, 1, 2])},
+    ),
+    "voc-of-two-sets": (
+        None,
+        images("A/JPEGImages/x_#.jpg", "B/JPEGImages/y_#.jpg")
+        | _files("A/Annotations/x_#.xml", _XML)
+        | _files("B/Annotations/y_#.xml", _XML),
+    ),
+    "kitti-boxes": (
+        None,
+        images("training/image_2/00#.png", "testing/image_2/00#.png")
+        | _files("training/label_2/00#.txt", _KITTI)
+        | _files("testing/calib/00#.txt", "P0: 1 2\n"),
+    ),
+    "nwpu-vhr-10": (
+        None,
+        images("positive image set/00#.jpg", "negative image set/00#.jpg")
+        | _files("ground truth/00#.txt", "(563,478),(630,573),1\n"),
+    ),
+    "wider-face": (
+        None,
+        images("WIDER_train/images/0--Parade/0_Parade_#.jpg", "WIDER_train/images/1--Hand/1_Hand_#.jpg")
+        | {"wider_face_split/wider_face_train_bbx_gt.txt": _WIDER},
+    ),
+    "dota": (
+        None,
+        images("images/P00#.png") | _files("labelTxt/P00#.txt", "gsd:0.1\n1.0 1.0 5.0 1.0 5.0 5.0 1.0 5.0 plane 0\n"),
+    ),
+    "mot": (None, images("MOT17-02/img1/00000#.jpg") | {"MOT17-02/gt/gt.txt": "1,1,912,484,97,109,0,7,1\n"}),
+    "vott": (
+        None,
+        images("#.jpg") | {"a-export.csv": _rows("image,xmin,ymin,xmax,ymax,label", "{n}.jpg,1.5,2,9,9,cat")},
+    ),
+    "createml": (None, images("train/#.jpg") | {"train/_annotations.createml.json": _CREATEML}),
+    "mmocr": (None, images("imgs/#a.jpg", numbers=_N) | {"instances_training.json": _MMOCR}),
+    "via": (None, images("train/#.jpg", "val/#.jpg") | {"train/via_region_data.json": _VIA}),
+    "cvat": (None, images("images/#.jpg") | {"annotations.xml": f"<annotations>{_CVAT}</annotations>"}),
+    "supervisely": (None, images("ds0/img/a#.jpg") | _files("ds0/ann/a#.jpg.json", '{"objects": []}')),
+    "segment-anything": (None, images("sa_#.jpg") | _files("sa_#.json", '{"image": {"file_name": "sa_#.jpg"}}')),
+    "one-json-per-image": (None, images("images/#a.jpg") | _files("labels/#a.json", '{"frames": []}')),
+    "bdd100k": (
+        None,
+        images("images/100k/train/#a.jpg")
+        | {"labels/bdd_train.json": _json([{"name": f"{n}a.jpg", "labels": []} for n in range(4)])},
+    ),
+    "run-lengths": (
+        None,
+        images("train_images/#a.jpg", numbers=_N)
+        | {"train.csv": _rows("ImageId,ClassId,EncodedPixels", "{n}a.jpg,{0},1 3 10 5", (1, 2, 3, 4))},
+    ),
+    "boxes-of-open-images": (
+        None,
+        images("images/#ab.jpg", numbers=_N)
+        | {
+            "boxes.csv": _rows("ImageID,LabelName,XMin,XMax,YMin,YMax", "{n}ab,/m/01,0.1,0.5,0.2,0.6"),
+            "ids.csv": _rows("ImageID,Subset,OriginalURL,Title", "{n}ab,train,https://x/{n}.jpg,T{0}", (1, 2, 3)),
+        },
+    ),
+    # masks
+    "cityscapes": (
+        None,
+        images(
+            *(f"leftImg8bit/{s}/aachen/a_#_leftImg8bit.png" for s in ("train", "val")),
+            *(f"gtFine/{s}/aachen/a_#_gtFine_{k}.png" for s in ("train", "val") for k in ("labelIds", "color")),
+        ),
+    ),
+    "mmsegmentation": (
+        "segmentation",
+        images(*(f"{d}/{s}/#.{e}" for d, e in (("img_dir", "jpg"), ("ann_dir", "png")) for s in ("train", "val"))),
+    ),
+    "loveda": (
+        None,
+        images(
+            *(
+                f"{s}/{a}/{d}_png/#.png"
+                for s in ("Train", "Val")
+                for a in ("Rural", "Urban")
+                for d in ("images", "masks")
+            )
+        ),
+    ),
+    "mvtec": (
+        None,
+        images("b/train/good/#.png", "b/test/good/#.png", "b/test/broken/#.png", "b/ground_truth/broken/#_mask.png"),
+    ),
+    "mvtec-of-two-objects": (
+        None,
+        images(*(f"{b}/{x}/#.png" for b in ("b", "c") for x in ("train/good", "test/broken", "ground_truth/broken"))),
+    ),
+    "kitti-semantic": (None, images("training/image_2/0#_10.png", "training/semantic/0#_10.png")),
+    "synthia": (None, images("RGB/000#.png", "GT/LABELS/000#.png", "GT/COLOR/000#.png")),
+    "masks-of-one-class": (None, images("cls/cat/#.jpg", "cls/dog/#.jpg", "cls/masks/#.png")),
+    # pairs
+    "high-and-low-resolution": (None, images("HR/#.png", "LR/#.png")),
+    "a-and-b-in-splits": (None, images("A/train/#.jpg", "B/train/#.jpg", "A/val/#.jpg", "B/val/#.jpg")),
+    "unpaired-domains": (None, images("trainA/#.jpg", "trainB/#.jpg", "testA/#.jpg", "testB/#.jpg")),
+    "input-and-target": (None, images(*(f"{s}/{d}/#.png" for s in ("train", "test") for d in ("input", "target")))),
+    "noise-levels": (None, images("original_png/000#.png", "noisy15/000#.png", "noisy25/000#.png")),
+    "pairs-by-endings": (None, images("Canon_bag_#_mean.JPEG", "Canon_bag_#_real.JPEG")),
+    "changes": (None, images(*(f"{s}/{d}/{s}_#.png" for s in ("train", "val") for d in ("A", "B", "label")))),
+    "depth": (None, images("train/rgb/#.png", "train/depth/#.png")),
+    "stereo": (None, images("left/#.png", "right/#.png")),
+    "before-and-after": (None, images("pre/x_#_pre.png", "post/x_#_post.png")),
+    "thumbnails": (None, images("full/#.jpg", "thumbnails/#.jpg")),
+    # texts beside images
+    "captions-in-txt": (None, images("10_cat/#.jpg") | _files("10_cat/#.txt", "a cat, sitting")),
+    "lines-of-books": (None, images("book1/l_#.png", "book2/l_#.png") | _files("book1/l_#.gt.txt", "some text")),
+    "receipts": (None, images("img/X0#.jpg") | _files("box/X0#.txt", "7,2,3,TAN\n") | _files("key/X0#.json", "{}")),
+    "number-plates": (None, images("us/car#.jpg", "br/car#.jpg") | _files("us/car#.txt", "car#.jpg\t1\t2\tABC\n")),
+    # tables
+    "ham10000": (
+        "kaggle",
+        images("HAM_part_1/ISIC_#.jpg", numbers=range(10))
+        | images("HAM_part_2/ISIC_#.jpg", numbers=range(10, 20))
+        | {"HAM_metadata.csv": _rows("lesion_id,image_id,dx,age", "H{n},ISIC_{n},{0},80", ("nv", "mel", "bkl"))},
+    ),
+    "celeba": (
+        None,
+        images("img/0#.jpg", numbers=_N)
+        | {
+            "identity.txt": _rows("00.jpg 0", "0{n}.jpg {0}", (1, 2, 3), numbers=range(1, 20)),
+            "partition.txt": _rows("00.jpg 0", "0{n}.jpg {0}", (0, 1, 2), numbers=range(1, 20)),
+        },
+    ),
+    "titles": (
+        None,
+        images("images/#ab.jpg", numbers=_N) | {"ids.csv": _rows("ImageID,Author,Title", "{n}ab,m{0},T{0}", (1, 2, 3))},
+    ),
+    "users-and-hashes": (
+        None,
+        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("image,sha,user", "{n}a.jpg,{0:032x},u{0}", (1, 2, 3))},
+    ),
+    "coordinates": (
+        None,
+        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("image,x,y,z", "{n}a.jpg,{n}.5,{n}.25,{n}.75")},
+    ),
+    "label-equal-at-first": (
+        "kaggle",
+        images("i/#a.jpg", numbers=range(60))
+        | {
+            "d.csv": _rows(
+                "image,label,quality", "{n}a.jpg,{0},{1}", ["cat"] * 50 + ["dog"] * 10, (1, 2, 3), numbers=range(60)
+            )
+        },
+    ),
+    "table-of-some-classes": (
+        None,
+        images("cat/#a.jpg", "dog/1#a.jpg") | {"m.csv": _rows("file,age", "cat/{n}a.jpg,{n}", numbers=range(4))},
+    ),
+    "chinese": (
+        None,
+        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("文件,标签", "{n}a.jpg,{0}", ("猫", "狗")).encode("gb18030")},
+    ),
+    "one-label-without-a-header": (
+        None,
+        images("img/#a.jpg") | {"img/index.txt": "".join(f"{n}a.jpg 3\n" for n in range(4))},
+    ),
+    "flags-of-classes": (
+        "multilabel",
+        images("train/#.jpg")
+        | {"train/_classes.csv": table("filename, cat, dog, owl", (f"{n}.jpg, {n % 2}, 1, 0" for n in range(4)))},
+    ),
+    "labels-in-a-workbook": (None, images("cat/#.jpg", "dog/#.jpg") | {"labels.xlsx": b"PK\x03\x04"}),
+    "images-in-lists": (None, {"d/train-0.parquet": parquet({"images": [[{"bytes": b"x", "path": None}] * 2] * 4})}),
+    # folders
+    "tiny-imagenet": (
+        None,
+        images("train/n01443537/images/a_#.JPEG", "train/n01629819/images/b_#.JPEG", "val/images/val_#.JPEG")
+        | {"val/val_annotations.txt": "".join(f"val_{n}.JPEG\tn01443537\t0\t32\t44\t62\n" for n in range(4))},
+    ),
+    "folds": (None, images(*(f"fold{k}/{c}/{k}{c}#.jpg" for k in range(3) for c in ("a", "b")))),
+    "patients-and-findings": (None, images(*(f"P{p}/{c}/{p}{c}#.png" for p in range(3) for c in ("benign", "sick")))),
+    "unlabelled-beside-labelled": (None, images("unlabeled/#.jpg", "labeled/cat/#.jpg", "labeled/dog/#.jpg")),
+    "years": (None, images("2019/#.jpg", "2020/#.jpg")),
+    "cameras": (None, images("cam0/0#.png", "cam1/0#.png")),
+    "identities": (None, images("train/0002_c1_#.jpg", "test/0003_c1_#.jpg", "query/0003_c2_#.jpg")),
+    "augmented": (
+        "image_folder",
+        images(*(f"{c}/{k}/{k}#.jpg" for c in ("cat", "dog") for k in ("original", "augmented"))),
+    ),
+    "land-use": ("image_folder", images("2750/Crop/Crop_#.jpg", "2750/Forest/Forest_#.jpg")),
+}
