@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
-from imagebeam import errors, features, look_ahead, storage
+from imagebeam import concurrency, errors, features, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, masks
-from imagebeam.transforms.sources import files, image_source, source_places
+from imagebeam.transforms.sources import files, image_source, input_places
 
 _REQUESTS_AT_ONCE = 16
 
@@ -61,8 +61,8 @@ class Pairs(base_format.Format):
                 r"expression, such as input/(.*)\.jpg, and the path of each other one, such as {target: target/\1.jpg}",
             )
         with remote.budget(remote.CHECK_BUDGET_SEC):
-            root, include, _ = source_places.find_input(request.uri, request.include, request.output)
-            return _PairsSource(root, include, source_places.leave_out(request.output, root), self)
+            root, include, _ = input_places.find_input(request.uri, request.include, request.output)
+            return _PairsSource(root, include, input_places.leave_out(request.output, root), self)
 
     def is_image(self, path: str) -> bool:
         """Returns whether `path` is the path of a first image."""
@@ -77,7 +77,7 @@ class Pairs(base_format.Format):
     ) -> Iterator[elements.ImageRef | elements.Reject | None]:
         """Yields each first image with the others and its split; a reject; None if the example is skipped."""
         num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
-        return look_ahead.map_ahead(functools.partial(self._add_others, root), refs, num_ahead)
+        return concurrency.map_ahead(functools.partial(self._add_others, root), refs, num_ahead)
 
     def _add_others(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject | None:
         match = self._image.fullmatch(ref.key)
