@@ -203,6 +203,8 @@ def _preset_of(name: str, shape: Mapping[str, Mapping[str, Any]]) -> str:
         return "coco_panoptic"
     if "caption" in first:
         return "coco_captions"
+    if "keypoints" in first:
+        return "coco_keypoints"
     kinds = [kind.preset for kind in _KINDS if kind.names.fullmatch(name)]
     if "coco_keypoints" in kinds:
         return "coco_keypoints"

@@ -85,16 +85,37 @@ def _best_of(
     found = sorted(found, key=rank) if len(found) > 1 else found
     (_, findings), *others = found
     is_read = findings[0].settings.get("source.manifest.path")  # may be a pattern: */labels.csv
-    shown = [
-        f"{other.path} ({_describe_rows(probe, other)})"
-        for other, its in others
-        if is_read and "source.manifest.path" in its[0].settings and its[0].settings["source.manifest.path"] != is_read
-    ]
-    if shown:
-        verb = "names images, too, and is not read" if len(shown) == 1 else "name images, too, and are not read"
-        note = f"{name_some(shown)} {verb}: plan --input with the address of such a table takes that one"
+    apart: list[str] = []
+    same: list[str] = []
+    for other, its in others:
+        if is_read and its[0].settings.get("source.manifest.path", is_read) != is_read:
+            adds = _order(other.path)[0] != _LAST and _adds_to(probe, at, found[0][0], other)
+            (same if adds else apart).append(f"{other.path} ({_describe_rows(probe, other)})")
+    if apart:
+        verb = "names images, too, and is not read" if len(apart) == 1 else "name images, too, and are not read"
+        note = f"{name_some(apart)} {verb}: plan --input with the address of such a table takes that one"
         findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
+    if same:
+        verb = "has more on the same images and is" if len(same) == 1 else "have more on the same images and are"
+        doubt = (
+            f"{name_some(same)} {verb} not read: plan --input with its address takes it instead, and "
+            "source.manifest.join adds its columns"
+        )
+        findings[:] = [dataclasses.replace(each, doubts=(*each.doubts, doubt)) for each in findings]
     yield from findings
+
+
+def _adds_to(probe: FolderProbe, at: str, table: table_heads.Table, other: table_heads.Table) -> bool:
+    """Returns whether another table has columns or values for images of this one that it lacks."""
+    place, other_place = (table_heads.find_place(probe, at, each) for each in (table, other))
+    if place is None or other_place is None or place.folder != other_place.folder:
+        return False
+    row_of = {row.get(place.column): row for row in (*table.rows, *table.last_rows)}
+    same = [(row_of[name], row) for row in other.rows if (name := row.get(other_place.column)) in row_of]
+    if len(same) * 2 <= min(len(row_of), len(other.rows)):
+        return False
+    is_new = bool({*other.columns} - {*table.columns, other_place.column})
+    return is_new or any(row.get(name, value) != value for row, more in same for name, value in more.items())
 
 
 def _describe_rows(probe: FolderProbe, table: table_heads.Table) -> str:
@@ -165,6 +186,11 @@ def _order(path: str) -> tuple[int, int, str]:
 
 
 def _find_in_table(probe: FolderProbe, at: str, table: table_heads.Table) -> Iterator[Finding]:
+    for finding in _findings_of(probe, at, table):
+        yield dataclasses.replace(finding, doubts=(*finding.doubts, *table.doubts)) if table.doubts else finding
+
+
+def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Iterator[Finding]:
     columns = {*table.columns}
     path = table.path.removeprefix(f"{at}/") if at else table.path
     shown = f"{path} has the columns {name_some(table.columns, 6)}"
@@ -212,18 +238,38 @@ def _find_in_table(probe: FolderProbe, at: str, table: table_heads.Table) -> Ite
         text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
         yield Finding("multilabel", text, settings, ("each column of 0 and 1 is a class",))
         return
-    is_rare = place.found < NEARLY_ALL * place.looked_for
-    rare = ("the other images are in none of the folders that were looked into: see source.manifest.root",)
-    for finding in _find_label(table, others, evidence, settings, "split" in settings):
-        if is_rare:
-            finding = dataclasses.replace(finding, doubts=finding.doubts + rare)
-        yield finding
+    doubts = [*_doubts_on_masks(table, others)]
+    if place.found < NEARLY_ALL * place.looked_for:
+        doubts.append("the other images are in none of the folders that were looked into: see source.manifest.root")
+    for finding in _find_label(probe, table, place, others, evidence, settings):
+        yield dataclasses.replace(finding, doubts=(*finding.doubts, *doubts))
+
+
+_MASKS = re.compile(r"(?i).*(encoded_?pixels|(?<![a-z])rle|run_?lengths?|segmentation|polygon|(?<![a-z])masks?).*")
+_RUN_LENGTHS = re.compile(r"\d+( \d+){3,}")
+
+
+def _doubts_on_masks(table: table_heads.Table, others: Sequence[str]) -> Iterator[str]:
+    """Yields a line for each column that holds masks, or names them."""
+    for name in others:
+        values = table.values(name)[:_NUM_SEEN]
+        if _MASKS.fullmatch(name) or (values and all(map(_RUN_LENGTHS.fullmatch, values))):
+            yield f"the column {name!r} holds masks, which are not read: for masks in files see the preset segmentation"
+
+
+_NUM_SEEN = 100
 
 
 def _find_label(
-    table: table_heads.Table, others: Sequence[str], evidence: str, settings: dict[str, Any], has_split: bool
+    probe: FolderProbe,
+    table: table_heads.Table,
+    place: table_heads.Place,
+    others: Sequence[str],
+    evidence: str,
+    settings: dict[str, Any],
 ) -> Iterator[Finding]:
     label, is_known = _label_column(table, others)
+    has_split = "split" in settings
     further = [name for name in others if name != label]
     often = tuple(
         Change(f"columns.{name}", {"type": "string"}, "stores this column, too; type: float or int for numbers")
@@ -239,9 +285,18 @@ def _find_label(
     distinct = sorted(set(values))
     seen = f"{len(distinct):,} different values in {plural.count(len(values), 'row')}: {name_some(distinct)}"
     guess = f"the label is the column {label!r} ({seen}); its others are {', '.join(further) or 'none'}"
-    doubts = () if is_known else (f"no column is called label or class: is it {label!r}?",)
+    doubts: tuple[str, ...] = () if is_known else (f"no column is called label or class: is it {label!r}?",)
     if not table.has_header and len(distinct) * 2 > len(values) and all(map(str.isdecimal, values)):
         doubts = (f"{table.path} has no header, and most rows have a number of their own: ids are no labels",)
+    elif not table.has_header and len(distinct) == 1:
+        doubts = (f"{table.path} has no header, and {distinct[0]!r} in every row: is it a label?",)
+    if label.lower() not in _SAYS_LABEL and (folders := _folders_of(probe, table, place)):
+        doubts += (f"the images are in the folders {name_some(folders)}: is the label {label!r}, or the folder?",)
+    folded = {name.casefold() for name in distinct}
+    if len(folded) < len(distinct):
+        guess += (
+            f"; {len(distinct) - len(folded)} of them differ from others in case only, and are classes of their own"
+        )
     if separator := _separator_of(values):
         settings["label"] = {"by": "column", "column": label, "separator": separator}
         note = f"a cell of {label!r} has several classes, with {separator!r} between them"
@@ -257,6 +312,20 @@ def _find_label(
         settings["label"] = {"by": "column", "column": label, "type": kind}
         note = f"its values are numbers to predict, stored as {kind}; for classes set label.type=class"
         yield Finding("regression", evidence, settings, (guess, note), often, doubts=doubts)
+
+
+def _folders_of(probe: FolderProbe, table: table_heads.Table, place: table_heads.Place) -> list[str]:
+    """Returns the names of the folders of the images of a table, if they could be classes."""
+    named = {posixpath.dirname(each) for each in table.values(place.column)} - {""}
+    above = {posixpath.join(place.folder, posixpath.dirname(each)) for each in named}
+    folders = {*place.inside, *map(posixpath.basename, named)}
+    if len(above) == 1:  # the table may name the images of some of these folders alone
+        holder = probe.look(above.pop())
+        folders |= {name for name in holder.folders[:_NUM_SEEN] if probe.look(holder.below(name)).images}
+    return sorted(folders) if len(folders) > 1 and not all(map(_PARTS.fullmatch, folders)) else []
+
+
+_PARTS = re.compile(r"(?i).*(\d|images?|imgs?|part|train|test|valid?|validation).*")
 
 
 def _no_strata(has_split: bool) -> dict[str, Any]:
@@ -329,6 +398,9 @@ def _of_split_folders(probe: FolderProbe, at: str, table: table_heads.Table) -> 
 def _label_column(table: table_heads.Table, others: Sequence[str]) -> tuple[str | None, bool]:
     """Returns the column that is likely the label, and whether its name says so."""
     usable = [name for name in others if name.lower() not in _SPLIT_NAMES]  # partition: 0, 1 or 2
+    if "x" in map(str.lower, others):  # coordinates
+        usable = [name for name in usable if name.lower() != "y"]
+    usable = [name for name in usable if not _NEVER_LABEL.fullmatch(name)]
     usable = [name for name in usable if (values := table.values(name)) and not _are_no_labels(values)]
     if not table.has_header:  # its names are not the user's
         usable = [name for name in usable if not _are_unique(table.values(name))]
@@ -340,10 +412,13 @@ def _label_column(table: table_heads.Table, others: Sequence[str]) -> tuple[str 
     if not usable:
         return None, False
     fewest = min(usable, key=lambda name: len({*table.values(name)}))
-    return fewest, len(usable) == 1
+    return fewest, len(others) == 1
 
 
 _SAYS_LABEL = ("label", "labels", "class", "class_name", "category", "target")  # even if all seen are equal
+_NEVER_LABEL = re.compile(
+    r"(?i).*(url|path|title|author|license|(?<![a-z])user|owner|source|copyright|date|time|md5|sha\d*|hash).*"
+)
 _NO_LABEL = re.compile(r"[\[{].*[\]}]|\w+://.*|[0-9a-fA-F-]{16,}|.*[/\\].*\.\w{2,5}", re.DOTALL)
 
 

@@ -35,6 +35,7 @@ class Table(NamedTuple):
     settings: Mapping[str, Any] = {}  # how it is read
     has_header: bool = True
     last_rows: tuple[Mapping[str, str], ...] = ()  # from the end of a longer file
+    doubts: tuple[str, ...] = ()  # on how it is read
 
     def values(self, column: str) -> list[str]:
         """Returns the values of a column that are not empty, from both ends of the table."""
@@ -49,18 +50,34 @@ def read_table(probe: FolderProbe, path: str) -> Table | None:
     head = probe.head(path)
     if not head or b"\0" in head:
         return None
-    text = head.decode("utf-8-sig", "replace")
-    lines = text.splitlines()
+    encoding = _encoding_of(head)
+    lines = head.decode(encoding, "replace").splitlines()
     if len(head) >= (1 << 16) and len(lines) > 1:
         lines.pop()  # it may be cut short
-    last = probe.tail(path).decode("utf-8", "replace").splitlines()[1:]  # the first line is cut short
+    last = probe.tail(path).decode(encoding, "replace").splitlines()[1:]  # the first line is cut short
     if extension in (".jsonl", ".ndjson"):
         table = _of_objects(path, _parse_lines(lines), {})
         after = _of_objects(path, _parse_lines(last), {})
         return table._replace(last_rows=after.rows) if table and after else table
     if extension == ".json":
         return _read_json(probe, path)
-    return _read_csv(path, lines[: _MAX_ROWS + 1], last[-_MAX_ROWS:])
+    table = _read_csv(path, lines[: _MAX_ROWS + 1], last[-_MAX_ROWS:])
+    if table is None or encoding == "utf-8-sig":
+        return table
+    doubt = f"{path} is not UTF-8: is source.manifest.encoding={encoding} right? The names in it show that"
+    return table._replace(settings={**table.settings, "source.manifest.encoding": encoding}, doubts=(doubt,))
+
+
+def _encoding_of(head: bytes) -> str:
+    """Returns the first encoding that a text can have; every text can have the last one."""
+    for encoding in ("utf-8-sig", "gb18030"):
+        try:
+            head.decode(encoding)
+            return encoding
+        except UnicodeDecodeError as e:
+            if len(head) >= 1 << 16 and e.start > len(head) - 4:  # where the head ends within a character
+                return encoding
+    return "cp1252"
 
 
 def _parse_lines(lines: Sequence[str]) -> Iterator[Any]:
