@@ -45,7 +45,15 @@ def find(probe: FolderProbe) -> list[str]:
         *_folders_of_equal_names(probe),
         *_files_that_name_images(probe, probe.seen()),
         *_files_above(probe),
+        *_workbooks(probe),
     ]
+
+
+def _workbooks(probe: FolderProbe) -> Iterator[str]:
+    """Yields a line for each spreadsheet and MATLAB file, which may say what the images show."""
+    for folder in probe.seen():
+        for name in folder.ending(".xlsx", ".xls", ".ods", ".mat"):
+            yield f"{folder.below(name)} is not read: if it says what the images show, save it as CSV"
 
 
 def _walk(probe: FolderProbe, level: Sequence[str]) -> None:

@@ -28,10 +28,12 @@ from imagebeam.transforms.sources.folder_probe import (
 _PARTS = re.compile(
     r"(?i)((images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?|gt\w*|"
     r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+|"
-    r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?)"
+    r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed|thumb(nail)?s?)"
 )
-_ALIGNED = re.compile(
-    r"(?i)[ab]|input|output|target|list|[hl]r(_\w+)?|x\d|high|low|clean|noisy\d*|original\w*|real|mean"
+_ROLES = re.compile(  # of aligned images, and of parts by place or time
+    r"(?i)[ab]|input|output|target|list|[hl]r(_\w+)?|x\d|high|low|clean|noisy\d*|original\w*|augmented\w*|real|mean|"
+    r"raw|processed|left|right|pre|post|before|after|rgb|depth|n?ir|thermal|full|small|label+ed|"
+    r"(cam(era)?|fold|split|view|session|batch|set|scene|patient|subject)[_ -]?\d+|(19|20)\d\d"
 )
 NO_CLASSES = "nothing says what the images show"
 _SYNSET = re.compile(r"n\d{8}")
@@ -96,7 +98,7 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
 
 def _are_parts(names: Sequence[str]) -> bool:
     """Returns whether folders are parts of one data set by their names, and no classes."""
-    return all(map(_PARTS.fullmatch, names)) or (len(names) < 6 and all(map(_ALIGNED.fullmatch, names)))
+    return all(map(_PARTS.fullmatch, names)) or all(map(_ROLES.fullmatch, names))
 
 
 def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[str, ...]:
@@ -119,8 +121,23 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[s
             break
     if len(first) == 1:
         doubts.append(f"{first[0]} would be the only class")
+    doubts += filter(None, (_repeated_folders(probe, each) for each in holders))
     doubts += filter(None, (contradictions.aligned(probe, each) for each in holders))
     return tuple(dict.fromkeys(doubts))
+
+
+def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
+    """Returns in words that the folders in a folder hold folders of the same names, which may be the classes."""
+    looked = list(probe.some(holder, holder.folders))
+    inner = [each.folders for each in looked if not each.images]
+    if len(inner) < max(2, len(looked)) or len(names := sorted({*inner[0]}.intersection(*inner[1:]))) < 2:
+        return ""
+    if _are_parts(names):
+        return ""
+    return (
+        f"{name_some([posixpath.basename(each.path) for each in looked])} all hold the folders {name_some(names)}: for "
+        "these as the classes set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
+    )
 
 
 def _hold_images(probe: FolderProbe, folder: Folder) -> bool:
@@ -144,7 +161,13 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         "label": {"by": "column", "column": "label"},
         "split": {"by": "column", "column": "split", "rename": splits[0]},
     }
-    yield Finding("image_folder", evidence, settings, reads_images_alone=True)
+    doubts = [f"{name_some(root.folders)}: names of parts of a data set, not of classes"]
+    doubts = doubts if _are_parts(root.folders) else []
+    if others := sorted(
+        {name for folder, known in zip(looked, splits) for name in folder.folders if name not in known}
+    ):
+        doubts.append(f"{name_some(root.folders)} also hold {name_some(others)}: each may be a data set of its own")
+    yield Finding("image_folder", evidence, settings, doubts=tuple(doubts), reads_images_alone=True)
 
 
 def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:

@@ -24,7 +24,15 @@ from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads, table_hints
 from imagebeam.transforms.sources import files, input_places
-from imagebeam.transforms.sources.folder_probe import NEARLY_ALL, Finding, Folder, FolderProbe, extension_of, name_some
+from imagebeam.transforms.sources.folder_probe import (
+    NEARLY_ALL,
+    Finding,
+    Folder,
+    FolderProbe,
+    extension_of,
+    name_some,
+    split_meant,
+)
 
 Sign: TypeAlias = Callable[[FolderProbe, str], Iterator[Finding]]  # called with a folder below the root of the probe
 
@@ -293,6 +301,16 @@ def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
             f"{len(without):,} of {plural.count(len(masks), 'image')} have no mask, such as {without[0]}: "
             "source.masks.missing can leave those out"
         )
+    known = {posixpath.dirname(path) for path in masks}  # beside an image may be a preview of it
+    others = [path for path in own if posixpath.dirname(path) not in known and not rule.is_mask(path)]
+    others = [path for path in others if not mask_folders.MASKS.fullmatch(path) and not _is_of_test(path)]
+    if len(others) > (1 - NEARLY_ALL) * len(own):
+        yield f"{len(others):,} of {plural.count(len(own), 'image')} would be left out, such as {others[0]}"
+
+
+def _is_of_test(path: str) -> bool:
+    """Returns whether a path is in a folder of tests, whose masks are often not published."""
+    return any(split_meant(name) == "test" for name in path.split("/")[:-1])
 
 
 def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:
