@@ -335,6 +335,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     ),
     "masks-beside-splits": ("segmentation", 8, images("{train,val}/#.jpg", "{train,val}_masks/#.png")),
     "masks": ("segmentation", 4, images("images/#.jpg", "masks/#.png")),
+    "pairs": ("pairs", 8, images("{train,val}/{input,target}/#.png")),
     "masks-in-splits": ("segmentation", 8, images("images/{train,val}/#.jpg", "masks/{train,val}/#.png")),
     "masks-below-splits": ("segmentation", 8, images("{train,val}/image/#.jpg", "{train,val}/mask/#.png")),
     "masks-of-camvid": ("segmentation", 12, images("{train,val,test}{,annot}/#.png")),

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import posixpath
 import re
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from imagebeam import concurrency, errors, features, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, masks
-from imagebeam.transforms.sources import files, image_source, input_places
+from imagebeam.transforms.sources import files, folder_probe, image_source, input_places
+from imagebeam.transforms.sources.folder_probe import (
+    HASH_SPLIT,
+    NEARLY_ALL,
+    Finding,
+    Folder,
+    FolderProbe,
+    extension_of,
+    splits_in,
+)
 
 _REQUESTS_AT_ONCE = 16
 
@@ -64,6 +74,22 @@ class Pairs(base_format.Format):
             root, include, _ = input_places.find_input(request.uri, request.include, request.output)
             return _PairsSource(root, include, input_places.leave_out(request.output, root), self)
 
+    @classmethod
+    def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
+        """Finds folders named like the parts of pairs, with equal images, in or above those of splits too."""
+        root = probe.look(at)
+        splits = splits_in(root.folders)
+        if splits and all(_roles_in(probe, probe.look(root.below(name))) for name in splits):
+            first = next(iter(splits))
+            yield _finding_of(_roles_in(probe, probe.look(root.below(first))), at, first, splits)
+        elif roles := _roles_in(probe, root):
+            yield _finding_of(roles, at, "", {})
+        else:
+            splits = splits_in(probe.look(root.below(root.folders[0])).folders) if root.folders else {}
+            if splits and all(_roles_in(probe, root, name) for name in splits):
+                first = next(iter(splits))
+                yield _finding_of(_roles_in(probe, root, first), at, first, splits)
+
     def is_image(self, path: str) -> bool:
         """Returns whether `path` is the path of a first image."""
         return self._image.fullmatch(path) is not None
@@ -106,3 +132,54 @@ class Pairs(base_format.Format):
 class _PairsSource(files.FilesSource):
     def listed_folder(self) -> str:
         return ""  # a saved listing holds no further images
+
+
+# --- recognition ------------------------------------------------------------------------------------------------------
+
+# Names of folders of aligned images, in the order in which they come in an example.
+_ROLES = (
+    *("input", "a", r"lr\w*", "low", r"noisy\w*", "raw", "pre", "before", "left", "rgb"),
+    *("target", "output", "b", r"hr\w*", "high", r"(clean|original)\w*", "gt", "post", "after", "right", "depth"),
+)
+_OFTEN_CLASSES = re.compile(r"(?i)[ab]|low|high|left|right|pre|post|before|after")
+
+
+def _rank_of(name: str) -> int | None:
+    return next((rank for rank, role in enumerate(_ROLES) if re.fullmatch(role, name, re.IGNORECASE)), None)
+
+
+def _roles_in(probe: FolderProbe, holder: Folder, below: str = "") -> list[Folder]:
+    """Returns the folders of aligned images in a folder, each with the names of the first; none if there are not two.
+
+    Args:
+        probe: of the data set.
+        holder: the folder.
+        below: folder of a split in each of them; "" if they hold the images themselves.
+    """
+    ranks = {name: rank for name in holder.folders if (rank := _rank_of(name)) is not None}
+    named = sorted(ranks, key=lambda name: ranks[name])
+    held = [probe.look(posixpath.join(holder.below(name), below).rstrip("/")) for name in named]
+    same = [each for each in held if each.images and len(each.stems & held[0].stems) >= NEARLY_ALL * len(each.stems)]
+    return same if len(same) == len(holder.folders) > 1 else []
+
+
+def _finding_of(roles: Sequence[Folder], at: str, split: str, splits: Mapping[str, str]) -> Finding:
+    """Returns the finding for aligned folders, those of one split if `split` is in their paths."""
+    paths = [folder_probe.prefix_of(each, at) for each in roles]
+    image, *others = (f"{path}{{name}}{extension_of(each.images[0])}" for path, each in zip(paths, roles))
+    names = [next(name for name in path.split("/") if _rank_of(name) is not None) for path in paths]
+    pattern = re.escape(image).replace(re.escape("{name}"), "(?P<name>.*)")
+    settings: dict[str, Any] = {"split": HASH_SPLIT}
+    if split:
+        pattern = re.sub(rf"(^|/){split}/", rf"\1(?P<split>{'|'.join(splits)})/", pattern)
+        others = [re.sub(rf"(^|/){split}/", r"\1\\g<split>/", each) for each in others]
+        settings["split"] = {"by": "source", "rename": {name: meant for name, meant in splits.items() if name != meant}}
+    settings["source.pairs.image"] = pattern
+    settings["source.pairs.others"] = {
+        name.lower(): path.replace("{name}", r"\g<name>") for name, path in zip(names[1:], others)
+    }
+    shown = folder_probe.and_list([path.rstrip("/") for path in paths])
+    evidence = f"{shown} hold images of the same names: each example has one of each"
+    doubts = (f"{folder_probe.and_list(names)} may be classes: for those take the preset image_folder",)
+    are_clear = not all(map(_OFTEN_CLASSES.fullmatch, names))
+    return Finding("pairs", evidence, settings, (f"the first image is that of {names[0]}",), doubts=doubts[are_clear:])

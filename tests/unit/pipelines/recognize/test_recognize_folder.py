@@ -251,9 +251,9 @@ def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
             id="captions",
         ),
         pytest.param(
-            images("{a,b}/#.jpg") | {"a/1.txt": "a cat", "b/notes.txt": "of another name"},
+            images("{p,q}/#.jpg") | {"p/1.txt": "a cat", "q/notes.txt": "of another name"},
             "image_folder",
-            [f"1 of 8 images have a .txt file beside them (a/1.txt beside 1.jpg), not read: {_CAPTIONS}"],
+            [f"1 of 8 images have a .txt file beside them (p/1.txt beside 1.jpg), not read: {_CAPTIONS}"],
             id="captions-in-classes",
         ),
         pytest.param(
