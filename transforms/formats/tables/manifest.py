@@ -8,8 +8,9 @@ import dataclasses
 import functools
 import itertools
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from imagebeam import concurrency, errors, features, plural, storage
 from imagebeam.transforms import elements
@@ -377,17 +378,24 @@ def _size_in(cells: Mapping[str, Any], column: str | None) -> int:
 
 
 _File: TypeAlias = "elements.ImageRef | elements.Reject"
+_NUMBER = re.compile(r"(\d+)")
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Returns a key for sorting by which numbers in texts count by their values."""
+    return [(int(part), "") if n % 2 else (-1, part) for n, part in enumerate(_NUMBER.split(text))]
 
 
 @dataclasses.dataclass(frozen=True)
 class PairedFilesSource(image_source.ImageSource):
-    """A table whose row n belongs to file n, sorted by path as text.
+    """A table whose row n belongs to file n, in the order of their paths.
 
     A file or row that cannot be used keeps its number, so later ones do not move up.
     """
 
     table: ManifestSource
     files: files.FilesSource
+    order: Literal["text", "natural"] | None = None  # None if both must be the same
 
     def facts(self) -> image_source.SourceFacts:
         return self.table.facts()
@@ -427,7 +435,17 @@ class PairedFilesSource(image_source.ImageSource):
             images += part.rejects
             found.skipped.update(part.skipped)
             found.problems += part.problems
-        return sorted(images, key=lambda image: image.uri)
+        as_text = sorted(images, key=lambda image: image.uri)
+        if self.order == "text":
+            return as_text
+        natural = sorted(as_text, key=lambda image: _natural(image.uri))
+        differing = (n for n, (one, other) in enumerate(zip(as_text, natural)) if one is not other)
+        if self.order is None and (row := next(differing, None)) is not None:
+            found.problems.append(
+                f"row {row + 1} of {self.table.uri!r} would belong to {as_text[row].uri!r} in the order of text, "
+                f"and to {natural[row].uri!r} in that of numbers: set source.manifest.order to text or natural"
+            )
+        return natural
 
     def _pair(self, image: _File, place: table_formats.RowPlace, row: Any, found: image_source.ListingBuilder) -> None:
         key = image.uri.removeprefix(storage.join(self.table.root, ""))

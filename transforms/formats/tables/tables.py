@@ -74,8 +74,11 @@ class Tables(base_format.Format):
     are checked and changed like the first image; if one is bad, the whole example is a reject."""
     files: str | tuple[str, ...] | None = None
     """For `image: null`: glob of the images, relative to the manifest's folder; of a list, the first that matches. Row
-    n belongs to file n when the paths are sorted as text (10.png comes before 2.png); there must be as many rows as
-    files. The table may be a single column of numbers without a header."""
+    n belongs to file n when the paths are sorted, see `order`; there must be as many rows as files. The table may be a
+    single column of numbers without a header."""
+    order: Literal["text", "natural"] | None = None
+    """Order of `files`: `text` sorts 10.png before 2.png, `natural` sorts numbers by their values. May be left out if
+    both are the same; otherwise the run is refused, since a wrong order gives every image another row."""
     key: str | None = None
     """Column with the stable id; by default the path is the key."""
     allow_outside: bool = False
@@ -229,10 +232,10 @@ def _open_pairs(wanted: Tables, table: manifest.ManifestSource, output: str) -> 
     several = (globs,) if isinstance(globs, str) else globs
     for each in several if len(several) > 1 else ():
         with contextlib.suppress(errors.ConfigError):
-            found = _paired_with(each, table, output)
+            found = _paired_with(each, table, output, wanted.order)
             if any(part.num_refs or part.rejects for part in found.files.list_all()):
                 return found
-    return _paired_with(several[0], table, output)
+    return _paired_with(several[0], table, output, wanted.order)
 
 
 def _below(uri: str, tables: tuple[manifest.ManifestSource, ...], output: str) -> table_per_folder.TablePerFolderSource:
@@ -338,7 +341,9 @@ def _explain_root(root: str, table: manifest.ManifestSource) -> errors.Imagebeam
     return error.extended(f"; {hint}") if hint else error
 
 
-def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> manifest.PairedFilesSource:
+def _paired_with(
+    glob: str, table: manifest.ManifestSource, output: str, order: Literal["text", "natural"] | None
+) -> manifest.PairedFilesSource:
     """Returns a table with the files that `glob` matches.
 
     Raises:
@@ -356,5 +361,5 @@ def _paired_with(glob: str, table: manifest.ManifestSource, output: str) -> mani
             f"source.manifest.files {glob!r}: {root!r} is not a folder; give it relative to the table's folder",
         )
     return manifest.PairedFilesSource(
-        table, files.FilesSource(root, include, exclude=input_places.leave_out(output, root))
+        table, files.FilesSource(root, include, exclude=input_places.leave_out(output, root)), order
     )

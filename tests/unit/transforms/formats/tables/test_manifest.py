@@ -10,7 +10,7 @@ import os
 import pathlib
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -483,13 +483,18 @@ AGES = table_rows.RowFields(columns=(table_rows.Column("age", INT64),))
 
 
 def make_source_paired(
-    root: pathlib.Path, table: str, glob: str = "*.png", fields: table_rows.RowFields = AGES
+    root: pathlib.Path,
+    table: str,
+    glob: str = "*.png",
+    fields: table_rows.RowFields = AGES,
+    order: Literal["text", "natural"] | None = None,
 ) -> PairedFilesSource:
     uri = str(root / table)
     folder, include = files.split_glob(str(root / glob))
     return PairedFilesSource(
         manifest.ManifestSource(uri, table_formats.format_of(uri), image=None, fields=fields),
         files.FilesSource(folder, include),
+        order,
     )
 
 
@@ -505,6 +510,20 @@ def write_files(root: pathlib.Path, *names: str) -> None:
         (root / name).write_bytes(PNG)
 
 
+def test_order_of_numbers_must_be_told_where_that_of_text_differs(tmp_path: pathlib.Path) -> None:
+    write_files(tmp_path, "img1.png", "img2.png", "img10.png")
+    (tmp_path / "ages.csv").write_text("age\n1\n2\n10\n")
+    _, _, problems = read_paired(make_source_paired(tmp_path, "ages.csv"))
+    assert [problem.replace(str(tmp_path), "") for problem in problems] == [
+        "row 2 of '/ages.csv' would belong to '/img10.png' in the order of text, and to '/img2.png' in that of "
+        "numbers: set source.manifest.order to text or natural"
+    ]
+    for order, names in (("text", (1, 10, 2)), ("natural", (1, 2, 10))):
+        refs, _, problems = read_paired(make_source_paired(tmp_path, "ages.csv", order=order))
+        assert [ref.key for ref in refs] == [f"img{n}.png" for n in names]
+        assert problems == []
+
+
 @pytest.mark.parametrize("format", ["csv", "jsonl", "parquet"])
 def test_rows_belong_to_the_files_in_the_order_of_their_paths(tmp_path: pathlib.Path, format: str) -> None:
     write_files(tmp_path, "b.png", "a.png", "10.png", "2.png", "B.png", "notes.txt", "below/c.png")
@@ -515,7 +534,7 @@ def test_rows_belong_to_the_files_in_the_order_of_their_paths(tmp_path: pathlib.
         (tmp_path / "ages.jsonl").write_text("".join(json.dumps({"age": age}) + "\n" for age in ages))
     else:
         pq.write_table(pa.table({"age": ages}), tmp_path / "ages.parquet")
-    refs, rejects, problems = read_paired(make_source_paired(tmp_path, f"ages.{format}"))
+    refs, rejects, problems = read_paired(make_source_paired(tmp_path, f"ages.{format}", order="text"))
     assert (rejects, problems) == ([], [])
     names = sorted(["b.png", "a.png", "10.png", "2.png", "B.png"])
     assert [(ref.key, ref.columns, ref.position) for ref in refs] == [
