@@ -32,7 +32,7 @@ def _rows(header: str, row: str, *values: Sequence[object], numbers: Iterable[in
 def _coco(name: str = "{n}.jpg", category: Mapping[str, Any] | None = None, **fields: object) -> str:
     return json.dumps(
         {
-            "images": [{"id": n, "file_name": name.format(n=n), "width": 64, "height": 48} for n in range(4)],
+            "images": [{"id": n, "file_name": name.format(n=n), "width": 24, "height": 16} for n in range(4)],
             "annotations": [{"id": n, "image_id": n, **_OBJECT, **fields} for n in range(4)],
             "categories": [category or {"id": 1, "name": "person"}],
         }

@@ -265,6 +265,8 @@ def read_captions(file: AnnotationFile, images: object_tables.ImageTable, left_o
 def read_keypoint_names(file: AnnotationFile) -> tuple[str, ...]:
     """Returns the names of the keypoints, which all categories that have some must share.
 
+    Without names there are numbers, as many as the first object has keypoints: WFLW and 300W come so.
+
     Raises:
         AnnotationFileError: if there are none, or two categories have others.
         OSError: if it cannot be read.
@@ -285,8 +287,11 @@ def read_keypoint_names(file: AnnotationFile) -> tuple[str, ...]:
             )
         names = tuple(given)
     if not names:
+        given = next((entry.get("keypoints") for entry in file.items(ANNOTATIONS) if isinstance(entry, dict)), None)
+        names = tuple(map(str, range(len(given) // 3))) if isinstance(given, list) else ()
+    if not names:
         raise object_tables.AnnotationFileError(
-            f"{file.uri!r} has no category with keypoints: name the file that has them, such as "
+            f"{file.uri!r} has no keypoints: name the file that has them, such as "
             "annotations/person_keypoints_train2017.json, in source.coco.annotations"
         )
     return names

@@ -505,7 +505,7 @@ def test_bad_and_foreign_captions(root: pathlib.Path, train: Fields) -> None:
 @pytest.mark.parametrize(
     ("categories", "message"),
     [
-        pytest.param([{"id": 1, "name": "a"}], "has no category with keypoints: name the file", id="none"),
+        pytest.param([{"id": 1, "name": "a"}], "has no keypoints: name the file", id="none"),
         ([{"id": 1, "keypoints": ["a"]}, {"id": 2, "keypoints": ["b", "c"]}], "with 1 and with 2 keypoints"),
         pytest.param([{"id": 1, "keypoints": "nose"}], "has the keypoints 'nose', expected a list", id="text"),
     ],
