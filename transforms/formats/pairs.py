@@ -1,7 +1,7 @@
 r"""Several aligned images in each example, found by their paths: an input and its target, low and high resolution.
 
 The first image of an example is found by a pattern for paths; the others by a path with the groups of that pattern,
-such as `HR/(.*)\.png` and `LR/\1x2.png`. All are stored as the further images of a table are.
+such as `HR/(.*)\.png` and `LR/\1x2.png`. All are stored as the extra images of a table are.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Pairs(base_format.Format):
         if (self.image is None) != (not self.others):
             raise ValueError("source.pairs.image and source.pairs.others go together")
         for name, path in self.others.items():
-            features.check_further_name(name)
+            features.check_extra_image_name(name)
             masks.check_pattern("source.pairs.image", self.image or "", f"source.pairs.others.{name}", path)
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(
             splits=self.image is None or masks.SPLIT_GROUP in self._image.groupindex,
-            further=tuple(self.others),
+            extra_images=tuple(self.others),
             takes=frozenset({"include"}),
             refuses=(("image.frames: each", "pairs one image with one other: set image.frames: first or reject"),),
         )
@@ -116,9 +116,9 @@ class Pairs(base_format.Format):
                 return None
             if entry is None or isinstance(entry, elements.Reject):
                 return entry or masks.reject_missing(ref, path, what, "source.pairs")
-            found.append(elements.FurtherImage(*entry, column=f"source.pairs.others.{name}"))
+            found.append(elements.ExtraImage(*entry, column=f"source.pairs.others.{name}"))
         split = match[masks.SPLIT_GROUP] or "" if masks.SPLIT_GROUP in match.re.groupindex else ref.split
-        return ref._replace(split=split, further=tuple(found))
+        return ref._replace(split=split, extra_images=tuple(found))
 
     @functools.cached_property
     def _image(self) -> re.Pattern[str]:
@@ -131,7 +131,7 @@ class Pairs(base_format.Format):
 
 class _PairsSource(files.FilesSource):
     def listed_folder(self) -> str:
-        return ""  # a saved listing holds no further images
+        return ""  # a saved listing holds no extra images
 
 
 # --- recognition ------------------------------------------------------------------------------------------------------

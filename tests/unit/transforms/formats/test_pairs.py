@@ -41,7 +41,7 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_each_example_has_its_images_and_split(root: pathlib.Path) -> None:
     refs, rejects, skipped = listed(root)
-    assert [(ref.key, ref.split, [each.uri for each in ref.further]) for ref in refs] == [
+    assert [(ref.key, ref.split, [each.uri for each in ref.extra_images]) for ref in refs] == [
         (f"{split}/HR/{n}.png", split, [str(root / f"{split}/LR/{n}x2.png")])
         for split in ("train", "val")
         for n in (0, 1)
