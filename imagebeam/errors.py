@@ -15,17 +15,17 @@ class ImagebeamError(Exception):
     """Base of all errors that stop imagebeam and are not bugs.
 
     Attributes:
-        code: stable name of the error, such as "output-not-empty": scripts can rely on it, but not on the text.
+        code: stable name of the error, such as "output-busy": scripts can rely on it, but not on the text.
         text: what was found, what was expected, and what to do.
         exit_code: of a command that ends with this error.
     """
 
     exit_code = 1
 
-    def __init__(self, *code_and_text: str):
-        super().__init__(*code_and_text)
-        self.code = code_and_text[0] if len(code_and_text) > 1 else ""
-        self.text = code_and_text[-1]
+    def __init__(self, code: str, text: str):
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
 
     def __str__(self) -> str:
         return self.text

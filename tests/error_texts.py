@@ -60,9 +60,11 @@ def _is_known(line: str) -> bool:
 
 
 def _add(line: str) -> None:
-    with FILE.open("r+", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # other workers of the tests add lines too
-        lines = sorted({*file.read().splitlines(), line})
-        file.seek(0)
-        file.truncate()
-        file.write("\n".join(lines) + "\n")
+    folder = os.open(FILE.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # other workers of the tests add lines too
+        copy = FILE.with_suffix(".new")
+        copy.write_text("\n".join(sorted({*read_lines(), line})) + "\n", encoding="utf-8")
+        copy.replace(FILE)
+    finally:
+        os.close(folder)

@@ -236,7 +236,9 @@ def test_refusal_and_resume_say_what_differs(
     cut = tmp_path / "cut"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(errors.ImagebeamError, match="before the commit"):
         patch.setattr(
-            commit_dataset.Committer, "commit", mock.Mock(side_effect=errors.ImagebeamError("before the commit"))
+            commit_dataset.Committer,
+            "commit",
+            mock.Mock(side_effect=errors.ImagebeamError("a-code", "before the commit")),
         )
         datasets.make(images, cut, **sections)
     texts = [OTHER_TEXT] if other_config else []

@@ -337,7 +337,7 @@ def test_unwritable_folder_is_an_error_that_says_what_to_do(
     make_gzip(tmp_path)
 
     def refuse(*_: Any) -> None:
-        raise errors.ConfigError("--output cannot be written: Read-only file system")
+        raise errors.ConfigError("a-code", "--output cannot be written: Read-only file system")
 
     monkeypatch.setattr(index_dataset.output_lock, "hold", refuse)
     with error_texts.raises("index-unwritable"):

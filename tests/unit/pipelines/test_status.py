@@ -54,7 +54,7 @@ def leave_shard(output: pathlib.Path) -> None:
 
 
 def leave_refusal(output: pathlib.Path) -> None:
-    refused = run_report.RunReport("refused", PLAN, error=errors.TooManyRejectsError("too many rejects"))
+    refused = run_report.RunReport("refused", PLAN, error=errors.TooManyRejectsError("a-code", "too many rejects"))
     refused.write(str(output / ".imagebeam" / "run-1.json"))
 
 

@@ -110,10 +110,10 @@ def test_lock_of_every_holder_is_taken_attached_to_or_respected(
         pytest.param("queued", JOB, id="active"),
         pytest.param("running", dataclasses.replace(JOB, id=""), id="active-without-an-id-in-the-lock"),
         pytest.param(storage.UnavailableError(5, "no answer for 90 s"), JOB, id="service-is-silent"),
-        pytest.param(errors.ConfigError("no credentials"), JOB, id="service-cannot-be-asked"),
+        pytest.param(errors.ConfigError("a-code", "no credentials"), JOB, id="service-cannot-be-asked"),
         pytest.param(FileNotFoundError(2, "Dataflow knows no job 2026-11-22_1"), JOB, id="service-has-forgotten-it"),
         pytest.param(
-            errors.ConfigError("imagebeam cannot ask FlinkRunner"),
+            errors.ConfigError("a-code", "imagebeam cannot ask FlinkRunner"),
             dataclasses.replace(JOB, runner="FlinkRunner"),
             id="another-runner",
         ),

@@ -57,7 +57,7 @@ def test_file_that_is_gone_is_an_error_and_nothing_is_written(folder: str) -> No
 
 def test_check_that_fails_ends_it(folder: str) -> None:
     def refuse() -> None:
-        raise errors.BusyError("another run took over")
+        raise errors.BusyError("a-code", "another run took over")
 
     with pytest.raises(errors.BusyError):
         dead_letters.join_rejects(folder, FILES, f"{folder}/all", refuse)
@@ -107,7 +107,7 @@ def store(output: pathlib.Path, plan: DatasetPlan, rejects: Sequence[Reject]) ->
 
 @pytest.mark.parametrize(
     ("action", "error", "order"),
-    [("write", None, 1), ("refuse", errors.TooManyRejectsError("x"), -1)],
+    [("write", None, 1), ("refuse", errors.TooManyRejectsError("a-code", "x"), -1)],
     ids=["write", "too-many-rejects-in-another-order"],
 )
 def test_store_dead_letters_keeps_every_reject_once_in_few_sorted_files(
@@ -144,7 +144,7 @@ def test_more_rejects_go_to_more_files_up_to_a_bound_and_keep_their_order(
 
 
 @pytest.mark.parametrize(
-    ("action", "error"), [("keep", None), ("refuse", errors.ConfigError("x"))], ids=["keep", "config-error"]
+    ("action", "error"), [("keep", None), ("refuse", errors.ConfigError("a-code", "x"))], ids=["keep", "config-error"]
 )
 def test_store_dead_letters_of_run_that_leaves_nothing_stores_none(
     tmp_path: pathlib.Path, action: str, error: errors.ImagebeamError | None

@@ -73,7 +73,7 @@ def test_files_of_an_unknown_scheme_are_left_to_a_look() -> None:
     [
         pytest.param(storage.UnavailableError(errno.EIO, "down"), True, id="down"),
         pytest.param(PermissionError(errno.EACCES, "denied"), False, id="denied"),
-        pytest.param(errors.ConfigError("no credentials"), False, id="no-credentials"),
+        pytest.param(errors.ConfigError("a-code", "no credentials"), False, id="no-credentials"),
     ],
 )
 def test_folder_that_may_not_be_listed_leaves_its_files_to_a_look_and_a_fault_ends_it(
