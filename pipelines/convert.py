@@ -37,7 +37,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     from imagebeam.transforms import drop_duplicates, list_images, rank_references, stratify_splits, write_shards
     from imagebeam.transforms.columns import transform_columns
     from imagebeam.transforms.commit import commit_dataset  # late: import Beam
-    from imagebeam.transforms.duplicates import report_duplicates
+    from imagebeam.transforms.duplicates import find_duplicates
     from imagebeam.transforms.plan import plan_dataset
     from imagebeam.transforms.reports import dead_letters
     from imagebeam.transforms.updates import compare_with_snapshot
@@ -67,7 +67,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard
     store = dead_letters.StoreDeadLetters(settings, plan)
     early_rejects = distinct.rejects | "StoreDeadLetters" >> store  # file name
-    report = report_duplicates.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
+    report = find_duplicates.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
     duplicates = written | "ReportDuplicates" >> report  # StoredDuplicates
     _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, plan, early_rejects, compared, duplicates)
 

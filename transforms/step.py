@@ -13,6 +13,7 @@ from apache_beam.transforms import window
 from apache_beam.typehints import native_type_compatibility
 from apache_beam.utils import windowed_value
 
+from imagebeam import storage
 from imagebeam.transforms import elements, sort_intervals
 
 
@@ -184,3 +185,32 @@ def count_written(written: elements.WrittenShard) -> None:
     count_rejects(written.rejected)
     for name in (LISTED, PLANNED):  # they counted files
         count(name, written.further)
+
+
+# --- elements in files by the hash of their keys ----------------------------------------------------------------------
+
+# The files are the same on every runner, and none holds more than one worker can sort.
+
+_MIN_FILES, MAX_FILES = 16, 4096
+
+
+def count_files(num_elements: int, num_in_each: int) -> int:
+    """Returns the number of files for this many elements."""
+    return min(MAX_FILES, max(_MIN_FILES, -(-num_elements // num_in_each)))
+
+
+def key_by_file(
+    element: Any, count: Callable[[elements.DatasetPlan], int], plan: elements.DatasetPlan
+) -> Iterator[tuple[int, Any]]:
+    """Element with a key -> (index of its file, element); nothing if `count` wants no file."""
+    if num_files := count(plan):
+        yield zlib.crc32(elements.encode_key(element.key)) % num_files, element
+
+
+def stage_file(folder: str, prefix: str, index: int, num_files: int, suffix: str, content: bytes) -> str:
+    """Writes one of the files into the staging folder; returns its name. The order of names is that of the indexes."""
+    name = f"{prefix}{index:0{len(str(num_files - 1))}d}{suffix}"
+    store = storage.storage_of(folder)
+    store.make_directories(folder)
+    store.write_whole(storage.join(folder, name), content, durable=False)
+    return name

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from imagebeam import errors, plural
-from imagebeam.transforms.formats import detect_coco
+from imagebeam.transforms.formats import coco
 from imagebeam.transforms.formats.base_format import format_of
 from imagebeam.transforms.formats.tables import table_hints
 from imagebeam.transforms.sources.folder_probe import (
@@ -235,6 +235,6 @@ def refuse_boxes(root: str) -> None:
 
 def _find(root: str) -> Finding | None:
     probe = FolderProbe(root, _BOUNDS)
-    signs = (*(format_of(by).detect for by in ("yolo", "voc", "box_csv")), detect_coco.exports)
+    signs = (*(format_of(by).detect for by in ("yolo", "voc", "box_csv")), coco.exports)
     found = (each for sign in signs for each in sign(probe, ""))
     return next((each for each in found if not each.doubts), None)

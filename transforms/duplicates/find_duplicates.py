@@ -1,8 +1,12 @@
-"""Finds images that repeat others: the same bytes, or perceptual hashes that differ in few bits.
+"""Finds images that repeat others, and stores them until the commit.
+
+Duplicates have the same bytes, or perceptual hashes that differ in few bits.
 
 Images meet in intervals of their hashes, so no worker holds more than an interval, and an image that occurs a million
 times makes a million rows, not pairs. An image repeats the first one like it in the order of `DuplicateSettings`,
 whatever the order of the input.
+
+The plan decides the number of files in which duplicates are stored, see `step.key_by_file`.
 
 Near images are found in three joins: hashes alone meet in tables, so that not all pairs are compared; the first of each
 hash, and then all images with a hash, are looked up in the intervals of hashes.
@@ -11,7 +15,8 @@ hash, and then all images with a hash, are looked up in the intervals of hashes.
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -21,7 +26,10 @@ from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import elements, sort_intervals, step
-from imagebeam.transforms.shard import image_hashes
+from imagebeam.transforms.duplicates import duplicate_counts
+from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
+from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.shard import image_hashes, shard_writer
 
 HASH_BITS = 64
 # By distance, up to MAX_DISTANCE: 0, 2, 6, 10, 15, 21 and 28 tables, whose keys have 32, 32, 25, 21, 18 and 16 bits.
@@ -379,4 +387,86 @@ class FindDuplicates(step.Step):
             {"rows": rows, "firsts": firsts}
             | "MeetImages" >> beam.CoGroupByKey()  # (interval, {rows: [packed rows], firsts: [packed rows of First]})
             | "FindNear" >> beam.FlatMap(_find_near, settings=self.settings).with_output_types(elements.Duplicate)
+        )
+
+
+# --- report ----------------------------------------------------------------------------------------------------------
+
+
+def _read_hashes(
+    written: elements.WrittenShard, paths: output_folder.OutputPaths, plan: elements.DatasetPlan
+) -> Iterator[bytes]:
+    """WrittenShard -> packed rows of its HashedImages."""
+    yield elements.pack_rows(shard_writer.read_hashes(paths.staging(plan.fingerprint), written))
+
+
+_IMAGES_PER_FILE = 100_000
+
+
+def count_files(plan: elements.DatasetPlan) -> int:
+    """Returns the number of files for the duplicates of a plan; 0 if nothing is written."""
+    return step.count_files(plan.listed, _IMAGES_PER_FILE) if plan.action == "write" else 0
+
+
+class _StoreFn(beam.DoFn):
+    """(file index, [Duplicate]) -> StoredDuplicates."""
+
+    def __init__(self, paths: output_folder.OutputPaths, kinds: Sequence[str]):
+        self._paths = paths
+        self._kinds = kinds
+
+    def process(
+        self, element: tuple[int, Iterable[elements.Duplicate]], plan: elements.DatasetPlan
+    ) -> Iterator[StoredDuplicates]:
+        duplicates = sorted(element[1], key=_order)
+        lines = b"".join(json.dumps(each._asdict()).encode() + b"\n" for each in duplicates)
+        staging = self._paths.staging(plan.fingerprint)
+        name = step.stage_file(staging, "duplicates-", element[0], count_files(plan), ".jsonl", lines)
+        counts: collections.Counter[tuple[str, str, str]] = collections.Counter(
+            (each.kind, each.split, each.first_split) for each in duplicates
+        )
+        examples = [
+            each
+            for kind in self._kinds
+            for each in [each for each in duplicates if each.kind == kind][: duplicate_counts.NUM_EXAMPLES]
+        ]
+        yield StoredDuplicates(name, dict(counts), tuple(examples))
+
+
+def _order(duplicate: elements.Duplicate) -> tuple[str, bytes]:
+    return duplicate.kind, elements.encode_key(duplicate.key)
+
+
+@dataclasses.dataclass
+class ReportDuplicates(step.Step):
+    """Yields the staged files with all duplicates of a run: those found among written images, and those dropped.
+
+    Yields nothing, and adds no step, if no duplicates are looked for.
+    """
+
+    settings: image_hashes.DuplicateSettings
+    paths: output_folder.OutputPaths
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    dropped: "beam.PCollection[elements.Duplicate] | None" = None
+
+    def expand(self, written: beam.PCollection[elements.WrittenShard]) -> "beam.PCollection[StoredDuplicates] | None":
+        plan = beam.pvalue.AsSingleton(self.plan)
+        store = _StoreFn(self.paths, tuple(self.settings.actions))
+        reported = self.settings.only("report", "fail")
+        found = [] if self.dropped is None else [self.dropped]
+        if reported.is_on:
+            found.append(
+                written
+                | "ReadHashes" >> beam.FlatMap(_read_hashes, paths=self.paths, plan=plan).with_output_types(bytes)
+                | "FindDuplicates" >> FindDuplicates(reported)  # Duplicate
+            )
+        if not found:
+            return None
+        return (
+            found
+            | "AllDuplicates" >> beam.Flatten()
+            | "KeyByFile"
+            >> beam.FlatMap(step.key_by_file, count_files, plan).with_output_types(tuple[int, elements.Duplicate])
+            | "GroupByFile" >> beam.GroupByKey()  # (file index, [Duplicate])
+            | "Store" >> beam.ParDo(store, plan=plan).with_output_types(StoredDuplicates)
         )

@@ -115,15 +115,11 @@ def find(uri: str, wanted: BoxCsv) -> tuple[str, tuple[annotation_tables.Annotat
     Raises:
         ConfigError: if there is no CSV file.
     """
-    kind = input_places.kind_of(uri)
-    if kind == storage.FILE and wanted.annotations is None:
+    if wanted.annotations is None and input_places.kind_of(uri) == storage.FILE:
         root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
         files = {"train": name}
-    elif kind != storage.DIRECTORY:
-        raise errors.ConfigError(
-            "input-not-folder", f"--input {uri!r} is not a folder; give the folder of the images and CSV files"
-        )
     else:
+        input_places.require_folder(uri, "the folder of the images and CSV files")
         root = uri
         files = wanted.annotations or dict(_find_files(root))
     if not files:

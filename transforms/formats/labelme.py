@@ -17,8 +17,6 @@ import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
-from imagebeam import errors, storage
-from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import checked_image, image_objects, object_masks
 from imagebeam.transforms.sources import annotated_files, folder_probe, image_source, input_places
@@ -60,16 +58,11 @@ class Labelme(base_format.Format):
 
     def open(self, request: base_format.Request) -> image_source.ImageSource:
         uri = request.uri
-        if input_places.kind_of(uri) != storage.DIRECTORY:
-            raise errors.ConfigError(
-                "input-not-folder", f"--input {uri!r} is no folder; give the one with the images and JSON files"
-            )
+        input_places.require_folder(uri, "the one with the images and JSON files")
         if self.images is not None:
             parts = input_places.given_parts(uri, self.images, "source.labelme.images")
         else:
-            folders = input_places.names_in(uri)
-            found = tuple(input_places.Part(split, split) for split in input_places.SPLITS if split in folders)
-            parts = found or (input_places.Part("train", ""),)
+            parts = input_places.parts_of_splits(input_places.names_in(uri))
         source = annotated_files.AnnotatedFilesSource(
             uri,
             parts,
@@ -199,14 +192,7 @@ class LabelmeReader:
     def _class_of(self, name: Any) -> tuple[int, bytes]:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"its label is {reprlib.repr(name)}, expected a name")
-        label = self.classes.id_of(name.strip())
-        if label is None:
-            raise checked_image.BadImageError(
-                Reason.UNKNOWN_LABEL,
-                f"the class {reprlib.repr(name)} is none of source.labelme.classes: add it there, or leave "
-                "source.labelme.classes out to take the classes from the files",
-            )
-        return label, self.classes.texts()[label]
+        return self.classes.find(name.strip(), "source.labelme.classes")
 
     def _mask(self, kind: str, outline: list[float], height: int, width: int) -> bytes:
         if kind == "mask":

@@ -20,8 +20,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 from xml.parsers import expat
 
-from imagebeam import errors, plural, storage
-from imagebeam.transforms.elements import Reason
+from imagebeam import plural, storage
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import checked_image, image_objects
 from imagebeam.transforms.sources import annotated_files, folder_probe, image_source, input_places
@@ -179,10 +178,7 @@ def find(root: str, wanted: Voc) -> VocSet:
     Raises:
         ConfigError: if its images cannot be found.
     """
-    if input_places.kind_of(root) != storage.DIRECTORY:
-        raise errors.ConfigError(
-            "input-not-folder", f"--input {root!r} is no folder; give the one that holds {wanted.annotation_folder}"
-        )
+    input_places.require_folder(root, f"the one that holds {wanted.annotation_folder}")
     folders = input_places.names_in(root)
     images, annotations = _folder_names(folders, wanted)
     if wanted.annotation_folder == Voc.annotation_folder and annotations in folders:
@@ -195,11 +191,7 @@ def find(root: str, wanted: Voc) -> VocSet:
     inner = next((name for name in folders if _is_voc(storage.join(root, name), wanted)), None)
     if inner is not None:
         raise input_places.give_inner(root, inner)
-    splits = [split for split in input_places.SPLITS if split in folders]
-    return VocSet(tuple(input_places.Part(split, split) for split in splits) or _WHOLE, images, annotations)
-
-
-_WHOLE = (input_places.Part("train", ""),)
+    return VocSet(input_places.parts_of_splits(folders), images, annotations)
 
 
 def _folder_names(folders: list[str], wanted: Voc) -> tuple[str, str]:
@@ -387,15 +379,9 @@ class VocReader:
         name = fields.get("name")
         if not name:
             raise ValueError("it has no <name>")
-        label = self.classes.id_of(name)
-        if label is None:
-            raise checked_image.BadImageError(
-                Reason.UNKNOWN_LABEL,
-                f"the class {reprlib.repr(name)} is none of source.voc.classes: add it there, or leave "
-                "source.voc.classes out to take the classes from the files",
-            )
+        label, text = self.classes.find(name, "source.voc.classes")
         flags = (_flag(fields.get(flag), flag) for flag in ("difficult", "truncated"))
-        return label, self.classes.texts()[label], *flags, image_objects.encode_text(fields.get("pose") or _UNSPECIFIED)
+        return label, text, *flags, image_objects.encode_text(fields.get("pose") or _UNSPECIFIED)
 
 
 def _side(text: str | None, name: str) -> int:

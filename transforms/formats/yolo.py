@@ -189,10 +189,8 @@ def find(uri: str, wanted: Yolo) -> YoloSet:
     root, name = uri, wanted.data
     if uri.endswith(_YAML) and input_places.kind_of(uri) == storage.FILE:
         root, name = posixpath.dirname(uri) or ".", posixpath.basename(uri)
-    elif input_places.kind_of(uri) != storage.DIRECTORY:
-        raise errors.ConfigError(
-            "input-not-folder", f"--input {uri!r} is not a folder; give the folder of the data set, or its data.yaml"
-        )
+    else:
+        input_places.require_folder(uri, "the folder of the data set, or its data.yaml")
     found = _find_data(root) if name is None else (name, _read_data(storage.join(root, name), "source.yolo.data"))
     path, data = found if found is not None else ("", {})
     where = storage.join(root, path) if path else ""
@@ -412,17 +410,13 @@ def _parts_of_folders(root: str, images: str) -> Iterator[input_places.Part]:
     folders = input_places.names_in(root)
     if images in folders:
         below = input_places.names_in(storage.join(root, images))
-        if splits := [split for split in input_places.SPLITS if split in below]:
-            yield from (input_places.Part(split, f"{images}/{split}") for split in splits)
-        else:
-            yield input_places.Part("train", images)
+        for split, path, _ in input_places.parts_of_splits(below):
+            yield input_places.Part(split, posixpath.join(images, path) if path else images)
         return
-    splits = [split for split in input_places.SPLITS if split in folders]
-    for split in splits:
-        has_images = input_places.kind_of(storage.join(root, f"{split}/{images}")) == storage.DIRECTORY
-        yield input_places.Part(split, f"{split}/{images}" if has_images else split)
-    if not splits:
-        yield input_places.Part("train", "")
+    for part in input_places.parts_of_splits(folders):
+        inner = f"{part.path}/{images}"
+        has_images = part.path and input_places.kind_of(storage.join(root, inner)) == storage.DIRECTORY
+        yield part._replace(path=inner) if has_images else part
 
 
 # --- label files ------------------------------------------------------------------------------------------------------

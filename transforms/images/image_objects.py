@@ -11,6 +11,7 @@ import collections
 import dataclasses
 import functools
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -98,6 +99,21 @@ class ClassNames(elements.PickledFields):
     def id_of(self, name: str) -> int | None:
         """Returns the id of the class with a name; None if it is unknown."""
         return self._ids.get(name)
+
+    def find(self, name: str, option: str) -> tuple[int, bytes]:
+        """Returns the id and the stored text of a class in an annotation file.
+
+        Raises:
+            BadImageError: if it is none of those that the config names in `option`.
+        """
+        label = self.id_of(name)
+        if label is None:
+            raise checked_image.BadImageError(
+                Reason.UNKNOWN_LABEL,
+                f"the class {reprlib.repr(name)} is none of {option}: add it there, or leave {option} out to take the "
+                "classes from the files",
+            )
+        return label, self._texts[label]
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:

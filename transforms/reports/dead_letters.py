@@ -1,13 +1,10 @@
 """Stores the images rejected before their shard was written, and joins all rejects of a run into `rejects.jsonl`.
 
-The hash of a reject's key decides its file, and the number of rejects in the plan decides the number of files. So the
-files are the same on every runner, and none holds more than one worker can sort. The commit joins them in the order of
-their names.
+The number of rejects in the plan decides the number of files. The commit joins them in the order of their names.
 """
 
 import dataclasses
 import itertools
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -81,7 +78,6 @@ def _read_in_order(folder: str, names: Iterable[str], num_at_once: int) -> Itera
                 yield chunk
 
 
-_MIN_FILES, _MAX_FILES = 16, 4096
 _REJECTS_PER_FILE = 20_000  # sorted in 15 MB; more only beyond 80 million rejects
 
 
@@ -89,13 +85,7 @@ def count_files(plan: elements.DatasetPlan) -> int:
     """Returns the number of files for the rejects of a plan; 0 if they are not stored."""
     if plan.action != "write" and plan.exit_code != errors.TooManyRejectsError.exit_code:
         return 0  # the output must stay as it is
-    return min(_MAX_FILES, max(_MIN_FILES, -(-sum(plan.rejected.values()) // _REJECTS_PER_FILE)))
-
-
-def _key_by_file(reject: elements.Reject, plan: elements.DatasetPlan) -> Iterator[tuple[int, elements.Reject]]:
-    """Reject -> (file index, Reject)."""
-    if num_files := count_files(plan):
-        yield zlib.crc32(elements.encode_key(reject.key)) % num_files, reject
+    return step.count_files(sum(plan.rejected.values()), _REJECTS_PER_FILE)
 
 
 def _store(
@@ -104,14 +94,8 @@ def _store(
     plan: elements.DatasetPlan,
 ) -> Iterator[str]:
     """(file index, [Reject]) -> name of the file in the staging folder."""
-    index, rejects = element
-    width = len(str(count_files(plan) - 1))  # so that the order of names is that of the numbers
-    name = f"early-{index:0{width}d}{shard_writer.REJECTS_SUFFIX}"
-    staging = settings.paths.staging(plan.fingerprint)
-    store = storage.storage_of(staging)
-    store.make_directories(staging)
-    store.write_whole(storage.join(staging, name), shard_writer.encode_rejects(sorted(rejects)), durable=False)
-    yield name
+    content, staging = shard_writer.encode_rejects(sorted(element[1])), settings.paths.staging(plan.fingerprint)
+    yield step.stage_file(staging, "early-", element[0], count_files(plan), shard_writer.REJECTS_SUFFIX, content)
 
 
 @dataclasses.dataclass
@@ -125,7 +109,8 @@ class StoreDeadLetters(step.Step):
         plan = beam.pvalue.AsSingleton(self.plan)
         return (
             rejects
-            | "KeyByFile" >> beam.FlatMap(_key_by_file, plan=plan).with_output_types(tuple[int, elements.Reject])
+            | "KeyByFile"
+            >> beam.FlatMap(step.key_by_file, count_files, plan).with_output_types(tuple[int, elements.Reject])
             | "GroupByFile" >> beam.GroupByKey()  # (file index, [Reject])
             | "Store" >> beam.FlatMap(_store, settings=self.settings, plan=plan).with_output_types(str)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from imagebeam import errors, plural, storage
@@ -96,6 +96,17 @@ def give_inner(root: str, inner: str) -> errors.ConfigError:
         "input-holds-folder",
         f"--input {root!r} holds the data set in its folder {inner!r}: give {storage.join(root, inner)!r}",
     )
+
+
+def require_folder(uri: str, expected: str) -> None:
+    """Raises ConfigError if the input is no folder; `expected` says what to give."""
+    if kind_of(uri) != storage.DIRECTORY:
+        raise errors.ConfigError("input-not-folder", f"--input {uri!r} is not a folder; give {expected}")
+
+
+def parts_of_splits(folders: Collection[str]) -> tuple[Part, ...]:
+    """Returns the folders that have the names of splits; the whole root as `train` if none has."""
+    return tuple(Part(split, split) for split in SPLITS if split in folders) or (Part("train", ""),)
 
 
 def given_parts(root: str, images: Mapping[str, Sequence[str]], option: str) -> tuple[Part, ...]:

@@ -13,6 +13,7 @@ from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that
 
 from imagebeam import errors, storage
+from imagebeam.transforms import step
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject
 from imagebeam.transforms.reports import dead_letters
 from imagebeam.transforms.reports.dead_letters import RejectFiles
@@ -129,7 +130,7 @@ def test_more_rejects_go_to_more_files_up_to_a_bound_and_keep_their_order(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, num_rejects: int
 ) -> None:
     monkeypatch.setattr(dead_letters, "_REJECTS_PER_FILE", 10)
-    monkeypatch.setattr(dead_letters, "_MAX_FILES", 200)
+    monkeypatch.setattr(step, "MAX_FILES", 200)
     plan = small_dataset.make_plan({}, rejected={"no_label": num_rejects})
     num_files = dead_letters.count_files(plan)
     assert num_files == {160: 16, 161: 17, 1600: 160, 10**9: 200}[num_rejects]
