@@ -42,22 +42,17 @@ ARRAYS = (NPY, NPZ, *HDF5, MATLAB, BINARY, *IDX, *PICKLED)
 CSV = ".csv"  # with pixels
 
 
-def _reader(name: str) -> Callable[[str, int, str], Iterator[bytes]]:
-    """Returns a reader of images in arrays, by its module, which is imported late: NumPy takes 15 MB in a process."""
-
-    def read(uri: str, version: int, part: str) -> Iterator[bytes]:
-        module = importlib.import_module(f"imagebeam.transforms.formats.arrays.{name}")
-        found: Iterator[bytes] = module.read_images(uri, version, part)
-        return found
-
-    return read
+def _read_images(uri: str, version: int, part: str) -> Iterator[bytes]:
+    """Yields the images of an array; its module is imported late, since NumPy takes 15 MB in a process."""
+    found: Iterator[bytes]
+    found = importlib.import_module("imagebeam.transforms.formats.arrays.array_files").read_images(uri, version, part)
+    return found
 
 
 # By the end of a file's name: yields the content of a part of it, given its address, its version and the part's name.
 # The errors are those of `unpack`. Packages that are large or optional are imported inside of these functions.
 _PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {
-    **dict.fromkeys(ARRAYS, _reader("array_files")),
-    CSV: _reader("pixel_csv"),
+    **dict.fromkeys((*ARRAYS, CSV), _read_images),
     **dict.fromkeys(parquet_content.SUFFIXES, parquet_content.read_content),
 }
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from imagebeam.transforms.formats.arrays import cifar, found_array, hdf5_files, numpy_files
+from imagebeam.transforms.formats.arrays import cifar, found_array, hdf5_files, numpy_files, pixel_csv
 from imagebeam.transforms.packed import packed_file, unpacked_content
 
 MAX_LOADED_BYTES = 1 << 30  # an array of labels is read whole
@@ -78,11 +78,12 @@ class Format(NamedTuple):
     check: Callable[[str, int, found_array.FoundArray], None] | None = None  # compares the checksum of an array
 
 
-FORMATS: Mapping[str, Format] = {  # by unpacked_content.ARRAYS
+FORMATS: Mapping[str, Format] = {  # by unpacked_content.ARRAYS, and CSV
     unpacked_content.NPY: Format(numpy_files.list_npy, numpy_files.read_npy),
     unpacked_content.NPZ: Format(numpy_files.list_npz, numpy_files.read_npz, numpy_files.check_npz),
     unpacked_content.MATLAB: Format(hdf5_files.list_matlab, hdf5_files.read_matlab),
     **dict.fromkeys(unpacked_content.HDF5, Format(hdf5_files.list_hdf5, hdf5_files.read_hdf5)),
+    unpacked_content.CSV: Format(pixel_csv.list_csv, pixel_csv.read_csv),
     unpacked_content.BINARY: Format(cifar.list_binary, cifar.read_binary),
     **dict.fromkeys(unpacked_content.IDX, Format(list_idx, read_idx)),
     **dict.fromkeys(unpacked_content.PICKLED, Format(cifar.list_pickled, cifar.read_pickled)),

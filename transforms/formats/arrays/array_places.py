@@ -6,7 +6,7 @@ import contextlib
 import fnmatch
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from imagebeam import errors, storage
@@ -38,6 +38,11 @@ class Place(NamedTuple):
     version: int
     array: found_array.FoundArray
 
+    @property
+    def is_csv(self) -> bool:
+        """Whether it is pixels in CSV, or a column of these."""
+        return self.uri.endswith(unpacked_content.CSV)
+
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.array.shape))
         return f"{posixpath.basename(self.uri)}#{self.array.name} ({self.array.dtype}, {shape})"
@@ -63,13 +68,13 @@ class Files:
 
     def _list(self) -> list[str]:
         names = list_files(self.uri)
-        if not self._looks_below or any(array_files.format_of(f"/{name}") for name in names):
+        if not self._looks_below or _has_arrays(names):
             return names
         below = _list_folders(self.uri)
         if len(below) > _MAX_FOLDERS:
             return names
         found = {folder: list_files(storage.join(self.uri, folder)) for folder in below}
-        holding = [folder for folder in below if any(array_files.format_of(f"/{name}") for name in found[folder])]
+        holding = [folder for folder in below if _has_arrays(found[folder])]
         if len(holding) > 1:
             raise errors.ConfigError(
                 "arrays-several-folders",
@@ -154,6 +159,10 @@ def list_files(folder: str) -> list[str]:
 
 def _list_folders(folder: str) -> list[str]:
     return sorted(entry.name for entry in _list_entries(folder) if entry.kind == storage.DIRECTORY)
+
+
+def _has_arrays(names: Sequence[str]) -> bool:
+    return any(f"/{name}".endswith(unpacked_content.ARRAYS) for name in names)
 
 
 def role_of(name: str) -> Role:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import plural
 from imagebeam.transforms import elements
-from imagebeam.transforms.formats.arrays import found_array
+from imagebeam.transforms.formats.arrays import found_array, pixel_csv
 from imagebeam.transforms.sources import image_source, table_rows
 
-LABEL = "label"  # cell with the label, if the files give it no other name
+LABEL = found_array.LABEL
 Names: TypeAlias = tuple[tuple[str, str], ...]  # class of each value, both as texts; () takes the values themselves
 _MAX_CLASSES = 100_000  # more numbers are no classes
 _MAX_FILLED = 10_000  # different labels whose fields are kept
@@ -54,6 +54,7 @@ class ArrayPart(NamedTuple):
 
     images: ImageRows
     labels: tuple[LabelArray, ...]
+    csv: str = ""  # address of the file if the images are pixels in CSV; the labels are columns of it
 
 
 class ArraySplit(NamedTuple):
@@ -96,7 +97,8 @@ class ArraysSource(image_source.ImageSource):
         for split in self.splits:
             position = 0
             for part in split.parts:
-                yield self._list_part(split, part, position), f"the labels of {part.images.address!r}"
+                what = repr(part.csv) if part.csv else f"the labels of {part.images.address!r}"
+                yield self._list_part(split, part, position), what
                 position += part.images.num_images
 
     def _list_part(
@@ -106,17 +108,16 @@ class ArraysSource(image_source.ImageSource):
         unfilled = elements.ImageRef("", images.address, split=split.name)
         filled: dict[tuple[str | None, ...], tuple[Any, ...] | table_rows.BadRowError] = {}
         names = [dict(self._names_of(label)) for label in part.labels]
-        rows = zip(*map(read_texts, part.labels)) if part.labels else [()] * images.num_images
-        for index, values in enumerate(rows):
-            known = filled.get(values)
+        for index, (number, values, problem) in enumerate(_read_rows(part)):
+            known = table_rows.BadRowError(elements.Reason.BAD_ROW, problem) if problem else filled.get(values)
             if known is None:
                 known = self._fill(unfilled, part.labels, names, values)
                 if len(filled) < _MAX_FILLED:
                     filled[values] = known
             key = f"{split.name or 'images'}/{position + index:05d}"
             if isinstance(known, table_rows.BadRowError):
-                where = f"row {index} of {images.address}: {known.detail}"
-                yield elements.Reject(key, images.address, "list", known.reason, where)
+                where = f"line {number} of {part.csv}" if part.csv else f"row {number} of {images.address}"
+                yield elements.Reject(key, part.csv or images.address, "list", known.reason, f"{where}: {known.detail}")
             else:
                 offset = images.start + index * size
                 yield elements.new_ref(
@@ -149,7 +150,7 @@ def _class_of(label: LabelArray, names: Mapping[str, str], value: str | None) ->
         raise table_rows.BadRowError(
             elements.Reason.BAD_VALUE, f"{array!r} has {value.removeprefix(_SEVERAL)} of its values set to 1"
         )
-    if not names or value is None:
+    if not names or not value:
         return value
     if value not in names:
         shown = plural.name_some([f"{number}: {name}" for number, name in names.items()], 20)
@@ -157,6 +158,17 @@ def _class_of(label: LabelArray, names: Mapping[str, str], value: str | None) ->
             elements.Reason.UNKNOWN_LABEL, f"{array!r} is {value}, and the classes are {shown}"
         )
     return names[value]
+
+
+def _read_rows(part: ArrayPart) -> Iterator[tuple[int, tuple[str | None, ...], str]]:
+    """Yields the number of each image, or its line in CSV, the values of its labels, and why it cannot be used."""
+    if part.csv:
+        for row in pixel_csv.read_rows(part.csv, part.images.version, [label.cell for label in part.labels]):
+            yield row.line, row.cells, row.problem
+    else:
+        rows = zip(*map(read_texts, part.labels)) if part.labels else [()] * part.images.num_images
+        for index, values in enumerate(rows):
+            yield index, values, ""
 
 
 _SEVERAL = "\0"  # begins the text for a row that is not one-hot

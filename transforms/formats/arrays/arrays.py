@@ -12,7 +12,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.packed import packed_file, unpacked_content
-from imagebeam.transforms.sources import folder_probe, image_source
+from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, name_some
 
 
@@ -43,7 +43,7 @@ class Arrays(base_format.Format):
     def gives(self) -> base_format.Gives:
         return base_format.Gives(columns=True, splits=True)
 
-    def open(self, request: base_format.Request) -> image_source.ImageSource:
+    def open(self, request: base_format.Request) -> array_source.ArraysSource:
         from imagebeam.transforms.formats.arrays import find_arrays  # late: NumPy
 
         if request.label_by not in ("column", "none"):

@@ -15,10 +15,11 @@ from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_files, array_places, array_source, cifar, found_array, pixel_csv
 from imagebeam.transforms.formats.arrays.array_places import Place
 from imagebeam.transforms.packed import unpacked_content
-from imagebeam.transforms.sources import image_source
+from imagebeam.transforms.sources import table_rows
 
 _MAX_NAMED = 12
 _MAX_SHOWN = 6
+_MAX_CSV_FILES = 100  # looked into
 _NUM_BATCHES = 5  # CIFAR-10's files for training
 _CIFAR_AXES = found_array.ImageAxes("NCHW", (32, 32, 3))
 _CIFAR_LABELS = {  # cell, classes in the Python version, file with the classes in the binary version
@@ -43,18 +44,17 @@ class Roles(NamedTuple):
     cifar_classes: Mapping[str, array_source.Names] = {}  # by the name of the array of labels; for CIFAR alone
 
 
-def find(wanted: array_source.Wanted, request: base_format.Request) -> image_source.ImageSource:
+def find(wanted: array_source.Wanted, request: base_format.Request) -> array_source.ArraysSource:
     """Returns the source of the arrays in a file or folder, or of the pixels in CSV files.
 
     Raises:
         ConfigError: if there are no such arrays, or they contradict each other.
     """
     files, fields = array_places.Files(request.uri, looks_below=not wanted.images), request.fields
-    if (tables := pixel_csv.find_tables(files, wanted)) is not None:
-        return pixel_csv.open_tables(tables, wanted, request)
-    found = _named(files, wanted) if wanted.images else _find_cifar(files) or recognize(files)
+    found = _named(files, wanted) if wanted.images else _find_csv(files) or _find_cifar(files) or recognize(files)
     if not request.label_kind and not fields.needed:
         found = found._replace(labels={})
+    found = _add_columns(files, found, fields)
     _check_roles(files, found, request)
     given = wanted.classes or _classes_in(found.classes)
     without_names = {column.name for column in fields.columns if column.kind != "bytes"}
@@ -67,9 +67,12 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> image_sou
         for place, labels in _pair(name, images, found.labels.get(name, ())):
             rows, shape = _image_rows(place, _CIFAR_AXES if found.cifar_classes else None, wanted)
             shapes.setdefault(shape, place)
-            label_arrays = [_label_array(place, rows, label, found.cifar_classes, given) for label in labels]
-            label_arrays = [each._replace(names=()) if each.cell in without_names else each for each in label_arrays]
-            parts.append(array_source.ArrayPart(rows, tuple(label_arrays)))
+            label_arrays = []
+            for each in labels:
+                is_named = not each.is_csv or each.array.name == fields.label
+                label = _label_array(place, rows, each, found.cifar_classes, given if is_named else ())
+                label_arrays.append(label._replace(names=()) if label.cell in without_names else label)
+            parts.append(array_source.ArrayPart(rows, tuple(label_arrays), place.uri if place.is_csv else ""))
         splits.append(array_source.ArraySplit(name, tuple(parts)))
     source = array_source.ArraysSource(tuple(splits), array_places.only_shape(shapes), fields)
     cells = {label.cell for label in source.labels()}
@@ -87,10 +90,11 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> image_sou
 def _check_roles(files: array_places.Files, found: Roles, request: base_format.Request) -> None:
     """Raises ConfigError if the arrays do not have what the config asks for."""
     if request.split_by == "source" and "" in found.images:
+        column = "split.by: column, or " if found.images[""][0].is_csv else ""
         raise errors.ConfigError(
             "arrays-no-split",
-            f"the names of {found.images[''][0]} and its file say no split: set split.by: hash and split.fractions, or "
-            "name the arrays of each split in source.arrays.images",
+            f"the names of {found.images[''][0]} and its file say no split: set {column}split.by: hash and "
+            "split.fractions, or name the arrays of each split in source.arrays.images",
         )
     for name, images in found.images.items():
         if images and not found.labels.get(name) and request.fields.label:
@@ -186,7 +190,8 @@ def _label_array(
             f"{place} are not the labels of {images}, which holds {plural.count(rows.num_images, 'image')}; "
             "correct source.arrays.images or labels",
         )
-    cell = _CIFAR_LABELS[array.name][0] if array.name in cifar_classes else array_source.LABEL
+    cell = array.name if place.is_csv else array_source.LABEL
+    cell = _CIFAR_LABELS[array.name][0] if array.name in cifar_classes else cell
     return array_source.LabelArray(cell, place.uri, place.version, array, given or cifar_classes.get(array.name, ()))
 
 
@@ -207,10 +212,44 @@ def _numbers_in(source: array_source.ArraysSource) -> array_source.Names:
         if label.cell == source.fields.label:
             with array_places.explained(label.uri):
                 texts.update(array_source.read_texts(label))
-    return array_source.numbers_up_to(texts)
+    return array_source.numbers_up_to(texts - {""})
 
 
 # --- which arrays they are -------------------------------------------------------------------------------------------
+
+
+def _find_csv(files: array_places.Files) -> Roles | None:
+    """Returns the pixels in CSV files; None if there are none."""
+    found: dict[str, Place] = {}
+    for name in [name for name in files.names if name.endswith(unpacked_content.CSV)][:_MAX_CSV_FILES]:
+        split = array_places.role_of(name.removesuffix(unpacked_content.CSV)).split
+        for place in files.open(files.address(name))[:1]:
+            if split in found:
+                raise errors.ConfigError(
+                    "pixels-ambiguous",
+                    f"{place.uri!r} and {found[split].uri!r} both hold pixels of the split {split or '(unnamed)'}: "
+                    "give one of them as --input, or name them in source.arrays.images",
+                )
+            found[split] = place
+    return (
+        Roles({split: [found[split]] for split in sorted(found, key=array_places.ORDER.index)}, {}) if found else None
+    )
+
+
+def _add_columns(files: array_places.Files, found: Roles, fields: table_rows.RowFields) -> Roles:
+    """Adds the columns of CSV files with pixels that the config asks for to the labels."""
+    labels = dict(found.labels)
+    for split, place in [(split, each) for split, images in found.images.items() for each in images if each.is_csv]:
+        known = {each.array.name: each for each in files.open(place.uri)[1:]}
+        if missing := [name for name in fields.needed if name not in known]:
+            raise errors.ConfigError(
+                "arrays-unknown-column",
+                f"{place.uri!r} has no column {missing[0]!r} beside its pixels, only "
+                f"{', '.join(map(repr, known)) or 'none'}; name another, or leave the file out by giving the other as "
+                "--input",
+            )
+        labels[split] = [*labels.get(split, ()), *(known[name] for name in fields.needed)]
+    return found._replace(labels=labels)
 
 
 def _find_cifar(files: array_places.Files) -> Roles | None:
@@ -268,7 +307,7 @@ def _named(files: array_places.Files, wanted: array_source.Wanted) -> Roles:
 
 def _find_named(files: array_places.Files, option: str, text: str) -> list[Place]:
     glob, hash, name = text.partition("#")
-    if not hash and not files.is_folder:
+    if not hash and not files.is_folder and not text.endswith(unpacked_content.CSV):
         glob, name = "", text
     uris = files.match(option, glob) if glob else [files.uri]
     if not glob and files.is_folder:
@@ -278,6 +317,8 @@ def _find_named(files: array_places.Files, option: str, text: str) -> list[Place
     found = []
     for uri in uris:
         places = files.open(uri)
+        if uri.endswith(unpacked_content.CSV):
+            name = pixel_csv.PIXELS
         chosen = [place for place in places if place.array.name == name] if name else places
         if len(chosen) != 1:
             known = ", ".join(str(place) for place in places[:_MAX_NAMED]) or "none"

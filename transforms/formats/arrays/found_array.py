@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 MAX_ARRAYS = 10_000  # in one file
+LABEL = "label"  # cell with the label, if the files give it no other name
 ONLY = "array"  # name of the array of a file that has one without a name
 TEXT = "text"  # type of an array of texts without a fixed length; its values are UTF-8, each followed by a zero byte
 MAX_CHANNELS = 4

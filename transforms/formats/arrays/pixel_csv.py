@@ -9,25 +9,19 @@ Values are integers from 0 to 255, from the top left, row by row.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from imagebeam import errors
-from imagebeam.transforms import elements
-from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import array_places, array_source, found_array
-from imagebeam.transforms.packed import packed_file, unpacked_content
-from imagebeam.transforms.sources import image_source, table_rows
+from imagebeam.transforms.formats.arrays import found_array
+from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms.sources import table_rows
 
-PIXELS = "pixels"  # column with all pixels, and the part of the file that they are
+PIXELS = "pixels"  # column with all pixels, and the array that they are
 _MAX_LINE_BYTES = 64 << 20
 _MAX_OTHER_COLUMNS = 64  # beside one column for each pixel
 _MIN_PIXELS = 16
 _PIECE_ROWS = 256
-_MAX_SHOWN = 6
-_MAX_FILES = 100  # looked into
 
 
 class PixelTable(NamedTuple):
@@ -56,7 +50,7 @@ class PixelRow(NamedTuple):
     """One row; if it cannot be used, `problem` says why and `pixels` is empty."""
 
     line: int  # counted from 1
-    cells: tuple[str, ...]  # in the order of PixelTable.names
+    cells: tuple[str, ...]  # of the columns that were asked for
     pixels: bytes
     problem: str = ""
 
@@ -93,12 +87,38 @@ def look_into(uri: str, version: int) -> PixelTable | None:
         pixels = list(range(len(given), len(row)))
     if len(pixels) < _MIN_PIXELS or len(given) > _MAX_OTHER_COLUMNS or pixels[-1] - pixels[0] != len(pixels) - 1:
         return None
-    names = tuple(first[index].strip() if has_header else array_source.LABEL for index in given)
+    names = tuple(first[index].strip() if has_header else found_array.LABEL for index in given)
     return PixelTable(names, tuple(given), pixels[0], len(row), len(pixels), False, has_header)
 
 
-def read_rows(uri: str, version: int, table: PixelTable) -> Iterator[PixelRow]:
-    """Yields the rows of a file; errors are those of `look_into`."""
+def list_csv(uri: str, version: int) -> list[found_array.FoundArray]:
+    """Returns the pixels of a file and its other columns as texts, if it holds pixels; raises as `look_into`."""
+    table = look_into(uri, version)
+    if table is None:
+        return []
+    count = sum(1 for _ in _read_lines(uri, version)) - table.has_header
+    pixels = found_array.FoundArray(PIXELS, (count, table.num_pixels), "|u1")
+    return [pixels, *(found_array.FoundArray(name, (count,), found_array.TEXT) for name in table.names)]
+
+
+def read_csv(uri: str, version: int, array: found_array.FoundArray) -> Iterator[bytes]:
+    """Yields the values of an array, with zeros for a row that cannot be used; errors are those of `look_into`."""
+    names = () if array.name == PIXELS else (array.name,)
+    pieces: list[bytes] = []
+    for row in read_rows(uri, version, names):
+        pieces.append(row.cells[0].encode() + b"\0" if names else row.pixels or bytes(array.shape[1]))
+        if len(pieces) == _PIECE_ROWS:
+            yield b"".join(pieces)
+            pieces.clear()
+    yield b"".join(pieces)
+
+
+def read_rows(uri: str, version: int, names: Sequence[str]) -> Iterator[PixelRow]:
+    """Yields the rows of a file that holds pixels, with the cells of these columns; errors are those of `look_into`."""
+    table = look_into(uri, version)
+    if table is None:
+        raise packed_file.broken("holds no pixels any more")
+    places = [table.places[table.names.index(name)] for name in names]
     lines = _read_lines(uri, version)
     if table.has_header:
         next(lines, None)
@@ -106,9 +126,9 @@ def read_rows(uri: str, version: int, table: PixelTable) -> Iterator[PixelRow]:
         cells = _split(line)
         if len(cells) != table.num_columns:
             problem = f"has {len(cells):,} columns, expected {table.num_columns:,}"
-            yield PixelRow(number, ("",) * len(table.names), b"", problem)
+            yield PixelRow(number, ("",) * len(names), b"", problem)
             continue
-        given = tuple(cells[place].strip() for place in table.places)
+        given = tuple(cells[place].strip() for place in places)
         texts = cells[table.first].split() if table.is_text else cells[table.first : table.first + table.num_pixels]
         if len(texts) != table.num_pixels:
             yield PixelRow(number, given, b"", f"has {len(texts):,} pixels, expected {table.num_pixels:,}")
@@ -124,33 +144,6 @@ def read_rows(uri: str, version: int, table: PixelTable) -> Iterator[PixelRow]:
             index = next(index for index, text in enumerate(texts) if not _is_value(text))
             problem = f"pixel {index:,} is {texts[index][:40]!r}, expected an integer from 0 to 255"
             yield PixelRow(number, given, b"", problem)
-
-
-def read_images(uri: str, version: int, part: str) -> Iterator[bytes]:
-    """Yields the images of a file as rows of pixels; zeros for a row that cannot be used.
-
-    Args:
-        uri: address of the file.
-        version: of the file.
-        part: `pixels:` and the axes, as `open_tables` writes it.
-    """
-    table = look_into(uri, version)
-    if table is None:
-        raise packed_file.broken("holds no pixels any more")
-    axes = found_array.ImageAxes.parse(part.rpartition(":")[2])
-    array = found_array.FoundArray(PIXELS, (0, table.num_pixels), "|u1")
-    yield from found_array.to_rows(_read_pieces(uri, version, table), array, axes)
-
-
-def _read_pieces(uri: str, version: int, table: PixelTable) -> Iterator[bytes]:
-    nothing = bytes(table.num_pixels)
-    pieces: list[bytes] = []
-    for row in read_rows(uri, version, table):
-        pieces.append(row.pixels or nothing)
-        if len(pieces) == _PIECE_ROWS:
-            yield b"".join(pieces)
-            pieces.clear()
-    yield b"".join(pieces)
 
 
 def _read_lines(uri: str, version: int) -> Iterator[tuple[int, bytes]]:
@@ -189,147 +182,3 @@ def _is_value(text: str) -> bool:
 def _names_pixel(name: str) -> bool:
     """Returns whether a column is named as a pixel: 28x28, pixel783, p3, 12."""
     return name.removeprefix("pixel").removeprefix("p").lstrip("_ ").replace("x", "").isdecimal()
-
-
-# --- the source ------------------------------------------------------------------------------------------------------
-
-
-class PixelFile(NamedTuple):
-    """One CSV file."""
-
-    split: str  # "" if its name says none
-    uri: str
-    version: int
-    table: PixelTable
-    address: str = ""  # where its images are: a part of the file
-
-
-@dataclasses.dataclass(frozen=True)
-class PixelCsvSource(image_source.ImageSource):
-    """Files whose images all have one shape."""
-
-    files: tuple[PixelFile, ...]
-    image_shape: found_array.Shape
-    fields: table_rows.RowFields = table_rows.NO_FIELDS
-    names: array_source.Names = ()
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes in the order of their ids, as the config states them; () if it does not."""
-        return tuple(dict.fromkeys(name for _, name in self.names))
-
-    def facts(self) -> image_source.SourceFacts:
-        return image_source.SourceFacts(shape=self.image_shape, class_names=self.class_names or None)
-
-    def list_all(self) -> Iterator[image_source.Listing]:
-        """Yields a reference for each row, in the order of the files."""
-        yield from image_source.list_parts((self._list_file(file), repr(file.uri)) for file in self.files)
-
-    def _list_file(self, file: PixelFile) -> Iterator[elements.ImageRef | elements.Reject]:
-        size, classes = math.prod(self.image_shape), dict(self.names)
-        for position, row in enumerate(read_rows(file.uri, file.version, file.table)):
-            key = f"{file.split or 'images'}/{position:05d}"
-            try:
-                if row.problem:
-                    raise table_rows.BadRowError(elements.Reason.BAD_ROW, row.problem)
-                cells = dict(zip(file.table.names, row.cells))
-                if classes and self.fields.label is not None and (label := cells[self.fields.label]):
-                    if label not in classes:
-                        raise table_rows.BadRowError(
-                            elements.Reason.UNKNOWN_LABEL,
-                            f"column {self.fields.label!r} is {label!r}, and the classes are "
-                            f"{', '.join(map(': '.join, self.names[:20]))}",
-                        )
-                    cells[self.fields.label] = classes[label]
-                ref = elements.ImageRef(
-                    key, file.address, size, file.version, position * size, size, position, split=file.split
-                )
-                yield self.fields.fill(ref, cells)
-            except table_rows.BadRowError as e:
-                yield elements.Reject(key, file.uri, "list", e.reason, f"line {row.line} of {file.uri}: {e.detail}")
-
-
-def find_tables(files: array_places.Files, wanted: array_source.Wanted) -> Mapping[str, PixelFile] | None:
-    """Returns the CSV files with pixels by split; None if the config or the files say that images are in arrays."""
-    tables: dict[str, PixelFile] = {}
-    if wanted.images:
-        if not all(one.endswith(unpacked_content.CSV) for one in wanted.images.values()):
-            return None
-        for split, one in wanted.images.items():
-            uris = files.match(f"source.arrays.images.{split}", one)
-            if len(uris) > 1 or (found := _open(uris[0], split)) is None:
-                raise errors.ConfigError(
-                    "pixels-not-one-file",
-                    f"source.arrays.images.{split}, {one!r}, must name one CSV file with pixels; it names "
-                    f"{', '.join(uris[:_MAX_SHOWN])}",
-                )
-            tables[split] = found
-        return tables
-    names = [name for name in files.names if name.endswith(unpacked_content.CSV)]
-    for name in names[:_MAX_FILES]:
-        split = array_places.role_of(name.removesuffix(unpacked_content.CSV)).split
-        if (found := _open(files.address(name), split)) is not None:
-            if split in tables:
-                raise errors.ConfigError(
-                    "pixels-ambiguous",
-                    f"{found.uri!r} and {tables[split].uri!r} both hold pixels of the split {split or '(unnamed)'}: "
-                    "give one of them as --input, or name them in source.arrays.images",
-                )
-            tables[split] = found
-    return {split: tables[split] for split in sorted(tables, key=array_places.ORDER.index)} or None
-
-
-def _open(uri: str, split: str) -> PixelFile | None:
-    version = array_places.stat(uri).version
-    with array_places.explained(uri):
-        table = look_into(uri, version)
-    return None if table is None else PixelFile(split, uri, version, table)
-
-
-def open_tables(
-    tables: Mapping[str, PixelFile], wanted: array_source.Wanted, request: base_format.Request
-) -> PixelCsvSource:
-    """Returns the source of CSV files with pixels.
-
-    Raises:
-        ConfigError: if the files have not what the config asks for.
-    """
-    if request.split_by == "source" and "" in tables:
-        raise errors.ConfigError(
-            "arrays-no-split",
-            f"the name of {tables[''].uri!r} says no split: set split.by: column or split.by: hash, or name the files "
-            "of each split in source.arrays.images",
-        )
-    found: list[PixelFile] = []
-    shapes: dict[found_array.Shape, array_places.Place] = {}
-    for each in tables.values():
-        missing = [name for name in request.fields.needed if name not in each.table.names]
-        if missing:
-            raise errors.ConfigError(
-                "arrays-unknown-column",
-                f"{each.uri!r} has no column {missing[0]!r} beside its pixels, only "
-                f"{', '.join(map(repr, each.table.names)) or 'none'}; name another, or leave the file out by giving "
-                "the other as --input",
-            )
-        flat = found_array.FoundArray(PIXELS, (0, each.table.num_pixels), "|u1")
-        place = array_places.Place(each.uri, each.version, flat)
-        axes = array_places.axes_of(place, wanted)
-        try:
-            shapes.setdefault(axes.image_shape(flat.shape), place)
-        except ValueError as e:
-            raise errors.ConfigError(
-                "arrays-wrong-layout", f"{place} does not have {e}: correct source.arrays.shape"
-            ) from e
-        found.append(each._replace(address=unpacked_content.part_of(each.uri, f"{PIXELS}:{axes}")))
-    has_classes = request.label_kind == "class"
-    names = (wanted.classes or _numbers_in(found, request.fields.label)) if has_classes else ()
-    return PixelCsvSource(tuple(found), array_places.only_shape(shapes), request.fields, names)
-
-
-def _numbers_in(found: list[PixelFile], label: str | None) -> array_source.Names:
-    texts: set[str] = set()
-    for file in found if label is not None else ():
-        column = file.table.names.index(label)
-        with array_places.explained(file.uri):
-            texts.update(row.cells[column] for row in read_rows(file.uri, file.version, file.table))
-    return array_source.numbers_up_to(texts - {""})

@@ -7,7 +7,7 @@ import pytest
 
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import arrays, pixel_csv
+from imagebeam.transforms.formats.arrays import array_files, array_source, arrays, pixel_csv
 from imagebeam.transforms.packed import packed_file, unpacked_content
 from imagebeam.transforms.sources import table_rows
 from tests import array_sets, error_texts
@@ -25,10 +25,10 @@ def row(label: object, pixels: object, joined: str = ",") -> str:
     return f"{label},{joined.join(map(str, pixels))}"  # type: ignore[call-overload]
 
 
-def find(uri: object, kind: str = "int64", split_by: str = "none", **wanted: object) -> pixel_csv.PixelCsvSource:
+def find(uri: object, kind: str = "int64", split_by: str = "none", **wanted: object) -> array_source.ArraysSource:
     request = base_format.Request(str(uri), fields=LABELLED, label_by="column", label_kind=kind, split_by=split_by)
     found = arrays.Arrays(**wanted).open(request)  # type: ignore[arg-type]
-    assert isinstance(found, pixel_csv.PixelCsvSource)
+    assert isinstance(found, array_source.ArraysSource)
     return found
 
 
@@ -60,10 +60,10 @@ def test_read_rows_of_each_shape_of_file(tmp_path: pathlib.Path, lines: list[str
     uri = write(tmp_path / "a.csv", *lines, end=end)
     table = pixel_csv.look_into(uri, 0)
     assert table is not None and table.names == ("label",) and table.num_pixels == 16
-    rows = list(pixel_csv.read_rows(uri, 0, table))
+    rows = list(pixel_csv.read_rows(uri, 0, ["label"]))
     assert [(each.cells, each.problem) for each in rows] == [(("7",), "")] * 3
     assert [each.pixels for each in rows] == [pixels.tobytes() for pixels in PIXELS]
-    assert b"".join(pixel_csv.read_images(uri, 0, "pixels:NHWC-4x4x1")) == PIXELS.tobytes()
+    assert b"".join(array_files.read_images(uri, 0, "pixels:NHWC-4x4x1")) == PIXELS.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def changed(pixels: np.ndarray, value: object) -> list[object]:
     [
         pytest.param(row(1, PIXELS[0][:-1]), "has 16 columns, expected 17", id="few"),
         pytest.param(row(1, [*PIXELS[0], 0]), "has 18 columns, expected 17", id="many"),
-        pytest.param(row(2, PIXELS[0]), "is '2', and the classes are 0: a, 1: b", id="2"),
+        pytest.param(row(2, PIXELS[0]), "is 2, and the classes are 0: a, 1: b", id="2"),
         *(
             pytest.param(row(1, changed(PIXELS[0], text)), f"pixel 5 is {text[:40]!r}, expected an", id=text[:5])
             for text in (
@@ -128,7 +128,7 @@ def test_find_says_what_is_wrong_with_csv_files(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path / "train.csv", row("label", range(16)), row(0, PIXELS[0]))
     with error_texts.raises("arrays-wrong-layout"):
         find(uri, shape=(5, 5, 1))
-    with error_texts.raises("pixels-not-one-file"):
+    with error_texts.raises("arrays-not-one"):
         find(tmp_path, images={"train": "*.csv", "test": write(tmp_path / "none.csv", "a").rpartition("/")[2]})
     write(tmp_path / "a_train.csv", row("label", range(16)), row(0, PIXELS[0]))
     with error_texts.raises("pixels-ambiguous"):
