@@ -56,19 +56,9 @@ def tiff(values: np.ndarray, depth: int, photometric: int = 1, sample_format: in
     """Returns an uncompressed TIFF of gray numbers of up to 8, or of 16 or 32 bits, little-endian."""
     rows = b"".join(pack(values, depth)) if depth <= 8 else values.astype(f"<u{depth // 8}").tobytes()
     height, width = values.shape
-    tags = (
-        (256, width),
-        (257, height),
-        (258, depth),
-        (259, 1),
-        (262, photometric),
-        (273, 8),
-        (277, 1),
-        (278, height),
-        (279, len(rows)),
-        (339, sample_format),
-    )
-    directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    tags = {256: width, 257: height, 258: depth, 259: 1, 262: photometric, 273: 8, 277: 1, 278: height}
+    tags |= {279: len(rows), 339: sample_format}
+    directory = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
     return struct.pack("<2sHI", b"II", 42, 8 + len(rows)) + rows + struct.pack("<H", len(tags)) + directory + bytes(4)
 
 
