@@ -82,6 +82,9 @@ def test_look_into_other_tables_finds_no_pixels(tmp_path: pathlib.Path, lines: l
     assert pixel_csv.look_into(write(tmp_path / "a.csv", *lines), 0) is None
 
 
+NO_PIXELS = ("256", "-1", "nan", "", "0.5", "1_0", "+5", "-0", "\u0663", "\uff15", "\u00b2", "1 0", "1" * 5000)
+
+
 def changed(pixels: np.ndarray, value: object) -> list[object]:
     return [*pixels[:5], value, *pixels[6:]]
 
@@ -94,21 +97,7 @@ def changed(pixels: np.ndarray, value: object) -> list[object]:
         pytest.param(row(2, PIXELS[0]), "is 2, and the classes are 0: a, 1: b", id="2"),
         *(
             pytest.param(row(1, changed(PIXELS[0], text)), f"pixel 5 is {text[:40]!r}, expected an", id=text[:5])
-            for text in (
-                "256",
-                "-1",
-                "nan",
-                "0.5",
-                "1_0",
-                "+5",
-                "-0",
-                "\u0663",
-                "\uff15",
-                "",
-                "1 0",
-                "1" * 5000,
-                "\u00b2",
-            )
+            for text in NO_PIXELS
         ),
     ],
 )
