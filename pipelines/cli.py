@@ -19,7 +19,7 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, plural
 from imagebeam.pipelines import command_parser, dataset_commands
-from imagebeam.pipelines.messages import run_journal, run_outputs, terminal
+from imagebeam.pipelines.messages import printed_tables, run_journal, run_outputs, terminal
 
 if TYPE_CHECKING:
     from imagebeam.pipelines import convert as convert_lib
@@ -235,8 +235,6 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 
 def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -> None:
-    from imagebeam.pipelines.messages import printed_tables
-
     for note in result.plan.notes:
         terminal.tell(f"note: {note}")
     if result.state == "kept":
@@ -258,7 +256,6 @@ def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_jou
 
 def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert
-    from imagebeam.pipelines.messages import printed_tables
 
     config = _load_config(known)
     done = convert.submit_request(_request(known, config, beam_arguments))
@@ -281,7 +278,6 @@ def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import compact, request
-    from imagebeam.pipelines.messages import printed_tables
 
     workers = request.as_workers(known.workers)
     result = compact.run(known.directory, beam_arguments, workers, not known.quiet, known.journal)
@@ -300,7 +296,6 @@ def _compact(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _index(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import index_dataset
-    from imagebeam.pipelines.messages import printed_tables
 
     names = ("image", "label", "label_base", "split", "partial", "keep_broken", "plan", "workers")
     asked = {name: getattr(known, name) for name in names}
@@ -322,7 +317,6 @@ def _index(known: argparse.Namespace, _: list[str]) -> int:
 
 def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     from imagebeam.pipelines import convert
-    from imagebeam.pipelines.messages import printed_tables
     from imagebeam.pipelines.recognize import recognize_folder
 
     recognized = recognize_folder.choose(known)
@@ -350,17 +344,14 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
 
 def _init(known: argparse.Namespace, _: list[str]) -> int:
     from imagebeam.pipelines import init_config
-    from imagebeam.pipelines.messages import printed_tables
     from imagebeam.pipelines.recognize import recognize_folder
 
     words = ["imagebeam", "init", known.directory, *(["--config", known.config] if known.config else [])]
     written = init_config.make(known.directory, known.config, plural.shell_command(words))
     init_config.write(written, known.output, known.force)
     printed_tables.print_table([*recognize_folder.describe(written.found, written.chosen), ("written", known.output)])
-    first, *others = init_config.next_commands(known.output)
-    terminal.say(f"next: {first}")
-    for command in others:
-        terminal.say(f"then: {command}")
+    for word, command in (("next", "plan"), ("then", "convert")):
+        terminal.say(f"{word}: {plural.shell_command(['imagebeam', command, '--config', known.output])}")
     return 0
 
 

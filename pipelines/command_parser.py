@@ -151,6 +151,32 @@ Command: TypeAlias = Callable[[argparse.Namespace, list[str]], int]
 
 _WITH_OUTPUTS = ("convert", "plan", "compact", "verify")  # commands that tell a platform how they ended
 
+_FLAG: Any = {"action": "store_true"}
+_DTYPES = ("uint8", "float32", "bfloat16", "float16")
+_TO_BEAM = "Any other option goes to Beam, such as --runner="
+_COMMANDS = {  # with what each does, and the end of its help
+    "convert": ("convert images to a committed dataset", f"{_TO_BEAM}DataflowRunner --project=..."),
+    "plan": (
+        "list and count images, and show what convert would do; writes nothing",
+        f"{_TO_BEAM}DataflowRunner --project=...",
+    ),
+    "init": ("write a commented config for a folder of images, with the preset that fits it", None),
+    "compact": (
+        "copy the latest snapshot of a dataset into fresh shards, which stand alone",
+        f"{_TO_BEAM}PrismRunner.",
+    ),
+    "index": ("make TFRecord files of any tool readable where they are: a catalog and indexes beside them", None),
+    "snapshots": ("list the snapshots of a dataset, pin them, or remove old ones", None),
+    "status": (
+        "tell what the last run on an output does, or how it ended",
+        "exit codes: 0 committed or running; 1 failed, stopped or not known; 2 there is nothing",
+    ),
+    "verify": ("compare a dataset with its catalog", None),
+    "inspect": ("show splits, features, labels and examples", None),
+    "report": ("write a page with what is in a dataset, which opens without a network", None),
+    "bench": ("measure how fast this host reads, and find the slowest stage", None),
+    "schema": ("print the JSON schema of the config, for editors", None),
+}
 _EPILOG = """\
 exit codes: 0 committed, submitted, or nothing to do; 2 the command, config or
 input is wrong, or a package is missing; 3 more rejects, removals or drift than
@@ -171,135 +197,84 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
     parser.add_argument("--version", action="version", version=f"imagebeam {imagebeam.__version__}")
     known = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    def add(name: str, text: str) -> Parser:
-        command = known.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".", allow_abbrev=False)
-        command.add_argument("-v", "--verbose", action="store_true", help="show the libraries' own logs and warnings")
+    for name, (text, epilog) in _COMMANDS.items():
+        description = text[:1].upper() + text[1:] + "."
+        command = known.add_parser(name, help=text, description=description, epilog=epilog, allow_abbrev=False)
+        command.add_argument("-v", "--verbose", help="show the libraries' own logs and warnings", **_FLAG)
         command.set_defaults(run=commands[name], options=command.options)
-        return command
 
-    convert = add("convert", "convert images to a committed dataset")
-    plan = add("plan", "list and count images, and show what convert would do; writes nothing")
-    for command in (convert, plan):
-        command.add_argument("--config", metavar="NAME_OR_YAML", help="a preset's name or a YAML file")
-        command.add_argument("--input", metavar="URI", help="a folder, a glob, or a manifest (source.uri)")
-        command.add_argument("--output", metavar="URI", help="folder of the dataset (output.uri)")
-        command.add_argument(
-            "--set", metavar="KEY=VALUE", action="append", default=[], help="override, e.g. output.num_shards=16"
-        )
-        command.add_argument("--overwrite", action="store_true", help="replace another dataset in the output")
-        command.add_argument(
-            "--update",
-            action="store_true",
-            help="write a snapshot with what is new, changed or gone since the last one (with --overwrite: with all)",
-        )
-        command.add_argument(
-            "--retry-rejects", action="store_true", help="with --update: read only what the last snapshot rejected"
-        )
-        command.epilog = "Any other option goes to Beam, such as --runner=DataflowRunner --project=..."
-    plan.add_argument("--save-listing", metavar="URI", help="save the listing, for source.by=listing")
-    convert.add_argument(
-        "--no-wait", action="store_true", help="leave a job on Dataflow once it is submitted; see status"
+    def add(names: str, option: str, text: str | None = None, **settings: Any) -> None:
+        """Adds an option, or an argument, to the commands in `names`."""
+        short = ["-q"] if option == "--quiet" else []
+        for name in names.split():
+            known.choices[name].add_argument(*short, option, help=text, **settings)
+
+    add("convert plan", "--config", "a preset's name or a YAML file", metavar="NAME_OR_YAML")
+    add("convert plan", "--input", "a folder, a glob, or a manifest (source.uri)", metavar="URI")
+    add("convert plan", "--output", "folder of the dataset (output.uri)", metavar="URI")
+    override = "override, e.g. output.num_shards=16"
+    add("convert plan", "--set", override, metavar="KEY=VALUE", action="append", default=[])
+    add("convert plan", "--overwrite", "replace another dataset in the output", **_FLAG)
+    update = "write a snapshot with what is new, changed or gone since the last one (with --overwrite: with all)"
+    add("convert plan", "--update", update, **_FLAG)
+    retry = "with --update: read only what the last snapshot rejected"
+    add("convert plan", "--retry-rejects", retry, **_FLAG)
+    add("plan", "--save-listing", "save the listing, for source.by=listing", metavar="URI")
+    add("convert", "--no-wait", "leave a job on Dataflow once it is submitted; see status", **_FLAG)
+    cancel = "Ctrl-C and SIGTERM cancel a job on Dataflow; else it goes on"
+    add("convert", "--cancel-on-interrupt", cancel, **_FLAG)
+    drift = "with --update: commit nothing if labels, sizes or rejects differ by more than update.drift allows"
+    add("convert", "--fail-on-drift", drift, **_FLAG)
+    add("init", "directory", "the folder, or a table in it", metavar="FOLDER")
+    file = "file to write (imagebeam.yaml, here)"
+    add("init", "--output", file, metavar="FILE", default="imagebeam.yaml")
+    add("init", "--config", "write this preset instead of the one that fits best", metavar="NAME")
+    add("init", "--force", "replace the file if it exists", **_FLAG)
+    add("index", "--image", "feature with the image (default: found)", metavar="KEY")
+    add("index", "--label", "feature with the label, or none (default: found)", metavar="KEY")
+    base = "id of the first class (default: 1 if no record has the label 0)"
+    add("index", "--label-base", base, type=int, choices=(0, 1))
+    pattern = (
+        "a regular expression whose first group is the split in a path, such as '(train|val)_'; other files are left "
+        "out (default: the usual names)"
     )
-    convert.add_argument(
-        "--cancel-on-interrupt",
-        action="store_true",
-        help="Ctrl-C and SIGTERM cancel a job on Dataflow; else it goes on",
-    )
-    convert.add_argument(
-        "--fail-on-drift",
-        action="store_true",
-        help="with --update: commit nothing if labels, sizes or rejects differ by more than update.drift allows",
-    )
-    init = add("init", "write a commented config for a folder of images, with the preset that fits it")
-    init.add_argument("directory", metavar="FOLDER", help="the folder, or a table in it")
-    init.add_argument("--output", metavar="FILE", default="imagebeam.yaml", help="file to write (imagebeam.yaml, here)")
-    init.add_argument("--config", metavar="NAME", help="write this preset instead of the one that fits best")
-    init.add_argument("--force", action="store_true", help="replace the file if it exists")
-    compact = add("compact", "copy the latest snapshot of a dataset into fresh shards, which stand alone")
-    compact.epilog = "Any other option goes to Beam, such as --runner=PrismRunner."
-    index = add("index", "make TFRecord files of any tool readable where they are: a catalog and indexes beside them")
-    index.add_argument("--image", metavar="KEY", help="feature with the image (default: found)")
-    index.add_argument("--label", metavar="KEY", help="feature with the label, or none (default: found)")
-    index.add_argument(
-        "--label-base", type=int, choices=(0, 1), help="id of the first class (default: 1 if no record has the label 0)"
-    )
-    index.add_argument(
-        "--split",
-        metavar="PATTERN",
-        help="a regular expression whose first group is the split in a path, such as '(train|val)_'; other files are "
-        "left out (default: the usual names)",
-    )
-    index.add_argument("--partial", action="store_true", help="allow that files of a numbered series are missing")
-    index.add_argument("--keep-broken", action="store_true", help="allow records that cannot be read")
-    index.add_argument("--plan", action="store_true", help="look at the names and the first records; write nothing")
-    for command in (convert, compact):
-        command.add_argument(
-            "--keep-snapshots",
-            type=_positive,
-            metavar="N",
-            help="afterwards, remove all but the newest N snapshots and those that are pinned",
-        )
-    snapshots = add("snapshots", "list the snapshots of a dataset, pin them, or remove old ones")
-    snapshots.add_argument("--pin", metavar="NAME", help="keep this snapshot until it is released")
-    snapshots.add_argument("--unpin", metavar="NAME", help="release a pinned snapshot")
-    snapshots.add_argument(
-        "--keep", type=_positive, metavar="N", help="remove all but the newest N snapshots and those that are pinned"
-    )
-    snapshots.add_argument(
-        "--report",
-        nargs="?",
-        const="",
-        metavar="NAME",
-        help="instead of the list, show what this snapshot changed, and its drift (default: the latest)",
-    )
-    status = add("status", "tell what the last run on an output does, or how it ended")
-    status.add_argument("directory", metavar="OUTPUT")
-    status.add_argument("--json", action="store_true", help="print the same as JSON")
-    status.epilog = "exit codes: 0 committed or running; 1 failed, stopped or not known; 2 there is nothing"
-    verify = add("verify", "compare a dataset with its catalog")
-    verify.add_argument("--decode", action="store_true", help="also decode every image")
-    inspect = add("inspect", "show splits, features, labels and examples")
-    inspect.add_argument("-n", type=_positive, metavar="N", help="also show the first N examples")
-    inspect.add_argument("--split", help="split of the examples (default: the first)")
-    inspect.add_argument(
-        "--save-to", metavar="FOLDER", help="write their images as files into this folder (5 without -n)"
-    )
-    report = add("report", "write a page with what is in a dataset, which opens without a network")
-    report.add_argument(
-        "--output", metavar="FILE", default="report.html", help="file or address to write (report.html, here)"
-    )
-    bench = add("bench", "measure how fast this host reads, and find the slowest stage")
-    bench.add_argument("--split", help="split to read (default: train, else the first)")
-    bench.add_argument("--batch-size", type=_positive, metavar="N", default=128, help="images per batch (128)")
-    bench.add_argument("--image-size", type=_positive, metavar="PX", default=224, help="side of an image (224)")
-    bench.add_argument(
-        "--dtype",
-        choices=("uint8", "float32", "bfloat16", "float16"),
-        default="bfloat16",
-        help="type of pixels (bfloat16)",
-    )
-    bench.add_argument(
-        "--seconds", type=_duration, metavar="S", default=5.0, help="seconds for each of 4 measurements (5)"
-    )
-    bench.add_argument("--threads", type=_positive, metavar="N", help="threads that read and decode (default: cores)")
-    bench.add_argument("--json", action="store_true", help="print all figures as JSON")
-    bench.add_argument("--cache-dir", metavar="FOLDER", help="local folder for copies of remote shards")
-    for command in (convert, plan, compact, index):
-        command.add_argument("--workers", type=_positive, metavar="N", help="processes that read and write (cores)")
-    for command in (convert, compact, index):
-        command.add_argument("-q", "--quiet", action="store_true", help="print no progress and no table")
-    for command in (compact, index, snapshots, verify, inspect, report, bench):
-        command.add_argument("directory", metavar="DIR")
-    for command in (verify, inspect, report, bench):
-        command.add_argument("--snapshot", metavar="N", help="a snapshot, such as 000002, instead of the latest")
-    add("schema", "print the JSON schema of the config, for editors")
+    add("index", "--split", pattern, metavar="PATTERN")
+    add("index", "--partial", "allow that files of a numbered series are missing", **_FLAG)
+    add("index", "--keep-broken", "allow records that cannot be read", **_FLAG)
+    add("index", "--plan", "look at the names and the first records; write nothing", **_FLAG)
+    newest = "remove all but the newest N snapshots and those that are pinned"
+    add("convert compact", "--keep-snapshots", f"afterwards, {newest}", type=_positive, metavar="N")
+    add("snapshots", "--pin", "keep this snapshot until it is released", metavar="NAME")
+    add("snapshots", "--unpin", "release a pinned snapshot", metavar="NAME")
+    add("snapshots", "--keep", newest, type=_positive, metavar="N")
+    changed = "instead of the list, show what this snapshot changed, and its drift (default: the latest)"
+    add("snapshots", "--report", changed, nargs="?", const="", metavar="NAME")
+    add("status", "directory", metavar="OUTPUT")
+    add("status", "--json", "print the same as JSON", **_FLAG)
+    add("verify", "--decode", "also decode every image", **_FLAG)
+    add("inspect", "-n", "also show the first N examples", type=_positive, metavar="N")
+    add("inspect", "--split", "split of the examples (default: the first)")
+    add("inspect", "--save-to", "write their images as files into this folder (5 without -n)", metavar="FOLDER")
+    page = "file or address to write (report.html, here)"
+    add("report", "--output", page, metavar="FILE", default="report.html")
+    add("bench", "--split", "split to read (default: train, else the first)")
+    add("bench", "--batch-size", "images per batch (128)", type=_positive, metavar="N", default=128)
+    add("bench", "--image-size", "side of an image (224)", type=_positive, metavar="PX", default=224)
+    add("bench", "--dtype", "type of pixels (bfloat16)", choices=_DTYPES, default="bfloat16")
+    add("bench", "--seconds", "seconds for each of 4 measurements (5)", type=_duration, metavar="S", default=5.0)
+    add("bench", "--threads", "threads that read and decode (default: cores)", type=_positive, metavar="N")
+    add("bench", "--json", "print all figures as JSON", **_FLAG)
+    add("bench", "--cache-dir", "local folder for copies of remote shards", metavar="FOLDER")
+    processes = "processes that read and write (cores)"
+    add("convert plan compact index", "--workers", processes, type=_positive, metavar="N")
+    add("convert compact index", "--quiet", "print no progress and no table", **_FLAG)
+    add("compact index snapshots verify inspect report bench", "directory", metavar="DIR")
+    number = "a snapshot, such as 000002, instead of the latest"
+    add("verify inspect report bench", "--snapshot", number, metavar="N")
     for name in _WITH_OUTPUTS:
         _add_outputs(known.choices[name])
-    convert.add_argument(
-        "--openlineage",
-        metavar="URL_OR_YAML",
-        help="send lineage events to a service, or as the client's YAML file says (default: the client's variables)",
-    )
+    lineage = "send lineage events to a service, or as the client's YAML file says (default: the client's variables)"
+    add("convert", "--openlineage", lineage, metavar="URL_OR_YAML")
     parser.commands = known.choices
     parser.set_defaults(misspelt=misspelt(parser.commands.values(), os.environ))
     return parser

@@ -15,7 +15,7 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural
 from imagebeam import snapshots as snapshots_lib
-from imagebeam.pipelines.messages import run_journal, terminal
+from imagebeam.pipelines.messages import printed_tables, run_journal, terminal
 
 _MAX_NOTES = 100  # problems of a dataset in a summary
 
@@ -23,7 +23,6 @@ _MAX_NOTES = 100  # problems of a dataset in a summary
 def snapshots(known: argparse.Namespace, _: list[str]) -> int:
     """Lists the snapshots of a dataset, pins them, or removes old ones. Returns the exit code."""
     from imagebeam.pipelines import keep_snapshots
-    from imagebeam.pipelines.messages import printed_tables
 
     for name, is_pinned in ((known.pin, True), (known.unpin, False)):
         if name is not None:
@@ -31,11 +30,10 @@ def snapshots(known: argparse.Namespace, _: list[str]) -> int:
     if known.keep is not None:
         remove_snapshots(known.directory, known.keep)
     if known.report is not None:
-        printed_tables.print_table(
-            printed_tables.report_rows(keep_snapshots.load_report(known.directory, known.report))
-        )
-        return 0
-    printed_tables.print_table(keep_snapshots.snapshot_rows(keep_snapshots.list_snapshots(known.directory)))
+        rows = printed_tables.report_rows(keep_snapshots.load_report(known.directory, known.report))
+    else:
+        rows = keep_snapshots.snapshot_rows(keep_snapshots.list_snapshots(known.directory))
+    printed_tables.print_table(rows)
     return 0
 
 
@@ -56,7 +54,6 @@ def remove_snapshots(directory: str, num_kept: int) -> None:
 def status(known: argparse.Namespace, _: list[str]) -> int:
     """Prints how the last run of an output ended, or how it goes on. Returns the exit code."""
     from imagebeam.pipelines import status
-    from imagebeam.pipelines.messages import printed_tables
 
     found = status.status(known.directory)
     if known.json:
@@ -102,7 +99,6 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
 def inspect(known: argparse.Namespace, _: list[str]) -> int:
     """Prints what a dataset holds, with some of its examples. Returns the exit code."""
     from imagebeam.pipelines import inspect_dataset, verify_dataset
-    from imagebeam.pipelines.messages import printed_tables
 
     directory, catalog = snapshots_lib.find(verify_dataset.find_folder(known.directory), known.snapshot)
     split = known.split or next(iter(catalog.splits))
@@ -136,7 +132,6 @@ def bench(known: argparse.Namespace, _: list[str]) -> int:
     """Measures how fast a dataset is read. Returns the exit code."""
     from imagebeam import storage
     from imagebeam.pipelines import bench_reader, verify_dataset
-    from imagebeam.pipelines.messages import printed_tables
 
     if storage.scheme_of(known.directory) == "file":  # TensorFlow reads gs:// even if our own client is not installed
         verify_dataset.find_folder(known.directory)

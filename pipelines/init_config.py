@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pydantic
 import yaml
 
-from imagebeam import errors, plural, storage
+from imagebeam import errors, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import schema
 from imagebeam.pipelines.messages import terminal
@@ -192,7 +192,7 @@ class _Writer:
         inner: Any = field.annotation if field is not None else None
         is_section = _is_model(inner)
         if name in fields and not is_section:
-            if name == "by" or field is None or not _is_default(value, field.default):
+            if name == "by" or field is None or value != _as_read(field.default):
                 yield from self._key(key, name, value, indent)
             return
         changes = [each for each in self._changes if each.key.startswith(f"{key}.")]
@@ -211,7 +211,8 @@ class _Writer:
         yield from lines
         for change in changes:
             if change.key.rpartition(".")[0] == key:
-                yield from _commented(change.why, change.key.rpartition(".")[2], change.value, f"{indent}  ")
+                yield f"{indent}  # {change.why}:"
+                yield f"{indent}  # {change.key.rpartition('.')[2]}: {recognize_folder.as_yaml(change.value)}"
         for change in of_section:
             yield f"{indent}  # {change.why}:"
             yield from (f"{indent}  # {each}: {recognize_folder.as_yaml(v)}" for each, v in change.value.items())
@@ -252,13 +253,8 @@ def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
 
 
-def _is_default(value: Any, default: Any) -> bool:
-    return value == (list(default) if isinstance(default, tuple) else default)
-
-
-def _commented(why: str, name: str, value: Any, indent: str) -> Iterator[str]:
-    yield f"{indent}# {why}:"
-    yield f"{indent}# {name}: {recognize_folder.as_yaml(value)}"
+def _as_read(default: Any) -> Any:
+    return list(default) if isinstance(default, tuple) else default
 
 
 def _value_at(fields: Any, key: str) -> Any:
@@ -287,8 +283,3 @@ def _comments_in(preset: str) -> Iterator[tuple[str, str]]:
     root = yaml.compose(text, yaml.SafeLoader)
     if root is not None:
         yield from walk(root, "")
-
-
-def next_commands(file: str) -> list[str]:
-    """Returns the commands that go on with a config."""
-    return [plural.shell_command(["imagebeam", each, "--config", file]) for each in ("plan", "convert")]
