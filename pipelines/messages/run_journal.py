@@ -203,7 +203,7 @@ def summarize(journal: Journal) -> dict[str, Any]:
         "name": journal.name,
         "run_id": journal.run_id,
         "snapshot": journal.snapshot if catalog is not None or journal.state == "planned" else None,
-        "fingerprint": _fingerprint(journal),
+        "fingerprint": next((each.fingerprint for each in (catalog, journal.plan) if each is not None), None),
         "counts": _counts(journal),
         "duplicates": None if catalog is None else catalog.duplicates,
         "splits": splits,
@@ -238,12 +238,6 @@ def digest(catalog: catalog_lib.Catalog) -> str:
     return "sha256:" + hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _fingerprint(journal: Journal) -> str | None:
-    if journal.catalog is not None:
-        return journal.catalog.fingerprint
-    return None if journal.plan is None else journal.plan.fingerprint
-
-
 def _counts(journal: Journal) -> dict[str, Any] | None:
     """Returns what became of the images; None before they were listed."""
     if journal.catalog is not None:
@@ -262,17 +256,16 @@ def _counts(journal: Journal) -> dict[str, Any] | None:
 
 def _splits(journal: Journal) -> dict[str, dict[str, int]] | None:
     """Returns the size of each split: as committed, or as planned by `plan`, whose bytes are those of the images."""
+    sizes: dict[str, tuple[int, int, int]]
     if journal.catalog is not None:
-        return {
-            name: {"examples": split.num_examples, "shards": len(split.shards), "bytes": split.num_bytes}
-            for name, split in journal.catalog.splits.items()
-        }
-    if journal.plan is not None and journal.command == "plan":
-        return {
-            name: {"examples": split.num_records, "shards": split.num_shards, "bytes": split.num_bytes}
-            for name, split in journal.plan.splits.items()
-        }
-    return None
+        committed = journal.catalog.splits.items()
+        sizes = {name: (each.num_examples, len(each.shards), each.num_bytes) for name, each in committed}
+    elif journal.plan is not None and journal.command == "plan":
+        planned = journal.plan.splits.items()
+        sizes = {name: (each.num_records, each.num_shards, each.num_bytes) for name, each in planned}
+    else:
+        return None
+    return {name: dict(zip(("examples", "shards", "bytes"), size)) for name, size in sizes.items()}
 
 
 def _iso(seconds: float) -> str:

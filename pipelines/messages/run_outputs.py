@@ -175,16 +175,14 @@ def format_metrics(summary: Mapping[str, Any], earlier: str = "") -> bytes:
     }
     ended = datetime.datetime.fromisoformat(summary["ended"]).timestamp()
     is_success = summary["state"] in run_journal.ENDED_WELL and summary["exit_code"] == 0
-    counts = summary["counts"]
+    counts = summary["counts"] or {"rejected": {}}
     values: dict[str, list[tuple[dict[str, str], float]]] = {
         "timestamp_seconds": [({}, ended)],
         "success": [({}, int(is_success))],
         "exit_code": [({}, summary["exit_code"])],
-        "images_listed": [] if counts is None else [({}, counts["listed"])],
-        "images_written": [] if counts is None else [({}, counts["written"])],
-        "images_rejected": []
-        if counts is None
-        else [({"reason": reason}, number) for reason, number in counts["rejected"].items()],
+        "images_listed": [({}, counts["listed"])] if "listed" in counts else [],
+        "images_written": [({}, counts["written"])] if "written" in counts else [],
+        "images_rejected": [({"reason": reason}, number) for reason, number in counts["rejected"].items()],
         "bytes": [] if summary["bytes"] is None else [({}, summary["bytes"])],
         "seconds": [({"stage": stage}, sec) for stage, sec in summary["durations"].items() if sec is not None],
     }
@@ -240,7 +238,9 @@ def open_events(where: str | None, warn: Callable[[str], None]) -> RunEvents | N
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             from openlineage.client import OpenLineageClient
+            from openlineage.client.facet_v2 import set_producer
 
+            set_producer(_PRODUCER)
             client = OpenLineageClient(config=None if where is None else _read_config(where))
         return RunEvents(client, warn)
     except errors.ConfigError:
@@ -332,21 +332,16 @@ def _make_event(kind: _EventType, journal: run_journal.Journal, run: str) -> Any
     from openlineage.client.facet_v2 import error_message_run, job_type_job, parent_run, processing_engine_run
 
     namespace = os.environ.get(_NAMESPACE) or "default"
-    run_facets: dict[str, Any] = {
-        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
-            version=imagebeam.__version__, name="imagebeam", producer=_PRODUCER
-        )
-    }
+    engine = processing_engine_run.ProcessingEngineRunFacet(version=imagebeam.__version__, name="imagebeam")
+    run_facets: dict[str, Any] = {"processing_engine": engine}
     if kind in ("FAIL", "ABORT"):
+        language = f"Python {platform.python_version()}"
         message = journal.message or journal.state
-        run_facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(
-            message, f"Python {platform.python_version()}", producer=_PRODUCER
-        )
-    if (parent := _parse_parent(os.environ.get(_PARENT, ""))) is not None:
-        run_facets["parent"] = parent_run.ParentRunFacet(
-            parent_run.Run(parent[2]), parent_run.Job(parent[0], parent[1]), producer=_PRODUCER
-        )
-    job_type = job_type_job.JobTypeJobFacet("BATCH", "IMAGEBEAM", "JOB", producer=_PRODUCER)
+        run_facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(message, language)
+    parent = os.environ.get(_PARENT, "").rsplit("/", 2)  # namespace, job and run id
+    if len(parent) == 3 and all(parent):
+        run_facets["parent"] = parent_run.ParentRunFacet(parent_run.Run(parent[2]), parent_run.Job(*parent[:2]))
+    job_type = job_type_job.JobTypeJobFacet("BATCH", "IMAGEBEAM", "JOB")
     return event_v2.RunEvent(
         eventType=event_v2.RunState[kind],
         eventTime=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
@@ -358,13 +353,6 @@ def _make_event(kind: _EventType, journal: run_journal.Journal, run: str) -> Any
     )
 
 
-def _parse_parent(text: str) -> tuple[str, str, str] | None:
-    """Returns namespace, job and run id of `OPENLINEAGE_PARENT_ID`, which joins them by slashes; None without it."""
-    head, _, run = text.rpartition("/")
-    namespace, _, job = head.rpartition("/")
-    return (namespace, job, run) if namespace and job and run else None
-
-
 def _make_input(journal: run_journal.Journal) -> Any:
     from openlineage.client import event_v2
     from openlineage.client.facet_v2 import input_statistics_input_dataset
@@ -374,7 +362,7 @@ def _make_input(journal: run_journal.Journal) -> Any:
     if journal.plan is not None:
         num_bytes = sum(split.num_bytes for split in journal.plan.splits.values())
         statistics["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
-            rowCount=journal.plan.listed, size=num_bytes or None, producer=_PRODUCER
+            rowCount=journal.plan.listed, size=num_bytes or None
         )
     return event_v2.InputDataset(*_name_of(uri), inputFacets=statistics, facets=_source_of(uri))
 
@@ -391,16 +379,14 @@ def _make_output(journal: run_journal.Journal) -> Any:
             schema_dataset.SchemaDatasetFacetFields(each.key, f"list<{each.kind}>" if each.many else each.kind)
             for each in catalog.features
         ]
-        facets["schema"] = schema_dataset.SchemaDatasetFacet(fields, producer=_PRODUCER)
-        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(
-            journal.snapshot or catalog.fingerprint, producer=_PRODUCER
-        )
+        version = journal.snapshot or catalog.fingerprint
+        facets["schema"] = schema_dataset.SchemaDatasetFacet(fields)
+        facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(version)
         summary = run_journal.summarize(journal)
         statistics["outputStatistics"] = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
             rowCount=catalog.counts.written,
             size=summary["bytes"],
             fileCount=sum(split["shards"] for split in summary["splits"].values()),
-            producer=_PRODUCER,
         )
     return event_v2.OutputDataset(*_name_of(uri), outputFacets=statistics, facets=facets)
 
@@ -427,4 +413,4 @@ def _source_of(uri: str) -> dict[str, Any]:
 
     namespace, name = _name_of(uri)
     address = f"file://{urllib.parse.quote(name)}" if namespace == "file" else uri
-    return {"dataSource": datasource_dataset.DatasourceDatasetFacet(namespace, address, producer=_PRODUCER)}
+    return {"dataSource": datasource_dataset.DatasourceDatasetFacet(namespace, address)}

@@ -9,16 +9,15 @@ import errno
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from imagebeam import errors, storage
 from imagebeam.transforms.output import output_folder
 
 State: TypeAlias = Literal["queued", "running", "cancelling", "done", "failed", "cancelled"]
 ENDED: frozenset[State] = frozenset({"done", "failed", "cancelled"})
-
-_T = TypeVar("_T")
 
 PATIENCE_SEC = 30.0  # for one question with all its repetitions
 _TIMEOUT_SEC = 20.0  # for one request
@@ -69,56 +68,29 @@ class Service:
         Raises:
             FileNotFoundError: if the service has no job with this id.
         """
-        return self._ask("jobs", lambda jobs, how: _seen(jobs.get_job({**self._place, "job_id": id}, **how)), id)
+        return _seen(self._ask("jobs", "get_job", id, job_id=id))
 
     def find_active(self, name: str) -> Seen | None:
         """Returns the active job with a name, of which there is at most one; None if there is none."""
-
-        def find(jobs: Any, how: dict[str, Any]) -> Seen | None:
-            from google.cloud import dataflow
-
-            request = {**self._place, "filter": dataflow.ListJobsRequest.Filter.ACTIVE}
-            found = (_seen(job) for job in jobs.list_jobs(request, **how) if job.name == name)
-            return next((job for job in found if job.state not in ENDED), None)
-
-        return self._ask("jobs", find, name)
+        found = map(_seen, self._ask("jobs", "list_jobs", name, filter="ACTIVE"))
+        return next((job for job in found if job.name == name and job.state not in ENDED), None)
 
     def counters(self, id: str) -> dict[str, int]:
         """Returns imagebeam's counters of a job, added up over its steps, with work that is still in progress."""
-
-        def read(metrics: Any, how: dict[str, Any]) -> dict[str, int]:
-            return add_up(metrics.get_job_metrics({**self._place, "job_id": id}, **how).metrics)
-
-        return self._ask("metrics", read, id)
+        return add_up(self._ask("metrics", "get_job_metrics", id, job_id=id).metrics)
 
     def error_lines(self, id: str) -> list[str]:
         """Returns the causes in the error messages of a job, in the order of time; the last few if there are many."""
-
-        def read(messages: Any, how: dict[str, Any]) -> list[str]:
-            from google.cloud import dataflow
-
-            request = {
-                **self._place,
-                "job_id": id,
-                "minimum_importance": dataflow.JobMessageImportance.JOB_MESSAGE_ERROR,
-            }
-            return [message.message_text for message in messages.list_job_messages(request, **how)]
-
-        return choose_lines(self._ask("messages", read, id))
+        least = "JOB_MESSAGE_ERROR"
+        found = self._ask("messages", "list_job_messages", id, job_id=id, minimum_importance=least)
+        return choose_lines([message.message_text for message in found])
 
     def cancel(self, id: str) -> None:
         """Asks for the end of a job, which takes the service a minute or more."""
+        self._ask("jobs", "update_job", id, job_id=id, job={"requested_state": "JOB_STATE_CANCELLED"})
 
-        def update(jobs: Any, how: dict[str, Any]) -> None:
-            from google.cloud import dataflow
-
-            wanted = dataflow.Job(requested_state=dataflow.JobState.JOB_STATE_CANCELLED)
-            jobs.update_job({**self._place, "job_id": id, "job": wanted}, **how)
-
-        self._ask("jobs", update, id)
-
-    def _ask(self, kind: str, request: Callable[[Any, dict[str, Any]], _T], what: str) -> _T:
-        """Sends a request, again and again for a while if the error is one that passes."""
+    def _ask(self, kind: str, method: str, what: str, **fields: Any) -> Any:
+        """Sends a request, again and again for a while if the error is one that passes; returns all pages as a list."""
         try:
             from google.api_core import exceptions, retry
             from google.auth import exceptions as auth_exceptions
@@ -130,11 +102,14 @@ class Service:
                 return error.code in _REPEATED
             return isinstance(error, (OSError, auth_exceptions.TransportError))
 
-        repeat = retry.Retry(passes, _FIRST_WAIT_SEC, _LONGEST_WAIT_SEC, timeout=self._patience_sec)
-        try:
+        def ask() -> Any:
             # A request with pages sends the others outside of the client's own repetition: hence around the whole.
-            client = self._client(kind)
-            return repeat(request)(client, {"retry": None, "timeout": _TIMEOUT_SEC})
+            found = send({**self._place, **fields}, retry=None, timeout=_TIMEOUT_SEC)
+            return list(found) if method.startswith("list_") else found
+
+        try:
+            send = getattr(self._client(kind), method)
+            return retry.Retry(passes, _FIRST_WAIT_SEC, _LONGEST_WAIT_SEC, timeout=self._patience_sec)(ask)()
         except exceptions.RetryError as e:
             raise self._unreachable(e.cause or e) from e
         except exceptions.NotFound as e:
@@ -168,18 +143,13 @@ class Service:
             from google.api_core import client_options
             from google.cloud import dataflow
 
-            classes = {
-                "jobs": dataflow.JobsV1Beta3Client,
-                "messages": dataflow.MessagesV1Beta3Client,
-                "metrics": dataflow.MetricsV1Beta3Client,
-            }
             given: dict[str, Any] = {}
             if self._endpoint:  # as Beam does: REST to a stub, otherwise gRPC, whose addresses have no scheme
                 is_stub = "localhost" in self._endpoint
                 address = self._endpoint if is_stub else re.sub("^https?://", "", self._endpoint)
                 given["client_options"] = client_options.ClientOptions(api_endpoint=address.rstrip("/"))
                 given["transport"] = "rest" if is_stub else None
-            self._clients[kind] = classes[kind](**given)
+            self._clients[kind] = getattr(dataflow, f"{kind.capitalize()}V1Beta3Client")(**given)
         return self._clients[kind]
 
 
@@ -195,10 +165,10 @@ def add_up(metrics: Sequence[Any]) -> dict[str, int]:
             continue
         key = metric.name.name, context.get("step", "")
         by_step[key] = max(by_step.get(key, 0), _number(metric.scalar))
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for (name, _), value in by_step.items():
-        total[name] = total.get(name, 0) + value
-    return total
+        total[name] += value
+    return dict(total)
 
 
 def choose_lines(texts: Sequence[str]) -> list[str]:
