@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import concurrency, errors, plural, records, snapshots, storage
+from imagebeam import errors, plural, records, snapshots, storage
 from imagebeam import features as features_lib
 from imagebeam.pipelines import request, verify_dataset
 from imagebeam.pipelines.messages import printed_tables, progress
@@ -73,6 +75,8 @@ class Job:
     found: find_shards.FoundShards
     keys: scan_shard.Keys
     options: make_catalog.IndexOptions
+    previous: output_folder.FoundCatalog | None  # the catalog of an earlier index
+    known: Mapping[str, KnownScan]  # the scans of that index, by the name of the file
 
     @property
     def fingerprint(self) -> str:
@@ -85,34 +89,35 @@ class Job:
     def staging(self) -> str:
         return self.settings.paths.staging(self.fingerprint)
 
-    def fits(self, catalog: catalog_lib.Catalog, known: Mapping[str, KnownScan]) -> bool:
+    @functools.cached_property
+    def shards(self) -> dict[str, find_shards.ForeignShard]:
+        """The files by name, in their order."""
+        return {shard.name: shard for shard in self.found.shards}
+
+    def fits(self, catalog: catalog_lib.Catalog) -> bool:
         """Returns whether an earlier index still fits: no shard has changed, and all files of the index are there."""
         if catalog.indexed.get("options") != dataclasses.asdict(self.options):
             return False
         committed = {(name, shard.name) for name, split in catalog.splits.items() for shard in split.shards}
         if committed != {(shard.split, shard.name) for shard in self.found.shards}:
             return False
-        return all(self._is_same(shard, known) for shard in self.found.shards) and self._has_files_of(catalog)
+        return all(map(self._is_same, self.found.shards)) and self._has_files_of(catalog)
 
     def is_committed(self, catalog: catalog_lib.Catalog, made: catalog_lib.Catalog) -> bool:
         """Returns whether an earlier index is the same, on a storage that gives files no versions."""
         same = (catalog.fingerprint, catalog.indexed) == (made.fingerprint, made.indexed)
         return same and not any(shard.version for shard in self.found.shards) and self._has_files_of(catalog)
 
-    def clear(self) -> None:
-        """Removes the staging folder."""
-        storage.storage_of(self.staging).remove_tree(self.staging)
-
     def _has_files_of(self, catalog: catalog_lib.Catalog) -> bool:
         """Returns whether all files of an index are there with their sizes."""
-        names = {name: file.bytes for name, file in catalog.files.items()}
+        files = {name: file.bytes for name, file in catalog.files.items()}
         if catalog.compression == "none":
             every = (shard for split in catalog.splits.values() for shard in split.shards)
-            names |= {shard.index_name: shard.index_file.bytes for shard in every}
-        return all(self._has(name, num_bytes) for name, num_bytes in names.items())
+            files |= {shard.index_name: shard.index_file.bytes for shard in every}
+        return all(itertools.starmap(self._has, files.items()))
 
-    def _is_same(self, shard: find_shards.ForeignShard, known: Mapping[str, KnownScan]) -> bool:
-        before = known.get(shard.name)
+    def _is_same(self, shard: find_shards.ForeignShard) -> bool:
+        before = self.known.get(shard.name)
         return before is not None and shard.version != 0 and before[1:] == (shard.size, shard.version)
 
     def _has(self, name: str, num_bytes: int) -> bool:
@@ -122,9 +127,7 @@ class Job:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def scan(
-        self, known: Mapping[str, KnownScan], workers: int | None, show_progress: bool
-    ) -> list[scan_shard.ShardScan]:
+    def scan(self, workers: int, show_progress: bool) -> list[scan_shard.ShardScan]:
         """Returns the scans of all files in their order; reads those that no earlier run has finished.
 
         Raises:
@@ -132,10 +135,10 @@ class Job:
         """
         storage.storage_of(self.staging).make_directories(self.staging)
         tasks = [self._task(shard) for shard in self.found.shards]
-        done = self._take_up(tasks, known)
+        done = self._take_up(tasks)
         left = [task for task in tasks if task.name not in done]
-        sizes = {shard.name: shard.size for shard in self.found.shards}
-        num_workers = min(workers or concurrency.available_cores(), len(left))
+        sizes = {name: shard.size for name, shard in self.shards.items()}
+        num_workers = min(workers, len(left))
         if storage.storage_of(self.folder).is_local:  # to start a process takes as long as to read some megabytes
             num_workers = min(num_workers, 1 + sum(sizes[task.name] for task in left) // _BYTES_FOR_PROCESS)
         shown = _ScanProgress(len(tasks), sum(sizes.values()))
@@ -153,11 +156,11 @@ class Job:
                     )
                 done[scan.name] = scan
                 shown.add(scan, sizes[scan.name])
-        for shard in self.found.shards:
-            if found_bytes := done[shard.name].bytes - shard.size:
+        for name, size in sizes.items():
+            if found_bytes := done[name].bytes - size:
                 raise errors.BusyError(
                     "index-shard-changed",
-                    f"shard {storage.join(self.folder, shard.name)} has changed while it was read, by {found_bytes:,} "
+                    f"shard {storage.join(self.folder, name)} has changed while it was read, by {found_bytes:,} "
                     "bytes: wait until nothing writes there, and run this command again",
                 )
         return [done[task.name] for task in tasks]
@@ -173,20 +176,17 @@ class Job:
             storage.join(self.staging, f"{staged}.done"),
         )
 
-    def _take_up(
-        self, tasks: Sequence[scan_shard.ScanTask], known: Mapping[str, KnownScan]
-    ) -> dict[str, scan_shard.ShardScan]:
+    def _take_up(self, tasks: Sequence[scan_shard.ScanTask]) -> dict[str, scan_shard.ShardScan]:
         """Returns the scans that an earlier run has finished, or that an index before still holds."""
         store = storage.storage_of(self.staging)
         names = output_folder.sizes_in(self.staging).keys()
-        shards = {shard.name: shard for shard in self.found.shards}
         done = {}
         for task in tasks:
             with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
                 if task.done_uri.rpartition("/")[2] in names:
                     done[task.name] = scan_shard.ShardScan.from_json(json.loads(store.read(task.done_uri)))
-                elif self._is_same(shards[task.name], known) and known[task.name].scan.keys == self.keys.as_json():
-                    scan = known[task.name].scan
+                elif self._is_same(self.shards[task.name]) and self.known[task.name].scan.keys == self.keys.as_json():
+                    scan = self.known[task.name].scan
                     if scan.index_crc32c is not None:
                         old = storage.join(self.folder, catalog_lib.Shard(task.name, 0, 0, 0).index_name)
                         data = store.read(old)
@@ -196,20 +196,14 @@ class Job:
                     done[task.name] = scan
         return done
 
-    def commit(
-        self,
-        made: make_catalog.Made,
-        scans: Sequence[scan_shard.ShardScan],
-        previous: output_folder.FoundCatalog | None,
-    ) -> catalog_lib.Catalog:
+    def commit(self, made: make_catalog.Made, scans: Sequence[scan_shard.ShardScan]) -> catalog_lib.Catalog:
         """Commits the catalog with the staged indexes; returns it."""
-        shards = {shard.name: shard for shard in self.found.shards}
-        stored = [[shards[scan.name].size, shards[scan.name].version, scan.to_json()] for scan in scans]
+        stored = [[shard.size, shard.version, scan.to_json()] for shard, scan in zip(self.found.shards, scans)]
         files = {
             catalog_lib.STATISTICS_FILE: json.dumps(made.statistics, indent=1).encode() + b"\n",
             make_catalog.SCANS_FILE: gzip.compress(json.dumps(stored).encode(), mtime=0),
         }
-        self._refuse_to_replace(files, previous)
+        self._refuse_to_replace(files)
         plan = elements.DatasetPlan(
             action="write",
             message="",
@@ -219,13 +213,14 @@ class Job:
             listed=made.catalog.counts.listed,
             rejected={},
             skipped=made.catalog.counts.skipped,
-            committed=None if previous is None else previous.record,
+            committed=None if self.previous is None else self.previous.record,
             run_id=self.settings.run_id,
         )
         return make_catalog.publish_index(self.settings, plan, made.catalog, files)
 
-    def _refuse_to_replace(self, files: Mapping[str, bytes], previous: output_folder.FoundCatalog | None) -> None:
+    def _refuse_to_replace(self, files: Mapping[str, bytes]) -> None:
         """Raises ConfigError if a file of the user has the name of one that the index needs."""
+        previous = self.previous
         own = set() if previous is None or previous.catalog is None else set(previous.catalog.files)
         killed = storage.storage_of(self.staging).exists(storage.join(self.staging, catalog_lib.CATALOG_FILE))
         for name in files:
@@ -360,16 +355,16 @@ def index(
         known = read_scans(folder, previous)
         changes = () if previous is None else describe_changes(known, found)
         settings = dataclasses.replace(settings, compression=found.compression)
-        job = Job(folder, settings, found, keys, options)
-        if previous is not None and previous.catalog is not None and job.fits(previous.catalog, known):
+        job = Job(folder, settings, found, keys, options, previous, known)
+        if previous is not None and previous.catalog is not None and job.fits(previous.catalog):
             return IndexResult("kept", previous.catalog, (), (), time.monotonic() - start)
-        scans = job.scan(known, request.as_workers(workers), show_progress)
+        scans = job.scan(request.as_workers(workers), show_progress)
         _refuse_broken(folder, scans, options)
         made = make_catalog.make_catalog(folder, found, keys, make_catalog.Merged.of(scans), options)
         if previous is not None and previous.catalog is not None and job.is_committed(previous.catalog, made.catalog):
-            job.clear()
+            storage.storage_of(job.staging).remove_tree(job.staging)
             return IndexResult("kept", previous.catalog, (), (), time.monotonic() - start)
-        catalog = job.commit(made, scans, previous)
+        catalog = job.commit(made, scans)
     seconds = time.monotonic() - start
     return IndexResult("committed", catalog, made.notes, changes, seconds, make_catalog.describe_size(made.statistics))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
+import operator
 import os
 import re
 import reprlib
@@ -122,9 +123,9 @@ def _known_keys(location: Sequence[str | int], config: type[pydantic.BaseModel])
 
 def _model_at(location: Sequence[str | int], config: type[pydantic.BaseModel]) -> Any:
     model: Any = config
-    for part in location:
-        field = sections.fields_of(model).get(str(part))
-        model = field.kind if field is not None else sections.ColumnConfig
+    for part in map(str, location):
+        fields = sections.fields_of(model)
+        model = fields[part].kind if part in fields else sections.ColumnConfig
     return model
 
 
@@ -209,17 +210,14 @@ class Config(pydantic.BaseModel):
         has_lists = any(column.list for column in self.columns.values()) or self.label.separator is not None
         if gives.needs_lists and not has_lists:
             raise ValueError(gives.needs_lists)
-        shards = self.output.num_shards
-        splits = self.split.declared
-        unknown = sorted(set(self.duplicates.keep_in) - set(splits or self.duplicates.keep_in))
-        if unknown:
-            raise ValueError(f"duplicates.keep_in names {', '.join(unknown)}, the splits are {', '.join(splits or ())}")
-        unknown = sorted(set(shards) - set(splits)) if isinstance(shards, dict) and splits is not None else []
-        if unknown:
-            raise ValueError(f"output.num_shards names {', '.join(unknown)}, the splits are {', '.join(splits or ())}")
+        splits = self.split.declared or ()
+        by_split = self.output.num_shards if isinstance(self.output.num_shards, dict) else None
+        for key, names in (("duplicates.keep_in", self.duplicates.keep_in), ("output.num_shards", by_split or ())):
+            if splits and (unknown := sorted({*names} - {*splits})):
+                raise ValueError(f"{key} names {', '.join(unknown)}, the splits are {', '.join(splits)}")
         if self.output.writer == "beam":
-            declared = set(self.split.declared or ())
-            if not declared or shards is None or (isinstance(shards, dict) and declared - set(shards)):
+            sized = splits if by_split is None else by_split
+            if not splits or self.output.num_shards is None or {*splits} - {*sized}:
                 raise ValueError(
                     "output.writer: beam needs output.num_shards of every split, and known splits (split.names)"
                 )
@@ -231,43 +229,30 @@ class Config(pydantic.BaseModel):
             if self.output.shuffle == "none":
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
         for setting, reason in gives.refuses:
-            if self._has(setting):
+            path, _, value = setting.partition(": ")
+            if str(operator.attrgetter(path)(self)) == value:
                 raise ValueError(f"{setting} {reason}")
-        if self.image.frames == "each":
-            self._check_frames()
-        has_masks = rule is not None or "segmentation" in gives.features
-        if self.source.masks.bits != 8 and not has_masks:
-            raise ValueError("source.masks.bits is for masks: set source.masks.image and source.masks.mask")
-        if has_masks:  # masks of objects are scaled with the image
-            for name in source_and_image.SIZES:
-                if getattr(self.image, name) is not None:
-                    raise ValueError(f"image.{name} would leave the masks in another size than the images; drop one")
-        if self.image.fit != "stretch" and "objects" in gives.features:
-            raise ValueError(f"image.fit: {self.image.fit} would leave boxes in another place than the objects")
-        if self.transformed and self.statistics.analyze == "train" and "train" not in (splits or ("train",)):
-            raise ValueError(
-                f"statistics.analyze is train, and the splits are {', '.join(splits or ())}; "
-                "set statistics.analyze: all, or name one of them train"
-            )
-        self.resolve_features()
-        return self
-
-    def _has(self, setting: str) -> bool:
-        """Returns whether a setting such as `image.frames: each` is set."""
-        path, _, value = setting.partition(": ")
-        found: Any = self
-        for name in path.split("."):
-            found = getattr(found, name)
-        return str(found) == value
-
-    def _check_frames(self) -> None:
-        """Refuses what cannot be done for each picture of a file."""
         dropping = [name for name, action in self.duplicates.settings().actions.items() if action == "drop"]
-        if dropping:
+        if self.image.frames == "each" and dropping:
             raise ValueError(
                 f"duplicates.{dropping[0]}: drop leaves out whole files, and image.frames: each stores the frames of a "
                 f"file: set duplicates.{dropping[0]}: report or fail, or image.frames: first or reject"
             )
+        has_masks = rule is not None or "segmentation" in gives.features
+        if source.masks.bits != 8 and not has_masks:
+            raise ValueError("source.masks.bits is for masks: set source.masks.image and source.masks.mask")
+        sizes = [name for name in source_and_image.SIZES if getattr(self.image, name) is not None]
+        if has_masks and sizes:  # masks of objects are scaled with the image
+            raise ValueError(f"image.{sizes[0]} would leave the masks in another size than the images; drop one")
+        if self.image.fit != "stretch" and "objects" in gives.features:
+            raise ValueError(f"image.fit: {self.image.fit} would leave boxes in another place than the objects")
+        if self.transformed and self.statistics.analyze == "train" and "train" not in (splits or ("train",)):
+            raise ValueError(
+                f"statistics.analyze is train, and the splits are {', '.join(splits)}; "
+                "set statistics.analyze: all, or name one of them train"
+            )
+        self.resolve_features()
+        return self
 
     def _check_groups(self, groups: frozenset[str]) -> None:
         """Checks that `source.pattern` has a group for each column, and none for a label or split that is not taken.

@@ -107,10 +107,9 @@ class LabelConfig(pydantic.BaseModel):
                 raise ValueError(f"label.pattern {self.pattern!r} is not a regular expression: {e}") from e
             if "label" not in groups:
                 raise ValueError(f"label.pattern {self.pattern!r} has no group named label; write (?P<label>...)")
-        if (self.by == "column") != (self.column is not None):
-            raise ValueError("label.by: column and label.column go together")
-        if (self.by == "columns") != bool(self.columns):
-            raise ValueError("label.by: columns and label.columns go together")
+        for by, named in (("column", self.column), ("columns", self.columns)):
+            if (self.by == by) != (named not in (None, ())):
+                raise ValueError(f"label.by: {by} and label.{by} go together")
         repeated = next((name for name in self.columns if self.columns.count(name) > 1), None)
         if repeated is not None:
             raise ValueError(f"label.columns names {repeated!r} twice; the ids would be ambiguous")
@@ -343,7 +342,7 @@ class OutputConfig(pydantic.BaseModel):
         return "" if value is None else value
 
     @pydantic.model_validator(mode="after")
-    def _suffix_tells_compression(self) -> OutputConfig:
+    def _consistent(self) -> OutputConfig:
         stem, dot, last = self.suffix.rpartition(".")
         if dot + last.lower() in _COMPRESSED:
             remedy = (
@@ -353,10 +352,6 @@ class OutputConfig(pydantic.BaseModel):
                 "which adds .gz itself"
             )
             raise ValueError(f"output.suffix {self.suffix!r} is of compressed files: {remedy}")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _one_size(self) -> OutputConfig:
         names = ("num_shards", "target_shard_bytes", "examples_per_shard")
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) > 1:
