@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -221,15 +222,11 @@ def broken_streams_ignored() -> Iterator[None]:
     before = {*threading.enumerate()}
     hooks = threading.excepthook, sys.unraisablehook
 
-    def show(args: Any) -> None:
-        if not _is_broken_stream(args.exc_type, args.exc_traceback):
-            hooks[0](args)
+    def show_others(hook: Callable[[Any], Any], failed: Any) -> None:
+        if not _is_broken_stream(failed.exc_type, failed.exc_traceback):
+            hook(failed)
 
-    def show_unraisable(args: Any) -> None:
-        if not _is_broken_stream(args.exc_type, args.exc_traceback):
-            hooks[1](args)
-
-    threading.excepthook, sys.unraisablehook = show, show_unraisable
+    threading.excepthook, sys.unraisablehook = (functools.partial(show_others, hook) for hook in hooks)
     try:
         yield
     finally:

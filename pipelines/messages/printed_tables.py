@@ -15,7 +15,7 @@ from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.duplicates import duplicate_counts
 from imagebeam.transforms.snapshots import snapshot_drift
 
-_MAX_NAMED = 5  # classes in a table
+_MAX_NAMED = 5  # classes, or files, that a row names
 
 
 def name_some(labels: Sequence[str]) -> str:
@@ -124,7 +124,8 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
             total.update(split.get(name, {}))
     rows = []
     if turned := counted["turned"]:
-        rows.append(("turned", f"{plural.count(turned.total(), 'image')}: {_describe_turns(turned)}"))
+        lay = [f"{count:,} {_TURNS.get(code, 'turned')} (EXIF {code})" for code, count in turned.most_common()]
+        rows.append(("turned", f"{plural.count(turned.total(), 'image')}: {', '.join(lay)}"))
     for name, label in (("reencoded", "re-encoded"), ("misnamed", "misnamed")):
         if counter := counted[name]:
             rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
@@ -145,11 +146,6 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
         found = ", ".join(f"{plural.count(number, 'image')} {what}" for number, what in unusual)
         rows.append(("channels", f"{found}; readers that ask for 3 channels convert them"))
     return rows
-
-
-def _describe_turns(counter: Counter[str]) -> str:
-    """Returns how images lay by their orientation: `7 on the left side (EXIF 6), 5 upside down (EXIF 3)`."""
-    return ", ".join(f"{number:,} {_TURNS.get(code, 'turned')} (EXIF {code})" for code, number in counter.most_common())
 
 
 def _most_common(counter: Counter[str]) -> str:
@@ -198,9 +194,7 @@ def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
     return rows
 
 
-_MAX_LABELS = 5  # named labels of a split
 _FORMATS = {"labels": ".3f", "sizes": "+.1%", "rejects": "+.3f"}  # formats of differences
-_BY_CHANCE = {"labels": ".3f", "sizes": ".1%", "rejects": ".3f"}  # formats of what chance explains
 
 
 def report_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -233,10 +227,10 @@ def _describe_labels(labels: Mapping[str, Mapping[str, int]]) -> str:
     moved = {label: each["written"] + each["removed"] for label, each in labels.items()}
     order = sorted((label for label in labels if moved[label]), key=lambda label: (-moved[label], label))
     texts = []
-    for label in order[:_MAX_LABELS]:
+    for label in order:
         counts = (("+", labels[label]["written"]), ("-", labels[label]["removed"]))
         texts.append(" ".join([label, *(f"{sign}{number:,}" for sign, number in counts if number)]))
-    return _join_some(texts, len(order))
+    return plural.name_some(texts, _MAX_NAMED)
 
 
 def _describe_rejects(rejects: Mapping[str, Mapping[str, int]] | None) -> str:
@@ -273,11 +267,9 @@ def _drift_rows(drift: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tu
 def _describe_chance(kind: str, figure: Mapping[str, Any]) -> str:
     """Returns how much of a difference chance explains, in its unit, and whether it is too large."""
     by_chance = figure["by_chance"]
-    notes = ["too few images to compare" if by_chance is None else f"{by_chance:{_BY_CHANCE[kind]}} by chance"]
+    notes = [
+        "too few images to compare" if by_chance is None else f"{by_chance:{_FORMATS[kind].lstrip('+')}} by chance"
+    ]
     if figure["exceeds"]:
         notes.append(f"MORE THAN {figure['threshold']:g}")
     return ", ".join(notes)
-
-
-def _join_some(texts: Sequence[str], total: int) -> str:
-    return ", ".join(texts) + (f" and {total - len(texts):,} more" if total > len(texts) else "")

@@ -62,7 +62,7 @@ def judge(lock: str, holder: commit_rights.RunRecord, config: str, is_gone: bool
     """
     job = job_in(holder)
     if job is None or not (job.id or is_gone):  # without an id the job is being submitted at this moment
-        return Verdict("take") if is_gone else Verdict("wait", _explain_holder(lock, holder, is_renewed))
+        return Verdict("take") if is_gone else Verdict("wait", _explain(lock, holder, is_renewed))
     try:
         job, state = remote_job.look_up(job)
     except (OSError, errors.ConfigError) as e:
@@ -104,11 +104,8 @@ def advise_release(lock: str, job: remote_job.RemoteJob, error: Exception) -> st
     return f"if the job has ended, remove {lock} and run the same command again"
 
 
-def _explain_holder(lock: str, holder: commit_rights.RunRecord, is_renewed: bool) -> str:
-    who = holder.describe(is_renewed)
-    if holder.is_dated or not is_renewed:
-        return explain_process(who, is_renewed)
-    return explain_process(who, is_renewed, f"remove {lock}")
+def _explain(lock: str, holder: commit_rights.RunRecord, is_renewed: bool) -> str:
+    return explain_process(holder.describe(is_renewed), is_renewed, "" if holder.is_dated else f"remove {lock}")
 
 
 def explain_process(who: str, is_renewed: bool, remedy: str = "") -> str:
@@ -139,22 +136,17 @@ class Lock:
         running: the job that holds the lock, if it does the same as this run; then nothing was locked.
         running_run: id of the run that submitted that job.
         is_kept: whether the lock stays when this run leaves.
-        attaches: whether this run waits for a job that does the same.
+        own_config: digest by which this run knows the job to attach to; "" if it attaches to none.
     """
 
     def __init__(self, record: commit_rights.RunRecord, attaches: bool = False):
         self.record = record
-        self.attaches = attaches
+        self.own_config = record.config if attaches else ""
         self.running: remote_job.RemoteJob | None = None
         self.running_run = ""
         self.is_kept = False
-        self._write: Callable[[commit_rights.RunRecord], None] | None = None  # None if nothing was locked
+        self.write: Callable[[commit_rights.RunRecord], None] | None = None  # stores the record after each change
         self._changing = threading.Lock()
-
-    @property
-    def own_config(self) -> str:
-        """The digest by which this run knows the job to attach to; "" if it attaches to none."""
-        return self.record.config if self.attaches else ""
 
     def name_job(self, job: remote_job.RemoteJob) -> None:
         """Stores the job for which the lock is held: before it is submitted, and again when its id is known.
@@ -183,18 +175,14 @@ class Lock:
     def attach(self, job: remote_job.RemoteJob, run: str) -> None:
         self.running, self.running_run = job, run
 
-    def write_with(self, write: Callable[[commit_rights.RunRecord], None]) -> None:
-        """Makes `write` store the record after each change."""
-        self._write = write
-
     def renew(self) -> None:
         self._update(time=time.time())
 
     def _update(self, **fields: Any) -> None:
         with self._changing:
             record = dataclasses.replace(self.record, **fields)
-            if self._write is not None:
-                self._write(record)
+            if self.write is not None:  # otherwise nothing was locked
+                self.write(record)
             self.record = record
 
 
@@ -250,7 +238,7 @@ class _LocalLock:
             return
         try:
             self._write(self._lock.record)
-            self._lock.write_with(self._write)
+            self._lock.write = self._write
             yield
         finally:
             if not self._lock.stays:
@@ -343,7 +331,7 @@ class _Lease:
                 may_be_held = False
                 raise errors.ConfigError("output-unwritable", f"--output cannot be written: {e.strerror or e}") from e
             if may_be_held:
-                self._lock.write_with(self._write)
+                self._lock.write = self._write
                 renewing.start()
             yield
         finally:
