@@ -1,13 +1,23 @@
-"""A stub of Dataflow for the tests of this folder, asked by google-cloud-dataflow-client."""
+"""A folder of images, and a stub of Dataflow that google-cloud-dataflow-client asks."""
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
 
 import pytest
 
 from imagebeam.pipelines.runs import remote_job
+from tests import image_sets
 from tests.servers import dataflow, gcs
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Five images in each of two classes; read only."""
+    folder = tmp_path_factory.mktemp("images")
+    image_sets.write_folder(folder, per_label=5)
+    return folder
 
 
 @pytest.fixture

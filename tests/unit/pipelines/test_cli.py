@@ -24,13 +24,6 @@ KEPT = "finished shards are kept, run the same command again to go on"
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("images")
-    image_sets.write_folder(folder, per_label=5)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def dataset(images: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Ten images in two shards; read only."""
     output = tmp_path_factory.mktemp("dataset") / "pets"
@@ -150,17 +143,11 @@ def test_command_that_cannot_be_parsed_exits_2(
 
 
 @case_tables.each_case("command", ["verify", "inspect", "report", "bench"])
-def test_folder_without_dataset_exits_4(
+def test_folder_without_dataset_exits_4_and_none_at_all_2(
     command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command, tmp_path) == 4
     assert f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there" in capsys.readouterr().err
-
-
-@case_tables.each_case("command", ["verify", "inspect", "report", "bench"])
-def test_dataset_that_is_not_there_exits_2(
-    command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert main(command, tmp_path / "none") == 2
     assert capsys.readouterr().err.startswith(f"imagebeam: '{tmp_path}/none' does not exist; give the --output of a")
 
@@ -235,14 +222,8 @@ def test_quiet_convert_prints_nothing(images: pathlib.Path, tmp_path: pathlib.Pa
 
 def test_output_to_a_reader_that_has_gone_is_no_error(dataset: pathlib.Path) -> None:
     pipe = f"{command_line.PYTHON} -m imagebeam.pipelines.cli inspect {dataset} -n 5 | true; exit ${{PIPESTATUS[0]}}"
-    completed = subprocess.run(
-        ["bash", "-c", pipe],
-        cwd=command_line.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
+    command, options = ["bash", "-c", pipe], {"capture_output": True, "text": True, "check": False}
+    completed = subprocess.run(command, cwd=command_line.ROOT, timeout=patience.HANG_SEC, **options)
     assert (completed.returncode, completed.stderr) == (0, "")
 
 
@@ -267,13 +248,9 @@ def test_file_names_with_control_characters_are_shown_escaped(
 
 def test_text_that_the_terminal_cannot_encode_is_escaped(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", labels=["кот", "dog"], per_label=1)
-    command = [*command_line.IMAGEBEAM, "plan", "--input", str(tmp_path / "in")]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    completed = subprocess.run(
-        command, cwd=command_line.ROOT, env=environment, capture_output=True, timeout=patience.HANG_SEC, check=False
-    )
+    completed = command_line.run("plan", "--input", tmp_path / "in", environment={"PYTHONIOENCODING": "ascii"})
     assert completed.returncode == 0, completed.stderr
-    assert rb"2 classes: dog, \u043a\u043e\u0442" in completed.stdout
+    assert r"2 classes: dog, \u043a\u043e\u0442" in completed.stdout
 
 
 # --- plan, inspect, verify, schema, bench ----------------------------------------------------------------------------

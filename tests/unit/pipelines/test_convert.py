@@ -13,14 +13,7 @@ from imagebeam import errors
 from imagebeam.pipelines import convert, inspect_dataset, request, verify_dataset
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import resample
-from tests import case_tables, error_texts, image_sets
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("images")
-    image_sets.write_folder(folder, per_label=3)
-    return folder
+from tests import case_tables, error_texts
 
 
 def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -33,8 +26,8 @@ def test_paths_of_pathlib_are_taken_everywhere(images: pathlib.Path, tmp_path: p
         "output": {"uri": output, "num_shards": np.int64(2)},
     }
     result = convert.convert(fields, workers=np.int32(1))
-    assert (result.output, result.catalog.counts.written) == (str(output), 6)
-    assert convert.plan(yaml).listed == 6
+    assert (result.output, result.catalog.counts.written) == (str(output), 10)
+    assert convert.plan(yaml).listed == 10
     assert verify_dataset.verify(output).problems == ()
     assert len(inspect_dataset.save_images(str(output), result.catalog, "train", 2, tmp_path / "saved")) == 2
     assert catalog_lib.load_catalog(output) == result.catalog  # type: ignore[arg-type]

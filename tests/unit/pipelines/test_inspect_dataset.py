@@ -204,14 +204,8 @@ def test_output_that_is_no_place_for_a_report_is_refused(
 
 
 def test_report_shows_duplicates_that_the_catalog_names(report_set: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    line = {
-        "kind": "near",
-        "distance": 2,
-        "split": "train",
-        "key": "b.jpg",
-        "first_split": "test",
-        "first_key": "a.jpg",
-    }
+    line = {"kind": "near", "distance": 2, "split": "train", "key": "b.jpg"}
+    line |= {"first_split": "test", "first_key": "a.jpg"}
     path = report_set / "catalog.json"
     for content, shown in ((json.dumps(line).encode(), b"b.jpg (train)"), (b"{", b"repeat one of")):
         (report_set / "duplicates.jsonl").write_bytes(content)

@@ -10,8 +10,9 @@ import pytest
 from imagebeam import errors, features, storage
 from imagebeam.pipelines import job, open_source, request
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.elements import ColumnTransform
-from tests import case_tables, error_texts, image_sets
+from tests import case_tables, command_line, error_texts, image_sets, job_graphs
 
 
 def make(folder: pathlib.Path, update: bool = False, **fields: Any) -> job.Job:
@@ -168,3 +169,44 @@ def test_analysis_of_train_needs_a_split_of_that_name() -> None:
         parse(columns={"age": AGE}, split=split)
     assert parse(columns={"age": AGE}, split=split, statistics={"analyze": "all"}).transformed == ("age",)
     assert parse(columns={"age": {"type": "float"}}, split=split).transformed == ()
+
+
+# --- its graph, whose size a service limits --------------------------------------------------------------------------
+
+
+MAX_GRAPH_BYTES = 200_000
+
+
+def write_lines(path: pathlib.Path, count: int, line: str) -> str:
+    path.write_text("".join(line.format(index=index) + "\n" for index in range(count)))
+    return str(path)
+
+
+def test_graph_of_a_folder_is_small(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    assert len(job_graphs.graph_of(tmp_path, source={"uri": str(images)})) < MAX_GRAPH_BYTES * 0.6
+
+
+@pytest.mark.parametrize("count", [21_841, 200_000])
+def test_graph_does_not_grow_with_the_label_files(images: pathlib.Path, tmp_path: pathlib.Path, count: int) -> None:
+    classes = write_lines(tmp_path / "classes.txt", count, "n{index:08d}")
+    texts = write_lines(tmp_path / "texts.txt", count, "n{index:08d} a thing, one of {index}")
+    label = {"vocabulary": classes, "texts": texts, "lists": {"val": classes}}
+    assert len(job_graphs.graph_of(tmp_path, source={"uri": str(images)}, label=label)) < MAX_GRAPH_BYTES * 0.6
+
+
+def test_graph_with_the_longest_names_that_it_holds_is_below_the_bound(
+    images: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    count = label_names.MAX_IN_GRAPH // 32
+    classes = tmp_path / "classes.txt"
+    classes.write_text(
+        "".join(f"{index * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128:032x}\n" for index in range(count))
+    )
+    graph = job_graphs.graph_of(tmp_path, source={"uri": str(images)}, label={"vocabulary": str(classes)})
+    assert MAX_GRAPH_BYTES // 2 < len(graph) < MAX_GRAPH_BYTES
+
+
+def test_graph_holds_no_path_of_this_checkout(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    pickles = list(job_graphs.pickles_in(job_graphs.graph_of(tmp_path, source={"uri": str(images)})))
+    assert sum(str(tmp_path).encode() in each for each in pickles) > 3  # so a path would be seen
+    assert not [each for each in pickles if str(command_line.ROOT).encode() in each]

@@ -19,13 +19,6 @@ from tests import case_tables, command_line, error_texts, image_sets, patience
 PLAN = elements.DatasetPlan("write", "", "f00d", {}, (), 0, {}, {})
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("images")
-    image_sets.write_folder(folder, per_label=3)
-    return folder
-
-
 FAIL = """
 from imagebeam import convert
 from imagebeam import errors

@@ -6,22 +6,14 @@ import pathlib
 from typing import Any
 
 import hypothesis.strategies
-import pytest
 from apache_beam.options import pipeline_options
 
 from imagebeam.pipelines import convert, job, request
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.snapshots import snapshot_drift
-from tests import case_tables, command_line, error_texts, image_sets
+from tests import case_tables, command_line, error_texts
 
 DATAFLOW = ["--runner=DataflowRunner", "--project=p", "--region=europe-west1"]
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("images")
-    image_sets.write_folder(folder, per_label=3)
-    return folder
 
 
 @case_tables.each_case(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,6 +44,35 @@ def output(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+@dataclasses.dataclass
+class Launched:
+    """An output, a job that was launched to write it, the job's service, and a dataset that it may commit."""
+
+    output: pathlib.Path
+    job: remote_job.RemoteJob
+    service: dataflow.Service
+    dataset: pathlib.Path
+
+    def leave_job(self, *steps: dataflow.Step) -> dataflow.Job:
+        """Leaves the lock of a job with these steps."""
+        submitted = self.service.add(self.job.name, *steps)
+        leave_lock(self.output, dataclasses.replace(self.job, id=submitted.id))
+        return submitted
+
+    def leave_dataset(self) -> None:
+        shutil.copytree(self.dataset, self.output, dirs_exist_ok=True)
+
+    def status(self) -> status.Status:
+        return status.status(str(self.output))
+
+
+@pytest.fixture
+def launched(
+    output: pathlib.Path, job: remote_job.RemoteJob, service: dataflow.Service, dataset: pathlib.Path
+) -> Launched:
+    return Launched(output, job, service, dataset)
+
+
 def leave_lock(output: pathlib.Path, job: remote_job.RemoteJob | None = None, **fields: Any) -> None:
     record = {"process": os.getpid(), "host": socket.gethostname(), "time": time.time(), "run": "1", **fields}
     record["job"] = None if job is None else job.to_fields()
@@ -56,10 +87,6 @@ def leave_shard(output: pathlib.Path) -> None:
 def leave_refusal(output: pathlib.Path) -> None:
     refused = run_report.RunReport("refused", PLAN, error=errors.TooManyRejectsError("a-code", "too many rejects"))
     refused.write(str(output / ".imagebeam" / "run-1.json"))
-
-
-def leave_dataset(output: pathlib.Path, dataset: pathlib.Path) -> None:
-    shutil.copytree(dataset, output, dirs_exist_ok=True)
 
 
 def test_committed_dataset_without_a_run_is_told(dataset: pathlib.Path) -> None:
@@ -81,10 +108,7 @@ def test_committed_dataset_without_a_run_is_told(dataset: pathlib.Path) -> None:
     ],
 )
 def test_job_in_the_lock_decides(
-    service: dataflow.Service,
-    job: remote_job.RemoteJob,
-    output: pathlib.Path,
-    dataset: pathlib.Path,
+    launched: Launched,
     step: dataflow.Step,
     state: str,
     exit_code: int,
@@ -93,70 +117,60 @@ def test_job_in_the_lock_decides(
     has_id: bool,
     has_dataset: bool,
 ) -> None:
-    submitted = service.add(job.name, step)
-    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": submitted.id}) if has_id else job, time=0.0)
+    submitted = launched.leave_job(step)
+    if not has_id:
+        leave_lock(launched.output, launched.job, time=0.0)
     if has_dataset:
-        leave_dataset(output, dataset)
-    found = status.status(str(output))
+        launched.leave_dataset()
+    found = launched.status()
     if exit_code and not has_id:  # among the active jobs there is none of its name
         state, causes = "failed", ["it was never submitted, or has ended"]
     assert (found.state, found.exit_code, found.doing, list(found.causes)) == (state, exit_code, doing, causes)
     assert found.job is not None and found.job.id == (submitted.id if has_id or not exit_code else "")
     assert (found.catalog is not None) == has_dataset
-    assert service.most_at_once == 1
+    assert launched.service.most_at_once == 1
 
 
-def test_job_that_is_done_has_a_dataset_or_failed(
-    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path, dataset: pathlib.Path
-) -> None:
-    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": service.add(job.name, dataflow.DONE).id}))
-    assert (status.status(str(output)).state, status.status(str(output)).exit_code) == ("failed", 1)
-    leave_dataset(output, dataset)
-    assert (status.status(str(output)).state, status.status(str(output)).exit_code) == ("committed", 0)
+def test_job_that_is_done_has_a_dataset_or_failed(launched: Launched) -> None:
+    launched.leave_job(dataflow.DONE)
+    assert (launched.status().state, launched.status().exit_code) == ("failed", 1)
+    launched.leave_dataset()
+    assert (launched.status().state, launched.status().exit_code) == ("committed", 0)
 
 
 def test_job_that_commits_while_it_is_asked_for_has_its_new_dataset(
-    service: dataflow.Service,
-    job: remote_job.RemoteJob,
-    output: pathlib.Path,
-    dataset: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+    launched: Launched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": service.add(job.name, dataflow.DONE).id}))
+    launched.leave_job(dataflow.DONE)
     look_up = remote_job.look_up
 
     def commit_and_look_up(*arguments: Any) -> Any:
-        leave_dataset(output, dataset)
+        launched.leave_dataset()
         return look_up(*arguments)
 
     monkeypatch.setattr(remote_job, "look_up", commit_and_look_up)
-    found = status.status(str(output))
+    found = launched.status()
     assert (found.state, found.causes) == ("committed", ())
     assert found.catalog is not None
 
 
 @pytest.mark.parametrize("code", [403, 404])
-def test_service_that_does_not_tell_is_named(
-    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path, code: int
-) -> None:
-    service.fail_always("get", code)
-    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": "j1"}))
-    found = status.status(str(output))
+def test_service_that_does_not_tell_is_named(launched: Launched, code: int) -> None:
+    launched.service.fail_always("get", code)
+    leave_lock(launched.output, dataclasses.replace(launched.job, id="j1"))
+    found = launched.status()
     assert (found.state, found.exit_code) == ("unknown", 1)
     assert found.causes[0].startswith("Dataflow ")
     rows = dict(status.status_rows(found))
     assert rows["to cancel"].startswith("gcloud dataflow jobs cancel j1 ")
-    release = f"if the job has ended, remove {output}/.imagebeam/lock and run the same command again"
+    release = f"if the job has ended, remove {launched.output}/.imagebeam/lock and run the same command again"
     assert rows.get("to release") == (release if code == 404 else None)  # 404: forgotten; else it may answer later
 
 
-def test_job_without_readable_counters_has_its_state(
-    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path
-) -> None:
-    service.fail_always("metrics", 403)
-    running = service.add(job.name)
-    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": running.id}))
-    found = status.status(str(output))
+def test_job_without_readable_counters_has_its_state(launched: Launched) -> None:
+    launched.service.fail_always("metrics", 403)
+    launched.leave_job()
+    found = launched.status()
     assert (found.state, found.doing, found.counters) == ("running", "starting workers", {})
 
 
@@ -218,22 +232,19 @@ def test_lock_that_is_not_understood_counts_for_nothing(output: pathlib.Path, mo
 
 
 @pytest.mark.parametrize("has_dataset", [False, True], ids=["new", "replaces"])
-def test_refused_run_tells_its_reason(output: pathlib.Path, dataset: pathlib.Path, has_dataset: bool) -> None:
-    leave_refusal(output)
+def test_refused_run_tells_its_reason(launched: Launched, has_dataset: bool) -> None:
+    leave_refusal(launched.output)
     if has_dataset:
-        leave_dataset(output, dataset)
-    found = status.status(str(output))
+        launched.leave_dataset()
+    found = launched.status()
     assert (found.state, found.exit_code, list(found.causes)) == ("failed", 1, ["too many rejects"])
     assert found.run_exit_code == found.to_json()["run_exit_code"] == 3
 
 
-def test_refusal_counts_more_than_the_messages_of_its_job(
-    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path
-) -> None:
-    leave_refusal(output)
-    ended = service.add(job.name, dataflow.failed("Traceback"))
-    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": ended.id}))
-    found = status.status(str(output))
+def test_refusal_counts_more_than_the_messages_of_its_job(launched: Launched) -> None:
+    leave_refusal(launched.output)
+    ended = launched.leave_job(dataflow.failed("Traceback"))
+    found = launched.status()
     assert (found.state, list(found.causes)) == ("failed", ["too many rejects"])
     assert found.job is not None and found.job.id == ended.id
 
@@ -253,21 +264,15 @@ def test_run_that_was_killed_keeps_its_shards(output: pathlib.Path) -> None:
 @pytest.mark.parametrize(("keeps", "has_dataset"), [(True, False), (False, True)], ids=["shards-kept", "replaces"])
 @pytest.mark.parametrize(("ended", "state"), [("failed", "failed"), ("cancelled", "cancelled"), ("refused", "failed")])
 def test_job_whose_launcher_released_the_lock_is_told_by_its_record(
-    job: remote_job.RemoteJob,
-    output: pathlib.Path,
-    dataset: pathlib.Path,
-    ended: remote_job.BadEnd,
-    state: str,
-    keeps: bool,
-    has_dataset: bool,
+    launched: Launched, ended: remote_job.BadEnd, state: str, keeps: bool, has_dataset: bool
 ) -> None:
-    remote_job.record_last_run(str(output), ended, job, ["boom"], 3)
+    remote_job.record_last_run(str(launched.output), ended, launched.job, ["boom"], 3)
     if keeps:
-        leave_shard(output)
+        leave_shard(launched.output)
     if has_dataset:
-        leave_dataset(output, dataset)
-    found = status.status(str(output))
-    assert (found.state, found.exit_code, list(found.causes), found.job) == (state, 1, ["boom"], job)
+        launched.leave_dataset()
+    found = launched.status()
+    assert (found.state, found.exit_code, list(found.causes), found.job) == (state, 1, ["boom"], launched.job)
     assert found.run_exit_code == 3
     assert (found.keeps_shards, found.catalog is not None) == (keeps, has_dataset)
     assert dict(status.status_rows(found))["ended"] == found.ended == found.to_json()["ended"] != ""
@@ -288,27 +293,19 @@ class Bucket:
 
     is_local = False
 
-    def __init__(self, read: OSError | None = None, list_directory: OSError | None = None, stat: OSError | None = None):
-        self._failing = {"read": read, "list": list_directory, "stat": stat}
+    def __init__(self, **failing: OSError):
+        absent = FileNotFoundError(2, "there is no such object")
+        self._failing: dict[str, OSError] = {"read": absent, "list_directory": absent, **failing}
         self.budgets: list[float] = []
 
-    def _answer(self, what: str, default: OSError | None) -> None:
-        self.budgets.append(remote._budget_sec.get())
-        error = self._failing[what] or default
-        if error is not None:
-            raise error
+    def __getattr__(self, name: str) -> Callable[[str], None]:
+        def answer(uri: str) -> None:
+            self.budgets.append(remote._budget_sec.get())
+            if name in self._failing:
+                raise self._failing[name]
+            assert (name, uri) == ("stat", "gs://b")
 
-    def read(self, uri: str) -> bytes:
-        self._answer("read", FileNotFoundError(2, f"there is no {uri}"))
-        raise AssertionError
-
-    def list_directory(self, uri: str) -> list[Any]:
-        self._answer("list", FileNotFoundError(2, f"there is no {uri}"))
-        raise AssertionError
-
-    def stat(self, uri: str) -> None:
-        assert uri == "gs://b"
-        self._answer("stat", None)
+        return answer
 
 
 SILENT = storage.UnavailableError(5, "gs://b/out: ConnectionError (tried for 3 s)")
@@ -336,13 +333,10 @@ def test_address_that_does_not_answer_is_told_after_seconds(
 
 
 def test_catalog_that_does_not_answer_may_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NoCatalog(Bucket):
-        def read(self, uri: str) -> bytes:
-            if uri.endswith("catalog.json"):
-                raise SILENT
-            return super().read(uri)
+    def storage_of(uri: str) -> Bucket:
+        return Bucket(read=SILENT) if uri.endswith("catalog.json") else Bucket()
 
-    monkeypatch.setattr(storage, "storage_of", lambda uri: NoCatalog())
+    monkeypatch.setattr(storage, "storage_of", storage_of)
     with error_texts.raises("output-unreachable"):
         status.status("gs://b/out")
 
@@ -350,11 +344,8 @@ def test_catalog_that_does_not_answer_may_exist(monkeypatch: pytest.MonkeyPatch)
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_command_prints_a_table_or_json(
-    service: dataflow.Service, job: remote_job.RemoteJob, output: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    running = service.add(job.name, dataflow.Step(counters=COUNTERS))
-    leave_lock(output, remote_job.RemoteJob(**{**job.to_fields(), "id": running.id}))
+def test_command_prints_a_table_or_json(launched: Launched, capsys: pytest.CaptureFixture[str]) -> None:
+    running, output = launched.leave_job(dataflow.Step(counters=COUNTERS)), launched.output
     assert cli.main(["status", str(output)]) == 0
     rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert rows[:2] == [["state", "running: writing images 4/10"], ["job", running.id]]

@@ -64,12 +64,6 @@ def test_options_set_the_workers_of_beam(arguments: list[str], workers: int) -> 
     assert options.direct_num_workers == workers
 
 
-def test_options_of_beam_arrive() -> None:
-    options = runners.make_options(["--project=p", "--temp_location=gs://b/tmp", "--save_main_session"], workers=1)
-    fields = options.get_all_options()
-    assert (fields["project"], fields["temp_location"], fields["save_main_session"]) == ("p", "gs://b/tmp", True)
-
-
 @case_tables.each_case(
     "argument, code",
     [

@@ -31,24 +31,6 @@ def keys(config: config_lib.Config) -> dict[str, str]:
 # --- defaults and presets --------------------------------------------------------------------------------------------
 
 
-def test_config_of_nothing_suits_a_folder_of_images() -> None:
-    config = config_lib.load_config()
-    assert (config.source.by, config.source.include) == ("files", ("**/*",))
-    assert (config.label.by, config.label.kind, config.label.base) == ("directory", "class", 0)
-    assert (config.split.by, config.split.declared, config.split.seed) == ("none", ("train",), 0)
-    assert (config.image.encode, config.image.check) == ("keep", "structure")
-    assert (config.output.num_shards, config.output.compression, config.output.shuffle) == (None, "none", "hash")
-    assert (config.output.writer, config.output.suffix) == ("stream", ".tfrecord")
-    assert config.rejects.max_fraction == 0.01
-
-
-def test_load_config_of_every_preset_gives_a_config() -> None:
-    configs = pathlib.Path(__file__).parents[4] / "configs"
-    assert config_lib.preset_names() == sorted(path.stem for path in configs.glob("*.yaml"))
-    for name in config_lib.preset_names():
-        assert isinstance(config_lib.load_config(name), config_lib.Config)
-
-
 def test_readme_lists_every_preset_once() -> None:
     readme = (pathlib.Path(__file__).parents[4] / "README.md").read_text("utf-8")
     listed = readme.partition("[docs/recipes](docs/recipes/README.md):\n\n")[2].partition("\n\n")[0]
@@ -68,15 +50,6 @@ def test_pattern_of_preset_finds_label(preset: str, name: str, label: str) -> No
     match = re.fullmatch(config_lib.load_config(preset).label.pattern or "", name)
     assert match is not None
     assert match["label"] == label
-
-
-def test_imagenet_preset_writes_what_tpu_readers_expect() -> None:
-    config = config_lib.load_config("imagenet")
-    assert config.label.base == 1
-    assert config.split.rename["val"] == "validation"
-    assert (config.output.num_shards, config.output.suffix) == ({"train": 1024, "validation": 128}, "")
-    assert "image/class/synset" in keys(config)
-    assert "image/class/text" in keys(config)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ import apache_beam  # noqa: F401  # before main() can import it without its clie
 import jsonschema
 import pytest
 from prometheus_client import parser
-from prometheus_client import parser as prometheus
 
 import imagebeam
 from imagebeam import errors, storage
@@ -64,7 +63,7 @@ def run(folder: pathlib.Path, *arguments: object) -> Finished:
     text = (folder / "told" / "run.prom").read_text()
     metrics = {
         (sample.name, sample.labels.get("reason") or sample.labels.get("stage") or ""): sample.value
-        for family in prometheus.text_string_to_metric_families(text)
+        for family in parser.text_string_to_metric_families(text)
         for sample in family.samples
     }
     log = [json.loads(line) for line in completed.stderr.splitlines()]
@@ -207,7 +206,9 @@ def test_run_that_is_interrupted_before_its_config_is_read_names_its_output(
     assert [event["eventType"] for event in told.events] == ["ABORT"]
 
 
-def interrupt_after_the_plan(monkeypatch: pytest.MonkeyPatch, images: pathlib.Path) -> None:
+def test_interrupted_run_tells_how_far_it_came(
+    images: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = convert.plan({"source": {"uri": str(images)}})
 
     def interrupt(settings: Any, _: Any) -> dict[str, Any]:
@@ -216,12 +217,6 @@ def interrupt_after_the_plan(monkeypatch: pytest.MonkeyPatch, images: pathlib.Pa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(launch, "run_pipeline", interrupt)
-
-
-def test_interrupted_run_tells_how_far_it_came(
-    images: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupt_after_the_plan(monkeypatch, images)
     told = run(tmp_path, "convert", "--input", images, "--output", tmp_path / "out", "--workers", 1)
     assert (told.summary["state"], told.summary["exit_code"]) == ("interrupted", 130)
     assert told.summary["message"] == "interrupted; run the same command again"
@@ -549,8 +544,3 @@ def test_run_that_failed_keeps_the_time_of_the_last_success() -> None:
 def test_earlier_file_that_holds_no_metrics_is_replaced() -> None:
     failure = {**SUMMARY, "output": "\udcff", "exit_code": 1}
     assert b"last_success" not in run_outputs.format_metrics(failure, "no {metrics")
-
-
-def test_plan_that_would_be_refused_is_no_success() -> None:
-    refused = run_outputs.format_metrics({**SUMMARY, "command": "plan", "state": "refused", "exit_code": 2})
-    assert samples(refused)["last_run_success", ""] == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -25,22 +25,16 @@ GIVEN = {"project": "p", "region": "europe-west4", "temp_location": "gs://b/tmp"
 BEAMS_OWN = "apache/beam_python3.11_sdk:2.77.0"
 
 
-def make_config(source: str | None = "gs://b/images", output: str | None = "gs://b/cats", **sections: Any) -> Any:
-    fields = {"source": {"uri": source}, "output": {"uri": output}, **sections}
+def make_config(
+    source: str = "gs://b/images", output: str | None = "gs://b/cats", by: str = "files", **sections: Any
+) -> Any:
+    fields = {"source": {"uri": source, "by": by}, "output": {"uri": output}, **sections}
     return config_lib.parse_config(fields, where="the test")
 
 
 def transformed() -> Any:
-    source = {"uri": "gs://b/m.csv", "by": "manifest"}
-    return config_lib.parse_config(
-        {
-            "source": source,
-            "output": {"uri": "gs://b/cats"},
-            "label": {"by": "none"},
-            "columns": {"age": {"type": "float", "transform": "z_score"}},
-        },
-        where="the test",
-    )
+    age = {"type": "float", "transform": "z_score"}
+    return make_config("gs://b/m.csv", by="manifest", label={"by": "none"}, columns={"age": age})
 
 
 @pytest.fixture(autouse=True)
@@ -180,24 +174,18 @@ def test_versions_of_the_launcher_are_those_of_this_process() -> None:
 class Bucket:
     """A storage that answers as it is told, and notes what it was asked."""
 
-    def __init__(self, stat: Exception | None = None, create: Exception | None = None, remove: Exception | None = None):
-        self._failing = {"stat": stat, "create_new": create, "remove": remove}
+    def __init__(self, **failing: Exception | None):
+        self._failing = failing
         self.asked: list[tuple[str, str]] = []
 
-    def _answer(self, what: str, uri: str) -> bool:
-        self.asked.append((what, uri))
-        if (error := self._failing[what]) is not None:
-            raise error
-        return True
+    def __getattr__(self, name: str) -> Callable[..., bool]:
+        def answer(uri: str, *_: object) -> bool:
+            self.asked.append((name, uri))
+            if (error := self._failing.get(name)) is not None:
+                raise error
+            return True
 
-    def stat(self, uri: str) -> bool:
-        return self._answer("stat", uri)
-
-    def create_new(self, uri: str, data: bytes) -> bool:
-        return self._answer("create_new", uri)
-
-    def remove(self, uri: str) -> bool:
-        return self._answer("remove", uri)
+        return answer
 
 
 @pytest.fixture
@@ -211,18 +199,18 @@ DENIED = PermissionError(13, "gs://b: access denied")
 
 
 @pytest.mark.parametrize(
-    "bucket",
+    ("method", "error"),
     [
-        pytest.param(Bucket(FileNotFoundError(2, "there is no bucket 'b'")), id="absent"),
-        pytest.param(Bucket(stat=DENIED), id="unreadable"),
-        pytest.param(Bucket(create=DENIED), id="unwritable"),
-        pytest.param(Bucket(OSError(5, "no answer")), id="silent"),
-        pytest.param(Bucket(storage.UnavailableError(5, "no route")), id="no-network"),
-        pytest.param(Bucket(OSError(22, "bad name")), id="bad-name"),
+        pytest.param("stat", FileNotFoundError(2, "there is no bucket 'b'"), id="absent"),
+        pytest.param("stat", DENIED, id="unreadable"),
+        pytest.param("create_new", DENIED, id="unwritable"),
+        pytest.param("stat", OSError(5, "no answer"), id="silent"),
+        pytest.param("stat", storage.UnavailableError(5, "no route"), id="no-network"),
+        pytest.param("stat", OSError(22, "bad name"), id="bad-name"),
     ],
 )
-def test_bucket_that_cannot_be_used_is_refused(buckets: dict[str, Bucket], bucket: Bucket) -> None:
-    buckets["gs://b"] = bucket
+def test_bucket_that_cannot_be_used_is_refused(buckets: dict[str, Bucket], method: str, error: OSError) -> None:
+    buckets["gs://b"] = Bucket(**{method: error})
     with error_texts.raises("bucket-unusable"):
         dataflow_options.require_buckets(GIVEN)
 
@@ -238,7 +226,7 @@ def test_bucket_is_asked_with_three_requests_and_once(buckets: dict[str, Bucket]
 
 @pytest.mark.parametrize("option", ["staging_location", "template_location"])
 def test_bucket_of_another_option_is_asked_too(buckets: dict[str, Bucket], option: str) -> None:
-    buckets.update({"gs://b": Bucket(), "gs://c": Bucket(FileNotFoundError(2, "there is no bucket 'c'"))})
+    buckets.update({"gs://b": Bucket(), "gs://c": Bucket(stat=FileNotFoundError(2, "there is no bucket 'c'"))})
     with error_texts.raises("bucket-unusable"):
         dataflow_options.require_buckets({**GIVEN, option: "gs://c/s"})
 

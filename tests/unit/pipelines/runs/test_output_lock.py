@@ -1,16 +1,27 @@
+"""One run at a time: the lock of an output, and what unfinished runs have left there."""
+
 from __future__ import annotations
 
+import itertools
+import json
+import logging
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import threading
 import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from imagebeam import storage
+from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.runs import output_lock
+from imagebeam.transforms.publish import commit_rights
 from tests import case_tables, command_line, error_texts, patience
 
 HOLDER = """
@@ -163,3 +174,140 @@ def test_storage_that_does_not_answer_holds_up_no_message(monkeypatch: pytest.Mo
     assert output_lock.describe_kept("gs://b/out") == output_lock.describe_deaths("gs://b/out") == ""
     with pytest.raises(OSError, match="no answer"):
         output_lock.count_finished_shards("gs://b/out")
+
+
+# --- on a storage without locks: here the one that fsspec keeps in memory --------------------------------------------
+
+
+CONTROL = "memory://out/.imagebeam"
+LOCK = f"{CONTROL}/lock"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[storage.Storage]:
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.01)
+    monkeypatch.setattr(output_lock, "_LOOK_AT_LEASE_SEC", 0.01)
+    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.0)
+    store = storage.storage_of(LOCK)
+    yield store
+    store.remove_tree("memory://out")
+
+
+def leave(store: storage.Storage, **word: Any) -> None:
+    """The lock of another run."""
+    whole = {"process": 1, "host": "elsewhere", "run": "other", "time": time.time(), **word}
+    store.write_whole(LOCK, json.dumps(whole).encode())
+
+
+def after_two_looks(store: storage.Storage, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
+    """Calls `then` once, after a run has read the lock of another one twice."""
+    read, looks = store.read, itertools.count(1)
+
+    def read_and_go_on(uri: str, **options: Any) -> bytes:
+        content = read(uri, **options)
+        if next(looks) == 2:
+            then()
+        return content
+
+    monkeypatch.setattr(store, "read", read_and_go_on)
+
+
+@case_tables.each_case("word", [b"", b"[]", b"{}", b"not json", b'{"time": "yesterday"}', b'{"time": null}'])
+def test_lease_that_says_nothing_is_void(store: storage.Storage, word: bytes) -> None:
+    store.write_whole(LOCK, word)
+    with output_lock.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["run"] != "other"
+
+
+def test_lease_leaves_what_the_run_wrote(store: storage.Storage) -> None:
+    with output_lock.hold(CONTROL):
+        store.write_whole(f"{CONTROL}/staged", b"x")
+    assert [entry.name for entry in store.list_directory(CONTROL)] == ["staged"]
+
+
+def test_second_run_is_told_who_holds_the_lease(store: storage.Storage) -> None:
+    leave(store, time=time.time() - 12)
+    with error_texts.raises("output-busy"), output_lock.hold(CONTROL):
+        pass
+    assert json.loads(store.read(LOCK))["run"] == "other"
+
+
+def test_second_run_waits_for_a_lease_about_to_end(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lock, "_PATIENCE_SEC", patience.HANG_SEC)
+    leave(store)
+    after_two_looks(store, monkeypatch, lambda: store.remove(LOCK))
+    with output_lock.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["run"] != "other"
+
+
+NO_DATES = [float("nan"), float("inf"), 9e9]
+
+
+@pytest.mark.parametrize("clock", NO_DATES)
+def test_lease_with_an_impossible_time_that_is_not_renewed_is_taken_over(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: float
+) -> None:
+    monkeypatch.setattr(commit_rights, "LEASE_SEC", 0.05)
+    monkeypatch.setattr(commit_rights, "WATCH_SEC", 0.01)
+    leave(store, time=clock)
+    with output_lock.hold(CONTROL):
+        assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
+    (record,) = caplog.records
+    assert record.getMessage().endswith(
+        f"if it was killed, remove {LOCK}; looking for 0.05 s whether the lock changes, and taking it over if not"
+    )
+
+
+def test_command_line_shows_why_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("imagebeam.pipelines.output_lock")
+    monkeypatch.setattr(logger, "level", logging.CRITICAL)
+    for name in ("TF_CPP_MIN_LOG_LEVEL", "GRPC_VERBOSITY"):
+        monkeypatch.setenv(name, os.environ.get(name, "2"))
+    with warnings.catch_warnings():
+        terminal.quieten(verbose=False)
+    assert logger.level == logging.WARNING
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("clock", NO_DATES)
+def test_lease_with_an_impossible_time_that_changes_is_respected(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, clock: float
+) -> None:
+    monkeypatch.setattr(commit_rights, "WATCH_SEC", 0.01)
+    leave(store, time=clock)
+    after_two_looks(store, monkeypatch, lambda: leave(store, time=clock, config="renewed"))
+    with error_texts.raises("output-busy"), output_lock.hold(CONTROL):
+        pass
+    assert json.loads(store.read(LOCK))["run"] == "other"
+
+
+def test_lease_is_renewed(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lock, "_RENEW_SEC", 0.02)
+    with output_lock.hold(CONTROL):
+        first = json.loads(store.read(LOCK))["time"]
+        patience.wait_until(lambda: json.loads(store.read(LOCK))["time"] != first)
+
+
+@pytest.mark.parametrize("is_created", [False, True])
+def test_run_that_is_stopped_while_it_locks_leaves_no_lock(
+    store: storage.Storage, monkeypatch: pytest.MonkeyPatch, is_created: bool
+) -> None:
+    create_new = store.create_new
+
+    def interrupted(*arguments: Any) -> bool:
+        if is_created:
+            create_new(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "create_new", interrupted)
+    with pytest.raises(KeyboardInterrupt), output_lock.hold(CONTROL):
+        pass
+    assert not store.exists(LOCK)
+
+
+def test_lease_taken_over_by_another_run_is_left_to_it(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lock, "_RENEW_SEC", 0.02)
+    with output_lock.hold(CONTROL):
+        leave(store)
+        time.sleep(patience.MOMENT_SEC)
+    assert json.loads(store.read(LOCK))["run"] == "other"
