@@ -247,14 +247,14 @@ NO_DATES = [float("nan"), float("inf"), 9e9]
 def test_lease_with_an_impossible_time_that_is_not_renewed_is_taken_over(
     store: storage.Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: float
 ) -> None:
-    monkeypatch.setattr(commit_rights, "LEASE_SEC", 0.05)
+    monkeypatch.setattr(commit_rights, "LEASE_SEC", 0.5)
     monkeypatch.setattr(commit_rights, "WATCH_SEC", 0.01)
     leave(store, time=clock)
     with output_lock.hold(CONTROL):
         assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
     (record,) = caplog.records
     assert record.getMessage().endswith(
-        f"if it was killed, remove {LOCK}; looking for 0.05 s whether the lock changes, and taking it over if not"
+        f"if it was killed, remove {LOCK}; looking for 0.5 s whether the lock changes, and taking it over if not"
     )
 
 
