@@ -1,10 +1,36 @@
-"""Checks that a table is listed the same in one place and spread over workers."""
+"""Lists sources; checks that a table is listed the same in one place and spread over workers."""
 
 from __future__ import annotations
 
+import collections
 import pickle
+from collections.abc import Iterable
+from typing import NamedTuple
 
+from imagebeam.transforms import elements
 from imagebeam.transforms.sources import image_source
+
+
+class Listed(NamedTuple):
+    """Everything that a source lists."""
+
+    refs: list[elements.ImageRef]
+    rejects: list[elements.Reject]
+    skipped: dict[str, int]
+    problems: list[str]
+
+
+def gather(listings: Iterable[image_source.Listing]) -> Listed:
+    """Returns the content of listings as one list of each kind."""
+    found, skipped = Listed([], [], {}, []), collections.Counter[str]()
+    for each in listings:
+        refs = elements.unpack_refs(each.packed_refs)
+        assert len(refs) == each.num_refs
+        found.refs.extend(refs)
+        found.rejects.extend(each.rejects)
+        found.problems.extend(each.problems)
+        skipped.update(each.skipped)
+    return found._replace(skipped=dict(skipped))
 
 
 def list_both_ways(source: image_source.RowSource) -> list[image_source.Listing]:

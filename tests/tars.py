@@ -6,22 +6,15 @@ import io
 import pathlib
 import tarfile
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from imagebeam.storage import fsspec_files
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import containers
-
-
-class Listed(NamedTuple):
-    """Everything that a source lists."""
-
-    refs: list[elements.ImageRef]
-    rejects: list[elements.Reject]
-    skipped: dict[str, int]
-    problems: list[str]
+from tests import spread_rows
+from tests.spread_rows import Listed
 
 
 def pack(members: Iterable[tuple[str, bytes]], mode: str = "w", format: int = tarfile.PAX_FORMAT) -> bytes:
@@ -58,19 +51,7 @@ def count_requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def list_all(source: containers.ContainerSource) -> Listed:
     """Returns all that the source lists as one list."""
-    refs: list[elements.ImageRef] = []
-    rejects: list[elements.Reject] = []
-    skipped: dict[str, int] = {}
-    problems: list[str] = []
-    for part in source.list_all():
-        found: list[Any] = elements.unpack_refs(part.packed_refs)
-        assert len(found) == part.num_refs
-        refs += found
-        rejects += part.rejects
-        problems += part.problems
-        for kind, count in part.skipped.items():
-            skipped[kind] = skipped.get(kind, 0) + count
-    return Listed(refs, rejects, skipped, problems)
+    return spread_rows.gather(source.list_all())
 
 
 def read_ref(ref: elements.ImageRef) -> bytes:

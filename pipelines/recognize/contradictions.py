@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from imagebeam import errors, plural
 from imagebeam.transforms.formats import coco
 from imagebeam.transforms.formats.base_format import format_of
-from imagebeam.transforms.formats.tables import table_hints
+from imagebeam.transforms.formats.tables import table_heads
 from imagebeam.transforms.sources.folder_probe import (
     NEARLY_ALL,
     Bounds,
@@ -133,7 +133,7 @@ def _files_that_name_images(
 
 def _files_above(probe: FolderProbe) -> Iterator[str]:
     """Yields such lines for the files beside the folder itself, and in folders of annotations beside it."""
-    parent = table_hints.parent_of(probe.root)
+    parent = table_heads.parent_of(probe.root)
     if not parent:
         return
     above = FolderProbe(parent, _BOUNDS_ABOVE)

@@ -22,7 +22,7 @@ from imagebeam.pipelines.recognize import (
 )
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.formats.masks import Masks
-from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads, table_hints
+from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads
 from imagebeam.transforms.sources import files, input_places
 from imagebeam.transforms.sources.folder_probe import (
     NEARLY_ALL,
@@ -157,7 +157,7 @@ def _folders_above(given: str, file: str) -> Iterator[tuple[str, str, str]]:
     folder = posixpath.dirname(file)
     scheme, mark, rest = given.rpartition("://")
     for _ in range(_LEVELS_ABOVE):
-        folder = table_hints.parent_of(folder)
+        folder = table_heads.parent_of(folder)
         if not folder:
             return
         rest = posixpath.normpath(f"{rest}/..")

@@ -418,7 +418,7 @@ class _StoreFn(beam.DoFn):
     def process(
         self, element: tuple[int, Iterable[elements.Duplicate]], plan: elements.DatasetPlan
     ) -> Iterator[StoredDuplicates]:
-        duplicates = sorted(element[1], key=_order)
+        duplicates = sorted(element[1], key=lambda each: (each.kind, elements.encode_key(each.key)))
         lines = b"".join(json.dumps(each._asdict()).encode() + b"\n" for each in duplicates)
         staging = self._paths.staging(plan.fingerprint)
         name = step.stage_file(staging, "duplicates-", element[0], count_files(plan), ".jsonl", lines)
@@ -431,10 +431,6 @@ class _StoreFn(beam.DoFn):
             for each in [each for each in duplicates if each.kind == kind][: duplicate_counts.NUM_EXAMPLES]
         ]
         yield StoredDuplicates(name, dict(counts), tuple(examples))
-
-
-def _order(duplicate: elements.Duplicate) -> tuple[str, bytes]:
-    return duplicate.kind, elements.encode_key(duplicate.key)
 
 
 @dataclasses.dataclass

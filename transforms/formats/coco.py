@@ -296,6 +296,7 @@ _KINDS = (
     _Kind("coco_panoptic", re.compile(r"(?i).*panoptic.*\.json"), "JSON of panoptic masks"),
 )
 _OTHER_KINDS = re.compile(r"(?i)caption|keypoint|panoptic|stuff|images?_info|_annotations.coco|^lvis_")
+_FOLDERS = re.compile(r"(?i)annotation|^(labels|meta|metadata)$")
 _LVIS = re.compile(r"(?i)lvis_.*\.json")
 
 
@@ -379,7 +380,7 @@ _NUM_FOLDERS = 20
 
 def _holders(probe: FolderProbe, at: str) -> list[Folder]:
     root = probe.look(at)
-    return [root, *(probe.look(root.below(name)) for name in root.folders if _names_annotations(name))]
+    return [root, *(probe.look(root.below(name)) for name in root.folders if _FOLDERS.search(name))]
 
 
 def _files_in(probe: FolderProbe, at: str) -> list[_File]:
@@ -430,10 +431,6 @@ def _show(places: Mapping[str, _Place]) -> str:
 
 def _below(path: str, at: str) -> str:
     return path.removeprefix(f"{at}/") if at else path
-
-
-def _names_annotations(name: str) -> bool:
-    return "annotation" in name.lower() or name.lower() in ("labels", "meta", "metadata")
 
 
 def _is_coco(shape: Mapping[str, Mapping[str, Any]], is_whole: bool) -> bool:

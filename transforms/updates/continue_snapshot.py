@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, snapshots, storage
+from imagebeam import errors, plural, snapshots, storage
 from imagebeam.transforms import dataset_settings, elements, summaries
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.shard import shard_writer, statistics
@@ -56,10 +56,11 @@ def find_error(
         )
     new = plan.labels[len(base.labels) :]
     if new and settings.new_labels == "refuse":
+        number, verb = plural.count(len(new), "class"), "is" if len(new) == 1 else "are"
         return errors.ConfigError(
             "snapshot-new-classes",
-            f"{_count(len(new), 'class is', 'classes are')} new, the first is {new[0]!r}, and update.new_labels is "
-            "refuse: remove the images, or set update.new_labels: append",
+            f"{number} {verb} new, the first is {new[0]!r}, and update.new_labels is refuse: remove the images, or set "
+            "update.new_labels: append",
         )
     return None
 
@@ -180,10 +181,6 @@ def continue_statistics(
         split: statistics.merge_statistics(each[split] for each in (remaining, written) if split in each)
         for split in every
     }
-
-
-def _count(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def of_base(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ def _match_rejects(element: tuple[bytes, Mapping[str, Iterable[Any]]], splits: f
     An image has no place if the snapshot has no example of its split.
     """
     _, found = element
-    known = sorted(found["known"], key=_snapshot_of)
+    known = sorted(found["known"], key=operator.itemgetter(0))
     for reject in sorted(found["late"]):
         if not known:
             yield beam.pvalue.TaggedOutput("early", reject)
@@ -89,18 +90,10 @@ def _match_rejects(element: tuple[bytes, Mapping[str, Iterable[Any]]], splits: f
             yield beam.pvalue.TaggedOutput("states", (snapshot, state))
 
 
-def _snapshot_of(known: tuple[int, image_states.RejectState]) -> int:
-    return known[0]
-
-
 def _encode_states(element: tuple[int, Iterable[image_states.RejectState]]) -> elements.NamedFile:
     snapshot, rejects = element
-    state = image_states.ShardState((), sorted(rejects, key=_key_of))
+    state = image_states.ShardState((), sorted(rejects, key=lambda state: state.reject.key))
     return image_states.rejects_name(snapshot), image_states.encode_state(state)
-
-
-def _key_of(state: image_states.RejectState) -> str:
-    return state.reject.key
 
 
 def offsets_of(folder: str, shard: catalog_lib.Shard, compression: str) -> Sequence[int]:

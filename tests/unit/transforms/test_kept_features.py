@@ -71,16 +71,8 @@ def test_what_is_named_is_kept_and_the_rest_is_told() -> None:
     for rule, kept, left_out in [
         ({"names": ("text",)}, (TEXT,), "boxes, id, image/width, void"),  # one
         ({"names": ()}, (), "boxes, id, image/width, text, void"),  # none
-        (
-            {"names": ("text", "boxes"), "elsewhere": frozenset({"boxes", "id"})},
-            (TEXT,),
-            "image/width, void",
-        ),  # elsewhere
-        (
-            {"names": ("text", "id"), "renamed": (("text", "t"), ("id", None))},
-            (TEXT._replace(key="t"),),
-            None,
-        ),  # renamed
+        ({"names": ("text", "boxes"), "elsewhere": frozenset({"boxes", "id"})}, (TEXT,), "image/width, void"),
+        ({"names": ("text", "id"), "renamed": (("text", "t"), ("id", None))}, (TEXT._replace(key="t"),), None),
     ]:
         found = resolve(**rule)
         assert (found.features, found.problem) == (kept, None)
@@ -89,22 +81,18 @@ def test_what_is_named_is_kept_and_the_rest_is_told() -> None:
             assert found.notes[0] == text + left_out
 
 
+NONE_HAS_IT = "and no record has that feature; found are boxes, id, image/key, image/width, text, void"
+BOTH = "'columns/id' and 'columns/text' both"
+
+
 def test_rule_that_does_not_fit_the_records_is_a_problem() -> None:
     for rule, problem in [
-        (
-            {"names": ("tex",)},
-            "source.tfrecord.keep names 'tex', and no record has that feature; found are boxes, id, image/key, "
-            "image/width, text, void",
-        ),  # keep
-        (
-            {"renamed": (("nothing", "x"),)},
-            "features names 'columns/nothing', and no record has that feature; found are boxes, id, image/key, "
-            "image/width, text, void",
-        ),  # rename
+        ({"names": ("tex",)}, f"source.tfrecord.keep names 'tex', {NONE_HAS_IT}"),
+        ({"renamed": (("no", "x"),)}, f"features names 'columns/no', {NONE_HAS_IT}"),
         (
             {"renamed": (("id", "text"),)},
             "features 'columns/id' and 'columns/text' both have the key 'text': rename one",
-        ),  # twice
+        ),
     ]:
         assert resolve(**rule).problem == problem
 
@@ -124,9 +112,6 @@ def test_no_record_has_nothing_to_keep() -> None:
 
 
 def test_places_in_the_image_are_known_by_their_keys() -> None:
-    for key, expected in [
-        ("image/object/bbox/xmin", True),
-        ("image/segmentation/class/encoded", True),
-        ("image/objects", False),
-    ]:
-        assert kept_features.has_coordinates([TEXT, Feature("x", f"columns/{key}", FLOAT, True)]) == expected
+    for key in ("image/object/bbox/xmin", "image/segmentation/class/encoded", "image/objects"):
+        feature = Feature("x", f"columns/{key}", FLOAT, True)
+        assert kept_features.has_coordinates([TEXT, feature]) == (key != "image/objects")

@@ -13,6 +13,7 @@ from imagebeam.transforms import elements, list_images, summaries
 from imagebeam.transforms.formats.tables import manifest
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import files, image_source, reference_rules
+from tests import spread_rows
 
 
 @pytest.fixture
@@ -27,9 +28,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def list_in_place(source: image_source.ImageSource) -> tuple[list[elements.ImageRef], list[elements.Reject], int]:
-    found = list(source.list_all())
-    refs = [ref for each in found if each.num_refs for ref in elements.unpack_refs(each.packed_refs)]
-    rejects = [reject for each in found for reject in each.rejects]
+    refs, rejects, *_ = spread_rows.gather(source.list_all())
     return sorted(refs), sorted(rejects), len(refs) + len(rejects)
 
 

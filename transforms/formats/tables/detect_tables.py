@@ -50,14 +50,15 @@ def find_tables(probe: FolderProbe, at: str) -> Iterator[Finding]:
         evidence = "images.txt, image_class_labels.txt and train_test_split.txt have a line for each image"
         yield Finding("cub200", evidence)
         return
-    metadata = [each for each in _folders_with_tables(probe, root) if each.ending(*_METADATA)]
+    of_splits = [root, *(probe.look(root.below(name)) for name in root.folders if split_meant(name))]
+    metadata = [each for each in of_splits if each.ending(*_METADATA)]
     if metadata:
         name = metadata[0].ending(*_METADATA)[0]
         table = table_heads.read_table(probe, metadata[0].below(name))
         if table is not None and "file_name" in table.columns:
             yield from _find_metadata(table, metadata, at)
             return
-    folders = [root, *(probe.look(root.below(name)) for name in root.folders if _names_tables(name))]
+    folders = [root, *(probe.look(root.below(name)) for name in root.folders if _FOLDERS.search(name))]
     names = [folder.below(name) for folder in folders for name in folder.ending(*table_heads.SUFFIXES)]
     tables = [table_heads.read_table(probe, path) for path in sorted(names, key=_order)[: table_heads.MAX_TABLES]]
     found = [(table, [*_find_in_table(probe, at, table)]) for table in tables if table is not None]
@@ -167,15 +168,8 @@ def find_above(probe: FolderProbe, path: str) -> Iterator[Finding]:
         yield dataclasses.replace(each, doubts=(*each.doubts, *doubts))
 
 
+_FOLDERS = re.compile(r"(?i)annot|label|meta|csv|table|data|list|split|train|anno")  # that may hold tables
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-
-
-def _folders_with_tables(probe: FolderProbe, root: Folder) -> list[Folder]:
-    return [root, *(probe.look(root.below(name)) for name in root.folders if split_meant(name))]
-
-
-def _names_tables(name: str) -> bool:
-    return re.search(r"(?i)annot|label|meta|csv|table|data|list|split|train|anno", name) is not None
 
 
 def _order(path: str) -> tuple[int, int, str]:

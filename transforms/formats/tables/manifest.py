@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from imagebeam import concurrency, errors, features, plural, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import folder
-from imagebeam.transforms.formats.tables import row_steps, table_formats, table_hints
+from imagebeam.transforms.formats.tables import row_steps, table_formats, table_heads
 from imagebeam.transforms.formats.tables.row_steps import Listed
 from imagebeam.transforms.sources import files, find_files, image_source, table_rows
 
@@ -152,7 +152,7 @@ class ManifestSource(elements.PickledFields, image_source.RowSource):
             raise errors.ConfigError(
                 "table-unknown-column",
                 f"manifest {self.uri!r} has no column {', '.join(map(repr, missing))}; its columns are "
-                f"{', '.join(map(repr, names))}; {table_hints.hint_on_columns(self._table, names, missing, required)}",
+                f"{', '.join(map(repr, names))}; {table_heads.hint_on_columns(self._table, names, missing, required)}",
             )
 
     def list_rows(self, listed: Listed | None = None) -> Iterator[image_source.RowBatch | image_source.Listing]:
@@ -224,9 +224,6 @@ class ManifestSource(elements.PickledFields, image_source.RowSource):
                 except (table_rows.BadRowError, errors.ConfigError):  # the lookup rejects the row
                     continue
 
-    def _path_in(self, row: Any) -> str | None:
-        return table_rows.name_in(_cells_of(row), self.image)
-
     def _paths_in(self, row: Any) -> Iterator[str]:
         """Yields the paths of all images of a row, without those of empty cells."""
         cells = _cells_of(row)
@@ -265,11 +262,12 @@ class ManifestSource(elements.PickledFields, image_source.RowSource):
         if reason is not elements.Reason.NOT_FOUND or self.image is None:
             return ""
         placed = self.read_rows()
-        rows = (row for _, row in itertools.islice(placed, table_hints.NUM_ROWS) if isinstance(row, Mapping))
+        rows = (row for _, row in itertools.islice(placed, table_heads.NUM_ROWS) if isinstance(row, Mapping))
         if (template := row_steps.parse(self.image)) is not None:
             rows = (row_steps.fill(template, row) for row in rows)
-        paths = [path for row in rows if (path := self._path_in(row)) and not table_rows.is_absolute(path)]
-        return table_hints.hint_on_root(self.root, self.images_below, self.image, paths)
+        named = filter(None, (table_rows.name_in(_cells_of(row), self.image) for row in rows))
+        paths = [path for path in named if not table_rows.is_absolute(path)]
+        return table_heads.hint_on_root(self.root, self.images_below, self.image, paths)
 
     def _look_up(
         self, place: table_formats.RowPlace, row: Any, known: find_files.Entries

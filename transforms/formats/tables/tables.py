@@ -286,7 +286,7 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         fields=dataclasses.replace(request.fields, key=wanted.key),
         extra_images=tuple(column for _, column in sorted(wanted.further.items())),
         allow_outside=wanted.allow_outside,
-        images_below=_root_of(wanted.root, uri),
+        images_below=None if wanted.root is None else input_places.resolve(wanted.root, posixpath.dirname(uri) or "."),
         exclude=output,
         joined=_joined_tables(wanted.join, uri, format),
         joined_on=wanted.join.key or "",
@@ -314,11 +314,6 @@ def _joined_tables(join: Join, table: str, format: str) -> tuple[row_steps.Joine
     return tuple(
         row_steps.JoinedTable(input_places.resolve(path, folder), header) for path, header in join.tables.items()
     )
-
-
-def _root_of(root: str | None, table: str) -> str | None:
-    """Returns the address of the folder that the paths of a table are relative to; None for the table's own."""
-    return None if root is None else input_places.resolve(root, posixpath.dirname(table) or ".")
 
 
 def _explain_root(root: str, table: manifest.ManifestSource) -> errors.ImagebeamError:

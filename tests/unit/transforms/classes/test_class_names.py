@@ -64,39 +64,25 @@ def test_names_of_one_number_keep_an_order_of_their_own() -> None:
     assert class_names.sort_names(["9" * 19, "1"], by_number=True) == ("1", "9" * 19)  # more than int64 holds: text
 
 
+KEEPS = "label.type: int keeps the numbers"
+FROM_1 = "label.base: 1 stores ids from 1, which imagebeam's reader counts from 0"
+AS_TEXT = "names of folders and files sort as text; label.vocabulary gives another order"
+MANY_NUMBERS = {str(number): number - (number > 3) for number in range(2000) if number != 3}
+
+
 def test_note_on_numbers_names_the_ids_that_are_not_the_numbers() -> None:
     for ids, from_column, note in [
         ({}, True, None),  # none
         ({"cat": 0, "2": 1}, True, None),  # text
         ({"0": 0, "1": 1, "2": 2}, True, None),  # the-same
         ({"1": 1, "2": 2}, True, None),  # the-same-from-1
-        (
-            {"2": 0, "10": 1, "30": 2},
-            True,
-            "the classes are numbers, and 3 of 3 get another number as their id: 2 -> 0, 10 -> 1, 30 -> 2; "
-            "label.type: int keeps the numbers",
-        ),  # gaps
-        (
-            {"1": 0, "2": 1},
-            True,
-            "the classes are numbers, and 2 of 2 get another number as their id: 1 -> 0, 2 -> 1; "
-            "label.base: 1 stores ids from 1, which imagebeam's reader counts from 0; label.type: int keeps "
-            "the numbers",
-        ),  # from-1
-        (
-            {str(number): number - (number > 3) for number in range(2000) if number != 3},
-            True,
-            "the classes are numbers, and 1,996 of 1,999 get another number as their id: 4 -> 3, 5 -> 4, 6 -> 5, "
-            "7 -> 6, 8 -> 7, ...; label.type: int keeps the numbers",
-        ),  # many
-        (
-            {"0": 0, "10": 1, "2": 2},
-            False,
-            "the classes are numbers, and 1 of 3 get another number as their id: 10 -> 1; names of folders and files "
-            "sort as text; label.vocabulary gives another order",
-        ),  # folders
+        ({"2": 0, "10": 1, "30": 2}, True, ("3 of 3", "2 -> 0, 10 -> 1, 30 -> 2", KEEPS)),  # gaps
+        ({"1": 0, "2": 1}, True, ("2 of 2", "1 -> 0, 2 -> 1", f"{FROM_1}; {KEEPS}")),
+        (MANY_NUMBERS, True, ("1,996 of 1,999", "4 -> 3, 5 -> 4, 6 -> 5, 7 -> 6, 8 -> 7, ...", KEEPS)),
+        ({"0": 0, "10": 1, "2": 2}, False, ("1 of 3", "10 -> 1", AS_TEXT)),  # folders
     ]:
-        assert class_names.note_on_numbers(ids, from_column) == note
+        text = "the classes are numbers, and {} get another number as their id: {}; {}"
+        assert class_names.note_on_numbers(ids, from_column) == (text.format(*note) if note else None)
 
 
 def test_note_on_near_equals_names_them() -> None:
@@ -107,10 +93,7 @@ def test_note_on_near_equals_names_them() -> None:
         (["cafe\u0301", "caf\u00e9"], "'cafe\u0301' and 'caf\u00e9'"),  # decomposed
         (["7", "007", "70"], "'007' and '7'"),  # zeros
         (["0", "00"], "'0' and '00'"),  # zero
-        (
-            [each for letter in "abcdefg" for each in (letter, letter.upper())],
-            "'A' and 'a'; 'B' and 'b'; 'C' and 'c'; 'D' and 'd'; 'E' and 'e'; ...",
-        ),  # many
+        ([*"abcdefgABCDEFG"], "'A' and 'a'; 'B' and 'b'; 'C' and 'c'; 'D' and 'd'; 'E' and 'e'; ..."),  # many
     ]:
         note = class_names.note_on_near_equals(names)
         if found is None:

@@ -1,5 +1,3 @@
-"""Tests the tables of an annotation file; test_coco.py tests whole files, through their source."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -16,12 +14,11 @@ from hypothesis import strategies
 
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import elements
-from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.formats import base_format, coco, coco_json
-from imagebeam.transforms.sources import image_source, object_tables, table_rows
+from imagebeam.transforms.sources import object_tables, table_rows
 from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
-from tests import coco_sets, error_texts
+from tests import coco_sets, error_texts, spread_rows
 
 Fields = dict[str, Any]
 
@@ -48,24 +45,25 @@ def make_source(root: pathlib.Path, splits: tuple[str, ...] = ("train",), **opti
     return coco.CocoSource(str(root), tuple(parts), objects=coco_json.ObjectRule(**rule), **options)
 
 
-def list_all(source: coco.CocoSource) -> tuple[list[elements.ImageRef], image_source.Listing]:
-    """Returns all references, and a listing of everything else."""
-    found = list(source.list_all())
-    refs = [ref for each in found for ref in elements.unpack_refs(each.packed_refs)]
-    rejects = tuple(reject for each in found for reject in each.rejects)
-    skipped = {kind: count for each in found for kind, count in each.skipped.items()}
-    return refs, image_source.Listing(
-        b"", len(refs), rejects, skipped, tuple(p for each in found for p in each.problems)
-    )
+def list_all(source: coco.CocoSource) -> tuple[list[ImageRef], spread_rows.Listed]:
+    """Returns all references, and everything that the source lists."""
+    found = spread_rows.gather(source.list_all())
+    return found.refs, found
 
 
-def values(ref: elements.ImageRef) -> Fields:
+def list_changed(root: pathlib.Path, train: Fields, **options: Any) -> tuple[list[ImageRef], spread_rows.Listed]:
+    """Lists the data set with another annotation file."""
+    coco_sets.save(root, "train", train)
+    return list_all(make_source(root, **options))
+
+
+def values(ref: ImageRef) -> Fields:
     return dict(zip((*coco.COLUMNS, coco.MASKS), ref.columns))
 
 
 def test_every_image_has_the_objects_of_its_id_in_the_order_of_the_file(root: pathlib.Path, train: Fields) -> None:
     refs, rest = list_all(make_source(root))
-    assert (rest.rejects, rest.skipped, rest.problems) == ((), {}, ())
+    assert (rest.rejects, rest.skipped, rest.problems) == ([], {}, [])
     assert [ref.key for ref in refs] == [f"train2017/{image['file_name']}" for image in train["images"]]
     for position, (ref, image) in enumerate(zip(refs, train["images"])):
         path = root / "train2017" / image["file_name"]
@@ -88,8 +86,7 @@ def test_every_image_has_the_objects_of_its_id_in_the_order_of_the_file(root: pa
 @pytest.mark.parametrize("order", [["annotations", "categories", "images"], ["categories", "images", "annotations"]])
 def test_order_of_the_lists_in_the_file_does_not_matter(root: pathlib.Path, train: Fields, order: list[str]) -> None:
     expected = list_all(make_source(root, masks=True))
-    coco_sets.save(root, "train", {name: train[name] for name in order})
-    assert list_all(make_source(root, masks=True)) == expected
+    assert list_changed(root, {name: train[name] for name in order}, masks=True) == expected
 
 
 def test_byte_order_mark_at_the_start_is_ignored(root: pathlib.Path) -> None:
@@ -143,11 +140,10 @@ def test_box_outside_of_the_picture_is_clipped_at_its_edge(
     root: pathlib.Path, train: Fields, bbox: list[float], edges: tuple[float, ...]
 ) -> None:
     coco_sets.objects_of(train, 16)[0]["bbox"] = bbox
-    coco_sets.save(root, "train", train)
-    refs, rest = list_all(make_source(root))
+    refs, rest = list_changed(root, train)
     names = [f"image/object/bbox/{edge}" for edge in ("xmin", "xmax", "ymin", "ymax")]
     assert [values(refs[1])[name] for name in names] == [pytest.approx([edge]) for edge in edges]
-    assert (rest.rejects, rest.skipped) == ((), {})
+    assert (rest.rejects, rest.skipped) == ([], {})
 
 
 @pytest.mark.parametrize(
@@ -165,9 +161,8 @@ def test_object_without_area_in_the_picture_is_dropped_and_counted(
     root: pathlib.Path, train: Fields, change: Fields, kind: str
 ) -> None:
     coco_sets.objects_of(train, 23)[0].update(change)
-    coco_sets.save(root, "train", train)
-    refs, rest = list_all(make_source(root, masks=True))
-    assert (rest.rejects, rest.skipped, len(refs)) == ((), {kind: 1}, 12)
+    refs, rest = list_changed(root, train, masks=True)
+    assert (rest.rejects, rest.skipped, len(refs)) == ([], {kind: 1}, 12)
     assert {len(values(refs[2])[name]) for name in (*coco.COLUMNS[1:], coco.MASKS)} == {1}
 
 
@@ -196,27 +191,24 @@ def test_image_with_a_wrong_annotation_is_rejected(
 ) -> None:
     wrong = coco_sets.objects_of(train, 23)[1]
     wrong.update(change)
-    coco_sets.save(root, "train", train)
-    refs, rest = list_all(make_source(root, masks=True))
+    refs, rest = list_changed(root, train, masks=True)
     (reject,) = rest.rejects
     assert (reject.key, reject.reason) == ("train2017/000000000023.jpg", Reason.BAD_VALUE)
     start = f"image 2 of {root}/annotations/instances_train2017.json: annotation {wrong['id']}: "
     assert reject.detail.startswith(start + detail)
-    assert (len(refs), rest.skipped, rest.problems) == (11, {}, ())
+    assert (len(refs), rest.skipped, rest.problems) == (11, {}, [])
 
 
 def test_wrong_segmentation_is_ignored_unless_masks_are_stored(root: pathlib.Path, train: Fields) -> None:
     for each in train["annotations"]:
         each["segmentation"] = "none"
-    coco_sets.save(root, "train", train)
-    assert list_all(make_source(root))[1].rejects == ()
+    assert list_changed(root, train)[1].rejects == []
 
 
 def test_missing_area_is_that_of_the_box_and_missing_crowd_is_zero(root: pathlib.Path, train: Fields) -> None:
     (only,) = coco_sets.objects_of(train, 16)
     del only["area"], only["iscrowd"]
-    coco_sets.save(root, "train", train)
-    found = values(list_all(make_source(root))[0][1])
+    found = values(list_changed(root, train)[0][1])
     assert found["image/object/area"] == pytest.approx([only["bbox"][2] * only["bbox"][3]])
     assert found["image/object/is_crowd"] == (0,)
 
@@ -227,8 +219,7 @@ def test_boxes_outside_of_the_picture_are_rejected_on_request_except_for_roundin
     coco_sets.objects_of(train, 16)[0]["bbox"] = [30, 20, 10.005, 10]
     beyond = coco_sets.objects_of(train, 23)[0]
     beyond["bbox"] = [30, 20, 10.5, 10]
-    coco_sets.save(root, "train", train)
-    refs, rest = list_all(make_source(root, rejects_outside=True))
+    refs, rest = list_changed(root, train, rejects_outside=True)
     (reject,) = rest.rejects
     assert f"annotation {beyond['id']}: the box from 30 to 40.5 leaves the image, which has 40 px" in reject.detail
     assert values(refs[1])["image/object/bbox/xmax"] == (1.0,)
@@ -277,10 +268,9 @@ def test_image_that_cannot_be_used_is_rejected(
     (root / "train2017" / "folder.jpg").mkdir()
     (root / "train2017" / "link.jpg").symlink_to("nowhere")
     train["images"][0].update(change)
-    coco_sets.save(root, "train", train)
-    refs, rest = list_all(make_source(root))
+    refs, rest = list_changed(root, train)
     (reject,) = rest.rejects
-    assert (reject.reason, len(refs), rest.problems) == (reason, 11, ())
+    assert (reject.reason, len(refs), rest.problems) == (reason, 11, [])
     assert reject.detail.startswith(f"image 0 of {root}/annotations/instances_train2017.json: {detail}") or (
         detail in reject.detail
     )
@@ -288,16 +278,14 @@ def test_image_that_cannot_be_used_is_rejected(
 
 def test_entries_that_are_not_json_objects_are_rejected_or_counted(root: pathlib.Path, train: Fields) -> None:
     train["images"][0], train["annotations"][0] = "a.jpg", ["x"]
-    coco_sets.save(root, "train", train)
-    _, rest = list_all(make_source(root))
+    _, rest = list_changed(root, train)
     assert [(each.key, each.reason) for each in rest.rejects] == [("train image 0", Reason.BAD_ROW)]
     assert rest.skipped["object_of_unknown_image"] == 1
 
 
 def test_images_with_the_same_id_are_both_rejected(root: pathlib.Path, train: Fields) -> None:
     train["images"][4]["id"] = 16
-    coco_sets.save(root, "train", train)
-    _, rest = list_all(make_source(root))
+    _, rest = list_changed(root, train)
     names = "000000000016.jpg, 000000000037.jpg"
     assert [each.reason for each in rest.rejects] == [Reason.BAD_VALUE] * 2
     assert all(each.detail.endswith(f"two images have the id 16: {names}") for each in rest.rejects)
@@ -311,9 +299,8 @@ def test_ids_may_be_texts_and_whole_numbers_may_be_written_with_a_point(root: pa
         image["id"] = f"id-{image['id']}" if image["id"] < 50 else image["id"]
         image["width"] = float(image["width"])
     expected = [values(ref) for ref in list_all(make_source(root))[0]]
-    coco_sets.save(root, "train", train)
-    refs, rest = list_all(make_source(root))
-    assert rest.rejects == ()
+    refs, rest = list_changed(root, train)
+    assert rest.rejects == []
     assert values(refs[1])["image/source_id"] == b"id-16"
     for found, before in zip(map(values, refs), expected):
         assert list(found.values())[1:] == list(before.values())[1:]
@@ -331,7 +318,7 @@ def test_files_that_no_annotation_names_are_counted_once_for_splits_that_share_a
         for split, name in (("train", "train2017"), ("validation", "val2017"))
     ]
     refs, rest = list_all(coco.CocoSource(str(root), tuple(parts)))
-    assert (len(refs), rest.skipped, rest.rejects) == (17, {"not_in_annotations": 2, "hidden": 1}, ())
+    assert (len(refs), rest.skipped, rest.rejects) == (17, {"not_in_annotations": 2, "hidden": 1}, [])
 
 
 def test_names_with_folders_are_paths_below_the_folder_of_images(root: pathlib.Path, train: Fields) -> None:
@@ -339,9 +326,8 @@ def test_names_with_folders_are_paths_below_the_folder_of_images(root: pathlib.P
     name = train["images"][0]["file_name"]
     os.rename(root / "train2017" / name, root / "train2017" / "deep" / name)
     train["images"][0]["file_name"] = f"./deep/{name}"
-    coco_sets.save(root, "train", train)
-    refs, rest = list_all(make_source(root))
-    assert (refs[0].key, rest.rejects) == (f"train2017/deep/{name}", ())
+    refs, rest = list_changed(root, train)
+    assert (refs[0].key, rest.rejects) == (f"train2017/deep/{name}", [])
 
 
 def test_annotations_beside_the_images_need_no_folder(root: pathlib.Path, train: Fields) -> None:
@@ -382,9 +368,8 @@ def test_unusable_annotation_file_is_a_problem_that_names_it(
 
 
 def test_annotation_file_without_objects_is_valid_with_an_empty_list(root: pathlib.Path, train: Fields) -> None:
-    coco_sets.save(root, "train", train | {"annotations": [], "categories": []})
-    refs, rest = list_all(make_source(root))
-    assert (len(refs), rest.problems) == (12, ())
+    refs, rest = list_changed(root, train | {"annotations": [], "categories": []})
+    assert (len(refs), rest.problems) == (12, [])
 
 
 def test_annotation_file_deleted_after_the_check_is_a_problem(root: pathlib.Path) -> None:
@@ -419,19 +404,8 @@ def test_check_raises_without_a_folder_of_images(root: pathlib.Path, folder: str
 
 TEXT = json.dumps(coco_sets.annotations(6, 9)).encode()
 PIECES = (
-    b"NaN",
-    b"1e999",
-    b"9" * 40,
-    b"null",
-    b"[",
-    b"{",
-    b'"',
-    b"-1",
-    b"true",
-    b"\\u0000",
-    b"\\ud800",
-    b"\xff",
-    b"[[]]",
+    *(b"NaN", b"1e999", b"9" * 40, b"null", b"[", b"{", b'"', b"-1", b"true"),
+    *(b"\\u0000", b"\\ud800", b"\xff", b"[[]]"),
 )
 
 
@@ -519,6 +493,9 @@ def test_keypoints_without_common_names_are_refused(tmp_path: pathlib.Path, cate
         coco_json.read_keypoint_names(file)
 
 
+SEGMENT = {"id": 1, "category_id": 1, "bbox": [0, 0, 1, 1]}
+
+
 @pytest.mark.parametrize(
     ("annotation", "detail"),
     [
@@ -526,16 +503,8 @@ def test_keypoints_without_common_names_are_refused(tmp_path: pathlib.Path, cate
         pytest.param({"file_name": "a.png"}, "it has no file_name or no list segments_info", id="segments"),
         pytest.param({"file_name": "a.png", "segments_info": [5]}, "a segment has the id None", id="segment"),
         ({"file_name": "a.png", "segments_info": [{"id": 0, "category_id": 1}]}, "expected ids from 1 to"),
-        pytest.param(
-            {"file_name": "a.png", "segments_info": [{"id": 1, "category_id": 1, "bbox": [0, 0, 1, 1]}] * 2},
-            "expected ids from 1 to 16,777,215, each once",
-            id="twice",
-        ),
-        pytest.param(
-            {"file_name": "a.png", "segments_info": [{"id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}]},
-            "category_id is 5, which is none",
-            id="category",
-        ),
+        ({"file_name": "a.png", "segments_info": [SEGMENT] * 2}, "expected ids from 1 to 16,777,215, each once"),
+        ({"file_name": "a.png", "segments_info": [{**SEGMENT, "category_id": 5}]}, "category_id is 5, which is none"),
         pytest.param({"file_name": "../a.png", "segments_info": []}, "is not a name in a folder", id="path"),
         pytest.param({"file_name": "none.png", "segments_info": []}, "there is no mask", id="missing"),
         pytest.param(None, "it has no panoptic annotation", id="none"),

@@ -49,39 +49,6 @@ def test_images_are_numbered_in_the_order_of_the_file(path: pathlib.Path) -> Non
     assert images.faults == {}
 
 
-@pytest.mark.parametrize(
-    ("entry", "reason", "detail"),
-    [
-        ([], Reason.BAD_ROW, "file_name is None, expected a name"),
-        (IMAGE | {"file_name": ""}, Reason.BAD_ROW, "file_name is '', expected a name"),
-        (IMAGE | {"id": None}, Reason.BAD_ROW, "id is None, expected an integer or a text"),
-        (IMAGE | {"id": True}, Reason.BAD_ROW, "id is None, expected an integer or a text"),
-        (IMAGE | {"height": 0}, Reason.BAD_VALUE, "height and width are (0, 20), expected pixels"),
-        (IMAGE | {"width": 1_000_001}, Reason.BAD_VALUE, "height and width are (10, 1000001), expected pixels"),
-        (IMAGE | {"width": "20"}, Reason.BAD_VALUE, "height and width are (10, '20'), expected pixels"),
-    ],
-)
-def test_image_that_cannot_be_used_has_a_fault(path: pathlib.Path, entry: Any, reason: Reason, detail: str) -> None:
-    images, _, _ = tables(path, images=[entry, IMAGE | {"id": 8}])
-    assert images.faults == {0: (reason, detail)}
-
-
-def test_images_with_one_id_both_have_a_fault_that_names_the_two(path: pathlib.Path) -> None:
-    images, objects, _ = tables(path, images=[IMAGE, IMAGE | {"file_name": "b.jpg"}], annotations=[BOX])
-    fault = Reason.BAD_VALUE, "two images have the id 7: a.jpg, b.jpg"
-    assert images.faults == {0: fault, 1: fault}
-    assert objects.of(0).labels == ()
-
-
-def test_box_becomes_edges_from_zero_to_one(path: pathlib.Path) -> None:
-    _, objects, left_out = tables(path, annotations=[BOX])
-    expected = ((0.25,), (0.75,), (0.2,), (0.6,), (3,), (b"cat",), (40.0,), (0,), (b"",), ())
-    found = objects.of(0)
-    assert found[4:] == expected[4:]
-    assert [edge for (edge,) in found[:4]] == pytest.approx([0.25, 0.75, 0.2, 0.6], rel=1e-6)
-    assert left_out == {}
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 3])), max_size=30))
 def test_objects_of_an_image_keep_the_order_of_the_file(placed: list[tuple[int, int]]) -> None:
     table = object_tables.ObjectTable(4, {1: b"one", 3: b"three"})
@@ -97,52 +64,12 @@ def test_objects_of_an_image_keep_the_order_of_the_file(placed: list[tuple[int, 
         assert found.masks == tuple(b"%d" % number for number in numbers)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "kind"),
-    [
-        (BOX | {"image_id": 8}, coco_json.UNKNOWN_IMAGE),
-        ("text", coco_json.UNKNOWN_IMAGE),
-        (BOX | {"bbox": [5, 2, 0, 4]}, coco_json.NO_AREA),
-        (BOX | {"bbox": [20, 2, 3, 4]}, coco_json.OUTSIDE),
-        (BOX | {"iscrowd": 1}, coco_json.CROWD),
-    ],
-)
-def test_object_that_is_left_out_is_counted_by_kind(path: pathlib.Path, annotation: Any, kind: str) -> None:
-    rule = coco_json.ObjectRule(crowd=False)
-    images, objects, left_out = tables(path, rule, annotations=[annotation])
-    assert (objects.of(0).labels, left_out, images.faults) == ((), {kind: 1}, {})
-
-
 def test_long_value_is_cut_in_an_error(path: pathlib.Path) -> None:
     images, _, _ = tables(path, annotations=[BOX | {"id": 5, "bbox": ["x" * 1000] * 9}])
     reason, detail = images.faults[0]
     assert reason is Reason.BAD_VALUE
     assert detail.startswith("annotation 5: bbox is ['xxx")
     assert len(detail) < 200
-
-
-@pytest.mark.parametrize(
-    ("lists", "message"),
-    [
-        ({"images": []}, r" names no image: a file of COCO's format has them in a list, 'images'$"),
-        ({"annotations": {}}, r" has no list 'annotations', as a file of COCO's format has$"),
-        ({"annotations": [BOX], "categories": []}, r" has annotations and no list 'categories', which names their cl"),
-    ],
-)
-def test_file_without_a_list_is_an_error_that_names_the_list(
-    path: pathlib.Path, lists: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(object_tables.AnnotationFileError, match=message):
-        tables(path, **lists)
-
-
-def test_broken_json_is_an_error_that_says_where(path: pathlib.Path) -> None:
-    path.write_text('{"images": [{"id": 1}')
-    with (
-        coco_json.open_file(str(path)) as file,
-        pytest.raises(object_tables.AnnotationFileError, match=r" is not JSON, in the last 1,024 KiB before byte 21: "),
-    ):
-        coco_json.read_images(file, ())
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from imagebeam import storage
-from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Mask, Reason, Reject
 from imagebeam.transforms.formats import masks
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import class_masks
 from imagebeam.transforms.sources import files, image_source
-from tests import error_texts, image_sets
+from tests import error_texts, image_sets, spread_rows
 
 RULE = Masks(r"images/(?P<split>[^/]+)/(.*)\.jpg", r"masks/\g<split>/\2.png")
 PICTURE = image_sets.make_image(1)
@@ -30,14 +29,9 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def listed(root: pathlib.Path, rule: Masks = RULE) -> tuple[list[ImageRef], list[Reject], dict[str, int]]:
-    found = list(files.FilesSource(str(root), masks=rule).list_all())
-    refs = [ref for each in found if each.num_refs for ref in elements.unpack_refs(each.packed_refs)]
-    skipped: dict[str, int] = {}
-    for each in found:
-        for kind, count in each.skipped.items():
-            skipped[kind] = skipped.get(kind, 0) + count
-        assert not each.problems
-    return sorted(refs), [reject for each in found for reject in each.rejects], skipped
+    refs, rejects, skipped, problems = spread_rows.gather(files.FilesSource(str(root), masks=rule).list_all())
+    assert not problems
+    return sorted(refs), rejects, skipped
 
 
 def test_each_image_is_listed_with_its_mask_and_split(root: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from tests import error_texts, folder_shapes
+from tests import error_texts, folder_shapes, spread_rows
 
 IMAGE, LR = r"(?P<split>train|val)/HR/(?P<name>.*)\.png", r"\g<split>/LR/\g<name>x2.png"
 
@@ -27,9 +27,8 @@ def config(root: pathlib.Path, **pairs: Any) -> config_lib.Config:
 
 
 def listed(root: pathlib.Path, **pairs: Any) -> tuple[list[elements.ImageRef], list[elements.Reject], dict[str, int]]:
-    found = list(open_source.make_source(config(root, **pairs)).list_all())
-    refs = [ref for each in found if each.num_refs for ref in elements.unpack_refs(each.packed_refs)]
-    return sorted(refs), [reject for each in found for reject in each.rejects], dict(found[-1].skipped)
+    found = spread_rows.gather(open_source.make_source(config(root, **pairs)).list_all())
+    return sorted(found.refs), found.rejects, found.skipped
 
 
 @pytest.fixture

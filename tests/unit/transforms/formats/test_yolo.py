@@ -34,36 +34,26 @@ def make_folders(root: pathlib.Path, *folders: str) -> None:
         (root / folder).mkdir(parents=True, exist_ok=True)
 
 
+BOTH = "train: images/train\nval: images/val\n"
+VAL = ("val", "images/val")
+ROBOFLOW = [("train", "train/images"), ("val", "val/images")]
+
+
 @pytest.mark.parametrize(
     ("folders", "text", "expected"),
     [
-        pytest.param(
-            ["images/train", "images/val"],
-            "train: images/train\nval: images/val\n",
-            [("train", "images/train"), ("val", "images/val")],
-            id="ultralytics",
-        ),
-        pytest.param(
-            ["images/train", "images/val"],
-            "path: ../datasets/coco8\ntrain: images/train\nval: images/val\ntest:\n",
-            [("train", "images/train"), ("val", "images/val")],
-            id="path-of-another-machine",
-        ),
-        (["coco8/images/train"], "path: coco8\ntrain: images/train\n", [("train", "coco8/images/train")]),
-        pytest.param(
-            ["train/images", "valid/images"],
-            "train: ../train/images\nval: ../valid/images\n",
-            [("train", "train/images"), ("val", "valid/images")],
-            id="roboflow",
-        ),
-        (["a/images", "b/images"], "train: [a/images, b/images]\n", [("train", "a/images"), ("train", "b/images")]),
-        pytest.param(["images"], "train: .\n", [("train", "")], id="root"),
+        ("images/train images/val", "train: images/train\nval: images/val\n", [("train", "images/train"), VAL]),
+        ("images/train images/val", f"path: ../of/another/machine\n{BOTH}test:\n", [("train", "images/train"), VAL]),
+        ("coco8/images/train", "path: coco8\ntrain: images/train\n", [("train", "coco8/images/train")]),
+        ("train/images val/images", "train: ../train/images\nval: ../val/images\n", ROBOFLOW),
+        ("a/images b/images", "train: [a/images, b/images]\n", [("train", "a/images"), ("train", "b/images")]),
+        ("images", "train: .\n", [("train", "")]),
     ],
 )
 def test_data_yaml_names_folders(
-    tmp_path: pathlib.Path, folders: list[str], text: str, expected: list[tuple[str, str]]
+    tmp_path: pathlib.Path, folders: str, text: str, expected: list[tuple[str, str]]
 ) -> None:
-    make_folders(tmp_path, *folders)
+    make_folders(tmp_path, *folders.split())
     (tmp_path / "data.yaml").write_text(text + NAMES)
     for uri in (tmp_path, tmp_path / "data.yaml"):
         found = find(uri)
@@ -156,22 +146,20 @@ def test_wrong_data_yaml_is_an_error(tmp_path: pathlib.Path, text: str, code: st
 
 def test_wrong_places_are_errors(tmp_path: pathlib.Path) -> None:
     make_folders(tmp_path, "images")
-    with error_texts.raises("yolo-no-classes"):
-        find(tmp_path)
-    with error_texts.raises("file-unreadable"):
-        find(tmp_path, classes="names.txt")
-    with error_texts.raises("images-no-folder-or-list"):
-        find(tmp_path, classes=["cat"], images={"train": "../x"})
+    for code, wanted in [
+        ("yolo-no-classes", {}),
+        ("file-unreadable", {"classes": "names.txt"}),
+        ("images-no-folder-or-list", {"classes": ["cat"], "images": {"train": "../x"}}),
+        ("file-unreadable", {"data": "x.yaml"}),
+    ]:
+        with error_texts.raises(code):
+            find(tmp_path, **wanted)
     with error_texts.raises("input-not-folder"):
         find(tmp_path / "nowhere")
-    with error_texts.raises("file-unreadable"):
-        find(tmp_path, data="x.yaml")
-    (tmp_path / "data.yaml").write_bytes(b"\xff")
-    with error_texts.raises("file-not-utf8"):
-        find(tmp_path)
-    (tmp_path / "data.yaml").write_bytes(b"#" * ((1 << 20) + 1))
-    with error_texts.raises("file-too-large"):
-        find(tmp_path)
+    for code, data in (("file-not-utf8", b"\xff"), ("file-too-large", b"#" * ((1 << 20) + 1))):
+        (tmp_path / "data.yaml").write_bytes(data)
+        with error_texts.raises(code):
+            find(tmp_path)
     (tmp_path / "data.yaml").unlink()
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(NAMES)

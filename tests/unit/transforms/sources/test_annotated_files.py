@@ -11,7 +11,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import yolo
 from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotated_files, files, image_source, input_places
-from tests import detection_sets, error_texts
+from tests import detection_sets, error_texts, spread_rows
 
 RULE = annotated_files.PairRule(".txt", "images", "labels", "keep")
 RULE_LIST = input_places.Part("train", "train.txt", is_list=True)
@@ -24,15 +24,9 @@ def source(root: pathlib.Path, *parts: input_places.Part, **options: object) -> 
 
 
 def listed(found: annotated_files.AnnotatedFilesSource) -> tuple[list[elements.ImageRef], list[elements.Reject], dict]:
-    listings = list(found.list_all())
-    assert [problem for listing in listings for problem in listing.problems] == []
-    refs = [ref for listing in listings for ref in elements.unpack_refs(listing.packed_refs)]
-    assert len(refs) == sum(listing.num_refs for listing in listings)
-    skipped: dict[str, int] = {}
-    for listing in listings:
-        for kind, count in listing.skipped.items():
-            skipped[kind] = skipped.get(kind, 0) + count
-    return refs, [reject for listing in listings for reject in listing.rejects], skipped
+    refs, rejects, skipped, problems = spread_rows.gather(found.list_all())
+    assert not problems
+    return refs, rejects, skipped
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import files, image_source
 from imagebeam.transforms.sources.files import FilesSource
-from tests import error_texts, image_sets
+from tests import error_texts, image_sets, spread_rows
 from tests.listed_bucket import Bucket
 
 JPEG = image_sets.make_image(1)
@@ -34,26 +34,22 @@ class Found(NamedTuple):
     rejects: dict[str, elements.Reject]
     skipped: dict[str, int]
     problems: list[str]
+    num_listed: int  # ranges and folders
 
 
 def gather(source: FilesSource, recursive: bool = True) -> Found:
-    refs: list[elements.ImageRef] = []
-    rejects: list[elements.Reject] = []
-    skipped: Counter[str] = Counter()
-    problems: list[str] = []
-    waiting = [source.start()]
+    waiting, listings, num_listed = [source.start()], list[image_source.Listing](), 0
     while waiting:
+        num_listed += 1
         for found in source.list_directory(waiting.pop(), recursive):
             if isinstance(found, files.Directory):
-                assert not recursive
                 waiting.append(found)
-                continue
-            refs += elements.unpack_refs(found.packed_refs) if found.num_refs else []
-            rejects += found.rejects
-            skipped.update(found.skipped)
-            problems += found.problems
+            else:
+                listings.append(found)
+    refs, rejects, skipped, problems = spread_rows.gather(listings)
     assert len(refs) == len({ref.key for ref in refs})
-    return Found({ref.key: ref for ref in refs}, {r.key: r for r in rejects}, dict(skipped), sorted(problems))
+    by_key = {ref.key: ref for ref in refs}
+    return Found(by_key, {reject.key: reject for reject in rejects}, skipped, sorted(problems), num_listed)
 
 
 def write(root: pathlib.Path, *paths: str, data: bytes = JPEG) -> None:
@@ -80,22 +76,9 @@ def test_image_is_listed_with_its_address_size_and_time(root: pathlib.Path) -> N
 @pytest.mark.parametrize(
     "name",
     [
-        "a b.jpg",
-        " .jpg",
-        "line\nbreak\r.jpg",
-        "ünï \N{CAT FACE}.jpg",
-        "e\u0301.jpg",
-        "é" * 125 + "x.jpg",
-        b"caf\xe9\xff.jpg",
-        "*?[a].jpg",
-        "back\\slash'\".jpg",
-        "%20#?x=1.jpg",
-        "gs:.jpg",
-        "-rf.jpg",
-        "two..jpg",
-        "UPPER.JPG",
-        "no-extension",
-        "unknown.extension",
+        *("a b.jpg", " .jpg", "line\nbreak\r.jpg", "ünï \N{CAT FACE}.jpg", "e\u0301.jpg", "é" * 125 + "x.jpg"),
+        *(b"caf\xe9\xff.jpg", "*?[a].jpg", "back\\slash'\".jpg", "%20#?x=1.jpg", "gs:.jpg", "-rf.jpg", "two..jpg"),
+        *("UPPER.JPG", "no-extension", "unknown.extension"),
     ],
     ids=ascii,
 )
@@ -205,6 +188,10 @@ def test_broken_link_with_the_extension_of_an_image_is_rejected(root: pathlib.Pa
 # Folders that cannot be listed
 
 
+GRANT = "grant read access, or leave it out with source.include"
+REPEAT = "run again when nothing removes files there"
+
+
 class BrokenScan:
     """Yields one entry of a folder, then raises."""
 
@@ -246,25 +233,14 @@ def test_folder_that_cannot_be_listed_is_a_problem_and_the_rest_is_listed(
 
 @pytest.mark.parametrize("recursive", [True, False])
 @pytest.mark.parametrize(
-    ("error", "reason", "detail"),
+    ("error", "reason", "remedy"),
     [
+        (PermissionError(errno.EACCES, "Permission denied"), elements.Reason.UNREADABLE, GRANT),
+        (OSError(errno.EIO, "Input/output error"), elements.Reason.UNREADABLE, GRANT),
         (
-            PermissionError(errno.EACCES, "Permission denied"),
-            elements.Reason.UNREADABLE,
-            "cannot be read (Permission denied), so it is unknown whether it is an image: grant read access, or leave "
-            "it out with source.include",
-        ),
-        (
-            OSError(errno.EIO, "Input/output error"),
-            elements.Reason.UNREADABLE,
-            "cannot be read (Input/output error), so it is unknown whether it is an image: grant read access, or leave "
-            "it out with source.include",
-        ),
-        (
-            FileNotFoundError(errno.ENOENT, "there is no x"),
+            FileNotFoundError(errno.ENOENT, "no x"),
             elements.Reason.NOT_FOUND,
-            "cannot be read (there is no x), so it is unknown whether it is an image: run again when nothing removes "
-            "files there",
+            "run again when nothing removes files there",
         ),
     ],
     ids=["permission", "disk", "gone"],
@@ -274,7 +250,7 @@ def test_unreadable_file_without_the_extension_of_an_image_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
     error: OSError,
     reason: elements.Reason,
-    detail: str,
+    remedy: str,
     recursive: bool,
 ) -> None:
     write(root, "named.jpg", "below/unnamed", "readable")
@@ -289,6 +265,7 @@ def test_unreadable_file_without_the_extension_of_an_image_is_rejected(
     found = gather(FilesSource(str(root)), recursive)
     assert (sorted(found.refs), found.skipped) == (["named.jpg", "readable"], {})
     key = "below/unnamed"
+    detail = f"cannot be read ({error.strerror}), so it is unknown whether it is an image: {remedy}"
     assert found.rejects == {key: elements.Reject(key, f"{root}/{key}", "list", reason, detail)}
 
 
@@ -395,7 +372,7 @@ def test_recursive_or_not_gives_the_same_set(root: pathlib.Path) -> None:
     (root / "a/b/up").symlink_to("../..")
     (root / "a/gone.jpg").symlink_to("nothing")
     at_once, by_folder = gather(FilesSource(str(root))), gather(FilesSource(str(root)), recursive=False)
-    assert at_once == by_folder
+    assert at_once[:4] == by_folder[:4]
     assert len(at_once.refs) == 17
     assert at_once.skipped == {"hidden": 1, "link_loop": 1, "non_image": 1}
 
@@ -496,20 +473,9 @@ def test_cut_makes_parts_that_are_small_beside_the_whole_with_few_requests(names
 def list_everything(bucket: Bucket, recursive: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
     """Returns the keys that are found, and the number of ranges and folders that were listed."""
     monkeypatch.setattr(storage, "storage_of", lambda _: bucket)
-    source = files.FilesSource("stub://b")
-    keys: list[str] = []
-    waiting = [source.start()]
-    num_listed = 0
-    while waiting:
-        num_listed += 1
-        for found in source.list_directory(waiting.pop(), recursive):
-            if isinstance(found, files.Directory):
-                waiting.append(found)
-            else:
-                assert isinstance(found, image_source.Listing)
-                assert not found.problems
-                keys += [ref.key for ref in elements.unpack_refs(found.packed_refs)] if found.num_refs else []
-    return keys, num_listed
+    found = gather(FilesSource("stub://b"), recursive)
+    assert not found.problems
+    return list(found.refs), found.num_listed
 
 
 @given(st.sets(PATHS, max_size=80), st.integers(1, 4), st.booleans(), st.booleans())
@@ -528,17 +494,9 @@ def test_every_object_is_listed_once_however_a_folder_is_cut(
 def test_objects_behind_two_slashes_are_a_problem(recursive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["//1.jpg", "a//2.jpg", "a//b/3.jpg", "a/4.jpg", "c/a///5.jpg"]
     monkeypatch.setattr(storage, "storage_of", lambda _: Bucket(names, 2))
-    source = files.FilesSource("stub://b")
-    waiting, problems, keys = [source.start()], [], []
-    while waiting:
-        for found in source.list_directory(waiting.pop(), recursive):
-            if isinstance(found, files.Directory):
-                waiting.append(found)
-            else:
-                problems += found.problems
-                keys += [ref.key for ref in elements.unpack_refs(found.packed_refs)] if found.num_refs else []
-    assert keys == ["a/4.jpg"]
-    assert sorted(problem.split(": ")[0] for problem in problems) == [
+    found = gather(FilesSource("stub://b"), recursive)
+    assert list(found.refs) == ["a/4.jpg"]
+    assert [problem.split(": ")[0] for problem in found.problems] == [
         "folder stub://b//", "folder stub://b/a//", "folder stub://b/c/a//"
     ]  # fmt: skip
 

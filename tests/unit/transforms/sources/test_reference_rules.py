@@ -229,6 +229,7 @@ COLUMN, WHOLE, REAL = (LabelRule("column", kind=kind) for kind in ("class", "int
 BELOW_SPLIT = LabelRule("directory", level=1)
 NAMED, NOTHING = (LabelRule("filename", pattern=each) for each in (CATS_DOGS, "(?P<label>[a-z]*)[0-9]+"))
 ONLY_CATS = LabelRule("directory", names=LabelNames(vocabulary=("cat",)))
+CANNOT_HOLD = "labels.txt cannot hold it"
 FOR_NAMES = "for class names set label.type: class"
 
 
@@ -247,14 +248,9 @@ FOR_NAMES = "for class names set label.type: class"
         (WHOLE, ref("1.jpg", label="x"), Reason.BAD_VALUE, f"label: 'x' is not an integer; {FOR_NAMES}"),
         (REAL, ref("1.jpg", label="nan"), Reason.BAD_VALUE, "label: 'nan' is not a finite number"),
         (ONLY_CATS, ref("dog/1.jpg"), Reason.UNKNOWN_LABEL, "label 'dog' is not in label.vocabulary"),
-        *(
-            (
-                COLUMN,
-                ref("1.jpg", label=f"a{line_break}b"),
-                Reason.BAD_VALUE,
-                f"label {f'a{line_break}b'!r} has a line break, labels.txt cannot hold it",
-            )
-            for line_break in "\n\r\x0b\x85\u2028"  # all at which str.splitlines, and so a reader of labels.txt, breaks
+        *(  # all at which str.splitlines, and so a reader of labels.txt, breaks
+            (COLUMN, ref("1.jpg", label=text), Reason.BAD_VALUE, f"label {text!r} has a line break, {CANNOT_HOLD}")
+            for text in map("a{}b".format, "\n\r\x0b\x85\u2028")
         ),
     ],
 )
@@ -310,24 +306,11 @@ def test_apply_gives_the_split_and_changes_nothing_else(rule: SplitRule, image: 
 @pytest.mark.parametrize(
     ("rule", "image", "message"),
     [
-        (
-            SplitRule("directory"),
-            ref("1.jpg"),
-            r"^'1\.jpg' is in no folder; expected split/image or split/label/image$",
-        ),
-        (
-            SplitRule("directory"),
-            ref("my data/1.jpg"),
-            r"^split 'my data' must consist of letters, .*; set split\.rename$",
-        ),
+        (SplitRule("directory"), ref("1.jpg"), r"^'1\.jpg' is in no folder; expected split/image or split/label/im"),
+        (SplitRule("directory"), ref("a b/1.jpg"), r"^split 'a b' must consist of letters, .*; set split\.rename$"),
         (SplitRule("column"), ref("1.jpg"), r"^split '' must consist of letters"),
         (SplitRule("column"), ref("1.jpg", split="\u0664"), r"must consist of letters"),
         (HELD_OUT, ref("1", split="extra"), r"^split 'extra' is not among the declared ones, train, test, validation$"),
-        (
-            SplitRule("column", declared=("train",)),
-            ref("1.jpg", split="dev"),
-            r"^split 'dev' is not among .* ones, train$",
-        ),
     ],
 )
 def test_apply_without_usable_split_says_why(rule: SplitRule, image: ImageRef, message: str) -> None:

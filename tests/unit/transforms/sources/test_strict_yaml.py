@@ -83,118 +83,71 @@ def test_parse_of_what_cannot_be_meant_says_what_to_write(text: str, code: str) 
         strict_yaml.parse(text, "c.yaml")
 
 
-@pytest.mark.parametrize(
-    ("text", "explained"),
-    [
-        (
-            "label:\n\tby: x\n",
-            "line 2, column 1: found character '\\t' that cannot start any token in 'by: x'; indent with spaces, not "
-            "with tabs",
-        ),
-        (
-            'label:\n  pattern: "\\d+"\n',
-            "line 2, column 14: found unknown escape character 'd' in 'pattern: \"\\\\d+\"'; put a regular expression "
-            "between single quotes",
-        ),
-        (
-            "source:\n  by: files\n   include: x\n",
-            "line 3, column 11: mapping values are not allowed here in 'include: x'; put a text that holds ': ' "
-            "between quotes, and give the keys of one section the same indent",
-        ),
-        (
-            "label: {by: none\nsplit: {by: none}\n",
-            "line 2, column 6: expected ',' or '}', but got ':' in 'split: {by: none}' (begun in line 1); close "
-            "the bracket, and put a comma between entries",
-        ),
-        (
-            "a:\n  b: 1\n c: 2\n",
-            "line 3, column 2: expected <block end>, but found '<block mapping start>' in 'c: 2' (begun in line "
-            "1); give the keys of one section the same indent",
-        ),
-        ("a: 'x\n", 'line 1, column 1: found unexpected end of stream in "a: \'x"; close the quote'),
-        (
-            "a: *.jpg\n",
-            "line 1, column 5: expected alphabetic or numeric character, but found '.' in 'a: *.jpg'; put a text that "
-            "begins with '*' between quotes",
-        ),
-        (
-            "a: @x\n",
-            "line 1, column 4: found character '@' that cannot start any token in 'a: @x'; put the text between",
-        ),
-        (
-            "a: 1\n---\nb: 2\n",
-            "line 2, column 1: but found another document in '---' (begun in line 1); a config is one document; "
-            "remove the line ---",
-        ),
-        ("a: 1\nb: \x01\n", "line 2: special characters are not allowed"),
-        ("? [a]: 1\n", "line 1, column 3: found unhashable key in '? [a]: 1'"),
-    ],
-)
-def test_config_that_is_no_yaml_is_explained_in_one_line(tmp_path: pathlib.Path, text: str, explained: str) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text(text)
-    with pytest.raises(errors.ConfigError) as caught:
-        config_lib.load_config(str(path))
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith(f"{path} is not YAML: {explained}")
+def test_config_that_is_no_yaml_is_explained_in_one_line(tmp_path: pathlib.Path) -> None:
+    for text in [
+        "label:\n\tby: x\n",
+        'label:\n  pattern: "\\d+"\n',
+        "source:\n  by: files\n   include: x\n",
+        "label: {by: none\nsplit: {by: none}\n",
+        "a:\n  b: 1\n c: 2\n",
+        "a: 'x\n",
+        "a: *.jpg\n",
+        "a: @x\n",
+        "a: 1\n---\nb: 2\n",
+        "a: 1\nb: \x01\n",
+        "? [a]: 1\n",
+    ]:
+        (tmp_path / "c.yaml").write_text(text)
+        with error_texts.raises("config-not-yaml") as caught:
+            config_lib.load_config(str(tmp_path / "c.yaml"))
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "code"),
     [
-        (
-            "label:\n  by:none\n",
-            "label: input should be a mapping, got 'by:none'; write 'by: none', with a space after the colon",
-        ),
-        ("label: none\n", "label: input should be a mapping, got 'none'; write {by: none}"),
-        ("columns: {age: int}\n", "columns.age: input should be a mapping, got 'int'; write {type: int}"),
-        ("columns: {age: 7}\n", "columns.age: input should be a mapping, got 7"),
-        ("label:none\n", "holds a str; a config is a mapping of sections: write 'label: none', with a space after the"),
-        ("label: {by: none}\nlabel: {}\n", "the key 'label' is given twice, in lines 1 and 2; keep one of them"),
+        ("label:\n  by:none\n", "config-invalid"),
+        ("label: none\n", "config-invalid"),
+        ("columns: {age: int}\n", "config-invalid"),
+        ("columns: {age: 7}\n", "config-invalid"),
+        ("label:none\n", "config-no-mapping"),
+        ("label: {by: none}\nlabel: {}\n", "config-key-twice"),
     ],
 )
 def test_config_that_is_another_yaml_than_meant_says_what_to_write(
-    tmp_path: pathlib.Path, text: str, message: str
+    tmp_path: pathlib.Path, text: str, code: str
 ) -> None:
     (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
+    with error_texts.raises(code):
         config_lib.load_config(str(tmp_path / "c.yaml"))
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "code"),
     [
-        ("label={by: none, by: column}", "--set label: the key 'by' is given twice, both times in line 1; keep one"),
-        ("columns={age: {type: int}, age: {}}", "--set columns: the key 'age' is given twice"),
-        ("label={by:none}", "--set label, line 1: 'by:none' has no value; write 'by: none', with a space after"),
-        ("label=by:none", "label: input should be a mapping, got 'by:none'; write 'by: none', with a space after"),
-        ("split=hash", "split: input should be a mapping, got 'hash'; write {by: hash}"),
-        ("label.by:none", "--set 'label.by:none' does not have the form section.key=value; write 'label.by=none'"),
+        ("label={by: none, by: column}", "config-key-twice"),
+        ("columns={age: {type: int}, age: {}}", "config-key-twice"),
+        ("label={by:none}", "config-key-without-value"),
+        ("label=by:none", "config-invalid"),
+        ("split=hash", "config-invalid"),
+        ("label.by:none", "set-form"),
+        (r'label={pattern: "\d"}', "config-not-yaml"),
     ],
 )
-def test_override_that_cannot_be_meant_says_what_to_write(override: str, message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=re.escape(message)):
+def test_override_that_cannot_be_meant_says_what_to_write(override: str, code: str) -> None:
+    with error_texts.raises(code):
         config_lib.load_config(None, [override])
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
+    "column",
     [
-        ({"type": "int", "missing": "default", "default": "x"}, "columns.age: default of type: int: 'x' is not an"),
-        (
-            {"type": "string", "transform": "z_score"},
-            "columns.age: transform: z_score is for numbers; give type: float",
-        ),
-        ({"top_k": 3}, "columns.age: top_k is for transform: vocabulary, not none"),
-        ({"type": "integer"}, "columns.age.type: input should be 'string', 'int' or 'float', got 'integer'"),
+        {"type": "int", "missing": "default", "default": "x"},
+        {"type": "string", "transform": "z_score"},
+        {"top_k": 3},
+        {"type": "integer"},
     ],
 )
-def test_column_that_is_wrong_is_named(column: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.ConfigError, match=re.escape(f"config from x: {message}")):
+def test_column_that_is_wrong_is_named(column: dict[str, Any]) -> None:
+    with error_texts.raises("config-invalid"):
         config_lib.parse_config({"source": {"by": "manifest"}, "columns": {"age": column}}, "x")
-
-
-def test_override_that_is_a_broken_mapping_is_an_error() -> None:
-    with error_texts.raises("config-not-yaml"):
-        config_lib.load_config(None, [r'label={pattern: "\d"}'])

@@ -18,15 +18,8 @@ from imagebeam.transforms.sources import image_source, table_rows
 from tests import error_texts, image_sets, spread_rows
 
 TREE = (
-    "m.csv",
-    "a/m.csv",
-    "a/b/m.csv",
-    "a/b/c/m.jsonl",
-    "a/b/other.csv",
-    "b/m.csv",
-    "b/m.txt",
-    ".hidden/m.csv",
-    "a/.m.csv",
+    *("m.csv", "a/m.csv", "a/b/m.csv", "a/b/c/m.jsonl", "a/b/other.csv", "b/m.csv", "b/m.txt"),
+    *(".hidden/m.csv", "a/.m.csv"),
 )
 
 
@@ -68,15 +61,9 @@ def test_output_and_loops_are_not_searched(tmp_path: pathlib.Path) -> None:
     assert find(root, "**/m.csv", exclude=f"{root}/out") == ["a/m.csv"]
 
 
-@pytest.mark.parametrize(
-    ("glob", "code"),
-    [
-        pytest.param("**/x.csv", "table-no-match", id="none"),
-        pytest.param("b/*.txt", "table-no-match", id="other-extension"),
-    ],
-)
-def test_no_table_is_a_config_error(tmp_path: pathlib.Path, glob: str, code: str) -> None:
-    with error_texts.raises(code):
+@pytest.mark.parametrize("glob", ["**/x.csv", "b/*.txt"])
+def test_no_table_is_a_config_error(tmp_path: pathlib.Path, glob: str) -> None:
+    with error_texts.raises("table-no-match"):
         table_per_folder.find_tables(write(tmp_path), glob)
 
 
@@ -127,9 +114,8 @@ def make_source(root: pathlib.Path, **options: Any) -> table_per_folder.TablePer
 def read(
     source: table_per_folder.TablePerFolderSource,
 ) -> tuple[list[elements.ImageRef], list[elements.Reject], list[str]]:
-    found = spread_rows.list_both_ways(source)
-    refs = [ref for item in found if item.num_refs for ref in elements.unpack_refs(item.packed_refs)]
-    return refs, [r for item in found for r in item.rejects], [problem for item in found for problem in item.problems]
+    found = spread_rows.gather(spread_rows.list_both_ways(source))
+    return found.refs, found.rejects, found.problems
 
 
 def write_images(root: pathlib.Path, names: dict[str, list[str]]) -> None:
@@ -186,11 +172,7 @@ def test_table_deleted_before_it_is_read_is_a_problem(tmp_path: pathlib.Path) ->
 
 
 def count_unnamed(source: table_per_folder.TablePerFolderSource) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for found in spread_rows.list_both_ways(source):
-        for kind, count in found.skipped.items():
-            counts[kind] = counts.get(kind, 0) + count
-    return counts
+    return spread_rows.gather(spread_rows.list_both_ways(source)).skipped
 
 
 def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 from imagebeam import errors, storage
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import image_source
 from tests import error_texts, image_sets, spread_rows
@@ -31,11 +30,10 @@ def open_table(uri: object, *overrides: str, output: str = "/tmp/no_output") -> 
 def read(source: image_source.ImageSource) -> tuple[dict[str, str], dict[str, tuple[Reason, str]], dict[str, int]]:
     """Returns the address of each image by key, the rejects, and the counts of what was skipped."""
     assert source.spreads == "rows"
-    found = spread_rows.list_both_ways(source)
-    assert not [problem for each in found for problem in each.problems]
-    refs = {ref.key: ref.uri for each in found for ref in elements.unpack_refs(each.packed_refs)}
-    rejects = {reject.key: (reject.reason, reject.detail) for each in found for reject in each.rejects}
-    return refs, rejects, {name: count for each in found for name, count in each.skipped.items()}
+    found = spread_rows.gather(spread_rows.list_both_ways(source))
+    assert not found.problems
+    rejects = {reject.key: (reject.reason, reject.detail) for reject in found.rejects}
+    return {ref.key: ref.uri for ref in found.refs}, rejects, found.skipped
 
 
 @pytest.mark.parametrize("root", ["images", "./images/", "../data/images", "absolute"])
@@ -130,10 +128,9 @@ def test_tables_of_one_folder_list_it_once(tmp_path: pathlib.Path, monkeypatch: 
     real = row_steps.list_rests
     monkeypatch.setattr(row_steps, "list_rests", lambda folder, *others: listed.append(folder) or real(folder, *others))
     manifest = "source.manifest={path: '*.csv', root: images, image: '{id}.*'}"
-    found = list(open_table(tmp_path, manifest).list_all())
-    keys = [ref.key for each in found for ref in elements.unpack_refs(each.packed_refs)]
-    assert (keys, listed) == (["images/1.jpg", "images/2.jpg"], [str(tmp_path / "images")])
-    assert sum(each.skipped.get("not_in_table", 0) for each in found) == 1
+    found = spread_rows.gather(open_table(tmp_path, manifest).list_all())
+    assert [ref.key for ref in found.refs] == ["images/1.jpg", "images/2.jpg"]
+    assert (listed, found.skipped) == ([str(tmp_path / "images")], {"not_in_table": 1})
 
 
 def test_several_tables_of_a_folder_elsewhere_have_keys_relative_to_it(tmp_path: pathlib.Path) -> None:
