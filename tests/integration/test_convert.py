@@ -121,23 +121,6 @@ def test_vocabulary_fixes_ids_and_rejects_other_labels(images: pathlib.Path, out
     assert (output / "labels.txt").read_text() == "dog\nbird\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("cat\n\ndog\n", r"has an empty line 2; one label a line"),
-        ("cat\ndog\ncat\n", r"names 'cat' twice; the ids would be ambiguous"),
-        (None, r"label\.vocabulary '.*labels\.txt' cannot be read \(No such file"),
-    ],
-)
-def test_vocabulary_that_is_not_usable_is_refused(
-    images: pathlib.Path, output: pathlib.Path, text: str | None, message: str
-) -> None:
-    if text is not None:
-        (images / "labels.txt").write_text(text)
-    with pytest.raises(errors.ConfigError, match=message):
-        datasets.make(images, output, label={"vocabulary": str(images / "labels.txt")})
-
-
 def test_shuffle_none_keeps_rows_in_order(images: pathlib.Path, output: pathlib.Path) -> None:
     rows = [{"image": f"{path.parent.name}/{path.name}"} for path in sorted(images.glob("*/*"), reverse=True)]
     recipe_sets.rows_of(images / "table.csv", rows)

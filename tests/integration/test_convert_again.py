@@ -18,7 +18,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.shard import read_ahead, writer_processes
-from tests import case_tables, command_line, datasets, image_sets
+from tests import command_line, datasets, image_sets
 
 
 @pytest.fixture(scope="module")
@@ -73,34 +73,6 @@ def test_too_many_rejects_leave_their_file_and_finished_shards(images: pathlib.P
     assert not (output / ".imagebeam").exists()
 
 
-@case_tables.each_case("change", {"other-config": "config", "other-images": "images"})
-def test_another_dataset_is_refused_and_the_old_one_stays(
-    images: pathlib.Path, committed: pathlib.Path, change: str
-) -> None:
-    before = {path: path.stat().st_mtime_ns for path in committed.rglob("*")}
-    if change == "images":
-        (images / "cat" / "new.jpg").write_bytes(image_sets.make_image(7777))
-    sections = {"split": {"seed": 1}} if change == "config" else {}
-    message = rf"{committed} holds another dataset \(out, 20 images, .*\); choose another --output, or --overwrite"
-    with pytest.raises(errors.ConfigError, match=message):
-        datasets.make(images, committed, **sections)
-    assert {path: path.stat().st_mtime_ns for path in committed.rglob("*")} == before
-
-
-def test_overwrite_replaces_the_dataset_and_its_stale_shards(images: pathlib.Path, output: pathlib.Path) -> None:
-    datasets.make(images, output, output={"num_shards": 4})
-    result = datasets.make(images, output, overwrite=True, output={"num_shards": 3, "compression": "gzip"})
-    assert result.state == "committed"
-    assert sorted(path.name for path in output.iterdir()) == [
-        "catalog.json",
-        "labels.txt",
-        "rejects.jsonl",
-        "report.html",
-        "statistics.json",
-        *(f"train-0000{index}-of-00003.tfrecord.gz" for index in range(3)),
-    ]
-
-
 def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, committed: pathlib.Path) -> None:
     before = datasets.shard_digests(committed)
     (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
@@ -110,15 +82,6 @@ def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, 
     assert verify_dataset.verify(str(committed)).problems == ()
     assert datasets.rejects(committed) == {}
     assert datasets.rejects(committed / ".imagebeam") == {"cat/0.jpg": "truncated"}
-
-
-def test_refused_run_with_rejects_leaves_nothing_beside_the_old_dataset(
-    images: pathlib.Path, committed: pathlib.Path
-) -> None:
-    (images / "top.jpg").write_bytes(image_sets.make_image(1))
-    with pytest.raises(errors.ConfigError, match="holds another dataset"):
-        datasets.make(images, committed, rejects={"max_fraction": 0.5})
-    assert not (committed / ".imagebeam").exists()
 
 
 @pytest.mark.parametrize("name", ["labels.txt", "dataset_info.json"])
@@ -252,8 +215,11 @@ def test_refusal_and_resume_say_what_differs(
     if not texts:
         assert datasets.make(images, output, **now).state == "kept"
         return
-    with pytest.raises(errors.ConfigError, match=rf"holds another dataset \(out, 20 images, .*; {expected}\); choose"):
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
+    message = rf"{output} holds another dataset \(out, 20 images, .*; {expected}\); choose another --output, or --over"
+    with pytest.raises(errors.ConfigError, match=message):
         datasets.make(images, output, **now)
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
 
 
 def test_plan_says_why_staged_shards_cannot_be_used_and_writes_nothing(

@@ -164,24 +164,3 @@ def test_plan_counts_what_would_be_dropped(images: pathlib.Path) -> None:
     plan = convert.plan(config)
     assert plan.rejected == {"duplicate": 2}
     assert {name: split.num_records for name, split in plan.splits.items()} == {"train": 8, "test": 5}
-
-
-def test_update_refuses_to_look_for_duplicates(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    config = {"source": {"uri": images}, "output": {"uri": tmp_path}, "duplicates": {"exact": "report"}}
-    with pytest.raises(errors.ConfigError, match="cannot compare them with those of earlier snapshots: leave out"):
-        convert.convert(config, update=True)
-
-
-def test_file_that_two_rows_name_is_a_duplicate(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "one.jpg").write_bytes(make_image(1))
-    (tmp_path / "other.jpg").write_bytes(make_image(2))
-    table = tmp_path / "table.csv"
-    table.write_text("id,image\na,one.jpg\nb,other.jpg\nc,one.jpg\n")
-    result = datasets.make(
-        table,
-        tmp_path / "out",
-        source={"by": "manifest", "manifest": {"key": "id", "image": "image"}},
-        label={"by": "none"},
-        duplicates={"exact": "report"},
-    )
-    assert {key: line["first_key"] for key, line in lines_of(result.output).items()} == {"c": "a"}

@@ -13,7 +13,6 @@ import PIL.Image
 import pytest
 
 import imagebeam
-from imagebeam import errors
 from imagebeam.pipelines import convert, inspect_dataset
 from imagebeam.pipelines.messages import printed_tables
 from tests import animations, datasets, image_sets
@@ -146,11 +145,3 @@ def test_frames_are_the_same_however_they_are_written(
                 datasets.keys(pathlib.Path(dataset.output), split)
             )
     assert result.catalog.counts == dataset.catalog.counts
-
-
-def test_update_refuses_frames(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    config = {"source": {"uri": images}, "output": {"uri": tmp_path / "out"}, "image": {"frames": "each"}}
-    with pytest.raises(errors.ConfigError, match=r"^--update keeps one record for each file, and image\.frames: each"):
-        convert.convert(config, update=True)
-    with pytest.raises(errors.ConfigError, match=r"^--update keeps one record for each file, and image\.frames: each"):
-        convert.plan(config, update=True)

@@ -6,16 +6,12 @@ import os
 import pathlib
 import re
 import shutil
-import struct
-import zlib
-from collections.abc import Sequence
 
 import pytest
 
 import imagebeam
-from imagebeam import records
 from imagebeam.pipelines import convert, verify_dataset
-from tests import case_tables, command_line, image_sets, pictures
+from tests import command_line, image_sets, pictures
 
 FIRST, SECOND = (f"train-0000{index}-of-00003.tfrecord" for index in range(2))
 
@@ -32,11 +28,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture
 def dataset(good: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(good, tmp_path / "dataset"))
-
-
-def offsets_of(dataset: pathlib.Path, shard: str) -> Sequence[int]:
-    """Returns the offsets at which the records of a shard start, and the end of the last one."""
-    return records.decode_index((dataset / "index" / shard.replace(".tfrecord", ".index")).read_bytes())
 
 
 def flip(path: pathlib.Path, offset: int) -> None:
@@ -62,24 +53,6 @@ def test_good_dataset_is_as_the_catalog_says(dataset: pathlib.Path) -> None:
     assert completed.stdout.startswith(f"{dataset}: 20 records in 3 shards match the catalog (")
 
 
-@case_tables.each_case(
-    "inside, what",
-    [
-        (3, "the checksum of a record's length does not match"),
-        (9, "the checksum of a record's length does not match"),
-        (500, "the checksum of a record of {} bytes does not match"),
-        (-2, "the checksum of a record of {} bytes does not match"),
-    ],
-)
-def test_flipped_bit_names_shard_record_and_offset(dataset: pathlib.Path, inside: int, what: str) -> None:
-    start, end = offsets_of(dataset, SECOND)[3:5]
-    flip(dataset / SECOND, (start if inside >= 0 else end) + inside)
-    length = end - start - records.HEADER_BYTES - records.FOOTER_BYTES
-    found = complaints(dataset)
-    flip(dataset / SECOND, (start if inside >= 0 else end) + inside)  # for the next case
-    assert found == [f"{SECOND}, byte offset {start}: record 3: {what.format(length)}", summary(1)]
-
-
 def convert_again(good: pathlib.Path, dataset: pathlib.Path, num_shards: int, *options: str) -> command_line.Completed:
     settings = ("--set", f"output.num_shards={num_shards}", "--set", "output.name=out")
     return command_line.call("convert", "--input", good.parent / "in", "--output", dataset, *settings, *options)
@@ -97,15 +70,6 @@ def test_every_other_file_is_compared_and_mended(good: pathlib.Path, dataset: pa
     assert complaints(dataset) == [missing, advice]
     assert convert_again(good, dataset, 3, "--overwrite").returncode == 0  # as was advised
     command_line.succeed("verify", dataset)
-    assert (dataset / name).read_bytes() == content
-
-
-@pytest.mark.parametrize("name", ["labels.txt", "index/train-00001-of-00003.index"])
-def test_changed_byte_is_mended_by_what_verify_advises(good: pathlib.Path, dataset: pathlib.Path, name: str) -> None:
-    content = (dataset / name).read_bytes()
-    flip(dataset / name, 1)
-    assert complaints(dataset)[-1].endswith("differ from the catalog; convert again with --overwrite")
-    assert convert_again(good, dataset, 3, "--overwrite").returncode == 0
     assert (dataset / name).read_bytes() == content
 
 
@@ -142,22 +106,6 @@ def test_broken_gzip_shard_names_the_record_after_the_good_ones(good: pathlib.Pa
     (found, _) = complaints(tmp_path / "out")
     assert found.startswith("train-00000-of-00001.tfrecord.gz, byte offset ")
     assert found.endswith("the gzip stream is cut short")
-
-
-def test_decode_finds_an_image_that_only_a_decoder_refuses(tmp_path: pathlib.Path) -> None:
-    image_sets.write_folder(tmp_path / "in", labels=["cat"], per_label=5)
-    data = (tmp_path / "in/cat/4.png").read_bytes()
-    start = data.index(b"IDAT")
-    (length,) = struct.unpack(">I", data[start - 4 : start])
-    pixels = b"IDAT" + bytes(length)  # of the right length and checksum, and no zlib stream
-    data = data[:start] + pixels + struct.pack(">I", zlib.crc32(pixels)) + data[start + 8 + length :]
-    (tmp_path / "in/cat/4.png").write_bytes(data)
-    command_line.succeed("convert", "-q", "--input", tmp_path / "in", "--output", tmp_path / "out")
-    command_line.succeed("verify", tmp_path / "out")
-
-    (found, _) = complaints(tmp_path / "out", "--decode")
-    assert found.startswith("train-00000-of-00001.tfrecord, byte offset ")
-    assert "image 'cat/4.png': undecodable: " in found
 
 
 def test_decode_takes_what_the_reader_takes(tmp_path: pathlib.Path) -> None:
