@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from tests import command_line, patience
+from tests import command_line
 
 _CODE = "import sys; from tests import captured_jobs; captured_jobs.{}(*sys.argv[1:])"
 
@@ -40,13 +40,8 @@ exec {shlex.quote(str(boot))} "$@"
 
 
 def _run(function: str, pipeline_url: str, *more: str, environment: Mapping[str, str]) -> command_line.Completed:
-    code = _CODE.format(function)
-    process = command_line.start_program(code, pipeline_url, *more, environment=environment)
-    try:
-        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
-    finally:
-        process.kill()
-    return command_line.Completed(["captured job", pipeline_url], process.wait(), stdout, stderr)
+    started = command_line.start_program(_CODE.format(function), pipeline_url, *more, environment=environment)
+    return command_line.finish(started)
 
 
 def run_staged(pipeline_url: str) -> None:

@@ -1,15 +1,26 @@
-"""Tables of cases that are one test each, for what is checked in microseconds."""
+"""Tables of cases that are one test each; a failure names its case."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 Test = Callable[..., None]
+
+
+@contextlib.contextmanager
+def named(*case: Any) -> Iterator[None]:
+    """Adds the case to the report of any failure in the block."""
+    try:
+        yield
+    except BaseException as e:  # a failure of pytest is no Exception
+        vars(e)["__notes__"] = [*getattr(e, "__notes__", []), f"case: {case!r}"]  # as Python 3.11 does
+        raise
 
 
 def each_case(names: str, cases: Iterable[Any] | Mapping[str, Any]) -> Callable[[Test], Test]:
@@ -19,20 +30,16 @@ def each_case(names: str, cases: Iterable[Any] | Mapping[str, Any]) -> Callable[
     names of its cases. Each case has a `tmp_path` and a `monkeypatch` of its own.
     """
     arguments = [name.strip() for name in names.split(",")]
-    named = dict(cases) if isinstance(cases, Mapping) else {repr(case): case for case in cases}
-    assert named, f"no case of {names}"
+    by_name = dict(cases) if isinstance(cases, Mapping) else {repr(case): case for case in cases}
+    assert by_name, f"no case of {names}"
 
     def decorate(test: Test) -> Test:
         @functools.wraps(test)
         def run(**fixtures: Any) -> None:
-            for number, (name, case) in enumerate(named.items()):
+            for number, (name, case) in enumerate(by_name.items()):
                 given = dict(zip(arguments, case if len(arguments) > 1 else [case], strict=True))
-                try:
-                    with pytest.MonkeyPatch.context() as monkeypatch:
-                        test(**_of_case(fixtures, number, monkeypatch), **given)
-                except BaseException as e:
-                    vars(e)["__notes__"] = [*getattr(e, "__notes__", []), f"in the case {name}"]  # as Python 3.11 does
-                    raise
+                with named(name), pytest.MonkeyPatch.context() as monkeypatch:
+                    test(**_of_case(fixtures, number, monkeypatch), **given)
 
         signature = inspect.signature(test)
         others = [each for name, each in signature.parameters.items() if name not in arguments]

@@ -54,13 +54,9 @@ def start(
     *arguments: object,
     environment: Mapping[str, str] = {},
     cwd: str | os.PathLike[str] = ROOT,
-    streams: Sequence[int | None] | None = None,
 ) -> Process:
-    """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process.
-
-    `streams` are the descriptors of its standard streams; by default pipes for output and errors.
-    """
-    return _start([*IMAGEBEAM, *map(str, arguments)], environment, cwd, streams)
+    """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process."""
+    return _start([*IMAGEBEAM, *map(str, arguments)], environment, cwd)
 
 
 def start_program(
@@ -68,9 +64,12 @@ def start_program(
     *arguments: object,
     environment: Mapping[str, str] = {},
     cwd: str | os.PathLike[str] = ROOT,
-    streams: Sequence[int | None] | None = None,
+    streams: Sequence[int] | None = None,
 ) -> Process:
-    """Starts a Python program whose sys.argv is `arguments` after the first."""
+    """Starts a Python program whose sys.argv is `arguments` after the first.
+
+    `streams` are the descriptors of its standard streams; by default pipes for output and errors.
+    """
     return _start([PYTHON, "-c", code, *map(str, arguments)], environment, cwd, streams)
 
 
@@ -78,7 +77,7 @@ def _start(
     command: Sequence[str],
     environment: Mapping[str, str],
     cwd: str | os.PathLike[str],
-    streams: Sequence[int | None] | None,
+    streams: Sequence[int] | None = None,
 ) -> Process:
     stdin, stdout, stderr = streams or (subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE)
     variables = {"PYTHONPATH": str(ROOT), **os.environ, **environment}
@@ -96,17 +95,27 @@ def _start(
 
 def run(*arguments: object, environment: Mapping[str, str] = {}, cwd: str | os.PathLike[str] = ROOT) -> Completed:
     """Runs `imagebeam` to its end, in a process of its own."""
-    return _finish(start(*arguments, environment=environment, cwd=cwd))
+    return finish(start(*arguments, environment=environment, cwd=cwd))
 
 
 def run_python(code: str, environment: Mapping[str, str] = {}) -> Completed:
     """Runs a program to its end, with `environment` added to that of this process."""
-    return _finish(start_program(code, environment=environment))
+    return finish(start_program(code, environment=environment))
 
 
-def _finish(process: Process) -> Completed:
+def run_other(*command: object, cwd: str | os.PathLike[str] = ROOT, **environment: str) -> Completed:
+    """Runs another program to its end, with `environment` added to that of this process."""
+    words, variables = list(map(str, command)), {**os.environ, **environment}
+    return subprocess.run(
+        words, cwd=cwd, env=variables, capture_output=True, text=True, timeout=10 * patience.HANG_SEC, check=False
+    )
+
+
+def finish(process: Process, exit_code: int | None = None) -> Completed:
+    """Waits for the end of a program, and expects this exit code if there is one given."""
     try:
         stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
     finally:
         process.kill()
+    assert exit_code in (None, process.wait()), stderr
     return subprocess.CompletedProcess(process.args, process.wait(), stdout, stderr)

@@ -1,4 +1,4 @@
-"""Makes datasets in this process and reads them back."""
+"""Makes datasets in this process, reads them back and compares them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import Any
 from imagebeam import catalog as catalog_lib
 from imagebeam import example, records
 from imagebeam.pipelines import convert, verify_dataset
+from tests import image_sets
 
 Example = dict[str, Any]
+ODD_NAMES = ("a b.jpg", "ü.jpg", "#1.jpg", "50%.jpg", "a%20b.jpg", "what?.jpg", "x*y.jpg", "[z].jpg")
+NUM_IMAGES = 50
 
 
 def make(
@@ -63,3 +66,17 @@ def shard_sizes(output: pathlib.Path, split: str = "train") -> list[int]:
 def shard_digests(output: pathlib.Path) -> dict[str, str]:
     """Returns the SHA-256 of every shard by its name."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(output.glob("*-of-*"))}
+
+
+def write_images(folder: pathlib.Path) -> None:
+    """Writes NUM_IMAGES images of two classes, some of them with odd names."""
+    image_sets.write_folder(folder, per_label=NUM_IMAGES // 2)
+    for index, name in enumerate(ODD_NAMES):
+        (folder / "cat" / f"{5 * index // 2}.jpg").rename(folder / "cat" / name)
+
+
+def assert_same(found: pathlib.Path, expected: pathlib.Path) -> None:
+    """Checks that two datasets hold the same, and that nothing was left behind in either."""
+    assert shard_digests(found) == shard_digests(expected)
+    assert rejects(found) == rejects(expected)
+    assert {path.name for path in found.iterdir()} == {path.name for path in expected.iterdir()}

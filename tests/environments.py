@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import shutil
 import subprocess
@@ -58,14 +57,7 @@ def _install(python: pathlib.Path, *given: str, environment: Mapping[str, str] =
     uv = [sys.executable, "-m", "uv", "pip", "install", "--python", str(python), *given]
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--disable-pip-version-check", *given]
     for command in (uv, pip):
-        done = subprocess.run(
-            command,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=patience.HANG_SEC,
-            check=False,
-        )
+        done = command_line.run_other(*command, **environment)
         if done.returncode == 0:
             return
     pytest.skip(f"{' '.join(given)} cannot be installed: {done.stderr[-1000:]}")

@@ -41,16 +41,9 @@ class Images:
         self._buildah += ["--runroot", str(folder / "run")]
         self._containers: dict[str, str] = {}
 
-    def call(self, *arguments: object, **more: Any) -> str:
+    def call(self, *arguments: object) -> str:
         """Runs buildah; returns what it prints."""
-        done = subprocess.run(
-            [*self._buildah, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=10 * patience.HANG_SEC,
-            check=False,
-            **more,
-        )
+        done = command_line.run_other(*self._buildah, *arguments)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout.strip()
 
@@ -123,7 +116,7 @@ def test_command_in_the_worker_image_writes_the_golden_bytes(images: Images, tmp
     shutil.copytree(test_golden.IMAGES, tmp_path / "in")
     arguments = ("--input", tmp_path / "in", "--output", tmp_path / "out", "--set", "output.num_shards=3", "--quiet")
     command = images.run("launcher", "imagebeam", "convert", *arguments, volume=tmp_path)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.HANG_SEC, check=False)
+    done = command_line.run_other(*command)
     assert done.returncode == 0, done.stderr
     test_golden.assert_golden(datasets.shard_digests(tmp_path / "out"))
 
@@ -186,7 +179,7 @@ def test_launcher_image_runs_convert_with_the_parameters(images: Images) -> None
     assert "FLEX_TEMPLATE_PYTHON_PY_FILE=/opt/flex_template/main.py" in config["Env"]
     given = ("--input=gs://b/i", "--output=gs://b/o", "--runner=DataflowRunner", "--project=p")
     command = images.run("launcher", *config["Entrypoint"], *given)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.HANG_SEC, check=False)
+    done = command_line.run_other(*command)
     assert "imagebeam: --region is missing" in done.stderr
     assert done.returncode == 2
 
@@ -194,6 +187,5 @@ def test_launcher_image_runs_convert_with_the_parameters(images: Images) -> None
 def test_image_has_the_beam_of_the_lock(images: Images) -> None:
     code = "import apache_beam, imagebeam; print(apache_beam.__version__, imagebeam.__version__)"
     command = images.run("launcher", "python", "-c", code)
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience.HANG_SEC).stdout
-    here = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert found == here
+    here = command_line.run_other(sys.executable, "-c", code).stdout
+    assert here and command_line.run_other(*command).stdout == here

@@ -9,7 +9,6 @@ import http.server
 import json
 import pathlib
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from imagebeam.transforms.html_report import page
-from tests import patience
+from tests import command_line
 from tests.unit.transforms.html_report import test_page
 
 pytestmark = pytest.mark.integration
@@ -82,29 +81,16 @@ def server(content: bytes) -> Iterator[http.server.ThreadingHTTPServer]:
         thread.join()
 
 
-def browse(folder: pathlib.Path, address: str, *options: str) -> subprocess.CompletedProcess[str]:
+def browse(folder: pathlib.Path, address: str, *options: str) -> command_line.Completed:
     """Opens an address, and returns the document as the browser has it, and its log."""
     if _BROWSER is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
-    return subprocess.run(
-        [
-            _BROWSER,
-            "--headless=new",
-            "--no-sandbox",  # which does not run as root
-            "--disable-gpu",
-            "--disable-background-networking",
-            f"--user-data-dir={folder / 'profile'}",
-            "--enable-logging=stderr",
-            "--virtual-time-budget=5000",
-            "--dump-dom",
-            *options,
-            address,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=True,
-    )
+    # A browser that is root runs without its sandbox only.
+    fixed = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom")
+    fixed += (f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", "--virtual-time-budget=5000")
+    done = command_line.run_other(_BROWSER, *fixed, *options, address)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def messages_in(log: str) -> list[str]:

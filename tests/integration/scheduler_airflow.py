@@ -5,7 +5,6 @@ Not one of the tests that pytest finds by itself: each run of a DAG starts Airfl
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -21,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests import captured_jobs, datasets, deployed, image_sets, patience, snapshot_sets, stored
+from tests import captured_jobs, datasets, deployed, image_sets, patience, snapshot_sets
 from tests.servers import dataflow, gcs, locked
 
 pytestmark = pytest.mark.integration
@@ -206,7 +205,7 @@ def test_exit_code_decides_on_a_retry_and_the_summary_is_kept(
 def test_dag_waits_for_a_job_of_dataflow_attaches_to_it_and_retries_one_that_failed(
     airflow: Airflow, tmp_path: pathlib.Path
 ) -> None:
-    stored.write_images(tmp_path / "in")
+    datasets.write_images(tmp_path / "in")
     datasets.make(tmp_path / "in", tmp_path / "expected", output={"num_shards": 2})
     with gcs.run(tmp_path) as emulator, dataflow.run() as service:
         bucket = emulator.bucket("pets")
@@ -234,11 +233,8 @@ def test_dag_waits_for_a_job_of_dataflow_attaches_to_it_and_retries_one_that_fai
         assert done.returncode == 0, done.stderr
         service.jobs[1].set(dataflow.DONE)
         log = airflow.finish(process)
-        names = [blob.name for blob in bucket.list_blobs(prefix=f"{DATES[0]}/train")]
-        digests = {name.rpartition("/")[2]: bucket.blob(name).download_as_bytes() for name in names}
+        found = gcs.download(bucket, DATES[0], tmp_path / "found")
     assert "imagebeam ended with exit code 1: worker pool lost" in log
-    assert {name: hashlib.sha256(data).hexdigest() for name, data in digests.items()} == datasets.shard_digests(
-        tmp_path / "expected"
-    )
+    assert datasets.shard_digests(found) == datasets.shard_digests(tmp_path / "expected")
     status = airflow.xcom("imagebeam_dataflow", "convert")
     assert (status["state"], status["output"]) == ("committed", f"gs://pets/{DATES[0]}")

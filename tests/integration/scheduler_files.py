@@ -8,28 +8,22 @@ from __future__ import annotations
 import pathlib
 import re
 import shutil
-import subprocess
 from typing import Any
 
 import pytest
 import yaml
 
-from tests import command_line, datasets, deployed, image_sets, patience
+from tests import command_line, datasets, deployed, image_sets
 from tests.servers import locked
 
 pytestmark = pytest.mark.integration
 
 
-def run(*command: object, cwd: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
-    texts = [str(each) for each in command]
-    return subprocess.run(texts, cwd=cwd, capture_output=True, text=True, timeout=patience.HANG_SEC, check=False)
-
-
 # --- Kubernetes ------------------------------------------------------------------------------------------------------
 
 
-def validate(path: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    return run(locked.bin_of("kubernetes") / "kubernetes-validate", "-k", "1.37", "--strict", path)
+def validate(path: pathlib.Path) -> command_line.Completed:
+    return command_line.run_other(locked.bin_of("kubernetes") / "kubernetes-validate", "-k", "1.37", "--strict", path)
 
 
 @pytest.mark.parametrize("path", sorted((deployed.DEPLOY / "kubernetes").glob("*.yaml")), ids=lambda path: path.name)
@@ -50,7 +44,9 @@ def test_misspelt_key_of_kubernetes_is_found(tmp_path: pathlib.Path) -> None:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("kubeflow")
-    done = run(locked.bin_of("kubeflow") / "python", deployed.DEPLOY / "vertex" / "pipeline.py", cwd=folder)
+    done = command_line.run_other(
+        locked.bin_of("kubeflow") / "python", deployed.DEPLOY / "vertex" / "pipeline.py", cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -118,20 +114,22 @@ def test_units_of_systemd_are_valid(units: pathlib.Path) -> None:
     shutil.copy(units / "imagebeam@.service", units / "imagebeam@flowers.service")
     shutil.copy(units / "imagebeam@.timer", units / "imagebeam@flowers.timer")
     for unit in ("imagebeam@flowers.service", "imagebeam@flowers.timer"):
-        done = run("systemd-analyze", "verify", "--man=no", units / unit)
+        done = command_line.run_other("systemd-analyze", "verify", "--man=no", units / unit)
         assert (done.returncode, [line for line in done.stderr.splitlines() if "imagebeam" in line]) == (0, [])
 
 
 def test_misspelt_setting_of_systemd_is_found(units: pathlib.Path) -> None:
     text = (units / "imagebeam@.service").read_text().replace("RestartSec=", "RestartSeconds=")
     (units / "imagebeam@flowers.service").write_text(text)
-    done = run("systemd-analyze", "verify", "--man=no", units / "imagebeam@flowers.service")
+    done = command_line.run_other("systemd-analyze", "verify", "--man=no", units / "imagebeam@flowers.service")
     assert "RestartSeconds" in done.stderr
 
 
 def test_time_of_the_timer_is_each_night() -> None:
     timer = (deployed.DEPLOY / "systemd" / "imagebeam@.timer").read_text()
     (calendar,) = re.findall(r"^OnCalendar=(.*)$", timer, re.MULTILINE)
-    done = run("systemd-analyze", "calendar", "--iterations=2", "--base-time=2026-11-21 00:00:00 UTC", calendar)
+    done = command_line.run_other(
+        "systemd-analyze", "calendar", "--iterations=2", "--base-time=2026-11-21 00:00:00 UTC", calendar
+    )
     assert done.returncode == 0, done.stderr
     assert [day in done.stdout for day in ("2026-11-21 02:30", "2026-11-22 02:30")] == [True, True]

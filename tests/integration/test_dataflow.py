@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests import captured_jobs, command_line, datasets, image_sets, patience, snapshot_sets
+from tests.datasets import assert_same, write_images
 from tests.servers import dataflow, gcs
-from tests.stored import assert_same, write_images
 
 pytestmark = pytest.mark.integration
 
@@ -42,7 +42,7 @@ class Cloud:
         return command_line.start(command, *arguments, *settings, environment=self.emulator.environment)
 
     def run(self, command: str = "convert", *more: str, **options: str) -> command_line.Completed:
-        return finish(self.start(command, *more, **options))
+        return command_line.finish(self.start(command, *more, **options))
 
     def status(self) -> tuple[int, dict[str, Any]]:
         done = command_line.run("status", self.output, "--json", environment=self.emulator.environment)
@@ -68,21 +68,7 @@ class Cloud:
 
     def assert_committed(self, folder: pathlib.Path) -> None:
         """Compares the output with that of a local run; nothing else may be left there."""
-        begin = self.output.removeprefix("gs://pets/") + "/"
-        for name in self.left():
-            assert not name.startswith(".imagebeam/"), name
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self.bucket.blob(begin + name).download_as_bytes())
-        assert_same(folder, self.expected)
-
-
-def finish(process: command_line.Process) -> command_line.Completed:
-    try:
-        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
-    finally:
-        process.kill()
-    return command_line.Completed(["imagebeam"], process.wait(), stdout, stderr)
+        assert_same(gcs.download(self.bucket, self.output.removeprefix("gs://pets/"), folder), self.expected)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +99,7 @@ def test_job_is_submitted_waited_for_and_committed(cloud: Cloud, tmp_path: pathl
     assert (job.pool["machineType"], job.pool["numThreadsPerWorker"]) == ("e2-standard-2", 4)
     assert cloud.do_work(job).returncode == 0
     job.set(dataflow.DONE)
-    done = finish(process)
+    done = command_line.finish(process)
     assert done.returncode == 0, done.stderr
     assert f"submitted Dataflow job {job.id}: https://console.cloud.google.com/dataflow/jobs/" in done.stderr
     assert re.search(r"^output +gs://pets/", done.stdout, re.MULTILINE)
@@ -153,7 +139,7 @@ def test_job_that_nobody_waits_for_goes_on_and_cleans_up(cloud: Cloud, tmp_path:
     cloud.wait_for_job(looks=cloud.service.requests.count("get") + 2)
     assert cloud.do_work(job).returncode == 0
     job.set(dataflow.DONE)
-    done = finish(waiting)
+    done = command_line.finish(waiting)
     assert done.returncode == 0, done.stderr
     assert f"Dataflow job {job.id} does the same already" in done.stderr
     assert re.search(r"^output +gs://", done.stdout, re.MULTILINE) and "images/s" not in done.stdout
@@ -190,12 +176,8 @@ def test_update_whose_launcher_has_left_commits_the_next_snapshot(cloud: Cloud, 
     job.set(dataflow.DONE)
     code, status = cloud.status()
     assert (code, status["state"], status["dataset"]["snapshot"]) == (0, "committed", "000002")
-    found = tmp_path / "found"
-    for name in cloud.left():
-        assert ".imagebeam/" not in name
-        (found / name).parent.mkdir(parents=True, exist_ok=True)
-        begin = cloud.output.removeprefix("gs://pets/")
-        (found / name).write_bytes(cloud.bucket.blob(f"{begin}/{name}").download_as_bytes())
+    assert not [name for name in cloud.left() if ".imagebeam/" in name]
+    found = gcs.download(cloud.bucket, cloud.output.removeprefix("gs://pets/"), tmp_path / "found")
     report = json.loads((found / "snapshots" / "000002" / "report.json").read_text())
     changes = {"added": 1, "changed": 1, "removed": 1, "unchanged": 4, "rejected": 0, "examples": 6}
     assert report["splits"] == {"train": changes}
@@ -214,7 +196,7 @@ def test_launcher_that_was_killed_is_replaced_by_the_next(cloud: Cloud, tmp_path
     second = cloud.start()
     cloud.wait_for_job(looks=cloud.service.requests.count("get") + 2)
     job.set(dataflow.failed("worker pool lost"))
-    attached = finish(second)
+    attached = command_line.finish(second)
     assert attached.returncode == 1
     assert f"imagebeam: Dataflow job {job.id} failed: worker pool lost (https://" in attached.stderr
     assert "finished shards" not in attached.stderr
@@ -226,7 +208,7 @@ def test_launcher_that_was_killed_is_replaced_by_the_next(cloud: Cloud, tmp_path
     again = cloud.wait_for_job(1)
     assert cloud.do_work(again).returncode == 0
     again.set(dataflow.DONE)
-    assert finish(third).returncode == 0
+    assert command_line.finish(third).returncode == 0
     cloud.assert_committed(tmp_path)
 
 
@@ -240,7 +222,7 @@ def test_refused_job_ends_with_its_own_exit_code(cloud: Cloud) -> None:
     finally:
         broken.delete()
     job.set(dataflow.failed("Traceback (most recent call last):\nimagebeam.errors.TooManyRejectsError: 1 of 41"))
-    done = finish(process)
+    done = command_line.finish(process)
     assert done.returncode == 3
     assert re.search(r"imagebeam: 1 of \d+ images were rejected", done.stderr)
     summary = json.loads(done.stdout)
@@ -262,7 +244,7 @@ def test_terminated_launcher_leaves_the_job_and_its_lock(cloud: Cloud) -> None:
     process = cloud.start("convert", "--summary-json", "-")
     job = cloud.wait_for_job()
     process.send_signal(signal.SIGTERM)
-    done = finish(process)
+    done = command_line.finish(process)
     assert done.returncode == 128 + signal.SIGTERM
     command = f"gcloud dataflow jobs cancel {job.id} --project=test --region=europe-west1"
     assert done.stderr.splitlines()[-1] == (
@@ -279,7 +261,7 @@ def test_interrupted_launcher_cancels_where_asked_to(cloud: Cloud) -> None:
     process = cloud.start("convert", "--cancel-on-interrupt")
     job = cloud.wait_for_job()
     process.send_signal(signal.SIGINT)
-    done = finish(process)
+    done = command_line.finish(process)
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1] == f"imagebeam: interrupted; Dataflow job {job.id} was cancelled"
     assert (job.state, cloud.lock()) == ("JOB_STATE_CANCELLED", None)
@@ -295,7 +277,7 @@ def test_plan_comes_from_a_job_and_leaves_nothing(cloud: Cloud) -> None:
     worked = cloud.do_work(job)
     assert worked.returncode == 0, worked.stderr
     job.set(dataflow.DONE)
-    done = finish(process)
+    done = command_line.finish(process)
     assert done.returncode == 0, done.stderr
     assert re.search(rf"^output +{cloud.output}: would be written$", done.stdout, re.MULTILINE)
     assert cloud.left() == set()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
 
 import imagebeam
-from tests import command_line, patience
+from tests import command_line
 from tests.unit.imagebeam.reader import written
 
 EXAMPLES = command_line.ROOT / "examples"
@@ -38,14 +36,10 @@ def run(script: str, *arguments: object, folder: pathlib.Path, first: str = "") 
     environment = {name: "" for name in ("XLA_FLAGS", "JAX_PLATFORMS")}
     code = RUN_SCRIPT.format(first=first)
     environment["TMPDIR"] = str(folder)
-    process = command_line.start_program(code, EXAMPLES / script, *arguments, environment=environment, cwd=folder)
-    try:
-        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
-    finally:
-        process.kill()
-    assert process.returncode == 0, stderr
-    assert "Traceback" not in stderr
-    return stdout
+    started = command_line.start_program(code, EXAMPLES / script, *arguments, environment=environment, cwd=folder)
+    done = command_line.finish(started, 0)
+    assert "Traceback" not in done.stderr
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -79,13 +73,8 @@ def test_types_of_the_examples_pass_a_strict_check_of_a_user(tmp_path: pathlib.P
     (tmp_path / "installed" / "imagebeam").symlink_to(command_line.ROOT / "imagebeam")
     scripts = [str(EXAMPLES / name) for name in SCRIPTS]
     options = ["--config-file", str(config), "--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, *scripts],
-        cwd=tmp_path,
-        env={**os.environ, "MYPYPATH": f"{tmp_path / 'installed'}:{EXAMPLES}"},
-        capture_output=True,
-        text=True,
-    )
+    searched = f"{tmp_path / 'installed'}:{EXAMPLES}"
+    done = command_line.run_other(sys.executable, "-m", "mypy", *options, *scripts, cwd=tmp_path, MYPYPATH=searched)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

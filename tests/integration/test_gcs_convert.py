@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from imagebeam import catalog as catalog_lib
 from imagebeam import storage
 from tests import command_line, datasets, image_sets, patience, snapshot_sets
+from tests.datasets import NUM_IMAGES, ODD_NAMES, assert_same, write_images
 from tests.servers import faults, gcs
-from tests.stored import NUM_IMAGES, ODD_NAMES, assert_same, write_images
 
 pytestmark = pytest.mark.integration
 
@@ -44,14 +44,6 @@ class Bucket:
         environment = self.emulator.environment | environment
         settings = [*SETTINGS, "--workers", "2", *more]
         return command_line.run("convert", "--input", source, "--output", output, *settings, environment=environment)
-
-    def download(self, prefix: str, folder: pathlib.Path) -> pathlib.Path:
-        """Downloads the objects below a prefix into a new local folder."""
-        for blob in self.bucket.list_blobs(prefix=f"{prefix}/"):
-            path = folder / blob.name.removeprefix(f"{prefix}/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(blob.download_as_bytes())
-        return folder
 
     def names(self, prefix: str) -> set[str]:
         return {blob.name for blob in self.bucket.list_blobs(prefix=f"{prefix}/")}
@@ -89,7 +81,7 @@ def test_dataset_is_that_of_a_local_run_and_each_object_is_read_once(
     moves = [address for method, _, address, *_ in requests if method == "POST" and "/moveTo/o/" in address]
     assert sum(".tfrecord" in address or ".index" in address for address in moves) == 2 * NUM_SHARDS * (output == "gs")
     assert not any("/rewriteTo/" in address for _, _, address, *_ in requests)
-    found = tmp_path / "out" if output == "local" else stored.download(prefix, tmp_path / "found")
+    found = tmp_path / "out" if output == "local" else gcs.download(stored.bucket, prefix, tmp_path / "found")
     assert_same(found, stored.expected)
     catalog, expected = (catalog_lib.load_catalog(str(folder)) for folder in (found, stored.expected))
     assert (catalog.splits, catalog.labels, catalog.counts) == (expected.splits, expected.labels, expected.counts)
@@ -120,7 +112,7 @@ def test_faults_change_nothing(stored: Bucket, tmp_path: pathlib.Path) -> None:
         counts = proxy.counts
     assert completed.returncode == 0, completed.stderr
     assert sum(counts[kind] for kind in faults.KINDS) >= 10, counts
-    assert_same(stored.download("faulty", tmp_path / "found"), stored.expected)
+    assert_same(gcs.download(stored.bucket, "faulty", tmp_path / "found"), stored.expected)
 
 
 def test_expired_token_is_renewed(stored: Bucket, tmp_path: pathlib.Path) -> None:
@@ -143,7 +135,7 @@ def test_expired_token_is_renewed(stored: Bucket, tmp_path: pathlib.Path) -> Non
     assert completed.returncode == 0, completed.stderr
     assert counts[faults.EXPIRED] > 3, counts
     assert counts["tokens"] > 3, counts
-    assert_same(stored.download("expired", tmp_path / "found"), stored.expected)
+    assert_same(gcs.download(stored.bucket, "expired", tmp_path / "found"), stored.expected)
 
 
 def new_private_key() -> str:
@@ -166,14 +158,14 @@ def test_storage_that_is_restarted_is_waited_for(stored: Bucket, tmp_path: pathl
     completed = stored.convert("gs://pets/images", "gs://pets/restarted")
     restarting.join()
     assert completed.returncode == 0, completed.stderr
-    assert_same(stored.download("restarted", tmp_path / "found"), stored.expected)
+    assert_same(gcs.download(stored.bucket, "restarted", tmp_path / "found"), stored.expected)
 
 
 def test_writer_of_beam_writes_to_gs(stored: Bucket, tmp_path: pathlib.Path) -> None:
     split = ["--set", "split.by=hash", "--set", "split.fractions={train: 0.8, test: 0.2}"]
     completed = stored.convert("gs://pets/images", "gs://pets/beam", "--set", "output.writer=beam", *split)
     assert completed.returncode == 0, completed.stderr
-    found = stored.download("beam", tmp_path / "found")
+    found = gcs.download(stored.bucket, "beam", tmp_path / "found")
     keys = [key for name in ("train", "test") for key in datasets.keys(found, name)]
     assert sorted(keys) == sorted(datasets.keys(stored.expected))
 
@@ -197,11 +189,8 @@ def test_one_of_two_commits_at_once_fails(stored: Bucket) -> None:
 
 def test_object_that_is_replaced_after_the_listing_is_a_reject(stored: Bucket, tmp_path: pathlib.Path) -> None:
     gcs.upload(stored.images / "cat", stored.bucket, "changing/cat")
-    listed = command_line.start_program(
-        REPLACE, "gs://pets/changing", tmp_path / "out", environment=stored.emulator.environment
-    )
-    _, complaint = listed.communicate(timeout=patience.HANG_SEC)
-    assert listed.returncode == 0, complaint
+    environment, addresses = stored.emulator.environment, ("gs://pets/changing", tmp_path / "out")
+    command_line.finish(command_line.start_program(REPLACE, *addresses, environment=environment), 0)
     assert datasets.rejects(tmp_path / "out") == {"cat/21.jpg": "changed", "cat/22.jpg": "not_found"}
 
 
@@ -267,7 +256,7 @@ def test_killed_run_is_continued_by_the_next(stored: Bucket, tmp_path: pathlib.P
     of_shards = [line for line in stored.emulator.requests()[before:] if "alt=media" in line and ".tfrecord?" in line]
     assert len(of_shards) == 6  # for the pictures of report.html, four images in each
     assert all(re.search(r" bytes=\d+-\d+$", line) for line in of_shards)
-    assert_same(stored.download("killed", tmp_path / "found"), stored.expected)
+    assert_same(gcs.download(stored.bucket, "killed", tmp_path / "found"), stored.expected)
 
 
 def test_other_dataset_in_the_output_is_refused_and_replaced_with_overwrite(
@@ -279,7 +268,7 @@ def test_other_dataset_in_the_output_is_refused_and_replaced_with_overwrite(
     assert (completed.returncode, "holds another dataset" in completed.stderr) == (2, True)
     completed = stored.convert("gs://pets/images", "gs://pets/replaced", "--overwrite")
     assert completed.returncode == 0, completed.stderr
-    assert_same(stored.download("replaced", tmp_path / "found"), stored.expected)
+    assert_same(gcs.download(stored.bucket, "replaced", tmp_path / "found"), stored.expected)
 
 
 def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
@@ -334,15 +323,14 @@ def test_run_that_is_terminated_while_it_locks_writes_or_commits_is_continued_by
         wait_for(step, stored, "terminated", process)
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.killpg(process.pid, signal.SIGTERM)
-        _, complaint = process.communicate(timeout=patience.HANG_SEC)
-        codes.append(process.returncode)
-        assert process.returncode in (0, 128 + signal.SIGTERM), complaint
-        assert "Traceback" not in complaint
+        done = command_line.finish(process)
+        codes.append(done.returncode)
+        assert done.returncode in (0, 128 + signal.SIGTERM) and "Traceback" not in done.stderr, done.stderr
         assert "terminated/.imagebeam/lock" not in stored.names("terminated")
     assert codes[0] == 128 + signal.SIGTERM  # the others may have been too fast for it
     completed = stored.convert(str(stored.images), output)
     assert completed.returncode == 0, completed.stderr
-    assert_same(stored.download("terminated", tmp_path / "out"), stored.expected)
+    assert_same(gcs.download(stored.bucket, "terminated", tmp_path / "out"), stored.expected)
     assert not [name for name in stored.names("terminated") if ".imagebeam" in name]
 
 
@@ -375,7 +363,7 @@ def test_updates_at_gs_read_what_is_new_and_end_with_the_state_of_the_bucket(
     assert update(*convert) == []
     expected = {str(path.relative_to(tmp_path / "in")): path for path in (tmp_path / "in").rglob("*.jpg")}
     assert update("compact", "gs://pets/kept") == []
-    found = stored.download("kept", tmp_path / "found")
+    found = gcs.download(stored.bucket, "kept", tmp_path / "found")
     assert [path.name for path in sorted((found / "snapshots").iterdir())] == ["000001", "000002", "000003"]
     for name in ("000002", "000003"):
         living = snapshot_sets.living(found, name)

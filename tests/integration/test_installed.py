@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-import subprocess
 import sys
 import sysconfig
 import tarfile
 
 import pytest
 
-from tests import command_line, environments, image_sets, patience
+from tests import command_line, environments, image_sets
 
 SCRIPT = """
 import json, pickle, sys
@@ -34,19 +33,10 @@ if __name__ == "__main__":
     assert imagebeam.verify("out").problems == ()
     print(json.dumps([result.state, result.catalog.counts.written]))
 """
-TIMEOUT_SEC = 10 * patience.HANG_SEC
 
 
 def run(*command: str | os.PathLike[str], cwd: pathlib.Path, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **environment},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SEC,
-        check=False,
-    )
+    done = command_line.run_other(*command, cwd=cwd, **{"PYTHONPATH": "", **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -58,9 +58,7 @@ def start(images: pathlib.Path, output: pathlib.Path) -> command_line.Process:
 
 def finish(process: command_line.Process, exit_code: int = 0) -> str:
     """Waits for the end; returns what was written to standard error."""
-    _, complaint = process.communicate(timeout=patience.HANG_SEC)
-    assert process.returncode == exit_code, complaint
-    return complaint
+    return command_line.finish(process, exit_code).stderr
 
 
 def assert_whole_or_not_there(output: pathlib.Path) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
 from PIL import Image
 
-from tests import datasets, patience
+from tests import command_line, datasets
 
 pytestmark = pytest.mark.integration
 
@@ -69,12 +67,5 @@ print(json.dumps([bytes(each["image/key"]).decode() for each in read]))
 def test_package_tfrecord_reads_every_record(folder: pathlib.Path) -> None:
     """The package reads in its own process: TensorFlow and it both register tf.train.Example."""
     shards = sorted(map(str, folder.glob("train-*")))
-    done = subprocess.run(
-        [sys.executable, "-c", READ_WITH_TFRECORD, *shards],
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = command_line.finish(command_line.start_program(READ_WITH_TFRECORD, *shards), 0)
     assert json.loads(done.stdout) == datasets.keys(folder)

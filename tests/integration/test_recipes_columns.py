@@ -21,7 +21,7 @@ import pytest
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import convert
-from tests import command_line, datasets, image_sets, job_graphs, patience
+from tests import command_line, datasets, image_sets, job_graphs
 
 if sys.version_info < (3, 11):
     pytest.skip("tf.Transform is not for this Python", allow_module_level=True)
@@ -206,17 +206,6 @@ def test_analysis_of_all_splits_counts_all_of_them_in_any_number_of_shards(
     np.testing.assert_allclose([found[row["id"]]["age"] for row in rows], expected, rtol=3e-7)
     assert (tmp_path / "out/transform_fn/assets/city").read_text() == "Rome\nOslo\nBonn\n"
     assert {found[row["id"]]["city"] for row in rows if row["city"] == "Nome"} == {-1}
-
-
-def test_missing_train_split_is_an_error_that_names_the_remedy(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    sections = SECTIONS | {"columns": {"age": COLUMNS["age"]}}
-    renamed = {"split": {"by": "column", "column": "part", "rename": {"train": "learn"}}}
-    with pytest.raises(errors.ConfigError, match="no image goes to a split of that name; found are learn, test; set"):
-        datasets.make(table, tmp_path / "out", **sections | renamed)
-    declared = {"split": {"by": "hash", "fractions": {"a": 0.5, "b": 0.5}}}
-    with pytest.raises(errors.ConfigError, match=r"the splits are a, b; set statistics\.analyze: all"):
-        datasets.make(table, tmp_path / "out", **sections | declared)
-    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
 # --- values that need care -------------------------------------------------------------------------------------------
@@ -430,10 +419,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 def test_config_without_transforms_imports_no_tensorflow(table: pathlib.Path, tmp_path: pathlib.Path) -> None:
     config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}}
     config |= {"output": {"uri": str(tmp_path / "out")}, "columns": {"age": {"type": "float"}, "city": {}}}
-    process = command_line.start_program(_LOADED, json.dumps(config))
-    stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
-    assert process.wait() == 0, stderr
-    loaded = set(stdout.split())
+    loaded = set(command_line.finish(command_line.start_program(_LOADED, json.dumps(config)), 0).stdout.split())
     assert "apache_beam" in loaded
     assert loaded & {"tensorflow", "tensorflow_transform", "tfx_bsl"} == set()
 

@@ -18,7 +18,7 @@ from imagebeam.pipelines import verify_dataset
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights
-from tests import command_line, image_sets, patience, races
+from tests import command_line, image_sets, races
 from tests.servers import gcs
 
 pytestmark = pytest.mark.integration
@@ -121,12 +121,6 @@ def start(images: pathlib.Path, output: str, environment: dict[str, str], *more:
     return command_line.start("convert", *where, *more, environment=environment)
 
 
-def finish(process: command_line.Process, exit_code: int) -> str:
-    _, complaint = process.communicate(timeout=patience.HANG_SEC)
-    assert process.returncode == exit_code, complaint
-    return complaint
-
-
 def stop_once(process: command_line.Process, is_there: Callable[[], bool]) -> bool:
     """Stops the launcher of a run as soon as a file is there; returns whether that was before the run ended."""
     while process.poll() is None:
@@ -141,10 +135,10 @@ def test_second_of_two_runs_at_once_ends_with_exit_code_5(images: pathlib.Path, 
     output, environment, names = place
     first = start(images, output, environment)
     assert stop_once(first, lambda: ".imagebeam/lock" in names())  # however slow the second one starts
-    complaint = finish(start(images, output, environment, "--set", "split.seed=1"), exit_code=5)
+    complaint = command_line.finish(start(images, output, environment, "--set", "split.seed=1"), 5).stderr
     first.send_signal(signal.SIGCONT)
     assert "another run writes to this output" in complaint and f"(process {first.pid} on " in complaint
-    finish(first, exit_code=0)
+    command_line.finish(first, 0)
     assert not {name for name in names() if name.startswith(".imagebeam")}
 
 
@@ -163,9 +157,9 @@ def test_run_that_lost_its_lock_leaves_the_dataset_of_the_other_run(
             break
         loser.kill()
     bucket.blob("out/.imagebeam/lock").delete()  # as if its launcher had died, and the lock had been taken over
-    finish(start(images, output, emulator.environment, "--set", "split.seed=1"), exit_code=0)
+    command_line.finish(start(images, output, emulator.environment, "--set", "split.seed=1"), 0)
     loser.send_signal(signal.SIGCONT)
-    complaint = finish(loser, exit_code=5)
+    complaint = command_line.finish(loser, 5).stderr
     message = f"{output} has changed since this run was planned: another run committed to it: out, 200 images, written "
     assert message in complaint
     with emulator.process() as call:

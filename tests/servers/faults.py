@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 STATUSES = ("429", "500", "503")
@@ -24,7 +24,6 @@ EXPIRED = "expired"
 
 SLOW_SEC = 0.05  # a client that gives up on an answer waits for many seconds first
 _UPSTREAM_SEC = 120
-_PIECE_BYTES = 1 << 16
 _OF_CONNECTION = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
 _LOCAL_URL = re.compile(r"http://(?:127\.0\.0\.1|localhost):(\d+)(?=[/?\"]|$)")
 _OTHER_PORT = re.compile(r"/@(\d+)(/.*)")
@@ -200,7 +199,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if fault == "reset":
                 self._reset()
             elif fault in STATUSES or fault == EXPIRED:
-                collections.deque(self._read_body(), maxlen=0)
+                self._read_body()
                 self._refuse(401 if fault == EXPIRED else int(fault))
             else:
                 self._forward(fault)
@@ -210,6 +209,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = do_OPTIONS = _serve
 
     def _forward(self, fault: str | None) -> None:
+        """Passes the request on, then its response: each read whole, so that its length is known."""
         port, path = self.server.proxy.route(self.path)
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=_UPSTREAM_SEC)) as upstream:
             upstream.connect()
@@ -217,13 +217,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             for name, value in self.headers.items():
                 if name.lower() not in _OF_CONNECTION | {"host", "expect"}:
                     upstream.putheader(name, value)
-            chunked = "Transfer-Encoding" in self.headers
-            if chunked:
-                upstream.putheader("Transfer-Encoding", "chunked")
             body = self._read_body()
+            if "Transfer-Encoding" in self.headers:
+                upstream.putheader("Content-Length", str(len(body)))
             with contextlib.suppress(ConnectionError):  # a server that refuses a body may answer before its end
-                upstream.endheaders(body, encode_chunked=chunked)
-            collections.deque(body, maxlen=0)
+                upstream.endheaders(body)
             response = upstream.getresponse()
             if response.status >= 400:
                 self.server.proxy.count(f"upstream-{response.status}")
@@ -232,74 +230,46 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             else:
                 self._pass(response, cut=fault == "cut")
 
-    def _read_body(self) -> Iterator[bytes]:
-        """Yields the pieces of the request's body."""
-        if "Transfer-Encoding" in self.headers:
-            while size := int(self._read_line().partition(b";")[0], 16):
-                yield from self._read_bytes(size)
-                self._read_line()
-            while self._read_line().strip():  # its trailers
-                pass
-        else:
-            yield from self._read_bytes(int(self.headers.get("Content-Length", 0)))
+    def _read_body(self) -> bytes:
+        if "Transfer-Encoding" not in self.headers:
+            return self._read_bytes(int(self.headers.get("Content-Length", 0)))
+        pieces = []
+        while size := int(self.rfile.readline().partition(b";")[0] or b"0", 16):
+            pieces.append(self._read_bytes(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():  # its trailers
+            pass
+        return b"".join(pieces)
 
-    def _read_line(self) -> bytes:
-        return self._receive(self.rfile.readline, _PIECE_BYTES)
-
-    def _read_bytes(self, size: int) -> Iterator[bytes]:
-        while size:
-            piece = self._receive(self.rfile.read1, min(size, _PIECE_BYTES))
-            size -= len(piece)
-            yield piece
-
-    def _receive(self, read: Callable[[int], bytes], size: int) -> bytes:
-        """Reads what the client sends. Raises no ConnectionError, which would look like one of the server."""
-        try:
-            data = read(size)
-        except ConnectionError as e:
-            raise EOFError("the client reset its connection") from e
-        if not data:
+    def _read_bytes(self, size: int) -> bytes:
+        data = self.rfile.read(size)
+        if len(data) < size:
             raise EOFError("the client closed its connection")
         return data
 
     def _pass(self, response: http.client.HTTPResponse, cut: bool) -> None:
         """Passes a response on."""
         rewrite = self.server.proxy.rewrite
-        length = response.length  # None where it is not known before the end
-        has_body = length != 0
-        pieces: Iterable[bytes] = iter(lambda: response.read(_PIECE_BYTES), b"")
+        has_body = response.length != 0
+        body = response.read()
         is_json = response.getheader("Content-Type", "").startswith("application/json")
-        if is_json and has_body and "Content-Encoding" not in response.headers:
-            data = rewrite(response.read().decode("latin-1")).encode("latin-1")
-            length, pieces = len(data), [data]
-        cut = cut and has_body
-        if cut:
-            self.server.proxy.count("cut")
-            data = b"".join(pieces)
-            pieces = [data[: len(data) // 2]]
-
+        if is_json and "Content-Encoding" not in response.headers:
+            body = rewrite(body.decode("latin-1")).encode("latin-1")
         self.send_response_only(response.status, response.reason)
         for name, value in response.getheaders():
             if name.lower() not in _OF_CONNECTION and not (has_body and name.lower() == "content-length"):
                 self.send_header(name, rewrite(value) if name.lower() == "location" else value)
-        if length is None:
-            self.send_header("Transfer-Encoding", "chunked")
-        elif has_body:
-            self.send_header("Content-Length", str(length))
+        if has_body:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        num_bytes = 0
-        for piece in filter(None, pieces):
-            num_bytes += len(piece)
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if length is None else piece)
-        if cut:
+        if cut and has_body:
+            self.server.proxy.count("cut")
             self.close_connection = True
-        elif length is None:
-            self.wfile.write(b"0\r\n\r\n")
-        elif num_bytes < length:
-            raise EOFError(f"the server closed its connection after {num_bytes} of {length} bytes")
+            body = body[: len(body) // 2]
+        self.wfile.write(body)
 
     def _give_token(self) -> None:
-        collections.deque(self._read_body(), maxlen=0)
+        self._read_body()
         self.server.proxy.count("tokens")
         token = {"access_token": f"token-{time.monotonic_ns()}", "token_type": "Bearer", "expires_in": 3600}
         self._answer(200, "application/json", json.dumps(token).encode())

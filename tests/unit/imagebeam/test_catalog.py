@@ -16,7 +16,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import storage
 from imagebeam.catalog import Catalog, Counts, File, Shard, Split
 from imagebeam.features import BYTES, INT64, Feature
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 
 CATALOG = Catalog(
     name="cats",
@@ -109,14 +109,14 @@ def test_text_that_is_no_whole_catalog_is_refused(tmp_path: pathlib.Path) -> Non
         ("catalog-damaged", "\udcff"),
         ("catalog-damaged", "[" * 100_000),
     ]:
-        with cases.named(code, text), error_texts.raises(code):
+        with case_tables.named(code, text), error_texts.raises(code):
             catalog_lib.load_catalog(write(tmp_path, text))
 
 
 def test_folder_without_a_catalog_holds_no_dataset(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
     for below in ["", "missing", "file/below"]:
-        with cases.named(below), error_texts.raises("catalog-missing"):
+        with case_tables.named(below), error_texts.raises("catalog-missing"):
             catalog_lib.load_catalog(tmp_path / below)
     (tmp_path / "cats.tfrecord").touch()
     for below in ("", "cats.tfrecord"):
@@ -147,7 +147,7 @@ def test_catalog_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path, monkeyp
         storage.UnavailableError(errno.EIO, "hdfs://h:9870/d/catalog.json: no answer (tried for 5 s)"),
     ]:
         monkeypatch.setattr(storage.LocalStorage, "read", mock.Mock(side_effect=error))
-        with cases.named(error):
+        with case_tables.named(error):
             for load in (catalog_lib.load_catalog, catalog_lib.load_statistics):
                 with error_texts.raises("dataset-unreadable"):
                     load(tmp_path)
@@ -165,7 +165,7 @@ def test_damaged_statistics_are_an_error_with_the_remedy(tmp_path: pathlib.Path)
         "[" * 100_000,
     ):
         (tmp_path / "statistics.json").write_text(text)
-        with cases.named(text), error_texts.raises("statistics-damaged"):
+        with case_tables.named(text), error_texts.raises("statistics-damaged"):
             catalog_lib.load_statistics(tmp_path)
 
 

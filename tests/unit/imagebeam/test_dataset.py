@@ -21,7 +21,7 @@ import imagebeam
 from imagebeam import errors, example, features, records
 from imagebeam.reader import batch_reader, tf_pipeline
 from imagebeam.reader import options as options_lib
-from tests import cases, datasets, error_texts, patience, pictures
+from tests import case_tables, datasets, error_texts, patience, pictures
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -328,7 +328,7 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_read(opened: ima
         ("train[:2]", {"process_index": 0, "process_count": 3}, "process-no-examples"),
         ("train", {"state": imagebeam.ReaderState(5, 0, 0)}, "state-mismatch"),
     ]:
-        with cases.named(split, options, code), error_texts.raises(code):
+        with case_tables.named(split, options, code), error_texts.raises(code):
             opened.as_tf(split, **{"batch_size": 8, **options})
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from imagebeam import example, features
 from imagebeam.features import BYTES, FLOAT, INT64, Feature
-from tests import cases
+from tests import case_tables
 
 Lists = Mapping[str, tuple[str, Sequence[example.Value]]]  # kind and values by key
 
@@ -255,7 +255,10 @@ def test_bytes_that_are_not_an_example_are_refused() -> None:
         (example_of(delimited(1, b"\x08\xff\xff\xff\xff\x7f")), "bytes-like object"),
         (example_of(delimited(2, delimited(1, b"123"))), "buffer"),
     ]:
-        with cases.named(data, complaint), pytest.raises(ValueError, match=f"not a tf.train.Example: .*{complaint}"):
+        with (
+            case_tables.named(data, complaint),
+            pytest.raises(ValueError, match=f"not a tf.train.Example: .*{complaint}"),
+        ):
             example.parse_example(data)
 
 
@@ -264,7 +267,7 @@ def test_bytes_that_are_not_an_example_are_refused() -> None:
 
 def test_find_ints_returns_all_values_of_a_list_in_the_head_of_a_record() -> None:
     for values in [(), (3,), (0, 300, -1, 7)]:
-        with cases.named(values):
+        with case_tables.named(values):
             wanted = [Feature("ids", "ids", INT64, True), Feature("image", features.ENCODED, BYTES)]
             head, image = example.ExampleEncoder(wanted).encode({"ids": values}, b"x" * 9000)
             assert example.find_ints(head + image[:100], "ids") == list(values)

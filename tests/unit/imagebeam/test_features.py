@@ -6,7 +6,7 @@ import pytest
 
 from imagebeam import features
 from imagebeam.features import BYTES, FLOAT, INT64, Feature
-from tests import cases
+from tests import case_tables
 
 INTEGERS = ("channels", "class/label", "height", "width")
 BY_DEFAULT = {  # the kinds, in the order of the keys, but for the image
@@ -93,7 +93,7 @@ def test_impossible_features_are_refused() -> None:
         ({"image/key": "x", "image/filename": "x"}, {}, twice.format("'image/filename'", "'image/key'", "'x'")),
         ({}, {"image/key": BYTES}, twice.format("'image/key'", "'columns/image/key'", "'image/key'")),
     ]:
-        with cases.named(renamed, columns, complaint), pytest.raises(ValueError, match=complaint):
+        with case_tables.named(renamed, columns, complaint), pytest.raises(ValueError, match=complaint):
             features.resolve_features(renamed, "class", _single(columns))
 
 

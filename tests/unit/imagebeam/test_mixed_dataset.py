@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import imagebeam
 from imagebeam import errors, features, mixed_dataset, records
 from imagebeam.reader import batch_schedule
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import restarts, written
 from tests.unit.imagebeam.reader.restarts import WAYS, in_turn
 
@@ -250,7 +250,7 @@ def test_bare_pixels_and_files_are_not_mixed(
 
 def test_wrong_weights_are_refused(parts: list[tuple[imagebeam.ImageDataset, str]]) -> None:
     for weights in [[], [1], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")]]:
-        with cases.named(weights), error_texts.raises("weights-mismatch"):
+        with case_tables.named(weights), error_texts.raises("weights-mismatch"):
             imagebeam.Mixture(parts[:2], weights)
 
 
@@ -452,7 +452,7 @@ def test_state_of_another_mixture_is_refused_with_what_differs() -> None:
         (TWO, {"shuffle": None}),
         (TWO, {"shuffle_records": 40}),
     ]:
-        with cases.named(drawn, options):
+        with case_tables.named(drawn, options):
             [planned] = job_of(TWO).schedules()
             state = planned.state_after(2)
             job_of(TWO).schedules(state)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from imagebeam import example, features, records
 from imagebeam.reader import batch_reader
-from tests import cases
+from tests import case_tables
 from tests.pictures import damage, encode, photo, psnr, without_segments
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
@@ -136,7 +136,7 @@ def test_every_way_to_write_a_value_is_read() -> None:
         (feature(1), None),
     ]:
         for kind in (int, float, bytes):
-            with cases.named(content, kind):
+            with case_tables.named(content, kind):
                 if value is None or isinstance(value, kind):
                     assert find(content, x=kind) == [value]
                 else:
@@ -153,7 +153,7 @@ def test_record_that_is_not_an_example_or_has_several_values_is_refused() -> Non
         ("image/encoded", bytes, record()[:-3], "no single value|not a tf.train.Example"),
         ("image/encoded", bytes, b"<html>", "not a tf.train.Example"),
     ]:
-        with cases.named(content), pytest.raises(ValueError, match=message):
+        with case_tables.named(content), pytest.raises(ValueError, match=message):
             find(content, **{key: kind})
 
 
@@ -177,14 +177,17 @@ def test_arguments_of_records_that_do_not_fit_are_refused() -> None:
         ((np.zeros((1, 2), np.int32),), found),
         ((), found),
     ]:
-        with cases.named(columns, have), pytest.raises(ValueError, match="records, columns and found do not fit each"):
+        with (
+            case_tables.named(columns, have),
+            pytest.raises(ValueError, match="records, columns and found do not fit each"),
+        ):
             _native.find_features([b""], (b"x",), columns, have)
     with pytest.raises(TypeError, match="keys are bytes"):
         _native.find_features([b""], ("x",), (np.zeros(1, np.int64),), found)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="records are bytes"):
         _native.find_features([None], (b"x",), (np.zeros(1, np.int64),), found)  # type: ignore[list-item]
     for stops in [np.zeros(1, np.int64), np.zeros(2, np.int32)]:
-        with cases.named(stops), pytest.raises(ValueError, match="starts and stops do not fit each other"):
+        with case_tables.named(stops), pytest.raises(ValueError, match="starts and stops do not fit each other"):
             _native.read_records(0, np.zeros(2, np.int64), stops)
 
 
@@ -418,7 +421,7 @@ def test_arguments_of_a_batch_that_do_not_fit_are_refused() -> None:
             "sizes": None,
             **change,
         }
-        with cases.named(change), pytest.raises((ValueError, BufferError, TypeError), match=message):
+        with case_tables.named(change), pytest.raises((ValueError, BufferError, TypeError), match=message):
             _native.decode(*arguments.values())
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies
 from imagebeam import example, features, records
 from imagebeam.features import Feature
 from imagebeam.transforms.images import jpeg_structure
-from tests import cases
+from tests import case_tables
 from tests.encoded_images import JPEG
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
@@ -187,7 +187,7 @@ def test_arguments_of_other_kinds_are_refused(tmp_path: pathlib.Path) -> None:
         (_writer.put_jpeg, (*file, *buffer, *labeled, {"columns/n": []}), "unhashable"),
     ]
     for function, arguments, message in refusals:
-        with cases.named(arguments), pytest.raises((BufferError, TypeError, ValueError), match=message):
+        with case_tables.named(arguments), pytest.raises((BufferError, TypeError, ValueError), match=message):
             function(*arguments)
 
 

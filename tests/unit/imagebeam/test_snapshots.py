@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import snapshots, storage
-from tests import cases, error_texts, linked_snapshots
+from tests import case_tables, error_texts, linked_snapshots
 from tests.unit.imagebeam.reader import far_dataset
 
 REMOVED = {"../000001/train-00001-of-00004.tfrecord": [0, 2]}
@@ -62,7 +62,7 @@ def test_latest_snapshot_is_read_unless_another_is_named(dataset: pathlib.Path) 
 def test_wrong_name_of_a_snapshot_is_refused(tmp_path: pathlib.Path) -> None:
     wrong: list[Any] = ["latest", "", "-1", 0, -1, True, 1.5, "000000", "²", b"000001"]
     for each in wrong:
-        with cases.named(each), error_texts.raises("snapshot-bad-name"):
+        with case_tables.named(each), error_texts.raises("snapshot-bad-name"):
             snapshots.find(tmp_path, each)
 
 
@@ -91,14 +91,14 @@ def test_latest_snapshot_that_was_removed_is_refused(dataset: pathlib.Path) -> N
 def test_damaged_latest_file_is_refused(dataset: pathlib.Path) -> None:
     for text in ("", "latest", "2", "../../x", "000002\n000003"):
         (dataset / "LATEST").write_text(text)
-        with cases.named(text), error_texts.raises("snapshot-latest-damaged"):
+        with case_tables.named(text), error_texts.raises("snapshot-latest-damaged"):
             snapshots.find(dataset)
 
 
 def test_file_that_cannot_be_read_is_named(dataset: pathlib.Path) -> None:
     for name in ("LATEST", "snapshots/000002/catalog.json", "snapshots/000002/removed.bin"):
         store = CountingStorage(name)
-        with cases.named(name), error_texts.raises("dataset-unreadable"):
+        with case_tables.named(name), error_texts.raises("dataset-unreadable"):
             snapshots.load_removed(*snapshots.find(dataset, store=store), store)
 
 
@@ -137,7 +137,7 @@ def test_damaged_list_of_removed_records_is_refused(dataset: pathlib.Path) -> No
     path = dataset / "snapshots/000002/removed.bin"
     for data in (b"\0\0\0\0\1\0\0\0", b"\0\0\0\0"):
         path.write_bytes(data)
-        with cases.named(data), error_texts.raises("removed-records-damaged"):
+        with case_tables.named(data), error_texts.raises("removed-records-damaged"):
             snapshots.load_removed(*snapshots.find(dataset))
     path.unlink()
     with error_texts.raises("removed-records-missing"):
@@ -164,5 +164,5 @@ def test_removed_records_come_back_by_shard(removed: list[set[int]]) -> None:
 
 def test_removed_records_that_do_not_fit_are_refused() -> None:
     for removed in ([1], [1, 2, 3], [2, 1], [1, 1], [1, 10]):
-        with cases.named(removed), error_texts.raises("removed-records-damaged"):
+        with case_tables.named(removed), error_texts.raises("removed-records-damaged"):
             snapshots.decode_removed(snapshots.encode_removed([removed]), catalog_of(("s", 10, 2)), "removed.bin")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests import command_line, patience
+from tests import command_line
 
 PER_LABEL = 26
 SIZE = 2 * PER_LABEL
@@ -32,10 +32,6 @@ def start(function: Callable[..., None], *arguments: Any, num_devices: int = 1) 
 
 def finish(process: command_line.Process) -> Any:
     """Returns the JSON that the function printed last. Its process must succeed without an ignored exception."""
-    try:
-        stdout, stderr = process.communicate(timeout=patience.HANG_SEC)
-    finally:
-        process.kill()
-    assert process.returncode == 0, stderr
-    assert "Exception ignored" not in stderr, stderr
-    return json.loads(stdout.splitlines()[-1])
+    done = command_line.finish(process, 0)
+    assert "Exception ignored" not in done.stderr, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])

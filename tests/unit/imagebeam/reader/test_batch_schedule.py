@@ -16,7 +16,7 @@ import imagebeam
 from imagebeam.reader import batch_schedule
 from imagebeam.reader.batch_schedule import BatchSchedule, SelectionEpochs
 from imagebeam.reader.record_order import ReaderState
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import restarts
 from tests.unit.imagebeam.reader.restarts import WAYS
 
@@ -164,7 +164,7 @@ def test_state_of_another_order_is_refused_with_the_field_that_differs() -> None
         ({"shuffle_bytes": 1 << 20}, {"shuffle_bytes": 2 << 20}, "state-mismatch"),
         ({"process_count": 2, "shuffle": None}, {"process_count": 3, "shuffle": None}, "state-mismatch"),
     ]:
-        with cases.named(saved, restored, code):
+        with case_tables.named(saved, restored, code):
             state = state_of(epochs_of([50]), **saved)
             with error_texts.raises(code):
                 state_of(epochs_of([50]), **restored, state=state)
@@ -172,7 +172,7 @@ def test_state_of_another_order_is_refused_with_the_field_that_differs() -> None
 
 def test_state_of_another_snapshot_is_refused_with_the_way_to_go_on() -> None:
     for saved, read in [("000001", "000002"), ("000001", None), (None, "000001")]:
-        with cases.named(saved, read):
+        with case_tables.named(saved, read):
             selected = restarts.select_all([50])
             first = SelectionEpochs(dataclasses.replace(selected, snapshot=saved))
             other = SelectionEpochs(dataclasses.replace(selected, snapshot=read, fingerprint="f2"))
@@ -184,7 +184,7 @@ def test_state_of_another_snapshot_is_refused_with_the_way_to_go_on() -> None:
 
 def test_state_of_padding_is_refused_by_a_reader_of_further_epochs() -> None:
     for shuffle in ["stream", "global", None]:
-        with cases.named(shuffle):
+        with case_tables.named(shuffle):
             epochs = epochs_of([6, 5])
             state = state_of(epochs, 3, shuffle=shuffle, pad=True)  # the third batch has a blank example
             assert (state.epoch, state.position) == (1, 1)

@@ -11,7 +11,7 @@ import pytest
 
 import imagebeam
 from imagebeam import features
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -227,5 +227,5 @@ def test_weights_that_do_not_fit_are_refused(dataset: imagebeam.ImageDataset) ->
         ([1.0, 2.0], "option-bad-value"),
         ("image/weight", "feature-unknown"),
     ]:
-        with cases.named(weights, code), error_texts.raises(code):
+        with case_tables.named(weights, code), error_texts.raises(code):
             dataset.as_tf("train", BATCH_SIZE, image_size=8, weights=weights)

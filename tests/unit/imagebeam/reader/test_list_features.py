@@ -12,7 +12,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors, features, records
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -255,7 +255,7 @@ def test_boxes_keypoints_and_masks_of_moved_pixels_are_refused(tmp_path: pathlib
     dataset = written.write(tmp_path / "out", (*written.IMAGE, features.Feature(key, key, kind, many)), examples)
     moves: list[dict[str, Any]] = [{"crop": "center"}, {"crop": "resize_shorter"}, {"crop": "squash", "flip": True}]
     for options in [{}, *moves] if key == XMIN else [{}]:
-        with cases.named(options), error_texts.raises("features-misplaced"):
+        with case_tables.named(options), error_texts.raises("features-misplaced"):
             dataset.as_tf("train", 1, features=(key,), **options)
     for options in ({"crop": "squash", "batch_size": 1}, {"crop": None, "image_size": None}):
         assert dataset.as_tf("train", features=(key,), **options) is not None

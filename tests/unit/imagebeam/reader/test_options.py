@@ -11,7 +11,7 @@ import pytest
 
 import imagebeam
 from imagebeam import features
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import written
 
 STATE = imagebeam.ReaderState(0, 0, 0, "stream")
@@ -96,10 +96,10 @@ def test_wrong_value_is_refused_by_every_feed_before_anything_is_read(unreadable
         for name, feed in feeds.items():
             if name == "as_jax" and {"process_index", "process_count", "state"} & set(options):
                 continue
-            with cases.named(name, options), error_texts.raises(code):
+            with case_tables.named(name, options), error_texts.raises(code):
                 feed("train", batch_size, **given)
     for filtered in ({"antialias": True}, {"interpolation": "bicubic"}):
-        with cases.named(filtered), error_texts.raises("options-conflict"):
+        with case_tables.named(filtered), error_texts.raises("options-conflict"):
             unreadable.as_tf("train", image_size=None, crop=None, **filtered)
 
 
@@ -155,7 +155,7 @@ def test_batch_size_that_fills_no_batch_is_refused(dataset: imagebeam.ImageDatas
         ({"batch_size": 6, "num_epochs": 1, "process_count": 2}, "batch-never-full"),
         ({"batch_size": 31, "num_epochs": 3}, "batch-never-full"),
     ]:
-        with cases.named(options, code):
+        with case_tables.named(options, code):
             with error_texts.raises(code):
                 dataset.as_tf("train", **options)
             assert dataset.as_tf("train", **options, drop_remainder=False) is not None
@@ -192,7 +192,7 @@ def test_wrong_address_is_refused() -> None:
         ("far://x", {"cache_dir": "/c", "cache_bytes": 1e9}, "option-bad-value"),
         ("far://x", {"cache_dir": "/c", "storage_options": "x"}, "option-bad-value"),
     ]:
-        with cases.named(directory, options, code), error_texts.raises(code):
+        with case_tables.named(directory, options, code), error_texts.raises(code):
             imagebeam.open_dataset(directory, **options)
 
 

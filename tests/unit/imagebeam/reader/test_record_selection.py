@@ -19,7 +19,7 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import example, features, records
 from imagebeam.reader import record_selection
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import restarts, written
 
 sizes_of_shards = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any)
@@ -162,7 +162,7 @@ def test_part_that_selects_nothing_is_refused() -> None:
         ("train[8:8]", "split-empty"),
         *((split, "split-unreadable") for split in (3, None, ["train"], b"train")),
     ]:
-        with cases.named(text, code), error_texts.raises(code):
+        with case_tables.named(text, code), error_texts.raises(code):
             record_selection.select(catalog_of([5, 3, 4]), text)
 
 
@@ -190,7 +190,7 @@ def test_share_is_of_whole_shards_where_that_gives_every_process_equally_many() 
 def test_split_without_examples_is_refused() -> None:
     for sizes, removed in [([], []), ([0, 0], [0, 0]), ([2, 3], [2, 3])]:
         for text in ["train", "train[:50%]"]:
-            with cases.named(sizes, removed, text), error_texts.raises("split-empty"):
+            with case_tables.named(sizes, removed, text), error_texts.raises("split-empty"):
                 record_selection.parse_part(text, catalog_of(sizes, removed=removed).splits)
 
 

@@ -17,7 +17,7 @@ import imagebeam
 from imagebeam import features
 from imagebeam.reader import batch_reader, crops
 from imagebeam.reader import options as options_lib
-from tests import cases
+from tests import case_tables
 from tests.pictures import encode, photo, psnr
 from tests.unit.imagebeam.reader import written
 
@@ -224,7 +224,7 @@ def test_arguments_of_filters_that_do_not_fit_are_refused() -> None:
         (np.zeros((1, 4), np.float32), 1, "images and frames do not fit each other"),
         (None, 3, "filter is 3, expected 1 or 2"),
     ]:
-        with cases.named(frames, filter, message):
+        with case_tables.named(frames, filter, message):
             out = np.zeros((1, 8, 8, 3), np.uint8)
             arguments = (
                 [encode(photo(8, 8))],

@@ -21,7 +21,7 @@ from google.auth import exceptions as auth_exceptions
 
 from imagebeam import errors
 from imagebeam.storage import ChangedError, gcs
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 
 USER = {"client_id": "c", "client_secret": "s", "refresh_token": "r"}
 
@@ -91,7 +91,7 @@ def test_key_is_taken_as_a_dict_or_a_file(account: dict[str, str], tmp_path: pat
 
 def test_token_that_is_none_is_refused_with_what_it_may_be(tmp_path: pathlib.Path) -> None:
     for token in [{"client_id": "c"}, {"type": "service_account"}, {"type": "other"}, "file", 7, "browser", "cache"]:
-        with cases.named(token):
+        with case_tables.named(token):
             if token == "file":
                 token = str(tmp_path / "key.json")
                 pathlib.Path(token).write_text("no JSON")

@@ -14,7 +14,7 @@ import pytest
 
 from imagebeam import storage
 from imagebeam.storage import fsspec_files, gcs, interface, webhdfs
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 
 
 def test_fault_is_of_the_storage_or_the_machine_and_not_of_the_file() -> None:
@@ -67,7 +67,7 @@ def test_normalize_makes_local_paths_absolute_alone(monkeypatch: pytest.MonkeyPa
 
 def test_normalize_of_a_file_address_with_a_host_is_refused() -> None:
     for uri in ["file://data/x", "file://host", "file://", "FILE://localhost"]:
-        with cases.named(uri), error_texts.raises("address-file-host"):
+        with case_tables.named(uri), error_texts.raises("address-file-host"):
             interface.normalize(uri)
 
 
@@ -164,7 +164,7 @@ def test_address_that_cannot_be_opened_is_refused_with_what_to_do(monkeypatch: p
         ("s3://b/x", ValueError("bad option\nmore"), "storage-cannot-open"),
     ]:
         monkeypatch.setattr(fsspec.core, "url_to_fs", mock.Mock(side_effect=raised))
-        with cases.named(uri, raised), error_texts.raises(code):
+        with case_tables.named(uri, raised), error_texts.raises(code):
             storage.storage_of(uri).read(uri)
 
 

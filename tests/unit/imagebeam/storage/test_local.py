@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from imagebeam import concurrency, storage
 from imagebeam.storage import BROKEN_LINK, DIRECTORY, FILE, SPECIAL, LocalStorage
-from tests import cases
+from tests import case_tables
 
 LOCAL = LocalStorage()
 
@@ -62,13 +62,13 @@ def test_list_directory_leaves_out_what_was_removed_meanwhile_and_loses_nothing_
         monkeypatch.setattr(os, "scandir", lambda uri, entry=entry: contextlib.nullcontext([entry]))
         is_gone = number == errno.ENOENT
         expected = contextlib.nullcontext() if is_gone else pytest.raises(OSError, match=os.strerror(number))
-        with cases.named(number), expected:
+        with case_tables.named(number), expected:
             assert list(LOCAL.list_directory("/x")) == []
 
 
 def test_list_directory_of_no_directory_raises(tmp_path: pathlib.Path) -> None:
     for name, error in [("missing", FileNotFoundError), ("file", NotADirectoryError)]:
-        with cases.named(name, error):
+        with case_tables.named(name, error):
             (tmp_path / "file").touch()
             with pytest.raises(error, match=name):
                 list(LOCAL.list_directory(str(tmp_path / name)))

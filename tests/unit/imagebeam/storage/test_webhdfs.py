@@ -6,7 +6,7 @@ import pytest
 import requests
 
 from imagebeam.storage import webhdfs
-from tests import cases, error_texts
+from tests import case_tables, error_texts
 
 
 def test_address_is_parsed() -> None:
@@ -21,7 +21,7 @@ def test_address_is_parsed() -> None:
 
 def test_address_without_a_port_is_refused() -> None:
     for uri in ["hdfs:///a", "hdfs://folder/file", "hdfs://host:x/a", "hdfs://:9870/a"]:
-        with cases.named(uri), error_texts.raises("address-no-namenode"):
+        with case_tables.named(uri), error_texts.raises("address-no-namenode"):
             webhdfs.parse_hdfs(uri)
 
 
