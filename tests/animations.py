@@ -17,7 +17,6 @@ SAVED = {  # by our name of a format: how Pillow saves several pictures in it, w
     "avif": ("AVIF", {"quality": 60}),
     "tiff": ("TIFF", {}),
 }
-EXTENSIONS = {"apng": "png"}
 
 
 def draw(seed: int, count: int, size: tuple[int, int] = (24, 16), mode: str = "RGBA") -> list[PIL.Image.Image]:

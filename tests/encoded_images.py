@@ -1,15 +1,18 @@
-"""JPEG and PNG images of every kind, and functions that damage them."""
+"""JPEG and PNG images of every kind, functions that damage them, and the check that an image is rejected."""
 
 from __future__ import annotations
 
 import base64
 import io
+import re
 import struct
 import zlib
 
+import pytest
 from PIL import Image as PillowImage
 
-from imagebeam.transforms.images import png_structure
+from imagebeam.transforms.elements import Reason
+from imagebeam.transforms.images import checked_image, png_structure, structure
 
 SIZE = (23, 17)  # width, height
 SOF, SOS, DQT, DHT = b"\xff\xc0", b"\xff\xda", b"\xff\xdb", b"\xff\xc4"
@@ -124,3 +127,15 @@ def psd(width: int, height: int) -> bytes:
     header = struct.pack(">4sH6xHIIHH", b"8BPS", 1, 3, height, width, 8, 3)
     ramp = bytes(column * 255 // width for column in range(width)) * height
     return header + bytes(12) + struct.pack(">H", 0) + ramp * 3
+
+
+def rejection(data: bytes, check: str = "structure") -> checked_image.BadImageError:
+    with pytest.raises(checked_image.BadImageError) as caught:
+        structure.check_image(data, check)
+    return caught.value
+
+
+def assert_rejected(data: bytes, reason: Reason, match: str, check: str = "structure") -> None:
+    error = rejection(data, check)
+    assert error.reason is reason
+    assert re.search(match, error.detail), error.detail

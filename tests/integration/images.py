@@ -80,15 +80,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     with cache_lib.hold("images-lock") as cache:
         rootfs = cache / f"bookworm-{_PACKAGES.replace(',', '-')}.tar"
         if not rootfs.exists():
-            command = [
-                "mmdebstrap",
-                "--mode=root",
-                "--format=tar",
-                "--variant=minbase",
-                f"--include={_PACKAGES}",
-                "bookworm",
-            ]
-            subprocess.run([*command, f"{rootfs}.new"], check=True, timeout=10 * patience.HANG_SEC)
+            options = ("--mode=root", "--format=tar", "--variant=minbase", f"--include={_PACKAGES}")
+            made = command_line.run_other("mmdebstrap", *options, "bookworm", f"{rootfs}.new")
+            assert made.returncode == 0, made.stderr
             os.replace(f"{rootfs}.new", rootfs)
         shutil.copy(rootfs, folder / "base" / "rootfs.tar")
     (folder / "base" / "Dockerfile").write_text("FROM scratch\nADD rootfs.tar /\n")

@@ -80,27 +80,17 @@ def _config(seed: int) -> dict[str, Any]:
     """Returns the sections of a config that decide how shards are divided and what statistics count."""
     choose = random.Random(-seed).choice
     has_trust = seed % 2 == 0
+    hashed = {"by": "hash", "fractions": {"train": 0.6, "test": 0.4}, "group": "group", "seed": seed}
+    sizes = [{"num_shards": {"train": 3, "test": 2}}, {"target_shard_bytes": 3000}, {"examples_per_shard": 4}, {}]
     return {
         "source": {"by": "manifest", "manifest": {"trust": has_trust, "size": "size" if has_trust else None}},
         "columns": {"score": {"type": "float"}},
         "label": {"by": "column", "column": "kind"},
-        "split": choose(
-            [
-                {"by": "column", "column": "part"},
-                {"by": "hash", "fractions": {"train": 0.6, "test": 0.4}, "group": "group", "seed": seed},
-            ]
-        ),
+        "split": choose([{"by": "column", "column": "part"}, hashed]),
         "output": {
             "compression": choose(["none", "gzip"]),
             "shuffle": choose(["hash", "none"]),
-            **choose(
-                [
-                    {"num_shards": {"train": 3, "test": 2}},
-                    {"target_shard_bytes": 3000},
-                    {"examples_per_shard": 4},
-                    {},
-                ]
-            ),
+            **choose(sizes),
         },
         "statistics": {"pixels": choose([True, False])},
         "rejects": {"max_fraction": 0.9},

@@ -89,12 +89,8 @@ def test_dropped_duplicates_become_dead_letters(
     images: pathlib.Path, reported: convert.ConvertResult, tmp_path: pathlib.Path, workers: int
 ) -> None:
     output = tmp_path / "out"
-    config = {
-        "source": {"uri": images},
-        "split": SPLIT,
-        "output": {"uri": output},
-        "duplicates": {"exact": "drop", "near": "drop"},
-    }
+    dropped = {"exact": "drop", "near": "drop"}
+    config = {"source": {"uri": images}, "split": SPLIT, "output": {"uri": output}, "duplicates": dropped}
     result = convert.convert(config, workers=workers)
     assert result.catalog.counts.rejected == {"duplicate": 5}
     assert datasets.rejects(output) == dict.fromkeys(REPEATED, "duplicate")
@@ -136,14 +132,8 @@ def test_image_that_is_rejected_replaces_no_other(tmp_path: pathlib.Path) -> Non
         (tmp_path / split / "a").mkdir(parents=True)
         (tmp_path / split / "a/one.png").write_bytes(make_image(1, "PNG", size=size))
         (tmp_path / split / "a/other.png").write_bytes(make_image(2 + len(split), "PNG", size=(200, 200)))
-    result = datasets.make(
-        tmp_path,
-        tmp_path.with_name("out"),
-        split=SPLIT,
-        image={"limits": {"min_side": 100}},
-        rejects={"max_fraction": 1},
-        duplicates={"near": "drop"},
-    )
+    sections = {"image": {"limits": {"min_side": 100}}, "rejects": {"max_fraction": 1}, "duplicates": {"near": "drop"}}
+    result = datasets.make(tmp_path, tmp_path.with_name("out"), split=SPLIT, **sections)
     assert result.catalog.counts.rejected == {"too_small": 1}
     assert datasets.keys(tmp_path.with_name("out")).count("train/a/one.png") == 1
 

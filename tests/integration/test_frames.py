@@ -62,20 +62,15 @@ def test_every_frame_is_one_example_with_the_label_and_columns_of_its_file(
     output = pathlib.Path(dataset.output)
     expected = {key: name for name, keys in FRAMES.items() for key in keys}
     expected |= {f"cut.gif#{frame:04}": "cut.gif" for frame in range(3)}
-    found = {
-        split: {each["image/key"].decode(): each for each in datasets.read(output, split)}
-        for split in ("train", "test")
-    }
-    assert sorted([*found["train"], *found["test"]]) == sorted(expected)
-    assert {expected[key] for key in found["train"]}.isdisjoint(expected[key] for key in found["test"])
-    for key, each in (found["train"] | found["test"]).items():
+    train, test = ({each["image/key"].decode(): each for each in datasets.read(output, s)} for s in ("train", "test"))
+    assert sorted([*train, *test]) == sorted(expected)
+    assert {expected[key] for key in train}.isdisjoint(expected[key] for key in test)
+    for key, each in (train | test).items():
         name = expected[key]
         number = [*COUNTS, "cut.gif"].index(name)
         assert each["image/filename"].decode() == name
-        assert (each["image/format"], each["image/class/text"]) == (
-            b"webp",
-            b"x" if name == "cut.gif" else b"xy"[number % 2 :][:1],
-        )
+        assert each["image/format"] == b"webp"
+        assert each["image/class/text"] == (b"x" if name == "cut.gif" else b"xy"[number % 2 :][:1])
         assert each["age"] == (5 if name == "cut.gif" else 20 + number)
         with PIL.Image.open(images / name) as opened:
             opened.seek(int(key.rpartition("#")[2]) if "#" in key else 0)
@@ -96,10 +91,8 @@ def test_counts_take_in_each_frame(dataset: convert.ConvertResult) -> None:
         num_examples = dataset.catalog.splits[split].num_examples
         labels = collections.Counter(each["image/class/text"].decode() for each in datasets.read(output, split))
         assert statistics[split]["labels"] == dict(sorted(labels.items()))
-        assert (
-            statistics[split]["formats"] == {"webp": num_examples}
-            and statistics[split]["pixels"]["images"] == num_examples
-        )
+        assert statistics[split]["formats"] == {"webp": num_examples}
+        assert statistics[split]["pixels"]["images"] == num_examples
         assert sum(map(int, info[split]["shardLengths"])) == num_examples
     rows = dict(printed_tables.summary_rows(dataset.catalog, dataset.output, None))
     assert rows["listed"] == f"{written + 1} images (skipped: nothing)"
@@ -110,15 +103,9 @@ def test_reader_gives_every_frame_by_its_key(dataset: convert.ConvertResult) -> 
     reader = imagebeam.open_dataset(dataset.output)
     keys = []
     for split in ("train", "test"):
-        batches = reader.as_tf(
-            split, 4, image_size=8, crop="center", shuffle=None, num_epochs=1, pad=True, features=("image/key",)
-        )
-        keys += [
-            key
-            for batch in batches
-            for key, is_real in zip(batch["image/key"].numpy(), batch["mask"].numpy())
-            if is_real
-        ]
+        options: dict[str, Any] = {"shuffle": None, "num_epochs": 1, "pad": True, "features": ("image/key",)}
+        for batch in reader.as_tf(split, 4, image_size=8, crop="center", **options):
+            keys += batch["image/key"].numpy()[batch["mask"].numpy()].tolist()
         source = reader.as_grain(split)
         assert [source[index]["image"].shape for index in range(len(source))] == [(16, 24, 3)] * len(source)
     assert len(set(keys)) == len(keys) == dataset.catalog.counts.written
@@ -128,11 +115,8 @@ def test_reader_gives_every_frame_by_its_key(dataset: convert.ConvertResult) -> 
 def test_frames_are_the_same_however_they_are_written(
     images: pathlib.Path, dataset: convert.ConvertResult, tmp_path: pathlib.Path, how: str
 ) -> None:
-    config = {
-        **CONFIG,
-        "source": {**CONFIG["source"], "uri": images},
-        "output": {"uri": tmp_path / "out", "num_shards": 2},
-    }
+    source = {**CONFIG["source"], "uri": images}
+    config = {**CONFIG, "source": source, "output": {"uri": tmp_path / "out", "num_shards": 2}}
     if how == "two processes":
         result = convert.convert(config, workers=2)
         assert datasets.shard_digests(tmp_path / "out") == datasets.shard_digests(pathlib.Path(dataset.output))
@@ -141,7 +125,6 @@ def test_frames_are_the_same_however_they_are_written(
         config = {**config, "output": {**config["output"], "writer": "beam"}, "duplicates": {}}
         result = convert.convert(config, workers=1)
         for split in ("train", "test"):
-            assert sorted(datasets.keys(tmp_path / "out", split)) == sorted(
-                datasets.keys(pathlib.Path(dataset.output), split)
-            )
+            expected = datasets.keys(pathlib.Path(dataset.output), split)
+            assert sorted(datasets.keys(tmp_path / "out", split)) == sorted(expected)
     assert result.catalog.counts == dataset.catalog.counts

@@ -27,6 +27,7 @@ from tests.servers import faults, gcs
 pytestmark = pytest.mark.integration
 
 NUM_SHARDS = 6
+NO_BUCKET = "there is no bucket 'nothing'; check the address"
 SETTINGS = ("--set", f"output.num_shards={NUM_SHARDS}", "--set", "rejects.max_fraction=0.02")  # one of the images
 
 
@@ -277,9 +278,8 @@ def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
     completed = command_line.run("verify", "gs://pets/verified", environment=environment)
     assert completed.returncode == 0, completed.stderr
     assert f"{NUM_IMAGES - 1} records in 6 shards match the catalog" in completed.stdout
-    assert (
-        f"{NUM_IMAGES - 1} images" in command_line.run("inspect", "gs://pets/verified", environment=environment).stdout
-    )
+    shown = command_line.run("inspect", "gs://pets/verified", environment=environment).stdout
+    assert f"{NUM_IMAGES - 1} images" in shown
     shard = next(blob for blob in stored.bucket.list_blobs(prefix="verified/") if blob.name.endswith(".tfrecord"))
     data = bytearray(shard.download_as_bytes())
     data[100] ^= 1
@@ -292,16 +292,8 @@ def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
 @pytest.mark.parametrize(
     ("source", "output", "message"),
     [
-        (
-            "gs://nothing/images",
-            "gs://pets/x",
-            "--input 'gs://nothing/images': there is no bucket 'nothing'; check the address\n",
-        ),
-        (
-            "gs://pets/images",
-            "gs://nothing/x",
-            "--output 'gs://nothing/x': there is no bucket 'nothing'; check the address, or create it\n",
-        ),
+        ("gs://nothing/images", "gs://pets/x", f"--input 'gs://nothing/images': {NO_BUCKET}\n"),
+        ("gs://pets/images", "gs://nothing/x", f"--output 'gs://nothing/x': {NO_BUCKET}, or create it\n"),
         ("gs://pets/nothing", "gs://pets/x", "--input 'gs://pets/nothing' cannot be read (there is no gs://pets/not"),
     ],
 )
@@ -337,10 +329,7 @@ def test_run_that_is_terminated_while_it_locks_writes_or_commits_is_continued_by
 def test_updates_at_gs_read_what_is_new_and_end_with_the_state_of_the_bucket(
     stored: Bucket, tmp_path: pathlib.Path
 ) -> None:
-    for label in ("cat", "dog"):
-        (tmp_path / "in" / label).mkdir(parents=True)
-        for number in range(6):
-            (tmp_path / "in" / label / f"{number}.jpg").write_bytes(image_sets.make_image(number))
+    image_sets.write_folder(tmp_path / "in", per_label=6)
     gcs.upload(tmp_path / "in", stored.bucket, "nightly")
 
     def update(*command: str) -> list[str]:
@@ -361,7 +350,7 @@ def test_updates_at_gs_read_what_is_new_and_end_with_the_state_of_the_bucket(
     stored.bucket.blob("nightly/dog/2.jpg").delete()
     assert len(update(*convert)) == 2
     assert update(*convert) == []
-    expected = {str(path.relative_to(tmp_path / "in")): path for path in (tmp_path / "in").rglob("*.jpg")}
+    expected = {str(path.relative_to(tmp_path / "in")): path for path in (tmp_path / "in").rglob("*.*")}
     assert update("compact", "gs://pets/kept") == []
     found = gcs.download(stored.bucket, "kept", tmp_path / "found")
     assert [path.name for path in sorted((found / "snapshots").iterdir())] == ["000001", "000002", "000003"]

@@ -133,9 +133,8 @@ def test_safe_mode_is_waited_for(stored: Stored, tmp_path: pathlib.Path) -> None
     is_over = threading.Event()
     stored.cluster.safe_mode(True)
     try:
-        with faults.FaultyProxy(
-            f"http://127.0.0.1:{stored.cluster.port}", seed=1, fraction=0, rewrite_hosts=True
-        ) as proxy:
+        url = f"http://127.0.0.1:{stored.cluster.port}"
+        with faults.FaultyProxy(url, seed=1, fraction=0, rewrite_hosts=True) as proxy:
 
             def leave() -> None:
                 patience.wait_until(lambda: proxy.counts["upstream-403"] >= 3 or is_over.is_set())
@@ -159,11 +158,8 @@ def test_updates_at_hdfs_write_what_differs_though_a_copy_renews_all_times(
     image_sets.write_folder(tmp_path / "in", per_label=4)
     files = sorted((tmp_path / "in").glob("*/*.*"))
     filesystem, dataset = cluster.filesystem(), f"{cluster.address}/nights/out"
-    config = {
-        "source": {"uri": f"{cluster.address}/nights/in"},
-        "output": {"uri": dataset},
-        "update": {"compare": "content", "max_removed_fraction": 0.5},
-    }
+    options = {"compare": "content", "max_removed_fraction": 0.5}
+    config = {"source": {"uri": f"{cluster.address}/nights/in"}, "output": {"uri": dataset}, "update": options}
 
     def night() -> dict[str, Any]:
         for path in files:  # as a copy without its times

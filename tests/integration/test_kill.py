@@ -161,11 +161,7 @@ def is_interrupted(process: command_line.Process, output: pathlib.Path, number: 
 
 @pytest.mark.parametrize(
     ("number", "cause"),
-    [
-        pytest.param(signal.SIGINT, "interrupted", id="ctrl-c"),
-        pytest.param(signal.SIGTERM, "terminated", id="sigterm"),
-        pytest.param(signal.SIGHUP, "stopped by SIGHUP", id="terminal-closed"),
-    ],
+    [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated"), (signal.SIGHUP, "stopped by SIGHUP")],
 )
 def test_interrupted_run_says_how_to_go_on(
     uninterrupted: Uninterrupted,
@@ -239,10 +235,8 @@ sys.exit(cli.main())
 @pytest.mark.parametrize(
     ("locked", "exit_code", "complaint"),
     [
-        pytest.param("", 2, "--output cannot be written: Permission denied, '{}/.imagebeam'", id="before-the-run"),
-        pytest.param(
-            "index", 1, "Permission denied: .* finished shards are kept, run the same command", id="at-commit"
-        ),
+        ("", 2, "--output cannot be written: Permission denied, '{}/.imagebeam'"),  # before the run
+        ("index", 1, "Permission denied: .* finished shards are kept, run the same command"),  # at the commit
     ],
 )
 def test_command_goes_on_once_a_read_only_folder_can_be_written(

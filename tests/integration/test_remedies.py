@@ -22,6 +22,7 @@ NO_HEADER = TABLE.partition("\n")[2]
 CLASSES = ("café", "cat")
 
 
+LATIN = ["source.manifest.encoding=latin-1"]
 FRENCH = [*MANIFEST, "label.by=column", "label.column=catégorie"]
 
 
@@ -63,12 +64,8 @@ MISREAD: dict[str, tuple[bytes, list[str], list[str]]] = {  # a table, the setti
     "three-columns": (b"cat,1,a.jpg\ncaf\xc3\xa9,2,b.jpg\n", LABELLED, ["source.manifest.header=[label, age, image]"]),
     "utf-16": (TABLE.encode("utf-16"), LABELLED, ["source.manifest.encoding=utf-16"]),
     "utf-16-le": (TABLE.encode("utf-16-le"), LABELLED, ["source.manifest.encoding=utf-16-le"]),
-    "latin-1": (TABLE.encode("latin-1"), LABELLED, ["source.manifest.encoding=latin-1"]),
-    "latin-1-header": (
-        TABLE.replace("label", "catégorie").encode("latin-1"),
-        FRENCH,
-        ["source.manifest.encoding=latin-1"],
-    ),
+    "latin-1": (TABLE.encode("latin-1"), LABELLED, LATIN),
+    "latin-1-header": (TABLE.replace("label", "catégorie").encode("latin-1"), FRENCH, LATIN),
     "other-case": (TABLE.replace("image", "Image").encode(), LABELLED, ["source.manifest.image=Image"]),
     "no-label": (TABLE.encode(), MANIFEST, ["label.by=column", "label.column=label"]),
 }

@@ -128,7 +128,7 @@ def test_commands_of_a_scheduler_convert(scheduler: str, images: pathlib.Path, t
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(deployed.DEPLOY)))
-def test_placeholders_of_a_file_are_those_of_the_guide(path: pathlib.Path) -> None:
+def test_file_has_the_placeholders_of_the_guide_and_images_of_the_version(path: pathlib.Path) -> None:
     text = path.read_text()
     found = set(deployed.PLACEHOLDER.findall(text))
     assert found <= PLACEHOLDERS
@@ -136,14 +136,11 @@ def test_placeholders_of_a_file_are_those_of_the_guide(path: pathlib.Path) -> No
     assert all(f"`{each}`" in GUIDE for each in PLACEHOLDERS)
     assert f"deploy/{path.relative_to(deployed.DEPLOY)}" in GUIDE
 
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(deployed.DEPLOY)))
-def test_images_of_a_file_have_the_version_of_the_project(path: pathlib.Path) -> None:
     beam = re.findall(r"^apache-beam(?:\[.*\])?==(\S+)", (command_line.ROOT / "requirements.lock").read_text(), re.M)[0]
     version = imagebeam.__version__
     tags = {f"imagebeam:{version}", f"worker:{version}-py3.11-beam{beam}"}
-    for text in (path.read_text(), GUIDE):
-        assert set(re.findall(r"/imagebeam/((?:imagebeam|worker|launcher):[\w.-]*\w)", text)) <= tags
+    for shown in (text, GUIDE):
+        assert set(re.findall(r"/imagebeam/((?:imagebeam|worker|launcher):[\w.-]*\w)", shown)) <= tags
 
 
 def test_kubernetes_job_is_that_of_the_cron_job() -> None:

@@ -14,8 +14,7 @@ from PIL import Image as PillowImage
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, jpeg_structure, structure
-from tests.encoded_images import DHT, DQT, EOI, JPEG, JPEGS, SOF, SOS, insert, overwrite, without
-from tests.image_rejections import assert_rejected
+from tests.encoded_images import DHT, DQT, EOI, JPEG, JPEGS, SOF, SOS, assert_rejected, insert, overwrite, without
 from tests.pictures import damage, encode, photo, without_segments
 
 JPEG_MIDDLE = (JPEG.index(SOS) + len(JPEG)) // 2

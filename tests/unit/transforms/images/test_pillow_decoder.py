@@ -9,8 +9,7 @@ import pytest
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, pillow_decoder, structure
 from tests import error_texts
-from tests.encoded_images import DHT, IDAT, IEND, JPEG, SIZE, chunk, encode, ihdr, overwrite, png, psd
-from tests.image_rejections import assert_rejected
+from tests.encoded_images import DHT, IDAT, IEND, JPEG, SIZE, assert_rejected, chunk, encode, ihdr, overwrite, png, psd
 
 
 def test_decode_of_jpeg_that_libjpeg_refuses_is_undecodable() -> None:

@@ -4,8 +4,7 @@ import struct
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import structure
-from tests.encoded_images import IDAT, IEND, PLTE, ROWS, TRNS, chunk, ihdr, png
-from tests.image_rejections import assert_rejected
+from tests.encoded_images import IDAT, IEND, PLTE, ROWS, TRNS, assert_rejected, chunk, ihdr, png
 
 
 def test_check_image_of_palette_png_counts_alpha_where_libpng_does() -> None:

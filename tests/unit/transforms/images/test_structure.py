@@ -35,16 +35,17 @@ from tests.encoded_images import (
     SOF,
     SOS,
     WHOLE,
+    assert_rejected,
     chunk,
     encode,
     ihdr,
     insert,
     overwrite,
     png,
+    rejection,
     with_right_crcs,
     without,
 )
-from tests.image_rejections import assert_rejected, rejection
 
 COLORS_OF_MODE = {
     "1": (1, "GRAY"),
