@@ -86,7 +86,7 @@ def test_encoding_is_checked_before_anything_is_read(folder: pathlib.Path) -> No
     for encoding, message in (("latn-1", "'latn-1' is not known; write for example latin-1"), ("hex", "'hex' is not")):
         with pytest.raises(errors.ConfigError, match=re.escape(f"source.manifest.encoding {message}")):
             plan(folder / "table.jsonl", [*MANIFEST, f"source.manifest.encoding={encoding}"])
-    with pytest.raises(errors.ConfigError, match=r"source\.manifest\.encoding is for CSV and JSON lines"):
+    with pytest.raises(errors.ConfigError, match=r"source\.manifest\.encoding is for CSV and JSON"):
         plan(folder / "t.parquet", [*MANIFEST, "source.manifest.encoding=latin-1"])
 
 
