@@ -89,10 +89,13 @@ class RecordError(ValueError):
     """A TFRecord file is broken at `offset` (bytes from its start, uncompressed). `data` is of the broken record."""
 
     def __init__(self, offset: int, detail: str, data: bytes = b""):
-        super().__init__(f"{detail} at byte offset {offset}")
+        super().__init__(offset, detail, data)
         self.offset = offset
         self.detail = detail
         self.data = data
+
+    def __str__(self) -> str:
+        return f"{self.detail} at byte offset {self.offset}"
 
 
 def find_in(text: str, error: BaseException) -> ImagebeamError | None:

@@ -82,8 +82,9 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
     decoded = ", every image decoded" if known.decode else ""
     if result.problems:
         terminal.complain(result.advice)
-        journal.end("failed", errors.VerificationError.exit_code, result.advice)
-        return errors.VerificationError.exit_code
+        error = errors.VerificationError("dataset-differs", result.advice)
+        journal.end("failed", error.exit_code, error.text, error)
+        return error.exit_code
     journal.end("verified", 0)
     records = plural.count(counts.written, "record")
     snapshot = snapshots_lib.name_of(result.catalog)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tests import detection_sets
-from tests.folder_shapes import Tree, images, parquet, table
+from tests.folder_shapes import IMAGE, Tree, images, parquet, table
 
 _N = range(20)
 _BOX = "0 0.5 0.5 0.2 0.2\n"
@@ -242,6 +242,22 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "years": (None, images("2019/#.jpg", "2020/#.jpg")),
     "cameras": (None, images("cam0/0#.png", "cam1/0#.png")),
     "identities": (None, images("train/0002_c1_#.jpg", "test/0003_c1_#.jpg", "query/0003_c2_#.jpg")),
+    "names-of-two-lines": ("image_folder", {"cat/a\nb.jpg": IMAGE, "cat/c.jpg": IMAGE, "dog/d.jpg": IMAGE}),
+    "species-in-folders": (
+        "kaggle",
+        images("p/#a.jpg", "q/1#a.jpg")
+        | {"m.csv": _rows("path,species", "p/{n}a.jpg,{0}", ("owl", "crow"), numbers=range(4))},
+    ),
+    "results-beside-inputs": (None, images("gray/#a.png", "gray_results/#a_out.png", "color/#b.png")),
+    "sets-of-a-benchmark": (None, images("set5/#a.png", "set12/#b.png", "real_faces/#c.png")),
+    "pairs-and-a-table": (
+        None,
+        images("input/#a.png", "target/#a.png")
+        | {"l.csv": _rows("file,label", "{n}a.png,{0}", ("p", "q"), numbers=range(4))},
+    ),
+    "mattes": (None, images("alpha/GT0#.jpg", "fg/GT0#.jpg", "merged/GT0#.jpg", "trimap/GT0#.png", numbers=(5,))),
+    "transcripts": (None, images("train/1#.bin.png") | _files("train/1#.gt.txt", "some text")),
+    "letters-in-two-cases": (None, images("A/#.jpg", "a/#.jpg")),
     "augmented": (
         "image_folder",
         images(*(f"{c}/{k}/{k}#.jpg" for c in ("cat", "dog") for k in ("original", "augmented"))),

@@ -29,7 +29,8 @@ _DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".txt", ".lst", "
 _ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d{5,}")  # names in a table that no number of another kind equals
-_COUNTER = re.compile(r"(.*?)(\d+)(\D*)")
+_COUNTER = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
+_ENDING = re.compile(r"[_\-. ][^_\-. \d]+\Z")
 _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
 _DEPTH = 4
 _NUM_FILES = 3  # read of each extension in a folder
@@ -73,11 +74,12 @@ def _sidecars(probe: FolderProbe) -> Iterator[str]:
     numbers: collections.Counter[str] = collections.Counter()
     first: dict[str, str] = {}
     for folder in probe.seen():
-        image_of = {posixpath.splitext(name)[0]: name for name in folder.images}
+        image_of = {name.partition(".")[0]: name for name in folder.images}  # x.gt.txt may be beside x.bin.png
+        image_of |= {posixpath.splitext(name)[0]: name for name in folder.images}
         for name in folder.files if image_of else ():
             extension = extension_of(name)
             stem = posixpath.splitext(name)[0]
-            image = image_of.get(stem) or image_of.get(posixpath.splitext(stem)[0])  # x.gt.txt beside x.png
+            image = image_of.get(stem) or image_of.get(stem.partition(".")[0])
             if image is not None and extension and name not in folder.images:
                 numbers[extension] += 1
                 first.setdefault(extension, f"{folder.below(name)} beside {image}")
@@ -126,9 +128,12 @@ def _files_that_name_images(
                 if named := bases & names or bases & stems:
                     found[path] = named
             if len(set().union(*found.values())) >= min(2, len(names)) and found:
-                others = f" and {plural.count(len(paths) - 1, f'other {extension} file')}" if len(paths) > 1 else ""
                 examples = name_some(sorted(next(iter(found.values()))), 2)
-                yield f"{next(iter(found))}{others} names images ({examples}), and is not read"
+                if len(paths) == 1:
+                    yield f"{paths[0]} names images ({examples}), and is not read"
+                else:
+                    others = plural.count(len(paths) - 1, f"other {extension} file")
+                    yield f"{next(iter(found))} and {others} name images ({examples}), and are not read"
 
 
 def _files_above(probe: FolderProbe) -> Iterator[str]:
@@ -175,8 +180,8 @@ def _paired_endings(stems: Collection[str]) -> list[str]:
     """Returns what the names of images end in, if each name is there with each ending: 1_temp and 1_test."""
     found: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
     for stem in stems:
-        name, mark, ending = re.fullmatch(r"(.*?)(?:([_\-. ])([^_\-. \d]+))?", stem).groups("")  # type: ignore[union-attr]
-        found[name].add(mark + ending)
+        ending = _ENDING.search(stem)
+        found[stem[: ending.start()] if ending else stem].add(ending[0] if ending else "")
     endings = {frozenset(each) for each in found.values()}
     return sorted(next(iter(endings))) if len(endings) == 1 and len(found) > 1 and len(next(iter(endings))) > 1 else []
 

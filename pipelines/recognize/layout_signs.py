@@ -28,13 +28,14 @@ from imagebeam.transforms.sources.folder_probe import (
 _PARTS = re.compile(
     r"(?i)((images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?|gt\w*|"
     r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+|"
-    r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed|thumb(nail)?s?)"
+    r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed|thumb(nail)?s?|"
+    r"\w+_(results?|outputs?|predictions?))"
 )
 _ROLES = re.compile(  # of aligned images, and of parts by place or time
     r"(?i)[ab]|input|output|target|list|[hl]r(_\w+)?|x\d|high|low|clean|noisy\d*|original\w*|augmented\w*|real|mean|"
-    r"raw|processed|left|right|pre|post|before|after|rgb|depth|n?ir|thermal|full|small|label+ed|"
-    r"(cam(era)?|fold|split|view|session|batch|set|scene|patient|subject)[_ -]?\d+|(19|20)\d\d"
+    r"raw|processed|left|right|pre|post|before|after|rgb|depth|n?ir|thermal|full|small|label+ed"
 )
+_NUMBERED_PARTS = re.compile(r"(?i)(cam(era)?|fold|split|view|session|batch|set|scene)[_ -]?\d+|(19|20)\d\d")
 NO_CLASSES = "nothing says what the images show"
 _SYNSET = re.compile(r"n\d{8}")
 _RENAMED = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"}
@@ -98,7 +99,8 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
 
 def _are_parts(names: Sequence[str]) -> bool:
     """Returns whether folders are parts of one data set by their names, and no classes."""
-    return all(map(_PARTS.fullmatch, names)) or all(map(_ROLES.fullmatch, names))
+    are_numbered = sum(map(bool, map(_NUMBERED_PARTS.fullmatch, names))) > 1
+    return are_numbered or all(map(_PARTS.fullmatch, names)) or all(map(_ROLES.fullmatch, names))
 
 
 def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[str, ...]:

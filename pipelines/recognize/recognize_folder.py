@@ -255,11 +255,13 @@ def _is_doubted(finding: Finding) -> bool:
 def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding]:
     """Returns findings with what contradicts them: first those without doubts, last those of a part of the images."""
     against = _against(probe, findings) if any(each.reads_images_alone for each in findings) else []
+    pairs = [f"pairs may be meant: {each.evidence}" for each in findings if each.preset == "pairs" and not each.doubts]
     whole, parts = list[Finding](), list[Finding]()
     for each in findings:
         elsewhere = [*_elsewhere(probe, each)]
         doubts = [*each.doubts, *elsewhere, *_without_masks(probe, each)]
         doubts += against if each.reads_images_alone else ()
+        doubts += pairs if "source.manifest.path" in each.settings else ()
         found = dataclasses.replace(each, doubts=tuple(dict.fromkeys(doubts)))
         (parts if elsewhere else whole).append(found)
     of_all = {each.preset for each in whole}
@@ -303,7 +305,9 @@ def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
         )
     known = {posixpath.dirname(path) for path in masks}  # beside an image may be a preview of it
     others = [path for path in own if posixpath.dirname(path) not in known and not rule.is_mask(path)]
-    others = [path for path in others if not mask_folders.MASKS.fullmatch(path) and not _is_of_test(path)]
+    others = [
+        path for path in others if not mask_folders.MASKS.fullmatch(posixpath.dirname(path)) and not _is_of_test(path)
+    ]
     if len(others) > (1 - NEARLY_ALL) * len(own):
         yield f"{len(others):,} of {plural.count(len(own), 'image')} would be left out, such as {others[0]}"
 

@@ -13,7 +13,7 @@ from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import class_masks
-from imagebeam.transforms.sources import input_places
+from imagebeam.transforms.sources import files, input_places
 
 SPLIT_GROUP = "split"  # group of the pattern for images that matches the split
 _REQUESTS_AT_ONCE = 16
@@ -25,6 +25,8 @@ class Masks:
     """Masks: images with the class of each pixel, one for each image."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    PARTNER: ClassVar[str] = files.MASK
+    WITHOUT: ClassVar[str] = files.WITHOUT_MASK
 
     image: str | None = None
     """Regular expression for an image's path below `source.uri`, such as `images/(.*)\\.jpg`; other files are

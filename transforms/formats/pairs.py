@@ -35,6 +35,8 @@ _REQUESTS_AT_ONCE = 16
 class Pairs(base_format.Format):
     """Two or more aligned images in each example, found by their paths."""
 
+    PARTNER: ClassVar[str] = "image_of_a_pair"
+    WITHOUT: ClassVar[str] = "image_without_partner"
     ABOUT: ClassVar[str] = "two or more aligned images in each example, such as an input and its target"
     PRESETS: ClassVar[tuple[str, ...]] = ("pairs",)
 
@@ -139,7 +141,20 @@ class _PairsSource(files.FilesSource):
 # Names of folders of aligned images, in the order in which they come in an example.
 _ROLES = (
     *("input", "a", r"lr\w*", "low", r"noisy\w*", "raw", "pre", "before", "left", "rgb"),
-    *("target", "output", "b", r"hr\w*", "high", r"(clean|original)\w*", "gt", "post", "after", "right", "depth"),
+    *(
+        "target",
+        "output",
+        "b",
+        r"hr\w*",
+        "high",
+        r"(clean|original)\w*",
+        "gt",
+        "post",
+        "after",
+        "right",
+        "depth",
+        "label",
+    ),
 )
 _OFTEN_CLASSES = re.compile(r"(?i)[ab]|low|high|left|right|pre|post|before|after")
 
@@ -157,10 +172,14 @@ def _roles_in(probe: FolderProbe, holder: Folder, below: str = "") -> list[Folde
         below: folder of a split in each of them; "" if they hold the images themselves.
     """
     ranks = {name: rank for name in holder.folders if (rank := _rank_of(name)) is not None}
+    if len(ranks) < 2:
+        return []
     named = sorted(ranks, key=lambda name: ranks[name])
+    others = [name for name in holder.folders if name not in ranks and probe.with_images(holder.below(name))]
     held = [probe.look(posixpath.join(holder.below(name), below).rstrip("/")) for name in named]
     same = [each for each in held if each.images and len(each.stems & held[0].stems) >= NEARLY_ALL * len(each.stems)]
-    return same if len(same) == len(holder.folders) > 1 else []
+    are_different = len({name.lower() for name in named}) == len(named)
+    return same if len(same) == len(named) > 1 and are_different and not others else []
 
 
 def _finding_of(roles: Sequence[Folder], at: str, split: str, splits: Mapping[str, str]) -> Finding:
@@ -182,4 +201,11 @@ def _finding_of(roles: Sequence[Folder], at: str, split: str, splits: Mapping[st
     evidence = f"{shown} hold images of the same names: each example has one of each"
     doubts = (f"{folder_probe.and_list(names)} may be classes: for those take the preset image_folder",)
     are_clear = not all(map(_OFTEN_CLASSES.fullmatch, names))
-    return Finding("pairs", evidence, settings, (f"the first image is that of {names[0]}",), doubts=doubts[are_clear:])
+    return Finding(
+        "pairs",
+        evidence,
+        settings,
+        (f"the first image is that of {names[0]}",),
+        doubts=doubts[are_clear:],
+        reads_images_alone=True,
+    )

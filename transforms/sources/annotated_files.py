@@ -15,7 +15,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
@@ -38,6 +38,9 @@ NamesInFile: TypeAlias = Callable[[bytes], set[str]]  # the classes in an annota
 @dataclasses.dataclass(frozen=True)
 class PairRule:
     """Says where the annotations of an image are. All paths are relative to the source's root."""
+
+    PARTNER: ClassVar[str] = ANNOTATIONS
+    WITHOUT: ClassVar[str] = WITHOUT
 
     extension: str  # annotation files end in it, such as ".txt"
     images: str  # name of the folder of images; the last one of this name in a path is replaced by `annotations`
@@ -273,11 +276,8 @@ class AnnotatedFilesSource(image_source.RowSource):
                 yield rows
             rejects = tuple(each._replace(key=posixpath.join(part.path, each.key)) for each in found.rejects)
             rest = found._replace(packed_refs=elements.pack_refs([]), num_refs=0, rejects=rejects)
-            skipped = dict(found.skipped)
-            if files.MASK in skipped:
-                skipped[ANNOTATIONS] = skipped.pop(files.MASK)
-            if rest.rejects or skipped or rest.problems:
-                yield rest._replace(skipped=skipped)
+            if rest.rejects or rest.skipped or rest.problems:
+                yield rest
 
     def _list_file(self, part: input_places.Part) -> Iterator[list[_Row] | image_source.Listing]:
         uri = self._address(part.path)

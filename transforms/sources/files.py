@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
@@ -50,6 +50,9 @@ class Directory(NamedTuple):
 
 class PairingRule(Protocol):
     """Tells the images in a folder from the files that belong to them, by their paths below the source's root."""
+
+    PARTNER: ClassVar[str]  # kind of the files that belong to images, as they are counted
+    WITHOUT: ClassVar[str]  # kind of an image that is skipped because its file is missing
 
     def is_image(self, path: str) -> bool:
         """Returns whether `path` is the path of an image."""
@@ -135,7 +138,7 @@ class FilesSource(image_source.ImageSource):
             refs, found.refs = found.refs, []
             for image in self.masks.add_masks(self.root, refs):
                 if image is None:
-                    found.skipped[WITHOUT_MASK] += 1
+                    found.skipped[self.masks.WITHOUT] += 1
                 else:
                     found.add(image)
         return found.take()
@@ -194,7 +197,7 @@ class FilesSource(image_source.ImageSource):
             found.skipped[NOT_INCLUDED] += 1
             return
         if self.masks is not None and not self.masks.is_image(path):
-            found.skipped[MASK if self.masks.is_mask(path) else NOT_INCLUDED] += 1
+            found.skipped[self.masks.PARTNER if self.masks.is_mask(path) else NOT_INCLUDED] += 1
             return
         if entry.kind == storage.SPECIAL:
             found.skipped[SPECIAL] += 1

@@ -284,7 +284,7 @@ def _find_label(
         doubts = (f"{table.path} has no header, and most rows have a number of their own: ids are no labels",)
     elif not table.has_header and len(distinct) == 1:
         doubts = (f"{table.path} has no header, and {distinct[0]!r} in every row: is it a label?",)
-    if label.lower() not in _SAYS_LABEL and (folders := _folders_of(probe, table, place)):
+    if label.lower() in _MAY_BE_NO_CLASS and (folders := _folders_of(probe, table, place)):
         doubts += (f"the images are in the folders {name_some(folders)}: is the label {label!r}, or the folder?",)
     folded = {name.casefold() for name in distinct}
     if len(folded) < len(distinct):
@@ -410,6 +410,7 @@ def _label_column(table: table_heads.Table, others: Sequence[str]) -> tuple[str 
 
 
 _SAYS_LABEL = ("label", "labels", "class", "class_name", "category", "target")  # even if all seen are equal
+_MAY_BE_NO_CLASS = ("level", "type", "age", "score", "rating", "y", "tag", "tags")  # of images in folders of classes
 _NEVER_LABEL = re.compile(
     r"(?i).*(url|path|title|author|license|(?<![a-z])user|owner|source|copyright|date|time|md5|sha\d*|hash).*"
 )

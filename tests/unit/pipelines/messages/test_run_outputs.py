@@ -351,6 +351,7 @@ def test_verify_is_summed_up_with_its_problems(
     bad = run(tmp_path, "verify", tmp_path / "pets")
     assert (bad.summary["state"], bad.summary["exit_code"]) == ("failed", 4)
     assert bad.summary["message"].startswith("1 of 2 shards differ")
+    error_texts.check(errors.VerificationError(bad.summary["error_code"], bad.summary["message"]), "dataset-differs")
     assert shard.name in bad.summary["notes"][0]
     missing = checked(command_line.call("verify", tmp_path, "--summary-json", "-").stdout, 4)
     assert missing["state"] == "refused"

@@ -45,7 +45,7 @@ def test_each_example_has_its_images_and_split(root: pathlib.Path) -> None:
         for split in ("train", "val")
         for n in (0, 1)
     ]
-    assert (rejects, skipped) == ([], {"mask": 4, "not_included": 1})
+    assert (rejects, skipped) == ([], {"image_of_a_pair": 4, "not_included": 1})
 
 
 def test_example_without_a_partner_is_rejected_or_skipped(root: pathlib.Path) -> None:
@@ -55,7 +55,7 @@ def test_example_without_a_partner_is_rejected_or_skipped(root: pathlib.Path) ->
     uri = str(root / "val/HR/1.png")
     assert (len(refs), rejects) == (3, [elements.Reject("val/HR/1.png", uri, "list", Reason.NOT_FOUND, detail)])
     refs, rejects, skipped = listed(root, missing="skip")
-    assert (len(refs), rejects, skipped["image_without_mask"]) == (3, [], 1)
+    assert (len(refs), rejects, skipped["image_without_partner"]) == (3, [], 1)
 
 
 @pytest.mark.parametrize(
