@@ -28,10 +28,16 @@ def write_worker(path: pathlib.Path, boot: pathlib.Path, python: pathlib.Path) -
     """Writes the program that starts workers with a Python, by the program that does so in Beam's images."""
     # boot writes pipeline_options.json into its working folder, which would be the checkout.
     # Prism 2.77 quotes the arguments, which the shell that it does not use would remove: --id='job-001[job]_...'
+    # boot starts pip to log the versions of all packages; an environment may have none.
+    programs = path.with_name(f"{path.name}-programs")
+    programs.mkdir()
+    only_without_pip = programs / "python"
+    only_without_pip.write_text(f'#!/bin/sh\n[ "$2" = pip ] || exec {shlex.quote(str(python))} "$@"\n')
+    only_without_pip.chmod(0o755)
     path.write_text(
         f"""#!/bin/sh
 cd {shlex.quote(str(path.parent))}
-export PATH={shlex.quote(str(python.parent))}:$PATH RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
+export PATH={shlex.quote(str(programs))}:$PATH RUN_PYTHON_SDK_IN_DEFAULT_ENVIRONMENT=1
 for each in "$@"; do shift; set -- "$@" "$(echo "$each" | tr -d "'")"; done
 exec {shlex.quote(str(boot))} "$@"
 """
