@@ -459,6 +459,11 @@ def gray_png(chosen: np.ndarray) -> bytes:
     return mask_forms.save(Image.fromarray(chosen), "PNG")
 
 
+def pairs(folder: pathlib.Path) -> None:
+    images(folder / "pairs", *(f"{side}/{n:03d}.png" for n in range(1, 31) for side in ("input", "target")))
+    put(folder / "pairs", "notes.txt", "of a camera")
+
+
 def ade20k(folder: pathlib.Path) -> None:
     root = folder / "ADEChallengeData2016"
     for name, count in (("training", 7), ("validation", 3)):

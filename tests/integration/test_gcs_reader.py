@@ -134,14 +134,16 @@ def assert_same(batches: Batches, expected: Batches) -> None:
             np.testing.assert_array_equal(one[name], other[name])
 
 
-def downloads(requests: list[str]) -> list[str]:
-    """Returns the names of the files whose bytes were requested."""
+def downloads(requests: list[str], folder: str = "") -> list[str]:
+    """Returns the names of the files whose bytes were requested, of all folders or of one."""
     marks = ("/bucket/", "/download/storage/v1/b/bucket/o/", "/storage/v1/b/bucket/o/")
     names = []
     for method, _, address, *_ in map(str.split, requests):
         if method == "GET" and ("alt=media" in address or address.startswith("/bucket/")):
             path = address.partition("?")[0].replace("%2F", "/")
-            names.append(next(path.removeprefix(mark) for mark in marks if path.startswith(mark)).split("/")[-1])
+            name = next(path.removeprefix(mark) for mark in marks if path.startswith(mark))
+            if name.startswith(folder):  # an earlier test may still fetch ahead from another one
+                names.append(name.split("/")[-1])
     return names
 
 
@@ -242,9 +244,9 @@ def test_cache_downloads_each_shard_of_gs_once_and_nothing_the_next_time(
     shuffle: str, pets: Datasets, process: Process, tmp_path: pathlib.Path
 ) -> None:
     expected = process(read, str(pets.local), shuffle, None, 2)
-    before = len(pets.emulator.requests())
+    before, folder = len(pets.emulator.requests()), pets.uri.removeprefix("gs://bucket/") + "/"
     assert_same(process(read, pets.uri, shuffle, str(tmp_path), 2), expected)
-    names = downloads(pets.emulator.requests()[before:])
+    names = downloads(pets.emulator.requests()[before:], folder)
     kept = {path.name for path in pets.local.rglob("*") if path.suffix in (".tfrecord", ".index")}
     assert len(kept) == 2 * NUM_SHARDS
     assert sorted(name for name in names if name != "catalog.json" and name != "statistics.json") == sorted(kept)
@@ -252,7 +254,7 @@ def test_cache_downloads_each_shard_of_gs_once_and_nothing_the_next_time(
     before = len(pets.emulator.requests())
     with pets.emulator.process() as another:
         assert_same(another(read, pets.uri, shuffle, str(tmp_path), 2), expected)
-    assert set(downloads(pets.emulator.requests()[before:])) == {"catalog.json", "statistics.json"}
+    assert set(downloads(pets.emulator.requests()[before:], folder)) == {"catalog.json", "statistics.json"}
 
 
 def test_shards_without_a_catalog_are_indexed_in_the_bucket(pets: Datasets, process: Process) -> None:

@@ -113,6 +113,7 @@ RECIPES = {
     "coco_keypoints": Recipe(of(recipe_sets.coco, "person_keypoints"), "coco 3"),
     "lvis": Recipe(of(recipe_sets.coco, "lvis"), "coco 4"),
     "coco_panoptic": Recipe(recipe_sets.panoptic, "coco 5"),
+    "pairs": Recipe(recipe_sets.pairs, "pairs 0"),
     "segmentation": Recipe(recipe_sets.ade20k, "segmentation 0"),
     "segmentation-voc": Recipe(recipe_sets.voc_masks, "segmentation 1", file="voc.yaml"),
     "carvana": Recipe(recipe_sets.carvana, "carvana"),

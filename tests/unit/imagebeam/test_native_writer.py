@@ -96,14 +96,6 @@ def test_part_of_an_open_file_is_read_or_left_to_python(tmp_path: pathlib.Path) 
     assert _writer.read_part(descriptor, 0, 1, 0) is None
 
 
-def test_checksum_is_that_of_google_crc32c() -> None:
-    for size in sorted(EDGES):
-        before, content = b"before", random.Random(size).randbytes(size)
-        crc = google_crc32c.value(before)
-        for data in (content, bytearray(content), memoryview(b"x" + content)[1:]):
-            assert _writer.extend_crc(crc, data) == google_crc32c.value(before + content)
-
-
 def test_record_in_a_buffer_is_framed_as_in_python() -> None:
     for size in sorted(EDGES):
         prefix, payload = b"p" * (size % 300), random.Random(size).randbytes(size)
