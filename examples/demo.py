@@ -17,6 +17,7 @@ import sys
 from PIL import Image, ImageDraw
 
 import imagebeam
+from imagebeam.pipelines.messages import terminal
 
 ROOT = pathlib.Path(__file__).parent.parent
 WORK = ROOT / "build" / "demo"
@@ -67,8 +68,9 @@ def run(*command: str) -> None:
 def read_batches(dataset: pathlib.Path) -> None:
     """Reads one epoch as a trainer would, every image once."""
     images = 0
-    for batch in imagebeam.open_dataset(str(dataset)).as_numpy("train", 32, image_size=64, num_epochs=1, pad=True):
-        images, shape, last = images + batch["mask"].sum(), batch["image"].shape, batch["label"][:8].tolist()
+    with terminal.hush_libraries():  # TensorFlow logs that there is no GPU
+        for batch in imagebeam.open_dataset(str(dataset)).as_numpy("train", 32, image_size=64, num_epochs=1, pad=True):
+            images, shape, last = images + batch["mask"].sum(), batch["image"].shape, batch["label"][:8].tolist()
     print(f"\nread {images} images in batches of {shape}; the labels of the last begin with {last}")
 
 
