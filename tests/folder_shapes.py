@@ -27,7 +27,7 @@ IMAGE = "an image"
 
 Tree = Mapping[str, str | bytes]  # from the path of a file to its content; IMAGE for an image
 
-_FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".JPEG": "JPEG", ".png": "PNG", ".gif": "GIF"}
+_FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".JPEG": "JPEG", ".png": "PNG", ".PNG": "PNG", ".gif": "GIF"}
 
 
 def write(root: pathlib.Path, tree: Tree) -> pathlib.Path:

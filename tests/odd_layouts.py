@@ -163,6 +163,11 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "a-and-b-in-splits": (None, images("A/train/#.jpg", "B/train/#.jpg", "A/val/#.jpg", "B/val/#.jpg")),
     "unpaired-domains": (None, images("trainA/#.jpg", "trainB/#.jpg", "testA/#.jpg", "testB/#.jpg")),
     "input-and-target": ("pairs", images(*(f"{s}/{d}/#.png" for s in ("train", "test") for d in ("input", "target")))),
+    "pairs-of-mixed-formats": (None, images("input/#.png", "target/#.png") | images("input/9.jpg", "target/9.jpg")),
+    "pairs-in-folders-with-marks": (
+        "pairs",
+        images(*(f"{s}/{d}/#.PNG" for s in ("train (1)", "test [2]") for d in ("LR", "HR"))),
+    ),
     "noise-levels": ("pairs", images("original_png/000#.png", "noisy15/000#.png", "noisy25/000#.png")),
     "pairs-by-endings": (None, images("Canon_bag_#_mean.JPEG", "Canon_bag_#_real.JPEG")),
     "changes": (None, images(*(f"{s}/{d}/{s}_#.png" for s in ("train", "val") for d in ("A", "B", "label")))),

@@ -24,7 +24,6 @@ from imagebeam.transforms.sources.folder_probe import (
     Finding,
     Folder,
     FolderProbe,
-    extension_of,
     splits_in,
 )
 
@@ -178,6 +177,7 @@ def _roles_in(probe: FolderProbe, holder: Folder, below: str = "") -> list[Folde
     others = [name for name in holder.folders if name not in ranks and probe.with_images(holder.below(name))]
     held = [probe.look(posixpath.join(holder.below(name), below).rstrip("/")) for name in named]
     same = [each for each in held if each.images and len(each.stems & held[0].stems) >= NEARLY_ALL * len(each.stems)]
+    same = [each for each in same if len({posixpath.splitext(name)[1] for name in each.images}) == 1]  # a path has one
     are_different = len({name.lower() for name in named}) == len(named)
     return same if len(same) == len(named) > 1 and are_different and not others else []
 
@@ -185,13 +185,14 @@ def _roles_in(probe: FolderProbe, holder: Folder, below: str = "") -> list[Folde
 def _finding_of(roles: Sequence[Folder], at: str, split: str, splits: Mapping[str, str]) -> Finding:
     """Returns the finding for aligned folders, those of one split if `split` is in their paths."""
     paths = [folder_probe.prefix_of(each, at) for each in roles]
-    image, *others = (f"{path}{{name}}{extension_of(each.images[0])}" for path, each in zip(paths, roles))
+    image, *others = (f"{path}{{name}}{posixpath.splitext(each.images[0])[1]}" for path, each in zip(paths, roles))
     names = [next(name for name in path.split("/") if _rank_of(name) is not None) for path in paths]
-    pattern = re.escape(image).replace(re.escape("{name}"), "(?P<name>.*)")
+    choice = f"(?P<split>{'|'.join(map(re.escape, splits))})"
+    pattern = "/".join(choice if part == split else re.escape(part) for part in image.split("/"))
+    pattern = pattern.replace(re.escape("{name}"), "(?P<name>.*)")
     settings: dict[str, Any] = {"split": HASH_SPLIT}
     if split:
-        pattern = re.sub(rf"(^|/){split}/", rf"\1(?P<split>{'|'.join(splits)})/", pattern)
-        others = [re.sub(rf"(^|/){split}/", r"\1\\g<split>/", each) for each in others]
+        others = ["/".join(r"\g<split>" if part == split else part for part in each.split("/")) for each in others]
         settings["split"] = {"by": "source", "rename": {name: meant for name, meant in splits.items() if name != meant}}
     settings["source.pairs.image"] = pattern
     settings["source.pairs.others"] = {
