@@ -10,6 +10,7 @@ import functools
 import hashlib
 import io
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -192,7 +193,7 @@ def pixels(data: bytes) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data)))
 
 
-def describe(value: Any, files: Mapping[bytes, str]) -> Any:
+def describe(value: Any, files: Mapping[bytes, str], folder: pathlib.Path) -> Any:
     """Returns a value as the golden file shows it: an image is a file of the input, or has a digest of its pixels."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
@@ -200,6 +201,7 @@ def describe(value: Any, files: Mapping[bytes, str]) -> Any:
         return value
     if value in files:
         return files[value]
+    value = value.replace(os.fsencode(folder), b"TMP")  # before its length decides how it is shown
     try:
         picture = Image.open(io.BytesIO(value))
         kind, content = f"{picture.format} of {picture.width} x {picture.height}, {picture.mode}", picture.tobytes()
@@ -217,10 +219,9 @@ def summary(recipe: Recipe, folder: pathlib.Path, output: pathlib.Path) -> dict[
     splits = {}
     for split, examples in read(output, recipe.key).items():
         lines = sorted(
-            json.dumps({name: [describe(e, files) for e in each] for name, each in sorted(values.items())})
+            json.dumps({name: [describe(e, files, folder) for e in each] for name, each in sorted(values.items())})
             for values in examples.values()
         )
-        lines = [line.replace(str(folder), "TMP") for line in lines]
         digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
         first = ["; ".join(f"{k}={str(v)[1:-1]}" for k, v in json.loads(line).items()) for line in lines[:SHOWN]]
         splits[split] = {"examples": len(lines), "digest": digest, "first": first}
