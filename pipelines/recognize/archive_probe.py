@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from imagebeam import errors, storage
 from imagebeam.transforms.formats import zip as zip_format
-from imagebeam.transforms.packed import zip_members
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, Folder, FolderProbe
 
 _MAX_ARCHIVES = 20
@@ -81,11 +81,11 @@ class ArchiveProbe(FolderProbe):
             return b""
         length = min(member.length, _MAX_HEADER_BYTES + num_bytes)
         data = storage.storage_of(uri).read(uri, member.entry.header_offset, length)
-        if len(data) < zip_members.LOCAL_HEADER.size:
+        if len(data) < packed_file.LOCAL_HEADER.size:
             return b""
-        *_, name_bytes, extra_bytes = zip_members.LOCAL_HEADER.unpack_from(data)
-        content = data[zip_members.LOCAL_HEADER.size + name_bytes + extra_bytes :]
-        if member.entry.compress_type == zip_members.STORED:
+        *_, name_bytes, extra_bytes = packed_file.LOCAL_HEADER.unpack_from(data)
+        content = data[packed_file.LOCAL_HEADER.size + name_bytes + extra_bytes :]
+        if member.entry.compress_type == packed_file.ZIP_STORED:
             return content[: min(num_bytes, member.entry.file_size)]
         try:
             return zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, min(num_bytes, HEAD_BYTES))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from imagebeam import errors, plural
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
-from imagebeam.transforms.packed import packed_file, unpacked_content
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
@@ -82,7 +82,7 @@ class Idx(base_format.Format):
                         f"{plural.count(count, 'image')}: they are not of one split; correct source.idx.images or "
                         "labels",
                     )
-                labels.append(array_source.LabelArray(array_source.LABEL, *place, read_as=unpacked_content.IDX[0]))
+                labels.append(array_source.LabelArray(array_source.LABEL, *place, read_as=packed_file.IDX[0]))
             elif fields.needed:
                 raise errors.ConfigError(
                     "idx-no-labels",
@@ -172,7 +172,8 @@ def _open(
     Raises:
         ConfigError: if there is no such file, or several, or it is no complete IDX file with so many dimensions.
     """
-    from imagebeam.transforms.formats.arrays import array_files, array_places  # late: NumPy
+    from imagebeam.transforms.formats.arrays import array_places  # late: NumPy
+    from imagebeam.transforms.packed import array_files  # late: NumPy
 
     found = files.match(option, glob)
     found = [

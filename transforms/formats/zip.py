@@ -24,7 +24,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import structure
-from imagebeam.transforms.packed import packed_file, zip_members
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.sources import containers, files, input_places
 
 _IN_ARCHIVE = re.compile(r"(.+?\.zip)(?:/(.*))?", re.IGNORECASE)  # an archive, and a folder in it
@@ -120,7 +120,7 @@ class ZipSource(containers.ContainerSource):
     def _make(self, container: containers.Container, member: Member, folder: str) -> containers.Found | None:
         """Returns the reference or reject of a member, or its kind if it is skipped; None outside of `inside`."""
         path = member.name.removeprefix("./")
-        uri = zip_members.address_of(container.uri, path)
+        uri = packed_file.member_address(container.uri, path)
         if path.endswith("/"):
             return None
         if _leaves(path):
@@ -174,15 +174,15 @@ def _refuse(member: Member, max_bytes: int) -> tuple[elements.Reason, str] | Non
     method, size, packed_bytes = member.entry.compress_type, member.entry.file_size, member.entry.compress_size
     if member.is_encrypted:
         return elements.Reason.UNREADABLE, "it is encrypted: unpack the archive with its password"
-    if method not in (zip_members.STORED, zip_members.DEFLATED):
+    if method not in (packed_file.ZIP_STORED, packed_file.ZIP_DEFLATED):
         name = _METHODS.get(method, f"method {method}")
         return elements.Reason.UNSUPPORTED_FORMAT, f"it is compressed by {name}: pack it again by deflate, or unpack it"
     if size > max_bytes:
         return elements.Reason.TOO_LARGE, f"it unpacks to {size:,} bytes, up to {max_bytes:,} are taken"
-    if size > zip_members.MAX_RATIO * (packed_bytes + 1):
+    if size > packed_file.ZIP_MAX_RATIO * (packed_bytes + 1):
         detail = f"{packed_bytes:,} bytes cannot unpack to {size:,}, as the archive says"
         return elements.Reason.CORRUPT, detail
-    if method == zip_members.STORED and size != packed_bytes:
+    if method == packed_file.ZIP_STORED and size != packed_bytes:
         return elements.Reason.CORRUPT, "it is stored, and has two sizes"
     return None
 
@@ -229,9 +229,9 @@ def read_members(uri: str, version: int = 0) -> Iterator[Member]:
         following = bisect.bisect_right(offsets, entry.header_offset)
         stop = offsets[following] if following < len(offsets) else end
         # the bytes up to the next header may belong to no member
-        most = zip_members.LOCAL_HEADER.size + 2 * _MAX_FIELD_BYTES + entry.compress_size + _DESCRIPTOR_BYTES
+        most = packed_file.LOCAL_HEADER.size + 2 * _MAX_FIELD_BYTES + entry.compress_size + _DESCRIPTOR_BYTES
         length = min(stop - entry.header_offset, most)
-        if entry.header_offset < 0 or length < zip_members.LOCAL_HEADER.size + entry.compress_size:
+        if entry.header_offset < 0 or length < packed_file.LOCAL_HEADER.size + entry.compress_size:
             raise ZipError(f"its directory says that {_name(entry)!r} lies outside of the archive: it was cut short")
         yield Member(_name(entry), entry, length)
 

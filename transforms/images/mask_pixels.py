@@ -7,6 +7,7 @@ A mask is made of the numbers in the file.
 from __future__ import annotations
 
 import collections
+import io
 import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 NPY = "npy"
 NPY_SIGNATURE = b"\x93NUMPY"
+_NUMBERS = "biuf"  # NumPy's kinds of types that are numbers
 _LOSSY = (image_formats.JPEG, image_formats.WEBP, "heic", "avif", "jp2", "jxl")
 _INDEXED = ("gif", "bmp", "tiff")
 _GRAY = ("1", "L")  # modes of Pillow
@@ -63,9 +65,7 @@ def open_mask(data: bytes, check: str) -> OpenedMask:
         BadImageError: if it is no file that can hold classes.
     """
     if data.startswith(NPY_SIGNATURE):
-        from imagebeam.transforms.images import npy_header  # late: a writer process needs 15 MB more with NumPy
-
-        array = npy_header.read_array(data)
+        array = _read_npy(data)
         if array.ndim == 3 and array.shape[2] == 1:
             array = array[..., 0]
         is_colors = array.ndim == 3 and array.shape[2] == 3 and array.dtype.itemsize == 1
@@ -87,6 +87,33 @@ def open_mask(data: bytes, check: str) -> OpenedMask:
     if image_formats.is_lossy(picture, data, str(format)):
         raise _lossy(f"{format} compressed with loss")
     return OpenedMask(str(format), picture.height, picture.width, data, picture)
+
+
+def _read_npy(data: bytes) -> np.ndarray:
+    """Returns the array of numbers in a .npy file, without a copy.
+
+    Raises:
+        BadImageError: if the file is no plain array of numbers, or has another length than its header says.
+    """
+    import numpy as np
+
+    from imagebeam.transforms import npy_header  # late: a writer process needs 15 MB more with NumPy
+
+    file = io.BytesIO(data)
+    try:
+        header = npy_header.read(file)
+    except ValueError as e:
+        raise checked_image.corrupt(f"its .npy header cannot be read: {e}") from e
+    dtype = header.dtype
+    if dtype.kind not in _NUMBERS:
+        what = "Python objects, which are never unpickled" if dtype.hasobject else str(dtype)
+        raise checked_image.unsupported(f"a .npy file of {what}", "save an array of integers")
+    rest = len(data) - file.tell()
+    if rest != header.num_bytes:
+        found = f"{rest:,} bytes follow the .npy header, its shape {header.shape} of {dtype} takes {header.num_bytes:,}"
+        raise BadImageError(Reason.TRUNCATED if rest < header.num_bytes else Reason.CORRUPT, found)
+    array = np.frombuffer(data, dtype, offset=file.tell())
+    return array.reshape(header.shape, order="F" if header.is_fortran else "C")
 
 
 def _lossy(format: str) -> BadImageError:

@@ -21,7 +21,6 @@ A new format is a function that yields the plain content in pieces of some megab
 from __future__ import annotations
 
 import collections
-import importlib
 import io
 import tempfile
 import threading
@@ -34,25 +33,18 @@ from imagebeam.storage import local, remote
 from imagebeam.transforms.packed import packed_file, parquet_content
 from imagebeam.transforms.packed.packed_file import BrokenContentError
 
-# Ends of the names of files with arrays. CIFAR's Python version gives its files no extension.
-NPY, NPZ, MATLAB, HDF5, BINARY = ".npy", ".npz", ".mat", (".h5", ".hdf5"), ".bin"
-IDX = tuple(f"idx{number}-ubyte{packed}" for number in (1, 3, 4) for packed in ("", ".gz"))
-PICKLED = tuple(f"/{name}" for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch", "train", "test"))
-ARRAYS = (NPY, NPZ, *HDF5, MATLAB, BINARY, *IDX, *PICKLED)
-CSV = ".csv"  # with pixels
-
 
 def _read_images(uri: str, version: int, part: str) -> Iterator[bytes]:
-    """Yields the images of an array; its module is imported late, since NumPy takes 15 MB in a process."""
-    found: Iterator[bytes]
-    found = importlib.import_module("imagebeam.transforms.formats.arrays.array_files").read_images(uri, version, part)
-    return found
+    """Yields the images of an array."""
+    from imagebeam.transforms.packed import array_files  # late: NumPy takes 15 MB in a process
+
+    return array_files.read_images(uri, version, part)
 
 
 # By the end of a file's name: yields the content of a part of it, given its address, its version and the part's name.
 # The errors are those of `unpack`. Packages that are large or optional are imported inside of these functions.
 _PARTS: Mapping[str, Callable[[str, int, str], Iterator[bytes]]] = {
-    **dict.fromkeys((*ARRAYS, CSV), _read_images),
+    **dict.fromkeys((*packed_file.ARRAYS, packed_file.CSV), _read_images),
     **dict.fromkeys(parquet_content.SUFFIXES, parquet_content.read_content),
 }
 

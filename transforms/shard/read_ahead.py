@@ -20,7 +20,7 @@ from imagebeam import storage
 from imagebeam.storage import local
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import structure
-from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content, zip_members
+from imagebeam.transforms.packed import packed_file, parquet_content, unpacked_content
 
 MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them while earlier ones are encoded
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
@@ -94,7 +94,7 @@ _Opened: TypeAlias = (
 def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> Iterator[Fetched]:
     """Yields each reference with its bytes or its ReadError, in the order of `refs`, like `_fetch_ranges`.
 
-    A member of a zip archive (see zip_members) is read as a range of the archive, and unpacked.
+    A member of a zip archive (see packed_file) is read as a range of the archive, and unpacked.
     """
     return cast(Iterator[Fetched], fetch_or_take(refs, limit, None))
 
@@ -108,7 +108,7 @@ def fetch_or_take(refs: Iterable[elements.ImageRef], limit: ReadAhead, take: Tak
 
     def find_ranges() -> Iterator[elements.ImageRef]:
         for ref in refs:
-            archive = zip_members.archive_of(ref.uri) if ref.length >= 0 else None
+            archive = packed_file.archive_of(ref.uri) if ref.length >= 0 else None
             if archive is None:
                 yield ref
             else:
@@ -128,7 +128,7 @@ _IN_ARCHIVE = (-1, -1)  # `ImageRef.inside` of a range that holds a member of an
 
 def _unpack(ref: elements.ImageRef, data: bytes) -> bytes | ReadError:
     try:
-        return zip_members.unpack(data, ref.size)
+        return packed_file.unpack_member(data, ref.size)
     except packed_file.BrokenContentError as e:
         return ReadError(e.reason, f"{ref.uri} {e.detail}")
 

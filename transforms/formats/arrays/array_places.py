@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from imagebeam import errors, storage
-from imagebeam.transforms.formats.arrays import array_files, array_source, found_array
-from imagebeam.transforms.packed import packed_file, unpacked_content
+from imagebeam.transforms.formats.arrays import array_source
+from imagebeam.transforms.packed import array_files, found_array, packed_file
 
-SHOWN_ENDS = tuple(end for end in unpacked_content.ARRAYS if end.startswith("."))  # file extensions that errors name
+SHOWN_ENDS = tuple(end for end in packed_file.ARRAYS if end.startswith("."))  # file extensions that errors name
 
 _MAX_NAMED = 12
 _MAX_FOLDERS = 100  # looked into below the one that is given
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     @property
     def is_csv(self) -> bool:
         """Whether it is pixels in CSV, or a column of these."""
-        return self.uri.endswith(unpacked_content.CSV)
+        return self.uri.endswith(packed_file.CSV)
 
     def __str__(self) -> str:
         shape = " x ".join(map(str, self.array.shape))
@@ -162,7 +162,7 @@ def _list_folders(folder: str) -> list[str]:
 
 
 def _has_arrays(names: Sequence[str]) -> bool:
-    return any(f"/{name}".endswith(unpacked_content.ARRAYS) for name in names)
+    return any(f"/{name}".endswith(packed_file.ARRAYS) for name in names)
 
 
 def role_of(name: str) -> Role:
@@ -191,7 +191,7 @@ def axes_of(place: Place, wanted: array_source.Wanted) -> found_array.ImageAxes:
         return found_array.ImageAxes(wanted.layout or found_array.ROWS, wanted.shape)
     if wanted.layout is not None:
         return found_array.ImageAxes(wanted.layout)
-    axes = found_array.guess(place.array.shape, is_matlab=place.uri.endswith(unpacked_content.MATLAB))
+    axes = found_array.guess(place.array.shape, is_matlab=place.uri.endswith(packed_file.MATLAB))
     if axes is None:
         raise errors.ConfigError(
             "arrays-open-layout",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import plural
 from imagebeam.transforms import elements
-from imagebeam.transforms.formats.arrays import found_array, pixel_csv
+from imagebeam.transforms.packed import found_array, pixel_csv
 from imagebeam.transforms.sources import image_source, table_rows
 
 LABEL = found_array.LABEL
@@ -180,7 +180,7 @@ def read_texts(label: LabelArray) -> list[str | None]:
     Raises:
         OSError: if the file cannot be read, or changed since it was checked.
     """
-    from imagebeam.transforms.formats.arrays import array_files  # late: NumPy
+    from imagebeam.transforms.packed import array_files  # late: NumPy
 
     values = array_files.load(label.uri, label.version, label.array, label.read_as)
     if isinstance(values, list):

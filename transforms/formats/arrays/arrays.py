@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from imagebeam import errors, storage
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
-from imagebeam.transforms.packed import packed_file, unpacked_content
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, name_some
 
@@ -59,13 +59,13 @@ class Arrays(base_format.Format):
 
     @classmethod
     def hint_on_file(cls, uri: str) -> str:
-        if uri.endswith(tuple(end for end in unpacked_content.ARRAYS if not end.startswith("/"))):
+        if uri.endswith(tuple(end for end in packed_file.ARRAYS if not end.startswith("/"))):
             return (
                 "for images that are rows of arrays set source.by: arrays, as the presets npz, hdf5, svhn and emnist do"
             )
-        if not uri.lower().endswith(unpacked_content.CSV):
+        if not uri.lower().endswith(packed_file.CSV):
             return ""
-        from imagebeam.transforms.formats.arrays import pixel_csv  # late: NumPy
+        from imagebeam.transforms.packed import pixel_csv  # late: NumPy
 
         try:
             if pixel_csv.look_into(uri, storage.storage_of(uri).stat(uri).version) is None:
@@ -106,7 +106,7 @@ class Arrays(base_format.Format):
                 yield _look_into(probe, name, preset, f"{name} is a file with arrays")
 
 
-_PRESETS = {"hdf5": unpacked_content.HDF5, "npz": (unpacked_content.NPZ, unpacked_content.NPY, unpacked_content.MATLAB)}
+_PRESETS = {"hdf5": packed_file.HDF5, "npz": (packed_file.NPZ, packed_file.NPY, packed_file.MATLAB)}
 _MAX_FILES = 40  # folders with more are not looked into
 _MAX_NOTE = 600  # characters of an error that is shown
 
@@ -163,11 +163,10 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
         num_columns: of the table.
     """
     first = probe.head(path).split(b"\n", 1)[0]
-    if not path.lower().endswith(unpacked_content.CSV) or (
-        num_columns < _MIN_COLUMNS and b"pixels" not in first.lower()
-    ):
+    if not path.lower().endswith(packed_file.CSV) or (num_columns < _MIN_COLUMNS and b"pixels" not in first.lower()):
         return None
-    from imagebeam.transforms.formats.arrays import array_places, pixel_csv  # late: NumPy
+    from imagebeam.transforms.formats.arrays import array_places  # late: NumPy
+    from imagebeam.transforms.packed import pixel_csv  # late: NumPy
 
     uri = probe.uri(path)
     try:
@@ -176,7 +175,7 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
         return None
     if table is None:
         return None
-    split = array_places.role_of(posixpath.basename(path).removesuffix(unpacked_content.CSV)).split
+    split = array_places.role_of(posixpath.basename(path).removesuffix(packed_file.CSV)).split
     splits: dict[str, Any] = {} if split else {"split": HASH_SPLIT}
     if table.is_text and {*table.names, pixel_csv.PIXELS} >= _FACES:
         columns = ", ".join([*table.names, pixel_csv.PIXELS])

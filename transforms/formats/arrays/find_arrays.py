@@ -12,9 +12,9 @@ import numpy as np
 
 from imagebeam import errors, plural, storage
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import array_files, array_places, array_source, cifar, found_array, pixel_csv
+from imagebeam.transforms.formats.arrays import array_places, array_source
 from imagebeam.transforms.formats.arrays.array_places import Place
-from imagebeam.transforms.packed import unpacked_content
+from imagebeam.transforms.packed import array_files, cifar, found_array, packed_file, pixel_csv, unpacked_content
 from imagebeam.transforms.sources import table_rows
 
 _MAX_NAMED = 12
@@ -221,8 +221,8 @@ def _numbers_in(source: array_source.ArraysSource) -> array_source.Names:
 def _find_csv(files: array_places.Files) -> Roles | None:
     """Returns the pixels in CSV files; None if there are none."""
     found: dict[str, Place] = {}
-    for name in [name for name in files.names if name.endswith(unpacked_content.CSV)][:_MAX_CSV_FILES]:
-        split = array_places.role_of(name.removesuffix(unpacked_content.CSV)).split
+    for name in [name for name in files.names if name.endswith(packed_file.CSV)][:_MAX_CSV_FILES]:
+        split = array_places.role_of(name.removesuffix(packed_file.CSV)).split
         for place in files.open(files.address(name))[:1]:
             if split in found:
                 raise errors.ConfigError(
@@ -307,7 +307,7 @@ def _named(files: array_places.Files, wanted: array_source.Wanted) -> Roles:
 
 def _find_named(files: array_places.Files, option: str, text: str) -> list[Place]:
     glob, hash, name = text.partition("#")
-    if not hash and not files.is_folder and not text.endswith(unpacked_content.CSV):
+    if not hash and not files.is_folder and not text.endswith(packed_file.CSV):
         glob, name = "", text
     uris = files.match(option, glob) if glob else [files.uri]
     if not glob and files.is_folder:
@@ -317,7 +317,7 @@ def _find_named(files: array_places.Files, option: str, text: str) -> list[Place
     found = []
     for uri in uris:
         places = files.open(uri)
-        if uri.endswith(unpacked_content.CSV):
+        if uri.endswith(packed_file.CSV):
             name = pixel_csv.PIXELS
         chosen = [place for place in places if place.array.name == name] if name else places
         if len(chosen) != 1:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.formats import zip as zip_format
-from imagebeam.transforms.packed import packed_file, zip_members
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.shard import read_ahead
 from tests import image_sets, tars
 
@@ -279,13 +279,13 @@ def test_changed_bytes_never_raise_anything_else(tmp_path_factory: pytest.TempPa
         for member in zip_format.read_members(str(path)):
             start, size = member.entry.header_offset, member.entry.file_size
             if size < 10_000:
-                assert len(zip_members.unpack(bytes(content[start : start + member.length]), size)) == size
+                assert len(packed_file.unpack_member(bytes(content[start : start + member.length]), size)) == size
     except (zip_format.ZipError, packed_file.BrokenContentError):
         pass
 
 
 def test_addresses() -> None:
-    assert zip_members.archive_of("gs://b/a.zip!/x/y.jpg") == "gs://b/a.zip"
-    assert zip_members.archive_of("/d/A.ZIP!/y.jpg") == "/d/A.ZIP"
-    assert zip_members.archive_of("/d/a.tar") is None
-    assert zip_members.archive_of("/d!/a.tar") is None
+    assert packed_file.archive_of("gs://b/a.zip!/x/y.jpg") == "gs://b/a.zip"
+    assert packed_file.archive_of("/d/A.ZIP!/y.jpg") == "/d/A.ZIP"
+    assert packed_file.archive_of("/d/a.tar") is None
+    assert packed_file.archive_of("/d!/a.tar") is None

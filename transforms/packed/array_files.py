@@ -9,8 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from imagebeam.transforms.formats.arrays import cifar, found_array, hdf5_files, numpy_files, pixel_csv
-from imagebeam.transforms.packed import packed_file, unpacked_content
+from imagebeam.transforms.packed import cifar, found_array, hdf5_files, numpy_files, packed_file, pixel_csv
 
 MAX_LOADED_BYTES = 1 << 30  # an array of labels is read whole
 
@@ -60,9 +59,7 @@ def read_idx(uri: str, version: int, array: found_array.FoundArray) -> Iterator[
 
 
 def _open_idx(uri: str, version: int) -> contextlib.AbstractContextManager[BinaryIO]:
-    if packed_file.has_gzip_name(uri):
-        return unpacked_content.open_unpacked(uri, version)
-    return packed_file.open_version(uri, version)
+    return (packed_file.open_gzip if packed_file.has_gzip_name(uri) else packed_file.open_version)(uri, version)
 
 
 # --- all formats -----------------------------------------------------------------------------------------------------
@@ -78,15 +75,15 @@ class Format(NamedTuple):
     check: Callable[[str, int, found_array.FoundArray], None] | None = None  # compares the checksum of an array
 
 
-FORMATS: Mapping[str, Format] = {  # by unpacked_content.ARRAYS, and CSV
-    unpacked_content.NPY: Format(numpy_files.list_npy, numpy_files.read_npy),
-    unpacked_content.NPZ: Format(numpy_files.list_npz, numpy_files.read_npz, numpy_files.check_npz),
-    unpacked_content.MATLAB: Format(hdf5_files.list_matlab, hdf5_files.read_matlab),
-    **dict.fromkeys(unpacked_content.HDF5, Format(hdf5_files.list_hdf5, hdf5_files.read_hdf5)),
-    unpacked_content.CSV: Format(pixel_csv.list_csv, pixel_csv.read_csv),
-    unpacked_content.BINARY: Format(cifar.list_binary, cifar.read_binary),
-    **dict.fromkeys(unpacked_content.IDX, Format(list_idx, read_idx)),
-    **dict.fromkeys(unpacked_content.PICKLED, Format(cifar.list_pickled, cifar.read_pickled)),
+FORMATS: Mapping[str, Format] = {  # by the end of a file's name
+    packed_file.NPY: Format(numpy_files.list_npy, numpy_files.read_npy),
+    packed_file.NPZ: Format(numpy_files.list_npz, numpy_files.read_npz, numpy_files.check_npz),
+    packed_file.MATLAB: Format(hdf5_files.list_matlab, hdf5_files.read_matlab),
+    **dict.fromkeys(packed_file.HDF5, Format(hdf5_files.list_hdf5, hdf5_files.read_hdf5)),
+    packed_file.CSV: Format(pixel_csv.list_csv, pixel_csv.read_csv),
+    packed_file.BINARY: Format(cifar.list_binary, cifar.read_binary),
+    **dict.fromkeys(packed_file.IDX, Format(list_idx, read_idx)),
+    **dict.fromkeys(packed_file.PICKLED, Format(cifar.list_pickled, cifar.read_pickled)),
 }
 
 

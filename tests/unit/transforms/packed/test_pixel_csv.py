@@ -7,8 +7,8 @@ import pytest
 
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.formats.arrays import array_files, array_source, arrays, pixel_csv
-from imagebeam.transforms.packed import packed_file, unpacked_content
+from imagebeam.transforms.formats.arrays import array_source, arrays
+from imagebeam.transforms.packed import array_files, packed_file, pixel_csv, unpacked_content
 from imagebeam.transforms.sources import table_rows
 from tests import array_sets, error_texts
 

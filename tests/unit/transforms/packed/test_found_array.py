@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from imagebeam.transforms.formats.arrays import found_array
-from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms.packed import found_array, packed_file
 from tests import array_sets
 
 

@@ -15,9 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from imagebeam.transforms.formats.arrays import found_array
-from imagebeam.transforms.images import npy_header
-from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms import npy_header
+from imagebeam.transforms.packed import found_array, packed_file
 
 _LOCAL_HEADER_BYTES = 30  # before the name and the extra field of a zip's member
 _ENCRYPTED = 1  # bit of a member's flags
@@ -120,7 +119,7 @@ def _read_header(file: BinaryIO, name: str) -> found_array.FoundArray:
     first = file.tell()
     try:
         shape, is_fortran, dtype = npy_header.read(file)
-    except npy_header.BrokenHeaderError as e:
+    except ValueError as e:
         raise packed_file.broken(f"has no valid header of the array {name!r} ({e}); save it again") from e
     if dtype.hasobject:
         raise packed_file.broken(

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagebeam import errors, storage
-from imagebeam.transforms.formats.arrays import array_files, found_array, hdf5_files
-from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms.packed import array_files, found_array, hdf5_files, packed_file
 from tests import array_sets
 
 IMAGES = array_sets.pictures(0, 9, 8, 6, 3)
@@ -165,7 +164,7 @@ def test_hdf5_with_links_in_circles_has_each_group_once(
 
 KEPT = """
 import gc, sys
-from imagebeam.transforms.formats.arrays import found_array, hdf5_files
+from imagebeam.transforms.packed import found_array, hdf5_files
 
 kept = []
 kept.append(kept)

@@ -13,9 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from imagebeam.transforms.formats.arrays import found_array
-from imagebeam.transforms.packed import packed_file
-from imagebeam.transforms.sources import table_rows
+from imagebeam.transforms.packed import found_array, packed_file
 
 PIXELS = "pixels"  # column with all pixels, and the array that they are
 _MAX_LINE_BYTES = 64 << 20
@@ -50,7 +48,7 @@ class PixelRow(NamedTuple):
     """One row; if it cannot be used, `problem` says why and `pixels` is empty."""
 
     line: int  # counted from 1
-    cells: tuple[str, ...]  # of the columns that were asked for
+    cells: tuple[str, ...]  # those of the columns that were asked for
     pixels: bytes
     problem: str = ""
 
@@ -75,9 +73,9 @@ def look_into(uri: str, version: int) -> PixelTable | None:
         count = len(second[place].split())
         names = tuple(first[index].strip() for index in others)
         return PixelTable(names, others, place, len(first), count, True, True) if count else None
-    has_header = not all(map(table_rows.is_number, first))
+    has_header = not _are_numbers(first)
     row = second if has_header else first
-    if len(row) != len(first) or not all(map(table_rows.is_number, row)):
+    if len(row) != len(first) or not _are_numbers(row):
         return None
     if has_header:
         given = [index for index, name in enumerate(header) if not _names_pixel(name)]
@@ -165,6 +163,13 @@ def _split(line: bytes) -> list[str]:
     if '"' not in text:
         return text.split(",")
     return next(csv.reader([text]), []) if len(text) < csv.field_size_limit() else text.replace('"', "").split(",")
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    try:
+        return [*map(float, cells)] != []
+    except ValueError:
+        return False
 
 
 def _are_digits(text: str) -> bool:

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from imagebeam import errors, storage
-from imagebeam.transforms.formats.arrays import found_array
-from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms.packed import found_array, packed_file
 
 _MAX_DEPTH = 8  # levels of groups
 _MAX_LINKS = 10 * found_array.MAX_ARRAYS  # in all groups together

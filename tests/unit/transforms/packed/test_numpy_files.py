@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagebeam import storage
-from imagebeam.transforms.formats.arrays import array_files, found_array, numpy_files
-from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms.packed import array_files, found_array, numpy_files, packed_file
 from tests import array_sets
 
 ARRAYS: dict[str, np.ndarray] = {

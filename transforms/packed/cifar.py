@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from imagebeam.transforms.formats.arrays import found_array
-from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms.packed import found_array, packed_file
 
 MAX_PICKLE_BYTES = 1 << 30  # a pickle is read whole; the largest of CIFAR has 155 MB
 

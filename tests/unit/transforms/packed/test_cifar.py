@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from imagebeam import storage
-from imagebeam.transforms.formats.arrays import array_files, cifar, found_array
-from imagebeam.transforms.packed import packed_file
+from imagebeam.transforms.packed import array_files, cifar, found_array, packed_file
 from tests import array_sets
 
 BATCH = {
