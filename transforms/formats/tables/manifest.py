@@ -29,11 +29,9 @@ class Trust(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ManifestSource(elements.PickledFields, image_source.RowSource):
+class ManifestSource(elements.PickledFields, table_formats.TableFile, image_source.RowSource):
     """A manifest and its columns; relative paths are resolved against its folder, or `images_below`."""
 
-    uri: str
-    format: str
     image: str | None = "image"  # column with the path, or a template; None if another source finds the images
     fields: table_rows.RowFields = table_rows.NO_FIELDS
     extra_images: tuple[str, ...] = ()  # columns with the paths of extra images of the row's example, or templates
@@ -44,13 +42,9 @@ class ManifestSource(elements.PickledFields, image_source.RowSource):
     split: str = ""  # split of all its rows; "" if a column or something else gives it
     exclude: str = ""  # address that is not searched for images without extension: the output folder
     first_position: int = 0  # position of its first row, if other tables come before it
-    items: str = ""  # path of the list of rows in JSON
     merge_rows: bool = False  # merge consecutive rows of one image
-    header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
-    delimiter: str | None = None  # for CSV; None means a tab for .tsv, else a comma
-    encoding: str = table_formats.UTF8  # for CSV and JSON
     trust: Trust | None = None  # None looks up every file
-    joined: tuple[row_steps.JoinedTable, ...] = ()  # further CSV tables with columns of the same rows
+    joined: tuple[table_formats.TableFile, ...] = ()  # further CSV tables with columns of the same rows
     joined_on: str = ""  # the column that all of them share
 
     def facts(self) -> image_source.SourceFacts:
@@ -84,20 +78,10 @@ class ManifestSource(elements.PickledFields, image_source.RowSource):
         names = ((each,) if template is None else template.columns for each, template in parsed)
         return tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
 
-    @property
-    def _table(self) -> table_formats.TableFile:
-        return table_formats.TableFile(self.uri, self.format, self.header, self.delimiter, self.encoding, self.items)
-
     @functools.cached_property
     def _key_prefix(self) -> str:
         """The part of an address that its key leaves out."""
         return storage.join(self.keys_below or self.image_root, "")
-
-    def _joined_tables(self) -> list[table_formats.TableFile]:
-        return [
-            table_formats.TableFile(each.uri, self.format, each.header, self.delimiter, self.encoding)
-            for each in self.joined
-        ]
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -113,8 +97,8 @@ class ManifestSource(elements.PickledFields, image_source.RowSource):
             ConfigError: if the manifest cannot be read.
         """
         try:
-            names = self._table.column_names()
-            for table in self._joined_tables():
+            names = super().column_names()
+            for table in self.joined:
                 names += [name for name in table.column_names() if name != self.joined_on]
             return names
         except (OSError, ValueError, csv.Error) as e:
@@ -152,7 +136,7 @@ class ManifestSource(elements.PickledFields, image_source.RowSource):
             raise errors.ConfigError(
                 "table-unknown-column",
                 f"manifest {self.uri!r} has no column {', '.join(map(repr, missing))}; its columns are "
-                f"{', '.join(map(repr, names))}; {table_heads.hint_on_columns(self._table, names, missing, required)}",
+                f"{', '.join(map(repr, names))}; {table_heads.hint_on_columns(self, names, missing, required)}",
             )
 
     def list_rows(self, listed: Listed | None = None) -> Iterator[image_source.RowBatch | image_source.Listing]:
@@ -236,8 +220,8 @@ class ManifestSource(elements.PickledFields, image_source.RowSource):
             OSError: if the table cannot be read.
             ValueError: if it is broken, or a text to be stored is not in the table's encoding.
         """
-        rows = self._table.rows(self.needed, self.fields.texts)
-        for table in self._joined_tables():
+        rows = self.rows(self.needed, self.fields.texts)
+        for table in self.joined:
             rows = row_steps.join_rows(rows, table, self.joined_on, self.needed, self.fields.texts)
         return rows
 
@@ -250,7 +234,7 @@ class ManifestSource(elements.PickledFields, image_source.RowSource):
         """
         wanted = {position - self.first_position for position in positions}
         places: dict[int, table_formats.RowPlace] = {}
-        for place, _ in self._table.rows(self.needed):
+        for place, _ in self.rows(self.needed):
             if place.position in wanted:
                 places[place.position] = place
                 if len(places) == len(wanted):

@@ -101,13 +101,6 @@ def parse(text: str | None) -> PathTemplate | None:
 # --- joined tables, row by row, as the lists of CUB-200 are -----------------------------------------------------------
 
 
-class JoinedTable(NamedTuple):
-    """A table with more columns of the same rows, of the format of the first."""
-
-    uri: str
-    header: tuple[str, ...] = ()  # names of its columns; () if its first line has them
-
-
 def join_rows(
     rows: Iterable[tuple[table_formats.RowPlace, table_formats.Row]],
     table: table_formats.TableFile,

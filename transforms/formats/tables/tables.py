@@ -288,7 +288,7 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         allow_outside=wanted.allow_outside,
         images_below=None if wanted.root is None else input_places.resolve(wanted.root, posixpath.dirname(uri) or "."),
         exclude=output,
-        joined=_joined_tables(wanted.join, uri, format),
+        joined=_joined_tables(wanted, uri, format),
         joined_on=wanted.join.key or "",
         split=posixpath.splitext(posixpath.basename(uri))[0] if request.split_by == "table" else "",
         items=wanted.items or "",
@@ -303,16 +303,15 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
     return table
 
 
-def _joined_tables(join: Join, table: str, format: str) -> tuple[row_steps.JoinedTable, ...]:
-    if not join.tables:
-        return ()
-    if format != "csv":
+def _joined_tables(wanted: Tables, table: str, format: str) -> tuple[table_formats.TableFile, ...]:
+    if wanted.join.tables and format != "csv":
         raise errors.ConfigError(
             "table-option-of-csv", f"source.manifest.join is for CSV, and {table!r} is read as {format}; join it before"
         )
     folder = posixpath.dirname(table) or "."
     return tuple(
-        row_steps.JoinedTable(input_places.resolve(path, folder), header) for path, header in join.tables.items()
+        table_formats.TableFile(input_places.resolve(path, folder), format, header, wanted.delimiter, wanted.encoding)
+        for path, header in wanted.join.tables.items()
     )
 
 
