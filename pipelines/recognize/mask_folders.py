@@ -107,13 +107,13 @@ def _pairs_in(probe: FolderProbe, at: str) -> list[_Pair]:
     folders = [each for each in (*near, *inner) if each.files][:_MAX_FOLDERS]
     found = []
     for images in folders:
-        path = images.path.removeprefix(f"{at}/") if at else images.path
+        path = images.path.removeprefix(f"{at}/")
         tokens = {match[0] for match in _SPLIT.finditer(path)}
         if not images.images or MASKS.fullmatch(path) or len(tokens) > 1:
             continue
         token = next(iter(tokens), "")
         for masks in folders:
-            other = masks.path.removeprefix(f"{at}/") if at else masks.path
+            other = masks.path.removeprefix(f"{at}/")
             is_own = token in other if token else not _SPLIT.search(other)
             if masks is images or not is_own:
                 continue

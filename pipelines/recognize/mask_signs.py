@@ -52,7 +52,7 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
         void = _VOID.search(probe.head(file))
         settings = {
             **finding.settings,
-            "source.masks.colors": file.removeprefix(f"{at}/") if at else file,
+            "source.masks.colors": file.removeprefix(f"{at}/"),
             "source.masks.ignore": [void[0].decode()] if void else [],
         }
         evidence = f"{finding.evidence}; {posixpath.basename(file)} has the colors of the classes"

@@ -58,7 +58,7 @@ class Format(abc.ABC):
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     ABOUT: ClassVar[str]  # the format in a few words, for a config that `init` writes
-    PRESETS: ClassVar[tuple[str, ...]]  # that `detect` may name
+    PRESETS: ClassVar[tuple[str, ...]] = ()  # that `detect` may name
     PLACES: ClassVar[Mapping[str, Any]] = {}  # options that only say where files are: no part of a dataset's identity
 
     def gives(self) -> Gives:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import functools
 import io
 import math
 import posixpath
@@ -86,16 +85,8 @@ class BoxCsv(base_format.Format):
         with remote.budget(remote.CHECK_BUDGET_SEC):
             root, splits = find(request.uri, self)
             given = self.classes
-            source = BoxCsvSource(
-                root=root,
-                splits=splits,
-                without_objects=self.without_objects,
-                classes=None if given is None else input_places.read_classes(root, given, "source.box_csv.classes"),
-                base=self.base,
-                rejects_outside=self.outside == "reject",
-                renamed=tuple(self.columns.items()),
-                delimiter=self.delimiter,
-            )
+            classes = () if given is None else input_places.read_classes(root, given, "source.box_csv.classes")
+            source = BoxCsvSource(root, splits, self.without_objects, options=self, classes=classes)
             source.check()
             used = (split.folder for split in splits)
             return dataclasses.replace(source, unread=input_places.find_unread(root, used, (), request.output))
@@ -160,11 +151,8 @@ def _folder_of(root: str, split: str, path: str) -> str:
 class BoxCsvSource(annotation_tables.AnnotationTableSource):
     """CSV files with boxes, and the folders of their images below `root`."""
 
-    classes: tuple[str, ...] | None = None  # in the order of their ids; None takes those in all files, sorted
-    base: int = 1  # id of the first class
-    rejects_outside: bool = False
-    renamed: tuple[tuple[str, str], ...] = ()  # names in the file of columns that are named otherwise
-    delimiter: str = ","
+    options: BoxCsv = dataclasses.field(default=BoxCsv(), hash=False)
+    classes: tuple[str, ...] = ()  # in the order of their ids; () takes those in all files, sorted
 
     OPTION: ClassVar[str] = "source.box_csv"
     ON_REPEATED_KEY: ClassVar[str] = (
@@ -177,7 +165,7 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         if head.startswith(_BYTE_ORDER_MARKS) or b"\0" in head:
             raise errors.ConfigError("box-csv-not-utf8", f"{option} looks like UTF-16 text; save it as UTF-8")
         line = next(iter(head.decode("utf-8-sig", "replace").splitlines()), "")
-        names = next(csv.reader([line], delimiter=self.delimiter), [])
+        names = next(csv.reader([line], delimiter=self.options.delimiter), [])
         wanted = [self._named.get(name, name) for name in self._wanted]
         if missing := [name for name in wanted if name not in names]:
             other = next((each for each in _SEPARATORS if len(names) == 1 and each in line), None)
@@ -195,13 +183,14 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
     def read(
         self, split: annotation_tables.AnnotatedSplit, found: image_source.ListingBuilder
     ) -> tuple[object_tables.ImageTable, object_tables.ObjectTable]:
-        classes = image_objects.ClassNames(self.classes or self._collect_classes(), None, self.base)
+        classes = image_objects.ClassNames(self.classes or self._collect_classes(), None, self.options.base)
         images = object_tables.ImageTable()
         objects = object_tables.ObjectTable(0, dict(classes.texts()))
         lines: list[int] = []  # line of the first row of each image
+        of_box = [name for name in self._wanted if name in (*_BOX, *_SIZE)]
         for line, row in self._read_rows(split.annotations):
             number = _number_of(row, line, images, objects, lines)
-            if number in images.faults or all(not (row.get(name) or "").strip() for name in self._of_box):
+            if number in images.faults or all(not (row.get(name) or "").strip() for name in of_box):
                 continue
             try:
                 self._add(row, number, images, objects, classes, found)
@@ -220,18 +209,15 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
     ) -> tuple[Any, ...]:
         return objects[: len(COLUMNS)]
 
-    @functools.cached_property
+    @property
     def _named(self) -> Mapping[str, str]:
-        return dict(self.renamed)
+        """Names in the file of columns that are named otherwise."""
+        return self.options.columns  # type: ignore[return-value]
 
     @property
     def _wanted(self) -> tuple[str, ...]:
         """Columns that must be there, by our names."""
         return tuple(name for name in _NAMES if name not in _CORNER) + _SIZE if _SIZE[0] in self._named else _NAMES
-
-    @property
-    def _of_box(self) -> tuple[str, ...]:
-        return tuple(name for name in self._wanted if name in (*_BOX, *_SIZE))
 
     def _read_rows(self, uri: str) -> Iterator[tuple[int, Mapping[str, str]]]:
         """Yields the line number and the cells of each row, by our names of the columns.
@@ -240,11 +226,11 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
             AnnotationFileError: if the file is not CSV in UTF-8.
             OSError: if it cannot be read.
         """
-        ours = {column: name for name, column in self.renamed}
+        ours = {column: name for name, column in self._named.items()}
         raw: Any = storage.storage_of(uri).open_read(uri)
         with io.TextIOWrapper(io.BufferedReader(raw, _BUFFER_BYTES), "utf-8-sig", newline="") as file:
             # Unless it is strict, a quote that is not closed takes the rows after it.
-            rows = csv.DictReader(file, delimiter=self.delimiter, strict=True)
+            rows = csv.DictReader(file, delimiter=self.options.delimiter, strict=True)
             try:
                 names = rows.fieldnames or ()
                 rows.fieldnames = [ours.get(name, "" if name in self._named else name) for name in names]
@@ -285,7 +271,9 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
             xmax, ymax = _pixels(row, "xmax"), _pixels(row, "ymax")
         if xmin > xmax or ymin > ymax:
             raise ValueError(f"the box ends before it begins: {xmin:g} to {xmax:g}, {ymin:g} to {ymax:g}")
-        box = image_objects.ObjectsBuilder(len(COLUMNS), f"{self.OPTION}.outside" if self.rejects_outside else "")
+        box = image_objects.ObjectsBuilder(
+            len(COLUMNS), f"{self.OPTION}.outside" if self.options.outside == "reject" else ""
+        )
         width = image_objects.pixels(images.widths[number], _SLACK_PX)
         height = image_objects.pixels(images.heights[number], _SLACK_PX)
         box.add((xmin, xmax, ymin, ymax), width, height, (label, b""))

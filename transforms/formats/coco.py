@@ -356,7 +356,7 @@ def _find_lvis(probe: FolderProbe, at: str) -> Iterator[Finding]:
             split = split_meant(name)
             folder = _folder_of_urls(probe, at, probe.head(holder.below(name)))
             if split is not None and folder is not None:
-                places.setdefault(split, _Place(_below(holder.below(name), at), folder))
+                places.setdefault(split, _Place(holder.below(name).removeprefix(f"{at}/"), folder))
     if "train" in places:
         evidence = f"JSON of LVIS: {_show(places)}"
         often = (Change("source.coco.masks", True, "also the mask of each object"),)
@@ -414,7 +414,7 @@ def _find_places(
             continue
         folder = _folder_of_names(probe, at, root, first_image, name)
         if folder is not None:
-            places[split] = _Place(_below(holder.below(name), at), folder)
+            places[split] = _Place(holder.below(name).removeprefix(f"{at}/"), folder)
     return places
 
 
@@ -427,10 +427,6 @@ def _settings_of(places: Mapping[str, _Place]) -> dict[str, Any]:
 
 def _show(places: Mapping[str, _Place]) -> str:
     return ", ".join(f"{each.annotations} for the images in {each.images or 'the folder'}" for each in places.values())
-
-
-def _below(path: str, at: str) -> str:
-    return path.removeprefix(f"{at}/") if at else path
 
 
 def _is_coco(shape: Mapping[str, Mapping[str, Any]], is_whole: bool) -> bool:

@@ -33,10 +33,6 @@ _AREA_LIMIT = 1e38  # finite as a 32-bit float
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class BadAnnotationError(ValueError):
-    """An annotation cannot be parsed; its image becomes a reject."""
-
-
 @dataclasses.dataclass(frozen=True)
 class ObjectRule:
     """Says which objects are kept, and whether with masks."""
@@ -140,9 +136,7 @@ def _add_object(
             return
         label = object_tables.whole(fields.get("category_id"))
         if not isinstance(label, int) or label not in objects.names:
-            raise BadAnnotationError(
-                f"category_id is {object_tables.show(label)}, which is none of the file's categories"
-            )
+            raise ValueError(f"category_id is {object_tables.show(label)}, which is none of the file's categories")
         if rule.categories and objects.names[label].decode("utf-8", "surrogateescape") not in rule.categories:
             left_out[OTHER_CATEGORY] += 1
             return
@@ -167,11 +161,9 @@ def _add_object(
 
 def _box(value: Any) -> tuple[float, float, float, float]:
     if not isinstance(value, list) or len(value) != 4 or not all(map(_is_number, value)):
-        raise BadAnnotationError(f"bbox is {object_tables.show(value)}, expected [x, y, width, height]")
+        raise ValueError(f"bbox is {object_tables.show(value)}, expected [x, y, width, height]")
     if value[2] < 0 or value[3] < 0:
-        raise BadAnnotationError(
-            f"bbox {object_tables.show(value)} has a negative size; expected [x, y, width, height]"
-        )
+        raise ValueError(f"bbox {object_tables.show(value)} has a negative size; expected [x, y, width, height]")
     return tuple(map(float, value))  # type: ignore[return-value]
 
 
@@ -179,23 +171,21 @@ def _keypoints(value: Any, height: int, width: int, count: int) -> list[float]:
     """Returns x, y and visibility of each keypoint, x and y as shares of the image; 0 for those that are not labeled.
 
     Raises:
-        BadAnnotationError: if they are not `count`, or no numbers.
+        ValueError: if they are not `count`, or no numbers.
     """
     if not count:
         return []
     if value is None or value == []:  # as of an object of a category without keypoints
         return [0.0] * (3 * count)
     if not isinstance(value, list) or len(value) != 3 * count or not all(map(_is_number, value)):
-        raise BadAnnotationError(
+        raise ValueError(
             f"keypoints are {object_tables.show(value)}, expected {3 * count} numbers: x, y and visibility of each of "
             f"{count}"
         )
     found: list[float] = []
     for x, y, visibility in zip(value[::3], value[1::3], value[2::3]):
         if visibility not in (0, 1, 2):
-            raise BadAnnotationError(
-                f"keypoints have the visibility {object_tables.show(visibility)}, expected 0, 1 or 2"
-            )
+            raise ValueError(f"keypoints have the visibility {object_tables.show(visibility)}, expected 0, 1 or 2")
         inside = (min(max(x / width, 0.0), 1.0), min(max(y / height, 0.0), 1.0)) if visibility else (0.0, 0.0)
         found += (*inside, visibility)
     return found
@@ -221,9 +211,9 @@ def read_segments(
         name, segments = fields.get("file_name"), fields.get("segments_info")
         try:
             if not isinstance(name, str) or not name or not isinstance(segments, list):
-                raise BadAnnotationError("it has no file_name or no list segments_info")
+                raise ValueError("it has no file_name or no list segments_info")
             if image in images.panoptic:
-                raise BadAnnotationError(f"it is a second one: the first has {images.panoptic[image][0]!r}")
+                raise ValueError(f"it is a second one: the first has {images.panoptic[image][0]!r}")
             images.panoptic[image] = name, class_masks.pack_segments(segments)
         except ValueError as e:
             images.faults[image] = Reason.BAD_VALUE, f"panoptic annotation of image {images.ids[image]!r}: {e}"
@@ -301,13 +291,13 @@ def _area(value: Any, of_box: float) -> float:
     if value is None:
         value = of_box
     if not _is_number(value) or not 0 <= value < _AREA_LIMIT:
-        raise BadAnnotationError(f"area is {object_tables.show(value)}, expected pixels")
+        raise ValueError(f"area is {object_tables.show(value)}, expected pixels")
     return float(value)
 
 
 def _flag(value: Any) -> int:
     if value not in (0, 1) or not isinstance(value, (int, float)):
-        raise BadAnnotationError(f"iscrowd is {object_tables.show(value)}, expected 0 or 1")
+        raise ValueError(f"iscrowd is {object_tables.show(value)}, expected 0 or 1")
     return int(value)
 
 

@@ -22,7 +22,6 @@ class Files(base_format.Format):
     """Image files below a folder; a zip archive that is given instead is read like the folder that it holds."""
 
     ABOUT: ClassVar[str] = "images in a folder and in all folders below it"
-    PRESETS: ClassVar[tuple[str, ...]] = ()
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(folders=True, takes=frozenset({"include", "pattern", "masks"}))
@@ -52,7 +51,6 @@ class Listing(base_format.Format):
     """A listing that `plan --save-listing` wrote."""
 
     ABOUT: ClassVar[str] = "a listing that plan --save-listing wrote"
-    PRESETS: ClassVar[tuple[str, ...]] = ()
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(folders=True, is_saved=True, takes=frozenset({"pattern", "masks"}))

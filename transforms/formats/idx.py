@@ -176,11 +176,8 @@ def _open(
     from imagebeam.transforms.packed import array_files  # late: NumPy
 
     found = files.match(option, glob)
-    found = [
-        uri
-        for uri in found
-        if not (packed_file.has_gzip_name(uri) and uri.removesuffix(packed_file.GZIP_SUFFIX) in found)
-    ]
+    packed = {f"{uri}{packed_file.GZIP_SUFFIX}" for uri in found}
+    found = [uri for uri in found if uri not in packed]
     if len(found) > 1:
         names = ", ".join(uri.rpartition("/")[2] for uri in found)
         raise errors.ConfigError(

@@ -18,14 +18,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, masks
 from imagebeam.transforms.sources import files, folder_probe, image_source, input_places
-from imagebeam.transforms.sources.folder_probe import (
-    HASH_SPLIT,
-    NEARLY_ALL,
-    Finding,
-    Folder,
-    FolderProbe,
-    splits_in,
-)
+from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, NEARLY_ALL, Finding, Folder, FolderProbe, splits_in
 
 _REQUESTS_AT_ONCE = 16
 

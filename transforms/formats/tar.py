@@ -250,7 +250,7 @@ def _find_image(parts: Sequence[_Part]) -> Member:
         raise containers.bad_row(f"{len(found)} images with one stem, expected one: {listed}")
     raise containers.bad_row(
         f"no image among its members, {listed}; members of one example must be adjacent and share their name up to the "
-        "first dot; one must be .jpg or .png (or another image's extension)",
+        "first dot; one must be .jpg or .png (or another image's extension)"
     )
 
 
@@ -260,7 +260,7 @@ def _check_stored(member: Member) -> Member:
     raise containers.bad_row(
         f"{member.name!r} is stored as {'a link' if member.kind == LINK else 'a sparse file'}, so its "
         "bytes are not contiguous; create the tar without links or sparse files (GNU tar: --hard-dereference "
-        "--dereference, no --sparse)",
+        "--dereference, no --sparse)"
     )
 
 

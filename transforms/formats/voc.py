@@ -17,7 +17,7 @@ import posixpath
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 from xml.parsers import expat
 
 from imagebeam import plural, storage
@@ -62,19 +62,19 @@ class Voc(base_format.Format):
         )
 
     def open(self, request: base_format.Request) -> image_source.ImageSource:
-        found = find(request.uri, self)
+        parts, image_folder, annotation_folder = find(request.uri, self)
         source = annotated_files.AnnotatedFilesSource(
             request.uri,
-            found.parts,
-            annotated_files.PairRule(".xml", found.image_folder, found.annotation_folder, self.without_annotations),
+            parts,
+            annotated_files.PairRule(".xml", image_folder, annotation_folder, self.without_annotations),
             VocReader(image_objects.ClassNames(()), self.origin, self.outside == "reject"),
             exclude=input_places.leave_out(request.output, request.uri),
-            named_in=found.image_folder,
+            named_in=image_folder,
             option="source.voc",
             on_repeated_key="name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
         )
         source = source.with_classes(self.classes, self.base, class_names)
-        return source.with_unread(found.annotation_folder)
+        return source.with_unread(annotation_folder)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
@@ -164,16 +164,8 @@ _OTHER_IMAGES, _OTHER_ANNOTATIONS = ("images", "Images"), ("annotations", "Annot
 _NESTED = "xmls"  # in the folder of annotations, beside masks, as in the Oxford pets
 
 
-class VocSet(NamedTuple):
-    """A data set: where its images and XML files are."""
-
-    parts: tuple[input_places.Part, ...]
-    image_folder: str
-    annotation_folder: str
-
-
-def find(root: str, wanted: Voc) -> VocSet:
-    """Returns the data set in the folder `root`.
+def find(root: str, wanted: Voc) -> tuple[tuple[input_places.Part, ...], str, str]:
+    """Returns the parts of the data set in the folder `root`, and its folders of images and of annotations.
 
     Raises:
         ConfigError: if its images cannot be found.
@@ -185,13 +177,13 @@ def find(root: str, wanted: Voc) -> VocSet:
         nested = f"{annotations}/{_NESTED}"
         annotations = nested if input_places.kind_of(storage.join(root, nested)) == storage.DIRECTORY else annotations
     if wanted.images is not None:
-        return VocSet(input_places.given_parts(root, wanted.images, "source.voc.images"), images, annotations)
+        return input_places.given_parts(root, wanted.images, "source.voc.images"), images, annotations
     if annotations.partition("/")[0] in folders:
-        return VocSet(tuple(_listed_parts(root, images)), images, annotations)
+        return tuple(_listed_parts(root, images)), images, annotations
     inner = next((name for name in folders if _is_voc(storage.join(root, name), wanted)), None)
     if inner is not None:
         raise input_places.give_inner(root, inner)
-    return VocSet(input_places.parts_of_splits(folders), images, annotations)
+    return input_places.parts_of_splits(folders), images, annotations
 
 
 def _folder_names(folders: list[str], wanted: Voc) -> tuple[str, str]:
@@ -242,13 +234,6 @@ _UNSPECIFIED = "Unspecified"  # the format's own word for an unknown pose
 _NAMES = re.compile(rb"<object>\s*<name>([^<&]+)</name>")
 
 
-class VocFile(NamedTuple):
-    """Content of an annotation file as text: fields by their names."""
-
-    size: Mapping[str, str]  # height, width
-    objects: tuple[Mapping[str, str], ...]  # name, xmin and so on
-
-
 def parse(data: bytes) -> VocFile:
     """Parses an annotation file.
 
@@ -258,11 +243,11 @@ def parse(data: bytes) -> VocFile:
     image_objects.check_size(data)
     parser = expat.ParserCreate()
     parser.buffer_text = True
-    builder = _Builder()
-    parser.StartDoctypeDeclHandler = builder.refuse_document_type
-    parser.StartElementHandler = builder.start
-    parser.EndElementHandler = builder.end
-    parser.CharacterDataHandler = builder.add_text
+    file = VocFile()
+    parser.StartDoctypeDeclHandler = file.refuse_document_type
+    parser.StartElementHandler = file.start
+    parser.EndElementHandler = file.end
+    parser.CharacterDataHandler = file.add_text
     try:
         parser.Parse(data, True)
     except expat.ExpatError as e:
@@ -271,15 +256,15 @@ def parse(data: bytes) -> VocFile:
         raise
     except (LookupError, UnicodeError, ValueError) as e:  # an encoding that the parser does not know
         raise image_objects.bad_value(f"is not XML that can be read: {e}; save it as UTF-8") from e
-    return VocFile(builder.size, tuple(builder.objects))
+    return file
 
 
-class _Builder:
-    """Collects the fields of interest while a file is parsed."""
+class VocFile:
+    """The fields of interest of an annotation file as text, by their names. They are collected while it is parsed."""
 
     def __init__(self) -> None:
-        self.size: dict[str, str] = {}
-        self.objects: list[dict[str, str]] = []
+        self.size: dict[str, str] = {}  # height, width
+        self.objects: list[dict[str, str]] = []  # name, xmin and so on
         self._path: list[str] = []
         self._texts: list[str] | None = None  # pieces of the text of the open field
 

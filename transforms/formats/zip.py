@@ -44,7 +44,6 @@ class Zip(base_format.Format):
     """Zip archives; an archive that is given instead of a folder is read by `by: files`, too."""
 
     ABOUT: ClassVar[str] = "the zip archives of a folder, each a folder of its name"
-    PRESETS: ClassVar[tuple[str, ...]] = ()
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(folders=True, takes=frozenset({"include"}))

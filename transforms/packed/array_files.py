@@ -59,7 +59,7 @@ def read_idx(uri: str, version: int, array: found_array.FoundArray) -> Iterator[
 
 
 def _open_idx(uri: str, version: int) -> contextlib.AbstractContextManager[BinaryIO]:
-    return (packed_file.open_gzip if packed_file.has_gzip_name(uri) else packed_file.open_version)(uri, version)
+    return (packed_file.open_gzip if uri.endswith(packed_file.GZIP_SUFFIX) else packed_file.open_version)(uri, version)
 
 
 # --- all formats -----------------------------------------------------------------------------------------------------

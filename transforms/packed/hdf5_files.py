@@ -66,10 +66,7 @@ def _open(uri: str, version: int) -> Iterator[Any]:
         raise errors.missing_package(e, f"reading {uri!r}", "hdf5") from e
     outer = sys.exc_info()[1]
     try:
-        with (
-            packed_file.open_version(uri, version) as file,
-            h5py.File(file, "r", rdcc_nbytes=_CACHE_BYTES) as opened,
-        ):
+        with packed_file.open_version(uri, version) as file, h5py.File(file, "r", rdcc_nbytes=_CACHE_BYTES) as opened:
             yield opened
     except BaseException as e:
         _release(e, outer)

@@ -93,14 +93,9 @@ GZIP_MAGIC = b"\x1f\x8b"  # first bytes of a gzip file
 GZIP_MARK = f"#{GZIP_SUFFIX}"  # at the end of an address: the file is gzip, whatever its name is
 
 
-def has_gzip_name(uri: str) -> bool:
-    """Returns whether the name of a file says that it is gzip."""
-    return uri.endswith(GZIP_SUFFIX)
-
-
 def as_gzip(uri: str) -> str:
     """Returns the address of the unpacked content of a gzip file."""
-    return uri if has_gzip_name(uri) else uri + GZIP_MARK
+    return uri if uri.endswith(GZIP_SUFFIX) else uri + GZIP_MARK
 
 
 @contextlib.contextmanager

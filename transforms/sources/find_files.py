@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -39,10 +40,10 @@ def find_files(root: str, parts: tuple[str, ...], exclude: str = "") -> Iterator
     while level:
         below: list[_FolderToSearch] = []
         if store.is_local or len(level) == 1:
-            found = (each for folder in level for each in _look_into(folder, exclude))
+            found = itertools.chain.from_iterable(_look_into(folder, exclude) for folder in level)
         else:
-            look_into = functools.partial(_list_into, exclude=exclude)
-            found = (each for part in concurrency.map_ahead(look_into, level, _REQUESTS_AT_ONCE) for each in part)
+            listed = concurrency.map_ahead(lambda folder: [*_look_into(folder, exclude)], level, _REQUESTS_AT_ONCE)
+            found = itertools.chain.from_iterable(listed)
         for each in found:
             if isinstance(each, str):
                 yield each
@@ -87,10 +88,6 @@ def _look_into(folder: _FolderToSearch, exclude: str) -> Iterator[str | _FolderT
         is_new = entry.kind == storage.DIRECTORY and entry.identity not in folder.ancestors
         if is_new and (rest := folder.enter(entry.name)):
             yield _FolderToSearch(uri, rest, (*folder.ancestors, entry.identity))
-
-
-def _list_into(folder: _FolderToSearch, exclude: str) -> list[str | _FolderToSearch]:
-    return list(_look_into(folder, exclude))
 
 
 def _open(way: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

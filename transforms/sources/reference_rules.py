@@ -19,6 +19,7 @@ from imagebeam import records
 from imagebeam.transforms import elements, sort_intervals
 from imagebeam.transforms.classes import class_names, label_names
 from imagebeam.transforms.sources import image_source, listing_rules, table_rows
+from imagebeam.transforms.sources.table_rows import BadRowError
 
 _MAX_PLAIN_REFS = 100_000  # that are not compressed: 15 MB, a tenth of a second
 _MAX_WHOLE_BYTES = 24 << 20  # packed references that are ranked here: fewer with many boxes or long captions
@@ -61,7 +62,7 @@ class ReferenceRules:
         try:
             if self.label is not None:
                 ref = self.label.apply(ref)
-        except LabelError as e:
+        except BadRowError as e:
             return elements.Reject(ref.key, ref.uri, "label", e.reason, e.detail)
         finally:
             if surveyor is not None:
@@ -129,15 +130,6 @@ def _pack(listings: Iterable[image_source.Listing]) -> Iterator[image_source.Lis
         yield listing._replace(packed_refs=elements.pack_refs(refs, max_plain_bytes))
 
 
-class LabelError(ValueError):
-    """An image without a usable label."""
-
-    def __init__(self, reason: elements.Reason, detail: str):
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
-
-
 _parse_number = functools.lru_cache(maxsize=4096)(table_rows.parse_number)  # classes repeat: a sixth of the time
 
 
@@ -157,7 +149,7 @@ class LabelRule(elements.PickledFields):
         """Returns `ref` with its label.
 
         Raises:
-            LabelError: if there is none, or it is not allowed.
+            BadRowError: if there is none, or it is not allowed.
         """
         if self.by == "none":
             return ref
@@ -171,13 +163,13 @@ class LabelRule(elements.PickledFields):
         else:
             label = "" if ref.label is None else str(ref.label)
             if not label or label.isspace():
-                raise LabelError(elements.Reason.NO_LABEL, "the label's column is empty")
+                raise BadRowError(elements.Reason.NO_LABEL, "the label's column is empty")
         if self.kind != "class":
             try:
                 return ref.with_label(_parse_number(str(self.kind), label), group)
             except ValueError as e:
                 hint = "" if table_rows.is_number(label) else "; for class names set label.type: class"
-                raise LabelError(elements.Reason.BAD_VALUE, f"label: {e}{hint}") from e
+                raise BadRowError(elements.Reason.BAD_VALUE, f"label: {e}{hint}") from e
         if self.by == "column":
             label = class_names.spell(label)
         self._check_class(ref, label)
@@ -192,11 +184,11 @@ class LabelRule(elements.PickledFields):
 
     def _check_class(self, ref: elements.ImageRef, label: str) -> None:
         if self._vocabulary is not None and label not in self._vocabulary:
-            raise LabelError(elements.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
+            raise BadRowError(elements.Reason.UNKNOWN_LABEL, f"label {label!r} is not in label.vocabulary")
         if not label:
-            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} is in a folder without a name")
+            raise BadRowError(elements.Reason.NO_LABEL, f"{ref.key!r} is in a folder without a name")
         if label.splitlines() != [label]:
-            raise LabelError(elements.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it")
+            raise BadRowError(elements.Reason.BAD_VALUE, f"label {label!r} has a line break, labels.txt cannot hold it")
 
     @functools.cached_property
     def _regex(self) -> re.Pattern[str]:
@@ -210,7 +202,7 @@ class LabelRule(elements.PickledFields):
         if len(folders) <= self.level:
             expected = "split/label/image" if self.level else "label/image"
             hint = self.hint and f"; {self.hint}"
-            raise LabelError(elements.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}{hint}")
+            raise BadRowError(elements.Reason.NO_LABEL, f"{ref.key!r} is not of the form {expected}{hint}")
         return folders[self.level]
 
     @functools.cached_property
@@ -225,7 +217,7 @@ class LabelRule(elements.PickledFields):
     def _from_list(ref: elements.ImageRef, labels: tuple[str, ...]) -> str:
         number = label_names.number_of(ref.key)
         if not 1 <= number <= len(labels):
-            raise LabelError(
+            raise BadRowError(
                 elements.Reason.NO_LABEL,
                 f"the name of {ref.key!r} ends in no number from 1 to {len(labels):,}, the lines of label.lists",
             )
@@ -235,7 +227,7 @@ class LabelRule(elements.PickledFields):
         name = ref.uri.rpartition("/")[2]
         match = self._regex.fullmatch(name)
         if match is None or not match["label"]:
-            raise LabelError(elements.Reason.NO_LABEL, f"{name!r} does not match label.pattern {self.pattern!r}")
+            raise BadRowError(elements.Reason.NO_LABEL, f"{name!r} does not match label.pattern {self.pattern!r}")
         return match["label"], (match[self.group] or "") if self.group else ref.group
 
 

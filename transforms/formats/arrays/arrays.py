@@ -79,7 +79,7 @@ class Arrays(base_format.Format):
         """Finds data sets that are arrays: CIFAR, .npz, .npy, .mat, HDF5."""
         for folder in folder_probe.with_inner(probe, at):
             names = {*folder.files}
-            beside = folder.path.removeprefix(f"{at}/") if at else folder.path
+            beside = folder.path.removeprefix(f"{at}/")
             where = f" in {beside}" if folder.path != at else ""
             if {"data_batch_1", "test_batch"} <= names or {"data_batch_1.bin", "test_batch.bin"} <= names:
                 yield Finding("cifar10", f"data_batch_1 and test_batch{where}", input=folder.path)

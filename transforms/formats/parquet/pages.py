@@ -83,12 +83,7 @@ def locate_values(read: Read, chunk: Chunk) -> Iterator[Place | None]:
 
 
 def _locate_in_page(
-    read: Read,
-    at: int,
-    header: dict[int, Any],
-    about: dict[int, Any],
-    chunk: Chunk,
-    dictionary: Sequence[Place],
+    read: Read, at: int, header: dict[int, Any], about: dict[int, Any], chunk: Chunk, dictionary: Sequence[Place]
 ) -> Iterator[Place | None]:
     is_second = header[1] == _DATA_2
     encoding, count = about.get(4 if is_second else 2), _count(about)

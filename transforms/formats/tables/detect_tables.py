@@ -186,7 +186,7 @@ def _find_in_table(probe: FolderProbe, at: str, table: table_heads.Table) -> Ite
 
 def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Iterator[Finding]:
     columns = {*table.columns}
-    path = table.path.removeprefix(f"{at}/") if at else table.path
+    path = table.path.removeprefix(f"{at}/")
     shown = f"{path} has the columns {name_some(table.columns, 6)}"
     if {"image_uri", "label"} <= columns:
         yield Finding("tfrecorder", shown, {} if "split" in columns else {"split": HASH_SPLIT}, input=table.path)
@@ -200,7 +200,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     place = table_heads.find_place(probe, at, table)
     if place is None:
         return
-    where = place.folder.removeprefix(f"{at}/") if at else place.folder
+    where = place.folder.removeprefix(f"{at}/")
     holders = name_some(place.inside) if place.inside else where or "its folder"
     evidence = f"{shown}; {place.found} of {place.looked_for} images that it names are in {holders}"
     settings = _settings_of(at, table, place)
@@ -335,11 +335,11 @@ def _kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
 
 
 def _find_boxes(probe: FolderProbe, at: str, table: table_heads.Table, shown: str) -> Iterator[Finding]:
-    path = table.path.removeprefix(f"{at}/") if at else table.path
+    path = table.path.removeprefix(f"{at}/")
     place = table_heads.find_place(probe, at, table)
     if posixpath.basename(path) == "_annotations.csv" or place is None:  # those are found beside the images
         return
-    folder = place.folder.removeprefix(f"{at}/") if at else place.folder
+    folder = place.folder.removeprefix(f"{at}/")
     split = split_meant(posixpath.basename(path)) or "train"
     is_usual = re.fullmatch(r"(train|val|valid|validation|test)(_labels)?\.csv", path) is not None
     settings: dict[str, Any] = {}
@@ -351,7 +351,7 @@ def _find_boxes(probe: FolderProbe, at: str, table: table_heads.Table, shown: st
 
 
 def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str) -> Iterator[Finding]:
-    counts = ", ".join(f"{folder.path.removeprefix(f'{at}/') if at else folder.path or '.'}" for folder in folders)
+    counts = ", ".join(f"{folder.path.removeprefix(f'{at}/') or '.'}" for folder in folders)
     evidence = f"{posixpath.basename(table.path)} with a column file_name is in {counts}"
     settings: dict[str, Any] = {}
     if all(folder.path == at for folder in folders) and not any("/" in each for each in table.values("file_name")):
@@ -368,7 +368,7 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
 
 def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) -> dict[str, Any]:
     folder = posixpath.dirname(table.path)
-    path = table.path.removeprefix(f"{at}/") if at else table.path
+    path = table.path.removeprefix(f"{at}/")
     root = posixpath.relpath(f"/{place.folder}", f"/{folder}")
     image = place.column if place.has_extension else f"{{{place.column}}}.*"
     if place.inside:

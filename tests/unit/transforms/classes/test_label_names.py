@@ -17,7 +17,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.classes.label_names import LabelNames, ListSurvey, ListUse, StagedNames
 from imagebeam.transforms.elements import ImageRef, Reason
-from imagebeam.transforms.sources import image_source, reference_rules
+from imagebeam.transforms.sources import image_source, reference_rules, table_rows
 from tests import error_texts
 
 NAMES = LabelNames(("cat", "d\udcf6g", "größe"), {"cat": "Felis catus\u2028", "d\udcf6g": "dog"}, (("val", ("cat",)),))
@@ -209,7 +209,7 @@ def test_rule_takes_the_line_of_the_number_for_images_directly_in_the_folder() -
 def test_rule_has_no_label_for_another_number() -> None:
     for name in ["x_0.JPEG", "x_4.JPEG", "x.JPEG"]:
         with pytest.raises(
-            reference_rules.LabelError, match=r"ends in no number from 1 to 3, the lines of label\.lists"
+            table_rows.BadRowError, match=r"ends in no number from 1 to 3, the lines of label\.lists"
         ) as raised:
             RULE.apply(ref(f"val/{name}"))
         assert raised.value.reason is Reason.NO_LABEL

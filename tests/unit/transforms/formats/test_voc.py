@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-from typing import Any
+from typing import Any, TypeAlias
 
 import pydantic
 import pytest
@@ -14,16 +14,18 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import voc
 from imagebeam.transforms.images import checked_image, image_objects
-from imagebeam.transforms.sources import annotated_files
+from imagebeam.transforms.sources import annotated_files, input_places
 from tests import detection_sets, error_texts
 
+Found: TypeAlias = tuple[tuple[input_places.Part, ...], str, str]
 
-def find(root: pathlib.Path, **wanted: Any) -> voc.VocSet:
+
+def find(root: pathlib.Path, **wanted: Any) -> Found:
     return voc.find(str(root), pydantic.TypeAdapter(voc.Voc).validate_python(wanted))
 
 
-def parts_of(found: voc.VocSet) -> list[tuple[str, str]]:
-    return [(part.split, part.path) for part in found.parts]
+def parts_of(found: Found) -> list[tuple[str, str]]:
+    return [(part.split, part.path) for part in found[0]]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_config_names_lists_and_folders(tmp_path: pathlib.Path) -> None:
     detection_sets.write_voc(tmp_path, {"day": [1]})
     (tmp_path / "more").mkdir()
     found = find(tmp_path, images={"train": ["ImageSets/Main/day.txt", "more"]})
-    assert [tuple(part) for part in found.parts] == [
+    assert [tuple(part) for part in found[0]] == [
         ("train", "ImageSets/Main/day.txt", True),
         ("train", "more", False),
     ]

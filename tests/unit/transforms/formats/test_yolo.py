@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.formats import yolo
+from imagebeam.transforms.formats import yolo, yolo_labels
 from imagebeam.transforms.images import checked_image, image_objects
 from imagebeam.transforms.sources import annotated_files
 from tests import error_texts
@@ -208,7 +208,7 @@ def test_folders_of_no_split_are_found(tmp_path: pathlib.Path) -> None:
 # --- label files -----------------------------------------------------------------------------------------------------
 
 CLASSES = image_objects.ClassNames(("cat", "dog"))
-READER = yolo.YoloReader(CLASSES)
+READER = yolo_labels.YoloReader(CLASSES)
 
 
 def test_center_and_size_become_edges_with_ids_and_names() -> None:
@@ -279,7 +279,7 @@ def test_unknown_class_rejects_the_image(number: bytes) -> None:
 
 
 def test_classes_with_gaps_keep_their_numbers_and_base_is_added() -> None:
-    reader = yolo.YoloReader(image_objects.ClassNames(("cat", "dog"), (3, 7), base=1))
+    reader = yolo_labels.YoloReader(image_objects.ClassNames(("cat", "dog"), (3, 7), base=1))
     assert reader.read(b"7 0.5 0.5 0.5 0.5").values[4:] == ((8,), (b"dog",))
     with pytest.raises(checked_image.BadImageError, match="the class is 4, and the classes are 3 to 7"):
         reader.read(b"4 0.5 0.5 0.5 0.5")
@@ -300,15 +300,15 @@ def test_box_is_clipped_or_dropped_and_counted(line: bytes, values: object, drop
 
 
 def test_options_change_what_becomes_of_lines() -> None:
-    strict = yolo.YoloReader(CLASSES, polygons="reject", rejects_outside=True)
+    strict = yolo_labels.YoloReader(CLASSES, polygons="reject", rejects_outside=True)
     with pytest.raises(checked_image.BadImageError, match=r"source.yolo.outside: clip would cut it"):
         strict.read(b"0 0 0.5 0.5 0.5")
     assert strict.read(b"0 0.25 0.5 0.500001 0.5").values[0] == (0.0,)  # rounded
     with pytest.raises(checked_image.BadImageError, match=r"a polygon of 3 points; source.yolo.polygons: box"):
         strict.read(b"0 0 0 1 0 1 1")
-    dropping = yolo.YoloReader(CLASSES, confidence="drop")
+    dropping = yolo_labels.YoloReader(CLASSES, confidence="drop")
     assert dropping.read(b"0 0.5 0.5 0.5 0.5 0.9").values[0] == (0.25,)
-    posed = yolo.YoloReader(CLASSES, num_keypoint_values=6)
+    posed = yolo_labels.YoloReader(CLASSES, num_keypoint_values=6)
     assert posed.read(b"0 0.5 0.5 0.5 0.5 1 2 3 4 5 6").values[0] == (0.25,)
     with pytest.raises(checked_image.BadImageError, match="5 fields, expected 11"):
         posed.read(b"0 0.5 0.5 0.5 0.5")
@@ -322,7 +322,7 @@ def test_file_that_is_too_long_is_a_reject() -> None:
 
 def test_reader_is_pickled_without_what_it_computed() -> None:
     READER.read(b"0 0.5 0.5 0.5 0.5")
-    assert pickle.dumps(READER) == pickle.dumps(yolo.YoloReader(image_objects.ClassNames(("cat", "dog"))))
+    assert pickle.dumps(READER) == pickle.dumps(yolo_labels.YoloReader(image_objects.ClassNames(("cat", "dog"))))
 
 
 NUMBERS = st.one_of(

@@ -8,14 +8,14 @@ import re
 import pytest
 
 from imagebeam.transforms import elements
-from imagebeam.transforms.formats import yolo
+from imagebeam.transforms.formats import yolo_labels
 from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotated_files, files, image_source, input_places
 from tests import detection_sets, error_texts, spread_rows
 
 RULE = annotated_files.PairRule(".txt", "images", "labels", "keep")
 RULE_LIST = input_places.Part("train", "train.txt", is_list=True)
-READER = yolo.YoloReader(image_objects.ClassNames(("cat",)))
+READER = yolo_labels.YoloReader(image_objects.ClassNames(("cat",)))
 
 
 def source(root: pathlib.Path, *parts: input_places.Part, **options: object) -> annotated_files.AnnotatedFilesSource:

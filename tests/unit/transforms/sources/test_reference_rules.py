@@ -255,7 +255,7 @@ FOR_NAMES = "for class names set label.type: class"
     ],
 )
 def test_apply_without_usable_label_says_why(rule: LabelRule, image: ImageRef, reason: Reason, detail: str) -> None:
-    with pytest.raises(reference_rules.LabelError) as caught:
+    with pytest.raises(table_rows.BadRowError) as caught:
         rule.apply(image)
     assert (caught.value.reason, caught.value.detail, str(caught.value)) == (reason, detail, detail)
 

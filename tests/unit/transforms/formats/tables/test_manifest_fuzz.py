@@ -81,7 +81,7 @@ def follow(source: manifest.ManifestSource) -> None:
         for ref in elements.unpack_refs(found.packed_refs) if found.num_refs else ():
             try:
                 ref = rule.apply(ref)
-            except reference_rules.LabelError as e:
+            except table_rows.BadRowError as e:
                 assert e.detail
                 continue
             ids = {name: index for index, name in enumerate(sorted(ref.classes))}
