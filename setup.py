@@ -47,6 +47,8 @@ EXTRAS = {
     "gcs": ["google-cloud-storage>=2.19,<4"],
     "hdfs": ["requests>=2.32.4,<3"],
     "s3": ["s3fs>=2025.3"],
+    "web": ["fsspec[http]"],
+    "hf": ["huggingface_hub>=1"],  # the Hugging Face Hub: hf://
     # Beam's Google packages: DataflowRunner, and `output.writer: beam` at gs://.
     "dataflow": [BEAM_GCP],
     # Events of a run for a lineage service: `imagebeam convert --openlineage`.

@@ -23,7 +23,15 @@ from imagebeam.pipelines.recognize import mask_signs
 from imagebeam.pipelines.request import Checked
 from imagebeam.transforms import dataset_settings, elements, sort_intervals
 from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
+from imagebeam.transforms.images import (
+    class_masks,
+    pillow_decoder,
+    prepare,
+    reader_decoder,
+    resample,
+    structure,
+    turn_upright,
+)
 from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import image_source, listing_rules, reference_rules
@@ -254,7 +262,12 @@ def _settings_of(
             is_raw=known.is_raw,
             is_base64=known.is_base64,
         ),
-        read_ahead=read_ahead.ReadAhead(config.source.reads_ahead, config.source.bytes_ahead, known.size_column),
+        read_ahead=read_ahead.ReadAhead(
+            config.source.reads_ahead,
+            config.source.bytes_ahead,
+            known.size_column,
+            config.source.web.options(config.image.limits.max_bytes or structure.MAX_IMAGE_BYTES),
+        ),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
         analyze=config.statistics.analyze if config.transformed else None,

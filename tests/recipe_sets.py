@@ -171,6 +171,12 @@ def tfrecorder(folder: pathlib.Path) -> None:
     rows_of(folder / "bucket" / "data.csv", rows)
 
 
+def urls(folder: pathlib.Path) -> None:
+    """Writes a table whose addresses are relative, as no server has an address that is always the same."""
+    keys = images(folder, *(f"elsewhere/{n}.jpg" for n in range(4)))
+    rows_of(folder / "urls.jsonl", [{"url": key, "text": f"picture {n}"} for n, key in enumerate(keys)])
+
+
 def cub200(folder: pathlib.Path) -> None:
     root = folder / "CUB_200_2011"
     names = [f"00{label}.{bird}/{n}.jpg" for label, bird in ((1, "Albatross"), (2, "Auk")) for n in range(4)]

@@ -139,6 +139,7 @@ class ImageRef(NamedTuple):
     extra_images: tuple[ExtraImage, ...] = ()  # in the order of DatasetSettings.extra_images
     fingerprint: bytes = b""  # digest of what the record is made of, for the next update; see image_states
     content: bytes = b""  # digest of the same without versions, then one of the bytes once they are read; b"": not kept
+    sha256: str = ""  # of the bytes, in hexadecimal digits; "" if it is not to be checked
     replaces: str = ""  # split of the record in the snapshot before that this image replaces; "" if there is none
     frame: int = 0  # number of the picture in its file, from 0, where each picture of a file becomes an example
 
@@ -215,6 +216,8 @@ class Reason(str, enum.Enum):
     HTTP_5XX = "http_5xx"  # a web server fails: a status from 500 on
     TIMEOUT = "timeout"  # a web server gave no whole answer within the time limit of a request
     DNS = "dns"  # the name of a web server has no address
+    ROBOTS = "robots"  # a web server says by X-Robots-Tag that the image is not to be indexed, or not to train models
+    BAD_CHECKSUM = "bad_checksum"  # the bytes have another SHA-256 than the table says
     OUTSIDE_ROOT = "outside_root"  # the manifest's path leaves the manifest's folder
     BAD_ROW = "bad_row"  # a row of the manifest that cannot be parsed, or lacks the image or the key
     NO_LABEL = "no_label"  # the directory, file name or column gives no label

@@ -93,7 +93,8 @@ class RequestError(OSError):
     """A web server refused a request, failed, or gave no answer in time.
 
     Attributes:
-        cause: "http_403" (401 too), "http_4xx", "http_5xx", "timeout", "dns", or "" for any other failure.
+        cause: "http_403" (401 too), "http_4xx", "http_5xx", "timeout", "dns", "robots", "too_large", or "" for any
+            other failure.
     """
 
     cause: str = ""

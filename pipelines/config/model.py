@@ -333,6 +333,7 @@ class Config(pydantic.BaseModel):
             "update": True,
         }
         exclude["source"] = {"uri": True, "reads_ahead": True, "bytes_ahead": True}
+        exclude["source"]["web"] = {"timeout_sec", "per_host", "user_agent"}
         exclude["source"] |= {by: base_format.format_of(by).PLACES for by in base_format.FORMATS}
         if self.source.gives().is_saved:
             exclude["source"]["by"] = True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import pydantic
 
 from imagebeam.pipelines.config.sections import STRICT, Bytes, Count, NotBool
+from imagebeam.storage import http
 from imagebeam.transforms.formats import base_format as format_lib
 from imagebeam.transforms.formats import masks as mask_options
 from imagebeam.transforms.images import checked_image, pixels, prepare, resample
@@ -28,6 +29,34 @@ SIZES = ("resize", "shortest_side", "longest_side", "max_pixels")
 def _read_chroma(value: Any) -> Any:
     """Returns a ratio that YAML 1.1 took for a number to the base of 60: 4:2:0 without quotes is 14520."""
     return ":".join(map(str, (value // 3600, value // 60 % 60, value % 60))) if type(value) is int else value
+
+
+class WebConfig(pydantic.BaseModel):
+    """Requests for images at http:// and https://."""
+
+    model_config = STRICT
+
+    timeout_sec: Annotated[float, pydantic.Field(gt=0), NotBool] = http.REQUEST_SEC
+    """Longest time for a whole request in seconds, from its connection to the last byte. One that fails in a way that
+    may pass is repeated for 5 seconds."""
+    per_host: Count | None = 16
+    """Largest number of images read at once from one server, in each writer process."""
+    robots: Literal["respect", "ignore"] = "respect"
+    """Whether an image is a reject, `robots`, whose server says by the header X-Robots-Tag that it is not to be indexed
+    or not to train models with: noindex, noimageindex, noai, noimageai."""
+    user_agent: Annotated[str, pydantic.Field(min_length=1)] | None = None
+    """Sent with each request; by default `imagebeam/` and its version. Rules of X-Robots-Tag for one robot count if
+    they name what precedes the slash."""
+
+    def options(self, max_bytes: int) -> tuple[tuple[str, Any], ...]:
+        """Returns options of the storage of web servers, for images of at most `max_bytes` bytes."""
+        return (
+            ("requests_timeout", self.timeout_sec),
+            ("per_host", self.per_host),
+            ("respect_robots", self.robots == "respect"),
+            ("max_bytes", max_bytes),
+            *(() if self.user_agent is None else (("headers", {"User-Agent": self.user_agent}),)),
+        )
 
 
 class _SharedKeys(pydantic.BaseModel):
@@ -70,6 +99,7 @@ class _SharedKeys(pydantic.BaseModel):
     """Over a network: concurrent requests for images, in each writer process."""
     bytes_ahead: Bytes = pydantic.ByteSize(read_ahead.READ_AHEAD.num_bytes)
     """Bytes of images requested and not yet written, in each writer process."""
+    web: WebConfig = WebConfig()
 
     @pydantic.field_validator("pattern")
     @classmethod

@@ -306,6 +306,8 @@ _ADVICE = {
         (elements.Reason.HTTP_5XX, elements.Reason.TIMEOUT, elements.Reason.DNS),
         "check the network and the servers' names, or convert again later",
     ),
+    elements.Reason.ROBOTS: "ask the owners of the images; source.web.robots: ignore would take them",
+    elements.Reason.BAD_CHECKSUM: "correct the column of source.manifest.sha256, or give addresses that hold the files",
     elements.Reason.BAD_VALUE: "correct what the table, the annotations or the masks say of the images",
     elements.Reason.EMPTY_FILE: "copy the images to the input again, since their files have 0 bytes",
     elements.Reason.NOT_AN_IMAGE: "give the images as --input, or choose them with source.include",

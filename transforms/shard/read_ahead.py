@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import hashlib
 import os
 import resource
 import stat
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from imagebeam import storage
 from imagebeam.storage import local
@@ -26,6 +28,9 @@ MAX_READS = 16  # local files opened ahead on a cold disk: the kernel reads them
 _CAN_ADVISE = hasattr(os, "posix_fadvise")
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # the latter on macOS
 _SLOW_SEC, _SLOW_SEC_PER_BYTE = 60e-6, 0.5e-9  # a slower read did not come from the page cache
+# Of files whose sizes are unknown so many times `requests` may be waiting to be taken: web servers that answer after
+# many seconds must not hold up those that answer at once.
+_WAITING = 64
 _ANNOUNCED = 256  # files opened ahead and announced after a slow read
 _MAX_SHARED = 2 * MAX_READS  # open files that hold many images each, so that none is opened once for each image
 # A new listing makes another dataset: without --overwrite it is refused once this one is committed.
@@ -38,8 +43,14 @@ class ReadAhead(NamedTuple):
     requests: int  # in flight at once, over a network
     num_bytes: int  # total size of images requested and not taken yet; the last one may exceed it
     size_column: str = ""  # column of a table whose sizes are trusted; "" if the files were listed
+    web: tuple[tuple[str, Any], ...] = ()  # options of the storage of images at http:// and https://
+
+    def storage_of(self, uri: str) -> storage.Storage:
+        """Returns the storage that an image is read from."""
+        return storage.storage_of(uri, dict(self.web) if self.web and uri.startswith(_WEB) else None)
 
 
+_WEB = ("http://", "https://")
 READ_AHEAD = ReadAhead(32, 64 << 20)
 
 
@@ -120,6 +131,8 @@ def fetch_or_take(refs: Iterable[elements.ImageRef], limit: ReadAhead, take: Tak
             if ref.inside is _IN_ARCHIVE:
                 ref = members.popleft()
                 data = _unpack(ref, data) if isinstance(data, bytes) else data
+            if ref.sha256 and isinstance(data, bytes):
+                data = _check(ref, data)
             yield ref, data
 
 
@@ -131,6 +144,14 @@ def _unpack(ref: elements.ImageRef, data: bytes) -> bytes | ReadError:
         return packed_file.unpack_member(data, ref.size)
     except packed_file.BrokenContentError as e:
         return ReadError(e.reason, f"{ref.uri} {e.detail}")
+
+
+def _check(ref: elements.ImageRef, data: bytes) -> bytes | ReadError:
+    """Returns the bytes if they have the SHA-256 that the table gives them."""
+    found = hashlib.sha256(data).hexdigest()
+    if found == ref.sha256.lower():
+        return data
+    return ReadError(elements.Reason.BAD_CHECKSUM, f"has the SHA-256 {found}, and the table says {ref.sha256}")
 
 
 def _fetch_ranges(
@@ -147,7 +168,7 @@ def _fetch_ranges(
         OSError: if the machine or the network failed, not the image: too many open files, no answer.
     """
     ahead: collections.deque[tuple[elements.ImageRef, _Opened]] = collections.deque()
-    ahead_bytes = 0
+    ahead_bytes, unsized = 0, _Arrived()
     kernel = _Kernel()
     with contextlib.ExitStack() as stack:
         threads: futures.ThreadPoolExecutor | None = None
@@ -159,17 +180,24 @@ def _fetch_ranges(
                     continue
                 if ref.length >= 0 and unpacked_content.is_packed(ref.uri):
                     ahead.append((ref, _find_too_large(ref)))
-                elif (store := storage.storage_of(ref.uri)).is_local:
+                elif (store := limit.storage_of(ref.uri)).is_local:
                     ahead.append((ref, _open_ahead(ref, kernel, shared)))
                 else:
                     if threads is None:
                         threads = stack.enter_context(futures.ThreadPoolExecutor(limit.requests))
-                    ahead.append((ref, threads.submit(_read_remote, store, ref)))
+                    future = threads.submit(_read_remote, store, ref)
+                    if ref.size < 0:
+                        future.add_done_callback(unsized.add)
+                    ahead.append((ref, future))
                 ahead_bytes += _bytes_of(ref)
-                max_reads = kernel.max_reads if threads is None else limit.requests
-                while len(ahead) >= max_reads or ahead_bytes > limit.num_bytes:
-                    ahead_bytes -= _bytes_of(ahead[0][0])
-                    yield _finish(*ahead.popleft(), kernel, shared)
+                max_ahead = kernel.max_reads if threads is None else limit.requests * (_WAITING if ref.size < 0 else 1)
+                while len(ahead) >= max_ahead or ahead_bytes + unsized.num_bytes > limit.num_bytes:
+                    ref, opened = ahead.popleft()
+                    fetched = _finish(ref, opened, kernel, shared)
+                    ahead_bytes -= _bytes_of(ref)
+                    if ref.size < 0 and isinstance(opened, futures.Future):
+                        unsized.remove(opened)
+                    yield fetched
             while ahead:
                 yield _finish(*ahead.popleft(), kernel, shared)
         finally:
@@ -178,6 +206,28 @@ def _fetch_ranges(
                     os.close(opened)
                 elif isinstance(opened, futures.Future):
                     opened.cancel()
+
+
+class _Arrived:
+    """Counts the bytes of files of unknown sizes that have arrived and are not taken yet. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, future: futures.Future[bytes | ReadError]) -> None:
+        """Counts a file that has arrived."""
+        self._count(future, 1)
+
+    def remove(self, future: futures.Future[bytes | ReadError]) -> None:
+        """Counts a file that is taken."""
+        self._count(future, -1)
+
+    def _count(self, future: futures.Future[bytes | ReadError], sign: int) -> None:
+        data = None if future.cancelled() or future.exception() else future.result()
+        if isinstance(data, bytes):
+            with self._lock:
+                self.num_bytes += sign * len(data)
 
 
 def _bytes_of(ref: elements.ImageRef) -> int:
@@ -201,7 +251,7 @@ def _read_now(
     else:
         if ref.offset or size < 0 or not storage.storage_of(ref.uri).is_local:
             return None
-        if take is not None and (taken := take(ref)) is not None:
+        if take is not None and not ref.sha256 and (taken := take(ref)) is not None:
             kernel.note_read(taken[1], size)
             return taken[0]
         start = time.perf_counter()

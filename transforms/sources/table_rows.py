@@ -16,6 +16,7 @@ from imagebeam.transforms import elements
 _FLOAT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # pandas writes the integer 3 as 3.0 in a column with missing values.
 _INTEGER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _FLOAT32_LIMIT = 2.0**128 - 2.0**103  # this and all above round to infinity in 32 bits
 _FLOAT32_NOTHING = 2.0**-150  # this and all below round to zero in 32 bits
 
@@ -94,11 +95,12 @@ class RowFields:
     split: str | None = None
     group: str | None = None
     columns: tuple[Column, ...] = ()
+    sha256: str | None = None  # of the bytes of the image
 
     @property
     def needed(self) -> tuple[str, ...]:
         """The names of the columns that must exist."""
-        single = (self.key, self.label, self.split, self.group)
+        single = (self.key, self.label, self.split, self.group, self.sha256)
         names = (*single, *self.label_flags, *(column.name for column in self.columns))
         return tuple(dict.fromkeys(name for name in names if name is not None))
 
@@ -135,6 +137,7 @@ class RowFields:
             split=(text_in(cells, self.split) or "").strip() if self.split else ref.split,
             group=(text_in(cells, self.group) or "").strip() if self.group else ref.group,
             columns=(*ref.columns, *(parse_column(column, cells.get(column.name)) for column in self.columns)),
+            sha256=_parse_sha256(self.sha256, cells) if self.sha256 else ref.sha256,
         )
 
     def _label(self, cells: Mapping[str, Any]) -> str | tuple[str, ...] | None:
@@ -151,6 +154,13 @@ class RowFields:
 
 
 NO_FIELDS = RowFields()
+
+
+def _parse_sha256(column: str, cells: Mapping[str, Any]) -> str:
+    text = (text_in(cells, column) or "").strip()
+    if text and not _SHA256.fullmatch(text):
+        raise BadRowError(elements.Reason.BAD_VALUE, f"column {column!r}: {text!r} is not a SHA-256 of 64 digits")
+    return text
 
 
 def parse_column(column: Column, value: Any) -> Any:

@@ -92,6 +92,9 @@ class Tables(base_format.Format):
     size: str | None = None
     """For `trust: true`: column with the size of each file in bytes, which decides the number of shards. A file of
     another size is a reject; an empty cell is an unknown size."""
+    sha256: str | None = None
+    """Column with the SHA-256 of each file in hexadecimal digits. A file with another one is a reject, `bad_checksum`;
+    an empty cell is not compared."""
 
     def __post_init__(self) -> None:
         try:
@@ -283,7 +286,7 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         uri=uri,
         format=format,
         image=wanted.image,
-        fields=dataclasses.replace(request.fields, key=wanted.key),
+        fields=dataclasses.replace(request.fields, key=wanted.key, sha256=wanted.sha256),
         extra_images=tuple(column for _, column in sorted(wanted.further.items())),
         allow_outside=wanted.allow_outside,
         images_below=None if wanted.root is None else input_places.resolve(wanted.root, posixpath.dirname(uri) or "."),
