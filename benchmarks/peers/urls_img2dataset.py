@@ -25,7 +25,6 @@ def main(urls: str, expected: str, timeout: str, folder: str) -> None:
         retries=1,  # of what fails: imagebeam asks for several seconds
         compute_hash=None,
         extract_exif=False,
-        incremental_mode="overwrite",
     )
     stats = [json.loads(path.read_text()) for path in (output / "dataset").glob("*_stats.json")]
     if (written := sum(each["successes"] for each in stats)) != int(expected):
