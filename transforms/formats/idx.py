@@ -11,7 +11,7 @@ from imagebeam import errors, plural
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.packed import packed_file
-from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources import folder_probe, input_places
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _open(
         raise errors.ConfigError(
             "idx-not-one-file", f"{option}, {glob!r}, must name one file, it matches several: {names}; name one"
         )
-    uri, version = found[0], array_places.stat(found[0]).version
+    uri, version = found[0], input_places.stat_input(found[0], found[0]).version
     with array_places.explained(uri):
         (array,) = array_files.list_idx(uri, version)
     if len(array.shape) not in dimensions:

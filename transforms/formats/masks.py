@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import csv
 import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
@@ -20,11 +21,77 @@ _REQUESTS_AT_ONCE = 16
 _GROUP = re.compile(r"\\(?:\d+|g<\w+>)")  # a reference in the mask's path to a part of the image's path
 
 
+_Partner: TypeAlias = tuple[str, int, int]  # address, size and version of a file
+
+
+class PartnerRule(abc.ABC):
+    """Finds the files that belong to an image, by a pattern for its path; see `files.PairingRule`."""
+
+    OPTION: ClassVar[str]  # section of the config, for errors
+    image: str | None
+    missing: Literal["reject", "skip"]
+
+    @property
+    def names_split(self) -> bool:
+        """True if an image's path states its split."""
+        return SPLIT_GROUP in self._image.groupindex
+
+    def is_image(self, path: str) -> bool:
+        """Returns whether `path` is the path of an image."""
+        return self._image.fullmatch(path) is not None
+
+    def add_masks(
+        self, root: str, refs: Sequence[elements.ImageRef]
+    ) -> Iterator[elements.ImageRef | elements.Reject | None]:
+        """Looks up the files of each image; over a network with threads, since each takes a request.
+
+        Yields:
+            The image with its files, and with its split if `image` has such a group; a reject; None if the image is
+            skipped.
+
+        Raises:
+            UnavailableError: if the storage does not answer.
+        """
+        num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
+        return concurrency.map_ahead(functools.partial(self._add_partners, root), refs, num_ahead)
+
+    def _add_partners(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject | None:
+        match = self._image.fullmatch(ref.key)
+        assert match is not None
+        partners = []
+        for what, template in self._templates():
+            path = match.expand(template)
+            found = _find_partner(root, ref, path, what)
+            if found is None and self.missing == "skip":
+                return None
+            if found is None:
+                detail = f"there is no {what} {path!r}; add it, or change {self.OPTION}"
+                return _reject(ref, elements.Reason.NOT_FOUND, detail)
+            if isinstance(found, elements.Reject):
+                return found
+            partners.append(found)
+        split = (match[SPLIT_GROUP] or "") if self.names_split else ref.split
+        return self._with_partners(ref._replace(split=split), partners)
+
+    @abc.abstractmethod
+    def _templates(self) -> Iterable[tuple[str, str]]:
+        """Returns each file in a few words, such as `mask`, and its path with groups of `image`."""
+
+    @abc.abstractmethod
+    def _with_partners(self, ref: elements.ImageRef, partners: Sequence[_Partner]) -> elements.ImageRef:
+        """Returns the image with its files."""
+
+    @functools.cached_property
+    def _image(self) -> re.Pattern[str]:
+        return re.compile(self.image or "(?!)")
+
+
 @dataclasses.dataclass(frozen=True)
-class Masks:
+class Masks(PartnerRule):
     """Masks: images with the class of each pixel, one for each image."""
 
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+    OPTION: ClassVar[str] = "source.masks"
     PARTNER: ClassVar[str] = files.MASK
     WITHOUT: ClassVar[str] = files.WITHOUT_MASK
 
@@ -76,15 +143,6 @@ class Masks:
         """The options that decide which mask an image has."""
         return [self.image, self.mask, self.missing]
 
-    @property
-    def names_split(self) -> bool:
-        """True if an image's path states its split."""
-        return SPLIT_GROUP in self._image.groupindex
-
-    def is_image(self, path: str) -> bool:
-        """Returns whether `path` is the path of an image."""
-        return self._image.fullmatch(path) is not None
-
     def is_mask(self, path: str) -> bool:
         """Returns whether `path` has the form of a mask's path."""
         return self._mask.fullmatch(path) is not None
@@ -94,36 +152,11 @@ class Masks:
         match = self._image.fullmatch(path)
         return None if match is None else match.expand(self.mask or "")
 
-    def add_masks(
-        self, root: str, refs: Sequence[elements.ImageRef]
-    ) -> Iterator[elements.ImageRef | elements.Reject | None]:
-        """Looks up the mask of each image; over a network with threads, since each takes a request.
+    def _templates(self) -> Iterable[tuple[str, str]]:
+        return [("mask", self.mask or "")]
 
-        Yields:
-            The image with its mask, and with its split if `image` has such a group; a reject; None if the image is
-            skipped.
-
-        Raises:
-            UnavailableError: if the storage does not answer.
-        """
-        num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
-        return concurrency.map_ahead(functools.partial(self._add_mask, root), refs, num_ahead)
-
-    def _add_mask(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject | None:
-        match = self._image.fullmatch(ref.key)
-        assert match is not None
-        path = match.expand(self.mask or "")
-        found = find_partner(root, ref, path, "mask")
-        if found is None and self.missing == "skip":
-            return None
-        if found is None or isinstance(found, elements.Reject):
-            return found or reject_missing(ref, path, "mask", "source.masks")
-        split = (match[SPLIT_GROUP] or "") if self.names_split else ref.split
-        return ref._replace(split=split, mask=elements.Mask(*found))
-
-    @functools.cached_property
-    def _image(self) -> re.Pattern[str]:
-        return re.compile(self.image or "(?!)")
+    def _with_partners(self, ref: elements.ImageRef, partners: Sequence[_Partner]) -> elements.ImageRef:
+        return ref._replace(mask=elements.Mask(*partners[0]))
 
     @functools.cached_property
     def _mask(self) -> re.Pattern[str]:
@@ -160,20 +193,8 @@ def check_pattern(image_key: str, image: str, mask_key: str, mask: str) -> None:
         raise ValueError(f"{mask_key} {mask!r} does not fit {image_key} {image!r}: {e}") from e
 
 
-def find_partner(
-    root: str, ref: elements.ImageRef, path: str, what: str
-) -> tuple[str, int, int] | elements.Reject | None:
-    """Returns address, size and version of a file that belongs to an image; a reject; None if there is none.
-
-    Args:
-        root: folder that `path` is relative to.
-        ref: the image.
-        path: of the file.
-        what: the file in a few words, such as `mask`.
-
-    Raises:
-        UnavailableError: if the storage does not answer.
-    """
+def _find_partner(root: str, ref: elements.ImageRef, path: str, what: str) -> _Partner | elements.Reject | None:
+    """Returns a file that belongs to an image; a reject; None if there is none. `path` is relative to `root`."""
     if ".." in path.split("/"):
         return _reject(ref, elements.Reason.OUTSIDE_ROOT, f"its {what} {path!r} leaves {root!r}")
     uri = storage.join(root, path)
@@ -188,11 +209,6 @@ def find_partner(
     if entry.kind != storage.FILE:
         return _reject(ref, elements.Reason.UNREADABLE, f"its {what} {path!r} is not a regular file ({entry.kind})")
     return uri, entry.size, entry.version
-
-
-def reject_missing(ref: elements.ImageRef, path: str, what: str, key: str) -> elements.Reject:
-    """Returns the reject of an image without a file that belongs to it."""
-    return _reject(ref, elements.Reason.NOT_FOUND, f"there is no {what} {path!r}; add it, or change {key}")
 
 
 def _reject(ref: elements.ImageRef, reason: elements.Reason, detail: str) -> elements.Reject:

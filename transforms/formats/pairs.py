@@ -10,23 +10,22 @@ import dataclasses
 import functools
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from imagebeam import concurrency, errors, features, storage
+from imagebeam import errors, features
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, masks
 from imagebeam.transforms.sources import files, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, NEARLY_ALL, Finding, Folder, FolderProbe, splits_in
 
-_REQUESTS_AT_ONCE = 16
-
 
 @dataclasses.dataclass(frozen=True)
-class Pairs(base_format.Format):
+class Pairs(masks.PartnerRule, base_format.Format):
     """Two or more aligned images in each example, found by their paths."""
 
+    OPTION: ClassVar[str] = "source.pairs"
     PARTNER: ClassVar[str] = "image_of_a_pair"
     WITHOUT: ClassVar[str] = "image_without_partner"
     ABOUT: ClassVar[str] = "two or more aligned images in each example, such as an input and its target"
@@ -51,7 +50,7 @@ class Pairs(base_format.Format):
 
     def gives(self) -> base_format.Gives:
         return base_format.Gives(
-            splits=self.image is None or masks.SPLIT_GROUP in self._image.groupindex,
+            splits=self.image is None or self.names_split,
             extra_images=tuple(self.others),
             takes=frozenset({"include"}),
             refuses=(("image.frames: each", "pairs one image with one other: set image.frames: first or reject"),),
@@ -84,39 +83,18 @@ class Pairs(base_format.Format):
                 first = next(iter(splits))
                 yield _finding_of(_roles_in(probe, root, first), at, first, splits)
 
-    def is_image(self, path: str) -> bool:
-        """Returns whether `path` is the path of a first image."""
-        return self._image.fullmatch(path) is not None
-
     def is_mask(self, path: str) -> bool:
         """Returns whether `path` has the form of the path of another image."""
         return any(each.fullmatch(path) for each in self._others)
 
-    def add_masks(
-        self, root: str, refs: Sequence[elements.ImageRef]
-    ) -> Iterator[elements.ImageRef | elements.Reject | None]:
-        """Yields each first image with the others and its split; a reject; None if the example is skipped."""
-        num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
-        return concurrency.map_ahead(functools.partial(self._add_others, root), refs, num_ahead)
+    def _templates(self) -> Iterable[tuple[str, str]]:
+        return ((f"image {name!r}", path) for name, path in self.others.items())
 
-    def _add_others(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject | None:
-        match = self._image.fullmatch(ref.key)
-        assert match is not None
-        found = []
-        for name, template in self.others.items():
-            path, what = match.expand(template), f"image {name!r}"
-            entry = masks.find_partner(root, ref, path, what)
-            if entry is None and self.missing == "skip":
-                return None
-            if entry is None or isinstance(entry, elements.Reject):
-                return entry or masks.reject_missing(ref, path, what, "source.pairs")
-            found.append(elements.ExtraImage(*entry, column=f"source.pairs.others.{name}"))
-        split = match[masks.SPLIT_GROUP] or "" if masks.SPLIT_GROUP in match.re.groupindex else ref.split
-        return ref._replace(split=split, extra_images=tuple(found))
-
-    @functools.cached_property
-    def _image(self) -> re.Pattern[str]:
-        return re.compile(self.image or "(?!)")
+    def _with_partners(self, ref: elements.ImageRef, partners: Sequence[tuple[str, int, int]]) -> elements.ImageRef:
+        columns = (f"source.pairs.others.{name}" for name in self.others)
+        return ref._replace(
+            extra_images=tuple(elements.ExtraImage(*each, column) for each, column in zip(partners, columns))
+        )
 
     @functools.cached_property
     def _others(self) -> tuple[re.Pattern[str], ...]:
@@ -132,21 +110,8 @@ class _PairsSource(files.FilesSource):
 
 # Names of folders of aligned images, in the order in which they come in an example.
 _ROLES = (
-    *("input", "a", r"lr\w*", "low", r"noisy\w*", "raw", "pre", "before", "left", "rgb"),
-    *(
-        "target",
-        "output",
-        "b",
-        r"hr\w*",
-        "high",
-        r"(clean|original)\w*",
-        "gt",
-        "post",
-        "after",
-        "right",
-        "depth",
-        "label",
-    ),
+    *("input", "a", r"lr\w*", "low", r"noisy\w*", "raw", "pre", "before", "left", "rgb", "target", "output", "b"),
+    *(r"hr\w*", "high", r"(clean|original)\w*", "gt", "post", "after", "right", "depth", "label"),
 )
 _OFTEN_CLASSES = re.compile(r"(?i)[ab]|low|high|left|right|pre|post|before|after")
 

@@ -64,10 +64,10 @@ class Zip(base_format.Format):
         with remote.budget(remote.CHECK_BUDGET_SEC):
             match = _IN_ARCHIVE.fullmatch(uri) if is_archive(uri) else None
             if match is not None:
-                input_places.kind_of_input(match[1], uri)
+                input_places.stat_input(match[1], uri)
                 root, name = posixpath.split(match[1])
                 place, inside = containers.Listable(root, request.include, ""), (match[2] or "").strip("/")
-            elif input_places.kind_of_input(uri, uri) == storage.DIRECTORY:
+            elif input_places.stat_input(uri, uri).kind == storage.DIRECTORY:
                 exclude = input_places.leave_out(request.output, uri)
                 place, name, inside = containers.Listable(uri, request.include, exclude), "", ""
             else:

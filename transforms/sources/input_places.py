@@ -160,19 +160,19 @@ def find_input(uri: str, include: tuple[str, ...], output: str) -> tuple[str, tu
         raise errors.ConfigError(
             "input-two-globs", f"--input {uri!r} is a glob and source.include is set; give one of the two"
         )
-    kind = kind_of_input(root, uri)
+    kind = stat_input(root, uri).kind
     refuse_input_as_output(output, root)
     return root, include if globs == files.EVERYTHING else globs, kind
 
 
-def kind_of_input(address: str, uri: str) -> str:
-    """Returns the kind of the entry at an address, for which the user gave `uri`.
+def stat_input(address: str, uri: str) -> storage.Entry:
+    """Returns the entry at an address, for which the user gave `uri`.
 
     Raises:
         ConfigError: if there is none, or it cannot be read.
     """
     try:
-        return storage.storage_of(address).stat(address).kind
+        return storage.storage_of(address).stat(address)
     except OSError as e:
         raise errors.ConfigError(
             "input-unreadable", f"--input {uri!r} cannot be read ({e.strerror or e}); check the address"

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from imagebeam import errors, storage
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.packed import array_files, found_array, packed_file
+from imagebeam.transforms.sources import input_places
 
 SHOWN_ENDS = tuple(end for end in packed_file.ARRAYS if end.startswith("."))  # file extensions that errors name
 
@@ -62,7 +63,7 @@ class Files:
         self.uri = uri
         self._looks_below = looks_below
         self._arrays: dict[str, tuple[int, list[found_array.FoundArray]]] = {}
-        self.is_folder = stat(uri).kind == storage.DIRECTORY
+        self.is_folder = input_places.stat_input(uri, uri).kind == storage.DIRECTORY
         self.folder = uri if self.is_folder else posixpath.dirname(uri)
         self.names = self._list() if self.is_folder else [posixpath.basename(uri)]
 
@@ -109,7 +110,7 @@ class Files:
                     "arrays-unknown-file",
                     f"{uri!r} is not known as a file with arrays; their names end in {', '.join(SHOWN_ENDS)}",
                 )
-            version = stat(uri).version
+            version = input_places.stat_input(uri, uri).version
             with explained(uri):
                 self._arrays[uri] = version, format.list_arrays(uri, version)
         version, found = self._arrays[uri]
@@ -131,16 +132,6 @@ def explained(uri: str) -> Iterator[None]:
         raise errors.ConfigError("file-broken", f"{uri!r} {e.detail}") from e
     except OSError as e:
         raise errors.ConfigError("file-unreadable", f"{uri!r} cannot be read ({e.strerror or e})") from e
-
-
-def stat(uri: str) -> storage.Entry:
-    """Returns what is at an address; raises ConfigError if that cannot be told."""
-    try:
-        return storage.storage_of(uri).stat(uri)
-    except OSError as e:
-        raise errors.ConfigError(
-            "input-unreadable", f"--input {uri!r} cannot be read ({e.strerror or e}); check the address"
-        ) from e
 
 
 def _list_entries(folder: str) -> list[storage.Entry]:

@@ -12,7 +12,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_source
 from imagebeam.transforms.packed import packed_file
-from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources import folder_probe, input_places
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, Finding, Folder, FolderProbe, name_some
 
 
@@ -170,7 +170,7 @@ def find_pixels(probe: FolderProbe, path: str, num_columns: int) -> Finding | No
 
     uri = probe.uri(path)
     try:
-        table = pixel_csv.look_into(uri, array_places.stat(uri).version)
+        table = pixel_csv.look_into(uri, input_places.stat_input(uri, uri).version)
     except (OSError, packed_file.BrokenContentError):
         return None
     if table is None:

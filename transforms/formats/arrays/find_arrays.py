@@ -15,7 +15,7 @@ from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_places, array_source
 from imagebeam.transforms.formats.arrays.array_places import Place
 from imagebeam.transforms.packed import array_files, cifar, found_array, packed_file, pixel_csv, unpacked_content
-from imagebeam.transforms.sources import table_rows
+from imagebeam.transforms.sources import input_places, table_rows
 
 _MAX_NAMED = 12
 _MAX_SHOWN = 6
@@ -282,7 +282,7 @@ def _cifar_classes(files: array_places.Files, meta: str) -> Iterator[tuple[str, 
     if meta in files.names:
         uri = files.address(meta)
         with array_places.explained(uri):
-            in_meta = cifar.load(uri, array_places.stat(uri).version)
+            in_meta = cifar.load(uri, input_places.stat_input(uri, uri).version)
     for name, (_, pickled, text) in _CIFAR_LABELS.items():
         given = [str(each, "utf-8", "replace") for each in in_meta.get(pickled, ()) if isinstance(each, bytes)]
         if text in files.names:
