@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
@@ -258,9 +259,9 @@ def split_of(path: str) -> str | None:
     return find_word(path) if _RECORD.search(split) else split
 
 
-def _open(container: containers.Container) -> BinaryIO:
+def _open(container: containers.Container) -> contextlib.AbstractContextManager[BinaryIO]:
     if unpacked_content.is_packed(container.address):
-        return unpacked_content.open_unpacked(container.address, container.version)
+        return packed_file.open_gzip(container.uri, container.version)
     return storage.storage_of(container.uri).open_read(container.uri)
 
 

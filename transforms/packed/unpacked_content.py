@@ -9,10 +9,8 @@ file whose name ends in .gz, or of one part of a file whose name ends in one of 
 
 The last one is a file whose content is gzip, whatever its name is: see `packed_file.as_gzip`.
 
-Without `#`, the address of a file with parts is that of its plain bytes. Sources read as the shard writer does:
+Without `#`, the address of a file with parts is that of its plain bytes. The shard writer reads ranges:
 
-    with unpacked_content.open_unpacked("gs://bucket/train-images-idx3-ubyte.gz") as file:  # seekable
-        head = file.read(16)
     unpacked_content.unpack(uri, ref.version).read(ref.offset, ref.length)  # one range, from any thread
 
 A new format is a function that yields the plain content in pieces of some megabytes, and a line in that table.
@@ -26,10 +24,10 @@ import tempfile
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 from imagebeam import errors, storage
-from imagebeam.storage import local, remote
+from imagebeam.storage import local
 from imagebeam.transforms.packed import packed_file, parquet_content
 from imagebeam.transforms.packed.packed_file import BrokenContentError
 
@@ -107,11 +105,6 @@ def unpack(address: str, version: int = 0) -> UnpackedFile:
     return _UNPACKED.take(address, version)
 
 
-def open_unpacked(address: str, version: int = 0) -> BinaryIO:
-    """Opens unpacked content as a buffered, seekable file; arguments and errors are those of `unpack`."""
-    return io.BufferedReader(_UnpackedReader(unpack(address, version)), 1 << 20)
-
-
 class _UnpackedFiles:
     """Files that this process has unpacked, or found broken."""
 
@@ -180,14 +173,3 @@ def _unpack_to_disk(address: str, version: int) -> UnpackedFile:
 
 def _read_part(uri: str, version: int, part: str) -> Iterator[bytes]:
     return next(read for suffix, read in _PARTS.items() if uri.endswith(suffix))(uri, version, part)
-
-
-class _UnpackedReader(remote.SeekableReader):
-    """A reader of unpacked content, with its own position."""
-
-    def __init__(self, unpacked: UnpackedFile):
-        super().__init__(unpacked.size)
-        self._unpacked = unpacked
-
-    def _read_at(self, position: int, length: int) -> bytes:
-        return self._unpacked.read(position, length)

@@ -44,8 +44,7 @@ def test_workers_list_what_one_process_lists(folder: pathlib.Path, monkeypatch: 
     monkeypatch.setattr(image_source, "MAX_REFS", 4)
     source: image_source.ImageSource = files.FilesSource(str(folder))
     if by != "folder":
-        trust = manifest.Trust() if by == "trusted-manifest" else None
-        source = manifest.ManifestSource(str(folder / "m.csv"), "csv", trust=trust)
+        source = manifest.ManifestSource(str(folder / "m.csv"), "csv", trust=by == "trusted-manifest")
     refs, rejects, count = list_in_place(source)
     assert (len(refs), len(rejects)) == {"folder": (12, 0), "manifest": (12, 1), "trusted-manifest": (13, 0)}[by]
 

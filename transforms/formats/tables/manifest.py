@@ -10,7 +10,7 @@ import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from imagebeam import concurrency, errors, features, plural, storage
 from imagebeam.transforms import elements
@@ -20,12 +20,6 @@ from imagebeam.transforms.formats.tables.row_steps import Listed
 from imagebeam.transforms.sources import files, find_files, image_source, table_rows
 
 _Rows: TypeAlias = Sequence[tuple[Any, ...]]  # PlacedRow
-
-
-class Trust(NamedTuple):
-    """Takes the images of the rows as they are, without a look at the files."""
-
-    size: str | None = None  # column with the size of the file in bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +37,14 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
     exclude: str = ""  # address that is not searched for images without extension: the output folder
     first_position: int = 0  # position of its first row, if other tables come before it
     merge_rows: bool = False  # merge consecutive rows of one image
-    trust: Trust | None = None  # None looks up every file
+    trust: bool = False  # take the images of the rows as they are, without a look at the files
+    size: str | None = None  # with `trust`: column with the size of the file in bytes
     joined: tuple[table_formats.TableFile, ...] = ()  # further CSV tables with columns of the same rows
     joined_on: str = ""  # the column that all of them share
 
     def facts(self) -> image_source.SourceFacts:
         key = () if self.fields.key is None else (self.fields.key,)
-        size = "" if self.trust is None else self.trust.size or ""
-        return image_source.SourceFacts(own_columns=(*self._image_columns, *key), size_column=size)
+        return image_source.SourceFacts(own_columns=(*self._image_columns, *key), size_column=self.size or "")
 
     @property
     def root(self) -> str:
@@ -86,7 +80,7 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns that must exist."""
-        sizes = () if self.trust is None or self.trust.size is None else (self.trust.size,)
+        sizes = () if self.size is None else (self.size,)
         shared = (self.joined_on,) if self.joined else ()
         return tuple(dict.fromkeys((*self._image_columns, *shared, *sizes, *self.fields.needed)))
 
@@ -181,7 +175,7 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
     def look_up(self, batch: image_source.RowBatch) -> image_source.Listing:
         """Returns the references and rejects of rows, up to the first problem."""
         found, rows = image_source.ListingBuilder(), batch.rows
-        is_near = self.trust is not None or self._is_near(rows)
+        is_near = self.trust or self._is_near(rows)
         num_ahead = 1 if is_near else find_files.REQUESTS_AT_ONCE
         try:
             known = {} if is_near else find_files.find_together(self.addresses(rows))
@@ -289,7 +283,7 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
         key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
-        size, version = find_files.look_at(uri, known) if self.trust is None else (_size_in(row, self.trust.size), 0)
+        size, version = (_size_in(row, self.size), 0) if self.trust else find_files.look_at(uri, known)
         ref = elements.ImageRef(
             key, uri, size, version, position=self.first_position + place.position, split=self.split
         )

@@ -80,7 +80,7 @@ class TablePerFolderSource(image_source.RowSource):
 
     @property
     def _counts_unnamed(self) -> bool:
-        return self.folder is not None and all(table.trust is None for table in self.tables)
+        return self.folder is not None and not any(table.trust for table in self.tables)
 
     def _rest(self, num_rows: int, named: array.array[int], problems: bool) -> Iterator[image_source.Listing]:
         """Yields what belongs to no row: the images that no row names, and the problem that there is no row."""

@@ -299,7 +299,8 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         header=wanted.header,
         delimiter=wanted.delimiter,
         encoding=wanted.encoding,
-        trust=manifest.Trust(wanted.size) if wanted.trust else None,
+        trust=wanted.trust,
+        size=wanted.size,
     )
     if wanted.root is not None and not input_places.is_folder(table.image_root):
         raise _explain_root(wanted.root, table)

@@ -23,25 +23,25 @@ def write(path: pathlib.Path, data: bytes) -> str:
 
 
 def unpacked(path: pathlib.Path, data: bytes) -> bytes:
-    with unpacked_content.open_unpacked(write(path, data)) as file:
+    with packed_file.open_gzip(write(path, data), 0) as file:
         return file.read()
 
 
 @pytest.mark.parametrize("content", [b"", b"x", CONTENT, bytes(9_000_000)], ids=["nothing", "byte", "text", "zeros"])
-def test_open_unpacked_yields_the_content(tmp_path: pathlib.Path, content: bytes) -> None:
+def test_open_gzip_yields_the_content(tmp_path: pathlib.Path, content: bytes) -> None:
     assert unpacked(tmp_path / "a.gz", gzip.compress(content)) == content
 
 
 @pytest.mark.parametrize("padding", [b"", bytes(1000)], ids=["joined", "padded"])
-def test_open_unpacked_of_joined_files_yields_all_of_them(tmp_path: pathlib.Path, padding: bytes) -> None:
+def test_open_gzip_of_joined_files_yields_all_of_them(tmp_path: pathlib.Path, padding: bytes) -> None:
     members = [gzip.compress(bytes([index % 256]) * index) for index in range(300)]
     expected = b"".join(bytes([index % 256]) * index for index in range(300))
     assert unpacked(tmp_path / "a.gz", padding.join(members) + padding) == expected
 
 
-def test_open_unpacked_is_seekable_and_each_file_has_its_own_position(tmp_path: pathlib.Path) -> None:
+def test_open_gzip_is_seekable_and_each_file_has_its_own_position(tmp_path: pathlib.Path) -> None:
     uri = write(tmp_path / "a.gz", gzip.compress(CONTENT))
-    with unpacked_content.open_unpacked(uri) as one, unpacked_content.open_unpacked(uri) as other:
+    with packed_file.open_gzip(uri, 0) as one, packed_file.open_gzip(uri, 0) as other:
         assert one.seek(-4, io.SEEK_END) == len(CONTENT) - 4
         assert (one.read(), one.read(), other.read(8)) == (CONTENT[-4:], b"", CONTENT[:8])
         other.seek(4, io.SEEK_CUR)
@@ -126,11 +126,11 @@ def test_unpack_keeps_a_bounded_number_and_drops_the_least_recently_used(
     monkeypatch.setattr(unpacked_content, *bound)
     unpacked = count_unpacking(monkeypatch)
     uris = [write(tmp_path / f"{index}.gz", gzip.compress(CONTENT)) for index in range(3)]
-    with unpacked_content.open_unpacked(uris[0]) as file:
-        for index in (1, 2, 1, 2, 0):
-            assert unpacked_content.unpack(uris[index]).read(0, 8) == CONTENT[:8]
-        assert unpacked == ["0.gz", "1.gz", "2.gz", "0.gz"]
-        assert file.read() == CONTENT  # dropped, but still open here
+    first = unpacked_content.unpack(uris[0])
+    for index in (1, 2, 1, 2, 0):
+        assert unpacked_content.unpack(uris[index]).read(0, 8) == CONTENT[:8]
+    assert unpacked == ["0.gz", "1.gz", "2.gz", "0.gz"]
+    assert first.read(0, len(CONTENT)) == CONTENT  # dropped, but still open here
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts open files in /proc")
@@ -167,7 +167,7 @@ def test_unpack_reads_files_of_a_remote_storage(tmp_path: pathlib.Path) -> None:
     store = storage.storage_of("memory://x")
     store.write_whole("memory://zipped/a.gz", WHOLE)
     assert unpacked_content.unpack("memory://zipped/a.gz").read(4, 8) == CONTENT[4:12]
-    with unpacked_content.open_unpacked("memory://zipped/a.gz") as file:
+    with packed_file.open_gzip("memory://zipped/a.gz", 0) as file:
         assert file.read() == CONTENT
 
 

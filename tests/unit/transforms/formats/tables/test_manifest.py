@@ -23,7 +23,7 @@ from imagebeam.features import BYTES, FLOAT, INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ExtraImage, ImageRef, Reason, Reject
 from imagebeam.transforms.formats.tables import manifest, table_formats, table_per_folder
-from imagebeam.transforms.formats.tables.manifest import ManifestSource, PairedFilesSource, Trust
+from imagebeam.transforms.formats.tables.manifest import ManifestSource, PairedFilesSource
 from imagebeam.transforms.sources import files, image_source, table_rows
 from tests import error_texts, image_sets, listed_bucket, spread_rows
 
@@ -394,22 +394,22 @@ def test_trusted_rows_are_taken_with_the_size_in_their_column_and_no_look_at_a_f
     folder: Folder, monkeypatch: pytest.MonkeyPatch, manifest_format: str
 ) -> None:
     rows = [{"image": "gone.jpg", "bytes": 5}, {"image": "b/c.jpg", "bytes": None}, {"image": "../out.jpg", "bytes": 7}]
-    source = folder.source(rows, manifest_format, trust=Trust("bytes"))
+    source = folder.source(rows, manifest_format, trust=True, size="bytes")
     source.check_columns()
     monkeypatch.setattr(storage.LocalStorage, "stat", None)
     refs, rejects, problems = read(source)
     root = str(folder.path)
     assert refs == [ImageRef("gone.jpg", f"{root}/gone.jpg", 5), ImageRef("b/c.jpg", f"{root}/b/c.jpg", position=1)]
     assert ([reject.reason for reject in rejects], problems) == ([Reason.OUTSIDE_ROOT], [])
-    assert [ref.size for ref in read(dataclasses.replace(source, trust=Trust()))[0]] == [-1, -1]
+    assert [ref.size for ref in read(dataclasses.replace(source, size=None))[0]] == [-1, -1]
 
 
 def test_size_that_is_no_number_of_bytes_is_a_reject_and_its_column_must_exist(folder: Folder) -> None:
     for cell, detail in (("many", "is not an integer"), ("-1", "is negative; expected a number of bytes")):
-        reject = reject_of(folder, f"image,bytes\ngood.jpg,7\nbad.jpg,{cell}\n", trust=Trust("bytes"))
+        reject = reject_of(folder, f"image,bytes\ngood.jpg,7\nbad.jpg,{cell}\n", trust=True, size="bytes")
         assert reject == Reject("bad.jpg", "bad.jpg", "list", Reason.BAD_VALUE, f"column 'bytes': {cell!r} {detail}")
     with error_texts.raises("table-unknown-column"):
-        folder.source("image\na.jpg\n", trust=Trust("bytes")).check_columns()
+        folder.source("image\na.jpg\n", trust=True, size="bytes").check_columns()
 
 
 # Rows whose files are found by listing folders

@@ -197,7 +197,7 @@ def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatc
     assert (len(refs), len(rejects), problems) == (5, 3, [])
     assert count_unnamed(source) == {"not_in_table": 4}  # b/other.jpg is outside of a/; b/3.PNG, c/d/5.jpeg, a/4.jpg
     assert count_unnamed(dataclasses.replace(source, folder=None)) == {}
-    trusted = (dataclasses.replace(table, trust=manifest.Trust()) for table in source.tables)
+    trusted = (dataclasses.replace(table, trust=True) for table in source.tables)
     assert count_unnamed(dataclasses.replace(source, tables=tuple(trusted))) == {}  # no folder is listed
 
 
