@@ -20,7 +20,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_objects
-from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, object_tables
+from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, table_rows
 
 COLUMNS = image_objects.COLUMNS
 
@@ -182,10 +182,10 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
 
     def read(
         self, split: annotation_tables.AnnotatedSplit, found: image_source.ListingBuilder
-    ) -> tuple[object_tables.ImageTable, object_tables.ObjectTable]:
+    ) -> tuple[annotation_tables.ImageTable, annotation_tables.ObjectTable]:
         classes = image_objects.ClassNames(self.classes or self._collect_classes(), None, self.options.base)
-        images = object_tables.ImageTable()
-        objects = object_tables.ObjectTable(0, dict(classes.texts()))
+        images = annotation_tables.ImageTable()
+        objects = annotation_tables.ObjectTable(0, dict(classes.texts()))
         lines: list[int] = []  # line of the first row of each image
         of_box = [name for name in self._wanted if name in (*_BOX, *_SIZE)]
         for line, row in self._read_rows(split.annotations):
@@ -194,18 +194,18 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
                 continue
             try:
                 self._add(row, number, images, objects, classes, found)
-            except _UnknownClassError as e:
-                images.faults[number] = Reason.UNKNOWN_LABEL, f"line {line}: {e}"
+            except table_rows.BadRowError as e:
+                images.faults[number] = e.reason, f"line {line}: {e.detail}"
             except ValueError as e:
                 images.faults[number] = Reason.BAD_VALUE, f"line {line}: {e}"
         if not images.names:
-            raise object_tables.AnnotationFileError(
+            raise annotation_tables.AnnotationFileError(
                 f"{split.annotations!r} has no rows, so there are no images; fill it"
             )
         return images, objects
 
     def values_of(
-        self, images: object_tables.ImageTable, number: int, objects: object_tables.Objects
+        self, images: annotation_tables.ImageTable, number: int, objects: annotation_tables.Objects
     ) -> tuple[Any, ...]:
         return objects[: len(COLUMNS)]
 
@@ -238,7 +238,7 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
                     yield rows.line_num, row
             except (csv.Error, UnicodeDecodeError) as e:
                 remedy = "save it as UTF-8" if isinstance(e, UnicodeDecodeError) else "correct the quotes from there on"
-                raise object_tables.AnnotationFileError(
+                raise annotation_tables.AnnotationFileError(
                     f"{uri!r} cannot be read as CSV after line {rows.line_num}: {e}; {remedy}"
                 ) from e
 
@@ -252,8 +252,8 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         self,
         row: Mapping[str, str],
         number: int,
-        images: object_tables.ImageTable,
-        objects: object_tables.ObjectTable,
+        images: annotation_tables.ImageTable,
+        objects: annotation_tables.ObjectTable,
         classes: image_objects.ClassNames,
         found: image_source.ListingBuilder,
     ) -> None:
@@ -261,9 +261,9 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         name = (row.get("class") or "").strip()
         label = classes.id_of(name)
         if label is None:
-            raise _UnknownClassError(
-                f"the class {object_tables.show(name)} is none of {self.OPTION}.classes: add it there, or leave it out"
-            )
+            shown = annotation_tables.show(name)
+            detail = f"the class {shown} is none of {self.OPTION}.classes: add it there, or leave it out"
+            raise table_rows.BadRowError(Reason.UNKNOWN_LABEL, detail)
         xmin, ymin = _pixels(row, "xmin"), _pixels(row, "ymin")
         if _SIZE[0] in self._named:
             xmax, ymax = xmin + _pixels(row, _SIZE[0]), ymin + _pixels(row, _SIZE[1])
@@ -283,15 +283,11 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
             objects.add(number, label, (*values[:4], area), 0, b"")
 
 
-class _UnknownClassError(ValueError):
-    """The class of a box is in no vocabulary."""
-
-
 def _number_of(
     row: Mapping[str, str],
     line: int,
-    images: object_tables.ImageTable,
-    objects: object_tables.ObjectTable,
+    images: annotation_tables.ImageTable,
+    objects: annotation_tables.ObjectTable,
     lines: list[int],
 ) -> int:
     """Returns the number of the image of a row; adds it if it is new, and notes a fault if its rows contradict."""
@@ -328,5 +324,5 @@ def _pixels(row: Mapping[str, str], name: str) -> float:
     text = (row.get(name) or "").strip()
     number = image_objects.parse_finite(text)
     if math.isnan(number):
-        raise ValueError(f"{name} is {object_tables.show(text)}, expected a finite number")
+        raise ValueError(f"{name} is {annotation_tables.show(text)}, expected a finite number")
     return number

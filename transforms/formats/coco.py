@@ -13,14 +13,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, coco_json
 from imagebeam.transforms.images import class_masks, image_objects, object_masks
-from imagebeam.transforms.sources import (
-    annotation_tables,
-    folder_probe,
-    image_source,
-    input_places,
-    object_tables,
-    table_rows,
-)
+from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, table_rows
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, Change, Finding, Folder, FolderProbe, split_meant
 
 # Sources of the values in ImageRef.columns, in this order; the others follow only if they are stored.
@@ -163,7 +156,7 @@ def _keypoint_names(source: CocoSource) -> tuple[str, ...]:
         try:
             with coco_json.open_file(split.annotations) as file:
                 found.setdefault(coco_json.read_keypoint_names(file), split.name)
-        except (object_tables.AnnotationFileError, OSError) as e:
+        except (annotation_tables.AnnotationFileError, OSError) as e:
             raise errors.ConfigError("coco-no-keypoints", f"source.coco.keypoints: {e}") from e
     if len(found) > 1:
         raise errors.ConfigError(
@@ -204,7 +197,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
 
     def read(
         self, split: annotation_tables.AnnotatedSplit, found: image_source.ListingBuilder
-    ) -> tuple[object_tables.ImageTable, object_tables.ObjectTable]:
+    ) -> tuple[annotation_tables.ImageTable, annotation_tables.ObjectTable]:
         with coco_json.open_file(split.annotations) as file:
             images = coco_json.read_images(file, self.fields.needed)
             if self.panoptic:
@@ -212,7 +205,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
             elif self.has_objects:
                 objects = coco_json.read_objects(file, images, self.objects, found.skipped)
             else:
-                objects = object_tables.ObjectTable(len(images.names), {})
+                objects = annotation_tables.ObjectTable(len(images.names), {})
         if self.captions:
             with coco_json.open_file(dict(self.captions)[split.name]) as file:
                 coco_json.read_captions(file, images, found.skipped)
@@ -233,7 +226,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
             )
 
     def values_of(
-        self, images: object_tables.ImageTable, number: int, objects: object_tables.Objects
+        self, images: annotation_tables.ImageTable, number: int, objects: annotation_tables.Objects
     ) -> tuple[Any, ...]:
         *stored, masks, keypoints = objects
         values: tuple[Any, ...] = (str(images.ids[number]).encode("utf-8", "surrogateescape"),)
@@ -250,7 +243,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
         return values
 
     def mask_of(
-        self, split: annotation_tables.AnnotatedSplit, images: object_tables.ImageTable, number: int
+        self, split: annotation_tables.AnnotatedSplit, images: annotation_tables.ImageTable, number: int
     ) -> str | None:
         if not self.panoptic:
             return None

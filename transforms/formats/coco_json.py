@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from imagebeam import features, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import class_masks, image_objects, object_masks
-from imagebeam.transforms.sources import object_tables
+from imagebeam.transforms.sources import annotation_tables
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 
@@ -47,18 +47,18 @@ class ObjectRule:
 BOXES = ObjectRule()
 
 
-def read_images(file: AnnotationFile, columns: Sequence[str]) -> object_tables.ImageTable:
+def read_images(file: AnnotationFile, columns: Sequence[str]) -> annotation_tables.ImageTable:
     """Reads the images, with the values of `columns`.
 
     Raises:
         AnnotationFileError: if the file is not JSON, or names no image.
         OSError: if it cannot be read.
     """
-    images = object_tables.ImageTable()
+    images = annotation_tables.ImageTable()
     for entry in file.items(IMAGES):
         images.add(entry, columns)
     if not images.names:
-        raise object_tables.AnnotationFileError(
+        raise annotation_tables.AnnotationFileError(
             f"{file.uri!r} names no image: a file of COCO's format has them in a list, {IMAGES!r}"
         )
     return images
@@ -69,30 +69,30 @@ def _read_categories(file: AnnotationFile) -> dict[int, bytes]:
     categories: dict[int, bytes] = {}
     for entry in file.items(CATEGORIES):
         fields = entry if isinstance(entry, dict) else {}
-        label, name = object_tables.whole(fields.get("id")), fields.get("name")
+        label, name = annotation_tables.whole(fields.get("id")), fields.get("name")
         if not isinstance(label, int) or not features.check_value(features.INT64, label) or not isinstance(name, str):
-            raise object_tables.AnnotationFileError(
-                f"{file.uri!r}: the category {object_tables.show(entry)} needs an integer id and a name"
+            raise annotation_tables.AnnotationFileError(
+                f"{file.uri!r}: the category {annotation_tables.show(entry)} needs an integer id and a name"
             )
         if label in categories:
-            raise object_tables.AnnotationFileError(f"{file.uri!r}: two categories have the id {label}; remove one")
+            raise annotation_tables.AnnotationFileError(f"{file.uri!r}: two categories have the id {label}; remove one")
         categories[label] = name.encode("utf-8", "surrogateescape")
     return categories
 
 
 def read_objects(
-    file: AnnotationFile, images: object_tables.ImageTable, rule: ObjectRule, left_out: Counter[str]
-) -> object_tables.ObjectTable:
+    file: AnnotationFile, images: annotation_tables.ImageTable, rule: ObjectRule, left_out: Counter[str]
+) -> annotation_tables.ObjectTable:
     """Reads the objects of `images`; notes a fault for an image with a wrong annotation.
 
     Raises:
         AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
         OSError: if it cannot be read.
     """
-    objects = object_tables.ObjectTable(len(images.names), _read_categories(file), len(rule.keypoints))
+    objects = annotation_tables.ObjectTable(len(images.names), _read_categories(file), len(rule.keypoints))
     known = [name.decode("utf-8", "surrogateescape") for name in objects.names.values()]
     if unknown := [name for name in rule.categories if name not in known]:
-        raise object_tables.AnnotationFileError(
+        raise annotation_tables.AnnotationFileError(
             f"{file.uri!r} has no category {unknown[0]!r}, which source.coco.categories names; it has "
             f"{', '.join(known) or 'none'}"
         )
@@ -103,23 +103,23 @@ def read_objects(
     if not count:
         file.require_list(ANNOTATIONS)
     elif not objects.names:
-        raise object_tables.AnnotationFileError(
+        raise annotation_tables.AnnotationFileError(
             f"{file.uri!r} has annotations and no list {CATEGORIES!r}, which names their classes"
         )
     return objects
 
 
-def _image_of(entry: Any, images: object_tables.ImageTable) -> tuple[Mapping[str, Any], int | None]:
+def _image_of(entry: Any, images: annotation_tables.ImageTable) -> tuple[Mapping[str, Any], int | None]:
     """Returns the fields of an annotation, and the number of its image; None if it names none that is known."""
     fields = entry if isinstance(entry, dict) else {}
-    image_id = object_tables.whole(fields.get("image_id"))
+    image_id = annotation_tables.whole(fields.get("image_id"))
     return fields, images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
 
 
 def _add_object(
     entry: Any,
-    images: object_tables.ImageTable,
-    objects: object_tables.ObjectTable,
+    images: annotation_tables.ImageTable,
+    objects: annotation_tables.ObjectTable,
     rule: ObjectRule,
     left_out: Counter[str],
 ) -> None:
@@ -134,9 +134,9 @@ def _add_object(
         if is_crowd and not rule.crowd:
             left_out[CROWD] += 1
             return
-        label = object_tables.whole(fields.get("category_id"))
+        label = annotation_tables.whole(fields.get("category_id"))
         if not isinstance(label, int) or label not in objects.names:
-            raise ValueError(f"category_id is {object_tables.show(label)}, which is none of the file's categories")
+            raise ValueError(f"category_id is {annotation_tables.show(label)}, which is none of the file's categories")
         if rule.categories and objects.names[label].decode("utf-8", "surrogateescape") not in rule.categories:
             left_out[OTHER_CATEGORY] += 1
             return
@@ -156,14 +156,14 @@ def _add_object(
         keypoints = _keypoints(fields.get("keypoints"), height, width, len(rule.keypoints))
         objects.add(image, label, (xmin, xmax, ymin, ymax, area), is_crowd, mask, keypoints)
     except ValueError as e:
-        images.faults[image] = Reason.BAD_VALUE, f"annotation {object_tables.show(fields.get('id'))}: {e}"
+        images.faults[image] = Reason.BAD_VALUE, f"annotation {annotation_tables.show(fields.get('id'))}: {e}"
 
 
 def _box(value: Any) -> tuple[float, float, float, float]:
     if not isinstance(value, list) or len(value) != 4 or not all(map(_is_number, value)):
-        raise ValueError(f"bbox is {object_tables.show(value)}, expected [x, y, width, height]")
+        raise ValueError(f"bbox is {annotation_tables.show(value)}, expected [x, y, width, height]")
     if value[2] < 0 or value[3] < 0:
-        raise ValueError(f"bbox {object_tables.show(value)} has a negative size; expected [x, y, width, height]")
+        raise ValueError(f"bbox {annotation_tables.show(value)} has a negative size; expected [x, y, width, height]")
     return tuple(map(float, value))  # type: ignore[return-value]
 
 
@@ -179,21 +179,21 @@ def _keypoints(value: Any, height: int, width: int, count: int) -> list[float]:
         return [0.0] * (3 * count)
     if not isinstance(value, list) or len(value) != 3 * count or not all(map(_is_number, value)):
         raise ValueError(
-            f"keypoints are {object_tables.show(value)}, expected {3 * count} numbers: x, y and visibility of each of "
-            f"{count}"
+            f"keypoints are {annotation_tables.show(value)}, expected {3 * count} numbers: x, y and visibility of "
+            f"each of {count}"
         )
     found: list[float] = []
     for x, y, visibility in zip(value[::3], value[1::3], value[2::3]):
         if visibility not in (0, 1, 2):
-            raise ValueError(f"keypoints have the visibility {object_tables.show(visibility)}, expected 0, 1 or 2")
+            raise ValueError(f"keypoints have the visibility {annotation_tables.show(visibility)}, expected 0, 1 or 2")
         inside = (min(max(x / width, 0.0), 1.0), min(max(y / height, 0.0), 1.0)) if visibility else (0.0, 0.0)
         found += (*inside, visibility)
     return found
 
 
 def read_segments(
-    file: AnnotationFile, images: object_tables.ImageTable, rule: ObjectRule, left_out: Counter[str]
-) -> object_tables.ObjectTable:
+    file: AnnotationFile, images: annotation_tables.ImageTable, rule: ObjectRule, left_out: Counter[str]
+) -> annotation_tables.ObjectTable:
     """Reads panoptic annotations: the segments of `images` as objects, and which PNG has them.
 
     Source: https://cocodataset.org/#format-data, 4. Panoptic Segmentation
@@ -202,7 +202,7 @@ def read_segments(
         AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
         OSError: if it cannot be read.
     """
-    objects = object_tables.ObjectTable(len(images.names), _read_categories(file))
+    objects = annotation_tables.ObjectTable(len(images.names), _read_categories(file))
     for entry in file.items(ANNOTATIONS):
         fields, image = _image_of(entry, images)
         if image is None:
@@ -228,7 +228,7 @@ def read_segments(
     return objects
 
 
-def read_captions(file: AnnotationFile, images: object_tables.ImageTable, left_out: Counter[str]) -> None:
+def read_captions(file: AnnotationFile, images: annotation_tables.ImageTable, left_out: Counter[str]) -> None:
     """Reads the captions of `images`; notes a fault for an image with a wrong one.
 
     Raises:
@@ -243,8 +243,8 @@ def read_captions(file: AnnotationFile, images: object_tables.ImageTable, left_o
         if image is None:
             left_out[UNKNOWN_CAPTION] += 1
         elif not isinstance(caption, str):
-            found = f"annotation {object_tables.show(fields.get('id'))} of {file.uri}"
-            detail = f"{found}: caption is {object_tables.show(caption)}, expected a text"
+            found = f"annotation {annotation_tables.show(fields.get('id'))} of {file.uri}"
+            detail = f"{found}: caption is {annotation_tables.show(caption)}, expected a text"
             images.faults.setdefault(image, (Reason.BAD_VALUE, detail))
         elif text := caption.strip():
             images.captions.setdefault(image, []).append(image_objects.encode_text(text))
@@ -267,11 +267,11 @@ def read_keypoint_names(file: AnnotationFile) -> tuple[str, ...]:
         if not given:
             continue
         if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-            raise object_tables.AnnotationFileError(
-                f"{file.uri!r}: a category has the keypoints {object_tables.show(given)}, expected a list of names"
+            raise annotation_tables.AnnotationFileError(
+                f"{file.uri!r}: a category has the keypoints {annotation_tables.show(given)}, expected a list of names"
             )
         if names and names != tuple(given):
-            raise object_tables.AnnotationFileError(
+            raise annotation_tables.AnnotationFileError(
                 f"{file.uri!r} has categories with {len(names)} and with {len(given)} keypoints of other names; split "
                 "the file by category"
             )
@@ -280,7 +280,7 @@ def read_keypoint_names(file: AnnotationFile) -> tuple[str, ...]:
         given = next((entry.get("keypoints") for entry in file.items(ANNOTATIONS) if isinstance(entry, dict)), None)
         names = tuple(map(str, range(len(given) // 3))) if isinstance(given, list) else ()
     if not names:
-        raise object_tables.AnnotationFileError(
+        raise annotation_tables.AnnotationFileError(
             f"{file.uri!r} has no keypoints: name the file that has them, such as "
             "annotations/person_keypoints_train2017.json, in source.coco.annotations"
         )
@@ -291,13 +291,13 @@ def _area(value: Any, of_box: float) -> float:
     if value is None:
         value = of_box
     if not _is_number(value) or not 0 <= value < _AREA_LIMIT:
-        raise ValueError(f"area is {object_tables.show(value)}, expected pixels")
+        raise ValueError(f"area is {annotation_tables.show(value)}, expected pixels")
     return float(value)
 
 
 def _flag(value: Any) -> int:
     if value not in (0, 1) or not isinstance(value, (int, float)):
-        raise ValueError(f"iscrowd is {object_tables.show(value)}, expected 0 or 1")
+        raise ValueError(f"iscrowd is {annotation_tables.show(value)}, expected 0 or 1")
     return int(value)
 
 
@@ -316,12 +316,12 @@ def open_file(uri: str) -> Iterator[AnnotationFile]:
     store = storage.storage_of(uri)
     with io.BufferedReader(store.open_read(uri), _BUFFER_BYTES) as file:  # type: ignore[type-var]
         if store.is_local:
-            object_tables.check_depth(file, uri)
+            annotation_tables.check_depth(file, uri)
             yield AnnotationFile(uri, file)
             return
         with tempfile.TemporaryFile() as copy:
             shutil.copyfileobj(file, copy, _BUFFER_BYTES)
-            object_tables.check_depth(copy, uri)
+            annotation_tables.check_depth(copy, uri)
             yield AnnotationFile(uri, copy)
 
 
@@ -343,9 +343,9 @@ class AnnotationFile(NamedTuple):
         try:
             yield from ijson.items(self.file, f"{name}.item", use_float=True)
         except (ijson.JSONError, UnicodeDecodeError, OverflowError) as e:
-            reason = " ".join(str(e).split())[: object_tables.SHOWN]
+            reason = " ".join(str(e).split())[: annotation_tables.SHOWN]
             where = f"in the last {_BUFFER_BYTES >> 10:,} KiB before byte {self.file.tell():,}"
-            raise object_tables.AnnotationFileError(f"{self.uri!r} is not JSON, {where}: {reason}") from e
+            raise annotation_tables.AnnotationFileError(f"{self.uri!r} is not JSON, {where}: {reason}") from e
 
     def require_list(self, name: str) -> None:
         """Checks that a list `name` exists. This reads the file, so it is called only if `items` yielded nothing.
@@ -358,7 +358,7 @@ class AnnotationFile(NamedTuple):
         self._start()
         events = ijson.parse(self.file, use_float=True)
         if not any(prefix == name and event == "start_array" for prefix, event, _ in events):
-            raise object_tables.AnnotationFileError(
+            raise annotation_tables.AnnotationFileError(
                 f"{self.uri!r} has no list {name!r}, as a file of COCO's format has"
             )
 

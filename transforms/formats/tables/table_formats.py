@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam import errors, storage
 from imagebeam.transforms.packed import packed_file
-from imagebeam.transforms.sources import object_tables
+from imagebeam.transforms.sources import annotation_tables
 
 Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or a text that says what is wrong with the row
 
@@ -287,12 +287,12 @@ class _Utf8:
 
     def __init__(self, text: io.TextIOWrapper):
         self._text = text
-        self._meter = object_tables.DepthMeter()
+        self._meter = annotation_tables.DepthMeter()
 
     def read(self, size: int = -1) -> bytes:
         data = self._text.read(size).encode("utf-8", "surrogateescape")
         if self._meter.is_too_deep(data):
-            raise ValueError(f"it holds {object_tables.TOO_DEEP}: it is no table")
+            raise ValueError(f"it holds {annotation_tables.TOO_DEEP}: it is no table")
         return data
 
 

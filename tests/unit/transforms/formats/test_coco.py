@@ -16,7 +16,7 @@ from imagebeam.pipelines import open_source
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.formats import base_format, coco, coco_json
-from imagebeam.transforms.sources import object_tables, table_rows
+from imagebeam.transforms.sources import annotation_tables, table_rows
 from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit
 from tests import coco_sets, error_texts, spread_rows
 
@@ -488,7 +488,7 @@ def test_keypoints_without_common_names_are_refused(tmp_path: pathlib.Path, cate
     (tmp_path / "a.json").write_text(json.dumps({"categories": categories}))
     with (
         coco_json.open_file(str(tmp_path / "a.json")) as file,
-        pytest.raises(object_tables.AnnotationFileError, match=message),
+        pytest.raises(annotation_tables.AnnotationFileError, match=message),
     ):
         coco_json.read_keypoint_names(file)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from imagebeam import storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import coco_json
-from imagebeam.transforms.sources import object_tables
+from imagebeam.transforms.sources import annotation_tables
 
 IMAGE = {"id": 7, "file_name": "a.jpg", "height": 10, "width": 20}
 BOX = {"image_id": 7, "category_id": 3, "bbox": [5, 2, 10, 4]}
@@ -29,7 +29,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def tables(
     path: pathlib.Path, rule: coco_json.ObjectRule = coco_json.BOXES, columns: tuple[str, ...] = (), **lists: Any
-) -> tuple[object_tables.ImageTable, object_tables.ObjectTable, Counter[str]]:
+) -> tuple[annotation_tables.ImageTable, annotation_tables.ObjectTable, Counter[str]]:
     """Writes a file of these lists and reads it."""
     path.write_text(json.dumps({"images": [IMAGE], "annotations": [], "categories": CATEGORIES} | lists))
     left_out: Counter[str] = Counter()
@@ -51,7 +51,7 @@ def test_images_are_numbered_in_the_order_of_the_file(path: pathlib.Path) -> Non
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 3])), max_size=30))
 def test_objects_of_an_image_keep_the_order_of_the_file(placed: list[tuple[int, int]]) -> None:
-    table = object_tables.ObjectTable(4, {1: b"one", 3: b"three"})
+    table = annotation_tables.ObjectTable(4, {1: b"one", 3: b"three"})
     for number, (image, label) in enumerate(placed):
         table.add(image, label, (0, 1, 0, 1, number), number % 2, b"%d" % number)
     for image in range(4):
@@ -104,6 +104,6 @@ def test_chosen_categories_keep_their_ids_and_category_0_is_one(path: pathlib.Pa
         assert counts == left_out
     with (
         coco_json.open_file(str(path)) as file,
-        pytest.raises(object_tables.AnnotationFileError, match=r"has no category 'dgo', which .* it has cat, dog"),
+        pytest.raises(annotation_tables.AnnotationFileError, match=r"has no category 'dgo', which .* it has cat, dog"),
     ):
         coco_json.read_objects(file, images, coco_json.ObjectRule(categories=("dgo",)), counts)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from imagebeam.transforms.sources import object_tables
+from imagebeam.transforms.sources import annotation_tables
 
 
 def test_annotation_files_are_not_too_deep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,8 +17,8 @@ def test_annotation_files_are_not_too_deep(monkeypatch: pytest.MonkeyPatch) -> N
         b"",  # empty
     ]:
         for chunk in [1 << 20, 7, 1]:
-            monkeypatch.setattr(object_tables, "_CHUNK_BYTES", chunk)
-            object_tables.check_depth(io.BytesIO(data), "a.json")
+            monkeypatch.setattr(annotation_tables, "_CHUNK_BYTES", chunk)
+            annotation_tables.check_depth(io.BytesIO(data), "a.json")
 
 
 def test_json_that_is_too_deep_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,9 +29,9 @@ def test_json_that_is_too_deep_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         b"[1, " * 600 + b'"]]]]", ' + b"[{" * 201,  # closed in a text alone
     ]:
         for chunk in [1 << 20, 3]:
-            monkeypatch.setattr(object_tables, "_CHUNK_BYTES", chunk)
+            monkeypatch.setattr(annotation_tables, "_CHUNK_BYTES", chunk)
             with pytest.raises(
-                object_tables.AnnotationFileError,
+                annotation_tables.AnnotationFileError,
                 match=r"'a.json' holds lists or objects nested more than 1,000 deep, so",
             ):
-                object_tables.check_depth(io.BytesIO(data), "a.json")
+                annotation_tables.check_depth(io.BytesIO(data), "a.json")
