@@ -18,6 +18,7 @@ from imagebeam.pipelines import request as request_lib
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.messages import run_journal
 from imagebeam.pipelines.request import AnyConfig, BeamOptions, Request
+from imagebeam.pipelines.runs import dataflow_options
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.formats import folder as folder_format
 from imagebeam.transforms.output import run_report
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from imagebeam.pipelines import dataflow_run
     from imagebeam.pipelines.config import model as config_lib
     from imagebeam.pipelines.runs import remote_job
 
@@ -159,7 +159,7 @@ def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
             settings, is_attached = started.settings, started.is_attached
             report = started.wait(journal, request.cancel_on_interrupt)
         else:
-            options = launch.make_options("convert", request.arguments, checked.workers, checked.config.output.writer)
+            options = launch.make_options("convert", request.arguments, checked.workers, checked.config)
             if scratch := job_lib.scratch_folder(checked.config, request.arguments):
                 stack.callback(storage.storage_of(scratch).remove_tree, scratch)
             job = job_lib.make_job(checked, job_lib.RunFiles.new(checked.paths, scratch))
@@ -182,21 +182,17 @@ def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
     )
 
 
-def _on_dataflow(
-    request: Request, checked: request_lib.Checked
-) -> contextlib.AbstractContextManager[dataflow_run.Started]:
-    """Makes the job of a request for Dataflow, and holds the lock of its output: see `dataflow_run.start`."""
-    from imagebeam.pipelines import dataflow_run  # late, as no other runner needs it
-
-    options = dataflow_run.make_options("convert", request.arguments, checked)
+def _on_dataflow(request: Request, checked: request_lib.Checked) -> contextlib.AbstractContextManager[launch.Started]:
+    """Makes the job of a request for Dataflow, and holds the lock of its output: see `launch.start_on_dataflow`."""
+    options = launch.make_options("convert", request.arguments, checked.workers, checked.config)
     scratch = job_lib.scratch_folder(checked.config, request.arguments)
     files = job_lib.RunFiles.new(checked.paths, scratch)
-    if template := dataflow_run.template_of(options):
+    if template := dataflow_options.template_of(options):
         # jobs from a template would share the id of a run, and the report; the names stay with the template
         files = job_lib.RunFiles(names=f"{template}.names.json", scratch=scratch)
     job = job_lib.make_job(checked, files)
     steps = functools.partial(add_steps, job=job)
-    return dataflow_run.start(job.settings, options, steps, scratch, request.show_progress)
+    return launch.start_on_dataflow(job.settings, options, steps, scratch, request.show_progress)
 
 
 def _advice(config: config_lib.Config, plan: elements.DatasetPlan) -> str:
@@ -307,9 +303,7 @@ def run_plan(request: Request, journal: run_journal.Journal) -> elements.Dataset
         job.settings.names.write()
         steps = functools.partial(add_steps, job=job, plan_only=True)
         if on_dataflow:
-            from imagebeam.pipelines import dataflow_run  # late, as above
-
-            dataflow_run.plan(job.settings, options, steps, journal, request.show_progress)
+            launch.plan_on_dataflow(job.settings, options, steps, journal, request.show_progress)
         else:
             pipeline = launch.build(options, steps)
             with journal.following(job.settings):
@@ -326,11 +320,7 @@ def check_plan(request: Request) -> tuple[request_lib.Checked, PipelineOptions]:
         ConfigError: if Beam does not know an option, or the job could not run.
     """
     checked = request_lib.check(request)
-    if runners.is_dataflow(request.arguments):
-        from imagebeam.pipelines import dataflow_run  # late, as above
-
-        return checked, dataflow_run.make_options("plan", request.arguments, checked)
-    return checked, launch.make_options("plan", request.arguments, checked.workers, checked.config.output.writer)
+    return checked, launch.make_options("plan", request.arguments, checked.workers, checked.config)
 
 
 def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> config_lib.Config:

@@ -1,4 +1,4 @@
-"""Runs a pipeline: Beam's options, writer processes, the lock of the output, the progress line, and the end of the run.
+"""Runs a pipeline, here or as a job on Dataflow: Beam's options, the lock of the output, progress, the end of the run.
 
 Importing this module imports no Beam.
 """
@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from imagebeam import concurrency, errors, storage
 from imagebeam.pipelines.beam import job_servers, runners
 from imagebeam.pipelines.messages import progress, run_journal
-from imagebeam.pipelines.runs import output_lock
+from imagebeam.pipelines.runs import dataflow_options, output_lock, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.shard import writer_processes
@@ -27,6 +27,8 @@ from imagebeam.transforms.shard import writer_processes
 if TYPE_CHECKING:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
+
+    from imagebeam.pipelines.config import model as config_lib
 
 AddSteps: TypeAlias = "Callable[[beam.Pipeline], None]"
 
@@ -39,23 +41,30 @@ _LOGGERS_OF_ERRORS = (
 _CANCEL_SEC = 5.0  # for a runner to end its workers
 
 
-def make_options(command: str, beam_arguments: list[str], workers: int, writer: str = "stream") -> PipelineOptions:
-    """Imports Beam and returns its options.
+def make_options(
+    command: str, beam_arguments: list[str], workers: int, config: config_lib.Config | None = None
+) -> PipelineOptions:
+    """Imports Beam and returns its options, checked and completed before anything is written.
 
     Args:
-        command: the name of the command that needs Beam, for the error if it is not installed.
+        command: the name of the command that needs Beam, for errors and for the name of a job.
         beam_arguments: options for Beam.
         workers: processes of Beam's own direct runner.
-        writer: as in `output.writer`.
+        config: of the job; None for a command that never runs on Dataflow.
 
     Raises:
-        ConfigError: if Beam does not know an option, or is not installed, or the runner would lose images.
+        ConfigError: if Beam does not know an option, or is not installed, or the runner would lose images, or the job
+            could not run.
     """
-    runners.require_supported(beam_arguments, writer)
+    runners.require_supported(beam_arguments, "stream" if config is None else config.output.writer)
     try:
-        return runners.make_options(beam_arguments, workers)
+        options = runners.make_options(beam_arguments, workers)
     except ModuleNotFoundError as e:
         raise errors.missing_package(e, command, "convert") from e
+    if config is None or not runners.is_dataflow(beam_arguments):
+        return options
+    purpose = "" if command == "convert" else command
+    return dataflow_options.prepare_options(config, options, beam_arguments, workers, purpose)
 
 
 def run_here(
@@ -270,3 +279,88 @@ def _last_line(error: BaseException) -> str:
         return f"the runner does not answer any more ({details()})"
     lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(" ")]
     return lines[-1] if lines else type(error).__name__
+
+
+class Started(NamedTuple):
+    """A run on Dataflow before its job is submitted, with its lock held; or one whose job runs already."""
+
+    settings: dataset_settings.DatasetSettings
+    options: PipelineOptions
+    add_steps: AddSteps
+    run: run_remotely.Run
+    is_attached: bool = False  # whether its job runs already
+    template: str = ""  # the address to write a template to, instead of a job
+
+    def submit(self, cancel_on_interrupt: bool = False) -> run_remotely.Run | None:
+        """Returns the run of a job that was submitted, or runs already; None if only a template was written."""
+        run = self.run._replace(cancel_on_interrupt=cancel_on_interrupt)
+        if self.is_attached:
+            run.say(f"{remote_job.describe(run.job)} does the same already: {run.job.console}")
+            return run
+        pipeline = build(self.options, self.add_steps)
+
+        def start() -> str | None:
+            with without_tracebacks(), runners.relative_paths():
+                result: Any = pipeline.run()
+            return str(result.job_id()) if result.has_job else None
+
+        return run_remotely.submit(run, start)
+
+    def wait(self, journal: run_journal.Journal, cancel_on_interrupt: bool) -> run_report.RunReport:
+        """Submits the job, waits for its end and returns the report of its run."""
+        running = self.submit(cancel_on_interrupt)
+        assert running is not None  # a template is refused before
+        journal.job = running.job
+        with journal.following(self.settings, running.report):
+            return run_remotely.wait(running)
+
+
+@contextlib.contextmanager
+def start_on_dataflow(
+    settings: dataset_settings.DatasetSettings,
+    options: PipelineOptions,
+    add_steps: AddSteps,
+    scratch: str = "",
+    show_progress: bool = False,
+) -> Iterator[Started]:
+    """Holds the lock of the output of a job on Dataflow, unless the job runs already. A template needs no lock.
+
+    Args:
+        settings: of the dataset.
+        options: Beam's, completed for Dataflow.
+        add_steps: adds the steps to an empty pipeline.
+        scratch: a folder to remove with the temporary files of the run; "" if there is none.
+        show_progress: whether to keep a progress line on standard error.
+
+    Raises:
+        BusyError: if another run writes to the output.
+    """
+    job = dataflow_options.job_of(options)
+    if template := dataflow_options.template_of(options):
+        settings.names.write()
+        run = run_remotely.Run(job, settings.output, "", output_lock.NoLock(), None, is_template=True)
+        yield Started(settings, options, add_steps, run, template=template)
+        return
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(hold_output(settings, scratch, attaches=True))
+        shown = stack.enter_context(progress.JobProgress()) if show_progress else None
+        run = run_remotely.Run(job, settings.output, settings.report, lock, shown, identity=settings.identity)
+        if lock.running is not None:
+            run = run._replace(job=lock.running, report=settings.paths.report(lock.running_run))
+        yield Started(settings, options, add_steps, run, is_attached=lock.running is not None)
+
+
+def plan_on_dataflow(
+    settings: dataset_settings.DatasetSettings,
+    options: PipelineOptions,
+    add_steps: AddSteps,
+    journal: run_journal.Journal,
+    show_progress: bool,
+) -> None:
+    """Runs the steps of a plan as a job, which writes nothing to the output, and notes its report in the journal."""
+    if dataflow_options.template_of(options):
+        raise errors.ConfigError("plan-template", "plan writes no template: leave out --template_location")
+    with progress.JobProgress() if show_progress else contextlib.nullcontext() as shown:
+        job = dataflow_options.job_of(options)
+        run = run_remotely.Run(job, settings.output, settings.report, output_lock.NoLock(), shown)
+        journal.take_report(Started(settings, options, add_steps, run).wait(journal, cancel_on_interrupt=True))

@@ -11,7 +11,7 @@ import pytest
 from apache_beam.options import pipeline_options_validator
 
 from imagebeam import storage, version
-from imagebeam.pipelines import dataflow_run
+from imagebeam.pipelines import launch
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.messages import run_journal
@@ -324,4 +324,5 @@ def test_plan_writes_no_template(tmp_path: pathlib.Path) -> None:
     arguments = ["--runner=DataflowRunner", "--project=p", "--region=r", "--template_location=gs://b/t"]
     settings = dataset_settings.DatasetSettings(str(tmp_path), "{}", ())
     with error_texts.raises("plan-template"):
-        dataflow_run.plan(settings, runners.make_options(arguments, 1), lambda _: None, run_journal.Journal(), False)
+        options = runners.make_options(arguments, 1)
+        launch.plan_on_dataflow(settings, options, lambda _: None, run_journal.Journal(), False)
