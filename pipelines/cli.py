@@ -174,12 +174,9 @@ def _stopped_by_signals() -> Iterator[None]:
 def _load_config(known: argparse.Namespace) -> config_lib.Config:
     """Reads the config of a command, and notes what the command works on."""
     from imagebeam.pipelines import request
-    from imagebeam.pipelines.config import model as config_lib
 
-    config = request.CommandConfig(known.config, tuple(known.set), known.input, known.output).load()
-    output = config.output.uri
-    name = config.output.name or (config_lib.default_name(output) if output else None)
-    known.journal.begin(config.source.uri, output, name, config.rejects.max_fraction)
+    config = request.load_config(known.config, known.set, known.input, known.output)
+    known.journal.begin(config.source.uri, config.output.uri, config.output.dataset, config.rejects.max_fraction)
     return config
 
 

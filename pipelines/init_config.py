@@ -237,7 +237,7 @@ class _Writer:
         plain = str(value).lower() if isinstance(value, (str, bool)) else ""
         about = base_format.format_of(plain).ABOUT if key == "source.by" and plain in base_format.FORMATS else ""
         meant = about or _MEANINGS.get(f"{key}={plain}") or _MEANINGS.get(key)
-        if meant is None and key in self._comments and _value_at(self._of_preset, key) == value:
+        if meant is None and key in self._comments and config_lib.value_at(self._of_preset, key) == value:
             meant = self._comments[key]
         if meant is not None:
             return meant
@@ -255,12 +255,6 @@ def _is_model(kind: Any) -> bool:
 
 def _as_read(default: Any) -> Any:
     return list(default) if isinstance(default, tuple) else default
-
-
-def _value_at(fields: Any, key: str) -> Any:
-    for part in key.split("."):
-        fields = fields.get(part) if isinstance(fields, dict) else None
-    return fields
 
 
 _TRAILING = re.compile(r"\s*#\s*(.*?)[.;]*\s*")

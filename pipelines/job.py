@@ -135,7 +135,7 @@ def make_job(checked: Checked, files: RunFiles | None = None) -> Job:
         order=sort_intervals.order_of(config.output.shuffle, config.split.seed),
         is_complete=snapshot is None and not config.duplicates.settings().only("drop").is_on,
         settings=settings,
-        name=config.output.name or config_lib.default_name(storage.normalize(str(config.output.uri))),
+        name=str(config.output.dataset),
         config=config.model_dump(mode="json"),
         with_beam=config.output.writer == "beam",
         transforms=make_transforms(config, settings.columns),

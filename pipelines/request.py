@@ -7,13 +7,14 @@ import functools
 import json
 import operator
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import concurrency, errors, records, snapshots, storage
+from imagebeam import concurrency, errors, plural, records, snapshots, storage
 from imagebeam.pipelines.beam import runners
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.images import pillow_decoder
@@ -25,33 +26,10 @@ if TYPE_CHECKING:
 
     from imagebeam.pipelines.config import model as config_lib
 
-AnyConfig: TypeAlias = "config_lib.Config | CommandConfig | Mapping[str, Any] | str | os.PathLike[str] | None"
+AnyConfig: TypeAlias = "config_lib.Config | Mapping[str, Any] | str | os.PathLike[str] | None"
 BeamOptions = Union["PipelineOptions", Sequence[str], str, None]
 
 _FLAGS = ("overwrite", "update", "retry_rejects", "fail_on_drift", "show_progress", "cancel_on_interrupt")
-
-
-class CommandConfig(NamedTuple):
-    """The config of a command line, before it is read."""
-
-    name: str | None = None  # a preset or a YAML file
-    settings: tuple[str, ...] = ()  # texts `section.key=value`
-    input: str | None = None  # address, instead of the one in the config
-    output: str | None = None  # the same
-
-    def load(self) -> config_lib.Config:
-        """Returns the config.
-
-        Raises:
-            ConfigError: if anything in it is not as expected.
-        """
-        from imagebeam.pipelines.config import model as config_lib
-
-        fields = config_lib.read_fields(self.name, self.settings)
-        for key, uri in (("source.uri", self.input), ("output.uri", self.output)):
-            if uri is not None:
-                config_lib.set_field(fields, key, uri)
-        return config_lib.parse_config(fields, where=self.name or "the command line")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +102,6 @@ def as_config(config: AnyConfig) -> config_lib.Config:
 
     if isinstance(config, config_lib.Config):
         return config
-    if isinstance(config, CommandConfig):
-        return config.load()
     if isinstance(config, Mapping):
         return config_lib.parse_config(config, where="the mapping given")
     if config is None or isinstance(config, (str, os.PathLike)):
@@ -195,6 +171,53 @@ def as_workers(workers: Any) -> int:
     if workers < 1:
         raise errors.ConfigError("workers-below-1", f"workers is {workers}; it must be at least 1")
     return operator.index(workers)
+
+
+def load_config(name: str | None, settings: Sequence[str], input: str | None, output: str | None) -> config_lib.Config:
+    """Returns the config of a command line.
+
+    Args:
+        name: a preset or a YAML file; None for neither.
+        settings: texts `section.key=value`.
+        input: address instead of `source.uri`; None leaves it.
+        output: address instead of `output.uri`; None leaves it.
+
+    Raises:
+        ConfigError: if anything in it is not as expected.
+    """
+    from imagebeam.pipelines.config import model as config_lib
+
+    fields = config_lib.read_fields(name, settings)
+    for key, uri in (("source.uri", input), ("output.uri", output)):
+        if uri is not None:
+            config_lib.set_field(fields, key, uri)
+    try:
+        return config_lib.parse_config(fields, where=name or "the command line")
+    except errors.ConfigError as e:
+        if name not in config_lib.preset_names():
+            raise
+        raise e.extended(_keys_of_preset(str(e), str(name), fields)) from e.__cause__
+
+
+def _keys_of_preset(text: str, preset: str, fields: Mapping[str, Any]) -> str:
+    """Returns which keys in the text of an error the preset has set, and how to leave them out; "" if none."""
+    from imagebeam.pipelines.config import model as config_lib
+    from imagebeam.pipelines.config import sections
+
+    own, known = config_lib.read_fields(preset), sections.fields_of(config_lib.Config)
+    found, words = [], ["add"]
+    for path in (f"{section}.{key}" for section, keys in own.items() for key in keys):
+        section, _, key = path.partition(".")
+        field, value = sections.fields_of(known[section].kind).get(key), config_lib.value_at(own, path)
+        if field is None or value != config_lib.value_at(fields, path) or not re.search(rf"{path}\b", text):
+            continue
+        found.append(f"{path}: {value}" if key == "by" else path)
+        if key != "by":
+            words += ["--set", f"{path}={json.dumps(field.default, default=lambda _: {})}"]
+    if not found:
+        return ""
+    remedy = f"; to leave that out, {plural.shell_command(words)}" if words[1:] else ""
+    return f"; the preset {preset} sets {', '.join(found)}{remedy}"
 
 
 def require_utf8_file_names() -> None:

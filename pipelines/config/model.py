@@ -9,7 +9,6 @@ import difflib
 import importlib.resources
 import operator
 import os
-import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, get_args
@@ -361,6 +360,13 @@ def load_config(name: str | None = None, overrides: Sequence[str] = ()) -> Confi
     return parse_config(read_fields(name, overrides), where=name or "the command line")
 
 
+def value_at(fields: Any, path: str) -> Any:
+    """Returns the value of the key at `path`, such as `source.uri`; None if it is not there."""
+    for part in path.split("."):
+        fields = fields.get(part) if isinstance(fields, dict) else None
+    return fields
+
+
 def read_fields(name: str | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the keys and values of a YAML file or preset, changed by `overrides`, before they are checked.
 
@@ -410,10 +416,9 @@ def _read_yaml(name: str) -> dict[str, Any]:
             text = storage.storage_of(uri).read(uri).decode("utf-8")
         except (FileNotFoundError, IsADirectoryError) as e:
             near = difflib.get_close_matches(name, preset_names(), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else f" ({', '.join(preset_names())})"
             raise errors.ConfigError(
-                "config-unknown",
-                f"--config {name!r} is neither a YAML file nor a preset ({', '.join(preset_names())}){hint}",
+                "config-unknown", f"--config {name!r} is neither a YAML file nor a preset{hint}"
             ) from e
         except UnicodeDecodeError as e:
             raise errors.ConfigError("config-not-utf8", f"{name} is not UTF-8 text: {e}") from e
@@ -466,9 +471,3 @@ def set_field(fields: dict[str, Any], path: str, value: Any) -> None:
             )
         fields = inner
     fields[last] = value
-
-
-def default_name(output: str) -> str:
-    """Returns a name for a dataset, made from its folder's name."""
-    name = re.sub(r"\W+", "_", os.path.basename(output.rstrip("/")), flags=re.ASCII).strip("_")
-    return name if name[:1].isalpha() else f"dataset_{name}".rstrip("_")

@@ -6,6 +6,7 @@ Each section is checked as far as it can be alone. The types of values that all 
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 import re
 import typing
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pydantic
 import pydantic_core
 
-from imagebeam import features, records
+from imagebeam import features, records, storage
 from imagebeam.transforms.shard import image_hashes
 from imagebeam.transforms.sources import table_rows
 
@@ -359,6 +360,14 @@ class OutputConfig(pydantic.BaseModel):
         if self.target_shard_bytes is not None and self.target_shard_bytes < 1:
             raise ValueError("output.target_shard_bytes must be at least 1")
         return self
+
+    @property
+    def dataset(self) -> str | None:
+        """Name of the dataset, by default made from the folder's name; None without a folder."""
+        if self.name is not None or not self.uri:
+            return self.name
+        name = re.sub(r"\W+", "_", posixpath.basename(storage.normalize(self.uri)), flags=re.ASCII).strip("_")
+        return name if name[:1].isalpha() else f"dataset_{name}".rstrip("_")
 
 
 class StatisticsConfig(pydantic.BaseModel):

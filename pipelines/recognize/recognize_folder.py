@@ -236,16 +236,10 @@ def _usable(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 def _needed(finding: Finding) -> dict[str, Any]:
     fields = config_lib.read_fields(finding.preset)
-    needed = {key: value for key, value in finding.settings.items() if _value_at(fields, key) != value}
+    needed = {key: value for key, value in finding.settings.items() if config_lib.value_at(fields, key) != value}
     if not needed.get("split.rename", True):  # the names that the preset renames are not there
         del needed["split.rename"]
     return needed
-
-
-def _value_at(fields: Any, key: str) -> Any:
-    for part in key.split("."):
-        fields = fields.get(part) if isinstance(fields, dict) else None
-    return fields
 
 
 def _is_doubted(finding: Finding) -> bool:

@@ -259,10 +259,8 @@ def default_arguments(values: Values, config: config_lib.Config, purpose: str = 
         config: of the job.
         purpose: part of the name of a job that is no conversion: "plan".
     """
-    from imagebeam.pipelines.config import model  # late: the launcher of a local job may need no config
-
     output = storage.normalize(str(config.output.uri)) if config.output.uri else ""
-    dataset = config.output.name or (model.default_name(output) if output else "new")
+    dataset = config.output.dataset or "new"
     arguments = []
     if not values.get("job_name"):
         arguments.append(f"--job_name={job_name(dataset, output, purpose)}")

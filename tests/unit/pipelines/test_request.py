@@ -79,8 +79,23 @@ def test_wrong_types_are_refused_before_any_work(
 
 @hypothesis.given(hypothesis.strategies.text(hypothesis.strategies.characters(codec=None), max_size=8))
 def test_addresses_of_a_command_line_arrive_as_they_are(text: str) -> None:
-    config = request.CommandConfig("cats_dogs", ("split.seed=3",), f"/{text}", f"out/\U0001f600{text}").load()
+    config = request.load_config("cats_dogs", ["split.seed=3"], f"/{text}", f"out/\U0001f600{text}")
     assert (config.source.uri, config.output.uri, config.split.seed) == (f"/{text}", f"out/\U0001f600{text}", 3)
+
+
+@case_tables.each_case(
+    "preset, setting",
+    {
+        "key": ("cats_dogs", "label.by=directory"),
+        "quoted": ("imagefolder", "split.by=none"),
+        "section": ("segmentation", "source.by=tar"),
+        "by": ("cats_dogs", "label.column=x"),
+        "none": ("imagenet", "split.by=hash"),
+    },
+)
+def test_error_names_the_keys_that_a_preset_has_set(preset: str, setting: str) -> None:
+    with error_texts.raises("config-invalid"):
+        request.load_config(preset, [setting], None, None)
 
 
 def test_locale_without_utf8_is_refused(images: pathlib.Path) -> None:

@@ -383,7 +383,7 @@ def test_identity_tells_what_changes_the_shards(sections: dict[str, Any]) -> Non
     },
 )
 def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
-    assert config_lib.default_name(output) == name
+    assert sections.OutputConfig(uri=output).dataset == name
     assert sections.OutputConfig(name=name).name == name
 
 
