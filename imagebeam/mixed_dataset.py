@@ -192,11 +192,11 @@ class Pattern:
 
         Args:
             weights: one positive weight per dataset, accurate to 1/65,536 in each block of 65,536 positions.
-            seed: seed of the
+            seed: seed of the mixture.
         """
         self._seed = seed
         self.counts = _share_out(np.asarray(weights, np.float64))  # int64 [datasets]: positions in a block
-        self._tables: record_order.Latest[tuple[np.ndarray, np.ndarray]] = record_order.Latest(_KEPT_TABLES)
+        self._table = functools.lru_cache(_KEPT_TABLES)(self._make_table)
 
     def locate(self, positions: record_order.Positions) -> tuple[np.ndarray, np.ndarray]:
         """Returns the datasets at ascending positions, and the numbers of their examples: int64 [n] each."""
@@ -222,11 +222,8 @@ class Pattern:
         inside = np.bincount(members[:slot], minlength=len(self.counts))
         return (block * self.counts + inside).tolist()
 
-    def _table(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns for each position in a block its dataset, and the number of its examples before it in the block."""
-        return self._tables.get(block, functools.partial(self._make_table, block))
-
     def _make_table(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns for each position in a block its dataset, and the number of its examples before it in the block."""
         key = record_order.make_key("mix", self._seed, block)
         shuffled = record_order.permute(np.arange(_BLOCK, dtype=np.int64), _BLOCK, key)
         members = np.searchsorted(np.cumsum(self.counts), shuffled, side="right")
@@ -309,8 +306,12 @@ class MixtureEpochs:
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
         """Returns where the first part has been read `num_epochs` times: by process, with "global" for all together."""
-        end = functools.cache(lambda *lengths: end_of(self.pattern, lengths))  # shares differ by one at most
-        return [end(*(num_epochs * size for size in sizes)) for sizes in self.epoch_sizes(asked)]
+
+        @functools.cache  # shares differ by one at most
+        def end(sizes: tuple[int, ...]) -> int:
+            return min(self.pattern.position_of(dataset, num_epochs * size) for dataset, size in enumerate(sizes))
+
+        return [end(sizes) for sizes in self.epoch_sizes(asked)]
 
     def epoch_sizes(self, asked: options_lib.ReadOptions) -> list[tuple[int, ...]]:
         """Returns each part's records in an epoch: of the common order with "global", else of each process's share."""
@@ -348,11 +349,6 @@ class MixedOrder:
             found, epochs[chosen] = self.parts[dataset].order.locate(numbers[chosen])
             records[chosen] = found + first_records[dataset]
         return records, epochs
-
-
-def end_of(pattern: Pattern, lengths: Sequence[int]) -> int:
-    """Returns the first position whose dataset has no example left, if the datasets have `lengths` examples."""
-    return min(pattern.position_of(dataset, length) for dataset, length in enumerate(lengths))
 
 
 class MixedFetcher:

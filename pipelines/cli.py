@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import imagebeam
-from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, plural
 from imagebeam.pipelines import command_parser, dataset_commands
 from imagebeam.pipelines.messages import printed_tables, run_journal, run_outputs, terminal
@@ -223,7 +222,8 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     _import_libraries(config, beam_arguments, known.verbose)
     result, output = convert.run(_request(known, config, beam_arguments), known.journal), str(config.output.uri)
     known.journal.take_catalog(result.catalog)
-    known.journal.end(_state_of(result.state, result.catalog), 0, result.message)
+    found_nothing = result.state == "kept" and result.catalog.snapshot  # an update has found nothing new
+    known.journal.end("nothing_new" if found_nothing else result.state, 0, result.message)
     if known.keep_snapshots is not None:
         dataset_commands.remove_snapshots(output, known.keep_snapshots)
     if not known.quiet:
@@ -244,11 +244,6 @@ def _tell_result(result: convert_lib.ConvertResult, output: str, start: float) -
         [*printed_tables.summary_rows(result.catalog, output, seconds), *printed_tables.report_rows(result.report)]
     )
     terminal.say(f"next: imagebeam verify {plural.shell_word(output)}")
-
-
-def _state_of(state: run_journal.State, catalog: catalog_lib.Catalog) -> run_journal.State:
-    """Returns the state of a run for its summary: an update that keeps a snapshot has found nothing new."""
-    return "nothing_new" if state == "kept" and catalog.snapshot else state
 
 
 def _submit(known: argparse.Namespace, beam_arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, storage
 from imagebeam.pipelines import job as job_lib
-from imagebeam.pipelines import launch, open_source
+from imagebeam.pipelines import launch
 from imagebeam.pipelines import request as request_lib
 from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.messages import run_journal
@@ -34,7 +34,14 @@ if TYPE_CHECKING:
 
 def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
     """Adds the steps of a job to the pipeline, from the listing to the commit, or to the plan alone."""
-    from imagebeam.transforms import drop_duplicates, list_images, rank_references, stratify_splits, write_shards
+    from imagebeam.transforms import (
+        drop_duplicates,
+        list_images,
+        rank_references,
+        stratify_splits,
+        write_shards,
+        write_shards_with_beam,
+    )
     from imagebeam.transforms.columns import transform_columns
     from imagebeam.transforms.commit import commit_dataset  # late: import Beam
     from imagebeam.transforms.duplicates import find_duplicates
@@ -64,12 +71,14 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     placed = ranked.runs | "Place" >> write_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
-    written = transformed | "Write" >> job.writer(plan, settings)  # WrittenShard
+    writer = write_shards_with_beam.WriteShardsWithBeam if job.with_beam else write_shards.WriteShards
+    written = transformed | "Write" >> writer(plan, settings)  # WrittenShard
     store = dead_letters.StoreDeadLetters(settings, plan)
     early_rejects = distinct.rejects | "StoreDeadLetters" >> store  # file name
     report = find_duplicates.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
     duplicates = written | "ReportDuplicates" >> report  # StoredDuplicates
-    _ = written | "Commit" >> commit_dataset.CommitDataset(job.committer, plan, early_rejects, compared, duplicates)
+    committer = commit_dataset.Committer(settings, job.name, job.config)
+    _ = written | "Commit" >> commit_dataset.CommitDataset(committer, plan, early_rejects, compared, duplicates)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +169,9 @@ def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
             report = started.wait(journal, request.cancel_on_interrupt)
         else:
             options = launch.make_options("convert", request.arguments, checked.workers, checked.config)
-            if scratch := job_lib.scratch_folder(checked.config, request.arguments):
+            if scratch := launch.scratch_folder(checked.config, request.arguments):
                 stack.callback(storage.storage_of(scratch).remove_tree, scratch)
-            job = job_lib.make_job(checked, job_lib.RunFiles.new(checked.paths, scratch))
+            job = job_lib.make_job(checked, request_lib.RunFiles.new(checked.paths, scratch))
             settings, steps = job.settings, functools.partial(add_steps, job=job)
             writers = checked.workers if runners.is_local(request.arguments) else None
             report = launch.run_here(settings, options, steps, journal, writers, request.show_progress)
@@ -185,18 +194,23 @@ def run(request: Request, journal: run_journal.Journal) -> ConvertResult:
 def _on_dataflow(request: Request, checked: request_lib.Checked) -> contextlib.AbstractContextManager[launch.Started]:
     """Makes the job of a request for Dataflow, and holds the lock of its output: see `launch.start_on_dataflow`."""
     options = launch.make_options("convert", request.arguments, checked.workers, checked.config)
-    scratch = job_lib.scratch_folder(checked.config, request.arguments)
-    files = job_lib.RunFiles.new(checked.paths, scratch)
+    scratch = launch.scratch_folder(checked.config, request.arguments)
+    files = request_lib.RunFiles.new(checked.paths, scratch)
     if template := dataflow_options.template_of(options):
         # jobs from a template would share the id of a run, and the report; the names stay with the template
-        files = job_lib.RunFiles(names=f"{template}.names.json", scratch=scratch)
+        files = request_lib.RunFiles(names=f"{template}.names.json", scratch=scratch)
     job = job_lib.make_job(checked, files)
     steps = functools.partial(add_steps, job=job)
     return launch.start_on_dataflow(job.settings, options, steps, scratch, request.show_progress)
 
 
 def _advice(config: config_lib.Config, plan: elements.DatasetPlan) -> str:
-    """Returns which preset fits an input without one image that can be used; "" if some can, or nothing is known."""
+    """Returns what to do about a refused plan, if this needs the config; "" if it does not.
+
+    That is which preset fits an input without one image that can be used, or how to do without splits of a few images.
+    """
+    if plan.error is not None and plan.error.code == "split-empty" and config.split.by == "hash":
+        return "; for one split of all images add --set 'split={by: none}'"
     if plan.action != "refuse" or sum(plan.rejected.values()) < plan.listed:
         return ""
     from imagebeam.pipelines.recognize import recognize_folder  # late, as it is needed only here
@@ -299,7 +313,7 @@ def run_plan(request: Request, journal: run_journal.Journal) -> elements.Dataset
         if checked.config.output.uri is None:
             checked = checked._replace(config=_with_output(checked.config, storage.join(directory, "output")))
         report, names = storage.join(directory, "report.json"), storage.join(directory, "names.json")
-        job = job_lib.make_job(checked, job_lib.RunFiles(report=report, names=names))
+        job = job_lib.make_job(checked, request_lib.RunFiles(report=report, names=names))
         job.settings.names.write()
         steps = functools.partial(add_steps, job=job, plan_only=True)
         if on_dataflow:
@@ -331,7 +345,7 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
     """
     request_lib.require_utf8_file_names()
     # make_source needs the address of an output, and writes nothing there
-    source = open_source.make_source(config if config.output.uri else _with_output(config, "/nowhere"))
+    source = job_lib.make_source(config if config.output.uri else _with_output(config, "/nowhere"))
     if not source.listed_folder():
         raise errors.ConfigError(
             "listing-of-no-folder", f"--save-listing is for folders: source.by {config.source.by} is a listing already"

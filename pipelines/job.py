@@ -10,56 +10,26 @@ import hashlib
 import importlib.metadata
 import json
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from imagebeam import errors, features, storage
-from imagebeam.pipelines import open_source
-from imagebeam.pipelines.beam import runners
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import mask_signs
-from imagebeam.pipelines.request import Checked
-from imagebeam.transforms import dataset_settings, elements, sort_intervals
+from imagebeam.pipelines.recognize import contradictions, mask_signs
+from imagebeam.pipelines.request import Checked, RunFiles, check_address
+from imagebeam.storage import remote
+from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals
 from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.images import (
-    class_masks,
-    pillow_decoder,
-    prepare,
-    reader_decoder,
-    resample,
-    structure,
-    turn_upright,
-)
-from imagebeam.transforms.output import output_folder, run_report
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
+from imagebeam.transforms.output import run_report
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import image_source, listing_rules, reference_rules
-
-if TYPE_CHECKING:
-    from imagebeam.transforms import write_shards, write_shards_with_beam
-    from imagebeam.transforms.commit import commit_dataset
-
+from imagebeam.transforms.sources import image_source, input_places, listing_rules, reference_rules, table_rows
 
 _TRANSFORM_PACKAGES = ("tensorflow", "tensorflow_transform")
 _COMPUTED_HERE = frozenset({"z_score", "bucketize"})  # from statistics that are not tf.Transform's
 _STATISTICS_VERSION = "2"  # raised when they give other numbers; 1 were tf.Transform's
-_REACHED_BY_TENSORFLOW = ("file", "gs")
-
-
-class RunFiles(NamedTuple):
-    """The identity of a run, and the addresses of its temporary files."""
-
-    run_id: str = ""  # names the run that holds the lock
-    report: str = ""
-    names: str = ""  # where long label files are staged for the workers; "" keeps them in the job graph
-    scratch: str = ""  # folder where tf.Transform writes first
-
-    @classmethod
-    def new(cls, paths: output_folder.OutputPaths, scratch: str = "") -> RunFiles:
-        """Returns those of a new run that writes a folder."""
-        run_id = output_folder.new_run_id()
-        return cls(run_id, paths.report(run_id), paths.names_file(run_id), scratch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,38 +69,23 @@ class Job:
         """The source, if its references are rows of a table."""
         return None if self.source.column_names() is None else self.source
 
-    @property
-    def writer(self) -> type[write_shards.WriteShards] | type[write_shards_with_beam.WriteShardsWithBeam]:
-        from imagebeam.transforms import (
-            write_shards,  # late: import Beam
-            write_shards_with_beam,
-        )
 
-        return write_shards_with_beam.WriteShardsWithBeam if self.with_beam else write_shards.WriteShards
-
-    @property
-    def committer(self) -> commit_dataset.Committer:
-        from imagebeam.transforms.commit import commit_dataset  # late: imports Beam
-
-        return commit_dataset.Committer(self.settings, self.name, self.config)
-
-
-def make_job(checked: Checked, files: RunFiles | None = None) -> Job:
+def make_job(checked: Checked, run: RunFiles | None = None) -> Job:
     """Returns the job of a checked request, whose config has `source.uri` and `output.uri`.
 
     Raises:
         ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says,
             or a package is missing.
     """
-    config, snapshot, files = checked.config, checked.snapshot, files or RunFiles()
-    source, given = _open(config)
-    names = label_names.stage_if_long(given, files.names)
-    settings = _settings_of(checked, files, source, names)
+    config, snapshot, run = checked.config, checked.snapshot, run or RunFiles()
+    source = make_source(config)
+    names = label_names.stage_if_long(_names_of(config, source), run.names)
+    settings = _settings_of(checked, run, source, names)
     label, split = _label_rule(config, source, names), _split_rule(config)
     early_split = None if split.stratify else split
     return Job(
         source=source,
-        rules=reference_rules.ReferenceRules(open_source.listing_rules_of(config), label, early_split),
+        rules=reference_rules.ReferenceRules(listing_rules_of(config), label, early_split),
         split=split,
         order=sort_intervals.order_of(config.output.shuffle, config.split.seed),
         is_complete=snapshot is None and not config.duplicates.settings().only("drop").is_on,
@@ -139,17 +94,119 @@ def make_job(checked: Checked, files: RunFiles | None = None) -> Job:
         config=config.model_dump(mode="json"),
         with_beam=config.output.writer == "beam",
         transforms=make_transforms(config, settings.columns),
-        scratch=files.scratch,
+        scratch=run.scratch,
     )
 
 
-def _open(config: config_lib.Config) -> tuple[image_source.ImageSource, label_names.LabelNames]:
-    """Returns the source, and the content of the label files."""
-    source = open_source.make_source(config)
+def make_source(config: config_lib.Config) -> image_source.ImageSource:
+    """Returns the source of `config`, after checks that find obvious mistakes at once.
+
+    Raises:
+        ConfigError: if an address, the manifest's columns or the IDX files are not as the config says.
+    """
+    for option, key, address in (
+        ("--input", "source.uri", config.source.uri),
+        ("--output", "output.uri", config.output.uri),
+    ):
+        if not address:
+            raise errors.ConfigError("address-missing", f"{option} ({key}) is missing: give an address")
+        check_address(option, storage.normalize(address))
+    uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
+    try:
+        found = config.source.format.open(_request_of(config, uri, output))
+        is_all = config.label.by == "directory" and config.source.include == ("**/*",)
+        if is_all and found.listed_folder() == uri:
+            with remote.budget(remote.CHECK_BUDGET_SEC):
+                contradictions.refuse_boxes(uri)
+        return found
+    except errors.ConfigError as e:
+        from imagebeam.pipelines.recognize import recognize_folder  # takes 20 ms, and is needed only here
+
+        advice = "" if "--config" in str(e) else recognize_folder.advise(config)
+        if not advice:
+            raise
+        raise e.extended(f"; {advice}") from e
+
+
+def _request_of(config: config_lib.Config, uri: str, output: str) -> base_format.Request:
+    """Returns what a config asks of the source at an address."""
+    label = config.label
+    return base_format.Request(
+        uri=uri,
+        output=output,
+        include=config.source.include,
+        fields=_row_fields(config),
+        label_by=label.by,
+        split_by=config.split.by,
+        label_kind=label.kind,
+        masks=config.source.masks.rule,
+        has_lists=bool(config.split.lists or label.lists),
+        max_image_bytes=config.image.limits.image_bytes,
+        keep=kept_features.KeepRule(
+            names=config.kept_in_records,
+            elsewhere=frozenset({*config.columns, *([] if label.column is None else [label.column])}),
+            renamed=tuple((name.removeprefix("columns/"), key) for name, key in config.renamed_in_records.items()),
+        ),
+        key_feature=config.features.get("image/key", "image/key"),
+    )
+
+
+def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
+    """Returns the rules for every image that the source of `config` lists.
+
+    Raises:
+        ConfigError: if a list of `split.lists` cannot be read, or is empty.
+    """
+    pattern = lists = None
+    if config.source.pattern is not None:
+        pattern = listing_rules.PathPattern(config.source.pattern, _row_fields(config))
+    if config.split.lists:
+        root = _root_of(config)
+        given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
+        places = tuple((split, input_places.resolve(each, root)) for split, several in given for each in several)
+        lists = listing_rules.SplitLists(places, root, config.split.unlisted)
+        lists.check()
+    return listing_rules.ListingRules(pattern, lists)
+
+
+def mask_policy(config: config_lib.Config) -> class_masks.MaskPolicy:
+    """Returns what the pixels of masks mean.
+
+    Raises:
+        ConfigError: if the file with the colors of the classes cannot be read.
+    """
+    return config.source.masks.policy("" if config.source.masks.colors is None else _root_of(config))
+
+
+def _root_of(config: config_lib.Config) -> str:
+    """Returns the folder that is listed, or was."""
+    return config.source.format.folder_of(storage.normalize(str(config.source.uri)))
+
+
+def _row_fields(config: config_lib.Config) -> table_rows.RowFields:
+    """Returns which fields of a row describe its image, if the source is a table; the key is an option of formats."""
+    columns = [
+        table_rows.Column(
+            name, column.kind, column.list, column.separator, column.missing, column.default, column.transform == "log"
+        )
+        for name, column in config.columns.items()
+    ]
+    return table_rows.RowFields(
+        label=config.label.column,
+        label_separator=config.label.separator,
+        label_flags=config.label.columns,
+        split=config.split.column,
+        group=config.split.group,
+        columns=tuple(columns),
+    )
+
+
+def _names_of(config: config_lib.Config, source: image_source.ImageSource) -> label_names.LabelNames:
+    """Returns the content of the label files, or the names of the classes that the source gives."""
     in_column = config.label.by == "column"
     # with label.columns, the columns are the vocabulary: a class without an image keeps its id
     vocabulary = label_names.read_vocabulary(config.label.vocabulary, in_column) or config.label.columns or None
-    return source, label_names.LabelNames(
+    return label_names.LabelNames(
         vocabulary or source.facts().class_names,
         label_names.read_texts(config.label.texts, in_column),
         label_names.read_lists(config.label.lists),
@@ -209,7 +266,7 @@ def _split_rule(config: config_lib.Config) -> reference_rules.SplitRule:
 
 def _settings_of(
     checked: Checked,
-    files: RunFiles,
+    run: RunFiles,
     source: image_source.ImageSource,
     names: label_names.LabelNames | label_names.StagedNames,
 ) -> dataset_settings.DatasetSettings:
@@ -232,7 +289,7 @@ def _settings_of(
     facts = _other_facts(config, known.shape)
     if known.annotations is not None:
         facts["classes"] = known.annotations.classes.as_json()
-    masks = open_source.mask_policy(config)
+    masks = mask_policy(config)
     if class_masks.SEGMENTS_COLUMN in known.columns:
         facts[run_report.MASKS] = [class_masks.VERSION, None]
         masks = dataclasses.replace(masks, segments=known.columns.index(class_masks.SEGMENTS_COLUMN))
@@ -266,7 +323,7 @@ def _settings_of(
             config.source.reads_ahead,
             config.source.bytes_ahead,
             known.size_column,
-            config.source.web.options(config.image.limits.max_bytes or structure.MAX_IMAGE_BYTES),
+            config.source.web.options(config.image.limits.image_bytes),
         ),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
@@ -276,9 +333,9 @@ def _settings_of(
         overwrite=checked.overwrite,
         writes_report=config.output.report,
         saved_listing=config.source.gives().is_saved,
-        run_id=files.run_id,
+        run_id=run.run_id,
         command=_digest_command(checked, output, names.vocabulary),
-        report=files.report,
+        report=run.report,
         keypoints=known.keypoints,
         on_repeated_key=known.on_repeated_key,
         hints=(
@@ -399,24 +456,3 @@ def transform_versions(config: config_lib.Config) -> dict[str, str]:
     if any(config.columns[name].transform in _COMPUTED_HERE for name in config.transformed):
         found["column_statistics"] = _STATISTICS_VERSION
     return found
-
-
-def scratch_folder(config: config_lib.Config, beam_arguments: Sequence[str]) -> str:
-    """Returns a folder that TensorFlow can write to on every worker; "" if no column is transformed.
-
-    Raises:
-        ConfigError: if there is no such folder.
-    """
-    if not config.transformed:
-        return ""
-    if runners.is_direct(beam_arguments):
-        return tempfile.mkdtemp(prefix="imagebeam-")
-    output = storage.normalize(str(config.output.uri))
-    if storage.scheme_of(output) not in _REACHED_BY_TENSORFLOW:
-        raise errors.ConfigError(
-            "transform-output-unreachable",
-            f"columns.{config.transformed[0]}.transform on {runners.runner_name(beam_arguments)}: TensorFlow cannot "
-            f"write to {output!r}; choose an --output that is gs:// or a folder that all workers share, or the local "
-            "runner",
-        )
-    return output_folder.OutputPaths(output).new_transform_folder()

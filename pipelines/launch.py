@@ -13,7 +13,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from imagebeam import concurrency, errors, storage
@@ -21,7 +21,7 @@ from imagebeam.pipelines.beam import job_servers, runners
 from imagebeam.pipelines.messages import progress, run_journal
 from imagebeam.pipelines.runs import dataflow_options, output_lock, remote_job, run_remotely
 from imagebeam.transforms import dataset_settings
-from imagebeam.transforms.output import run_report
+from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.shard import writer_processes
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _LOGGERS_OF_ERRORS = (
     "apache_beam.runners.worker.sdk_worker",
     "apache_beam.runners.dataflow.internal.apiclient",  # logs each error that it raises, as fatal
 )
+_REACHED_BY_TENSORFLOW = ("file", "gs")
 _CANCEL_SEC = 5.0  # for a runner to end its workers
 
 
@@ -118,6 +119,27 @@ def temporary_folder(options: PipelineOptions | None) -> Iterator[str]:
         yield folder
     finally:
         storage.storage_of(folder).remove_tree(folder)
+
+
+def scratch_folder(config: config_lib.Config, beam_arguments: Sequence[str]) -> str:
+    """Returns a folder that TensorFlow can write to on every worker; "" if no column is transformed.
+
+    Raises:
+        ConfigError: if there is no such folder.
+    """
+    if not config.transformed:
+        return ""
+    if runners.is_direct(beam_arguments):
+        return tempfile.mkdtemp(prefix="imagebeam-")
+    output = storage.normalize(str(config.output.uri))
+    if storage.scheme_of(output) not in _REACHED_BY_TENSORFLOW:
+        raise errors.ConfigError(
+            "transform-output-unreachable",
+            f"columns.{config.transformed[0]}.transform on {runners.runner_name(beam_arguments)}: TensorFlow cannot "
+            f"write to {output!r}; choose an --output that is gs:// or a folder that all workers share, or the local "
+            "runner",
+        )
+    return output_folder.OutputPaths(output).new_transform_folder()
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, plural, records, snapshots, storage
 from imagebeam.pipelines.beam import runners
+from imagebeam.storage import remote
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.images import pillow_decoder
 from imagebeam.transforms.output import output_folder
@@ -67,6 +68,21 @@ class Checked(NamedTuple):
         return output_folder.OutputPaths(
             snapshot.folder if snapshot is not None else storage.normalize(str(self.config.output.uri or ""))
         )
+
+
+class RunFiles(NamedTuple):
+    """The identity of a run, and the addresses of its temporary files."""
+
+    run_id: str = ""  # names the run that holds the lock
+    report: str = ""
+    names: str = ""  # where long label files are staged for the workers; "" keeps them in the job graph
+    scratch: str = ""  # folder where tf.Transform writes first
+
+    @classmethod
+    def new(cls, paths: output_folder.OutputPaths, scratch: str = "") -> RunFiles:
+        """Returns those of a new run that writes a folder."""
+        run_id = output_folder.new_run_id()
+        return cls(run_id, paths.report(run_id), paths.names_file(run_id), scratch)
 
 
 def check(request: Request) -> Checked:
@@ -218,6 +234,29 @@ def _keys_of_preset(text: str, preset: str, fields: Mapping[str, Any]) -> str:
         return ""
     remedy = f"; to leave that out, {plural.shell_command(words)}" if words[1:] else ""
     return f"; the preset {preset} sets {', '.join(found)}{remedy}"
+
+
+def check_address(option: str, uri: str) -> None:
+    """Checks that an address on a network exists and answers, before any work.
+
+    Raises:
+        ConfigError: if not, or if the scheme is not known.
+    """
+    store = storage.storage_of(uri)
+    if store.is_local:
+        return
+    with remote.budget(remote.CHECK_BUDGET_SEC):
+        root = storage.root_of(uri)
+        try:
+            store.stat(root)
+        except FileNotFoundError as e:
+            remedy = "check the address, or create it" if option == "--output" else "check the address"
+            raise errors.ConfigError("address-not-found", f"{option} {uri!r}: {e.strerror}; {remedy}") from e
+        except OSError as e:
+            remedy = "; check the address, and the network" if isinstance(e, storage.UnavailableError) else ""
+            raise errors.ConfigError(
+                "address-unreachable", f"{option} {uri!r} cannot be reached: {e.strerror or e}{remedy}"
+            ) from e
 
 
 def require_utf8_file_names() -> None:

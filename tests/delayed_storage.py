@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from imagebeam import concurrency, records, storage
-from imagebeam.storage import DIRECTORY, FILE, Entry, remote
+from imagebeam.storage import DIRECTORY, FILE, Entry, interface, remote
 
 SCHEME = "delayed"
 _PAGE_NAMES = 1000
@@ -90,7 +90,7 @@ class DelayedStorage(remote.RemoteStorage):
     def _entries(self, uri: str) -> list[Entry]:
         files = [Entry(name, FILE, _size(content), 1, (0, 0)) for name, content in sorted(self._folders[uri].items())]
         below = {path[len(uri) + 1 :].split("/")[0] for path in self._filled_folders(uri)}
-        return files + [Entry(name, DIRECTORY, 0, 0, remote.identity_of(f"{uri}/{name}")) for name in sorted(below)]
+        return files + [Entry(name, DIRECTORY, 0, 0, interface.identity_of(f"{uri}/{name}")) for name in sorted(below)]
 
     def _filled_folders(self, uri: str) -> list[str]:
         return [path for path, files in list(self._folders.items()) if files and path.startswith(f"{uri}/")]
@@ -101,7 +101,7 @@ class DelayedStorage(remote.RemoteStorage):
             if name in self._folders[folder]:
                 return Entry(name, FILE, _size(self._folders[folder][name]), 1, (0, 0))
             if self._folders[uri] or self._filled_folders(uri):
-                return Entry(name, DIRECTORY, 0, 0, remote.identity_of(uri))
+                return Entry(name, DIRECTORY, 0, 0, interface.identity_of(uri))
             raise FileNotFoundError(errno.ENOENT, f"there is no {uri}")
 
     def _found(self, uri: str) -> bytes | NotKept:
@@ -126,7 +126,7 @@ class DelayedStorage(remote.RemoteStorage):
     def _require_new(self, uri: str, must_be_new: bool) -> None:
         folder, _, name = uri.rpartition("/")
         if must_be_new and name in self._folders[folder]:
-            raise remote.taken(uri)
+            raise interface.taken(uri)
 
     def _checksum(self, uri: str) -> tuple[int, int]:
         with self._request("checksum"):

@@ -45,7 +45,7 @@ def add_conversion(
 ) -> None:
     """Adds the steps of a conversion into `folder`."""
     config = request.as_config({"output": {"uri": str(folder / "out")}, **sections})
-    files = job_lib.RunFiles(names=str(folder / "names.json"), scratch=str(folder))
+    files = request.RunFiles(names=str(folder / "names.json"), scratch=str(folder))
     job = job_lib.make_job(request.Checked(config, 1, snapshot=snapshot), files)
     convert.add_steps(pipeline, job)
 

@@ -128,8 +128,8 @@ class BatchIterator(Iterator[Any]):
 
 
 # TensorFlow's iterators by the number of the NumpyIterator that uses each, and those that nobody uses any more. To free
-# one waits for its running calls, which take locks; and the garbage collector frees on any thread, which may hold one
-# of these. So they are freed on a thread of their own.
+# one waits for its running calls, which take locks. The garbage collector frees on any thread, which may hold such a
+# lock. So they are freed on a thread of their own.
 _used: dict[int, Iterator[Any]] = {}
 _unused: queue.SimpleQueue[Iterator[Any]] = queue.SimpleQueue()  # `put` may be called by the garbage collector
 _NUMBERS = itertools.count()

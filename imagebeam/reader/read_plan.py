@@ -17,6 +17,7 @@ from imagebeam.reader import options as options_lib
 _LOGGER = logging.getLogger("imagebeam.dataset")
 IMAGE, LABEL, MASK, WEIGHT = "image", "label", "mask", "weight"
 _MASKS = ("image/object/mask", "image/segmentation/class/encoded")
+_BOXES = ("image/object/bbox/", "image/object/class/label")
 _PLACES = ("image/object/bbox/", "image/object/keypoint/x", "image/object/keypoint/y", *_MASKS)
 
 
@@ -192,7 +193,12 @@ def _check_options(
             "dataset-no-images", f"{directory} was written without images: features drops image/encoded"
         )
     if asked.supervised and features.LABEL not in by_source:
-        raise errors.ConfigError("dataset-no-labels", f"{directory} has no labels, which supervised=True needs")
+        boxes = [each.key for each in catalog.features if each.source.startswith(_BOXES)]
+        named = f", with the boxes: features={boxes}" if boxes else ""
+        raise errors.ConfigError(
+            "dataset-no-labels",
+            f"{directory} has no labels, which supervised=True needs: leave it out, and take batches by name{named}",
+        )
     if asked.list_size is not None and not lists_among(catalog, asked.features):
         known = [feature.key for feature in catalog.features]
         raise errors.ConfigError(

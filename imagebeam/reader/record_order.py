@@ -13,7 +13,7 @@ import functools
 import hashlib
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -103,10 +103,6 @@ class GlobalOrder:
     def epoch_size(self) -> int:
         return len(self.selection)
 
-    def num_positions(self, num_epochs: int) -> int:
-        rest = max(0, num_epochs * len(self.selection) - self.start - self.process_index)
-        return -(-rest // self.process_count)
-
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
         start: int | np.ndarray = self.start
         if self.epochs_dealt is not None:
@@ -123,29 +119,17 @@ class GlobalOrder:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _OrderOfShare:
-    """Base of the orders of one process's share, in which an epoch is the whole share."""
+class ShardOrder:
+    """The order of the shards of one process's share, the same in every epoch."""
 
     share: record_selection.Share
-
-    @property
-    def epoch_size(self) -> int:
-        return len(self.share)
-
-    def num_positions(self, num_epochs: int) -> int:
-        return num_epochs * self.epoch_size
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ShardOrder(_OrderOfShare):
-    """The order of the shards, the same in every epoch."""
 
     @functools.cached_property
     def _run_ends(self) -> np.ndarray:
         return np.cumsum(self.share.stops - self.share.starts)
 
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
-        epochs, inside = np.divmod(positions, self.epoch_size)
+        epochs, inside = np.divmod(positions, len(self.share))
         runs = np.searchsorted(self._run_ends, inside, side="right")
         return self.share.records_at(self.share.stops[runs] - (self._run_ends[runs] - inside)), epochs
 
@@ -160,55 +144,34 @@ class _Epoch:
     key: np.uint64
 
 
-def _permute_all(size: int, key: np.uint64) -> Positions:
-    return permute(np.arange(size), size, key)
-
-
-_Value = TypeVar("_Value")
-
-
-class Latest(Generic[_Value]):
-    """The latest few values that were made, by key. Threads may share it; a pickled copy is empty.
-
-    functools.lru_cache on a method is one cache for all orders, and those of a mixture would drop each other's values.
-    """
-
-    def __init__(self, num_kept: int):
-        self._num_kept = num_kept
-        self._values: dict[int, _Value] = {}
-
-    def get(self, key: int, make: Callable[[], _Value]) -> _Value:
-        """Returns the value of a key, which is made if it is not kept."""
-        value = self._values.get(key)
-        if value is None:
-            value = make()
-            kept = list(self._values.items())[max(0, len(self._values) + 1 - self._num_kept) :]
-            self._values = {**dict(kept), key: value}  # another thread may look into the one before
-        return value
-
-    def __reduce__(self) -> tuple[type[Latest[_Value]], tuple[int]]:
-        return Latest, (self._num_kept,)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class BlockOrder(_OrderOfShare):
+class BlockOrder:
     """Blocks of consecutive records in random order; inside a window of blocks the records are in random order too.
 
     The records of a window are read with a few long reads, from as many places of the share as the window has blocks. A
     window holds what a shuffle buffer would hold.
     """
 
+    share: record_selection.Share  # of one process
     seed: int
     block_records: int  # records in a block: the length of a read
     window_blocks: int  # number of blocks that are shuffled together
     in_sequence: bool = False  # whether the blocks of a run keep their order: compressed shards are read front to back
-    _epochs: Latest[_Epoch] = dataclasses.field(default_factory=lambda: Latest(3), init=False, repr=False)
-    # Permutations of the positions in a window, by its key: the batches of a window take no time then.
-    _permutations: Latest[np.ndarray] = dataclasses.field(default_factory=lambda: Latest(2), init=False, repr=False)
 
     @functools.cached_property
     def _blocks(self) -> record_selection.Blocks:
         return self.share.cut(self.block_records)
+
+    # A cache of each order: in one for all, the orders of a mixture would drop each other's values.
+
+    @functools.cached_property
+    def _epochs(self) -> Callable[[int], _Epoch]:
+        return functools.lru_cache(3)(self._make_epoch)
+
+    @functools.cached_property
+    def _permutations(self) -> Callable[[int, np.uint64], Positions]:
+        """Returns permutations of the positions in a window: the batches of a window take no time then."""
+        return functools.lru_cache(2)(lambda size, key: permute(np.arange(size), size, key))
 
     def _make_epoch(self, epoch: int) -> _Epoch:
         starts, sizes, runs, places = self._blocks
@@ -224,12 +187,11 @@ class BlockOrder(_OrderOfShare):
         return _Epoch(starts[order], ends, ends[np.minimum(last_blocks, len(starts) - 1)], key)
 
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
-        epochs, inside = np.divmod(positions, self.epoch_size)
+        epochs, inside = np.divmod(positions, len(self.share))
         indexes = np.empty_like(inside)
         for epoch in np.unique(epochs):
             is_here = epochs == epoch
-            blocks = self._epochs.get(int(epoch), functools.partial(self._make_epoch, int(epoch)))
-            indexes[is_here] = self._locate_in(blocks, inside[is_here])
+            indexes[is_here] = self._locate_in(self._epochs(int(epoch)), inside[is_here])
         return self.share.records_at(indexes), epochs
 
     def _locate_in(self, epoch: _Epoch, positions: Positions) -> np.ndarray:
@@ -243,8 +205,7 @@ class BlockOrder(_OrderOfShare):
             key = mix(np.array([epoch.key ^ np.uint64(window)]))[0]
             inside = positions[is_here] - first
             if size <= _MAX_KEPT:
-                make = functools.partial(_permute_all, size, key)
-                shuffled[is_here] = first + self._permutations.get(int(key), make)[inside]
+                shuffled[is_here] = first + self._permutations(size, key)[inside]
             else:
                 shuffled[is_here] = first + permute(inside, size, key)
         blocks = np.searchsorted(epoch.ends, shuffled, side="right")

@@ -108,7 +108,7 @@ def _caller(calls: _Calls) -> Call:
                 raise StopIteration
             try:
                 return getattr(reader, method)(*values)
-            except errors.ImagebeamError as e:  # of which TensorFlow passes on the text alone
+            except errors.ImagebeamError as e:  # TensorFlow passes on its text alone
                 reader.raised.append(type(e)(e.code, e.text))
                 raise
 

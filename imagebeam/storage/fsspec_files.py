@@ -88,7 +88,7 @@ class FsspecStorage(remote.RemoteStorage):
         if isinstance(error, FileNotFoundError):
             return FileNotFoundError(errno.ENOENT, f"there is no {uri}")
         if isinstance(error, PermissionError):
-            return remote.denied(uri, error)
+            return interface.denied(uri, error)
         if isinstance(error, NotImplementedError):
             return OSError(errno.ENOTSUP, f"{uri}: fsspec's {interface.scheme_of(uri)}:// cannot do this ({error!r})")
         return None
@@ -155,7 +155,7 @@ class FsspecStorage(remote.RemoteStorage):
 
     def _require_new(self, uri: str, must_be_new: bool) -> None:
         if must_be_new and self._fresh(uri).exists(self.path_of(uri)):  # two steps: these clients offer no condition
-            raise remote.taken(uri)
+            raise interface.taken(uri)
 
     def _move(self, source: str, target: str, must_be_new: bool) -> None:
         self._require_new(target, must_be_new)
@@ -178,7 +178,7 @@ class FsspecStorage(remote.RemoteStorage):
     def _entry(self, found: Mapping[str, Any]) -> interface.Entry:
         name = found["name"].rstrip("/").rpartition("/")[2]
         if found["type"] == "directory":
-            return interface.Entry(name, interface.DIRECTORY, 0, 0, remote.identity_of(found["name"]))
+            return interface.Entry(name, interface.DIRECTORY, 0, 0, interface.identity_of(found["name"]))
         if found["type"] != "file":
             return interface.Entry(name, interface.SPECIAL, 0, _version_of(found), (0, 0))
         size = found.get("size")

@@ -84,9 +84,9 @@ class GcsStorage(remote.RemoteStorage):
                 "GOOGLE_APPLICATION_CREDENTIALS",
             )
         if is_denied:
-            return remote.denied(uri, detail)
+            return interface.denied(uri, detail)
         if isinstance(error, exceptions.PreconditionFailed):
-            return remote.taken(uri)
+            return interface.taken(uri)
         if isinstance(error, exceptions.ClientError) and error.code not in _TRANSIENT:
             return OSError(errno.EINVAL, f"{uri}: {detail}")
         return None
@@ -148,7 +148,7 @@ class GcsStorage(remote.RemoteStorage):
             for folder in page.prefixes:
                 name = folder[len(prefix) : -1]  # empty where two slashes follow each other
                 kind = interface.DIRECTORY if name else interface.SPECIAL
-                entries.append(interface.Entry(name, kind, 0, 0, remote.identity_of(f"gs://{bucket}/{folder}")))
+                entries.append(interface.Entry(name, kind, 0, 0, interface.identity_of(f"gs://{bucket}/{folder}")))
             return entries, listed.next_page_token or ""
 
         return remote.Pages(request)
@@ -162,7 +162,7 @@ class GcsStorage(remote.RemoteStorage):
         below = self.list_blobs(bucket, f"{name}/" if name else "", max_results=1)
         if not list(below) and name:  # a bucket may be empty: the answer alone shows that it exists
             raise FileNotFoundError(errno.ENOENT, f"there is no {uri}")
-        return interface.Entry(last, interface.DIRECTORY, 0, 0, remote.identity_of(uri))
+        return interface.Entry(last, interface.DIRECTORY, 0, 0, interface.identity_of(uri))
 
     def _read(self, uri: str, offset: int, length: int, version: int) -> bytes:
         from google.api_core import exceptions

@@ -141,6 +141,8 @@ class HttpStorage(fsspec_files.FsspecStorage):
 
 
 class _Downloads(fsspec_files.FsspecStorage):
+    """The same files with a limit on silence alone: a large file may take longer than a request."""
+
     def __init__(self, scheme: str, silence_sec: float, options: Mapping[str, Any]):
         self._silence_sec = silence_sec
         super().__init__(scheme, options)

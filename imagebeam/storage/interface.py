@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import hashlib
 import io
 import os
 import re
@@ -155,3 +156,18 @@ class RangeLister(Protocol):
 
     def first_name(self, uri: str, start: str, end: str) -> str | None:
         """Returns the first name in a range, with a slash after that of a subdirectory; None if there is none."""
+
+
+def denied(uri: str, detail: object) -> PermissionError:
+    """Returns the error for an address that may not be read or written."""
+    return PermissionError(errno.EACCES, f"{uri}: access denied ({detail}); docs/storage.md lists what is needed")
+
+
+def taken(uri: str) -> FileExistsError:
+    """Returns the error for a file that must be new and exists."""
+    return FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
+
+
+def identity_of(uri: str) -> tuple[int, int]:
+    """Returns an identity for a directory. A network has no links, so it follows from the address."""
+    return 0, int.from_bytes(hashlib.blake2b(uri.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")

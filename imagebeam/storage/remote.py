@@ -6,7 +6,6 @@ import abc
 import contextlib
 import contextvars
 import errno
-import hashlib
 import io
 import os
 import random
@@ -77,6 +76,8 @@ class RemoteStorage(concurrency.RebuiltAfterFork, abc.ABC):
     def final_error(self, error: Exception, uri: str, seconds: float) -> OSError:
         """Returns the error to raise for one that was still there after `seconds` of attempts."""
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if "(Caused by " in reason:  # the text of urllib3, with the whole request
+            reason = _cause_of(error)
         return interface.UnavailableError(errno.EIO, f"{uri}: {reason} (tried for {seconds:g} s)")
 
     @abc.abstractmethod
@@ -333,6 +334,14 @@ class RemoteStorage(concurrency.RebuiltAfterFork, abc.ABC):
             wait = min(2 * wait, _LONGEST_WAIT_SEC)
 
 
+def _cause_of(error: Exception) -> str:
+    """Returns what the system says of a connection that failed."""
+    each: BaseException | None = error
+    while each is not None and not (isinstance(each, OSError) and each.errno is not None):
+        each = each.__cause__ or each.__context__
+    return "no answer" if each is None else str(each.strerror)
+
+
 def _own_error(error: Exception) -> Exception | None:
     """Returns an error that comes from imagebeam or the local disk, not from a client; retrying cannot help."""
     is_of_the_disk = isinstance(error, OSError) and error.filename is not None
@@ -478,18 +487,3 @@ class _RangeReader(SeekableReader):
             self._start = position
         first = position - self._start
         return self._range[first : first + length]
-
-
-def denied(uri: str, detail: object) -> PermissionError:
-    """Returns the error for an address that may not be read or written."""
-    return PermissionError(errno.EACCES, f"{uri}: access denied ({detail}); docs/storage.md lists what is needed")
-
-
-def taken(uri: str) -> FileExistsError:
-    """Returns the error for a file that must be new and exists."""
-    return FileExistsError(errno.EEXIST, f"{uri} was written by another run at this moment")
-
-
-def identity_of(uri: str) -> tuple[int, int]:
-    """Returns an identity for a directory. A network has no links, so it follows from the address."""
-    return 0, int.from_bytes(hashlib.blake2b(uri.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")

@@ -73,7 +73,7 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
         text = str(error)
         if isinstance(error, RuntimeError) and "already exists" in text:
-            return remote.taken(uri)
+            return interface.taken(uri)
         if isinstance(error, ValueError) or "Invalid path" in text:  # HDFS takes no such name
             return OSError(errno.EINVAL, f"{uri}: {text}")
         return super().lasting_error(error, uri)

@@ -199,7 +199,7 @@ def added_arguments(beam_arguments: Sequence[str]) -> list[str]:
     added = ["--experiments=disable_prism_server_singleton"]  # each run ends its own Prism
     if known.prism_location is None:
         added.append(f"--prism_location={_find()}")
-    elif not _is_url(known.prism_location) and not os.path.isfile(known.prism_location):
+    elif "://" not in known.prism_location and not os.path.isfile(known.prism_location):
         raise errors.ConfigError(
             "prism-no-file",
             f"--prism_location is {known.prism_location!r}, which is no file; {install_command()}, and give the path "
@@ -274,7 +274,3 @@ def _is_prism(path: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return b"-job_port" in shown.stdout + shown.stderr
-
-
-def _is_url(location: str) -> bool:
-    return re.match("[a-z0-9]+://", location) is not None

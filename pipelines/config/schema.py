@@ -35,7 +35,8 @@ def json_schema() -> str:
     for name, fields in [("Config", schema), *schema["$defs"].items()]:
         for key, text in _docstrings(described[name]).items():
             more = {"description": text}
-            if "default" not in fields["properties"][key] and dataclasses.is_dataclass(described[name]):  # of a mapping
+            # pydantic leaves out the default of a mapping
+            if "default" not in fields["properties"][key] and dataclasses.is_dataclass(described[name]):
                 more["default"] = sections.fields_of(described[name])[key].default
             fields["properties"][key] = dict(sorted({**fields["properties"][key], **more}.items()))
     return json.dumps(schema, indent=1) + "\n"

@@ -13,7 +13,7 @@ from imagebeam.pipelines.config.sections import STRICT, Bytes, Count, NotBool
 from imagebeam.storage import http
 from imagebeam.transforms.formats import base_format as format_lib
 from imagebeam.transforms.formats import masks as mask_options
-from imagebeam.transforms.images import checked_image, pixels, prepare, resample
+from imagebeam.transforms.images import checked_image, pixels, prepare, resample, structure
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import listing_rules
 
@@ -59,7 +59,7 @@ class WebConfig(pydantic.BaseModel):
         )
 
 
-class _SharedKeys(pydantic.BaseModel):
+class SourceConfig(pydantic.BaseModel):
     """The images to read."""
 
     model_config = STRICT
@@ -123,26 +123,24 @@ class _SharedKeys(pydantic.BaseModel):
         """Returns what the source promises of every image."""
         return self.format.gives()
 
+    if TYPE_CHECKING:  # the section of a format, such as `coco`
 
+        def __getattr__(self, name: str) -> Any: ...
+
+
+# The class with a section for each format that has options.
 _SECTIONS: dict[str, Any] = {
     by: (format, format())
     for by, format in zip(format_lib.FORMATS, map(format_lib.format_of, format_lib.FORMATS))
     if dataclasses.fields(format)  # type: ignore[arg-type]
 }
 
-if TYPE_CHECKING:
-
-    class SourceConfig(_SharedKeys):
-        """The images to read."""
-
-        def __getattr__(self, name: str) -> Any: ...
-
-else:  # with a section for each format
+if not TYPE_CHECKING:
     SourceConfig = pydantic.create_model(
-        "SourceConfig", __base__=_SharedKeys, __module__=__name__, __doc__=_SharedKeys.__doc__, **_SECTIONS
+        "SourceConfig", __base__=SourceConfig, __module__=__name__, __doc__=SourceConfig.__doc__, **_SECTIONS
     )
 
-BY: tuple[str, ...] = get_args(_SharedKeys.model_fields["by"].annotation)
+BY: tuple[str, ...] = get_args(SourceConfig.model_fields["by"].annotation)
 SECTIONS = tuple(name for name in BY if name in SourceConfig.model_fields)
 
 
@@ -178,6 +176,11 @@ class LimitsConfig(pydantic.BaseModel):
         if self.min_side is not None and self.max_side is not None and self.min_side > self.max_side:
             raise ValueError(f"image.limits.min_side {self.min_side} is above max_side {self.max_side}: no image fits")
         return self
+
+    @property
+    def image_bytes(self) -> int:
+        """Largest size of a file that is read."""
+        return min(structure.MAX_IMAGE_BYTES, structure.MAX_IMAGE_BYTES if self.max_bytes is None else self.max_bytes)
 
 
 class ImageConfig(pydantic.BaseModel):

@@ -131,7 +131,7 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
             rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
     if dark := counted["dark"]:
         files = [f"{key} ({highest:,})" for key, highest in sorted(counted["dark_files"].items())[:_MAX_NAMED]]
-        # of PNGs whose bytes are kept, only a few are looked into
+        # only a few of the PNGs whose bytes are kept are looked into
         at_least = "at least " if any(name.startswith("png") for name in dark) else ""
         count = f"{at_least}{plural.count(dark.total(), 'gray image')}"
         what = f"{count} of 16 bits with small numbers ({_most_common(dark)})"

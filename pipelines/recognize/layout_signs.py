@@ -31,7 +31,7 @@ _PARTS = re.compile(
     r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed|thumb(nail)?s?|"
     r"\w+_(results?|outputs?|predictions?))"
 )
-_ROLES = re.compile(  # of aligned images, and of parts by place or time
+_ROLES = re.compile(  # names for aligned images, and for parts by place or time
     r"(?i)[ab]|input|output|target|list|[hl]r(_\w+)?|x\d|high|low|clean|noisy\d*|original\w*|augmented\w*|real|mean|"
     r"raw|processed|left|right|pre|post|before|after|rgb|depth|n?ir|thermal|full|small|label+ed"
 )
@@ -284,7 +284,7 @@ def find_lists_of_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
             if "train" not in found.values() or "test" not in found.values():
                 continue
             named = {each: _first_name(probe.head(lists.below(each), 4096)) for each in found}
-            paths = {split: _below(lists.below(each), at) for each, split in found.items()}
+            paths = {split: lists.below(each).removeprefix(f"{at}/") for each, split in found.items()}
             evidence = f"{and_list(list(paths.values()))} name images in {name}"
             has_classes = bool(images.folders) and not images.images
             if has_classes and all(each.split("/")[-2:-1] and _names(probe, images, each) for each in named.values()):
@@ -324,10 +324,6 @@ def _names(probe: FolderProbe, images: Folder, name: str) -> bool:
     *above, base = name.split("/")
     folder = probe.look(images.below(above[-1])) if above and above[-1] in images.folders else images
     return bool(base) and (base in folder.files or base in folder.stems)
-
-
-def _below(path: str, at: str) -> str:
-    return path.removeprefix(f"{at}/") if at else path
 
 
 def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:

@@ -62,15 +62,15 @@ def find_pairs(probe: FolderProbe, at: str) -> Iterator[Finding]:
     if best is None:
         return
     same = [each for each in pairs if each.image == best[0].image and each.token in {own.token for own in best}]
-    rivals = sorted({_shown(each.mask) for each in same})
+    rivals = sorted({_fill(each.mask) for each in same})
     tokens = sorted({each.token for each in pairs if each.token})
     if len(best) < 2 and len(rivals) < 2 and len(tokens) < 2:
         return
     doubts = []
     if len(rivals) > 1:
         doubts.append(
-            f"{and_list(rivals)} each have a file for each image of {_shown(best[0].image)}; only "
-            f"{_shown(best[0].mask)} is used: set source.masks.mask for another one"
+            f"{and_list(rivals)} each have a file for each image of {_fill(best[0].image)}; only "
+            f"{_fill(best[0].mask)} is used: set source.masks.mask for another one"
         )
     if len(best) < len(tokens):
         shown = and_list([_fill(each.image, each.token) for each in best])
@@ -90,11 +90,7 @@ def _rank(group: Sequence[_Pair]) -> tuple[bool, int, bool]:
     return _IMAGES.search(group[0].image) is not None, len(group), "train" in tokens
 
 
-def _shown(path: str) -> str:
-    return path.replace(_HOLE, "*")
-
-
-def _fill(path: str, token: str) -> str:
+def _fill(path: str, token: str = "*") -> str:
     return path.replace(_HOLE, token)
 
 
@@ -376,8 +372,8 @@ def _example_finding(form: _Form, folders: str, above: str, names: Sequence[str]
     kind = kinds[0] if len(kinds) == 1 else f"(?:{'|'.join(kinds)})"
     pattern = re.escape(image).replace(re.escape(_HOLE), "(?P=folder)")
     doubts = [
-        f"each folder has {and_list([_shown(each) for each in found])}, and one example has one {kind_of}; only "
-        f"{_shown(chosen)} is used: change source.masks.{kind_of} for another one"
+        f"each folder has {and_list([_fill(each) for each in found])}, and one example has one {kind_of}; only "
+        f"{_fill(chosen)} is used: change source.masks.{kind_of} for another one"
         for found, chosen, kind_of, is_open in (
             ([*form.images], image, "image", len(form.images) > 1 and len(named) != 1),
             ([*form.masks], mask, "mask", len(form.masks) > 1),
@@ -388,6 +384,6 @@ def _example_finding(form: _Form, folders: str, above: str, names: Sequence[str]
         rf"{above}(?P<folder>[^/]+)/{pattern}\.{kind}",
         (r"\g<split>/" if above else "") + r"\g<folder>/" + mask.replace(_HOLE, r"\g<folder>") + extension,
         names,
-        f"{folders} each hold {_shown(image)}.{kinds[0]} and {_shown(mask)}{extension}",
+        f"{folders} each hold {_fill(image)}.{kinds[0]} and {_fill(mask)}{extension}",
         doubts,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors, features, storage
-from imagebeam.pipelines import job, open_source, request
+from imagebeam.pipelines import job, launch, request
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.elements import ColumnTransform
@@ -82,16 +82,16 @@ class Silent:
     is_local = False
 
     def stat(self, uri: str) -> None:
-        raise OSError(5, "no answer")
+        raise storage.UnavailableError(5, "no answer")
 
 
 def test_addresses_are_checked_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     with error_texts.raises("address-missing"):
-        open_source.make_source(config_lib.Config())
+        job.make_source(config_lib.Config())
     monkeypatch.setattr(storage, "storage_of", lambda uri: Silent())
     fields = {"source": {"uri": "gs://b/in"}, "output": {"uri": "gs://b/out"}}
     with error_texts.raises("address-unreachable"):
-        open_source.make_source(config_lib.parse_config(fields, "a test"))
+        job.make_source(config_lib.parse_config(fields, "a test"))
 
 
 # --- columns that tf.Transform computes ------------------------------------------------------------------------------
@@ -145,22 +145,22 @@ def test_version_of_statistics_counts_for_columns_that_need_them(
 
 def test_scratch_folder_is_on_this_machine_for_a_runner_that_is() -> None:
     config = parse(columns={"age": AGE}, output={"uri": "s3://b/out"})
-    folder = pathlib.Path(job.scratch_folder(config, ["--direct_running_mode=multi_processing"]))
+    folder = pathlib.Path(launch.scratch_folder(config, ["--direct_running_mode=multi_processing"]))
     assert folder.is_dir()
     folder.rmdir()
-    assert job.scratch_folder(parse(), []) == ""
+    assert launch.scratch_folder(parse(), []) == ""
 
 
 @case_tables.each_case("output", ["gs://b/out", "/shared/out"])
 def test_scratch_folder_is_below_the_output_for_another_runner(output: str) -> None:
     config = parse(columns={"age": AGE}, output={"uri": output})
-    assert job.scratch_folder(config, ["--runner=DataflowRunner"]).startswith(f"{output}/.imagebeam/transform-")
+    assert launch.scratch_folder(config, ["--runner=DataflowRunner"]).startswith(f"{output}/.imagebeam/transform-")
 
 
 def test_output_that_tensorflow_does_not_reach_is_refused_on_another_runner() -> None:
     config = parse(columns={"age": AGE}, output={"uri": "s3://b/out"})
     with error_texts.raises("transform-output-unreachable"):
-        job.scratch_folder(config, ["--runner=FlinkRunner"])
+        launch.scratch_folder(config, ["--runner=FlinkRunner"])
 
 
 def test_analysis_of_train_needs_a_split_of_that_name() -> None:

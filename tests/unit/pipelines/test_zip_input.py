@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import convert, open_source
+from imagebeam.pipelines import convert, job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.formats import zip as zip_format
 from imagebeam.transforms.sources import files
@@ -54,7 +54,7 @@ def test_archive_gives_the_shards_of_its_folder(images: pathlib.Path, tmp_path: 
 def open_with(uri: pathlib.Path, **sections: Any) -> Any:
     sections["source"] = {"uri": str(uri), **sections.get("source", {})}
     config = config_lib.parse_config({**sections, "output": {"uri": str(uri.parent / "out")}}, "test")
-    return open_source.make_source(config)
+    return job.make_source(config)
 
 
 def test_folder_named_like_an_archive_is_a_folder(tmp_path: pathlib.Path) -> None:

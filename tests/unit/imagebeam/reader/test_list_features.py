@@ -41,6 +41,12 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
     return written.write(folder, wanted, EXAMPLES, labels=LABELS, label_base=1, num_shards=3)
 
 
+def test_boxes_without_a_label_are_no_pairs_for_keras(tmp_path: pathlib.Path) -> None:
+    boxes = written.write(tmp_path / "out", (*written.IMAGE, *written.OBJECTS), EXAMPLES)
+    with error_texts.raises("dataset-no-labels"):
+        boxes.as_tf("train", 2, supervised=True)
+
+
 def multi_hot(index: int) -> list[float]:
     return [float(number + 1 in EXAMPLES[index][features.LABEL]) for number in range(len(LABELS))]
 

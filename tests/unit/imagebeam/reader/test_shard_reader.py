@@ -135,7 +135,7 @@ def test_epoch_reads_each_byte_once_whatever_window_processes_memory_and_restart
     for index in range(count):
         mine = imagebeam.ReadOptions(**{**vars(asked), "process_index": index})
         order = epochs.order(mine, 0)
-        size = len(records_of) * num_epochs // count if shuffle == "global" else num_epochs * order.epoch_size
+        size = len(records_of) * num_epochs // count if shuffle == "global" else num_epochs * len(order.share)
         reader, num_read = open_counted(split, compression, epochs.reads(mine), max_bytes)
         batches = [np.arange(at, min(at + BATCH_SIZE, size)) for at in range(first, size, BATCH_SIZE)]
         for at in range(0, len(batches), AT_ONCE):

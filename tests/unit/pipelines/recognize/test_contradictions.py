@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.sources import image_source
 from tests import detection_sets, error_texts, image_sets
@@ -13,7 +13,7 @@ from tests import detection_sets, error_texts, image_sets
 
 def open_folder(root: pathlib.Path, **sections: Any) -> image_source.ImageSource:
     fields = {"source": {"uri": str(root)}, "output": {"uri": f"{root}-out"}} | sections
-    return open_source.make_source(config_lib.parse_config(fields, "test"))
+    return job.make_source(config_lib.parse_config(fields, "test"))
 
 
 def write(root: pathlib.Path, kind: str) -> None:

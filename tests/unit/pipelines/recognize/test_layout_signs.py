@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms import elements
@@ -88,8 +88,8 @@ def test_names_of_slices_and_frames_have_a_note_with_options_that_group_them(
         f"output.uri={tmp_path}-out",
     ]
     config = config_lib.load_config(first.preset, overrides)
-    rules = open_source.listing_rules_of(config)
-    listed = [rules.apply(each) for each in open_source.make_source(config).list_all()]
+    rules = job.listing_rules_of(config)
+    listed = [rules.apply(each) for each in job.make_source(config).list_all()]
     refs = [ref for each in listed for ref in elements.unpack_refs(each.packed_refs)]
     assert [reject for each in listed for reject in each.rejects] == []
     assert {ref.group for ref in refs} == groups

@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from imagebeam.pipelines import init_config, job, open_source, request
+from imagebeam.pipelines import init_config, job, request
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import mask_signs, recognize_folder
 from tests import folder_shapes
@@ -54,7 +54,7 @@ def test_masks_in_black_and_white_are_noted_with_the_remedy(
     tmp_path: pathlib.Path, highest: int, more: tuple[str, ...], notes: tuple[str, ...]
 ) -> None:
     config = make_config(write(tmp_path / "in", highest), *more)
-    assert job.make_job(request.Checked(config, 1), job.RunFiles("run")).settings.hints == notes
+    assert job.make_job(request.Checked(config, 1), request.RunFiles("run")).settings.hints == notes
 
 
 def test_smoothed_masks_are_noted(tmp_path: pathlib.Path) -> None:
@@ -108,7 +108,7 @@ def test_config_that_init_writes_notes_smoothed_masks(tmp_path: pathlib.Path) ->
 
 def test_remedy_of_the_note_stores_0_and_1(tmp_path: pathlib.Path) -> None:
     option = _NOTE.partition('"')[2].rstrip('"')
-    policy = open_source.mask_policy(make_config(tmp_path, option))
+    policy = job.mask_policy(make_config(tmp_path, option))
     assert policy.colors is not None
     grays = np.repeat(np.arange(256)[:, None], 3, 1)
     assert policy.colors.classes_of_indices(np.array([[0, 255]]), grays).tolist() == [[0, 1]]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.sources.folder_probe import Bounds, Folder, FolderProbe, split_meant
@@ -36,8 +36,8 @@ def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.
     config = load(found)
     assert found.sure is not None
     assert found.sure.preset == preset
-    listings = list(open_source.make_source(config).list_all())
-    rules = open_source.listing_rules_of(config)
+    listings = list(job.make_source(config).list_all())
+    rules = job.listing_rules_of(config)
     listed = [rules.apply(each) for each in listings]
     assert sum(each.num_refs for each in listed) == number
     assert [reject for each in listed for reject in each.rejects] == []
@@ -315,7 +315,7 @@ def test_one_file_is_recognized_and_its_preset_lists_its_images(
     found = recognize_folder.recognize(f"{tmp_path}/{name}")
     config = load(found)
     assert (found.sure and found.sure.preset) == preset
-    assert sum(each.num_refs for each in open_source.make_source(config).list_all()) == number
+    assert sum(each.num_refs for each in job.make_source(config).list_all()) == number
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_file_given_as_a_folder_names_its_preset(
     uri = f"{folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])}/{name}"
     config = config_lib.load_config("image_folder", [f"source.uri={uri}", f"output.uri={tmp_path}-out"])
     with pytest.raises(errors.ConfigError) as raised:
-        open_source.make_source(config)
+        job.make_source(config)
     text = str(raised.value)
     assert f"--input '{uri}' is not a folder; " in text
     assert advice in text

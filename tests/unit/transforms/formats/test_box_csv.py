@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import box_csv
@@ -18,7 +18,7 @@ ROW = "0.jpg,40,20,cat,0,0,10,10\n"
 
 def open_csv(root: pathlib.Path, **section: Any) -> box_csv.BoxCsvSource:
     fields = {"source": {"by": "box_csv", "uri": str(root), "box_csv": section}, "output": {"uri": f"{root}-out"}}
-    found = open_source.make_source(config_lib.parse_config(fields, "test"))
+    found = job.make_source(config_lib.parse_config(fields, "test"))
     assert isinstance(found, box_csv.BoxCsvSource)
     return found
 

@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.formats import base_format, coco, coco_json
@@ -530,7 +530,7 @@ def test_lvis_is_read_by_the_addresses_of_its_images(root: pathlib.Path, train: 
     (root / "lvis_v1_train.json").write_text(json.dumps(train))
     (root / "lvis_v1_val.json").write_text(json.dumps({**train, "images": [], "annotations": []}))
     config = config_lib.load_config("lvis", [f"source.uri={root}", f"output.uri={root}-out"])
-    source = open_source.make_source(config)
+    source = job.make_source(config)
     assert isinstance(source, coco.CocoSource)
     refs, found = list_all(dataclasses.replace(source, splits=source.splits[:1]))
     assert {ref.key.split("/")[0] for ref in refs} == {"train2017"} and len(refs) == len(train["images"]) - 1

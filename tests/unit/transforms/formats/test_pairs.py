@@ -7,7 +7,7 @@ import pydantic
 import pytest
 
 import imagebeam
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
@@ -27,7 +27,7 @@ def config(root: pathlib.Path, **pairs: Any) -> config_lib.Config:
 
 
 def listed(root: pathlib.Path, **pairs: Any) -> tuple[list[elements.ImageRef], list[elements.Reject], dict[str, int]]:
-    found = spread_rows.gather(open_source.make_source(config(root, **pairs)).list_all())
+    found = spread_rows.gather(job.make_source(config(root, **pairs)).list_all())
     return sorted(found.refs), found.rejects, found.skipped
 
 
@@ -91,4 +91,4 @@ def test_preset_stores_both_images(tmp_path: pathlib.Path) -> None:
 
 
 def test_listing_of_pairs_cannot_be_saved(root: pathlib.Path) -> None:
-    assert open_source.make_source(config(root)).listed_folder() == ""
+    assert job.make_source(config(root)).listed_folder() == ""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import voc
@@ -83,7 +83,7 @@ def test_folder_above_or_none_is_an_error(tmp_path: pathlib.Path) -> None:
 
 def open_voc(root: pathlib.Path, **voc: Any) -> annotated_files.AnnotatedFilesSource:
     fields = {"source": {"by": "voc", "uri": str(root), "voc": voc}, "output": {"uri": f"{root}-out"}}
-    found = open_source.make_source(config_lib.parse_config(fields, "test"))
+    found = job.make_source(config_lib.parse_config(fields, "test"))
     assert isinstance(found, annotated_files.AnnotatedFilesSource)
     return found
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import yolo, yolo_labels
@@ -199,7 +199,7 @@ def test_folders_of_no_split_are_found(tmp_path: pathlib.Path) -> None:
         (tmp_path / f"{name}.jpg").write_bytes(b"x")
     fields: dict[str, Any] = {"source": {"by": "yolo", "uri": str(tmp_path)}, "output": {"uri": f"{tmp_path}/more"}}
     fields["source"]["yolo"] = {"images": {"train": "images/train"}, "classes": ["cat"], "without_labels": "reject"}
-    source = open_source.make_source(config_lib.parse_config(fields, "test"))
+    source = job.make_source(config_lib.parse_config(fields, "test"))
     assert isinstance(source, annotated_files.AnnotatedFilesSource)
     assert source.unread == ("test", "images/extra")
     assert {"image_outside_splits": 2} in [dict(found.skipped) for found in source.list_all()]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.features import BYTES
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats.tables import row_steps
@@ -139,7 +139,7 @@ def open_birds(folder: pathlib.Path, images: str, classes: str, splits: str) -> 
     (folder / "image_class_labels.txt").write_text(classes)
     (folder / "train_test_split.txt").write_text(splits)
     config = config_lib.load_config("cub200", [f"source.uri={folder}", f"output.uri={folder}_out"])
-    table = open_source.make_source(config)
+    table = job.make_source(config)
     assert table is not None
     return table
 
@@ -183,4 +183,4 @@ def test_join_of_another_format_or_without_its_column_is_an_error(tmp_path: path
         ]
         config = config_lib.load_config(None, [*overrides, "source.manifest.join={key: id, tables: {u.csv: []}}"])
         with error_texts.raises(code):
-            open_source.make_source(config)
+            job.make_source(config)

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from imagebeam import errors, storage
-from imagebeam.pipelines import open_source
+from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import image_source
@@ -24,7 +24,7 @@ def put(folder: pathlib.Path, *names: str) -> None:
 
 def open_table(uri: object, *overrides: str, output: str = "/tmp/no_output") -> image_source.ImageSource:
     given = [f"source.uri={uri}", f"output.uri={output}", "source.by=manifest", "label.by=none", *overrides]
-    return open_source.make_source(config_lib.load_config(None, given))
+    return job.make_source(config_lib.load_config(None, given))
 
 
 def read(source: image_source.ImageSource) -> tuple[dict[str, str], dict[str, tuple[Reason, str]], dict[str, int]]:
@@ -68,7 +68,7 @@ def test_table_that_is_not_there_is_named_before_its_root(tmp_path: pathlib.Path
     (tmp_path / "train.csv").write_text("id,breed\na1,pug\nb2,boxer\nc3,pug\n")
     config = config_lib.load_config("kaggle", [f"source.uri={tmp_path}", "output.uri=/tmp/no_output"])
     with error_texts.raises("table-missing"):
-        open_source.make_source(config)
+        job.make_source(config)
 
 
 def test_root_with_files_in_order_is_an_error() -> None:
