@@ -42,12 +42,7 @@ def map_ahead(function: Callable[[_T], _R], values: Iterable[_T], num_ahead: int
         function: is called on one value; must be thread-safe if `num_ahead` is more than 1.
         values: are taken by the thread that iterates, at most `num_ahead` beyond the results yielded so far.
         num_ahead: at least 1.
-
-    Raises:
-        ValueError: if `num_ahead` is less than 1.
     """
-    if num_ahead < 1:
-        raise ValueError(f"num_ahead is {num_ahead}; it must be at least 1")
     return map(function, values) if num_ahead == 1 else _map_on_threads(function, values, num_ahead)
 
 
@@ -91,12 +86,7 @@ def call_each(function: Callable[[_T], object], values: Iterable[_T], num_at_onc
         function: must be thread-safe if `num_at_once` is more than 1.
         values: are taken one by one, by the threads that make the calls.
         num_at_once: at least 1.
-
-    Raises:
-        ValueError: if `num_at_once` is less than 1.
     """
-    if num_at_once < 1:
-        raise ValueError(f"num_at_once is {num_at_once}; it must be at least 1")
     if num_at_once == 1:
         for value in values:
             function(value)

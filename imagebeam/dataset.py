@@ -379,7 +379,7 @@ class ImageDataset:
                     f"normalize=dataset.pixel_statistics({first!r})",
                 )
             on_error = {"on_error": asked.on_error, "max_error_fraction": asked.max_error_fraction}
-            mean, std = self._measured[asked.on_error] = self._measure(_TRAIN, **on_error)
+            mean, std = self._measured[asked.on_error] = self.pixel_statistics(_TRAIN, **on_error)
             _LOGGER.info(
                 "normalize='dataset': %s, measured on %s examples of %s; convert with statistics.pixels=true for those "
                 "of all",
@@ -389,24 +389,20 @@ class ImageDataset:
             )
         return self._measured[asked.on_error]
 
-    def pixel_statistics(self, split: str) -> ChannelStatistics:
+    def pixel_statistics(self, split: str, **options: Any) -> ChannelStatistics:
         """Returns mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of a split.
 
-        Raises:
-            ExampleError: if an example cannot be read or decoded.
-        """
-        return self._measure(split)
-
-    def _measure(self, split: str, **on_error: Any) -> ChannelStatistics:
-        """Returns mean and standard deviation of each channel over the first examples of a split.
+        Args:
+            split: "train", or a part such as "train[:10%]".
+            **options: `on_error` and `max_error_fraction`, as in `imagebeam.ReadOptions`.
 
         Raises:
-            ExampleError: if none can be read or decoded.
+            ExampleError: if an example cannot be read or decoded, or none of them with on_error="skip".
         """
         count = min(_MAX_MEASURED, self.num_examples(split))
         shuffle = "global" if self.catalog.compression == "none" else "stream"
-        options = {"crop": "squash", "image_size": 64, "shuffle": shuffle, "num_epochs": 1, "drop_remainder": False}
-        batches = self.as_tf(split, 1, **options, **on_error).take(count).as_numpy_iterator()
+        options |= {"crop": "squash", "image_size": 64, "shuffle": shuffle, "num_epochs": 1, "drop_remainder": False}
+        batches = self.as_tf(split, 1, **options).take(count).as_numpy_iterator()
         images = (batch["image"].astype(np.float64) for batch in batches)  # all of one size
         moments = [(image.mean((0, 1, 2)), (image**2).mean((0, 1, 2))) for image in images]
         if not moments:

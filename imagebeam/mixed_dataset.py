@@ -19,15 +19,7 @@ import numpy as np
 
 from imagebeam import dataset as dataset_lib
 from imagebeam import errors, features
-from imagebeam.reader import (
-    batch_schedule,
-    feeds,
-    read_plan,
-    record_order,
-    record_selection,
-    shard_files,
-    shard_reader,
-)
+from imagebeam.reader import batch_schedule, feeds, read_plan, record_order, record_selection, shard_files, shard_reader
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:

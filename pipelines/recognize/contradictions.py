@@ -12,16 +12,8 @@ from imagebeam import errors, plural
 from imagebeam.transforms.formats import coco
 from imagebeam.transforms.formats.base_format import format_of
 from imagebeam.transforms.formats.tables import table_heads
-from imagebeam.transforms.sources.folder_probe import (
-    NEARLY_ALL,
-    Bounds,
-    Finding,
-    Folder,
-    FolderProbe,
-    extension_of,
-    name_some,
-)
-from imagebeam.transforms.sources.folder_probe import spread as spread_over
+from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
 _CAPTIONS = "captions go into a table with the columns image and caption (docs/recipes/captions.md)"
 _REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
@@ -35,7 +27,7 @@ _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listin
 _DEPTH = 4
 _NUM_FILES = 3  # read of each extension in a folder
 _NUM_FOLDERS = 6  # folders of images that are compared
-_BOUNDS_ABOVE = Bounds(folders=4, entries=1_000, heads=9)
+_BOUNDS_ABOVE = folder_probe.Bounds(folders=4, entries=1_000, heads=9)
 
 
 def find(probe: FolderProbe) -> list[str]:
@@ -64,7 +56,7 @@ def _walk(probe: FolderProbe, level: Sequence[str]) -> None:
         for folder in map(probe.look, level):
             named = [name for name in folder.folders if _ANNOTATIONS.fullmatch(name)]
             below += map(
-                folder.below, dict.fromkeys([*named, *spread_over(folder.folders, _NUM_FOLDERS)[:_NUM_FOLDERS]])
+                folder.below, dict.fromkeys([*named, *folder_probe.spread(folder.folders, _NUM_FOLDERS)[:_NUM_FOLDERS]])
             )
         level = below
 
@@ -77,7 +69,7 @@ def _sidecars(probe: FolderProbe) -> Iterator[str]:
         image_of = {name.partition(".")[0]: name for name in folder.images}  # x.gt.txt may be beside x.bin.png
         image_of |= {posixpath.splitext(name)[0]: name for name in folder.images}
         for name in folder.files if image_of else ():
-            extension = extension_of(name)
+            extension = folder_probe.extension_of(name)
             stem = posixpath.splitext(name)[0]
             image = image_of.get(stem) or image_of.get(stem.partition(".")[0])
             if image is not None and extension and name not in folder.images:
@@ -116,10 +108,10 @@ def _files_that_name_images(
         by_extension: dict[str, list[str]] = collections.defaultdict(list)
         for name in folder.ending(*_DATA):
             if posixpath.splitext(name)[0] not in folder.stems and "readme" not in name.lower():
-                by_extension[extension_of(name)].append(folder.below(name))
+                by_extension[folder_probe.extension_of(name)].append(folder.below(name))
         for extension, paths in by_extension.items():
             found: dict[str, set[str]] = {}
-            for path in spread_over(paths, _NUM_FILES)[:_NUM_FILES]:
+            for path in folder_probe.spread(paths, _NUM_FILES)[:_NUM_FILES]:
                 text = (probe.head(path) + b"\n" + probe.tail(path)).decode("utf-8", "replace").replace("\\", "/")
                 if '"imagebeam-' in text[:_LISTING_CHARS]:
                     continue  # a listing that plan --save-listing wrote
@@ -164,7 +156,7 @@ def aligned(probe: FolderProbe, holder: Folder) -> str:
     if len(held) < 2:
         return ""
     common = held[0].stems.intersection(*(each.stems for each in held[1:]))
-    if len(common) < NEARLY_ALL * max(len(each.stems) for each in held):
+    if len(common) < folder_probe.NEARLY_ALL * max(len(each.stems) for each in held):
         return ""
     if _is_counter(common) and not _have_sizes_in_proportion(probe, held, sorted(common)):
         return ""
@@ -195,7 +187,7 @@ def _is_counter(stems: Collection[str]) -> bool:
 
 def _have_sizes_in_proportion(probe: FolderProbe, folders: Sequence[Folder], stems: Sequence[str]) -> bool:
     """Returns whether images of different sizes have the same sizes, or multiples of them, in all folders."""
-    asked = spread_over(stems, 4)[:4]
+    asked = folder_probe.spread(stems, 4)[:4]
     sizes = []
     for folder in folders:
         name_of = {posixpath.splitext(name)[0]: name for name in folder.images}
@@ -218,7 +210,8 @@ def _size_of(head: bytes) -> tuple[int, int] | None:
 
 # --- boxes as classes -------------------------------------------------------------------------------------------------
 
-_BOUNDS = Bounds(entries=1_000)  # one request for each folder; classes are more only where nothing is to be recognized
+# One request for each folder; classes are more only where nothing is to be recognized.
+_BOUNDS = folder_probe.Bounds(entries=1_000)
 
 
 def refuse_boxes(root: str) -> None:

@@ -11,18 +11,8 @@ from typing import Any
 from imagebeam import plural
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import contradictions
-from imagebeam.transforms.sources.folder_probe import (
-    HASH_SPLIT,
-    Change,
-    Finding,
-    Folder,
-    FolderProbe,
-    and_list,
-    likely_first,
-    name_some,
-    split_meant,
-    splits_in,
-)
+from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, FolderProbe, and_list, name_some
 
 # Folders of these names hold parts of one data set, and are no classes where there is nothing but them.
 _PARTS = re.compile(
@@ -49,7 +39,7 @@ _STRATIFY = Change(
 def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds train/cat/x.jpg, and such folders under other names or one level deeper."""
     root = probe.look(at)
-    splits = splits_in(root.folders)
+    splits = folder_probe.splits_in(root.folders)
     if not splits:
         return
     held = {name: probe.look(root.below(name)) for name in splits}
@@ -107,7 +97,9 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[s
     """Returns why the folders in one folder, or in those of the splits, may be no classes."""
     doubts = []
     first = holders[0].folders
-    trained = {name for each in holders if split_meant(each.path) in ("train", None) for name in each.folders}
+    trained = {
+        name for each in holders if folder_probe.split_meant(each.path) in ("train", None) for name in each.folders
+    }
     for each in holders:
         if each.is_whole and (new := [name for name in each.folders if name not in trained]):
             doubts.append(
@@ -152,10 +144,10 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat/train/x.jpg."""
     root = probe.look(at)
     looked = list(probe.some(root, root.folders))
-    splits = [splits_in(folder.folders) for folder in looked]
+    splits = [folder_probe.splits_in(folder.folders) for folder in looked]
     if any(map(_PARTS.fullmatch, root.folders)):
         return
-    if len(looked) < 2 or not all(splits) or splits_in(root.folders) or not _hold_images(probe, looked[0]):
+    if len(looked) < 2 or not all(splits) or folder_probe.splits_in(root.folders) or not _hold_images(probe, looked[0]):
         return
     evidence = f"{root.count(len(root.folders), 'folder')} ({name_some(root.folders)}) hold {and_list(list(splits[0]))}"
     settings = {
@@ -175,7 +167,7 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
 def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat/x.jpg."""
     root = probe.look(at)
-    if splits_in(root.folders) or any(True for _ in find_splits_in_classes(probe, at)):
+    if folder_probe.splits_in(root.folders) or any(True for _ in find_splits_in_classes(probe, at)):
         return
     looked = probe.some(root, root.folders, _NUM_CLASSES)
     held = [folder for folder in looked if probe.with_images(folder.path) is not None]
@@ -218,7 +210,7 @@ def find_labels_in_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds cat.0.jpg and other names with a class before a number, in one folder."""
     root = probe.look(at)
     path, splits = "", {}
-    if not root.images and (splits := splits_in(root.folders)):
+    if not root.images and (splits := folder_probe.splits_in(root.folders)):
         path = next(name for name, split in splits.items() if split == "train")
     elif not root.images and len(root.folders) == 1:
         path = root.folders[0]
@@ -329,7 +321,7 @@ def _names(probe: FolderProbe, images: Folder, name: str) -> bool:
 def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds images without anything that names a class."""
     root = probe.look(at)
-    splits = splits_in(root.folders)
+    splits = folder_probe.splits_in(root.folders)
     held = {name: probe.look(root.below(name)) for name in splits}
     if splits and all(folder.images and not folder.folders for folder in held.values()):
         numbers = ", ".join(f"{name} {len(folder.images):,}" for name, folder in held.items())
@@ -341,13 +333,17 @@ def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:
         return
     folder = root
     if not root.images:
-        inner = [each for each in map(probe.look, map(root.below, likely_first(root, _NUM_INNER))) if each.images]
+        inner = [
+            each
+            for each in map(probe.look, map(root.below, folder_probe.likely_first(root, _NUM_INNER)))
+            if each.images
+        ]
         if len(inner) != 1:
             return
         folder = inner[0]
     where = f"directly in {folder.path}" if folder.path else "directly in the folder"
     evidence = f"{folder.count(len(folder.images), 'image')} {where}, and nothing that names their classes"
-    settings = {"label": {"by": "none"}, "split": HASH_SPLIT}
+    settings = {"label": {"by": "none"}, "split": folder_probe.HASH_SPLIT}
     yield Finding("image_folder", evidence, settings, doubts=(NO_CLASSES,), reads_images_alone=True)
 
 

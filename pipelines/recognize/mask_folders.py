@@ -9,19 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.sources.folder_probe import (
-    HASH_SPLIT,
-    Change,
-    Finding,
-    Folder,
-    FolderProbe,
-    and_list,
-    extension_of,
-    likely_first,
-    name_some,
-    split_meant,
-    splits_in,
-)
+from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, FolderProbe, and_list, name_some
 
 # --- folders of masks for the images of other folders -----------------------------------------------------------------
 
@@ -86,7 +75,7 @@ def _holds_masks(path: str) -> bool:
 
 
 def _rank(group: Sequence[_Pair]) -> tuple[bool, int, bool]:
-    tokens = {split_meant(each.token) for each in group}
+    tokens = {folder_probe.split_meant(each.token) for each in group}
     return _IMAGES.search(group[0].image) is not None, len(group), "train" in tokens
 
 
@@ -182,7 +171,7 @@ def _finding_of(group: Sequence[_Pair], doubts: tuple[str, ...], at: str) -> Fin
     end = re.escape(cut).replace(re.escape(_HOLE), _HOLE).replace(_HOLE, "(?P=split)")
     mask = f"{first.mask}/{before}\\g<name>{after}{first.extension}".replace(_HOLE, r"\g<split>")
     shown = [f"{_fill(each.mask, each.token)} for {_fill(each.image, each.token)}" for each in group]
-    evidence = f"a {extension_of('x' + first.extension)} file for each image: {and_list(shown)}"
+    evidence = f"a {folder_probe.extension_of('x' + first.extension)} file for each image: {and_list(shown)}"
     return finding_of_masks(rf"{image}/(?P<name>.*){end}\.{kinds}", mask, tokens, evidence, doubts)
 
 
@@ -197,12 +186,12 @@ def finding_of_masks(image: str, mask: str, folders: Sequence[str], evidence: st
         doubts: what contradicts them.
     """
     settings: dict[str, Any] = {"source.masks.image": image, "source.masks.mask": mask}
-    if splits := splits_in(folders):
+    if splits := folder_probe.splits_in(folders):
         settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
     else:
         image = image.replace("(?P<split>", "(?P<part>").replace("(?P=split)", "(?P=part)")
         settings = {"source.masks.image": image, "source.masks.mask": mask.replace(r"\g<split>", r"\g<part>")}
-        settings["split"] = HASH_SPLIT
+        settings["split"] = folder_probe.HASH_SPLIT
     if mask.lower().endswith((".jpg", ".jpeg")):
         doubts = (*doubts, LOSSY_MASKS)
     often = (Change("source.masks.missing", "skip", "if only some of the images have masks"),)
@@ -221,7 +210,7 @@ def notes_on_masks(probe: FolderProbe) -> list[str]:
     masks = [name for name in root.folders if _MASKS_ALONE.fullmatch(name) and probe.with_images(root.below(name))]
     if len(masks) == len(root.folders):
         masks = []
-    holders = [probe.look(root.below(name)) for name in likely_first(root, _NUM_HOLDERS)]
+    holders = [probe.look(root.below(name)) for name in folder_probe.likely_first(root, _NUM_HOLDERS)]
     masks += [path for each in holders for path in masks_below(probe, each)]
     if not masks:
         return []
@@ -294,7 +283,7 @@ def find_example_folders(probe: FolderProbe, at: str) -> Iterator[Finding]:
     if (form := _example_form(probe, root)) is not None:
         yield _example_finding(form, _describe_folders(root), "", ())
         return
-    splits = splits_in(root.folders)
+    splits = folder_probe.splits_in(root.folders)
     above = [probe.look(root.below(name)) for name in (tuple(splits) or root.folders)[:_NUM_LOOKED]]
     if len(above) < 2 and not splits:
         return

@@ -15,17 +15,8 @@ from imagebeam.pipelines.recognize import mask_folders
 from imagebeam.pipelines.recognize.mask_folders import MASK_FORMATS, MASKS, extensions_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import mask_pixels
-from imagebeam.transforms.sources import files
-from imagebeam.transforms.sources.folder_probe import (
-    Bounds,
-    Finding,
-    Folder,
-    FolderProbe,
-    extension_of,
-    prefix_of,
-    split_places,
-    spread,
-)
+from imagebeam.transforms.sources import files, folder_probe
+from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe
 
 _OF_SPLIT = r"\g<split>/"
 _NUM_COLOR_FOLDERS = 10  # folders that are searched for the colors of classes
@@ -95,7 +86,7 @@ def _color_files(probe: FolderProbe, at: str) -> Iterator[str]:
 
 def _pairs(probe: FolderProbe, at: str) -> Iterator[Finding]:
     root = probe.look(at)
-    for folder in split_places(probe, at):
+    for folder in folder_probe.split_places(probe, at):
         masks = [name for name in folder.folders if MASKS.fullmatch(name)]
         images = [name for name in folder.folders if name not in masks]
         for mask in masks:
@@ -120,7 +111,7 @@ def _likeness(image: str, mask: str) -> tuple[bool, bool, str]:
 def _match(probe: FolderProbe, folder: Folder, image: str, mask: str, at: str) -> Finding | None:
     """Returns the finding for a folder of images and one of masks; None if their names do not fit."""
     images, masks = probe.look(folder.below(image)), probe.look(folder.below(mask))
-    prefix = prefix_of(folder, at)
+    prefix = folder_probe.prefix_of(folder, at)
     names = [prefix.rstrip("/")] if prefix else []
     outer, inner = ("(?P<split>[^/]+)/", "") if prefix else ("", "")
     if not images.images and not prefix:
@@ -134,7 +125,7 @@ def _match(probe: FolderProbe, folder: Folder, image: str, mask: str, at: str) -
     affixes = mask_folders.find_affixes(sorted(images.stems), known, _DIGIT)
     if affixes is None:
         return None
-    extension = collections.Counter(map(extension_of, masks.images or masks.files)).most_common(1)[0][0]
+    extension = collections.Counter(map(folder_probe.extension_of, masks.images or masks.files)).most_common(1)[0][0]
     if extension not in MASK_FORMATS and extension not in (".jpg", ".jpeg"):
         return None
     before, after = affixes
@@ -142,7 +133,8 @@ def _match(probe: FolderProbe, folder: Folder, image: str, mask: str, at: str) -
     spelt = next(name[-len(extension) :] for name in masks.files if name.lower().endswith(extension))
     evidence = (
         f"{number:,} of {images.count(len(images.images), 'image')} in "
-        f"{prefix_of(images, at)[:-1]} have a {extension} file of the same name in {prefix_of(masks, at)[:-1]}"
+        f"{folder_probe.prefix_of(images, at)[:-1]} have a {extension} file of the same name in "
+        f"{folder_probe.prefix_of(masks, at)[:-1]}"
     )
     return mask_folders.finding_of_masks(
         rf"{outer}{re.escape(image)}/{inner}(?P<name>.*)\.{extensions_of(images.images)}",
@@ -180,7 +172,7 @@ def _match_beside(folder: Folder, at: str) -> Finding | None:
 
 def _place_of(folder: Folder, at: str) -> str:
     """Returns a folder in words: ` in MT_Blowhole/Imgs (the first such folder)`; "" for `at` itself."""
-    place = prefix_of(folder, at)[:-1]
+    place = folder_probe.prefix_of(folder, at)[:-1]
     return f" in {place} (the first such folder)" if place else ""
 
 
@@ -193,7 +185,7 @@ def _match_other_format(probe: FolderProbe, folder: Folder, at: str) -> Finding 
     masks = [f"{posixpath.splitext(name)[0]}.png" for name in paired[:: -(-len(paired) // _NUM_TRIED)]]
     if not all(map(_holds_classes, map(probe.head, map(folder.below, masks)))):
         return None
-    place = prefix_of(folder, at)
+    place = folder_probe.prefix_of(folder, at)
     name = "(?P<name>.+/[^/]+)" if place else "(?P<name>.*)"  # images beside the folders belong to a README
     evidence = (
         f"{len(paired):,} of {folder.count(len(images), 'image')}{_place_of(folder, at)} have a .png file of the same "
@@ -215,7 +207,7 @@ def _holds_classes(head: bytes) -> bool:
 _NUM_READ, _MIN_READ = 8, 3  # masks: of small files, and of large ones
 _NUM_FOLDERS = 4  # folders of images whose masks are read
 _MAX_MASK_BYTES = 1 << 21  # black and white takes few, and a TIFF without compression of 1,024 x 1,024 some more
-_BOUNDS = Bounds(folders=16, entries=300, all_entries=1_200, heads=_NUM_READ)
+_BOUNDS = folder_probe.Bounds(folders=16, entries=300, all_entries=1_200, heads=_NUM_READ)
 
 
 def notes_on_numbers(config: config_lib.Config) -> tuple[str, ...]:
@@ -275,7 +267,7 @@ def _first_masks(probe: FolderProbe, rule: Masks) -> list[str]:
     num_left = _BOUNDS.folders
     while level and not found:
         below: list[str] = []
-        for path in spread(level, _NUM_FOLDERS)[: -(-2 * num_left // 3)]:
+        for path in folder_probe.spread(level, _NUM_FOLDERS)[: -(-2 * num_left // 3)]:
             if path in folders_of_masks:
                 continue
             folder = probe.look(path)
@@ -304,7 +296,7 @@ def find_some(probe: FolderProbe, rule: Masks, at: str) -> list[str]:
 
 def _choose(folders: Sequence[Sequence[str]]) -> list[str]:
     """Returns up to 8 paths in several folders: first one of each, spread over the folders and over the names."""
-    chosen = spread(folders, _NUM_READ)[:_NUM_READ]
-    each = [spread(paths, _NUM_READ // len(chosen)) for paths in chosen]
+    chosen = folder_probe.spread(folders, _NUM_READ)[:_NUM_READ]
+    each = [folder_probe.spread(paths, _NUM_READ // len(chosen)) for paths in chosen]
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*each))
     return [path for path in in_turn if path is not None][:_NUM_READ]

@@ -13,26 +13,12 @@ import yaml
 
 from imagebeam import errors, plural, storage
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import (
-    archive_probe,
-    contradictions,
-    layout_signs,
-    mask_folders,
-    mask_signs,
-)
+from imagebeam.pipelines.recognize import archive_probe, contradictions, layout_signs, mask_folders, mask_signs
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads
-from imagebeam.transforms.sources import files, input_places
-from imagebeam.transforms.sources.folder_probe import (
-    NEARLY_ALL,
-    Finding,
-    Folder,
-    FolderProbe,
-    extension_of,
-    name_some,
-    split_meant,
-)
+from imagebeam.transforms.sources import files, folder_probe, input_places
+from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
 Sign: TypeAlias = Callable[[FolderProbe, str], Iterator[Finding]]  # called with a folder below the root of the probe
 
@@ -132,9 +118,9 @@ def _recognize_file(uri: str) -> Recognition:
     probe = FolderProbe(posixpath.dirname(address))
     given = uri.rstrip("/").rpartition("/")[0] or ("/" if uri.startswith("/") else ".")
     found: list[Finding] = []
-    if extension_of(name) == _ZIP:
+    if folder_probe.extension_of(name) == _ZIP:
         found = _find_in_archives(probe, [name])
-    elif extension_of(name) in (*table_formats.FORMATS, ".txt"):
+    elif folder_probe.extension_of(name) in (*table_formats.FORMATS, ".txt"):
         found = [*_usable(detect_tables.find_in_file(probe, name))]
         found = [dataclasses.replace(each, input=name) if each.preset in _OF_PIXELS else each for each in found]
     for by in _CONTAINERS if not found else ():
@@ -277,7 +263,7 @@ def _elsewhere(probe: FolderProbe, finding: Finding) -> Iterator[str]:
     """Yields a doubt if many images that were seen are outside of the folder of a finding."""
     paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
     others = [path for path in paths if not path.startswith(f"{finding.input}/")]
-    if finding.input and not probe.holds(finding.input) and len(others) > (1 - NEARLY_ALL) * len(paths):
+    if finding.input and not probe.holds(finding.input) and len(others) > (1 - folder_probe.NEARLY_ALL) * len(paths):
         total = plural.count(len(paths), "image")
         yield f"{len(others):,} of {total} that were seen are not in {finding.input}, such as {others[0]}"
 
@@ -292,7 +278,7 @@ def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
     own = [path.removeprefix(above) for path in paths if path.startswith(above)]
     masks = {path: masked for path in own if (masked := rule.mask_of(path))}
     without = [path for path, masked in masks.items() if not probe.holds(f"{above}{masked}")]
-    if len(without) > (1 - NEARLY_ALL) * len(masks):
+    if len(without) > (1 - folder_probe.NEARLY_ALL) * len(masks):
         yield (
             f"{len(without):,} of {plural.count(len(masks), 'image')} have no mask, such as {without[0]}: "
             "source.masks.missing can leave those out"
@@ -302,13 +288,13 @@ def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
     others = [
         path for path in others if not mask_folders.MASKS.fullmatch(posixpath.dirname(path)) and not _is_of_test(path)
     ]
-    if len(others) > (1 - NEARLY_ALL) * len(own):
+    if len(others) > (1 - folder_probe.NEARLY_ALL) * len(own):
         yield f"{len(others):,} of {plural.count(len(own), 'image')} would be left out, such as {others[0]}"
 
 
 def _is_of_test(path: str) -> bool:
     """Returns whether a path is in a folder of tests, whose masks are often not published."""
-    return any(split_meant(name) == "test" for name in path.split("/")[:-1])
+    return any(folder_probe.split_meant(name) == "test" for name in path.split("/")[:-1])
 
 
 def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:
@@ -320,7 +306,7 @@ def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:
     root = probe.look()
     unread = _UNREAD if is_known else {**_UNREAD, **_UNKNOWN}
     counts = collections.Counter(
-        unread[extension] for name in root.files if (extension := extension_of(name)) in unread
+        unread[extension] for name in root.files if (extension := folder_probe.extension_of(name)) in unread
     )
     for name in [name for name in probe.look().ending(".json", ".csv") if "via" in name.lower()]:
         if b"region" in probe.head(name):
@@ -332,7 +318,7 @@ def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:
 
 def _describe(root: Folder) -> str:
     """Returns what a folder holds, in a few words: `3 folders, 12 .py, 1 .md`."""
-    kinds = collections.Counter(extension_of(name) or "without extension" for name in root.files)
+    kinds = collections.Counter(folder_probe.extension_of(name) or "without extension" for name in root.files)
     shown = [root.count(len(root.folders), "folder")] if root.folders else []
     return ", ".join([*shown, *(f"{number:,} {kind}" for kind, number in kinds.most_common(5))]) or "nothing"
 

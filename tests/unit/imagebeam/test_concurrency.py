@@ -126,12 +126,6 @@ def test_call_each_raises_the_error_of_a_call_and_begins_no_more(num_at_once: in
     assert threads_of_ours() == []
 
 
-def test_less_than_one_at_once_is_refused() -> None:
-    for function in (concurrency.call_each, concurrency.map_ahead):
-        with pytest.raises(ValueError, match=r"num_(at_once|ahead) is 0; it must be at least 1"):
-            function(str, [], 0)
-
-
 def test_quota_of_a_cgroup_is_read_in_whole_cores(tmp_path: pathlib.Path) -> None:
     quota, period = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
     for number, (files, expected) in enumerate(
