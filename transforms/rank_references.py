@@ -20,7 +20,7 @@ from apache_beam.typehints import decorators
 from imagebeam.transforms import elements, sort_intervals, step, summaries
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sort_intervals import NUM_INTERVALS, HashOrder, ListedOrder, Order, PackedRows, SortedRun
-from imagebeam.transforms.summaries import MAX_DUPLICATES, IntervalSummary, PartialRanking
+from imagebeam.transforms.summaries import MAX_DUPLICATES, PartialRanking
 
 _NUM_QUANTILE_REFS = 16 * NUM_INTERVALS  # references whose order values bound the intervals of ListedOrder
 _MAX_SENT = 4_000  # references, about, that a writer process sorts at once: 20 ms
@@ -44,7 +44,7 @@ class _SpreadFn(step.SpreadRowsFn):
 
     def __init__(self, order: Order, max_plain_bytes: int):
         self._order = order
-        self._max_plain_bytes = max_plain_bytes  # of a block that is not compressed
+        self._max_plain_bytes = max_plain_bytes  # larger blocks are compressed
 
     def process(self, element: KeyedRefs, boundaries: Sequence[Any] = ()) -> Iterator[tuple[int, PackedRows]]:
         name, refs = element
@@ -141,10 +141,9 @@ class _FindDuplicatesFn(_MergeSummariesFn):
     """An interval of `_BY_KEY` -> PartialRanking of its duplicates alone."""
 
     def process(self, element: tuple[int, Iterable[PackedRows]]) -> None:
-        interval, packed = element
-        for sets in sort_intervals.open_interval(packed, _BY_KEY):
+        for sets in sort_intervals.open_interval(element[1], _BY_KEY):
             found = sort_intervals.find_duplicates(sets)
-            self._ranking.add(IntervalSummary(interval, {}, {}, {}, 0, tuple(found[:MAX_DUPLICATES]), len(found)))
+            self._ranking.merge(PartialRanking(duplicates=tuple(found[:MAX_DUPLICATES]), num_duplicates=len(found)))
 
 
 def first_rank(run: SortedRun, ranking: summaries.Ranking) -> int:

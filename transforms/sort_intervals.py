@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from imagebeam.transforms import elements, summaries
-from imagebeam.transforms.summaries import DIGEST_BITS, MAX_DUPLICATES, IntervalSummary, PartialRanking
+from imagebeam.transforms.summaries import DIGEST_BITS, MAX_DUPLICATES, PartialRanking
 
-NUM_INTERVALS = (
-    1024  # 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB; more are cut in parts
-)
-PURPOSE = b"imagebeam.order"  # of the hashes that order a split
-_MAX_PART_REFS = 200_000  # of an interval that are objects at the same time: 120 MB
+# 100 million references are 100,000 per interval, sorted in 0.2 s and 60 MB; more are cut in parts.
+NUM_INTERVALS = 1024
+PURPOSE = b"imagebeam.order"  # salts the hashes that order a split
+_MAX_PART_REFS = 200_000  # references of an interval that are objects at the same time: 120 MB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +100,7 @@ PackedInterval: TypeAlias = tuple[int, Sequence[PackedRows]]
 SortedRun: TypeAlias = tuple[str, int, int, int, bytes]
 
 MAX_WHOLE = 100_000  # references that one process sorts at once: 60 MB as objects, 15 MB packed
-_RUN_REFS = 256  # of them in a run: one that crosses the end of a shard is unpacked by the launcher
+_RUN_REFS = 256  # references in a run: one that crosses the end of a shard is unpacked by the launcher
 
 # A row is the name of the set, the order value, and the fields of the reference, of which key and uri are the first.
 _REF = 2
@@ -231,7 +230,7 @@ class SortedIntervals(NamedTuple):
 
 def sort_intervals(task: SortTask) -> SortedIntervals:
     """Returns the sorted runs of each set in the intervals of a task, and the summaries of these intervals."""
-    runs, summarizer = [], _Summarizer(task.order)
+    runs, ranking = [], PartialRanking()
     for interval, packed in task.intervals:
         num_before: collections.Counter[str] = collections.Counter()
         for sets in open_interval(packed, task.order):
@@ -240,8 +239,8 @@ def sort_intervals(task: SortTask) -> SortedIntervals:
                 packed_refs = elements.pack_columns(refs)  # compressed: it stays in memory until it is written
                 runs.append((name, interval, num_before[name], num_refs, packed_refs))
                 num_before[name] += num_refs
-            summarizer.add(interval, sets)
-    return SortedIntervals(runs, summarizer.ranking())
+            ranking.merge(_summarize(interval, sets, task.order))
+    return SortedIntervals(runs, ranking)
 
 
 def sort_whole(refs: Iterable[elements.ImageRef], order: HashOrder) -> SortedIntervals:
@@ -268,10 +267,10 @@ def sort_whole(refs: Iterable[elements.ImageRef], order: HashOrder) -> SortedInt
         for interval, num_refs in collections.Counter(intervals).items():
             end += num_refs
             sets[interval][split] = elements.slice_columns(sorted_, end - num_refs, end)
-    summarizer = _Summarizer(order)
+    ranking = PartialRanking()
     for interval, sets_of_interval in sets.items():
-        summarizer.add(interval, sets_of_interval)
-    return SortedIntervals(runs, summarizer.ranking())
+        ranking.merge(_summarize(interval, sets_of_interval, order))
+    return SortedIntervals(runs, ranking)
 
 
 def _sort_columns(refs: Sequence[elements.ImageRef], order: HashOrder) -> tuple[elements.RefTable, list[int]]:
@@ -294,27 +293,14 @@ def _is_constant(column: Sequence[Any]) -> bool:
     return is_plain and first == column[-1] and column.count(first) == len(column) and len({*map(type, column)}) == 1
 
 
-class _Summarizer:
-    """Summarizes intervals."""
-
-    def __init__(self, order: Order):
-        self._order = order
-        self._ranking = PartialRanking()
-
-    def add(self, interval: int, sets: Mapping[str, elements.RefTable]) -> None:
-        """Adds an interval, or a part of it: its references by set, in the order of the sets' names."""
-        duplicates = find_duplicates(sets) if isinstance(self._order, HashOrder) else []
-        summary = IntervalSummary(
-            interval,
-            {name: len(refs.key) for name, refs in sets.items()},
-            {name: _count_bytes(refs) for name, refs in sets.items()},
-            {name: frozenset(elements.all_classes(refs.label)) for name, refs in sets.items()},
-            _digest(sets, self._order),
-            tuple(duplicates[:MAX_DUPLICATES]),
-            len(duplicates),
-        )
-        self._ranking.add(summary)
-
-    def ranking(self) -> PartialRanking:
-        """Returns the ranking of what was added."""
-        return self._ranking
+def _summarize(interval: int, sets: Mapping[str, elements.RefTable], order: Order) -> PartialRanking:
+    """Returns the summary of an interval, or of a part of it; sets are in the order of their names."""
+    duplicates = find_duplicates(sets) if isinstance(order, HashOrder) else []
+    return PartialRanking(
+        {name: collections.Counter({interval: len(refs.key)}) for name, refs in sets.items()},
+        collections.Counter({name: _count_bytes(refs) for name, refs in sets.items()}),
+        {name: set(elements.all_classes(refs.label)) for name, refs in sets.items()},
+        _digest(sets, order),
+        tuple(duplicates[:MAX_DUPLICATES]),
+        len(duplicates),
+    )

@@ -25,34 +25,9 @@ class Step(beam.PTransform):
 
 
 class Sum(Protocol):
-    """A sum of elements. The result must not depend on the order."""
+    """A sum of elements. It must not depend on their order."""
 
     def add(self, element: Any, /) -> None: ...
-    def merge(self, other: Any, /) -> None: ...
-    def result(self) -> Any: ...
-
-
-class AddUpFn(beam.CombineFn):
-    """Elements -> the result of their sum."""
-
-    def __init__(self, make: Callable[[], Sum]):
-        self._make = make
-
-    def create_accumulator(self) -> Sum:
-        return self._make()
-
-    def add_input(self, total: Sum, element: Any) -> Sum:
-        total.add(element)
-        return total
-
-    def merge_accumulators(self, totals: Iterable[Sum]) -> Sum:
-        merged = self._make()
-        for each in totals:
-            merged.merge(each)
-        return merged
-
-    def extract_output(self, total: Sum) -> Any:
-        return total.result()
 
 
 class AddUpBundleFn(beam.DoFn):
@@ -162,7 +137,7 @@ PLANNED = "images-planned"  # to be read and written
 COMPARED = "images-compared"  # read to find out whether they are the same: update.compare is content
 OUT = "images-out"  # written by this run
 KEPT = "images-kept"  # in shards that an earlier run finished
-BYTES_OUT = "bytes-out"  # of the shards that this run wrote
+BYTES_OUT = "bytes-out"  # size of the shards that this run wrote
 REJECTS = "rejects-"  # followed by the reason
 
 

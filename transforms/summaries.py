@@ -9,13 +9,14 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.classes import label_names
 
-MAX_DUPLICATES = 5  # named in the ranking
+MAX_DUPLICATES = 5  # repeated keys that are named
 DIGEST_BITS = 128
+DIGEST_RANGE = 1 << DIGEST_BITS
 
 
 class Tally(NamedTuple):
@@ -25,7 +26,7 @@ class Tally(NamedTuple):
     skipped: Mapping[str, int]
     problems: tuple[str, ...]
     lists: label_names.ListSurvey = label_names.NO_LISTS  # how the images fit label.lists
-    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # of the records that hold the images
+    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # in the records that hold the images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +39,15 @@ class RejectSummary:
     first: elements.Reject | None = None  # in the order of keys
 
 
+def digest(values: Any) -> int:
+    """Returns a digest; those of several values are added up modulo `DIGEST_RANGE`, in any order."""
+    identity = repr(values).encode("utf-8", "backslashreplace")
+    return int.from_bytes(hashlib.blake2b(identity, digest_size=DIGEST_BITS // 8).digest(), "big")
+
+
 def digest_reject(reject: elements.Reject) -> int:
-    """Returns a digest of a reject; those of several are added up modulo 2**128."""
-    identity = repr((reject.key, reject.stage, reject.reason.value)).encode("utf-8", "backslashreplace")
-    return int.from_bytes(hashlib.blake2b(identity, digest_size=16).digest(), "big")
+    """Returns the digest of a reject."""
+    return digest((reject.key, reject.stage, reject.reason.value))
 
 
 class RepeatedKey(NamedTuple):
@@ -77,6 +83,8 @@ class Ranking(NamedTuple):
 
 
 CHANGES = ("added", "changed", "removed", "unchanged")
+_DIGESTS = ("kept_rejects_digest", "digest")  # fields of Comparison, as are the next ones
+_NUMBERS = ("kept_rejects", "num_duplicates", "compared_contents", "same_contents", "moved")
 
 
 class Comparison(NamedTuple):
@@ -89,7 +97,7 @@ class Comparison(NamedTuple):
     removed_labels: Mapping[str, Mapping[str, int]] = {}  # by split: labels of removed and replaced records
     kept_rejects: int = 0  # images that were rejected before, have not changed, and are not read again
     kept_rejects_digest: int = 0  # as in RejectSummary
-    digest: int = 0  # of the removed and replaced records
+    digest: int = 0  # identifies the removed and replaced records
     duplicates: tuple[RepeatedKey, ...] = ()  # keys that are listed twice, the first of them
     num_duplicates: int = 0
     compared_contents: int = 0  # images whose bytes were read to find out whether they are the same
@@ -137,53 +145,52 @@ def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
 NO_SNAPSHOT = Comparison()
 
 
+def merge_comparisons(parts: Iterable[Comparison]) -> Comparison:
+    """Returns the comparison of all images from those of parts, in any order."""
+    parts = list(parts)
+    counts: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in CHANGES}
+    labels: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for part in parts:
+        for name in CHANGES:
+            counts[name].update(getattr(part, name))
+        for split, removed in part.removed_labels.items():
+            labels[split].update(removed)
+    duplicates = sorted(itertools.chain.from_iterable(part.duplicates for part in parts))
+    sums = {name: sum(getattr(part, name) for part in parts) for name in (*_DIGESTS, *_NUMBERS)}
+    return Comparison(
+        **{name: dict(sorted(each.items())) for name, each in counts.items()},
+        **sums | {name: sums[name] % DIGEST_RANGE for name in _DIGESTS},
+        removed_labels={split: dict(sorted(each.items())) for split, each in sorted(labels.items())},
+        duplicates=tuple(duplicates[:MAX_DUPLICATES]),
+    )
+
+
 def _total(counts: Mapping[str, int]) -> int:
     return sum(counts.values())
 
 
-class IntervalSummary(NamedTuple):
-    """Counts of one interval, or of a part of it."""
-
-    interval: int
-    counts: Mapping[str, int]  # references, by set
-    num_bytes: Mapping[str, int]  # of the images by set, as far as known
-    classes: Mapping[str, frozenset[str]]  # names, by set
-    digest: int  # of all references in the interval
-    duplicates: tuple[RepeatedKey, ...]  # the first of them
-    num_duplicates: int  # all of them
-
-
 @dataclasses.dataclass
 class PartialRanking:
-    """Summaries of some intervals, merged. The result does not depend on the order of merging.
+    """Summary of some intervals, or of a part of one. The result does not depend on the order of merging.
 
     A class: Beam encodes the strings of a list as UTF-8, which a file name may not be.
     """
 
     counts: dict[str, collections.Counter[int]] = dataclasses.field(default_factory=dict)  # by set and interval
-    num_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    num_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)  # as far as known
     classes: dict[str, set[str]] = dataclasses.field(default_factory=dict)
-    digest: int = 0
-    duplicates: tuple[RepeatedKey, ...] = ()
+    digest: int = 0  # identifies all references in the intervals
+    duplicates: tuple[RepeatedKey, ...] = ()  # the first of them
     num_duplicates: int = 0
 
-    def add(self, summary: IntervalSummary) -> None:
-        """Adds the summary of an interval, or of a part of it."""
-        for name, count in summary.counts.items():
-            self.counts.setdefault(name, collections.Counter())[summary.interval] += count
-        self._add_sums(summary)
-
     def merge(self, other: PartialRanking) -> None:
-        """Adds the summaries of other intervals."""
+        """Adds the summary of other intervals."""
         for name, by_interval in other.counts.items():
             self.counts.setdefault(name, collections.Counter()).update(by_interval)
-        self._add_sums(other)
-
-    def _add_sums(self, other: IntervalSummary | PartialRanking) -> None:
         self.num_bytes.update(other.num_bytes)
         for name, classes in other.classes.items():
             self.classes.setdefault(name, set()).update(classes)
-        self.digest = (self.digest + other.digest) % (1 << DIGEST_BITS)
+        self.digest = (self.digest + other.digest) % DIGEST_RANGE
         self.duplicates = tuple(sorted((*self.duplicates, *other.duplicates))[:MAX_DUPLICATES])
         self.num_duplicates += other.num_duplicates
 

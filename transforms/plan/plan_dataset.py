@@ -49,23 +49,14 @@ class _Stock:
 
     def add(self, element: summaries.Tally | elements.Reject) -> None:
         if isinstance(element, elements.Reject):
-            self._add_reject(element)
+            self.rejected[element.reason.value] += 1
+            self.digest = (self.digest + summaries.digest_reject(element)) % summaries.DIGEST_RANGE
+            self.first = _first(self.first, element)
+            if element.reason is elements.Reason.UNKNOWN_LABEL:
+                self.first_unknown_label = _first(self.first_unknown_label, element)
         else:
-            self._add_tally(element)
-
-    def _add_tally(self, tally: summaries.Tally) -> None:
-        self.listed += tally.listed
-        self.skipped.update(tally.skipped)
-        self.problems.update(tally.problems)
-        self.lists = self.lists.merge(tally.lists)
-        self.features = self.features.merge(tally.features)
-
-    def _add_reject(self, reject: elements.Reject) -> None:
-        self.rejected[reject.reason.value] += 1
-        self._add_digest(summaries.digest_reject(reject))
-        self.first = _first(self.first, reject)
-        if reject.reason is elements.Reason.UNKNOWN_LABEL:
-            self.first_unknown_label = _first(self.first_unknown_label, reject)
+            counted = collections.Counter(element.skipped), set(element.problems), element.lists, element.features
+            self.merge(_Stock(element.listed, *counted))
 
     def merge(self, other: "_Stock") -> None:
         self.listed += other.listed
@@ -74,7 +65,7 @@ class _Stock:
         self.lists = self.lists.merge(other.lists)
         self.features = self.features.merge(other.features)
         self.rejected.update(other.rejected)
-        self._add_digest(other.digest)
+        self.digest = (self.digest + other.digest) % summaries.DIGEST_RANGE
         self.first = _first(self.first, other.first)
         self.first_unknown_label = _first(self.first_unknown_label, other.first_unknown_label)
 
@@ -89,9 +80,6 @@ class _Stock:
         )
         rejected = dict(sorted(self.rejected.items()))
         return tally, summaries.RejectSummary(rejected, self.digest, self.first_unknown_label, self.first)
-
-    def _add_digest(self, digest: int) -> None:
-        self.digest = (self.digest + digest) % (1 << 128)
 
 
 def _first(one: elements.Reject | None, other: elements.Reject | None) -> elements.Reject | None:
@@ -260,9 +248,6 @@ class StageInputs(step.Step):
 
     def expand(self, plan: beam.PCollection[elements.DatasetPlan]) -> beam.PCollection[None]:
         return plan | "Write" >> beam.FlatMap(_stage_inputs, settings=self.settings)
-
-
-_LOGGER = logging.getLogger(__name__)
 
 
 def plan_compaction(

@@ -32,27 +32,8 @@ def _take_statistics(written: elements.WrittenShard) -> Iterator[Any]:
     yield beam.pvalue.TaggedOutput("statistics", (written.split, pickle.dumps(written.statistics)))
 
 
-class _PickledStatistics:
-    """A sum of pickled statistics."""
-
-    def __init__(self) -> None:
-        self._merger = statistics.StatisticsMerger()
-
-    def add(self, part: bytes) -> None:
-        self._merger.add(pickle.loads(part))
-
-    def merge(self, other: "_PickledStatistics") -> None:
-        self._merger.merge(other._merger)
-
-    def result(self) -> bytes:
-        return pickle.dumps(self._merger.result())
-
-
-class MergeStatisticsFn(step.AddUpFn):
-    """Merges pickled statistics of shards."""
-
-    def __init__(self) -> None:
-        super().__init__(_PickledStatistics)
+def _merge_pickled(parts: Iterable[bytes]) -> bytes:
+    return pickle.dumps(statistics.merge_statistics(map(pickle.loads, parts)))
 
 
 @decorators.with_input_types(elements.WrittenShard)
@@ -65,7 +46,7 @@ class MergeStatistics(step.Step):
         taken = written | "TakeStatistics" >> beam.FlatMap(_take_statistics).with_output_types(
             elements.WrittenShard, statistics=SplitStatistics
         ).with_outputs("statistics", main="written")
-        return MergedStatistics(taken.written, taken.statistics | "Merge" >> beam.CombinePerKey(MergeStatisticsFn()))
+        return MergedStatistics(taken.written, taken.statistics | "Merge" >> beam.CombinePerKey(_merge_pickled))
 
 
 def merge_by_split(written: Iterable[elements.WrittenShard]) -> dict[str, dict[str, Any]]:
@@ -114,5 +95,5 @@ class CountRemoved(beam.PTransform):
             removed
             | "ByShard" >> beam.GroupByKey()  # (index of the shard, [packed indexes])
             | "Count" >> beam.ParDo(_CountFn(self._folder)).with_output_types(SplitStatistics)
-            | "Merge" >> beam.CombinePerKey(MergeStatisticsFn())
+            | "Merge" >> beam.CombinePerKey(_merge_pickled)
         )

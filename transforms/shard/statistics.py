@@ -82,10 +82,6 @@ class StatisticsMerger:
             else:
                 self._counters.setdefault(name, collections.Counter()).update(value)
 
-    def merge(self, other: StatisticsMerger) -> None:
-        """Adds all that another merger has added."""
-        self.add(other._counters | other._ranges | {_PIXELS: other._pixels})
-
     def result(self) -> dict[str, Any]:
         """Returns the merged statistics in the form of those of one shard."""
         counted = {name: _ordered(name, counter) for name, counter in self._counters.items()}

@@ -7,7 +7,6 @@ its bytes are. Only bytes that decide are read, by a function that the caller gi
 from __future__ import annotations
 
 import collections
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -19,9 +18,6 @@ from imagebeam.transforms.snapshots import image_states
 
 NO_RECORD = -1
 REJECTS_FILE = -1  # instead of the index of a shard
-MAX_DUPLICATES = 5  # named in the comparison
-_DIGEST_BITS = 128
-DIGEST_RANGE = 1 << _DIGEST_BITS  # digests are added up modulo this
 
 
 class KnownImage(NamedTuple):
@@ -164,7 +160,7 @@ def compare(others: Others, read_contents: ReadContents | None = None) -> Compar
         nonlocal digest
         removed[row.shard].append(row.record)
         removed_labels[row.split].update(row.labels)
-        digest = (digest + digest_of((row.shard, row.record))) % DIGEST_RANGE
+        digest = (digest + summaries.digest((row.shard, row.record))) % summaries.DIGEST_RANGE
 
     seen: dict[str, tuple[int, str]] = {}
     duplicates: list[summaries.RepeatedKey] = []
@@ -202,7 +198,7 @@ def compare(others: Others, read_contents: ReadContents | None = None) -> Compar
         kept_rejects=len(rejects),
         kept_rejects_digest=_digest_rejects(rejects),
         digest=digest,
-        duplicates=tuple(sorted(duplicates)[:MAX_DUPLICATES]),
+        duplicates=tuple(sorted(duplicates)[: summaries.MAX_DUPLICATES]),
         num_duplicates=len(duplicates),
         compared_contents=len(to_read),
         same_contents=len(contents),
@@ -232,13 +228,8 @@ def compare_with_rejects(listed: Rows, known: Rows) -> Compared:
 
 
 def _digest_rejects(rejects: Iterable[elements.Reject]) -> int:
-    return sum(map(summaries.digest_reject, rejects)) % DIGEST_RANGE
+    return sum(map(summaries.digest_reject, rejects)) % summaries.DIGEST_RANGE
 
 
 def _rank(image: KnownImage) -> tuple[bool, int]:
     return image.record != NO_RECORD, image.snapshot
-
-
-def digest_of(values: Any) -> int:
-    """Returns a digest that can be added up in any order."""
-    return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=_DIGEST_BITS // 8).digest(), "big")

@@ -152,55 +152,6 @@ def _rows_of_part(blocks: Iterable[PackedRows], part: int, num_parts: int) -> It
                 yield row
 
 
-@dataclasses.dataclass
-class _Merged:
-    """Comparisons added up so far; the result does not depend on the order of adding."""
-
-    counts: dict[str, collections.Counter[str]] = dataclasses.field(default_factory=dict)
-    removed_labels: dict[str, collections.Counter[str]] = dataclasses.field(default_factory=dict)
-    kept_rejects: int = 0
-    kept_rejects_digest: int = 0
-    digest: int = 0
-    duplicates: tuple[summaries.RepeatedKey, ...] = ()
-    num_duplicates: int = 0
-    compared_contents: int = 0
-    moved: int = 0
-    same_contents: int = 0
-
-    def add(self, part: summaries.Comparison) -> None:
-        for name in summaries.CHANGES:
-            self.counts.setdefault(name, collections.Counter()).update(getattr(part, name))
-        for split, labels in part.removed_labels.items():
-            self.removed_labels.setdefault(split, collections.Counter()).update(labels)
-        self.kept_rejects += part.kept_rejects
-        self.kept_rejects_digest = (self.kept_rejects_digest + part.kept_rejects_digest) % compare_images.DIGEST_RANGE
-        self.digest = (self.digest + part.digest) % compare_images.DIGEST_RANGE
-        self.duplicates = tuple(sorted((*self.duplicates, *part.duplicates))[: compare_images.MAX_DUPLICATES])
-        self.num_duplicates += part.num_duplicates
-        self.compared_contents += part.compared_contents
-        self.moved += part.moved
-        self.same_contents += part.same_contents
-
-    def merge(self, other: "_Merged") -> None:
-        self.add(other.result())
-
-    def result(self) -> summaries.Comparison:
-        counts = {name: dict(sorted(each.items())) for name, each in self.counts.items()}
-        labels = {split: dict(sorted(each.items())) for split, each in sorted(self.removed_labels.items())}
-        return summaries.Comparison(
-            **counts,
-            removed_labels=labels,
-            kept_rejects=self.kept_rejects,
-            kept_rejects_digest=self.kept_rejects_digest,
-            digest=self.digest,
-            duplicates=self.duplicates,
-            num_duplicates=self.num_duplicates,
-            compared_contents=self.compared_contents,
-            moved=self.moved,
-            same_contents=self.same_contents,
-        )
-
-
 def _name_shards(_: bytes, settings: dataset_settings.SnapshotSettings) -> Iterator[int]:
     """-> the index of each file of states in the snapshot before."""
     if settings.base:
@@ -220,7 +171,7 @@ class CompareWithSnapshot(step.Step):
     settings: dataset_settings.SnapshotSettings | None  # None without snapshots
     rejects: beam.PCollection[elements.Reject]  # rejected while images are listed, labelled and split
     keep_position: bool  # whether the row in the source counts, as it does where the row decides the order
-    read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD  # of the images whose bytes are compared
+    read_ahead: read_ahead_lib.ReadAhead = read_ahead_lib.READ_AHEAD  # for images whose bytes are compared
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[step.RefBatch]) -> ComparedImages:
@@ -250,7 +201,7 @@ class CompareWithSnapshot(step.Step):
             )
             .with_outputs("rejects", "removed", "comparisons", main="images")
         )
-        merge = beam.CombineGlobally(step.AddUpFn(_Merged)).as_singleton_view()
+        merge = beam.CombineGlobally(summaries.merge_comparisons).as_singleton_view()
         comparison = compared.comparisons | "MergeComparisons" >> merge
         early = () if self.settings.retry_rejects else (self.rejects,)
         rejects = (*early, compared.rejects) | "AllRejects" >> beam.Flatten()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 import pathlib
 
 import pytest
@@ -60,8 +61,8 @@ def test_plan_names_its_run_or_a_new_one_each_time(tmp_path: pathlib.Path, run_i
     settings = small_dataset.make_settings(tmp_path / "out", run_id=run_id)
     plan_fn, stock = plan_dataset._PlanFn(settings, None), plan_dataset._Stock()
     stock.add(Tally(3, {}, ()))
-    rankings = summaries.PartialRanking()
-    rankings.add(summaries.IntervalSummary(7, {"train": 3}, {"train": 3000}, {"train": frozenset()}, 1, (), 0))
+    counts, num_bytes = {"train": collections.Counter({7: 3})}, collections.Counter(train=3000)
+    rankings = summaries.PartialRanking(counts, num_bytes, {"train": set()}, digest=1)
     plans = []
     for _ in range(2):
         plan, ranking = plan_fn.process(b"", [rankings], [stock], [])

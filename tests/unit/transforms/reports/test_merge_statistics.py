@@ -67,7 +67,7 @@ def test_merging_in_any_grouping_is_the_same() -> None:
     shards = make_shards(30)
     expected = merge_statistics.merge_by_split(shards)
     rng = random.Random(1)
-    merge = merge_statistics.MergeStatisticsFn()
+    merge = beam.CombineFn.from_callable(merge_statistics._merge_pickled)
     for _ in range(20):
         rng.shuffle(shards)
         parts = [merge.create_accumulator() for _ in range(4)]
