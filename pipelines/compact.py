@@ -27,9 +27,8 @@ def add_steps(
 ) -> None:
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
     from imagebeam.transforms import rank_references, write_shards
-    from imagebeam.transforms.commit import commit_dataset
+    from imagebeam.transforms.commit import commit_dataset, commit_step, dead_letters
     from imagebeam.transforms.plan import plan_dataset
-    from imagebeam.transforms.reports import dead_letters
     from imagebeam.transforms.updates import list_records
 
     assert settings.snapshot is not None
@@ -44,7 +43,7 @@ def add_steps(
     written = placed | "Write" >> write_shards.WriteShards(plan, settings)  # WrittenShard
     store = dead_letters.StoreDeadLetters(settings, plan)
     rejects = listed.early_rejects | "StoreDeadLetters" >> store  # file name
-    _ = written | "Commit" >> commit_dataset.CommitDataset(committer, plan, rejects, reject_states=listed.reject_states)
+    _ = written | "Commit" >> commit_step.CommitDataset(committer, plan, rejects, reject_states=listed.reject_states)
 
 
 @dataclasses.dataclass(frozen=True)

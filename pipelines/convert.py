@@ -20,9 +20,9 @@ from imagebeam.pipelines.messages import run_journal
 from imagebeam.pipelines.request import AnyConfig, BeamOptions, Request
 from imagebeam.pipelines.runs import dataflow_options
 from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms.commit import snapshot_report
 from imagebeam.transforms.formats import folder as folder_format
 from imagebeam.transforms.output import run_report
-from imagebeam.transforms.reports import snapshot_report
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
     """Adds the steps of a job to the pipeline, from the listing to the commit, or to the plan alone."""
     from imagebeam.transforms import (
-        drop_duplicates,
         list_images,
         rank_references,
         stratify_splits,
@@ -43,10 +42,9 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
         write_shards_with_beam,
     )
     from imagebeam.transforms.columns import transform_columns
-    from imagebeam.transforms.commit import commit_dataset  # late: import Beam
-    from imagebeam.transforms.duplicates import find_duplicates
+    from imagebeam.transforms.commit import commit_dataset, commit_step, dead_letters  # late: import Beam
+    from imagebeam.transforms.duplicates import drop_or_report
     from imagebeam.transforms.plan import plan_dataset
-    from imagebeam.transforms.reports import dead_letters
     from imagebeam.transforms.updates import compare_with_snapshot
 
     settings = job.settings
@@ -57,7 +55,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
         settings.snapshot, listed.rejects, job.keeps_position, settings.read_ahead
     )
     compared = split | "Compare" >> compare  # ImageRef of new images, Reject; what has changed
-    drop = drop_duplicates.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
+    drop = drop_or_report.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
     distinct = compared.images | "DropDuplicates" >> drop  # ImageRef of the images that stay, Reject, Duplicate
     rank = rank_references.RankInSplits(job.order, listed.ranked)
     ranked = distinct.images | "Rank" >> rank  # SortedRun; PartialRanking
@@ -75,10 +73,10 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     written = transformed | "Write" >> writer(plan, settings)  # WrittenShard
     store = dead_letters.StoreDeadLetters(settings, plan)
     early_rejects = distinct.rejects | "StoreDeadLetters" >> store  # file name
-    report = find_duplicates.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
+    report = drop_or_report.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
     duplicates = written | "ReportDuplicates" >> report  # StoredDuplicates
     committer = commit_dataset.Committer(settings, job.name, job.config)
-    _ = written | "Commit" >> commit_dataset.CommitDataset(committer, plan, early_rejects, compared, duplicates)
+    _ = written | "Commit" >> commit_step.CommitDataset(committer, plan, early_rejects, compared, duplicates)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +92,7 @@ class ConvertResult:
     is_attached: bool = False  # whether the job was running already: `seconds` count from then on
     report: Mapping[str, Any] = dataclasses.field(
         default_factory=dict
-    )  # report of a snapshot, see reports/snapshot_report
+    )  # report of a snapshot, see commit/snapshot_report
 
 
 @dataclasses.dataclass(frozen=True)

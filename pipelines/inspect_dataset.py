@@ -14,9 +14,9 @@ from imagebeam import errors, example, features, plural, records, snapshots, sto
 from imagebeam.pipelines import verify_dataset
 from imagebeam.pipelines.messages import printed_tables, terminal
 from imagebeam.reader import bare_pixels
+from imagebeam.transforms.commit import snapshot_report
 from imagebeam.transforms.html_report import page, sample_records
 from imagebeam.transforms.images import pillow_decoder
-from imagebeam.transforms.reports import snapshot_report
 
 _MAX_SHOWN = 8  # values of a list, or classes
 _MAX_STEM_BYTES, _MAX_FORMAT_BYTES = 200, 20  # most file systems limit a file's name to 255 bytes

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, snapshots, storage
 from imagebeam.pipelines.messages import printed_tables
+from imagebeam.transforms.commit import snapshot_report
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import publish_dataset
-from imagebeam.transforms.reports import snapshot_report
 
 _PIN_FILE = "PINNED"  # an empty file in the folder of a snapshot that must not be removed
 
@@ -59,7 +59,7 @@ def list_snapshots(directory: str | os.PathLike[str]) -> list[Snapshot]:
 
 
 def load_report(directory: str | os.PathLike[str], name: str = "") -> Mapping[str, Any]:
-    """Returns the report of a snapshot, by default of the latest one: transforms/reports/snapshot_report.
+    """Returns the report of a snapshot, by default of the latest one: transforms/commit/snapshot_report.
 
     Raises:
         ConfigError: if there is no such snapshot, or it has no report.

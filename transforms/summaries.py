@@ -148,7 +148,7 @@ NO_SNAPSHOT = Comparison()
 def merge_comparisons(parts: Iterable[Comparison]) -> Comparison:
     """Returns the comparison of all images from those of parts, in any order."""
     parts = list(parts)
-    counts: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in CHANGES}
+    counts: dict[str, Any] = {name: collections.Counter() for name in CHANGES}
     labels: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for part in parts:
         for name in CHANGES:
@@ -157,9 +157,9 @@ def merge_comparisons(parts: Iterable[Comparison]) -> Comparison:
             labels[split].update(removed)
     duplicates = sorted(itertools.chain.from_iterable(part.duplicates for part in parts))
     sums = {name: sum(getattr(part, name) for part in parts) for name in (*_DIGESTS, *_NUMBERS)}
+    counts = {name: dict(sorted(each.items())) for name, each in counts.items()}
     return Comparison(
-        **{name: dict(sorted(each.items())) for name, each in counts.items()},
-        **sums | {name: sums[name] % DIGEST_RANGE for name in _DIGESTS},
+        **counts | sums | {name: sums[name] % DIGEST_RANGE for name in _DIGESTS},
         removed_labels={split: dict(sorted(each.items())) for split, each in sorted(labels.items())},
         duplicates=tuple(duplicates[:MAX_DUPLICATES]),
     )

@@ -12,7 +12,7 @@ from imagebeam import plural, snapshots, storage
 from imagebeam.pipelines.messages import terminal
 from imagebeam.transforms import elements, summaries
 from imagebeam.transforms.classes import class_names
-from imagebeam.transforms.duplicates import duplicate_counts
+from imagebeam.transforms.shard import image_hashes
 from imagebeam.transforms.snapshots import snapshot_drift
 
 _MAX_NAMED = 5  # classes, or files, that a row names
@@ -89,7 +89,7 @@ def summary_rows(
     for kind, by_split in catalog.duplicates.items():
         see = f"; see {catalog_lib.DUPLICATES_FILE}" if by_split else ""
         dropped = " dropped" if catalog.config.get("duplicates", {}).get(kind) == "drop" else ""
-        rows.append((f"{kind} duplicates", duplicate_counts.describe(by_split) + dropped + see))
+        rows.append((f"{kind} duplicates", image_hashes.describe_counts(by_split) + dropped + see))
     if catalog.label_kind == "class":
         classes = f"{plural.count(len(catalog.labels), 'class')}, ids from {catalog.label_base}"
         rows.append(("labels", f"{classes}: {name_some(catalog.labels)}"))
@@ -201,7 +201,7 @@ def report_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns the rows of a table.
 
     Args:
-        report: see transforms/reports/snapshot_report; {} without snapshots.
+        report: see transforms/commit/snapshot_report; {} without snapshots.
     """
     if not report:
         return []

@@ -39,9 +39,11 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "columns": {"output"},
         "updates": {"output", "shard", "snapshots"},
         "plan": {"classes", "output", "shard", "snapshots", "sources", "updates"},
-        "reports": {"html_report", "images", "shard", "snapshots", "updates"},
         "publish": {"output", "shard"},
-        "commit": {"classes", "duplicates", "images", "output", "plan", "publish", "reports", "shard", "updates"},
+        "commit": {
+            *("classes", "html_report", "images", "output", "plan"),
+            *("publish", "shard", "snapshots", "updates"),
+        },
         "indexing": {"formats", "images", "publish", "shard"},
     },
 }

@@ -1,33 +1,30 @@
 """Commits a dataset once all of its shards are staged: checks that nothing is lost, and publishes it."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import dataclasses
 import datetime
-import json
 import logging
-import os
 import platform
-import time
-import types
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors, plural, records, snapshots, storage, version
-from imagebeam.transforms import dataset_settings, elements, step, summaries
+from imagebeam import errors, plural, snapshots, storage, version
+from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.classes import class_names
-from imagebeam.transforms.commit import commit_checks
-from imagebeam.transforms.duplicates import duplicate_counts
+from imagebeam.transforms.commit import dataset_files, dead_letters, snapshot_report
 from imagebeam.transforms.images import pillow_decoder, resample
-from imagebeam.transforms.output import output_folder, run_report, tfds_metadata
+from imagebeam.transforms.output import output_folder, run_report
+from imagebeam.transforms.plan import decide_plan
 from imagebeam.transforms.publish import commit_rights, publish_dataset
-from imagebeam.transforms.reports import dead_letters, merge_statistics, snapshot_report, stage_report
-from imagebeam.transforms.shard import shard_writer, statistics, writer_processes
-from imagebeam.transforms.updates import compare_with_snapshot, continue_snapshot
+from imagebeam.transforms.shard import image_hashes, shard_writer, statistics
+from imagebeam.transforms.updates import continue_snapshot
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -48,7 +45,7 @@ class Committer:
         early_rejects: Sequence[str],
         merged: Mapping[str, Mapping[str, Any]] | None = None,
         changes: continue_snapshot.Changes = continue_snapshot.NO_CHANGES,
-        duplicates: Sequence[duplicate_counts.StoredDuplicates] = (),
+        duplicates: Sequence[image_hashes.StoredDuplicates] = (),
         note: Callable[[str], None] = _LOGGER.warning,
     ) -> catalog_lib.Catalog | None:
         """Checks that nothing is lost and publishes the dataset. Returns its catalog; None if another run did it.
@@ -74,7 +71,7 @@ class Committer:
             return committed if self._has_committed(plan) else None
         written = sorted(written, key=lambda each: each.shard.name)
         duplicates = sorted(duplicates, key=lambda each: each.name)
-        merged = merge_statistics.merge_by_split(written) if merged is None else merged
+        merged = merge_by_split(written) if merged is None else merged
         staged_rejects = dead_letters.RejectFiles(
             sorted(early_rejects), [w.shard.name + shard_writer.REJECTS_SUFFIX for w in written if w.rejected]
         )
@@ -92,7 +89,7 @@ class Committer:
                 self.settings.snapshot, staging, self._catalog(plan, written, duplicates), written, merged, changes
             )
             dataset = self._name_object_classes(dataset)
-            commit_checks.check_dataset(self.settings, plan, written, dataset.catalog)
+            check_dataset(self.settings, plan, written, dataset.catalog)
             self._require_distinct(plan, dataset.catalog, duplicates)
             named = [each for each in written if each.split in dataset.catalog.splits]
             publication = dataclasses.replace(publication, written=named)
@@ -123,7 +120,7 @@ class Committer:
         dataset: continue_snapshot.Continued,
         staged_rejects: dead_letters.RejectFiles,
         lock: commit_rights.LockView,
-        duplicates: Sequence[duplicate_counts.StoredDuplicates],
+        duplicates: Sequence[image_hashes.StoredDuplicates],
         note: Callable[[str], None],
     ) -> catalog_lib.Catalog:
         """Publishes the dataset while this run holds the commit lock; returns its catalog."""
@@ -135,9 +132,9 @@ class Committer:
             with publication.commit_lock.held(lock.ended):  # a second run of this dataset shares the staging folder
                 publication.require_committed()
                 publication.require_staged()
-                files = self._stage_files(
-                    plan, dataset, staged_rejects, publication.commit_lock.check, duplicates, note
-                )
+                lines = dataset_files.StagedLines(staged_rejects, _files_of(duplicates))
+                check, staging = publication.commit_lock.check, publication.staging
+                files = dataset_files.stage_files(self.settings, staging, dataset, lines, check, note, self.writers)
                 catalog = publication.publish(dataclasses.replace(catalog, files=files))
                 self._metadata_folder.clear(plan, lock)
         except FileNotFoundError as e:
@@ -167,7 +164,7 @@ class Committer:
                 f"{self.settings.output} held this dataset when the run was planned, and another run has replaced it "
                 "since: run the same command again once that run has ended",
             )
-        refusal = duplicate_counts.find_refusal(self.settings.duplicates, found.catalog.duplicates)
+        refusal = image_hashes.find_refusal(self.settings.duplicates, found.catalog.duplicates)
         if refusal is not None:  # committed when duplicates were only reported
             raise refusal
         self._move_latest()
@@ -206,7 +203,7 @@ class Committer:
         self,
         plan: elements.DatasetPlan,
         written: Sequence[elements.WrittenShard],
-        duplicates: Sequence[duplicate_counts.StoredDuplicates],
+        duplicates: Sequence[image_hashes.StoredDuplicates],
     ) -> catalog_lib.Catalog:
         by_split: dict[str, list[catalog_lib.Shard]] = {split: [] for split in plan.splits}
         for each in written:
@@ -226,7 +223,7 @@ class Committer:
             counts=catalog_lib.Counts(
                 listed=plan.listed + sum(each.further for each in written),
                 written=sum(each.shard.records for each in written),
-                rejected=_count_rejects(plan, written),
+                rejected=count_rejects(plan, written),
                 skipped=plan.skipped,
             ),
             versions={
@@ -240,7 +237,7 @@ class Committer:
             inputs=plan.inputs,
             snapshot=plan.snapshot,
             keypoints=settings.keypoints,
-            duplicates=duplicate_counts.count(settings.duplicates, duplicates),
+            duplicates=image_hashes.count_duplicates(settings.duplicates, duplicates),
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
@@ -251,54 +248,6 @@ class Committer:
         names = class_names.names_by_id(counts, {} if reader is None else reader.classes.texts())
         return dataset._replace(catalog=dataclasses.replace(dataset.catalog, object_classes=names))
 
-    def _stage_files(
-        self,
-        plan: elements.DatasetPlan,
-        dataset: continue_snapshot.Continued,
-        staged_rejects: dead_letters.RejectFiles,
-        check: Callable[[], None],
-        duplicates: Sequence[duplicate_counts.StoredDuplicates],
-        note: Callable[[str], None],
-    ) -> Mapping[str, catalog_lib.File]:
-        """Writes all files but shards, indexes and the catalog into the staging folder.
-
-        Returns sizes and checksums by name, also of tf.Transform's output, which was staged before the first shard.
-        """
-        catalog, staging = dataset.catalog, self.settings.paths.staging(plan.fingerprint)
-        store = storage.storage_of(staging)
-        found = {}
-        if self.settings.analyze is not None:
-            listed = json.loads(store.read(storage.join(staging, output_folder.STAGED_FILES)))
-            found = {name: catalog_lib.File(*file) for name, file in listed.items()}
-        by_split = {split: dataset.merged[split] for split in catalog.splits if split in dataset.merged}
-        formats = {name for split in by_split.values() for name in split["formats"]}
-        files = dict(dataset.files)
-        if catalog.is_self_contained:  # TFDS reads whole shards of one folder
-            files |= tfds_metadata.tfds_files(catalog, self.settings.suffix, formats)
-        described = {split: statistics.describe_statistics(counts) for split, counts in by_split.items()}
-        files[catalog_lib.STATISTICS_FILE] = json.dumps(described, indent=1).encode() + b"\n"
-        if catalog.labels:
-            files[catalog_lib.LABELS_FILE] = tfds_metadata.labels_text(list(catalog.labels))
-        if catalog.object_classes:
-            files[class_names.LABEL_MAP_FILE] = class_names.label_map(catalog.object_classes)
-        if (colors := self.settings.policy.masks.colors) is not None:
-            files[catalog_lib.MASK_LABELS_FILE] = tfds_metadata.labels_text(list(colors.names))
-        for folder in {os.path.dirname(name) for name in files} - {""}:
-            store.make_directories(storage.join(staging, folder))
-        for name, data in files.items():
-            store.write_whole(storage.join(staging, name), data)
-            found[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
-        target = storage.join(staging, catalog_lib.REJECTS_FILE)
-        found[catalog_lib.REJECTS_FILE] = dead_letters.join_rejects(staging, staged_rejects, target, check)
-        if self.settings.duplicates.is_on:
-            target = storage.join(staging, catalog_lib.DUPLICATES_FILE)
-            found[catalog_lib.DUPLICATES_FILE] = dead_letters.join_rejects(
-                staging, _files_of(duplicates), target, check
-            )
-        found |= stage_report.stage_report(self.settings, staging, dataset, described, note, self.writers)
-        check()
-        return dict(sorted(found.items()))
-
     def _retries_in_vain(self, written: Sequence[elements.WrittenShard]) -> bool:
         """Returns whether the run has read only images that were rejected before, and none is good now."""
         snapshot = self.settings.snapshot
@@ -308,10 +257,10 @@ class Committer:
         self,
         plan: elements.DatasetPlan,
         catalog: catalog_lib.Catalog,
-        duplicates: Sequence[duplicate_counts.StoredDuplicates],
+        duplicates: Sequence[image_hashes.StoredDuplicates],
     ) -> None:
         """Raises DuplicatesError if there are duplicates that must not be; leaves their file to the user."""
-        refusal = duplicate_counts.find_refusal(self.settings.duplicates, catalog.duplicates, duplicates)
+        refusal = image_hashes.find_refusal(self.settings.duplicates, catalog.duplicates, duplicates)
         if refusal is not None:
             left = storage.join(self.settings.paths.metadata, catalog_lib.DUPLICATES_FILE)
             dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), _files_of(duplicates), left)
@@ -330,11 +279,11 @@ class Committer:
         return uri
 
 
-def _files_of(duplicates: Sequence[duplicate_counts.StoredDuplicates]) -> dead_letters.RejectFiles:
+def _files_of(duplicates: Sequence[image_hashes.StoredDuplicates]) -> dead_letters.RejectFiles:
     return dead_letters.RejectFiles([each.name for each in duplicates], ())
 
 
-def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> dict[str, int]:
+def count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> dict[str, int]:
     """Returns the number of all rejects, before and after the plan, by reason."""
     rejected = collections.Counter(plan.rejected)
     for each in written:
@@ -342,110 +291,100 @@ def _count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.Writte
     return dict(sorted(rejected.items()))
 
 
-def _after_reading(
-    plan: elements.DatasetPlan, comparison: summaries.Comparison, written: Sequence[elements.WrittenShard]
-) -> tuple[elements.DatasetPlan, summaries.Comparison]:
-    """Returns the plan and the comparison of a snapshot with what really became of its images."""
-    if not plan.snapshot:
-        return plan, comparison
-    comparison = comparison.after_reading(written)
-    entry: dict[str, Any] = {**plan.snapshot, "rejected": sum(comparison.rejected.values())}
-    if "compacted" not in entry:  # compares nothing
-        entry |= comparison.totals()
-    return dataclasses.replace(plan, snapshot=entry), comparison
+def merge_by_split(written: Iterable[elements.WrittenShard]) -> dict[str, dict[str, Any]]:
+    """Returns the merged statistics of each split."""
+    mergers: dict[str, statistics.StatisticsMerger] = {}
+    for each in written:
+        mergers.setdefault(each.split, statistics.StatisticsMerger()).add(each.statistics)
+    return {split: merger.result() for split, merger in mergers.items()}
 
 
-class _CommitFn(beam.DoFn):
-    """Runs the commit once all shards are written, reports its result, and fails the job if it fails."""
+def check_dataset(
+    settings: dataset_settings.DatasetSettings,
+    plan: elements.DatasetPlan,
+    written: Sequence[elements.WrittenShard],
+    catalog: catalog_lib.Catalog,
+) -> None:
+    """Checks that every image is in a shard or in the rejects, and that the dataset may be committed.
 
-    def __init__(self, committer: Committer):
-        self._committer = committer
+    Args:
+        settings: of the dataset.
+        plan: of the run.
+        written: all shards that the run has written.
+        catalog: of the dataset, with what it takes over from the snapshot before.
 
-    def process(
-        self,
-        _: bytes,
-        plan: elements.DatasetPlan,
-        written: Sequence[elements.WrittenShard],
-        early_rejects: Sequence[str],
-        merged: Mapping[str, bytes],
-        removed_statistics: Mapping[str, bytes] = types.MappingProxyType({}),
-        comparison: summaries.Comparison = summaries.NO_SNAPSHOT,
-        removed: Iterable[elements.RemovedRecords] = (),
-        reject_states: Iterable[elements.NamedFile] = (),
-        duplicates: Sequence[duplicate_counts.StoredDuplicates] = (),
-    ) -> Iterator[str]:
-        plan = dataclasses.replace(plan, times={**plan.times, "committing": time.time()})
-        by_split = merge_statistics.unpack_by_split(merged)
-        plan, comparison = _after_reading(plan, comparison, written)
-        removed_by_split = merge_statistics.unpack_by_split(removed_statistics)
-        changes = continue_snapshot.Changes(comparison, removed, removed_by_split, reject_states)
-        notes: list[str] = []
-        try:
-            catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, duplicates, notes.append)
-        except errors.ImagebeamError as e:
-            self._report(run_report.RunReport("refused", plan, error=e, rejected=_count_rejects(plan, written)))
-            _LOGGER.info("refused %s, exit code %d", self._committer.settings.output, e.exit_code)
-            raise
-        state: run_report.State = "kept" if catalog is None else "committed"
-        if catalog is not None:
-            notes += commit_checks.notes_on_dataset(self._committer.settings, plan, written, by_split)
-            plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))
-        kept = sum(each.is_kept for each in written)
-        were = "was" if kept == 1 else "were"
-        message = f"{kept:,} of {plural.count(len(written), 'shard')} {were} finished by an earlier run" if kept else ""
-        if state == "kept" and not plan.message:
-            message = f"{self._committer.settings.output} holds this dataset already: same config, same images"
-            snapshot = self._committer.settings.snapshot
-            if snapshot is not None and snapshot.retry_rejects:
-                message = f"no image that snapshot {snapshot.base} rejected is good now"
-        self._report(run_report.RunReport(state, plan, plan.message or message))
-        _LOGGER.info(
-            "%s %s: %d shards; %s", state, self._committer.settings.output, len(written), message or "none kept"
+    Raises:
+        ImagebeamError: if not.
+    """
+    planned = {
+        settings.shard_name(split, shard_index, planned.num_shards)
+        for split, planned in plan.splits.items()
+        for shard_index in range(planned.num_shards)
+    }
+    names = [each.shard.name for each in written]
+    if planned != set(names) or len(planned) != len(names):
+        lost = sorted(planned.symmetric_difference(names))[:3] or sorted(names)[:3]
+        raise errors.VerificationError(
+            "commit-shards-lost",
+            f"{len(names):,} shards were written, {len(planned):,} were planned (first difference: {lost}): "
+            "this is a bug of imagebeam or of the runner; nothing was committed",
         )
-        commit_rights.leave_output(self._committer.settings)
-        yield state
-
-    def _report(self, report: run_report.RunReport) -> None:
-        plan = dataclasses.replace(report.plan, times={**report.plan.times, "committed": time.time()})
-        dataclasses.replace(report, plan=plan).write(self._committer.settings.report)
-
-
-@dataclasses.dataclass
-class CommitDataset(step.Step):
-    """Commits the shards once all of them are written; yields the state of the run."""
-
-    committer: Committer
-    plan: beam.PCollection[elements.DatasetPlan]  # one element
-    early_rejects: beam.PCollection[str]  # names of staged files
-    compared: compare_with_snapshot.ComparedImages | None = None  # with the snapshot before
-    duplicates: "beam.PCollection[duplicate_counts.StoredDuplicates] | None" = None
-    reject_states: "beam.PCollection[elements.NamedFile] | None" = None  # of a snapshot that is compacted
-
-    def expand(self, written: beam.PCollection[elements.WrittenShard]) -> beam.PCollection[str]:
-        taken = written | "MergeStatistics" >> merge_statistics.MergeStatistics()
-        changes: dict[str, Any] = {}
-        if self.compared is not None and self.compared.comparison is not None:
-            changes["comparison"] = self.compared.comparison
-            changes["removed"] = beam.pvalue.AsIter(self.compared.removed)
-            snapshot = self.committer.settings.snapshot
-            if snapshot is not None and snapshot.base:
-                counted = self.compared.removed | "CountRemoved" >> merge_statistics.CountRemoved(snapshot.base_folder)
-                changes["removed_statistics"] = beam.pvalue.AsDict(counted)
-        if self.duplicates is not None:
-            changes["duplicates"] = beam.pvalue.AsList(self.duplicates)
-        if self.reject_states is not None:
-            changes["reject_states"] = beam.pvalue.AsIter(self.reject_states)
-        committer = dataclasses.replace(self.committer, writers=writer_processes.current_token())
-        return (
-            written.pipeline
-            | "StartCommit" >> beam.Impulse()
-            | "Commit"
-            >> beam.ParDo(
-                _CommitFn(committer),
-                plan=beam.pvalue.AsSingleton(self.plan),
-                written=beam.pvalue.AsList(taken.written),
-                early_rejects=beam.pvalue.AsList(self.early_rejects),
-                merged=beam.pvalue.AsDict(taken.statistics),
-                **changes,
-            ).with_output_types(str)
+    counts = catalog.counts
+    if counts.listed != counts.written + sum(counts.rejected.values()):
+        raise errors.VerificationError(
+            "commit-images-lost",
+            f"{counts.listed:,} images were listed, but {counts.written:,} were written and "
+            f"{sum(counts.rejected.values()):,} rejected: this is a bug of imagebeam or of the runner; "
+            "nothing was committed",
         )
+    output_folder.OutputFolder(settings.output).refuse_unnamed_shards(settings.suffix)  # added since the plan was made
+    if excess := decide_plan.find_excess(settings, counts.listed, counts.rejected, advises=True):
+        raise excess
+    for name, split in catalog.splits.items():  # TFDS loads no split without an example
+        if not split.num_examples and name in plan.splits:
+            planned_images = plan.splits[name].num_records
+            raise errors.TooManyRejectsError(
+                "rejects-all-of-split",
+                f"every image of split {name} was rejected, {planned_images:,} in all: nothing was committed; fix "
+                "the images, or leave the split out of the input",
+            )
+
+
+def notes_on_dataset(
+    settings: dataset_settings.DatasetSettings,
+    plan: elements.DatasetPlan,
+    written: Sequence[elements.WrittenShard],
+    merged: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[str]:
+    """Returns notes for the user on the dataset as it was written, in addition to those of the plan."""
+    rejected: collections.Counter[str] = collections.Counter()
+    for each in written:
+        rejected.update(each.rejected)
+    merged = merge_by_split(written) if merged is None else merged
+    further = sum(each.further for each in written)
+    frames = [f"{plural.count(further, 'image')} came as further frames or pages of files"] if further else []
+    drift = snapshot_report.notes_of(settings.snapshot)
+    changed = decide_plan.note_changed(settings, rejected)
+    return [*frames, *changed, *_note_absent_classes(settings, plan, merged), *drift]
+
+
+def _note_absent_classes(
+    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan, merged: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    if settings.label_kind != "class" or (settings.snapshot and settings.snapshot.continues):
+        return []
+    counts = {split: merged.get(split, {}).get("labels", {}) for split in plan.splits}
+    found = {label for split in counts.values() for label in split}
+    unseen = [label for label in plan.labels if label not in found]
+    notes = []
+    if len(unseen) > plan.num_unseen_labels:  # the plan notes those that only the vocabulary has
+        notes.append(_note_classes(unseen, "no image in the dataset"))
+    if "train" in counts:
+        absent = [label for label in plan.labels if label in found and label not in counts["train"]]
+        notes += [_note_classes(absent, "no image in train")] if absent else []
+    return notes
+
+
+def _note_classes(labels: Sequence[str], what: str) -> str:
+    has = "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
+    return f"{has} {what}: {plural.name_some([repr(label) for label in labels])}"

@@ -1,12 +1,10 @@
-"""Finds images that repeat others, and stores them until the commit.
+"""Finds images that repeat others.
 
 Duplicates have the same bytes, or perceptual hashes that differ in few bits.
 
 Images meet in intervals of their hashes, so no worker holds more than an interval, and an image that occurs a million
 times makes a million rows, not pairs. An image repeats the first one like it in the order of `DuplicateSettings`,
 whatever the order of the input.
-
-The plan decides the number of files in which duplicates are stored, see `step.key_by_file`.
 
 Near images are found in three joins: hashes alone meet in tables, so that not all pairs are compared; the first of each
 hash, and then all images with a hash, are looked up in the intervals of hashes.
@@ -15,8 +13,7 @@ hash, and then all images with a hash, are looked up in the intervals of hashes.
 import collections
 import dataclasses
 import itertools
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -26,10 +23,7 @@ from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
 from imagebeam.transforms import elements, sort_intervals, step
-from imagebeam.transforms.duplicates import duplicate_counts
-from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
-from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.shard import image_hashes, shard_writer
+from imagebeam.transforms.shard import image_hashes
 
 HASH_BITS = 64
 # By distance, up to MAX_DISTANCE: 0, 2, 6, 10, 15, 21 and 28 tables, whose keys have 32, 32, 25, 21, 18 and 16 bits.
@@ -90,7 +84,7 @@ def find_firsts(ranked: np.ndarray, mask: int, distance: int) -> np.ndarray:
     starts = np.flatnonzero(is_start)
     sizes = np.diff(np.append(starts, len(keys)))
     firsts = np.full(len(keys), -1, dtype=np.int64)
-    places = np.arange(len(keys)) - np.repeat(starts, sizes)  # of each hash among those with its key
+    places = np.arange(len(keys)) - np.repeat(starts, sizes)  # place of each hash among those with its key
     rows = np.flatnonzero((places > 0) & (np.repeat(sizes, sizes) <= _MAX_SHORT_RUN))
     offset = 1
     while rows.size:  # the largest offset that matches is that of the first hash
@@ -147,7 +141,7 @@ HashedBlock = bytes  # packed rows of HashedImage
 Matches = tuple[int, bytes]  # interval of hashes, array of MATCH
 First = tuple[bytes, bytes, str, str, str]  # a hash; hash, split, key and uri of the first image near it
 
-_NUM_PARTS = 64  # of each table: a part has 16 bytes of every 64th hash
+_NUM_PARTS = 64  # parts of each table: one has 16 bytes of every 64th hash
 _INTERVAL_BITS = sort_intervals.NUM_INTERVALS.bit_length() - 1
 
 
@@ -272,18 +266,12 @@ class _FillTablesFn(beam.DoFn):
             yield from _cut(ranked, table * _NUM_PARTS + parts)
 
 
-class _MatchFn(beam.DoFn):
+def _match(element: tuple[int, Iterable[bytes]], distance: int) -> Iterator[Matches]:
     """(part of a table, [array of RANKED]) -> (interval of hashes, array of MATCH)."""
-
-    def __init__(self, distance: int):
-        self._distance = distance
-        self._masks = masks_of(distance)
-
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Matches]:
-        part, blocks = element
-        ranked = np.frombuffer(b"".join(blocks), dtype=RANKED)
-        matches = find_firsts(ranked, self._masks[part // _NUM_PARTS], self._distance)
-        yield from _by_interval(matches, matches["hash"])
+    part, blocks = element
+    ranked = np.frombuffer(b"".join(blocks), dtype=RANKED)
+    matches = find_firsts(ranked, masks_of(distance)[part // _NUM_PARTS], distance)
+    yield from _by_interval(matches, matches["hash"])
 
 
 def _choose_first(element: tuple[int, Iterable[bytes]]) -> Iterator[Matches]:
@@ -374,7 +362,7 @@ class FindDuplicates(step.Step):
             | "GroupByHash" >> beam.GroupByKey()  # (interval, [array of RANKED])
             | "FillTables" >> beam.ParDo(_FillTablesFn(distance)).with_output_types(tuple[int, bytes])
             | "GroupInTables" >> beam.GroupByKey()  # (part of a table, [array of RANKED])
-            | "Match" >> beam.ParDo(_MatchFn(distance)).with_output_types(Matches)
+            | "Match" >> beam.FlatMap(_match, distance).with_output_types(Matches)
             | "GroupMatches" >> beam.GroupByKey()  # (interval, [array of MATCH])
             | "ChooseFirst" >> beam.FlatMap(_choose_first).with_output_types(Matches)
         )
@@ -387,82 +375,4 @@ class FindDuplicates(step.Step):
             {"rows": rows, "firsts": firsts}
             | "MeetImages" >> beam.CoGroupByKey()  # (interval, {rows: [packed rows], firsts: [packed rows of First]})
             | "FindNear" >> beam.FlatMap(_find_near, settings=self.settings).with_output_types(elements.Duplicate)
-        )
-
-
-# --- report ----------------------------------------------------------------------------------------------------------
-
-
-def _read_hashes(
-    written: elements.WrittenShard, paths: output_folder.OutputPaths, plan: elements.DatasetPlan
-) -> Iterator[bytes]:
-    """WrittenShard -> packed rows of its HashedImages."""
-    yield elements.pack_rows(shard_writer.read_hashes(paths.staging(plan.fingerprint), written))
-
-
-_IMAGES_PER_FILE = 100_000
-
-
-def count_files(plan: elements.DatasetPlan) -> int:
-    """Returns the number of files for the duplicates of a plan; 0 if nothing is written."""
-    return step.count_files(plan.listed, _IMAGES_PER_FILE) if plan.action == "write" else 0
-
-
-class _StoreFn(beam.DoFn):
-    """(file index, [Duplicate]) -> StoredDuplicates."""
-
-    def __init__(self, paths: output_folder.OutputPaths, kinds: Sequence[str]):
-        self._paths = paths
-        self._kinds = kinds
-
-    def process(
-        self, element: tuple[int, Iterable[elements.Duplicate]], plan: elements.DatasetPlan
-    ) -> Iterator[StoredDuplicates]:
-        duplicates = sorted(element[1], key=lambda each: (each.kind, elements.encode_key(each.key)))
-        lines = b"".join(json.dumps(each._asdict()).encode() + b"\n" for each in duplicates)
-        staging = self._paths.staging(plan.fingerprint)
-        name = step.stage_file(staging, "duplicates-", element[0], count_files(plan), ".jsonl", lines)
-        counts: collections.Counter[tuple[str, str, str]] = collections.Counter(
-            (each.kind, each.split, each.first_split) for each in duplicates
-        )
-        examples = [
-            each
-            for kind in self._kinds
-            for each in [each for each in duplicates if each.kind == kind][: duplicate_counts.NUM_EXAMPLES]
-        ]
-        yield StoredDuplicates(name, dict(counts), tuple(examples))
-
-
-@dataclasses.dataclass
-class ReportDuplicates(step.Step):
-    """Yields the staged files with all duplicates of a run: those found among written images, and those dropped.
-
-    Yields nothing, and adds no step, if no duplicates are looked for.
-    """
-
-    settings: image_hashes.DuplicateSettings
-    paths: output_folder.OutputPaths
-    plan: beam.PCollection[elements.DatasetPlan]  # one element
-    dropped: "beam.PCollection[elements.Duplicate] | None" = None
-
-    def expand(self, written: beam.PCollection[elements.WrittenShard]) -> "beam.PCollection[StoredDuplicates] | None":
-        plan = beam.pvalue.AsSingleton(self.plan)
-        store = _StoreFn(self.paths, tuple(self.settings.actions))
-        reported = self.settings.only("report", "fail")
-        found = [] if self.dropped is None else [self.dropped]
-        if reported.is_on:
-            found.append(
-                written
-                | "ReadHashes" >> beam.FlatMap(_read_hashes, paths=self.paths, plan=plan).with_output_types(bytes)
-                | "FindDuplicates" >> FindDuplicates(reported)  # Duplicate
-            )
-        if not found:
-            return None
-        return (
-            found
-            | "AllDuplicates" >> beam.Flatten()
-            | "KeyByFile"
-            >> beam.FlatMap(step.key_by_file, count_files, plan).with_output_types(tuple[int, elements.Duplicate])
-            | "GroupByFile" >> beam.GroupByKey()  # (file index, [Duplicate])
-            | "Store" >> beam.ParDo(store, plan=plan).with_output_types(StoredDuplicates)
         )

@@ -13,7 +13,6 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, records, snapshots, storage, verify_shards
 from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
-from imagebeam.transforms.output import tfds_metadata
 
 INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see run_report
 STAGED_FILES = "files.json"  # in the staging folder: sizes and checksums of tf.Transform's staged output
@@ -21,7 +20,7 @@ LOCK_FILE = "lock"  # in the metadata folder
 LAST_RUN_FILE = "last-run.json"  # in the metadata folder: how a job ended badly, see pipelines.runs.remote_job
 REPLACED_PREFIX = "replaced-"  # in the metadata folder, followed by a fingerprint: the catalog that it replaced
 REPORT_PREFIX = "run-"  # in the metadata folder: the report of a run
-DRIFT_REPORT_FILE = "report.json"  # in the metadata folder: of a snapshot that was refused, see snapshot_report
+DRIFT_REPORT_FILE = "report.json"  # in the metadata folder, of a snapshot that was refused: see snapshot_report
 NAMES_PREFIX = "names-"  # in the metadata folder: staged names of a run, see label_names
 
 
@@ -190,6 +189,7 @@ def _files_below(folder: str) -> Iterator[str]:
 
 
 TRANSFORM_FOLDERS = ("transform_fn", "transformed_metadata")  # names given by tf.Transform
+TFDS_FILES = ("dataset_info.json", "features.json")  # TensorFlow Datasets needs both to find a dataset
 
 _WRITTEN_FILES = (
     catalog_lib.LABELS_FILE,
@@ -197,7 +197,7 @@ _WRITTEN_FILES = (
     class_names.LABEL_MAP_FILE,
     catalog_lib.STATISTICS_FILE,
     catalog_lib.REPORT_PAGE_FILE,
-    *tfds_metadata.LOADED_BY,
+    *TFDS_FILES,
 )
 
 

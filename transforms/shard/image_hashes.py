@@ -1,7 +1,7 @@
-"""The search for duplicates, as far as writer processes take part: its settings, and the hashes of images.
+"""The search for duplicates without Beam: its settings, the hashes of images, and the counts of what was found.
 
 Hashes of a shard's images are stored beside it until the commit: gzip-compressed JSON with columns of equal length in
-the order of the shard's records. Imports no Beam.
+the order of the shard's records.
 
 The hash of a picture is pHash: gray, scaled to 32 x 32, two-dimensional DCT-II, and one bit for each of the 8 x 8
 lowest frequencies, whether it is above their median. Few of these 64 bits change when a picture is saved again, scaled
@@ -21,9 +21,10 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+from imagebeam import errors, plural
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixels
 
@@ -225,3 +226,71 @@ class DuplicateSettings:
 
 
 OFF = DuplicateSettings()
+
+# --- counts ----------------------------------------------------------------------------------------------------------
+
+NUM_EXAMPLES = 3  # that an error names
+Counts: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]  # as in `Catalog.duplicates`
+_WHAT = {"exact": "repeat the bytes of others", "near": "look like others"}
+
+
+class StoredDuplicates(NamedTuple):
+    """One file of duplicates in the staging folder."""
+
+    name: str
+    counts: Mapping[tuple[str, str, str], int]  # images by kind, their split, and the split of the image they repeat
+    examples: tuple[elements.Duplicate, ...]  # the first of each kind
+
+
+def count_duplicates(settings: DuplicateSettings, stored: Sequence[StoredDuplicates]) -> Counts:
+    """Returns `{kind: {split: {split of the image that is repeated: images}}}` over all files.
+
+    A kind without a duplicate has an empty mapping; {} if no search is on.
+    """
+    totals: dict[str, dict[str, dict[str, int]]] = {
+        kind: {} for kind, action in settings.actions.items() if action != "off"
+    }
+    for (kind, split, first_split), number in sorted(row for each in stored for row in each.counts.items()):
+        by_split = totals[kind].setdefault(split, {})
+        by_split[first_split] = by_split.get(first_split, 0) + number
+    return totals
+
+
+def describe_counts(by_split: Mapping[str, Mapping[str, int]]) -> str:
+    """Returns the counts of one kind: `12 images (train of test 3, within train 9)`, those across splits first."""
+    pairs = [(split == first, split, first, n) for split, counts in by_split.items() for first, n in counts.items()]
+    texts = [
+        f"within {split} {number:,}" if is_same else f"{split} of {first} {number:,}"
+        for is_same, split, first, number in sorted(pairs)
+    ]
+    total = sum(number for *_, number in pairs)
+    return plural.count(total, "image") + (f" ({', '.join(texts)})" if texts else "")
+
+
+def find_refusal(
+    settings: DuplicateSettings, counts: Counts, stored: Sequence[StoredDuplicates] = ()
+) -> errors.DuplicatesError | None:
+    """Returns the error of a run that finds duplicates where there must be none; None if it may be committed.
+
+    Args:
+        settings: of the run.
+        counts: of its duplicates.
+        stored: the files, for examples.
+    """
+    kind = next((kind for kind, action in settings.actions.items() if action == "fail" and counts.get(kind)), None)
+    if kind is None:
+        return None
+    every = sorted(
+        (example for each in stored for example in each.examples if example.kind == kind),
+        key=lambda example: (example.split == example.first_split, ascii(example.key)),
+    )
+    examples = "; ".join(
+        f"{example.key!r} of {example.split} repeats {example.first_key!r} of {example.first_split}"
+        for example in every[:NUM_EXAMPLES]
+    )
+    return errors.DuplicatesError(
+        "duplicates-found",
+        f"{describe_counts(counts[kind])} {_WHAT[kind]}, duplicates.{kind} is fail: nothing was committed"
+        + (f"; such as {examples}" if examples else "")
+        + f"; remove them from the input, or set duplicates.{kind}: drop or report",
+    )

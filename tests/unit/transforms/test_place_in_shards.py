@@ -20,11 +20,10 @@ from imagebeam.transforms import (
     write_shards,
 )
 from imagebeam.transforms import write_shards as place_in_shards_lib
-from imagebeam.transforms.commit import commit_dataset
+from imagebeam.transforms.commit import commit_dataset, commit_step, dead_letters
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.plan import plan_dataset
-from imagebeam.transforms.reports import dead_letters
 from imagebeam.transforms.sources import reference_rules
 from imagebeam.transforms.summaries import Tally
 from tests.unit.transforms import small_dataset
@@ -124,7 +123,7 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
         pytest.param(lambda _: plan_dataset.StageInputs(DATASET), id="StageInputs"),
         pytest.param(lambda other: write_shards.WriteShards(other, DATASET), id="WriteShards"),
         pytest.param(lambda other: dead_letters.StoreDeadLetters(DATASET, other), id="StoreDeadLetters"),
-        pytest.param(lambda other: commit_dataset.CommitDataset(COMMITTER, other, other), id="CommitDataset"),
+        pytest.param(lambda other: commit_step.CommitDataset(COMMITTER, other, other), id="CommitDataset"),
     ],
 )
 def test_transform_of_other_elements_is_refused_when_the_pipeline_is_built(

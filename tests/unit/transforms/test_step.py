@@ -17,7 +17,7 @@ from imagebeam import catalog
 from imagebeam.pipelines import convert
 from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import dataset_settings, drop_duplicates, elements, rank_references, step
+from imagebeam.transforms import dataset_settings, drop_or_report, elements, rank_references, step
 from imagebeam.transforms.updates import compare_with_snapshot, list_records
 from tests import image_sets, job_graphs
 
@@ -223,7 +223,7 @@ def blocks_of(fn: step.SpreadRowsFn, batch_refs: int) -> Iterator[tuple[int, Any
 
 def test_rows_are_in_the_block_of_their_key_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for make_fn, has_count in [
-        (drop_duplicates._SpreadFn, False),  # drop-duplicates
+        (drop_or_report._SpreadFn, False),  # drop-duplicates
         (lambda: compare_with_snapshot._SpreadListedFn(False, by_content=False), True),  # compare
     ]:
         for max_pending, batch_refs in [

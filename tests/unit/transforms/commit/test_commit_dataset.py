@@ -19,11 +19,10 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features, storage, verify_shards
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import dataset_settings, elements
-from imagebeam.transforms.commit import commit_checks, commit_dataset
+from imagebeam.transforms.commit import commit_dataset, commit_step, dataset_files
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.html_report import page
 from imagebeam.transforms.output import output_folder, run_report
-from imagebeam.transforms.reports import stage_report
 from imagebeam.transforms.shard import shard_writer, writer_processes
 from tests import error_texts
 from tests.unit.transforms import small_dataset
@@ -254,8 +253,8 @@ def test_page_from_a_writer_process_is_the_same(pets: Dataset, output: pathlib.P
 def test_writer_process_that_dies_over_the_page_is_a_note_and_the_dataset_is_committed(
     pets: Dataset, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage_report, "_try_to_make", os._exit)  # by its name in another module: it can be pickled
-    monkeypatch.setattr(stage_report, "_Task", lambda *_: 5)
+    monkeypatch.setattr(dataset_files, "_try_to_make", os._exit)  # by its name in another module: it can be pickled
+    monkeypatch.setattr(dataset_files, "_Task", lambda *_: 5)
     notes: list[str] = []
     with writer_processes.start(1) as pool:
         committer = dataclasses.replace(pets.committer, writers=pool.token)
@@ -381,9 +380,9 @@ def test_class_without_an_image_is_noted(
 ) -> None:
     spoil([refs[index] for index in spoiled])
     pets.plan = dataclasses.replace(pets.plan, labels=labels, num_unseen_labels=num_unseen)
-    assert commit_checks.notes_on_dataset(pets.settings, pets.plan, pets.write()) == notes
+    assert commit_dataset.notes_on_dataset(pets.settings, pets.plan, pets.write()) == notes
     targets = dataclasses.replace(pets.settings, label_kind="int64")
-    assert commit_checks.notes_on_dataset(targets, pets.plan, pets.write()) == []
+    assert commit_dataset.notes_on_dataset(targets, pets.plan, pets.write()) == []
 
 
 def test_commit_of_plan_refused_for_rejects_leaves_them_never_beside_another_dataset(
@@ -509,7 +508,7 @@ def test_commit_dataset_commits_and_reports(pets: Dataset, output: pathlib.Path)
         plan = pipeline | "Plan" >> beam.Create([pets.plan])
         rejects = pipeline | "Rejects" >> beam.Create(pets.store_rejects())
         written = pipeline | "Written" >> beam.Create(pets.write()).with_output_types(elements.WrittenShard)
-        assert_that(written | commit_dataset.CommitDataset(committer, plan, rejects), equal_to(["committed"]))
+        assert_that(written | commit_step.CommitDataset(committer, plan, rejects), equal_to(["committed"]))
     assert run_report.read_report(committer.settings.report) == run_report.RunReport("committed", pets.plan)
     assert_whole(output)
 

@@ -16,7 +16,7 @@ from apache_beam.testing import test_pipeline
 
 from imagebeam import storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.commit import commit_dataset
+from imagebeam.transforms.commit import commit_dataset, commit_step
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.publish import commit_rights, publish_dataset
@@ -304,7 +304,7 @@ def commit_in_pipeline(run: races.Run) -> None:
         plan = pipeline | "Plan" >> beam.Create([run.plan])
         rejects = pipeline | "Rejects" >> beam.Create([])
         written = pipeline | "Written" >> beam.Create(run.written).with_output_types(elements.WrittenShard)
-        _ = written | commit_dataset.CommitDataset(committer, plan, rejects)
+        _ = written | commit_step.CommitDataset(committer, plan, rejects)
 
 
 def reported_run(output: pathlib.Path, refs: list[ImageRef]) -> races.Run:

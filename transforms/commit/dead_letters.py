@@ -17,14 +17,14 @@ from imagebeam.transforms.shard import shard_writer
 
 _COPY_BYTES = 1 << 20
 _READS_AT_ONCE = 64  # over a network
-_LARGE_READS_AT_ONCE = 16  # of files with the rejects of the listing, which have some MB each
+_LARGE_READS_AT_ONCE = 16  # for files with the rejects of the listing, which have some MB each
 
 
 class RejectFiles(NamedTuple):
     """Names of files in the staging folder, in their order in `rejects.jsonl`."""
 
     early: Sequence[str]  # rejected while images were listed and planned
-    of_shards: Sequence[str]  # of images that were rejected while a shard was written
+    of_shards: Sequence[str]  # rejected while a shard was written
 
 
 def join_rejects(

@@ -1,8 +1,14 @@
-"""Drops images that repeat others before anything is planned, which takes a pass over all images."""
+"""Drops images that repeat others before anything is planned, or reports them once shards are written.
+
+To drop them takes a pass over all images; a report needs the hashes that shard writers leave. The plan decides the
+number of files in which reported duplicates are stored, see `step.key_by_file`.
+"""
 
 import collections
 import concurrent.futures
 import dataclasses
+import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +20,8 @@ from apache_beam.utils import windowed_value
 from imagebeam.transforms import elements, step
 from imagebeam.transforms.duplicates import find_duplicates
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.shard import crash_isolation, image_hashes, read_images, writer_processes
+from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.shard import crash_isolation, image_hashes, read_images, shard_writer, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 _TASK_REFS = 500  # read by one call, so that reading ahead pays and all processes are busy
@@ -47,9 +54,8 @@ class _HashImagesFn(beam.DoFn):
         self._writers = writers  # token of the writer processes that the launcher started
 
     def start_bundle(self) -> None:
-        self._hash: Callable[[read_images.HashTask], bytes] = (
-            self._reader.hash_images
-        )  # one object: it is sent to a process once
+        # one object: it is sent to a process once
+        self._hash: Callable[[read_images.HashTask], bytes] = self._reader.hash_images
         self._refs: list[elements.ImageRef] = []
         self._futures: collections.deque[concurrent.futures.Future[bytes]] = collections.deque()
 
@@ -111,7 +117,7 @@ class DropDuplicates(step.Step):
     settings: image_hashes.DuplicateSettings
     policy: prepare.ImagePolicy
     read_ahead: read_ahead_lib.ReadAhead
-    rejects: beam.PCollection[elements.Reject]  # of earlier steps
+    rejects: beam.PCollection[elements.Reject]  # found by earlier steps
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, refs: beam.PCollection[step.RefBatch]) -> DistinctImages:
@@ -142,3 +148,72 @@ class DropDuplicates(step.Step):
         )
         rejects = (self.rejects, kept.rejects) | "AllRejects" >> beam.Flatten()
         return DistinctImages(step.typed(kept.images), rejects, duplicates)
+
+
+# --- report ----------------------------------------------------------------------------------------------------------
+
+
+def _read_hashes(
+    written: elements.WrittenShard, paths: output_folder.OutputPaths, plan: elements.DatasetPlan
+) -> Iterator[bytes]:
+    """WrittenShard -> packed rows of its HashedImages."""
+    yield elements.pack_rows(shard_writer.read_hashes(paths.staging(plan.fingerprint), written))
+
+
+_IMAGES_PER_FILE = 100_000
+
+
+def count_files(plan: elements.DatasetPlan) -> int:
+    """Returns the number of files for the duplicates of a plan; 0 if nothing is written."""
+    return step.count_files(plan.listed, _IMAGES_PER_FILE) if plan.action == "write" else 0
+
+
+def _store(
+    element: tuple[int, Iterable[elements.Duplicate]], paths: output_folder.OutputPaths, plan: elements.DatasetPlan
+) -> Iterator[image_hashes.StoredDuplicates]:
+    """(file index, [Duplicate]) -> StoredDuplicates."""
+    duplicates = sorted(element[1], key=lambda each: (each.kind, elements.encode_key(each.key)))
+    lines = b"".join(json.dumps(each._asdict()).encode() + b"\n" for each in duplicates)
+    staging = paths.staging(plan.fingerprint)
+    name = step.stage_file(staging, "duplicates-", element[0], count_files(plan), ".jsonl", lines)
+    counts: collections.Counter[tuple[str, str, str]]
+    counts = collections.Counter((each.kind, each.split, each.first_split) for each in duplicates)
+    of_kinds = (list(of_kind) for _, of_kind in itertools.groupby(duplicates, key=lambda each: each.kind))
+    examples = [each for of_kind in of_kinds for each in of_kind[: image_hashes.NUM_EXAMPLES]]
+    yield image_hashes.StoredDuplicates(name, dict(counts), tuple(examples))
+
+
+@dataclasses.dataclass
+class ReportDuplicates(step.Step):
+    """Yields the staged files with all duplicates of a run: those found among written images, and those dropped.
+
+    Yields nothing, and adds no step, if no duplicates are looked for.
+    """
+
+    settings: image_hashes.DuplicateSettings
+    paths: output_folder.OutputPaths
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+    dropped: "beam.PCollection[elements.Duplicate] | None" = None
+
+    def expand(
+        self, written: beam.PCollection[elements.WrittenShard]
+    ) -> "beam.PCollection[image_hashes.StoredDuplicates] | None":
+        plan = beam.pvalue.AsSingleton(self.plan)
+        reported = self.settings.only("report", "fail")
+        found = [] if self.dropped is None else [self.dropped]
+        if reported.is_on:
+            found.append(
+                written
+                | "ReadHashes" >> beam.FlatMap(_read_hashes, paths=self.paths, plan=plan).with_output_types(bytes)
+                | "FindDuplicates" >> find_duplicates.FindDuplicates(reported)  # Duplicate
+            )
+        if not found:
+            return None
+        return (
+            found
+            | "AllDuplicates" >> beam.Flatten()
+            | "KeyByFile"
+            >> beam.FlatMap(step.key_by_file, count_files, plan).with_output_types(tuple[int, elements.Duplicate])
+            | "GroupByFile" >> beam.GroupByKey()  # (file index, [Duplicate])
+            | "Store" >> beam.FlatMap(_store, self.paths, plan).with_output_types(image_hashes.StoredDuplicates)
+        )

@@ -11,8 +11,8 @@ from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that
 
 from imagebeam import catalog
+from imagebeam.transforms.commit import commit_dataset, commit_step
 from imagebeam.transforms.elements import WrittenShard
-from imagebeam.transforms.reports import merge_statistics
 from imagebeam.transforms.shard import statistics
 
 
@@ -35,10 +35,10 @@ def make_shards(num_shards: int) -> list[WrittenShard]:
 def test_statistics_are_merged_by_split_and_taken_out_of_the_shards(num_shards: int) -> None:
     shards = make_shards(num_shards)
 
-    def check_statistics(found: Sequence[merge_statistics.SplitStatistics]) -> None:
+    def check_statistics(found: Sequence[commit_step.SplitStatistics]) -> None:
         assert len(found) == len({split for split, _ in found})
-        merged = merge_statistics.unpack_by_split(dict(found))
-        assert merged == merge_statistics.merge_by_split(shards)
+        merged = commit_step.unpack_by_split(dict(found))
+        assert merged == commit_dataset.merge_by_split(shards)
         for split, counts in merged.items():
             assert counts == statistics.merge_statistics(each.statistics for each in shards if each.split == split)
             assert list(counts["labels"]) == sorted(counts["labels"])
@@ -49,14 +49,14 @@ def test_statistics_are_merged_by_split_and_taken_out_of_the_shards(num_shards: 
 
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         created = pipeline | beam.Create(shards).with_output_types(WrittenShard)
-        merged = created | merge_statistics.MergeStatistics()
+        merged = created | commit_step.MergeStatistics()
         assert_that(merged.statistics, check_statistics, label="Statistics")
         assert_that(merged.written, check_written, label="Written")
 
 
 def test_shard_on_the_way_to_the_commit_is_small_whatever_it_holds() -> None:
     counts = {"labels": {f"class {index}": index for index in range(20_000)}}
-    (written, tagged) = merge_statistics._take_statistics(
+    (written, tagged) = commit_step._take_statistics(
         WrittenShard("train", catalog.Shard("train-00000-of-00001.tfrecord", 1, 1, 1), {}, counts)
     )
     assert len(pickle.dumps(written)) < 500
@@ -65,9 +65,9 @@ def test_shard_on_the_way_to_the_commit_is_small_whatever_it_holds() -> None:
 
 def test_merging_in_any_grouping_is_the_same() -> None:
     shards = make_shards(30)
-    expected = merge_statistics.merge_by_split(shards)
+    expected = commit_dataset.merge_by_split(shards)
     rng = random.Random(1)
-    merge = beam.CombineFn.from_callable(merge_statistics._merge_pickled)
+    merge = beam.CombineFn.from_callable(commit_step._merge_pickled)
     for _ in range(20):
         rng.shuffle(shards)
         parts = [merge.create_accumulator() for _ in range(4)]

@@ -14,9 +14,9 @@ from apache_beam.testing.util import assert_that
 
 from imagebeam import errors, storage
 from imagebeam.transforms import step
+from imagebeam.transforms.commit import dead_letters
+from imagebeam.transforms.commit.dead_letters import RejectFiles
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject
-from imagebeam.transforms.reports import dead_letters
-from imagebeam.transforms.reports.dead_letters import RejectFiles
 from imagebeam.transforms.shard import shard_writer
 from tests import delayed_storage, patience
 from tests.unit.transforms import small_dataset

@@ -13,10 +13,9 @@ from PIL import Image
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
 from imagebeam.transforms import dataset_settings
-from imagebeam.transforms.commit import commit_dataset
+from imagebeam.transforms.commit import commit_dataset, dataset_files
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.output import tfds_metadata
 from tests import image_sets
 from tests.unit.imagebeam.reader import written
 from tests.unit.transforms import small_dataset
@@ -190,7 +189,7 @@ def test_tfds_loads_pixels_as_they_are_stored(tmp_path: pathlib.Path, tfds: Any,
 
 
 def write_tfds_files(folder: pathlib.Path, catalog: catalog_lib.Catalog, formats: set[str]) -> None:
-    for name, content in tfds_metadata.tfds_files(catalog, ".tfrecord", formats).items():
+    for name, content in dataset_files.tfds_files(catalog, ".tfrecord", formats).items():
         (folder / name).write_bytes(content)
 
 
@@ -205,7 +204,7 @@ def test_tfds_files_declare_the_image_format_where_there_is_one(catalog: catalog
         (set(), {}),  # no-image
     ]:
         given = set(formats)
-        files = tfds_metadata.tfds_files(catalog, ".tfrecord", formats)
+        files = dataset_files.tfds_files(catalog, ".tfrecord", formats)
         image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"} | declared
         assert feature_of(files, ENCODED)["image"] == image
         assert formats == given  # the caller's own
@@ -213,7 +212,7 @@ def test_tfds_files_declare_the_image_format_where_there_is_one(catalog: catalog
 
 def test_tfds_files_hold_the_class_names_from_id_0(catalog: catalog_lib.Catalog) -> None:
     for base, text in [(0, b"cat\ndog\n"), (1, b"background\ncat\ndog\n")]:
-        files = tfds_metadata.tfds_files(dataclasses.replace(catalog, label_base=base), ".tfrecord", {"jpeg"})
+        files = dataset_files.tfds_files(dataclasses.replace(catalog, label_base=base), ".tfrecord", {"jpeg"})
         assert sorted(files) == ["dataset_info.json", "features.json", "image.class.label.labels.txt"]
         assert files["image.class.label.labels.txt"] == text
         assert feature_of(files, LABEL)["classLabel"] == {"numClasses": str(2 + base)}
@@ -221,23 +220,23 @@ def test_tfds_files_hold_the_class_names_from_id_0(catalog: catalog_lib.Catalog)
 
 def test_tfds_files_of_compressed_shards_are_none(catalog: catalog_lib.Catalog) -> None:
     gzip = dataclasses.replace(catalog, compression="gzip")
-    assert tfds_metadata.tfds_files(gzip, ".tfrecord.gz", {"jpeg"}) == {}
+    assert dataset_files.tfds_files(gzip, ".tfrecord.gz", {"jpeg"}) == {}
 
 
 def test_tfds_names_are_those_of_the_files(catalog: catalog_lib.Catalog) -> None:
     for compression in ["none", "gzip"]:
         for label_kind in ["class", "int64", None]:
             other = dataclasses.replace(catalog, compression=compression, label_kind=label_kind)
-            assert tfds_metadata.tfds_names(other) == set(tfds_metadata.tfds_files(other, "", set()))
+            assert dataset_files.tfds_names(other) == set(dataset_files.tfds_files(other, "", set()))
 
 
 def test_tfds_files_without_image_or_label_name_no_supervised_keys(catalog: catalog_lib.Catalog) -> None:
     for dropped in [ENCODED, LABEL]:
         kept = tuple(feature for feature in catalog.features if feature.source != dropped)
-        files = tfds_metadata.tfds_files(dataclasses.replace(catalog, features=kept), ".tfrecord", {"jpeg"})
+        files = dataset_files.tfds_files(dataclasses.replace(catalog, features=kept), ".tfrecord", {"jpeg"})
         assert "supervisedKeys" not in json.loads(files["dataset_info.json"])
         assert ("image.class.label.labels.txt" in files) == (dropped != LABEL)
 
 
 def test_labels_text_returns_the_bytes_of_undecodable_names() -> None:
-    assert tfds_metadata.labels_text(["cat", "caf\udce9", "\u732b"]) == b"cat\ncaf\xe9\n\xe7\x8c\xab\n"
+    assert dataset_files.labels_text(["cat", "caf\udce9", "\u732b"]) == b"cat\ncaf\xe9\n\xe7\x8c\xab\n"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from imagebeam.transforms import dataset_settings
+from imagebeam.transforms.commit import dataset_files, dead_letters, snapshot_report
 from imagebeam.transforms.elements import Reason, Reject
-from imagebeam.transforms.reports import dead_letters, snapshot_report, stage_report
 from imagebeam.transforms.shard import shard_writer, writer_processes
 from tests import error_texts
 
@@ -87,7 +87,7 @@ def test_notes_name_each_difference_above_its_threshold(tmp_path: pathlib.Path) 
 
 
 def test_error_in_a_share_of_the_thumbnails_is_why_there_is_no_page() -> None:
-    broken: Any = stage_report._Task("/out", "/out/staging", catalog=None, statistics={}, removed=None, changes=b"{}")  # type: ignore[arg-type]
+    broken: Any = dataset_files._Task("/out", "/out/staging", catalog=None, statistics={}, removed=None, changes=b"{}")  # type: ignore[arg-type]
     with writer_processes.start(2) as pool:
-        page = stage_report._make_somewhere(broken, pool.token)
+        page = dataset_files._make_somewhere(broken, pool.token)
     assert (page.html, page.problem.partition(":")[0]) == (b"", "AttributeError")

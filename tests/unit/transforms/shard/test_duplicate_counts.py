@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from imagebeam.transforms.duplicates import duplicate_counts
-from imagebeam.transforms.duplicates.duplicate_counts import StoredDuplicates
 from imagebeam.transforms.elements import Duplicate
-from imagebeam.transforms.shard.image_hashes import OFF, DuplicateSettings
+from imagebeam.transforms.shard import image_hashes
+from imagebeam.transforms.shard.image_hashes import OFF, DuplicateSettings, StoredDuplicates
 from tests import error_texts
 
 
@@ -26,10 +25,10 @@ STORED = (
 
 
 def test_counts_of_all_files_are_added_up() -> None:
-    counts = duplicate_counts.count(DuplicateSettings("report", "report"), STORED)
+    counts = image_hashes.count_duplicates(DuplicateSettings("report", "report"), STORED)
     assert counts == {"exact": {"train": {"test": 1, "train": 1234}}, "near": {"train": {"test": 2}}}
-    assert duplicate_counts.describe(counts["exact"]) == "1,235 images (train of test 1, within train 1,234)"
-    assert duplicate_counts.describe(counts["near"]) == "2 images (train of test 2)"
+    assert image_hashes.describe_counts(counts["exact"]) == "1,235 images (train of test 1, within train 1,234)"
+    assert image_hashes.describe_counts(counts["near"]) == "2 images (train of test 2)"
 
 
 def test_kind_without_duplicates_has_an_empty_mapping() -> None:
@@ -38,20 +37,20 @@ def test_kind_without_duplicates_has_an_empty_mapping() -> None:
         (DuplicateSettings("report"), {"exact": {}}),  # exact
         (DuplicateSettings("drop", "fail"), {"exact": {}, "near": {}}),  # both
     ]:
-        counts = duplicate_counts.count(settings, ())
+        counts = image_hashes.count_duplicates(settings, ())
         assert counts == expected
-        assert all(duplicate_counts.describe(by_split) == "0 images" for by_split in counts.values())
-        assert duplicate_counts.find_refusal(settings, counts) is None
+        assert all(image_hashes.describe_counts(by_split) == "0 images" for by_split in counts.values())
+        assert image_hashes.find_refusal(settings, counts) is None
 
 
 def test_refusal_names_leaks_between_splits_first() -> None:
     settings = DuplicateSettings("fail", "report")
-    error = duplicate_counts.find_refusal(settings, duplicate_counts.count(settings, STORED), STORED)
+    error = image_hashes.find_refusal(settings, image_hashes.count_duplicates(settings, STORED), STORED)
     error_texts.check(error, "duplicates-found")
 
 
 def test_only_kinds_that_fail_refuse() -> None:
     settings = DuplicateSettings("report", "fail")
-    counts = duplicate_counts.count(settings, STORED)
-    assert "look like others, duplicates.near is fail" in str(duplicate_counts.find_refusal(settings, counts))
-    assert duplicate_counts.find_refusal(settings, {**counts, "near": {}}) is None
+    counts = image_hashes.count_duplicates(settings, STORED)
+    assert "look like others, duplicates.near is fail" in str(image_hashes.find_refusal(settings, counts))
+    assert image_hashes.find_refusal(settings, {**counts, "near": {}}) is None
