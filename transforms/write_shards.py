@@ -2,18 +2,23 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import apache_beam as beam
 from apache_beam.transforms import window
 from apache_beam.typehints import decorators
 from apache_beam.utils import windowed_value
 
-from imagebeam import concurrency
+from imagebeam import concurrency, storage
 from imagebeam.transforms import dataset_settings, elements, rank_references, sort_intervals, step, summaries
-from imagebeam.transforms.shard import crash_isolation, shard_writer, writer_processes
+from imagebeam.transforms.shard import shard_writer, writer_processes
 
 ShardKey = tuple[str, int]  # split, shard index
 PackedRun = tuple[int, bytes]  # first rank, packed references
@@ -70,7 +75,100 @@ class PlaceInShards(step.Step):
 
 
 _LOGGER = logging.getLogger(__name__)
+_FOUND_FILE = "crashes.json"  # in the staging folder, once an image has killed a process
 _MAX_WAITING = 8  # unfinished tasks of writer processes: enough to keep them busy without holding many references
+
+
+class WorkerWriter:
+    """Writes shards in the worker of a runner, one after the other. To be closed by the thread that made it.
+
+    The local runner writes shards in writer processes: one that dies takes nothing with it. The worker of another
+    runner writes in its own process, and an image that kills it kills whatever else it does; some runners try again,
+    none knows why it died. So a worker leaves a mark beside the shard before it begins, and removes it when the attempt
+    has ended, well or with an error. Whoever finds a mark writes the shard in a process of its own.
+
+    A mark says that an attempt did not end, not why. It may still run elsewhere, or the worker was stopped (Ctrl-C,
+    preemption), or died of another shard. Then the shard is written in a process of its own for nothing, which costs
+    the start of that process, 0.1 s: too little to find out more.
+
+    Input with one image that kills tends to have more, and each would cost the runner another worker. So the first one
+    that is found leaves a file in the staging folder, and from then on workers write all shards in processes of their
+    own.
+
+    Where the time of an image is limited, every shard is written in a process of its own, since only a process can be
+    ended in the middle of an image.
+    """
+
+    def __init__(self, writer: shard_writer.ShardWriter):
+        self._write = writer.write  # one object: it is sent to the process once
+        self._writer = writer
+        self._found = storage.join(writer.staging, _FOUND_FILE)
+        self._store = storage.storage_of(self._found)
+        self._is_apart = writer.policy.limits.max_seconds is not None or self._store.exists(self._found)
+        self._process: writer_processes.WriterProcesses | None = None
+
+    def write(self, task: shard_writer.ShardTask) -> elements.WrittenShard:
+        """Returns the shard of `task`; writes it unless an earlier attempt finished it.
+
+        Raises:
+            WriterError: if it was written in a process of its own, which failed.
+        """
+        try:
+            finished = self._writer.find_finished(task)
+            return finished if finished is not None else self._write_unfinished(task)
+        except BaseException:
+            self.close()
+            raise
+
+    def _write_unfinished(self, task: shard_writer.ShardTask) -> elements.WrittenShard:
+        mark = storage.join(self._writer.staging, self._writer.name_of(task) + shard_writer.MARK_SUFFIX)
+        if not self._is_apart and _leave_mark(mark):
+            try:
+                return self._writer.write_unfinished(task)
+            finally:
+                _remove_mark(mark)
+        written = self._write_apart(task)
+        _remove_mark(mark)
+        return written
+
+    def _write_apart(self, task: shard_writer.ShardTask) -> elements.WrittenShard:
+        """Writes the shard in a process of its own. An error leaves the mark: the next attempt takes the same care."""
+        if self._process is None:
+            self._process = writer_processes.WriterProcesses(1)
+        return self._process.submit(self._write, task, self._retry).result()
+
+    def _retry(
+        self, task: shard_writer.ShardTask, deaths: Sequence[writer_processes.WriterDiedError]
+    ) -> shard_writer.ShardTask | None:
+        if not self._is_apart:
+            self._is_apart = True
+            with contextlib.suppress(OSError):  # best effort: it only avoids repeated crashes
+                self._store.write_whole(self._found, b"{}", durable=False)
+        return writer_processes.without_killer(task, deaths)
+
+    def close(self) -> None:
+        """Ends the process, if there is one."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+def _leave_mark(mark: str) -> bool:
+    """Leaves a mark at an address; returns whether there was none. One request, without a look before it."""
+    store = storage.storage_of(mark)
+    # The token tells apart the marks of two attempts, where a storage repeats a request whose answer was lost.
+    content = {"host": socket.gethostname(), "process": os.getpid(), "token": secrets.token_hex(8)}
+    store.make_directories(os.path.dirname(mark))
+    try:
+        return store.create_new(mark, json.dumps(content).encode())
+    except FileNotFoundError:  # there was one, which another attempt has removed before it could be compared
+        return False
+
+
+def _remove_mark(mark: str) -> None:
+    """Removes a mark. One that stays does no harm: a finished shard counts for more."""
+    with contextlib.suppress(OSError):
+        storage.storage_of(mark).remove(mark)
 
 
 class _WriteShardFn(beam.DoFn):
@@ -79,9 +177,7 @@ class _WriteShardFn(beam.DoFn):
     def __init__(self, settings: dataset_settings.DatasetSettings, writers: str | None):
         self._settings = settings
         self._writers = writers  # token of the writer processes that the launcher started
-        self._writer: crash_isolation.WorkerWriter | None = (
-            None  # for this bundle, in a worker without writer processes
-        )
+        self._writer: WorkerWriter | None = None  # for this bundle, in a worker without writer processes
 
     def start_bundle(self) -> None:
         self._futures: collections.deque[concurrent.futures.Future[elements.WrittenShard]] = collections.deque()
@@ -94,12 +190,12 @@ class _WriteShardFn(beam.DoFn):
         pool = writer_processes.find(self._writers)
         if pool is None:
             if self._writer is None:
-                self._writer = crash_isolation.WorkerWriter(self._settings.writer_of(plan))
+                self._writer = WorkerWriter(self._settings.writer_of(plan))
             yield self._counted(self._writer.write(task))
             return
         if self._write is None:
             self._write = self._settings.writer_of(plan).write
-        self._futures.append(pool.submit(self._write, task, crash_isolation.without_killer))
+        self._futures.append(pool.submit(self._write, task, writer_processes.without_killer))
         while len(self._futures) > _MAX_WAITING or (self._futures and self._futures[0].done()):
             yield self._counted(self._futures.popleft().result())
 

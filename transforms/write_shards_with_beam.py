@@ -97,16 +97,12 @@ class _AdoptFn(beam.DoFn):
         yield written
 
     def _read_again(self, name: str, staged: str) -> catalog.Shard:
-        store = storage.storage_of(staged)
-        with store.open_read(staged) as file:
+        with storage.storage_of(staged).open_read(staged) as file:
             offsets = [record.offset for record in records.read_records(file, self._settings.compression)]
         num_bytes, crc = verify_shards.checksum_file(staged)
         shard = catalog.Shard(name, len(offsets), num_bytes, crc)
         if self._settings.compression == "none":
-            index = records.encode_index(offsets, num_bytes)
-            shard = dataclasses.replace(shard, index_crc32c=records.extend_crc(0, index))
-            uri_of_index = storage.join(os.path.dirname(staged), os.path.basename(shard.index_name))
-            store.write_whole(uri_of_index, index, durable=False)
+            shard = shard_writer.store_index(os.path.dirname(staged), shard, offsets)
         return shard
 
 

@@ -21,7 +21,7 @@ from imagebeam.pipelines.runs import remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights
-from imagebeam.transforms.shard import crash_isolation, shard_writer
+from imagebeam.transforms.shard import shard_writer
 
 
 def job_in(record: commit_rights.RunRecord) -> remote_job.RemoteJob | None:
@@ -443,6 +443,6 @@ def describe_kept(output: str) -> str:
 
 def describe_deaths(output: str) -> str:
     """Returns the end of a message on a run that failed: whether a worker ended in the middle of a shard; else ""."""
-    if not _has_staged(output, crash_isolation.MARK_SUFFIX):
+    if not _has_staged(output, shard_writer.MARK_SUFFIX):
         return ""
     return "; an image may have killed a worker: the same command finds and rejects it"

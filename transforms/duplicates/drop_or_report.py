@@ -21,7 +21,7 @@ from imagebeam.transforms import elements, step
 from imagebeam.transforms.duplicates import find_duplicates
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.shard import crash_isolation, image_hashes, read_images, shard_writer, writer_processes
+from imagebeam.transforms.shard import image_hashes, read_images, shard_writer, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
 _TASK_REFS = 500  # read by one call, so that reading ahead pays and all processes are busy
@@ -78,7 +78,7 @@ class _HashImagesFn(beam.DoFn):
         if pool is None:
             yield self._hash(task)
             return
-        self._futures.append(pool.submit(self._hash, task, crash_isolation.without_killer))
+        self._futures.append(pool.submit(self._hash, task, writer_processes.without_killer))
         while len(self._futures) > _MAX_WAITING or (self._futures and self._futures[0].done()):
             yield self._futures.popleft().result()
 

@@ -372,10 +372,6 @@ class HashTask(NamedTuple):
     packed_refs: bytes
     skipped: tuple[tuple[int, elements.Reason], ...] = ()  # as in ShardTask, by the order in which they are read
 
-    def without(self, image: int, reason: elements.Reason) -> HashTask:
-        """Returns this task with an image that is left out unread; `image` is its number, counted from 0."""
-        return self._replace(skipped=(*self.skipped, (image, reason)))
-
 
 @dataclasses.dataclass(frozen=True)
 class ImageReader:

@@ -24,6 +24,7 @@ from imagebeam.transforms.shard import (
 from imagebeam.transforms.snapshots import image_states
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
+MARK_SUFFIX = ".begun.json"  # beside a staged shard while a worker writes it, and after a worker that died
 REJECTS_SUFFIX = ".rejects.jsonl"
 
 
@@ -41,10 +42,6 @@ class ShardTask(NamedTuple):
         """Yields the references in the order of their ranks."""
         for _, packed in sorted(self.runs):
             yield from elements.unpack_refs(packed)
-
-    def without(self, image: int, reason: elements.Reason) -> ShardTask:
-        """Returns this task with an image that is rejected unread; `image` is its number, counted from 0."""
-        return self._replace(skipped=(*self.skipped, (image, reason)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,10 +138,7 @@ class ShardWriter:
                 raise OSError(f"shard {uri}: the bytes read back differ from those written: faulty memory or disk")
         shard = catalog.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
         if self.compression == "none":
-            index = records.encode_index(writer.offsets, writer.num_bytes)
-            shard = dataclasses.replace(shard, index_crc32c=records.extend_crc(0, index))
-            uri_of_index = storage.join(self.staging, os.path.basename(shard.index_name))
-            store.write_whole(uri_of_index, index, durable=False)
+            shard = store_index(self.staging, shard, writer.offsets)
         rejected = store_rejects(self.staging, name, rejects)
         lost: dict[str, int] = {}
         if states is not None:
@@ -231,6 +225,15 @@ def _has_lines(uri: str, count: int) -> bool:
         return not count or storage.storage_of(uri).read(uri).count(b"\n") == count
     except FileNotFoundError:
         return False
+
+
+def store_index(staging: str, shard: catalog.Shard, offsets: Sequence[int]) -> catalog.Shard:
+    """Stores the index of a shard beside it until the commit; returns the shard with the checksum of its index."""
+    index = records.encode_index(offsets, shard.bytes)
+    shard = dataclasses.replace(shard, index_crc32c=records.extend_crc(0, index))
+    uri = storage.join(staging, os.path.basename(shard.index_name))
+    storage.storage_of(uri).write_whole(uri, index, durable=False)
+    return shard
 
 
 def store_rejects(staging: str, shard_name: str, rejects: Sequence[elements.Reject]) -> dict[str, int]:

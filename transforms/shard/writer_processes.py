@@ -36,7 +36,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, TypeVar
+
+from imagebeam.transforms import elements
 
 # Removes the current folder, which `python -c` puts first on the path: modules of the user's project may hide ours.
 _SERVE = """
@@ -73,12 +75,35 @@ class WriterDiedError(WriterError):
         self.image, self.is_slow = image, is_slow
 
 
+_TaskT = TypeVar("_TaskT", bound=Any)
 _MAX_TRIES = 3  # how often a task without images is tried
 
 
 def try_again(argument: Any, deaths: Sequence[WriterDiedError]) -> Any:
     """Retries a task without images: returns it again, or None after a few deaths."""
     return argument if len(deaths) < _MAX_TRIES else None
+
+
+def without_killer(task: _TaskT, deaths: Sequence[WriterDiedError]) -> _TaskT | None:
+    """Returns a task with images to try again: without the image that killed its process, once it is known.
+
+    That is an image at which two processes died, or one that took longer than allowed. None if processes die at
+    different images: then something else kills them.
+
+    Args:
+        task: a ShardTask or a HashTask; its `skipped` gets the image and the reason.
+        deaths: of its processes so far.
+    """
+    last = deaths[-1]
+    if last.is_slow:
+        reason = elements.Reason.TOO_SLOW
+    elif len(deaths) == 1 or last.image < 0 or deaths[-2].is_slow:
+        return task
+    elif (before := deaths[-2].image) == last.image:
+        reason = elements.Reason.CRASHED
+    else:
+        return task if before < 0 or before in dict(task.skipped) else None
+    return task._replace(skipped=(*task.skipped, (last.image, reason)))
 
 
 Retry: TypeAlias = Callable[[Any, Sequence[WriterDiedError]], Any]  # (task, deaths so far) -> task to try next, or None

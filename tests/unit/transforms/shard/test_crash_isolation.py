@@ -15,9 +15,9 @@ import pytest
 
 from imagebeam import storage
 from imagebeam.pipelines import convert
-from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms import dataset_settings, elements, write_shards
 from imagebeam.transforms.images import checked_image, pillow_decoder, prepare
-from imagebeam.transforms.shard import crash_isolation, shard_writer, writer_processes
+from imagebeam.transforms.shard import shard_writer, writer_processes
 from tests import datasets, delayed_storage, image_sets
 from tests.unit.transforms import small_dataset
 
@@ -58,7 +58,7 @@ def write_plugin(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SHARDS = [f"train-{index:05d}-of-00003.tfrecord" for index in range(3)]
-MARKS = [name + crash_isolation.MARK_SUFFIX for name in SHARDS]
+MARKS = [name + shard_writer.MARK_SUFFIX for name in SHARDS]
 
 
 @dataclasses.dataclass
@@ -82,11 +82,11 @@ class Job:
     def _plan(self) -> elements.DatasetPlan:
         return small_dataset.make_plan({"train": self.refs}, num_shards=3)
 
-    def start_worker(self) -> crash_isolation.WorkerWriter:
-        return crash_isolation.WorkerWriter(self.writer)
+    def start_worker(self) -> write_shards.WorkerWriter:
+        return write_shards.WorkerWriter(self.writer)
 
     def marks(self) -> list[str]:
-        return sorted(path.name for path in self.staging.glob(f"*{crash_isolation.MARK_SUFFIX}"))
+        return sorted(path.name for path in self.staging.glob(f"*{shard_writer.MARK_SUFFIX}"))
 
     def leave_mark(self, name: str) -> None:
         self.staging.mkdir(parents=True, exist_ok=True)
