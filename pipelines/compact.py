@@ -28,16 +28,15 @@ def add_steps(
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
     from imagebeam.transforms import rank_references, write_shards
     from imagebeam.transforms.commit import commit_dataset, commit_step, dead_letters
-    from imagebeam.transforms.plan import plan_dataset
-    from imagebeam.transforms.updates import list_records
+    from imagebeam.transforms.plan import compact_snapshot
 
     assert settings.snapshot is not None
     order = sort_intervals.order_of(catalog.config["output"]["shuffle"], catalog.config["split"]["seed"])
     committer = commit_dataset.Committer(settings, catalog.name, catalog.config)
-    list_all = list_records.ListRecords(settings.snapshot.compacted_folder, catalog.splits)
+    list_all = compact_snapshot.ListRecords(settings.snapshot.compacted_folder, catalog.splits)
     listed = pipeline | "List" >> list_all  # batches of ImageRef: where a record is, or why an image has none
     ranked = listed.refs | "Rank" >> rank_references.RankInSplits(order)  # SortedRun; PartialRanking
-    plan_of = plan_dataset.PlanCompaction(settings, listed.early_rejects)
+    plan_of = compact_snapshot.PlanCompaction(settings, listed.early_rejects)
     plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
     placed = ranked.runs | "Place" >> write_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     written = placed | "Write" >> write_shards.WriteShards(plan, settings)  # WrittenShard

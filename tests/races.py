@@ -16,7 +16,7 @@ from imagebeam.pipelines import verify_dataset
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.plan import compare_with_committed
+from imagebeam.transforms.plan import plan_dataset
 from imagebeam.transforms.publish import commit_rights
 from tests.unit.transforms import small_dataset
 
@@ -70,7 +70,7 @@ class Run:
 
     def _plan(self) -> str:
         plan = small_dataset.make_plan({"train": self.refs}, self.num_shards, fingerprint=self.fingerprint)
-        self.plan = compare_with_committed.compare_with_committed(
+        self.plan = plan_dataset.compare_with_committed(
             self.settings, dataclasses.replace(plan, run_id=self.settings.run_id)
         )
         assert self.plan.action in ("write", "keep"), self.plan.message

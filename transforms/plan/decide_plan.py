@@ -1,6 +1,6 @@
 """Decides what one run will write. Pure functions of the settings and of what was listed: no Beam, no storage access.
 
-What is committed in the output already is looked at afterwards: compare_with_committed.
+What is committed in the output already is looked at afterwards: plan_dataset.compare_with_committed.
 """
 
 from __future__ import annotations

@@ -1,24 +1,24 @@
-"""Plans the dataset from what was listed and ranked, before any image is read."""
+"""Plans the dataset from what was listed and ranked and what the output holds already, before any image is read."""
 
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import storage
+from imagebeam import errors, snapshots, storage
 from imagebeam.transforms import dataset_settings, elements, kept_features, step, summaries
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.output import output_folder, run_report
-from imagebeam.transforms.plan import compare_with_committed, decide_plan
+from imagebeam.transforms.plan import decide_plan
+from imagebeam.transforms.shard import shard_writer
 from imagebeam.transforms.sources import listing_rules
 
 _LOGGER = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class _PlanFn(beam.DoFn):
         plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison, hint)
         if comparison is None and plan.action == "write":
             plan = dataclasses.replace(plan, notes=(*plan.notes, *find_notes(self._hints, ranking)))
-        plan = _finish(self._settings, plan, begun)
+        plan = finish_plan(self._settings, plan, begun)
         num_images = sum(split.num_records for split in plan.splits.values())
         num_shards = sum(split.num_shards for split in plan.splits.values())
         step.count(step.PLANNED, num_images if plan.action == "write" else 0)
@@ -135,11 +135,11 @@ class _PlanFn(beam.DoFn):
         yield beam.pvalue.TaggedOutput("ranking", ranking)
 
 
-def _finish(
+def finish_plan(
     settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan, begun: float
 ) -> elements.DatasetPlan:
     """Returns a plan compared with the output, with the id and the times of its run, and reports it."""
-    plan = compare_with_committed.compare_with_committed(settings, plan)
+    plan = compare_with_committed(settings, plan)
     # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
     run_id = settings.run_id or output_folder.new_run_id()
     plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
@@ -183,7 +183,7 @@ class PlannedDataset(NamedTuple):
     """The outputs of PlanDataset."""
 
     plan: beam.PCollection[elements.DatasetPlan]  # one element
-    ranking: beam.PCollection[summaries.Ranking]  # of all references; one element
+    ranking: beam.PCollection[summaries.Ranking]  # one element: the ranks of all references
 
 
 def plan_once(
@@ -217,7 +217,7 @@ class PlanDataset(step.Step):
     rejects: beam.PCollection[elements.Reject]
     table: Table | None = None  # the source, if its references are rows
     comparison: "beam.pvalue.AsSingleton | None" = None  # with the snapshot before
-    hints: listing_rules.HintFinder | None = None  # of the source, if it can look for what is wrong
+    hints: listing_rules.HintFinder | None = None  # the source, if it can look for what is wrong
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, rankings: beam.PCollection[summaries.PartialRanking]) -> PlannedDataset:
@@ -250,98 +250,117 @@ class StageInputs(step.Step):
         return plan | "Write" >> beam.FlatMap(_stage_inputs, settings=self.settings)
 
 
-def plan_compaction(
-    settings: dataset_settings.DatasetSettings,
-    compacted: catalog_lib.Catalog,
-    ranking: summaries.Ranking,
-    rejected: Mapping[str, int],
+# --- what the output holds already: a committed dataset, other files, staged shards -------------------------------------
+
+
+def compare_with_committed(
+    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan
 ) -> elements.DatasetPlan:
-    """Returns the plan to write all living records of a snapshot into new shards.
+    """Returns `plan`, kept or refused if the output holds this dataset or something else; reads the output.
 
-    Args:
-        settings: of the new snapshot.
-        compacted: catalog of the snapshot whose records are copied.
-        ranking: of these records, and of the images that were rejected while shards were written.
-        rejected: number of all other rejects, by reason.
+    The plan records the catalog that it was compared with: the commit replaces this one and no other. A plan that
+    still writes gets notes on shards of earlier runs that it cannot use.
     """
-    snapshot = _snapshot_of(settings)
-    splits = {}
-    for split in decide_plan.in_order(settings, compacted.splits):
-        num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
-        num_shards = settings.sizing.shards_of(split, num_records, num_bytes)
-        splits[split] = elements.SplitPlan(num_records, num_bytes, num_shards)
-    parts = ("compacted", compacted.fingerprint)
-    return elements.DatasetPlan(
-        action="write",
-        message="",
-        fingerprint=hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest(),
-        splits=splits,
-        labels=compacted.labels,
-        listed=compacted.counts.listed,
-        rejected=dict(sorted(rejected.items())),
-        skipped=compacted.counts.skipped,
-        inputs=compacted.inputs,
-        snapshot={
-            **compacted.snapshot,
-            "name": snapshot.name,
-            "base": None,
-            "compacted": snapshot.compacted,
-            "added": 0,
-            "changed": 0,
-            "removed": 0,
-            "unchanged": compacted.counts.written,
-        },
-    )
+    if plan.action != "write":
+        return plan
+    try:
+        plan = _compare_with_output(settings, plan)
+    except errors.ImagebeamError as e:
+        return decide_plan.refuse(plan, e)
+    if plan.action != "write":
+        return plan
+    return dataclasses.replace(plan, notes=(*plan.notes, *_note_staged_shards(settings, plan)))
 
 
-def _snapshot_of(settings: dataset_settings.DatasetSettings) -> dataset_settings.SnapshotSettings:
-    assert settings.snapshot is not None, "only snapshots are compacted"
-    return settings.snapshot
+def _compare_with_output(
+    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan
+) -> elements.DatasetPlan:
+    """Returns the plan with the catalog to replace, or to keep the dataset; raises why the run is refused."""
+    output = settings.output
+    folder = output_folder.OutputFolder(output)
+    found = output_folder.find_catalog(output)
+    committed = None if found is None else found.catalog
+    if committed is not None and committed.indexed:
+        raise errors.ConfigError(
+            "output-indexed",
+            f"{output} holds TFRecord files of another tool, and an index of them that imagebeam index made: choose "
+            "another --output",
+        )
+    folder.refuse_unnamed_shards(settings.suffix)
+    if found is None:
+        _require_room(settings, folder)
+        return plan
+    plan = dataclasses.replace(plan, committed=found.record)
+    if committed is None:
+        if not settings.overwrite:
+            raise errors.ConfigError("catalog-unreadable", f"{found.error}; --overwrite replaces it")
+    elif committed.fingerprint == plan.fingerprint:
+        damage = folder.find_damage(committed, thoroughly=settings.overwrite)
+        if damage is None:
+            message = f"{output} holds this dataset already: same config, same images"
+            return dataclasses.replace(plan, action="keep", message=message)
+        if not settings.overwrite:
+            raise errors.ConfigError(
+                "dataset-damaged", f"{output} holds this dataset, but {damage}; --overwrite writes it again"
+            )
+    elif settings.snapshot is not None:
+        raise errors.BusyError(
+            "snapshot-by-another-run",
+            f"another run has written snapshot {settings.snapshot.name} of {settings.snapshot.dataset} since this "
+            "one began: run the same command again, which continues that snapshot",
+        )
+    elif not settings.overwrite:
+        difference = run_report.compare_inputs(committed.inputs, plan.inputs)
+        raise errors.ConfigError(
+            "output-other-dataset",
+            f"{output} holds another dataset ({output_folder.describe(committed)}; {difference}); choose another "
+            "--output, or --overwrite",
+        )
+    return plan
 
 
-class _PlanCompactionFn(beam.DoFn):
-    """-> DatasetPlan, Ranking; also writes a report of the plan for the launcher."""
-
-    def __init__(self, settings: dataset_settings.DatasetSettings):
-        self._settings = settings
-
-    def process(
-        self, _: bytes, rankings: Iterable[summaries.PartialRanking], rejected: Mapping[str, int]
-    ) -> Iterator[Any]:
-        begun = time.time()
-        ranking = summaries.merge_rankings(rankings)
-        compacted = catalog_lib.load_catalog(_snapshot_of(self._settings).compacted_folder)
-        yield _finish(self._settings, plan_compaction(self._settings, compacted, ranking, rejected), begun)
-        yield beam.pvalue.TaggedOutput("ranking", ranking)
-
-
-def _take_over_transform(
-    plan: elements.DatasetPlan, settings: dataset_settings.DatasetSettings
-) -> Iterator[elements.DatasetPlan]:
-    """DatasetPlan -> DatasetPlan; stages the saved transform of columns."""
-    if plan.action == "write" and settings.analyze is not None:
-        staging = settings.paths.staging(plan.fingerprint)
-        storage.storage_of(staging).make_directories(staging)
-        output_folder.stage(_snapshot_of(settings).compacted_folder, staging)
-    yield plan
+def _require_room(settings: dataset_settings.DatasetSettings, folder: output_folder.OutputFolder) -> None:
+    """Checks an output without a catalog: nothing there may be of another dataset."""
+    output = settings.output
+    if settings.snapshot is not None:
+        _require_base(settings.snapshot)
+    elif snapshots.latest_name(output) is not None:
+        raise errors.ConfigError(
+            "output-holds-snapshots",
+            f"{output} holds snapshots, which convert --update writes: add --update, or choose another --output",
+        )
+    stray = None if settings.overwrite else folder.find_stray_file(settings.analyze is not None)
+    if stray is not None:
+        raise errors.ConfigError(
+            "output-not-empty",
+            f"{output} holds {stray}, which no {catalog_lib.CATALOG_FILE} names; choose another --output, or "
+            "--overwrite",
+        )
 
 
-def _reason_of(reject: elements.Reject) -> str:
-    return reject.reason.value
+def _require_base(snapshot: dataset_settings.SnapshotSettings) -> None:
+    """Checks the sizes of the files that a snapshot takes over."""
+    if name := snapshot.base or snapshot.compacted:
+        folder = snapshots.folder_of(snapshot.dataset, name)
+        damage = output_folder.OutputFolder(folder).find_damage(catalog_lib.load_catalog(folder), thoroughly=False)
+        if damage is not None:
+            raise errors.VerificationError(
+                "snapshot-damaged",
+                f"snapshot {name} of {snapshot.dataset} is damaged: {damage}; restore the file, or write a whole new "
+                "snapshot with --update --overwrite",
+            )
 
 
-@decorators.with_input_types(summaries.PartialRanking)
-@dataclasses.dataclass
-class PlanCompaction(step.Step):
-    """The partial rankings of the records -> the whole ranking, and the plan."""
-
-    settings: dataset_settings.DatasetSettings
-    early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
-
-    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
-    def expand(self, rankings: beam.PCollection[summaries.PartialRanking]) -> PlannedDataset:
-        reasons = self.early_rejects | "Reasons" >> beam.Map(_reason_of).with_output_types(str)
-        rejected = reasons | "CountReasons" >> beam.combiners.Count.PerElement()  # (reason, number)
-        planned = plan_once(rankings, _PlanCompactionFn(self.settings), rejected=beam.pvalue.AsDict(rejected))
-        take_over = beam.FlatMap(_take_over_transform, settings=self.settings).with_output_types(elements.DatasetPlan)
-        return PlannedDataset(planned.plan | "TakeOverTransform" >> take_over, planned.ranking)
+def _note_staged_shards(settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan) -> list[str]:
+    """Returns notes on finished shards of earlier runs that belong to another dataset than this one."""
+    notes = []
+    for staging in output_folder.OutputFolder(settings.output).staging_folders():
+        if staging == settings.paths.staging(plan.fingerprint):
+            continue
+        entries = storage.storage_of(staging).list_directory(staging)
+        count = sum(entry.name.endswith(shard_writer.DONE_SUFFIX) for entry in entries)
+        if count:
+            shards = "1 finished shard" if count == 1 else f"{count:,} finished shards"
+            why = run_report.compare_inputs(run_report.read_inputs(staging), plan.inputs)
+            notes.append(f"{shards} of an earlier run cannot be used: {why}")
+    return sorted(notes)

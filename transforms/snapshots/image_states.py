@@ -37,7 +37,7 @@ class ImageState(NamedTuple):
 
     key: str
     fingerprint: bytes  # digest of all that its record was made of
-    num_bytes: int  # of the image, as far as known
+    num_bytes: int  # size of the image, as far as known
     position: int  # row of the table, from 0
     labels: tuple[str, ...]  # its classes
     measures: elements.Measures | None  # None where they are not asked for
@@ -175,9 +175,8 @@ def encode_state(state: ShardState) -> bytes:
         "num_bytes": num_bytes,
         "positions": positions if any(positions) else [],
         "labels": labels if any(labels) else [],
-        "measures": _dump(
-            list(zip(*(each[:_OBJECTS] for each in measures)))
-        ),  # a text, so that an update without a change does not parse it
+        # a text, so that an update without a change does not parse it
+        "measures": _dump(list(zip(*(each[:_OBJECTS] for each in measures)))),
         "rejects": [
             [*reject, base64.b64encode(fingerprint).decode(), *place]
             for fingerprint, reject, *place, _ in state.rejects
@@ -298,6 +297,15 @@ def damaged(where: str, why: str) -> errors.CatalogError:
         f"{where} is damaged ({why}), so it is not known which images are new: restore it, or run imagebeam convert "
         "--update --overwrite, which writes a whole new snapshot",
     )
+
+
+def read_rejects(folder: str) -> Iterator[elements.Reject]:
+    """Yields all rejects of the snapshot in a folder, also of images that never came as far as a shard."""
+    uri = storage.join(folder, catalog_lib.REJECTS_FILE)
+    with storage.storage_of(uri).open_read(uri) as file:
+        for line in file:
+            fields = json.loads(line)
+            yield elements.Reject(**fields | {"reason": elements.Reason(fields["reason"])})
 
 
 class ShardStates(NamedTuple):

@@ -16,7 +16,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records
 from imagebeam.pipelines import cli, convert, index_dataset, inspect_dataset, verify_dataset
 from imagebeam.transforms.indexing import scan_shard
-from imagebeam.transforms.plan import compare_with_committed
+from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import publish_dataset
 from tests import case_tables, datasets, error_texts, foreign_shards
 
@@ -449,7 +449,7 @@ def test_older_releases_refuse_the_catalog(tmp_path: pathlib.Path) -> None:
     make_gzip(tmp_path)
     catalog = imagebeam.index(tmp_path, workers=1).catalog
     assert json.loads(catalog.to_json())["format_version"] == 3
-    assert compare_with_committed.output_folder.files_of(catalog) == {
+    assert output_folder.files_of(catalog) == {
         "catalog.json",
         "statistics.json",
         "index/scans.json.gz",

@@ -18,7 +18,8 @@ from imagebeam.pipelines import convert
 from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import dataset_settings, drop_or_report, elements, rank_references, step
-from imagebeam.transforms.updates import compare_with_snapshot, list_records
+from imagebeam.transforms.plan import compact_snapshot
+from imagebeam.transforms.updates import compare_with_snapshot
 from tests import image_sets, job_graphs
 
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
@@ -143,7 +144,7 @@ AddSteps = Callable[[beam.Pipeline], Any]
 
 
 def add_compaction(pipeline: beam.Pipeline) -> None:
-    listed = pipeline | "List" >> list_records.ListRecords("/nowhere", ["train"])
+    listed = pipeline | "List" >> compact_snapshot.ListRecords("/nowhere", ["train"])
     _ = listed.refs | "Rank" >> rank_references.RankInSplits(rank_references.ListedOrder())
 
 

@@ -18,7 +18,7 @@ from imagebeam.transforms import dataset_settings, summaries
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import Committed, DatasetPlan, ImageRef
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.plan import compare_with_committed, decide_plan
+from imagebeam.transforms.plan import decide_plan, plan_dataset
 from imagebeam.transforms.publish import commit_rights
 from tests import delayed_storage, error_texts, races
 from tests.unit.transforms import small_dataset
@@ -62,7 +62,7 @@ def make_settings(output: str, run: str, overwrite: bool = False) -> dataset_set
 def plan_of(dataset: dataset_settings.DatasetSettings, refs: list[ImageRef]) -> DatasetPlan:
     ranking, tally = small_dataset.make_ranking({"train": len(refs)}), summaries.Tally(len(refs), {}, ())
     plan = decide_plan.make_plan(dataset, ranking, tally, summaries.RejectSummary({}, 0, None))
-    return compare_with_committed.compare_with_committed(dataset, plan)
+    return plan_dataset.compare_with_committed(dataset, plan)
 
 
 def convert(dataset: dataset_settings.DatasetSettings, refs: list[ImageRef]) -> DatasetPlan:

@@ -10,7 +10,7 @@ from imagebeam import errors
 from imagebeam.transforms import dataset_settings, summaries
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef
-from imagebeam.transforms.plan import compare_with_committed, decide_plan
+from imagebeam.transforms.plan import decide_plan, plan_dataset
 from tests import error_texts
 from tests.unit.transforms import small_dataset
 
@@ -20,7 +20,7 @@ def make_plan(dataset: dataset_settings.DatasetSettings) -> DatasetPlan:
     ranking, rejects = small_dataset.make_ranking({"train": 100}), summaries.RejectSummary({}, 0, None)
     plan = decide_plan.make_plan(dataset, ranking, summaries.Tally(100, {}, ()), rejects)
     assert plan.action == "write"
-    return compare_with_committed.compare_with_committed(dataset, plan)
+    return plan_dataset.compare_with_committed(dataset, plan)
 
 
 @pytest.fixture
@@ -165,4 +165,4 @@ def test_refused_plan_is_not_compared(
     dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
 ) -> None:
     plan = small_dataset.make_plan({"train": []}, action="refuse", message="why", error=errors.ConfigError("x", "why"))
-    assert compare_with_committed.compare_with_committed(dataset, plan) is plan
+    assert plan_dataset.compare_with_committed(dataset, plan) is plan

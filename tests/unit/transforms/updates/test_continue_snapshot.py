@@ -6,7 +6,8 @@ import pathlib
 from imagebeam import catalog as catalog_lib
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.commit import commit_dataset
-from imagebeam.transforms.updates import continue_snapshot, list_records
+from imagebeam.transforms.plan import compact_snapshot
+from imagebeam.transforms.updates import continue_snapshot
 from tests import error_texts
 from tests.unit.transforms import small_dataset
 
@@ -37,7 +38,7 @@ def test_records_of_a_shard_that_differs_from_the_catalog_are_not_copied(tmp_pat
         catalog = commit(tmp_path / compression, compression)
         shard = catalog.splits["train"].shards[0]
         folder = str(tmp_path / compression / "out")
-        assert len(list_records.offsets_of(folder, shard, compression)) == shard.records + 1
+        assert len(compact_snapshot.offsets_of(folder, shard, compression)) == shard.records + 1
         other = dataclasses.replace(shard, records=shard.records + 1, index_crc32c=0)
         with error_texts.raises(code):
-            list_records.offsets_of(folder, other, compression)
+            compact_snapshot.offsets_of(folder, other, compression)

@@ -1,9 +1,15 @@
-"""Lists the living records of a snapshot, and the images that it rejected, so that they are ranked like images."""
+"""The steps that only `imagebeam compact` has: lists the living records of a snapshot, and plans their new shards.
+
+Records, and the images that the snapshot rejected, are ranked like images.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import itertools
 import operator
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,9 +18,10 @@ from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records, storage
-from imagebeam.transforms import elements, step
+from imagebeam.transforms import dataset_settings, elements, step, summaries
+from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.plan import decide_plan, plan_dataset
 from imagebeam.transforms.snapshots import image_states
-from imagebeam.transforms.updates import compare_images
 
 FRAME_BYTES = records.HEADER_BYTES + records.FOOTER_BYTES
 
@@ -27,7 +34,7 @@ class ListedRecords(NamedTuple):
 
     refs: beam.PCollection[step.RefBatch]  # as snapshot_refs makes them
     early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
-    reject_states: beam.PCollection[elements.NamedFile]  # of those among them that came as far as a shard
+    reject_states: beam.PCollection[elements.NamedFile]  # the part of them that came as far as a shard
 
 
 def _name_shards(folder: str) -> Iterator[int]:
@@ -62,12 +69,11 @@ class _ListRecordsFn(beam.DoFn):
 
 def _read_rejects(folder: str) -> Iterator[Any]:
     """The folder of a snapshot -> its rejects: (key, reject) of those that came as far as a shard, and the others."""
-    for image in compare_images.known_rejects(folder):
-        assert image.reject is not None
-        if image.reject.stage in elements.STAGES_OF_SHARDS:
-            yield beam.pvalue.TaggedOutput("late", (elements.encode_key(image.key), image.reject))
+    for reject in image_states.read_rejects(folder):
+        if reject.stage in elements.STAGES_OF_SHARDS:
+            yield beam.pvalue.TaggedOutput("late", (elements.encode_key(reject.key), reject))
         else:
-            yield image.reject
+            yield reject
 
 
 def _match_rejects(element: tuple[bytes, Mapping[str, Iterable[Any]]], splits: frozenset[str]) -> Iterator[Any]:
@@ -160,3 +166,107 @@ class ListRecords(beam.PTransform):
             | "EncodeStates" >> beam.Map(_encode_states).with_output_types(elements.NamedFile)
         )
         return ListedRecords(refs, early, states)
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+def plan_compaction(
+    settings: dataset_settings.DatasetSettings,
+    compacted: catalog_lib.Catalog,
+    ranking: summaries.Ranking,
+    rejected: Mapping[str, int],
+) -> elements.DatasetPlan:
+    """Returns the plan to write all living records of a snapshot into new shards.
+
+    Args:
+        settings: of the new snapshot.
+        compacted: catalog of the snapshot whose records are copied.
+        ranking: of these records, and of the images that were rejected while shards were written.
+        rejected: number of all other rejects, by reason.
+    """
+    snapshot = _snapshot_of(settings)
+    splits = {}
+    for split in decide_plan.in_order(settings, compacted.splits):
+        num_records, num_bytes = ranking.total(split), ranking.num_bytes[split]
+        num_shards = settings.sizing.shards_of(split, num_records, num_bytes)
+        splits[split] = elements.SplitPlan(num_records, num_bytes, num_shards)
+    parts = ("compacted", compacted.fingerprint)
+    return elements.DatasetPlan(
+        action="write",
+        message="",
+        fingerprint=hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest(),
+        splits=splits,
+        labels=compacted.labels,
+        listed=compacted.counts.listed,
+        rejected=dict(sorted(rejected.items())),
+        skipped=compacted.counts.skipped,
+        inputs=compacted.inputs,
+        snapshot={
+            **compacted.snapshot,
+            "name": snapshot.name,
+            "base": None,
+            "compacted": snapshot.compacted,
+            "added": 0,
+            "changed": 0,
+            "removed": 0,
+            "unchanged": compacted.counts.written,
+        },
+    )
+
+
+def _snapshot_of(settings: dataset_settings.DatasetSettings) -> dataset_settings.SnapshotSettings:
+    assert settings.snapshot is not None, "only snapshots are compacted"
+    return settings.snapshot
+
+
+class _PlanCompactionFn(beam.DoFn):
+    """-> DatasetPlan, Ranking; also writes a report of the plan for the launcher."""
+
+    def __init__(self, settings: dataset_settings.DatasetSettings):
+        self._settings = settings
+
+    def process(
+        self, _: bytes, rankings: Iterable[summaries.PartialRanking], rejected: Mapping[str, int]
+    ) -> Iterator[Any]:
+        begun = time.time()
+        ranking = summaries.merge_rankings(rankings)
+        compacted = catalog_lib.load_catalog(_snapshot_of(self._settings).compacted_folder)
+        yield plan_dataset.finish_plan(
+            self._settings, plan_compaction(self._settings, compacted, ranking, rejected), begun
+        )
+        yield beam.pvalue.TaggedOutput("ranking", ranking)
+
+
+def _take_over_transform(
+    plan: elements.DatasetPlan, settings: dataset_settings.DatasetSettings
+) -> Iterator[elements.DatasetPlan]:
+    """DatasetPlan -> DatasetPlan; stages the saved transform of columns."""
+    if plan.action == "write" and settings.analyze is not None:
+        staging = settings.paths.staging(plan.fingerprint)
+        storage.storage_of(staging).make_directories(staging)
+        output_folder.stage(_snapshot_of(settings).compacted_folder, staging)
+    yield plan
+
+
+def _reason_of(reject: elements.Reject) -> str:
+    return reject.reason.value
+
+
+@decorators.with_input_types(summaries.PartialRanking)
+@dataclasses.dataclass
+class PlanCompaction(step.Step):
+    """The partial rankings of the records -> the whole ranking, and the plan."""
+
+    settings: dataset_settings.DatasetSettings
+    early_rejects: beam.PCollection[elements.Reject]  # those that take no place in the order
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, rankings: beam.PCollection[summaries.PartialRanking]) -> plan_dataset.PlannedDataset:
+        reasons = self.early_rejects | "Reasons" >> beam.Map(_reason_of).with_output_types(str)
+        rejected = reasons | "CountReasons" >> beam.combiners.Count.PerElement()  # (reason, number)
+        planned = plan_dataset.plan_once(
+            rankings, _PlanCompactionFn(self.settings), rejected=beam.pvalue.AsDict(rejected)
+        )
+        take_over = beam.FlatMap(_take_over_transform, settings=self.settings).with_output_types(elements.DatasetPlan)
+        return plan_dataset.PlannedDataset(planned.plan | "TakeOverTransform" >> take_over, planned.ranking)

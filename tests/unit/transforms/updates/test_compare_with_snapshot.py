@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from imagebeam import catalog as catalog_lib
 from imagebeam.transforms import elements, summaries
-from imagebeam.transforms.updates import compare_images
-from imagebeam.transforms.updates.compare_images import KnownImage
+from imagebeam.transforms.updates import compare_with_snapshot
+from imagebeam.transforms.updates.compare_with_snapshot import KnownImage
 
 KEYS = st.sampled_from([f"{letter}.jpg" for letter in "abcdefgh"])
 FINGERPRINTS = st.sampled_from([b"1", b"2", b"3"])
@@ -55,7 +55,7 @@ def listings(draw: st.DrawFn) -> list[elements.ImageRef]:
 
 @given(listings(), known_sets())
 def test_each_image_is_read_kept_or_removed(listed: list[elements.ImageRef], known: list[KnownImage]) -> None:
-    compared = compare_images.compare(compare_images.find_others(listed, known))
+    compared = compare_with_snapshot.compare(compare_with_snapshot.find_others(listed, known))
     records = {each.key: each for each in known if each.record >= 0}
     rejects = {
         key: max((each for each in known if each.key == key), key=lambda each: each.snapshot)
@@ -95,7 +95,7 @@ def test_each_image_is_read_kept_or_removed(listed: list[elements.ImageRef], kno
 @given(listings(), known_sets())
 def test_only_rejects_go_on_when_they_are_tried_again(listed: list[elements.ImageRef], known: list[KnownImage]) -> None:
     rejects = {each.key for each in known if each.record < 0}
-    compared = compare_images.compare_with_rejects(listed, known)
+    compared = compare_with_snapshot.compare_with_rejects(listed, known)
     now = {ref.key for ref in listed}
     assert {ref.key for ref in compared.images} == now & rejects
     assert {reject.key for reject in compared.rejects} == rejects - now
@@ -105,7 +105,7 @@ def test_only_rejects_go_on_when_they_are_tried_again(listed: list[elements.Imag
 
 def test_key_that_is_listed_twice_is_named_with_both_files() -> None:
     listed = [elements.ImageRef("a.jpg", "/in/2", position=2), elements.ImageRef("a.jpg", "/in/1", position=1)]
-    comparison = compare_images.compare(compare_images.find_others(listed, [])).comparison
+    comparison = compare_with_snapshot.compare(compare_with_snapshot.find_others(listed, [])).comparison
     assert comparison.duplicates == (summaries.RepeatedKey("a.jpg", ("/in/1", "/in/2"), (1, 2)),)
     assert comparison.num_duplicates == 1
 
@@ -152,8 +152,8 @@ def test_bytes_are_read_only_where_they_decide(
         read.extend(refs)
         return [each if content is None else each._replace(content=each.content + content) for each in read]
 
-    others = compare_images.find_others([ref], [row], by_content=True)
-    compared = compare_images.compare(others, read_contents)
+    others = compare_with_snapshot.find_others([ref], [row], by_content=True)
+    compared = compare_with_snapshot.compare(others, read_contents)
     assert read == ([ref] if reads else [])
     assert compared.comparison.compared_contents == len(read)
     assert compared.comparison.same_contents == (reads and is_same)
