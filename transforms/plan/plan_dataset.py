@@ -250,7 +250,7 @@ class StageInputs(step.Step):
         return plan | "Write" >> beam.FlatMap(_stage_inputs, settings=self.settings)
 
 
-# --- what the output holds already: a committed dataset, other files, staged shards -------------------------------------
+# --- what the output holds already: a committed dataset, other files, staged shards ----------------------------------
 
 
 def compare_with_committed(
