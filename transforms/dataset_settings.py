@@ -28,7 +28,7 @@ class SnapshotSettings:
     name: str
     base: str = ""  # name of the snapshot before it; "" takes nothing from any
     new_labels: NewLabels = "append"  # at the end of the vocabulary
-    max_removed_fraction: float = 1.0  # of the images in the snapshot before
+    max_removed_fraction: float = 1.0  # share of the images in the snapshot before
     compacted: str = ""  # name of the snapshot whose records are copied; "" if images are read
     by_content: bool = False  # whether images with another version are the same if their bytes are
     retry_rejects: bool = False  # whether only images that the snapshot before rejected are read again
@@ -119,7 +119,7 @@ class DatasetSettings:
     overwrite: bool = False
     writes_report: bool = False  # report.html
     saved_listing: bool = False  # whether the source is a listing that was saved earlier
-    run_id: str = ""  # of the run that holds the lock; "" if each run of the pipeline needs a new one
+    run_id: str = ""  # names the run that holds the lock; "" if each run of the pipeline needs a new one
     command: str = ""  # digest of config, input, output and overwrite: equal if the same command runs again
     report: str = ""  # address of the report of this run; "" writes none
     keypoints: tuple[str, ...] = ()  # names of the keypoints of each object

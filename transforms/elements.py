@@ -85,7 +85,7 @@ RemovedRecords: TypeAlias = tuple[int, bytes]  # index of a shard in its catalog
 NamedFile: TypeAlias = tuple[str, bytes]  # path below the output, content
 Label: TypeAlias = "str | int | float | tuple[str, ...] | None"  # a class, a target's value, or several classes
 Stage: TypeAlias = Literal["list", "label", "split", "duplicates", "read", "check"]
-STAGES_OF_SHARDS = frozenset({"read", "check"})  # of images that are rejected while their shard is written
+STAGES_OF_SHARDS = frozenset({"read", "check"})  # at which images are rejected while their shard is written
 Action: TypeAlias = Literal["write", "keep", "refuse"]
 
 
@@ -114,7 +114,7 @@ class ExtraImage(NamedTuple):
 class SnappyBlocks(NamedTuple):
     """The place of an image in compressed blocks that hold others too."""
 
-    num_bytes: int  # of the blocks when they are unpacked
+    num_bytes: int  # size of the blocks when they are unpacked
     start: int  # byte offset of the image in them; its length is ImageRef.size
 
 
@@ -124,7 +124,7 @@ class ImageRef(NamedTuple):
     key: str  # stable id: the path relative to the source's root, or the manifest's id
     uri: str  # address of the file that holds the bytes
     size: int = -1  # bytes of the image; -1 when not known
-    version: int = 0  # of the file: its generation in GCS, elsewhere its change time in ns since the epoch; 0: unknown
+    version: int = 0  # the file's: its generation in GCS, elsewhere its change time in ns since the epoch; 0: unknown
     offset: int = 0  # byte offset in the file; with `length` set, in the unpacked content of a packed one (.gz)
     length: int = -1  # bytes to read from `offset`; -1 reads to the end
     position: int = 0  # row of the table, from 0; 0 for files
@@ -270,7 +270,7 @@ class Measures(NamedTuple):
     orientation: int
     height: int
     width: int
-    num_bytes: int  # of the image as it is stored
+    num_bytes: int  # size of the image as it is stored
     turned: str = ""  # EXIF orientation that was applied to the pixels; "" if none was
     reencoded: str = ""  # as in checked_image.Image
     misnamed: str = ""  # the format, and the extension that states another one; "" if the name is right
@@ -286,7 +286,7 @@ class Duplicate(NamedTuple):
     split: str
     key: str
     uri: str
-    first_split: str  # of the image that it repeats
+    first_split: str  # split of the image that it repeats
     first_key: str
     first_uri: str
 
@@ -297,7 +297,7 @@ class WrittenShard(NamedTuple):
     split: str
     shard: catalog_lib.Shard
     rejected: Mapping[str, int]  # images rejected while this shard was written, by reason
-    statistics: Mapping[str, Any]  # see shard.statistics; {} on the way to the commit, see merge_statistics
+    statistics: Mapping[str, Any]  # see shard.statistics; {} on the way to the commit, see commit_step
     is_kept: bool = False  # whether an earlier run finished it
     lost: Mapping[str, int] = {}  # the part of `rejected` that replaces a record, by the split of that record
     hashes_bytes: int = 0  # size of the file with the hashes of its images; 0 without one
@@ -309,7 +309,7 @@ class SplitPlan:
     """Division of one split into shards: shard `i` of `num_shards` holds ranks [n*i/num_shards, n*(i+1)/num_shards)."""
 
     num_records: int
-    num_bytes: int  # of the images, as far as their sizes are known
+    num_bytes: int  # size of the images, as far as it is known
     num_shards: int
 
     def shard_start(self, shard_index: int) -> int:
@@ -325,8 +325,8 @@ class Committed:
     """The catalog that an output held when a run was planned. The commit replaces this one and no other."""
 
     fingerprint: str  # "" if the catalog cannot be read
-    version: int  # of the file, as in storage.Entry; 0 if the storage tells none
-    bytes: int = -1  # of the file, and their checksum; -1 if they cannot be read
+    version: int  # the file's, as in storage.Entry; 0 if the storage tells none
+    bytes: int = -1  # number of the file's bytes, and their checksum; -1 if they cannot be read
     crc32c: int = -1
 
 
@@ -346,9 +346,9 @@ class DatasetPlan:
     notes: tuple[str, ...] = ()  # what the user should know before the dataset is written
     num_unseen_labels: int = 0  # classes of the vocabulary without an image
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)  # see run_report
-    kept: tuple[features.Feature, ...] = ()  # of rewritten records, in addition to DatasetSettings.features
+    kept: tuple[features.Feature, ...] = ()  # features of rewritten records, in addition to DatasetSettings.features
     committed: Committed | None = None  # what the output holds; None if it holds no catalog
-    run_id: str = ""  # of the run that planned; "" for a caller that keeps other runs away itself
+    run_id: str = ""  # names the run that planned; "" for a caller that keeps other runs away itself
     # When its stages began and ended, in seconds since the epoch: planning, planned, committing, committed.
     times: Mapping[str, float] = dataclasses.field(default_factory=dict, compare=False)
     snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as in the catalog; {} without snapshots

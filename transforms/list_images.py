@@ -22,7 +22,7 @@ class ListedImages(NamedTuple):
     images: beam.PCollection[step.RefBatch]
     rejects: beam.PCollection[elements.Reject]
     tallies: beam.PCollection[summaries.Tally]
-    ranked: "rank_references.RankedReferences | None" = None  # of images that are not among `images`
+    ranked: "rank_references.RankedReferences | None" = None  # images that are not among `images`
 
 
 def _key_by_content(element: Any) -> tuple[int, Any]:
@@ -79,17 +79,11 @@ def _look_up(element: Any, source: image_source.RowSource) -> Iterator[image_sou
     yield source.look_up(element) if isinstance(element, image_source.RowBatch) else element
 
 
-class _ListInProcessFn(beam.DoFn):
-    """Takes the listing that a writer process makes of the whole source, with the rules applied."""
-
-    def __init__(self, task: reference_rules.ListingTask, writers: str):
-        self._task = task
-        self._writers = writers  # token of the writer processes that the launcher started
-
-    def process(self, _: bytes) -> Iterator[image_source.Listing]:
-        pool = writer_processes.find(self._writers)
-        assert pool is not None
-        yield from pool.submit(reference_rules.list_whole, self._task, writer_processes.try_again).result()
+def _list_in_process(_: bytes, task: reference_rules.ListingTask, writers: str) -> Iterator[image_source.Listing]:
+    """Takes the listing that a writer process of the launcher makes of the whole source, with the rules applied."""
+    pool = writer_processes.find(writers)
+    assert pool is not None
+    yield from pool.submit(reference_rules.list_whole, task, writer_processes.try_again).result()
 
 
 def _open_listing(element: image_source.Listing) -> Iterator[Any]:
@@ -130,8 +124,8 @@ class ListImages(step.Step):
         start = pbegin | "Start" >> beam.Impulse()
         token = writer_processes.current_token()
         if token is not None:
-            fn = _ListInProcessFn(reference_rules.ListingTask(self.source, self.rules, self.order), token)
-            listings = start | "ListInProcess" >> beam.ParDo(fn).with_output_types(Any)
+            task = reference_rules.ListingTask(self.source, self.rules, self.order)
+            listings = start | "ListInProcess" >> beam.FlatMap(_list_in_process, task, token).with_output_types(Any)
         elif self.source.spreads == "rows":
             listings = (
                 start
@@ -146,17 +140,18 @@ class ListImages(step.Step):
                 | "SpreadListings" >> _Spread()  # Listing
             )
         else:
+            one_level, all_levels = (
+                beam.FlatMap(_list_directory, source=self.source, recursive=recursive).with_output_types(Any)
+                for recursive in (False, True)
+            )
             listings = (
                 start
                 | "Root" >> beam.FlatMap(_start, source=self.source).with_output_types(Any)  # Directory
-                | "ListRoot"
-                >> beam.FlatMap(_list_directory, source=self.source, recursive=False).with_output_types(Any)
+                | "ListRoot" >> one_level
                 | "SpreadFolders" >> _Spread()  # Directory | Listing
-                | "ListFolders"
-                >> beam.FlatMap(_list_directory, source=self.source, recursive=False).with_output_types(Any)
+                | "ListFolders" >> one_level
                 | "SpreadSubfolders" >> _Spread()  # Directory | Listing
-                | "ListBelow"
-                >> beam.FlatMap(_list_directory, source=self.source, recursive=True).with_output_types(Any)
+                | "ListBelow" >> all_levels
             )
         outputs: dict[str, Any] = {"rejects": elements.Reject, "tallies": summaries.Tally}
         may_be_ranked = token is not None and self.order is not None

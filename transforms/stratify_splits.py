@@ -167,20 +167,12 @@ class CutClasses(step.Step):
             | "GroupByTable" >> beam.GroupByKey()  # (table, [Counts])
         )
         totals = counts | "Total" >> beam.Map(_total).with_output_types(bytes)
-        divisions = (
-            refs.pipeline
-            | "StartDividing" >> beam.Impulse()
-            | "Divide"
-            >> beam.Map(_divide_totals, totals=beam.pvalue.AsIter(totals), divide=self.divide).with_output_types(Any)
-        )
-        cuts = counts | "Cut" >> beam.FlatMap(_cut, divisions=beam.pvalue.AsSingleton(divisions)).with_output_types(
-            bytes
-        )
-        gathered = (
-            refs.pipeline
-            | "StartGathering" >> beam.Impulse()
-            | "Gather" >> beam.Map(_gather, packed=beam.pvalue.AsIter(cuts)).with_output_types(Any)
-        )
+        divide = beam.Map(_divide_totals, totals=beam.pvalue.AsIter(totals), divide=self.divide)
+        divisions = refs.pipeline | "StartDividing" >> beam.Impulse() | "Divide" >> divide.with_output_types(Any)
+        cut = beam.FlatMap(_cut, divisions=beam.pvalue.AsSingleton(divisions))
+        cuts = counts | "Cut" >> cut.with_output_types(bytes)
+        gather = beam.Map(_gather, packed=beam.pvalue.AsIter(cuts))
+        gathered = refs.pipeline | "StartGathering" >> beam.Impulse() | "Gather" >> gather.with_output_types(Any)
         split = beam.ParDo(_SplitFn(self.order, self.is_grouped), cuts=beam.pvalue.AsSingleton(gathered))
         return step.typed(intervals | "Split" >> split.with_output_types(step.RefBatch))
 

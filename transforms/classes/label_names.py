@@ -36,7 +36,7 @@ class ListUse(NamedTuple):
     num_lines: int
     labels: frozenset[str]  # in the list
     num_images: int = 0  # whose names end in a number
-    highest: int = 0  # of these numbers
+    highest: int = 0  # the largest of these numbers
 
     def merge(self, other: ListUse) -> ListUse:
         """Returns the sum of both."""
@@ -47,7 +47,7 @@ class ListSurvey(NamedTuple):
     """Counts that show whether all images fit the lists. Surveys of parts are merged."""
 
     uses: Mapping[str, ListUse] = {}
-    folder_labels: frozenset[str] = frozenset()  # of the images labelled by their folder
+    folder_labels: frozenset[str] = frozenset()  # labels of the images that their folder labels
 
     def merge(self, other: ListSurvey) -> ListSurvey:
         """Returns the sum of both."""
@@ -128,7 +128,7 @@ class LabelNames:
     """The content of the label files."""
 
     vocabulary: tuple[str, ...] | None = None  # in the order of their ids; None accepts any class
-    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of classes whose text is not their name
+    texts: Mapping[str, str] = dataclasses.field(default_factory=dict)  # texts of classes, by name, where they differ
     lists: Lists = ()
 
     @property

@@ -64,7 +64,7 @@ def to_ordinals(values: Array) -> Array:
     """
     floats = values.astype(np.float64).astype(np.float32) + np.float32(0)  # -0.0 + 0.0 is 0.0
     bits = floats.view(np.uint32)
-    return np.where(bits & _SIGN, ~bits, bits | _SIGN)  # of two negative floats, the smaller one has the larger bits
+    return np.where(bits & _SIGN, ~bits, bits | _SIGN)  # the smaller one of two negative floats has the larger bits
 
 
 def to_floats(ordinals: Array) -> Array:
@@ -271,22 +271,10 @@ class ComputeQuantiles(step.Step):
             | "AddUp" >> beam.Map(_add_up).with_output_types(tuple[int, Counts])
         )
         totals = counts | "Total" >> beam.Map(_total).with_output_types(tuple[int, int])
-        wanted = (
-            batches.pipeline
-            | "StartFinding" >> beam.Impulse()
-            | "FindIntervals"
-            >> beam.Map(
-                _find_intervals, totals=beam.pvalue.AsIter(totals), num_quantiles=self.num_quantiles
-            ).with_output_types(Any)
-        )
-        boundaries = counts | "FindBoundaries" >> beam.FlatMap(
-            _find_boundaries, wanted=beam.pvalue.AsSingleton(wanted)
-        ).with_output_types(tuple[int, float])
-        return (
-            batches.pipeline
-            | "StartGathering" >> beam.Impulse()
-            | "Gather"
-            >> beam.Map(
-                _gather, boundaries=beam.pvalue.AsIter(boundaries), num_quantiles=self.num_quantiles
-            ).with_output_types(Any)
-        )
+        choose = beam.Map(_find_intervals, totals=beam.pvalue.AsIter(totals), num_quantiles=self.num_quantiles)
+        start = batches.pipeline | "StartFinding" >> beam.Impulse()
+        wanted = start | "FindIntervals" >> choose.with_output_types(Any)
+        find = beam.FlatMap(_find_boundaries, wanted=beam.pvalue.AsSingleton(wanted))
+        boundaries = counts | "FindBoundaries" >> find.with_output_types(tuple[int, float])
+        gather = beam.Map(_gather, boundaries=beam.pvalue.AsIter(boundaries), num_quantiles=self.num_quantiles)
+        return batches.pipeline | "StartGathering" >> beam.Impulse() | "Gather" >> gather.with_output_types(Any)

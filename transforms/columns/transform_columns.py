@@ -29,20 +29,14 @@ class Saved(Protocol):
         """Returns the transformed values of columns."""
 
 
-class _TakeValuesFn(beam.DoFn):
-    """A placed shard of an analysed split -> batches of its raw values, column by column."""
-
-    def __init__(self, transforms: Sequence[ColumnTransform], split: str | None):
-        self._positions = [transform.position for transform in transforms]
-        self._split = split
-
-    def process(self, element: write_shards.PlacedShard) -> Iterator[list[tuple[Any, ...]]]:
-        (split, _), runs = element
-        if self._split not in (None, split):
-            return
-        for refs in _batches(_refs_of(runs)):
-            columns = list(zip(*(ref.columns for ref in refs)))
-            yield [columns[position] for position in self._positions]
+def _take_values(
+    element: write_shards.PlacedShard, transforms: Sequence[ColumnTransform], analyze: str | None
+) -> Iterator[list[tuple[Any, ...]]]:
+    """A placed shard -> batches of its raw values, column by column; none if its split is not analysed."""
+    (split, _), runs = element
+    for refs in _batches(_refs_of(runs)) if analyze in ("all", split) else ():
+        columns = list(zip(*(ref.columns for ref in refs)))
+        yield [columns[transform.position] for transform in transforms]
 
 
 def _stage(
@@ -113,38 +107,18 @@ class TransformColumns(step.Step):
     def expand(self, shards: beam.PCollection[write_shards.PlacedShard]) -> beam.PCollection[write_shards.PlacedShard]:
         if not self.transforms:
             return shards
-        snapshot = self.settings.snapshot
-        if snapshot is not None and snapshot.base:  # one dataset has one transform
-            return self._with_saved(shards, snapshot.base_folder)
-        from imagebeam.transforms.columns import column_preprocessing
+        settings, snapshot, analysed = self.settings, self.settings.snapshot, ()
+        if snapshot is not None and snapshot.base:  # one dataset has one transform, whose numbers each snapshot keeps
+            folder = snapshot.base_folder
+        else:
+            from imagebeam.transforms.columns import column_preprocessing
 
-        split = None if self.settings.analyze == "all" else self.settings.analyze
-        batches = shards | "TakeValues" >> beam.ParDo(_TakeValuesFn(self.transforms, split)).with_output_types(Any)
-        analysed = batches | "Analyze" >> column_preprocessing.AnalyzeColumns(self.transforms, self.scratch)
-        folder = (
-            shards.pipeline
-            | "StartStaging" >> beam.Impulse()
-            | "Stage"
-            >> beam.FlatMap(
-                _stage,
-                settings=self.settings,
-                scratch=self.scratch,
-                plan=beam.pvalue.AsSingleton(self.plan),
-                analysed=beam.pvalue.AsIter(analysed),
-            ).with_output_types(str)
-        )
-        return shards | "Apply" >> beam.ParDo(
-            _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
-        ).with_output_types(write_shards.PlacedShard)
-
-    def _with_saved(
-        self, shards: beam.PCollection[write_shards.PlacedShard], saved: str
-    ) -> beam.PCollection[write_shards.PlacedShard]:
-        """Transforms the columns as an earlier snapshot did, with the numbers that are kept in its folder."""
-        stage = beam.FlatMap(
-            _stage, settings=self.settings, scratch=saved, plan=beam.pvalue.AsSingleton(self.plan), analysed=()
-        )
-        folder = shards.pipeline | "StartStaging" >> beam.Impulse() | "Stage" >> stage.with_output_types(str)
-        return shards | "Apply" >> beam.ParDo(
-            _ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(folder)
-        ).with_output_types(write_shards.PlacedShard)
+            take = beam.FlatMap(_take_values, transforms=self.transforms, analyze=settings.analyze)
+            batches = shards | "TakeValues" >> take.with_output_types(Any)
+            done = batches | "Analyze" >> column_preprocessing.AnalyzeColumns(self.transforms, self.scratch)
+            folder, analysed = self.scratch, beam.pvalue.AsIter(done)
+        plan = beam.pvalue.AsSingleton(self.plan)
+        stage = beam.FlatMap(_stage, settings=settings, scratch=folder, plan=plan, analysed=analysed)
+        staged = shards.pipeline | "StartStaging" >> beam.Impulse() | "Stage" >> stage.with_output_types(str)
+        change = beam.ParDo(_ApplyFn(self.transforms), folder=beam.pvalue.AsSingleton(staged))
+        return shards | "Apply" >> change.with_output_types(write_shards.PlacedShard)

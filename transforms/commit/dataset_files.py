@@ -98,7 +98,7 @@ class _Task(NamedTuple):
     staging: str  # the folder
     catalog: catalog_lib.Catalog
     statistics: Mapping[str, Any]
-    removed: bytes | None  # of a snapshot, as is the next one
+    removed: bytes | None  # a snapshot has this file and the next one
     changes: bytes
 
 

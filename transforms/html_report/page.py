@@ -213,7 +213,7 @@ def _count_table(name: str, counts: Mapping[str, int], num_images: int) -> Count
     if name in ("orientations", "turned"):
         counts = {_TURNS.get(code, code): count for code, count in counts.items()}
     rows = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
-    if name in ("shorter_side", "aspect_ratio") and counts.keys() <= {*(bins := statistics.bins_of(name))}:
+    if name in ("shorter_side", "aspect_ratio") and counts.keys() <= {*(bins := statistics.BINS[name])}:
         used = [index for index, each in enumerate(bins) if counts.get(each)]
         rows = [(each, counts.get(each, 0)) for each in bins[used[0] : used[-1] + 1]] if used else []
     is_part = name in _OF_SOME

@@ -256,10 +256,8 @@ def _read_bmp(data: bytes, picture: PIL.Image.Image) -> MaskPixels:
 # --- masks in black and white ----------------------------------------------------------------------------------------
 
 _BLACK, _WHITE = 0, 255
-BLACK_AND_WHITE = {
-    "background": [_BLACK] * 3,
-    "foreground": [_WHITE] * 3,
-}  # what source.masks.colors must be for such masks
+# What source.masks.colors must be for such masks.
+BLACK_AND_WHITE = {"background": [_BLACK] * 3, "foreground": [_WHITE] * 3}
 BLACK_AND_WHITE_TEXT = "{background: [0, 0, 0], foreground: [255, 255, 255]}"  # the same in YAML
 MAX_CLASSES = 64  # different numbers of a gray mask, at most; a gray picture has more
 _DARK, _LIGHT = range(32), range(224, 256)  # nearly black, nearly white

@@ -29,16 +29,10 @@ except ImportError:  # installed without a compiler
 NATIVE, PILLOW = "native", "pillow"  # values of image.resampler
 FILTERS = {"bicubic": "BICUBIC", "lanczos": "LANCZOS", "area": "BOX", "bilinear": "BILINEAR"}  # Pillow's names
 _NUMBERS = {"area": 0, "bilinear": 1, "bicubic": 2, "lanczos": 3}  # numbers that `_writer` gives the filters
-_MULTIPLIED = {
-    "LA": "La",
-    "RGBA": "RGBa",
-}  # modes of Pillow: colors multiplied by alpha, so that what is hidden counts 0
-_SAMPLINGS = {
-    "source": (0, 0),
-    "4:4:4": (1, 1),
-    "4:2:2": (2, 1),
-    "4:2:0": (2, 2),
-}  # sampling factors of Y, across and down
+# Modes of Pillow: colors multiplied by alpha, so that what is hidden counts 0.
+_MULTIPLIED = {"LA": "La", "RGBA": "RGBa"}
+# Sampling factors of Y, across and down.
+_SAMPLINGS = {"source": (0, 0), "4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}
 _CHANNELS = {"GRAY": 1, "RGB": 3}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 import hashlib
@@ -52,12 +53,11 @@ class Merged(NamedTuple):
 
     @classmethod
     def of(cls, scans: Iterable[scan_shard.ShardScan]) -> Merged:
-        survey, labels, by_name = kept_features.NO_FEATURES, dict[int, int](), {}
+        survey, labels, by_name = kept_features.NO_FEATURES, collections.Counter[int](), {}
         for scan in scans:
             by_name[scan.name] = scan
             survey = survey.merge(scan.survey)
-            for label, count in scan.labels.items():
-                labels[label] = labels.get(label, 0) + count
+            labels.update(scan.labels)
         return cls(by_name, survey, labels)
 
 
@@ -87,14 +87,13 @@ def make_catalog(
     splits, described, counted = {}, {}, 0
     for name, shards in found.splits.items():
         entries, parts = [], []
-        labels: dict[int, int] = {}
+        labels: collections.Counter[int] = collections.Counter()
         for shard in shards:
             scan = merged.scans[shard.name]
             entries.append(catalog_lib.Shard(scan.name, scan.records, scan.bytes, scan.crc32c, scan.index_crc32c))
             parts.append(scan.statistics)
             counted += scan.records
-            for label, count in scan.labels.items():
-                labels[label] = labels.get(label, 0) + count
+            labels.update(scan.labels)
         splits[name] = catalog_lib.Split(tuple(entries))
         total = statistics.merge_statistics(parts)
         total |= {"labels": choose_features.as_counts(labels, classes) if classes.names else {}}

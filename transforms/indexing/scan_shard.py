@@ -187,7 +187,7 @@ class _ScanBuilder:
                 raise ValueError(f"feature {self._keys.image!r} has {count} values, expected one image")
             [(start, length)] = located.spans
             image = self._check(record.data[start : start + length], located.values)
-        except ValueError as e:  # of an example or a BadImageError
+        except ValueError as e:  # no example, or a BadImageError
             self.add_broken(record.offset, str(e))
             return
         if image is None:

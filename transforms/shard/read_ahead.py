@@ -97,9 +97,8 @@ Taken = tuple[elements.ImageRef, elements.Measures | bytes | ReadError]
 # (a whole local file) -> its Measures if it was written, or its bytes, and how many seconds it took to read them; None
 # if it was not read.
 Take: TypeAlias = Callable[[elements.ImageRef], "tuple[elements.Measures | bytes, float] | None"]
-_Opened: TypeAlias = (
-    "int | ReadError | futures.Future[bytes | ReadError] | None"  # None: one of many images in a shared file
-)
+# None: one of many images in a shared file.
+_Opened: TypeAlias = "int | ReadError | futures.Future[bytes | ReadError] | None"
 
 
 def fetch(refs: Iterable[elements.ImageRef], limit: ReadAhead = READ_AHEAD) -> Iterator[Fetched]:

@@ -20,9 +20,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, class_masks, image_objects, prepare, structure
 from imagebeam.transforms.shard import image_hashes, writer_processes
-from imagebeam.transforms.shard import (
-    read_ahead as read_ahead_lib,
-)
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import image_states
 
 _Files: TypeAlias = list[bytes | read_ahead_lib.ReadError]  # files of one example

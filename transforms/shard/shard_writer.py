@@ -18,9 +18,7 @@ from imagebeam import catalog, errors, example, records, storage, verify_shards
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, image_formats, jpeg_structure, prepare
 from imagebeam.transforms.shard import encode, image_hashes, read_images, statistics, writer_processes
-from imagebeam.transforms.shard import (
-    read_ahead as read_ahead_lib,
-)
+from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import image_states
 
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete

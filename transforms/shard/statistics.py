@@ -28,7 +28,8 @@ _SIDE_BINS = tuple(f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31
 _CHANGES = ("turned", "reencoded", "misnamed")  # fields of elements.Measures
 _DROPPED = "dropped_objects"
 _NUM_DARK = 10  # dark images that are named, of all shards of a split
-_BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
+# The names of all bins, ascending; sides are in pixels, the ratio is width / height.
+BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
 
 
 def measure(uri: str, image: checked_image.Image, objects: dict[str, int] | None = None) -> elements.Measures:
@@ -95,7 +96,7 @@ class StatisticsBuilder:
         self._images: list[elements.Measures] = []  # not counted yet
         self._classes: list[Iterable[str]] = []  # classes of these images
         self._counted = StatisticsMerger()
-        self._counted.add({name: {} for name in ("formats", "colorspaces", "orientations", "labels", *_BINS)})
+        self._counted.add({name: {} for name in ("formats", "colorspaces", "orientations", "labels", *BINS)})
         self.dark = DarkImages()
 
     def add(self, classes: Iterable[str], image: elements.Measures) -> None:
@@ -128,7 +129,7 @@ class StatisticsBuilder:
         if not self._images:
             return
         columns = dict(zip(elements.Measures._fields, zip(*self._images)))
-        bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in _BINS}
+        bins: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in BINS}
         for (height, width), count in collections.Counter(zip(columns["height"], columns["width"])).items():
             bins["shorter_side"][_SIDE_BINS[min(height, width).bit_length() - 1]] += count
             bins["aspect_ratio"][_ASPECT_BINS[bisect.bisect(_ASPECT_RATIOS, width / height)]] += count
@@ -212,11 +213,6 @@ def describe_statistics(merged: Mapping[str, Any]) -> dict[str, Any]:
     return described
 
 
-def bins_of(name: str) -> Sequence[str]:
-    """Returns the names of all bins of "shorter_side" (pixels) or "aspect_ratio" (width / height), ascending."""
-    return _BINS[name]
-
-
 def class_weights(counts: Mapping[str, int]) -> dict[str, float]:
     """Returns weights that give every class the same total weight: labels / (classes * labels of the class).
 
@@ -256,7 +252,7 @@ def _add_pixels(one: dict[str, Any], other: dict[str, Any], sign: int = 1) -> di
 
 def _ordered(name: str, counter: Mapping[str, int]) -> dict[str, int]:
     """Orders the counts by name, or bins by their bounds."""
-    order = _BINS.get(name) or sorted(counter)
+    order = BINS.get(name) or sorted(counter)
     return {each: counter[each] for each in order if each in counter}
 
 

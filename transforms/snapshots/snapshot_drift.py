@@ -16,10 +16,10 @@ MIN_IMAGES = 30  # on either side; below, the normal approximation does not hold
 ALL_REASONS = "all"
 
 _DEVIATIONS = 3.0
-_MEAN_OF_NORMAL = math.sqrt(2 / math.pi)  # of the absolute value of a standard normal variable
+_MEAN_OF_NORMAL = math.sqrt(2 / math.pi)  # mean of the absolute value of a standard normal variable
 _VARIANCE_OF_NORMAL = 1 - 2 / math.pi
 _MAX_MOVED = 5  # labels that are named
-_DIGITS = 6  # of the figures in a report
+_DIGITS = 6  # figures in a report are rounded to so many
 
 Kind: TypeAlias = Literal["labels", "sizes", "rejects"]
 Counts: TypeAlias = Mapping[str, int]
@@ -27,15 +27,11 @@ Counts: TypeAlias = Mapping[str, int]
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds:
-    """The differences, beyond what chance explains, that are too large. None: never."""
+    """The differences, beyond what chance explains, that are too large, by kind of figure. None: never."""
 
     labels: float | None = 0.1  # total variation distance of the shares of labels in a split
     sizes: float | None = 0.5  # relative difference of the means
     rejects: float | None = 0.05  # rise of the share of rejects
-
-    def of(self, kind: Kind) -> float | None:
-        """Returns the threshold for one kind of figure."""
-        return {"labels": self.labels, "sizes": self.sizes, "rejects": self.rejects}[kind]
 
 
 DEFAULT = Thresholds()
@@ -184,7 +180,7 @@ def to_json(figures: Iterable[Figure], thresholds: Thresholds) -> dict[str, dict
     """Returns figures by kind and name, for a report."""
     found: dict[str, dict[str, dict[str, Any]]] = {"labels": {}, "sizes": {}, "rejects": {}}
     for figure in figures:
-        threshold = thresholds.of(figure.kind)
+        threshold: float | None = getattr(thresholds, figure.kind)
         fields: dict[str, Any] = {
             "difference": _round(figure.difference),
             "by_chance": _round(figure.by_chance),

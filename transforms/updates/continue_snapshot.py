@@ -223,7 +223,7 @@ class Changes(NamedTuple):
 
     comparison: summaries.Comparison = summaries.NO_SNAPSHOT
     removed: Iterable[elements.RemovedRecords] = ()
-    removed_statistics: Statistics = types.MappingProxyType({})  # of these records
+    removed_statistics: Statistics = types.MappingProxyType({})  # those of the removed records
     reject_states: Iterable[elements.NamedFile] = ()  # those that no shard keeps, when a snapshot is compacted
 
 
@@ -236,7 +236,7 @@ class Run(NamedTuple):
     base: catalog_lib.Catalog | None  # catalog of the snapshot before
     base_statistics: Statistics  # from the snapshot before; {} if there is none, or they are lost
     written: catalog_lib.Catalog  # catalog of the shards that were written
-    statistics: Statistics  # of these shards
+    statistics: Statistics  # those of the written shards
     comparison: summaries.Comparison
 
 

@@ -62,5 +62,5 @@ def test_listing_of_a_writer_process_that_died_is_made_again(folder: pathlib.Pat
     task = reference_rules.ListingTask(files.FilesSource(str(folder)), reference_rules.NO_RULES)
     with writer_processes.start(1) as pool:
         pool._processes[0].kill()
-        found = list(list_images._ListInProcessFn(task, pool.token).process(b""))
+        found = list(list_images._list_in_process(b"", task, pool.token))
     assert found == reference_rules.list_whole(task)

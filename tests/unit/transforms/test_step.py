@@ -17,7 +17,8 @@ from imagebeam import catalog
 from imagebeam.pipelines import convert
 from imagebeam.pipelines import job as job_lib
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.transforms import dataset_settings, drop_or_report, elements, rank_references, step
+from imagebeam.transforms import dataset_settings, elements, rank_references, step
+from imagebeam.transforms.duplicates import drop_or_report
 from imagebeam.transforms.plan import compact_snapshot
 from imagebeam.transforms.updates import compare_with_snapshot
 from tests import image_sets, job_graphs

@@ -58,17 +58,15 @@ def test_applied_runs_keep_their_ranks_and_come_in_batches_of_one_size() -> None
 
 
 def test_values_are_taken_of_the_analysed_split_alone() -> None:
-    for split, expected in [("train", 1), ("test", 0), (None, 1)]:
-        taken = list(
-            transform_columns._TakeValuesFn([CITY, AGE], split).process((("train", 0), [packed(make_refs(2))]))
-        )
+    for analyze, expected in [("train", 1), ("test", 0), ("all", 1)]:
+        taken = list(transform_columns._take_values((("train", 0), [packed(make_refs(2))]), [CITY, AGE], analyze))
         assert taken == [[(b"x", b"x"), (0.0, 1.0)]][:expected]
 
 
 def test_values_of_a_shard_come_in_batches() -> None:
     refs = make_refs(2500)
-    take = transform_columns._TakeValuesFn([AGE], None)
-    batches = list(take.process((("train", 0), [packed(refs[2000:], 2000), packed(refs[:2000]), (0, b"")])))
+    shard = ("train", 0), [packed(refs[2000:], 2000), packed(refs[:2000]), (0, b"")]
+    batches = list(transform_columns._take_values(shard, [AGE], "all"))
     assert [len(ages) for (ages,) in batches] == [1024, 1024, 452]
     assert sorted(age for (ages,) in batches for age in ages) == [float(i) for i in range(2500)]
 
