@@ -27,7 +27,7 @@ def add_steps(
 ) -> None:
     """Adds the steps of a compaction to the pipeline, from the listing of the records to the commit."""
     from imagebeam.transforms import rank_references, write_shards
-    from imagebeam.transforms.commit import commit_dataset, commit_step, dead_letters
+    from imagebeam.transforms.commit import commit_dataset, commit_step
     from imagebeam.transforms.plan import compact_snapshot
 
     assert settings.snapshot is not None
@@ -40,7 +40,7 @@ def add_steps(
     plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
     placed = ranked.runs | "Place" >> write_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     written = placed | "Write" >> write_shards.WriteShards(plan, settings)  # WrittenShard
-    store = dead_letters.StoreDeadLetters(settings, plan)
+    store = commit_step.StoreDeadLetters(settings, plan)
     rejects = listed.early_rejects | "StoreDeadLetters" >> store  # file name
     _ = written | "Commit" >> commit_step.CommitDataset(committer, plan, rejects, reject_states=listed.reject_states)
 

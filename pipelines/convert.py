@@ -42,7 +42,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
         write_shards_with_beam,
     )
     from imagebeam.transforms.columns import transform_columns
-    from imagebeam.transforms.commit import commit_dataset, commit_step, dead_letters  # late: import Beam
+    from imagebeam.transforms.commit import commit_dataset, commit_step  # late: import Beam
     from imagebeam.transforms.duplicates import drop_or_report
     from imagebeam.transforms.plan import plan_dataset
     from imagebeam.transforms.updates import compare_with_snapshot
@@ -71,7 +71,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
     writer = write_shards_with_beam.WriteShardsWithBeam if job.with_beam else write_shards.WriteShards
     written = transformed | "Write" >> writer(plan, settings)  # WrittenShard
-    store = dead_letters.StoreDeadLetters(settings, plan)
+    store = commit_step.StoreDeadLetters(settings, plan)
     early_rejects = distinct.rejects | "StoreDeadLetters" >> store  # file name
     report = drop_or_report.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
     duplicates = written | "ReportDuplicates" >> report  # StoredDuplicates

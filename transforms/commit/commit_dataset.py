@@ -18,7 +18,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, snapshots, storage, version
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.classes import class_names
-from imagebeam.transforms.commit import dataset_files, dead_letters, snapshot_report
+from imagebeam.transforms.commit import dataset_files, snapshot_report
 from imagebeam.transforms.images import pillow_decoder, resample
 from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.plan import decide_plan
@@ -72,7 +72,7 @@ class Committer:
         written = sorted(written, key=lambda each: each.shard.name)
         duplicates = sorted(duplicates, key=lambda each: each.name)
         merged = merge_by_split(written) if merged is None else merged
-        staged_rejects = dead_letters.RejectFiles(
+        staged_rejects = dataset_files.RejectFiles(
             sorted(early_rejects), [w.shard.name + shard_writer.REJECTS_SUFFIX for w in written if w.rejected]
         )
         publication = publish_dataset.Publication(self.settings, plan, written, self._commit_lock(plan))
@@ -118,7 +118,7 @@ class Committer:
         self,
         publication: publish_dataset.Publication,
         dataset: continue_snapshot.Continued,
-        staged_rejects: dead_letters.RejectFiles,
+        staged_rejects: dataset_files.RejectFiles,
         lock: commit_rights.LockView,
         duplicates: Sequence[image_hashes.StoredDuplicates],
         note: Callable[[str], None],
@@ -126,7 +126,7 @@ class Committer:
         """Publishes the dataset while this run holds the commit lock; returns its catalog."""
         plan, catalog = publication.plan, dataset.catalog
         try:
-            rejects = dead_letters.read_lines(self.settings.paths.staging(plan.fingerprint), staged_rejects)
+            rejects = dataset_files.read_lines(self.settings.paths.staging(plan.fingerprint), staged_rejects)
             dataset = snapshot_report.add_report(self.settings, dataset, rejects)
             publication.stage_catalog(catalog)
             with publication.commit_lock.held(lock.ended):  # a second run of this dataset shares the staging folder
@@ -263,10 +263,10 @@ class Committer:
         refusal = image_hashes.find_refusal(self.settings.duplicates, catalog.duplicates, duplicates)
         if refusal is not None:
             left = storage.join(self.settings.paths.metadata, catalog_lib.DUPLICATES_FILE)
-            dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), _files_of(duplicates), left)
+            dataset_files.join_rejects(self.settings.paths.staging(plan.fingerprint), _files_of(duplicates), left)
             raise refusal.extended(f"; all of them are in {left}")
 
-    def _leave_rejects(self, plan: elements.DatasetPlan, staged: dead_letters.RejectFiles) -> str:
+    def _leave_rejects(self, plan: elements.DatasetPlan, staged: dataset_files.RejectFiles) -> str:
         """Writes the rejects where the user can read them, but never next to another dataset's catalog."""
         output = self.settings.output
         store = storage.storage_of(output)
@@ -275,12 +275,12 @@ class Committer:
         folder = self.settings.paths.metadata if stays else output
         store.make_directories(folder)
         uri = storage.join(folder, catalog_lib.REJECTS_FILE)
-        dead_letters.join_rejects(self.settings.paths.staging(plan.fingerprint), staged, uri)
+        dataset_files.join_rejects(self.settings.paths.staging(plan.fingerprint), staged, uri)
         return uri
 
 
-def _files_of(duplicates: Sequence[image_hashes.StoredDuplicates]) -> dead_letters.RejectFiles:
-    return dead_letters.RejectFiles([each.name for each in duplicates], ())
+def _files_of(duplicates: Sequence[image_hashes.StoredDuplicates]) -> dataset_files.RejectFiles:
+    return dataset_files.RejectFiles([each.name for each in duplicates], ())
 
 
 def count_rejects(plan: elements.DatasetPlan, written: Sequence[elements.WrittenShard]) -> dict[str, int]:

@@ -1,4 +1,7 @@
-"""The last step of a pipeline: merges the statistics of all shards, commits the dataset, and reports how that went.
+"""The last steps of a pipeline: store early rejects, merge the statistics of all shards, and commit the dataset.
+
+The number of rejects in the plan decides the number of files with those of the steps before the shards. The commit
+joins them in the order of their names.
 
 Statistics name every class. So they are merged on the workers that wrote the shards, and the commit gets one value for
 each split, and shards without statistics.
@@ -17,15 +20,53 @@ import apache_beam as beam
 from apache_beam.typehints import decorators
 
 from imagebeam import errors, plural
-from imagebeam.transforms import elements, step, summaries
+from imagebeam.transforms import dataset_settings, elements, step, summaries
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.publish import commit_rights
-from imagebeam.transforms.shard import image_hashes, statistics, writer_processes
+from imagebeam.transforms.shard import image_hashes, shard_writer, statistics, writer_processes
 from imagebeam.transforms.snapshots import image_states
 from imagebeam.transforms.updates import compare_with_snapshot, continue_snapshot
 
 _LOGGER = logging.getLogger("imagebeam.transforms.commit.commit_dataset")  # users select lines of logs by this name
+
+_REJECTS_PER_FILE = 20_000  # sorted in 15 MB; more only beyond 80 million rejects
+
+
+def count_files(plan: elements.DatasetPlan) -> int:
+    """Returns the number of files for the rejects of a plan; 0 if they are not stored."""
+    if plan.action != "write" and plan.exit_code != errors.TooManyRejectsError.exit_code:
+        return 0  # the output must stay as it is
+    return step.count_files(sum(plan.rejected.values()), _REJECTS_PER_FILE)
+
+
+def _store(
+    element: tuple[int, Iterable[elements.Reject]],
+    settings: dataset_settings.DatasetSettings,
+    plan: elements.DatasetPlan,
+) -> Iterator[str]:
+    """(file index, [Reject]) -> name of the file in the staging folder."""
+    content, staging = shard_writer.encode_rejects(sorted(element[1])), settings.paths.staging(plan.fingerprint)
+    yield step.stage_file(staging, "early-", element[0], count_files(plan), shard_writer.REJECTS_SUFFIX, content)
+
+
+@dataclasses.dataclass
+class StoreDeadLetters(step.Step):
+    """Writes rejects into files in the staging folder and yields the files' names."""
+
+    settings: dataset_settings.DatasetSettings
+    plan: beam.PCollection[elements.DatasetPlan]  # one element
+
+    def expand(self, rejects: beam.PCollection[elements.Reject]) -> beam.PCollection[str]:
+        plan = beam.pvalue.AsSingleton(self.plan)
+        return (
+            rejects
+            | "KeyByFile"
+            >> beam.FlatMap(step.key_by_file, count_files, plan).with_output_types(tuple[int, elements.Reject])
+            | "GroupByFile" >> beam.GroupByKey()  # (file index, [Reject])
+            | "Store" >> beam.FlatMap(_store, settings=self.settings, plan=plan).with_output_types(str)
+        )
+
 
 SplitStatistics = tuple[str, bytes]  # split, pickled statistics: Beam encodes the strings of a dict as UTF-8
 

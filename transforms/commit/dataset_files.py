@@ -1,36 +1,47 @@
 """Stages the files of a dataset beside its shards: statistics, names of classes, rejects, metadata of TFDS, the page.
 
 With the metadata, TensorFlow Datasets loads the output: `tfds.builder_from_directory(out)`. They are made without TFDS.
-A page that cannot be made never fails the commit.
+A page that cannot be made never fails the commit. Imports no Beam: a writer process makes the page.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import posixpath
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import features, records, snapshots, storage
+from imagebeam import concurrency, features, records, snapshots, storage
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.classes import class_names
-from imagebeam.transforms.commit import dead_letters, snapshot_report
+from imagebeam.transforms.commit import snapshot_report
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.shard import statistics, writer_processes
 from imagebeam.transforms.updates import continue_snapshot
 
+_COPY_BYTES = 1 << 20
+_READS_AT_ONCE = 64  # over a network
+_LARGE_READS_AT_ONCE = 16  # for files with the rejects of the listing, which have some MB each
 _LOGGER = logging.getLogger("imagebeam.transforms.stage_report")  # users select lines of logs by this name
+
+
+class RejectFiles(NamedTuple):
+    """Names of files in the staging folder, in their order in `rejects.jsonl`."""
+
+    early: Sequence[str]  # rejected while images were listed and planned
+    of_shards: Sequence[str]  # rejected while a shard was written
 
 
 class StagedLines(NamedTuple):
     """Names of staged files of lines that are joined for the commit."""
 
-    rejects: dead_letters.RejectFiles
-    duplicates: dead_letters.RejectFiles
+    rejects: RejectFiles
+    duplicates: RejectFiles
 
 
 def stage_files(
@@ -82,10 +93,61 @@ def stage_files(
     if settings.duplicates.is_on:
         joined[catalog_lib.DUPLICATES_FILE] = lines.duplicates
     for name, staged in joined.items():
-        found[name] = dead_letters.join_rejects(staging, staged, storage.join(staging, name), check)
+        found[name] = join_rejects(staging, staged, storage.join(staging, name), check)
     found |= stage_report(settings, staging, dataset, described, note, writers)
     check()
     return dict(sorted(found.items()))
+
+
+def join_rejects(
+    staging: str, staged: RejectFiles, target: str, check: Callable[[], None] = lambda: None
+) -> catalog_lib.File:
+    """Concatenates files of rejects; returns size and checksum of the new file.
+
+    Args:
+        staging: the folder of the files.
+        staged: their names.
+        target: address of the new file.
+        check: is called after each piece, so that the commit lock is renewed while there are many.
+    """
+    num_bytes = crc = 0
+    with storage.storage_of(target).write_file(target) as pending:
+        for chunk in _read_all(staging, staged):
+            check()
+            num_bytes, crc = num_bytes + len(chunk), records.extend_crc(crc, chunk)
+            rest = memoryview(chunk)
+            while rest:  # an unbuffered file may write only a part
+                rest = rest[pending.file.write(rest) :]
+        pending.checksum = num_bytes, crc
+    return catalog_lib.File(num_bytes, crc)
+
+
+def read_lines(staging: str, staged: RejectFiles) -> Iterator[bytes]:
+    """Yields the lines of files of rejects, without their line breaks."""
+    rest = b""
+    for chunk in _read_all(staging, staged):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+
+
+def _read_all(staging: str, staged: RejectFiles) -> Iterator[bytes]:
+    return itertools.chain(
+        _read_in_order(staging, staged.early, _LARGE_READS_AT_ONCE),
+        _read_in_order(staging, staged.of_shards, _READS_AT_ONCE),
+    )
+
+
+def _read_in_order(folder: str, names: Iterable[str], num_at_once: int) -> Iterator[bytes]:
+    """Yields the content of files. Over a network whole files are read ahead: they are small, and there may be many."""
+    store = storage.storage_of(folder)
+    uris = (storage.join(folder, name) for name in names)
+    if not store.is_local:
+        yield from concurrency.map_ahead(store.read, uris, num_at_once)
+        return
+    for uri in uris:
+        with store.open_read(uri) as file:
+            while chunk := file.read(_COPY_BYTES):
+                yield chunk
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

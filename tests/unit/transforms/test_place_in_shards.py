@@ -20,7 +20,7 @@ from imagebeam.transforms import (
     write_shards,
 )
 from imagebeam.transforms import write_shards as place_in_shards_lib
-from imagebeam.transforms.commit import commit_dataset, commit_step, dead_letters
+from imagebeam.transforms.commit import commit_dataset, commit_step
 from imagebeam.transforms.elements import DatasetPlan, ImageRef, Reason, Reject
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.plan import plan_dataset
@@ -122,7 +122,7 @@ COMMITTER = commit_dataset.Committer(DATASET, "pets", {})
         pytest.param(lambda other: place_in_shards_lib.PlaceInShards(other, other), id="PlaceInShards"),
         pytest.param(lambda _: plan_dataset.StageInputs(DATASET), id="StageInputs"),
         pytest.param(lambda other: write_shards.WriteShards(other, DATASET), id="WriteShards"),
-        pytest.param(lambda other: dead_letters.StoreDeadLetters(DATASET, other), id="StoreDeadLetters"),
+        pytest.param(lambda other: commit_step.StoreDeadLetters(DATASET, other), id="StoreDeadLetters"),
         pytest.param(lambda other: commit_step.CommitDataset(COMMITTER, other, other), id="CommitDataset"),
     ],
 )

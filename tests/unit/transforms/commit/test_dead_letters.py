@@ -14,8 +14,8 @@ from apache_beam.testing.util import assert_that
 
 from imagebeam import errors, storage
 from imagebeam.transforms import step
-from imagebeam.transforms.commit import dead_letters
-from imagebeam.transforms.commit.dead_letters import RejectFiles
+from imagebeam.transforms.commit import commit_step, dataset_files
+from imagebeam.transforms.commit.dataset_files import RejectFiles
 from imagebeam.transforms.elements import DatasetPlan, Reason, Reject
 from imagebeam.transforms.shard import shard_writer
 from tests import delayed_storage, patience
@@ -37,14 +37,14 @@ def folder(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[s
 
 def test_files_are_joined_in_their_order(folder: str) -> None:
     checks: list[None] = []
-    found = dead_letters.join_rejects(folder, FILES, f"{folder}/all", lambda: checks.append(None))
+    found = dataset_files.join_rejects(folder, FILES, f"{folder}/all", lambda: checks.append(None))
     assert storage.storage_of(folder).read(f"{folder}/all") == CONTENT
     assert found == (len(CONTENT), google_crc32c.value(CONTENT))
     assert len(checks) == 8
 
 
 def test_no_files_give_an_empty_one(folder: str) -> None:
-    assert dead_letters.join_rejects(folder, RejectFiles([], []), f"{folder}/all") == (0, 0)
+    assert dataset_files.join_rejects(folder, RejectFiles([], []), f"{folder}/all") == (0, 0)
     assert storage.storage_of(folder).read(f"{folder}/all") == b""
 
 
@@ -52,7 +52,7 @@ def test_file_that_is_gone_is_an_error_and_nothing_is_written(folder: str) -> No
     store = storage.storage_of(folder)
     store.remove(f"{folder}/shard-3")
     with pytest.raises(FileNotFoundError):
-        dead_letters.join_rejects(folder, FILES, f"{folder}/all")
+        dataset_files.join_rejects(folder, FILES, f"{folder}/all")
     assert not store.exists(f"{folder}/all")
 
 
@@ -61,7 +61,7 @@ def test_check_that_fails_ends_it(folder: str) -> None:
         raise errors.BusyError("a-code", "another run took over")
 
     with pytest.raises(errors.BusyError):
-        dead_letters.join_rejects(folder, FILES, f"{folder}/all", refuse)
+        dataset_files.join_rejects(folder, FILES, f"{folder}/all", refuse)
     assert not storage.storage_of(folder).exists(f"{folder}/all")
 
 
@@ -77,7 +77,7 @@ def test_files_on_a_network_are_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
             return read(uri, offset, length, version)
 
         monkeypatch.setattr(store, "_read", meet)
-        found = dead_letters.join_rejects(folder, RejectFiles([], FILES.of_shards), f"{folder}/all")
+        found = dataset_files.join_rejects(folder, RejectFiles([], FILES.of_shards), f"{folder}/all")
         assert found.bytes == 2 * len(FILES.of_shards)
 
 
@@ -102,7 +102,7 @@ def store(output: pathlib.Path, plan: DatasetPlan, rejects: Sequence[Reject]) ->
     with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
         plans = pipeline | "Plan" >> beam.Create([plan])
         found = pipeline | "Rejects" >> beam.Create(rejects).with_output_types(Reject)
-        assert_that(found | dead_letters.StoreDeadLetters(settings, plans), check_names)
+        assert_that(found | commit_step.StoreDeadLetters(settings, plans), check_names)
     return small_dataset.read_files(output)
 
 
@@ -129,10 +129,10 @@ def test_store_dead_letters_keeps_every_reject_once_in_few_sorted_files(
 def test_more_rejects_go_to_more_files_up_to_a_bound_and_keep_their_order(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, num_rejects: int
 ) -> None:
-    monkeypatch.setattr(dead_letters, "_REJECTS_PER_FILE", 10)
+    monkeypatch.setattr(commit_step, "_REJECTS_PER_FILE", 10)
     monkeypatch.setattr(step, "MAX_FILES", 200)
     plan = small_dataset.make_plan({}, rejected={"no_label": num_rejects})
-    num_files = dead_letters.count_files(plan)
+    num_files = commit_step.count_files(plan)
     assert num_files == {160: 16, 161: 17, 1600: 160, 10**9: 200}[num_rejects]
     files = store(tmp_path / "one", plan, REJECTS)
     assert files == store(tmp_path / "other", plan, REJECTS[::-1])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from imagebeam.transforms import dataset_settings
-from imagebeam.transforms.commit import dataset_files, dead_letters, snapshot_report
+from imagebeam.transforms.commit import dataset_files, snapshot_report
 from imagebeam.transforms.elements import Reason, Reject
 from imagebeam.transforms.shard import shard_writer, writer_processes
 from tests import error_texts
@@ -38,13 +38,13 @@ def test_rejects_with_the_same_key_and_reason_are_counted_each() -> None:
 def test_staged_rejects_are_read_line_by_line_over_the_ends_of_chunks(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "_COPY_BYTES", 100)
+    monkeypatch.setattr(dataset_files, "_COPY_BYTES", 100)
     lines = [encode((f"{n}", Reason.CORRUPT)) for n in range(5)]
     (tmp_path / "early-0").write_bytes(b"".join(lines[:3]))
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "shard").write_bytes(b"".join(lines[3:]))
-    staged = dead_letters.RejectFiles(["early-0", "empty"], ["shard"])
-    assert list(dead_letters.read_lines(str(tmp_path), staged)) == [line.rstrip(b"\n") for line in lines]
+    staged = dataset_files.RejectFiles(["early-0", "empty"], ["shard"])
+    assert list(dataset_files.read_lines(str(tmp_path), staged)) == [line.rstrip(b"\n") for line in lines]
 
 
 def test_rejects_that_are_lost_are_not_known(tmp_path: pathlib.Path) -> None:
