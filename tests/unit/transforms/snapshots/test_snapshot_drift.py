@@ -166,7 +166,7 @@ def test_threshold_of_none_is_never_exceeded() -> None:
     assert figure is not None
     assert figure.exceeds(0.9)
     assert not any(
-        figure._replace(kind=kind).exceeds(NO_THRESHOLDS.of(kind)) for kind in ("labels", "sizes", "rejects")
+        figure._replace(kind=kind).exceeds(getattr(NO_THRESHOLDS, kind)) for kind in ("labels", "sizes", "rejects")
     )
 
 
