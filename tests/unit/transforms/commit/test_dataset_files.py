@@ -223,13 +223,6 @@ def test_tfds_files_of_compressed_shards_are_none(catalog: catalog_lib.Catalog) 
     assert dataset_files.tfds_files(gzip, ".tfrecord.gz", {"jpeg"}) == {}
 
 
-def test_tfds_names_are_those_of_the_files(catalog: catalog_lib.Catalog) -> None:
-    for compression in ["none", "gzip"]:
-        for label_kind in ["class", "int64", None]:
-            other = dataclasses.replace(catalog, compression=compression, label_kind=label_kind)
-            assert dataset_files.tfds_names(other) == set(dataset_files.tfds_files(other, "", set()))
-
-
 def test_tfds_files_without_image_or_label_name_no_supervised_keys(catalog: catalog_lib.Catalog) -> None:
     for dropped in [ENCODED, LABEL]:
         kept = tuple(feature for feature in catalog.features if feature.source != dropped)
