@@ -21,6 +21,13 @@ from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, table_rows
+from imagebeam.transforms.sources.annotation_tables import (
+    AnnotatedSplit,
+    AnnotationFileError,
+    ImageTable,
+    Objects,
+    ObjectTable,
+)
 
 COLUMNS = image_objects.COLUMNS
 
@@ -100,7 +107,7 @@ class BoxCsv(base_format.Format):
 _TABLES = ("data", "annotations")  # folders that often hold the CSV files beside a folder of images
 
 
-def find(uri: str, wanted: BoxCsv) -> tuple[str, tuple[annotation_tables.AnnotatedSplit, ...]]:
+def find(uri: str, wanted: BoxCsv) -> tuple[str, tuple[AnnotatedSplit, ...]]:
     """Returns the root and the splits of the data set at an address: a folder, or one CSV file.
 
     Raises:
@@ -123,7 +130,7 @@ def find(uri: str, wanted: BoxCsv) -> tuple[str, tuple[annotation_tables.Annotat
     splits = []
     for split, path in files.items():
         folder = _folder_of(root, split, path) if given is None else input_places.path_below(given[split])
-        splits.append(annotation_tables.AnnotatedSplit(split, storage.join(root, path), folder))
+        splits.append(AnnotatedSplit(split, storage.join(root, path), folder))
     return root, tuple(splits)
 
 
@@ -160,7 +167,7 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
     )
     columns = COLUMNS
 
-    def check_head(self, split: annotation_tables.AnnotatedSplit, head: bytes) -> None:
+    def check_head(self, split: AnnotatedSplit, head: bytes) -> None:
         option = f"{self.OPTION}.annotations.{split.name}: {split.annotations!r}"
         if head.startswith(_BYTE_ORDER_MARKS) or b"\0" in head:
             raise errors.ConfigError("box-csv-not-utf8", f"{option} looks like UTF-16 text; save it as UTF-8")
@@ -180,12 +187,10 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
                 "box-csv-column-twice", f"{option} has the column {repeated[0]!r} twice; rename one of them"
             )
 
-    def read(
-        self, split: annotation_tables.AnnotatedSplit, found: image_source.ListingBuilder
-    ) -> tuple[annotation_tables.ImageTable, annotation_tables.ObjectTable]:
+    def read(self, split: AnnotatedSplit, found: image_source.ListingBuilder) -> tuple[ImageTable, ObjectTable]:
         classes = image_objects.ClassNames(self.classes or self._collect_classes(), None, self.options.base)
-        images = annotation_tables.ImageTable()
-        objects = annotation_tables.ObjectTable(0, dict(classes.texts()))
+        images = ImageTable()
+        objects = ObjectTable(0, dict(classes.texts()))
         lines: list[int] = []  # line of the first row of each image
         of_box = [name for name in self._wanted if name in (*_BOX, *_SIZE)]
         for line, row in self._read_rows(split.annotations):
@@ -199,14 +204,10 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
             except ValueError as e:
                 images.faults[number] = Reason.BAD_VALUE, f"line {line}: {e}"
         if not images.names:
-            raise annotation_tables.AnnotationFileError(
-                f"{split.annotations!r} has no rows, so there are no images; fill it"
-            )
+            raise AnnotationFileError(f"{split.annotations!r} has no rows, so there are no images; fill it")
         return images, objects
 
-    def values_of(
-        self, images: annotation_tables.ImageTable, number: int, objects: annotation_tables.Objects
-    ) -> tuple[Any, ...]:
+    def values_of(self, images: ImageTable, number: int, objects: Objects) -> tuple[Any, ...]:
         return objects[: len(COLUMNS)]
 
     @property
@@ -238,7 +239,7 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
                     yield rows.line_num, row
             except (csv.Error, UnicodeDecodeError) as e:
                 remedy = "save it as UTF-8" if isinstance(e, UnicodeDecodeError) else "correct the quotes from there on"
-                raise annotation_tables.AnnotationFileError(
+                raise AnnotationFileError(
                     f"{uri!r} cannot be read as CSV after line {rows.line_num}: {e}; {remedy}"
                 ) from e
 
@@ -252,8 +253,8 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         self,
         row: Mapping[str, str],
         number: int,
-        images: annotation_tables.ImageTable,
-        objects: annotation_tables.ObjectTable,
+        images: ImageTable,
+        objects: ObjectTable,
         classes: image_objects.ClassNames,
         found: image_source.ListingBuilder,
     ) -> None:
@@ -283,13 +284,7 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
             objects.add(number, label, (*values[:4], area), 0, b"")
 
 
-def _number_of(
-    row: Mapping[str, str],
-    line: int,
-    images: annotation_tables.ImageTable,
-    objects: annotation_tables.ObjectTable,
-    lines: list[int],
-) -> int:
+def _number_of(row: Mapping[str, str], line: int, images: ImageTable, objects: ObjectTable, lines: list[int]) -> int:
     """Returns the number of the image of a row; adds it if it is new, and notes a fault if its rows contradict."""
     name = (row.get("filename") or "").strip()
     size = tuple(_side(row.get(side)) for side in ("height", "width"))

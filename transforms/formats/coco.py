@@ -14,6 +14,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, coco_json
 from imagebeam.transforms.images import class_masks, image_objects, object_masks
 from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, table_rows
+from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit, ImageTable, Objects, ObjectTable
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, Change, Finding, Folder, FolderProbe, split_meant
 
 # Sources of the values in ImageRef.columns, in this order; the others follow only if they are stored.
@@ -111,9 +112,7 @@ class Coco(base_format.Format):
             source = CocoSource(
                 root=uri,
                 splits=tuple(
-                    annotation_tables.AnnotatedSplit(
-                        split, storage.join(uri, path), input_places.path_below(self.images[split])
-                    )
+                    AnnotatedSplit(split, storage.join(uri, path), input_places.path_below(self.images[split]))
                     for split, path in self.annotations.items()
                 ),
                 objects=coco_json.ObjectRule(self.masks, self.outside == "reject", self.crowd, self.categories or ()),
@@ -195,9 +194,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
             *((class_masks.SEGMENTS_COLUMN,) if self.panoptic else ()),
         )
 
-    def read(
-        self, split: annotation_tables.AnnotatedSplit, found: image_source.ListingBuilder
-    ) -> tuple[annotation_tables.ImageTable, annotation_tables.ObjectTable]:
+    def read(self, split: AnnotatedSplit, found: image_source.ListingBuilder) -> tuple[ImageTable, ObjectTable]:
         with coco_json.open_file(split.annotations) as file:
             images = coco_json.read_images(file, self.fields.needed)
             if self.panoptic:
@@ -205,7 +202,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
             elif self.has_objects:
                 objects = coco_json.read_objects(file, images, self.objects, found.skipped)
             else:
-                objects = annotation_tables.ObjectTable(len(images.names), {})
+                objects = ObjectTable(len(images.names), {})
         if self.captions:
             with coco_json.open_file(dict(self.captions)[split.name]) as file:
                 coco_json.read_captions(file, images, found.skipped)
@@ -214,9 +211,9 @@ class CocoSource(annotation_tables.AnnotationTableSource):
     def check(self) -> None:
         super().check()
         for name, uri in self.captions:
-            self._check_annotations(annotation_tables.AnnotatedSplit(name, uri, ""), "captions")
+            self._check_annotations(AnnotatedSplit(name, uri, ""), "captions")
 
-    def check_head(self, split: annotation_tables.AnnotatedSplit, head: bytes) -> None:
+    def check_head(self, split: AnnotatedSplit, head: bytes) -> None:
         head = head.removeprefix(coco_json.BYTE_ORDER_MARK).lstrip()
         if not head.startswith(b"{"):
             raise errors.ConfigError(
@@ -225,9 +222,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
                 "object begins with {",
             )
 
-    def values_of(
-        self, images: annotation_tables.ImageTable, number: int, objects: annotation_tables.Objects
-    ) -> tuple[Any, ...]:
+    def values_of(self, images: ImageTable, number: int, objects: Objects) -> tuple[Any, ...]:
         *stored, masks, keypoints = objects
         values: tuple[Any, ...] = (str(images.ids[number]).encode("utf-8", "surrogateescape"),)
         if self.has_objects:
@@ -242,9 +237,7 @@ class CocoSource(annotation_tables.AnnotationTableSource):
             values += (images.panoptic[number][1],)
         return values
 
-    def mask_of(
-        self, split: annotation_tables.AnnotatedSplit, images: annotation_tables.ImageTable, number: int
-    ) -> str | None:
+    def mask_of(self, split: AnnotatedSplit, images: ImageTable, number: int) -> str | None:
         if not self.panoptic:
             return None
         name = images.panoptic[number][0]

@@ -16,6 +16,7 @@ from imagebeam import features, storage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import class_masks, image_objects, object_masks
 from imagebeam.transforms.sources import annotation_tables
+from imagebeam.transforms.sources.annotation_tables import AnnotationFileError, ImageTable, ObjectTable
 
 IMAGES, ANNOTATIONS, CATEGORIES = "images", "annotations", "categories"
 
@@ -47,18 +48,18 @@ class ObjectRule:
 BOXES = ObjectRule()
 
 
-def read_images(file: AnnotationFile, columns: Sequence[str]) -> annotation_tables.ImageTable:
+def read_images(file: AnnotationFile, columns: Sequence[str]) -> ImageTable:
     """Reads the images, with the values of `columns`.
 
     Raises:
         AnnotationFileError: if the file is not JSON, or names no image.
         OSError: if it cannot be read.
     """
-    images = annotation_tables.ImageTable()
+    images = ImageTable()
     for entry in file.items(IMAGES):
         images.add(entry, columns)
     if not images.names:
-        raise annotation_tables.AnnotationFileError(
+        raise AnnotationFileError(
             f"{file.uri!r} names no image: a file of COCO's format has them in a list, {IMAGES!r}"
         )
     return images
@@ -71,28 +72,26 @@ def _read_categories(file: AnnotationFile) -> dict[int, bytes]:
         fields = entry if isinstance(entry, dict) else {}
         label, name = annotation_tables.whole(fields.get("id")), fields.get("name")
         if not isinstance(label, int) or not features.check_value(features.INT64, label) or not isinstance(name, str):
-            raise annotation_tables.AnnotationFileError(
+            raise AnnotationFileError(
                 f"{file.uri!r}: the category {annotation_tables.show(entry)} needs an integer id and a name"
             )
         if label in categories:
-            raise annotation_tables.AnnotationFileError(f"{file.uri!r}: two categories have the id {label}; remove one")
+            raise AnnotationFileError(f"{file.uri!r}: two categories have the id {label}; remove one")
         categories[label] = name.encode("utf-8", "surrogateescape")
     return categories
 
 
-def read_objects(
-    file: AnnotationFile, images: annotation_tables.ImageTable, rule: ObjectRule, left_out: Counter[str]
-) -> annotation_tables.ObjectTable:
+def read_objects(file: AnnotationFile, images: ImageTable, rule: ObjectRule, left_out: Counter[str]) -> ObjectTable:
     """Reads the objects of `images`; notes a fault for an image with a wrong annotation.
 
     Raises:
         AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
         OSError: if it cannot be read.
     """
-    objects = annotation_tables.ObjectTable(len(images.names), _read_categories(file), len(rule.keypoints))
+    objects = ObjectTable(len(images.names), _read_categories(file), len(rule.keypoints))
     known = [name.decode("utf-8", "surrogateescape") for name in objects.names.values()]
     if unknown := [name for name in rule.categories if name not in known]:
-        raise annotation_tables.AnnotationFileError(
+        raise AnnotationFileError(
             f"{file.uri!r} has no category {unknown[0]!r}, which source.coco.categories names; it has "
             f"{', '.join(known) or 'none'}"
         )
@@ -103,26 +102,18 @@ def read_objects(
     if not count:
         file.require_list(ANNOTATIONS)
     elif not objects.names:
-        raise annotation_tables.AnnotationFileError(
-            f"{file.uri!r} has annotations and no list {CATEGORIES!r}, which names their classes"
-        )
+        raise AnnotationFileError(f"{file.uri!r} has annotations and no list {CATEGORIES!r}, which names their classes")
     return objects
 
 
-def _image_of(entry: Any, images: annotation_tables.ImageTable) -> tuple[Mapping[str, Any], int | None]:
+def _image_of(entry: Any, images: ImageTable) -> tuple[Mapping[str, Any], int | None]:
     """Returns the fields of an annotation, and the number of its image; None if it names none that is known."""
     fields = entry if isinstance(entry, dict) else {}
     image_id = annotation_tables.whole(fields.get("image_id"))
     return fields, images.numbers.get(image_id) if isinstance(image_id, (int, str)) else None
 
 
-def _add_object(
-    entry: Any,
-    images: annotation_tables.ImageTable,
-    objects: annotation_tables.ObjectTable,
-    rule: ObjectRule,
-    left_out: Counter[str],
-) -> None:
+def _add_object(entry: Any, images: ImageTable, objects: ObjectTable, rule: ObjectRule, left_out: Counter[str]) -> None:
     fields, image = _image_of(entry, images)
     if image is None:
         left_out[UNKNOWN_IMAGE] += 1
@@ -191,9 +182,7 @@ def _keypoints(value: Any, height: int, width: int, count: int) -> list[float]:
     return found
 
 
-def read_segments(
-    file: AnnotationFile, images: annotation_tables.ImageTable, rule: ObjectRule, left_out: Counter[str]
-) -> annotation_tables.ObjectTable:
+def read_segments(file: AnnotationFile, images: ImageTable, rule: ObjectRule, left_out: Counter[str]) -> ObjectTable:
     """Reads panoptic annotations: the segments of `images` as objects, and which PNG has them.
 
     Source: https://cocodataset.org/#format-data, 4. Panoptic Segmentation
@@ -202,7 +191,7 @@ def read_segments(
         AnnotationFileError: if the file is not JSON, or has no list of annotations, or no categories for them.
         OSError: if it cannot be read.
     """
-    objects = annotation_tables.ObjectTable(len(images.names), _read_categories(file))
+    objects = ObjectTable(len(images.names), _read_categories(file))
     for entry in file.items(ANNOTATIONS):
         fields, image = _image_of(entry, images)
         if image is None:
@@ -228,7 +217,7 @@ def read_segments(
     return objects
 
 
-def read_captions(file: AnnotationFile, images: annotation_tables.ImageTable, left_out: Counter[str]) -> None:
+def read_captions(file: AnnotationFile, images: ImageTable, left_out: Counter[str]) -> None:
     """Reads the captions of `images`; notes a fault for an image with a wrong one.
 
     Raises:
@@ -267,11 +256,11 @@ def read_keypoint_names(file: AnnotationFile) -> tuple[str, ...]:
         if not given:
             continue
         if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-            raise annotation_tables.AnnotationFileError(
+            raise AnnotationFileError(
                 f"{file.uri!r}: a category has the keypoints {annotation_tables.show(given)}, expected a list of names"
             )
         if names and names != tuple(given):
-            raise annotation_tables.AnnotationFileError(
+            raise AnnotationFileError(
                 f"{file.uri!r} has categories with {len(names)} and with {len(given)} keypoints of other names; split "
                 "the file by category"
             )
@@ -280,7 +269,7 @@ def read_keypoint_names(file: AnnotationFile) -> tuple[str, ...]:
         given = next((entry.get("keypoints") for entry in file.items(ANNOTATIONS) if isinstance(entry, dict)), None)
         names = tuple(map(str, range(len(given) // 3))) if isinstance(given, list) else ()
     if not names:
-        raise annotation_tables.AnnotationFileError(
+        raise AnnotationFileError(
             f"{file.uri!r} has no keypoints: name the file that has them, such as "
             "annotations/person_keypoints_train2017.json, in source.coco.annotations"
         )
@@ -345,7 +334,7 @@ class AnnotationFile(NamedTuple):
         except (ijson.JSONError, UnicodeDecodeError, OverflowError) as e:
             reason = " ".join(str(e).split())[: annotation_tables.SHOWN]
             where = f"in the last {_BUFFER_BYTES >> 10:,} KiB before byte {self.file.tell():,}"
-            raise annotation_tables.AnnotationFileError(f"{self.uri!r} is not JSON, {where}: {reason}") from e
+            raise AnnotationFileError(f"{self.uri!r} is not JSON, {where}: {reason}") from e
 
     def require_list(self, name: str) -> None:
         """Checks that a list `name` exists. This reads the file, so it is called only if `items` yielded nothing.
@@ -358,9 +347,7 @@ class AnnotationFile(NamedTuple):
         self._start()
         events = ijson.parse(self.file, use_float=True)
         if not any(prefix == name and event == "start_array" for prefix, event, _ in events):
-            raise annotation_tables.AnnotationFileError(
-                f"{self.uri!r} has no list {name!r}, as a file of COCO's format has"
-            )
+            raise AnnotationFileError(f"{self.uri!r} has no list {name!r}, as a file of COCO's format has")
 
     def _start(self) -> None:
         self.file.seek(0)

@@ -67,7 +67,7 @@ class Tar(base_format.Format):
             if not names:
                 continue
             members = _first_names(_unpacked(probe.head(folder.below(names[0]))))
-            if _CIFAR in names[0].lower() and members and not any(map(_is_image, members)):
+            if "cifar" in names[0].lower() and members and not any(map(_is_image, members)):
                 yield _packed_cifar(folder, names[0], members[0], at)
                 return
             images = [name for name in members if _is_image(name)]
@@ -94,7 +94,6 @@ class Tar(base_format.Format):
             return
 
 
-_CIFAR = "cifar"
 _MAX_HEAD_BYTES = 1 << 20  # unpacked to see the first members of a tar
 
 
@@ -312,6 +311,7 @@ _KINDS: Mapping[bytes, str] = {
 # Whatever size their headers state.
 _WITHOUT_DATA = (tarfile.DIRTYPE, tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE)
 _FIELDS = struct.Struct("100s24x12s12x8sc100s6s82x155s12x")  # name, size, checksum, type, link, magic, prefix
+_SIGNED = struct.Struct("148b8x356b")  # all bytes but those of the checksum
 _OCTAL = re.compile(rb"[0-7]+")
 _MAX_DIGITS = 20
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
@@ -412,7 +412,8 @@ def _parse_header(block: bytes, offset: int) -> _Header:
         raise TarError(offset, f"the tar is cut short in a header, after {len(block)} of {BLOCK_BYTES} bytes")
     name, size, checksum, kind, link, magic, prefix = _FIELDS.unpack(block)
     expected = _parse_number(checksum)
-    if sum(block) - sum(checksum) + 8 * 0x20 != expected and _signed_sum(block) != expected:
+    # The checksum counts its own 8 bytes as blanks; some old tars have that of signed bytes.
+    if sum(block) - sum(checksum) + 8 * 0x20 != expected and sum(_SIGNED.unpack(block)) + 8 * 0x20 != expected:
         raise TarError(offset, "the checksum of a member's header does not match" if offset else "this is not a tar")
     num_bytes = _parse_number(size)
     if num_bytes is None or num_bytes < 0:
@@ -435,11 +436,6 @@ def _parse_number(field: bytes) -> int | None:
     if not digits:
         return 0
     return int(digits, 8) if _OCTAL.fullmatch(digits) else None
-
-
-def _signed_sum(block: bytes) -> int:
-    """Returns the checksum of signed bytes, which some old tars have."""
-    return 8 * 0x20 + sum(struct.unpack("148b8x356b", block))
 
 
 def _size_of(header: _Header, pax: Mapping[str, str], offset: int) -> int:

@@ -95,7 +95,7 @@ class RowFields:
     split: str | None = None
     group: str | None = None
     columns: tuple[Column, ...] = ()
-    sha256: str | None = None  # of the bytes of the image
+    sha256: str | None = None  # hash of the image's bytes
 
     @property
     def needed(self) -> tuple[str, ...]:

@@ -410,7 +410,7 @@ def _label_column(table: table_heads.Table, others: Sequence[str]) -> tuple[str 
 
 
 _SAYS_LABEL = ("label", "labels", "class", "class_name", "category", "target")  # even if all seen are equal
-_MAY_BE_NO_CLASS = ("level", "type", "age", "score", "rating", "y", "tag", "tags")  # of images in folders of classes
+_MAY_BE_NO_CLASS = ("level", "type", "age", "score", "rating", "y", "tag", "tags")  # where folders may be the classes
 _NEVER_LABEL = re.compile(
     r"(?i).*(url|path|title|author|license|(?<![a-z])user|owner|source|copyright|date|time|md5|sha\d*|hash).*"
 )
