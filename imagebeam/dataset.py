@@ -18,15 +18,7 @@ import numpy as np
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots
 from imagebeam import features as features_lib
-from imagebeam.reader import (
-    bare_pixels,
-    batch_schedule,
-    dataset_source,
-    feeds,
-    read_plan,
-    record_order,
-    record_selection,
-)
+from imagebeam.reader import batch_schedule, dataset_source, feeds, read_plan, record_order, record_selection
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
@@ -306,7 +298,7 @@ class ImageDataset:
         Raises:
             ConfigError: if the examples cannot be read like this, or a feature is named "image" or "label".
         """
-        from imagebeam.reader import example_source
+        from imagebeam.reader import bare_pixels, example_source
 
         selected = self.select(split)
         is_raw = bare_pixels.is_raw(self.catalog, bare_pixels.formats_in(self.statistics, selected.split))
