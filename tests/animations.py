@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
+from tests import image_sets
+
 SAVED = {  # by our name of a format: how Pillow saves several pictures in it, without loss but for AVIF
     "gif": ("GIF", {"disposal": 2, "optimize": False}),
     "webp": ("WEBP", {"lossless": True}),
@@ -36,9 +38,7 @@ def save(frames: Sequence[PIL.Image.Image], kind: str, **options: Any) -> bytes:
     """Returns a file that holds pictures; `kind` is one of `SAVED`."""
     format, usual = SAVED[kind]
     first, *others = frames
-    buffer = io.BytesIO()
-    first.save(buffer, format, save_all=True, append_images=others, **usual | options)
-    return buffer.getvalue()
+    return image_sets.save(first, format, save_all=True, append_images=others, **usual | options)
 
 
 def shown(data: bytes) -> list[np.ndarray]:

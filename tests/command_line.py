@@ -93,14 +93,19 @@ def _start(
     )
 
 
-def run(*arguments: object, environment: Mapping[str, str] = {}, cwd: str | os.PathLike[str] = ROOT) -> Completed:
-    """Runs `imagebeam` to its end, in a process of its own."""
-    return finish(start(*arguments, environment=environment, cwd=cwd))
+def run(
+    *arguments: object,
+    environment: Mapping[str, str] = {},
+    cwd: str | os.PathLike[str] = ROOT,
+    exit_code: int | None = None,
+) -> Completed:
+    """Runs `imagebeam` to its end, in a process of its own; expects the exit code if there is one given."""
+    return finish(start(*arguments, environment=environment, cwd=cwd), exit_code)
 
 
-def run_python(code: str, environment: Mapping[str, str] = {}) -> Completed:
+def run_python(code: str, environment: Mapping[str, str] = {}, exit_code: int | None = None) -> Completed:
     """Runs a program to its end, with `environment` added to that of this process."""
-    return finish(start_program(code, environment=environment))
+    return finish(start_program(code, environment=environment), exit_code)
 
 
 def run_other(*command: object, cwd: str | os.PathLike[str] = ROOT, **environment: str) -> Completed:

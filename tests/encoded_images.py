@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import re
 import struct
 import zlib
@@ -13,6 +12,7 @@ from PIL import Image as PillowImage
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, png_structure, structure
+from tests import image_sets
 
 SIZE = (23, 17)  # width, height
 SOF, SOS, DQT, DHT = b"\xff\xc0", b"\xff\xda", b"\xff\xdb", b"\xff\xc4"
@@ -45,9 +45,7 @@ def encode(image_format: str, mode: str = "RGB", **options: object) -> bytes:
         picture = picture.convert(mode)
     else:
         picture = picture.convert("L").convert(mode) if mode.startswith("I;16") else picture.convert(mode)
-    file = io.BytesIO()
-    picture.save(file, image_format, **options)
-    return file.getvalue()
+    return image_sets.save(picture, image_format, **options)
 
 
 def png(*chunks: bytes) -> bytes:

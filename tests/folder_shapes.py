@@ -21,7 +21,7 @@ import scipy.io
 
 from imagebeam import example, features, records
 from imagebeam.pipelines.recognize import recognize_folder
-from tests import array_sets, detection_sets, idx_files, image_sets
+from tests import array_sets, detection_sets, idx_files, image_sets, written_files
 
 IMAGE = "an image"
 
@@ -32,13 +32,8 @@ _FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".JPEG": "JPEG", ".png": "PNG", ".P
 
 def write(root: pathlib.Path, tree: Tree) -> pathlib.Path:
     """Writes the files of a tree below `root`, and returns `root`."""
-    for name, content in tree.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if content is IMAGE:
-            content = _image(_FORMATS[path.suffix])
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return root
+    made = {name: _image(_FORMATS[pathlib.Path(name).suffix]) for name, content in tree.items() if content is IMAGE}
+    return written_files.write(root, {**tree, **made})
 
 
 @functools.cache

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tests import pictures
+from tests import image_sets, pictures
 
 BOX_SIDES = ("xmin", "xmax", "ymin", "ymax")
 
@@ -68,9 +67,11 @@ def imagenet(index: int) -> dict[str, Any]:
 
 def tfds(index: int) -> dict[str, Any]:
     """Returns an example of TFDS's ImageClassification."""
-    buffer = io.BytesIO()
-    pictures.photo(28, 28).rotate(7 * index).save(buffer, "PNG")
-    return {"image": buffer.getvalue(), "label": index % 4, "file_name": b"%d.png" % index}
+    return {
+        "image": image_sets.save(pictures.photo(28, 28).rotate(7 * index)),
+        "label": index % 4,
+        "file_name": b"%d.png" % index,
+    }
 
 
 def detection(index: int) -> dict[str, Any]:

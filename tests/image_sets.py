@@ -16,9 +16,21 @@ def make_image(
     """Returns an encoded image of colored noise; `size` is (width, height) in pixels."""
     rng = random.Random(seed)
     image = Image.frombytes("RGB", (4, 4), rng.randbytes(48)).resize(size, Image.Resampling.BICUBIC).convert(mode)
+    return save(image, image_format, **options)
+
+
+def save(picture: Image.Image, image_format: str = "PNG", **options: object) -> bytes:
+    """Returns a picture in a format."""
     buffer = io.BytesIO()
-    image.save(buffer, image_format, **options)
+    picture.save(buffer, image_format, **options)
     return buffer.getvalue()
+
+
+def turned(orientation: int = 6) -> Image.Exif:
+    """Returns EXIF data that ask for a turn."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
 
 
 def write_folder(root: pathlib.Path, labels: Sequence[str] = ("cat", "dog"), per_label: int = 10) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -14,12 +13,6 @@ from tests import encoded_images
 from tests.encoded_images import IEND, chunk, ihdr
 
 COLORED = [value for index in range(256) for value in (255 - index, index * 5 % 256, 7)]
-
-
-def save(picture: Image.Image, format: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, format, **options)
-    return buffer.getvalue()
 
 
 def indexed(values: np.ndarray, palette: list[int] = COLORED) -> Image.Image:

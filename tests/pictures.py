@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import random
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from imagebeam.transforms.images import orientations
+from tests import image_sets
 
 
 @functools.cache
@@ -23,9 +23,7 @@ def photo(width: int, height: int) -> Image.Image:
 
 def encode(image: Image.Image, **options: Any) -> bytes:
     """Returns the picture as a JPEG."""
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", **{"quality": 95, **options})
-    return buffer.getvalue()
+    return image_sets.save(image, "JPEG", **{"quality": 95, **options})
 
 
 def psnr(one: np.ndarray, other: np.ndarray) -> float:

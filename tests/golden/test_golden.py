@@ -20,7 +20,7 @@ import pytest
 
 from imagebeam.pipelines import convert
 from imagebeam.transforms.shard import writer_processes
-from tests import command_line, datasets
+from tests import command_line, datasets, written_files
 
 FOLDER = pathlib.Path(__file__).parent
 IMAGES = FOLDER / "images"
@@ -77,8 +77,7 @@ def test_shards_by_python_call_are_golden(tmp_path: pathlib.Path, workers: int) 
 @pytest.mark.parametrize("arguments", [(), TWO_BEAM_WORKERS], ids=["command", "two-workers-of-beam"])
 def test_shards_by_command_are_golden(tmp_path: pathlib.Path, arguments: tuple[str, ...]) -> None:
     where = ("--input", IMAGES, "--output", tmp_path / "out")
-    done = command_line.run("convert", *where, "--set", "output.num_shards=3", *arguments)
-    assert done.returncode == 0, done.stderr
+    command_line.run("convert", *where, "--set", "output.num_shards=3", *arguments, exit_code=0)
     assert_golden(datasets.shard_digests(tmp_path / "out"))
 
 
@@ -89,9 +88,7 @@ def test_shards_of_folder_made_and_listed_in_another_order_are_golden(
     paths = sorted(IMAGES.glob("*/*"))
     random.Random(seed).shuffle(paths)
     for path in paths:
-        copy = tmp_path / "images" / path.relative_to(IMAGES)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(path.read_bytes())
+        written_files.write(tmp_path / "images", {str(path.relative_to(IMAGES)): path.read_bytes()})
     monkeypatch.setattr(os, "scandir", ShuffledScan)
     monkeypatch.setattr(writer_processes, "current", lambda: None)  # the images are listed in this process
     ShuffledScan.paths.clear()

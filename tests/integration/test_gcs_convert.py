@@ -40,11 +40,15 @@ class Bucket:
     images: pathlib.Path
     expected: pathlib.Path
 
-    def convert(self, source: str, output: str, *more: str, **environment: str) -> command_line.Completed:
-        """Runs `imagebeam convert` on the emulator, or on the proxy that `environment` names."""
+    def run(self, *arguments: str, exit_code: int = 0, **environment: str) -> command_line.Completed:
+        """Runs a command on the emulator, or on the proxy that `environment` names."""
         environment = self.emulator.environment | environment
+        return command_line.run(*arguments, environment=environment, exit_code=exit_code)
+
+    def convert(self, source: str, output: str, *more: str, **options: Any) -> command_line.Completed:
+        """Runs `imagebeam convert`; `options` are those of `run`."""
         settings = [*SETTINGS, "--workers", "2", *more]
-        return command_line.run("convert", "--input", source, "--output", output, *settings, environment=environment)
+        return self.run("convert", "--input", source, "--output", output, *settings, **options)
 
     def names(self, prefix: str) -> set[str]:
         return {blob.name for blob in self.bucket.list_blobs(prefix=f"{prefix}/")}
@@ -72,7 +76,6 @@ def test_dataset_is_that_of_a_local_run_and_each_object_is_read_once(
     target = str(tmp_path / "out") if output == "local" else f"gs://pets/{prefix}"
     before = len(stored.emulator.requests())
     completed = stored.convert(images, target)
-    assert completed.returncode == 0, completed.stderr
     assert f"listed    {NUM_IMAGES} images" in completed.stdout
     requests = [line.split() for line in stored.emulator.requests()[before:]]
     downloads = [address for _, _, address, *_ in requests if "alt=media" in address and "/images%2F" in address]
@@ -87,31 +90,27 @@ def test_dataset_is_that_of_a_local_run_and_each_object_is_read_once(
     catalog, expected = (catalog_lib.load_catalog(str(folder)) for folder in (found, stored.expected))
     assert (catalog.splits, catalog.labels, catalog.counts) == (expected.splits, expected.labels, expected.counts)
     assert not any("/.imagebeam/" in name for name in stored.names(prefix))
-    again = stored.convert(images, target)
-    assert (again.returncode, "holds this dataset already" in again.stdout) == (0, True), again.stderr
+    assert "holds this dataset already" in stored.convert(images, target).stdout
 
 
 def test_glob_and_manifest_are_read_from_gs(stored: Bucket, tmp_path: pathlib.Path) -> None:
     completed = stored.convert("gs://pets/images/*/[0-9]*.png", str(tmp_path / "glob"))
-    assert completed.returncode == 0, completed.stderr
     assert f"listed    {NUM_IMAGES // 5} images" in completed.stdout
     lines = [json.dumps({"image": f"cat/{name}", "label": "cat"}) for name in ODD_NAMES]
     stored.bucket.blob("images/list.jsonl").upload_from_string("\n".join(lines))
     try:
         manifest = ["--set", "source.by=manifest", "--set", "label.by=column", "--set", "label.column=label"]
-        completed = stored.convert("gs://pets/images/list.jsonl", str(tmp_path / "manifest"), *manifest)
+        stored.convert("gs://pets/images/list.jsonl", str(tmp_path / "manifest"), *manifest)
     finally:
         stored.bucket.blob("images/list.jsonl").delete()
-    assert completed.returncode == 0, completed.stderr
     assert sorted(datasets.keys(tmp_path / "manifest")) == sorted(f"cat/{name}" for name in ODD_NAMES)
 
 
 @pytest.mark.slow
 def test_faults_change_nothing(stored: Bucket, tmp_path: pathlib.Path) -> None:
     with faults.FaultyProxy(stored.emulator.url, seed=1, fraction=0.15) as proxy:
-        completed = stored.convert("gs://pets/images", "gs://pets/faulty", STORAGE_EMULATOR_HOST=proxy.url)
+        stored.convert("gs://pets/images", "gs://pets/faulty", STORAGE_EMULATOR_HOST=proxy.url)
         counts = proxy.counts
-    assert completed.returncode == 0, completed.stderr
     assert sum(counts[kind] for kind in faults.KINDS) >= 10, counts
     assert_same(gcs.download(stored.bucket, "faulty", tmp_path / "found"), stored.expected)
 
@@ -125,7 +124,7 @@ def test_expired_token_is_renewed(stored: Bucket, tmp_path: pathlib.Path) -> Non
             "token_uri": f"{proxy.url}/token",
         }
         (tmp_path / "account.json").write_text(json.dumps(account))
-        completed = stored.convert(
+        stored.convert(
             "gs://pets/images",
             "gs://pets/expired",
             STORAGE_EMULATOR_HOST="",  # if set, the client would be anonymous
@@ -133,7 +132,6 @@ def test_expired_token_is_renewed(stored: Bucket, tmp_path: pathlib.Path) -> Non
             GOOGLE_APPLICATION_CREDENTIALS=str(tmp_path / "account.json"),
         )
         counts = proxy.counts
-    assert completed.returncode == 0, completed.stderr
     assert counts[faults.EXPIRED] > 3, counts
     assert counts["tokens"] > 3, counts
     assert_same(gcs.download(stored.bucket, "expired", tmp_path / "found"), stored.expected)
@@ -156,16 +154,14 @@ def test_storage_that_is_restarted_is_waited_for(stored: Bucket, tmp_path: pathl
 
     restarting = threading.Thread(target=restart, daemon=True)
     restarting.start()
-    completed = stored.convert("gs://pets/images", "gs://pets/restarted")
+    stored.convert("gs://pets/images", "gs://pets/restarted")
     restarting.join()
-    assert completed.returncode == 0, completed.stderr
     assert_same(gcs.download(stored.bucket, "restarted", tmp_path / "found"), stored.expected)
 
 
 def test_writer_of_beam_writes_to_gs(stored: Bucket, tmp_path: pathlib.Path) -> None:
     split = ["--set", "split.by=hash", "--set", "split.fractions={train: 0.8, test: 0.2}"]
-    completed = stored.convert("gs://pets/images", "gs://pets/beam", "--set", "output.writer=beam", *split)
-    assert completed.returncode == 0, completed.stderr
+    stored.convert("gs://pets/images", "gs://pets/beam", "--set", "output.writer=beam", *split)
     found = gcs.download(stored.bucket, "beam", tmp_path / "found")
     keys = [key for name in ("train", "test") for key in datasets.keys(found, name)]
     assert sorted(keys) == sorted(datasets.keys(stored.expected))
@@ -221,12 +217,10 @@ def test_second_run_on_the_same_output_is_refused(stored: Bucket) -> None:
     lease = {"process": 1, "host": "elsewhere", "token": "x", "time": time.time()}
     lock = stored.bucket.blob("locked/.imagebeam/lock")
     lock.upload_from_string(json.dumps(lease))
-    completed = stored.convert("gs://pets/images", "gs://pets/locked")
-    assert completed.returncode == 5
+    completed = stored.convert("gs://pets/images", "gs://pets/locked", exit_code=5)
     assert "another run writes to this output (process 1 on elsewhere" in completed.stderr
     lock.upload_from_string(json.dumps(lease | {"time": 1.0}))  # a run that was killed long ago
-    completed = stored.convert("gs://pets/images", "gs://pets/locked")
-    assert completed.returncode == 0, completed.stderr
+    stored.convert("gs://pets/images", "gs://pets/locked")
 
 
 def wait_for(part: str, stored: Bucket, folder: str, process: command_line.Process) -> None:
@@ -249,8 +243,7 @@ def test_killed_run_is_continued_by_the_next(stored: Bucket, tmp_path: pathlib.P
     assert not any(name.endswith("catalog.json") for name in stored.names("killed"))
     done = {name for name in stored.names("killed") if name.endswith(".tfrecord")}
     before = len(stored.emulator.requests())
-    completed = stored.convert("gs://pets/images", "gs://pets/killed")
-    assert completed.returncode == 0, completed.stderr
+    stored.convert("gs://pets/images", "gs://pets/killed")
     downloads = [line for line in stored.emulator.requests()[before:] if "alt=media" in line and "/images%2F" in line]
     assert len(done) >= 1
     assert len(downloads) < NUM_IMAGES  # those of finished shards were kept
@@ -265,27 +258,22 @@ def test_other_dataset_in_the_output_is_refused_and_replaced_with_overwrite(
 ) -> None:
     datasets.make(stored.images / "cat", tmp_path / "other", label={"by": "none"})
     gcs.upload(tmp_path / "other", stored.bucket, "replaced")
-    completed = stored.convert("gs://pets/images", "gs://pets/replaced")
-    assert (completed.returncode, "holds another dataset" in completed.stderr) == (2, True)
-    completed = stored.convert("gs://pets/images", "gs://pets/replaced", "--overwrite")
-    assert completed.returncode == 0, completed.stderr
+    refused = stored.convert("gs://pets/images", "gs://pets/replaced", exit_code=2)
+    assert "holds another dataset" in refused.stderr
+    stored.convert("gs://pets/images", "gs://pets/replaced", "--overwrite")
     assert_same(gcs.download(stored.bucket, "replaced", tmp_path / "found"), stored.expected)
 
 
 def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
     gcs.upload(stored.expected, stored.bucket, "verified")
-    environment = stored.emulator.environment
-    completed = command_line.run("verify", "gs://pets/verified", environment=environment)
-    assert completed.returncode == 0, completed.stderr
-    assert f"{NUM_IMAGES - 1} records in 6 shards match the catalog" in completed.stdout
-    shown = command_line.run("inspect", "gs://pets/verified", environment=environment).stdout
-    assert f"{NUM_IMAGES - 1} images" in shown
+    verified = stored.run("verify", "gs://pets/verified").stdout
+    assert f"{NUM_IMAGES - 1} records in 6 shards match the catalog" in verified
+    assert f"{NUM_IMAGES - 1} images" in stored.run("inspect", "gs://pets/verified").stdout
     shard = next(blob for blob in stored.bucket.list_blobs(prefix="verified/") if blob.name.endswith(".tfrecord"))
     data = bytearray(shard.download_as_bytes())
     data[100] ^= 1
     shard.upload_from_string(bytes(data))
-    completed = command_line.run("verify", "gs://pets/verified", environment=environment)
-    assert completed.returncode == 4
+    completed = stored.run("verify", "gs://pets/verified", exit_code=4)
     assert f"{shard.name.removeprefix('verified/')}, byte offset" in completed.stderr
 
 
@@ -298,9 +286,7 @@ def test_verify_and_inspect_take_the_address(stored: Bucket) -> None:
     ],
 )
 def test_address_that_does_not_exist_is_refused_at_once(stored: Bucket, source: str, output: str, message: str) -> None:
-    completed = stored.convert(source, output)
-    assert completed.returncode == 2
-    assert message in completed.stderr
+    assert message in stored.convert(source, output, exit_code=2).stderr
     assert not stored.names("x")
 
 
@@ -320,8 +306,7 @@ def test_run_that_is_terminated_while_it_locks_writes_or_commits_is_continued_by
         assert done.returncode in (0, 128 + signal.SIGTERM) and "Traceback" not in done.stderr, done.stderr
         assert "terminated/.imagebeam/lock" not in stored.names("terminated")
     assert codes[0] == 128 + signal.SIGTERM  # the others may have been too fast for it
-    completed = stored.convert(str(stored.images), output)
-    assert completed.returncode == 0, completed.stderr
+    stored.convert(str(stored.images), output)
     assert_same(gcs.download(stored.bucket, "terminated", tmp_path / "out"), stored.expected)
     assert not [name for name in stored.names("terminated") if ".imagebeam" in name]
 
@@ -335,8 +320,7 @@ def test_updates_at_gs_read_what_is_new_and_end_with_the_state_of_the_bucket(
     def update(*command: str) -> list[str]:
         """Runs a command; returns the addresses of the images that it has read."""
         before = len(stored.emulator.requests())
-        done = command_line.run(*command, environment=stored.emulator.environment)
-        assert done.returncode == 0, done.stderr
+        stored.run(*command)
         requests = [line.split() for line in stored.emulator.requests()[before:]]
         return [address for _, _, address, *_ in requests if "alt=media" in address and "/nightly%2F" in address]
 

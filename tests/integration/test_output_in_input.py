@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from imagebeam import errors
-from tests import datasets, image_sets
+from tests import datasets, image_sets, written_files
 
 
 @pytest.fixture
@@ -25,8 +25,7 @@ def test_output_inside_the_input_with_any_file_of_others_is_refused(
     output = images / "out"
     if committed:
         datasets.make(images, output)
-    (output / name).parent.mkdir(parents=True, exist_ok=True)
-    (output / name).write_bytes(image_sets.make_image(1))
+    written_files.write(output, {name: image_sets.make_image(1)})
     before = {path: path.read_bytes() for path in images.rglob("*") if path.is_file()}
     for overwrite in (False, True):
         with pytest.raises(errors.ConfigError, match=rf"is inside the input .* holds {name}, which imagebeam did"):

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from imagebeam import errors
 from imagebeam.pipelines.config import model as config_lib
-from tests import case_tables, command_line, detection_sets, golden_texts, image_sets, recipe_sets, tars
+from tests import case_tables, command_line, detection_sets, golden_texts, image_sets, recipe_sets, tars, written_files
 from tests.integration.test_recipes import RECIPES, pixels, read, run
 from tests.recipe_sets import put
 
@@ -54,11 +53,7 @@ def remove(*names: str) -> Damage:
 
 
 def write(name: str, content: bytes) -> Damage:
-    def store(folder: pathlib.Path) -> None:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-
-    return store
+    return lambda folder: written_files.write(folder, {name: content})
 
 
 def rows(name: str, *lines: str) -> Damage:
@@ -356,11 +351,9 @@ def test_moved_input_is_the_same_dataset(tmp_path: pathlib.Path, recipe: str) ->
 
 @case_tables.each_case("given", ["upright", "stored"])
 def test_boxes_turn_with_the_picture_if_they_are_of_stored_pixels(tmp_path: pathlib.Path, given: str) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
     recipe = RECIPES["yolo"]
     recipe.write(tmp_path)
-    write("dataset/images/train/1.jpg", image_sets.make_image(1, size=(32, 16), exif=exif))(tmp_path)
+    write("dataset/images/train/1.jpg", image_sets.make_image(1, size=(32, 16), exif=image_sets.turned()))(tmp_path)
     write("dataset/labels/train/1.txt", b"0 0.25 0.5 0.5 1")(tmp_path)  # the left half
     done, output = run(recipe, tmp_path, "--set", f"image.annotations={given}", "--set", "image.resize=[8, 8]")
     assert done.returncode == 0, done.stderr

@@ -41,9 +41,7 @@ SECTIONS: dict[str, Any] = {
 
 
 def write_pair(root: pathlib.Path, index: int, seed: int) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    options = {"exif": exif} if index == TURNED else {}
+    options = {"exif": image_sets.turned()} if index == TURNED else {}
     after = image_sets.make_image(seed, size=(30 + index, 20), **options)
     (root / f"after/{index}.jpg").write_bytes(after[:300] if index == BROKEN else after)
 

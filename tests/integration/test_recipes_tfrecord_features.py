@@ -130,9 +130,8 @@ def test_feature_of_two_kinds_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("has_boxes", [True, False])
 def test_image_with_places_in_it_is_not_turned(tmp_path: pathlib.Path, has_boxes: bool) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    features: Features = {"image/encoded": [image_sets.make_image(1, exif=exif)], "image/class/label": [1]}
+    image = image_sets.make_image(1, exif=image_sets.turned())
+    features: Features = {"image/encoded": [image], "image/class/label": [1]}
     if has_boxes:
         features["image/object/bbox/xmin"] = [0.25]
     preset(write(tmp_path / "in", [features]), tmp_path / "out", "image.encode=png")

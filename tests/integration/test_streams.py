@@ -11,7 +11,7 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam.pipelines import verify_dataset
-from tests import command_line, datasets, image_sets
+from tests import command_line, datasets, image_sets, written_files
 
 GONE, CLOSED = "gone", "closed"  # a pipe without a reader; no descriptor at all
 Redirection = Mapping[int, str]  # by the number of a standard stream; those left out are files of the test
@@ -127,9 +127,7 @@ def test_list_of_examples_that_nobody_reads_ends_early_with_141(
     index = next(dataset.glob("index/*")).read_bytes()
     last = int.from_bytes(index[-16:-8], "little")
     shard = next(dataset.glob("train-*"))
-    data = bytearray(shard.read_bytes())
-    data[last + 20] ^= 1
-    shard.write_bytes(data)
+    written_files.flip(shard, last + 20)
     command = f"inspect {dataset} -n 120"
     assert run(command, {1: GONE}, gone, shared, tmp_path)[0] == 141  # the broken record at the end was not reached
     assert run(command, {1: os.devnull}, gone, shared, tmp_path)[0] == 4

@@ -19,7 +19,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import elements
 from imagebeam.transforms.publish import publish_dataset
-from tests import datasets, error_texts, image_sets, parquet_files, recipe_sets, snapshot_sets, tars
+from tests import datasets, error_texts, image_sets, parquet_files, recipe_sets, snapshot_sets, tars, written_files
 
 CONFIG: dict[str, Any] = {
     "split": {"by": "hash", "fractions": {"train": 0.7, "test": 0.3}},
@@ -244,9 +244,7 @@ def test_changed_state_stops_update_and_compaction_until_all_is_written_again(
     source.change(2)
     update(source, output)
     state = next((output / "snapshots/000001/state").glob("train*"))
-    data = bytearray(state.read_bytes())
-    data[4] ^= 1  # the time in the header of gzip: it can be read as before
-    state.write_bytes(data)
+    written_files.flip(state, 4)  # the time in the header of gzip: it can be read as before
     (problem,) = verify_dataset.verify(output).problems
     assert (problem.shard, problem.detail[:9]) == (f"../000001/state/{state.name}", "the file ")
     source.add(1, "cat")
@@ -453,9 +451,7 @@ def test_touched_images_are_written_again_only_where_their_bytes_differ(source: 
     touch(source)
     assert plan_by_content(str(source.folder), output).message == "nothing has changed since snapshot 000001"
     same_size, moved = [key for key in source.choose(3) if key != broken][:2]
-    data = bytearray((source.folder / same_size).read_bytes())
-    data[-20] ^= 1
-    (source.folder / same_size).write_bytes(data)
+    data = written_files.flip(source.folder / same_size, -20)
     (source.folder / moved).rename(source.folder / "dog" / "moved.jpg")
     result = snapshot_sets.update(source.folder, output, **BY_CONTENT)
     counts = result.plan.snapshot

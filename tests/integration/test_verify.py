@@ -11,7 +11,7 @@ import pytest
 
 import imagebeam
 from imagebeam.pipelines import convert, verify_dataset
-from tests import command_line, image_sets, pictures
+from tests import command_line, image_sets, pictures, written_files
 
 FIRST, SECOND = (f"train-0000{index}-of-00003.tfrecord" for index in range(2))
 
@@ -28,12 +28,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture
 def dataset(good: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(good, tmp_path / "dataset"))
-
-
-def flip(path: pathlib.Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
 
 
 def complaints(dataset: pathlib.Path, *options: str) -> list[str]:
@@ -88,7 +82,7 @@ def test_files_named_like_shards_are_named_and_refused_until_they_are_gone(
         assert completed.returncode == 2
         assert f"{dataset} holds {', '.join(stale)}, which no catalog.json names; choose another" in completed.stderr
     (dataset / stale[1]).unlink()
-    flip(dataset / SECOND, 500)
+    written_files.flip(dataset / SECOND, 500)
     (*_, last) = complaints(dataset)
     assert last == f"1 file is not in the catalog: move or delete it; {summary(1)}"
     (dataset / stale[0]).unlink()
@@ -160,7 +154,7 @@ def test_advice_distinguishes_damage_from_images_written_that_way(tmp_path: path
     result = verify_dataset.verify(str(tmp_path / "out"), decode=True)
     [problem] = result.problems
     other = next(shard.name for shard in result.catalog.splits["train"].shards if shard.name != problem.shard)
-    flip(tmp_path / "out" / other, 9)
+    written_files.flip(tmp_path / "out" / other, 9)
     assert verify_dataset.verify(str(tmp_path / "out"), decode=True).advice == (
         "1 of 2 shards differ from the catalog; convert again with --overwrite; 1 of 8 records are as they were "
         "written, and cannot be read: fix or remove those images in the input, or set "

@@ -77,9 +77,7 @@ def modules_of_the_trainer() -> list[str]:
 def import_afresh(*modules: str) -> set[str]:
     """The modules that a new process holds after these imports: top-level packages, and all of imagebeam."""
     code = f"import sys, {', '.join(modules)}; print(*sys.modules)"
-    done = command_line.run_python(code)
-    assert done.returncode == 0, done.stderr
-    names = done.stdout.split()
+    names = command_line.run_python(code, exit_code=0).stdout.split()
     return {name.partition(".")[0] for name in names} | {name for name in names if name.startswith("imagebeam")}
 
 

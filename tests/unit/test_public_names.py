@@ -21,9 +21,7 @@ except imagebeam.ConfigError as e:
 
 
 def run_python(code: str) -> str:
-    done = command_line.run_python(code)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return command_line.run_python(code, exit_code=0).stdout.strip()
 
 
 def test_every_public_name_is_there_and_listed() -> None:

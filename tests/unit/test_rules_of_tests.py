@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests import case_tables, conftest, patience
+from tests import case_tables, conftest, patience, written_files
 
 TESTS = pathlib.Path(conftest.__file__).parent
 CLOCKS = ("monotonic", "perf_counter", "time")
@@ -107,9 +107,7 @@ FILES = {  # content, outcome in CI, outcome elsewhere
 def test_integration_test_that_skips_fails_in_ci_alone(tmp_path: pathlib.Path, in_ci: bool) -> None:
     (tmp_path / "conftest.py").write_text(pathlib.Path(conftest.__file__).read_text())
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  integration:\n  slow:\n")
-    for path, (text, *_) in FILES.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text(text)
+    written_files.write(tmp_path, {path: text for path, (text, *_) in FILES.items()})
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "IMAGEBEAM_"))}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "IMAGEBEAM_CI": str(int(in_ci)), "COLUMNS": "500"}
     command = [sys.executable, "-m", "pytest", "-ra", "--continue-on-collection-errors", str(tmp_path)]

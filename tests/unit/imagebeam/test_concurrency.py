@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagebeam import concurrency
-from tests import patience
+from tests import patience, written_files
 
 counts = st.integers(1, 5)
 
@@ -142,11 +142,7 @@ def test_quota_of_a_cgroup_is_read_in_whole_cores(tmp_path: pathlib.Path) -> Non
             ({}, None),
         ]
     ):
-        for name, content in files.items():
-            path = tmp_path / str(number) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-        assert concurrency.cgroup_cores(str(tmp_path / str(number))) == expected
+        assert concurrency.cgroup_cores(str(written_files.write(tmp_path / str(number), files))) == expected
 
 
 def test_cores_are_limited_by_the_affinity_and_by_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:

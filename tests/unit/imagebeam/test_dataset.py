@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import logging
 import os
@@ -21,7 +20,7 @@ import imagebeam
 from imagebeam import errors, example, features, records
 from imagebeam.reader import batch_reader, tf_pipeline
 from imagebeam.reader import options as options_lib
-from tests import case_tables, datasets, error_texts, patience, pictures
+from tests import case_tables, datasets, error_texts, image_sets, patience, pictures
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -283,9 +282,7 @@ def test_decoder_is_the_requested_one_or_one_that_can_read_the_split(
         assert (chosen() == native()).all()
         options = imagebeam.ReadOptions(batch_size=8)
         assert tf_pipeline.decodes_natively(opened.records("train", options), options)
-        buffer = io.BytesIO()
-        pictures.photo(40, 30).save(buffer, "PNG")
-        png = {features.ENCODED: buffer.getvalue(), "image/format": b"png"}
+        png = {features.ENCODED: image_sets.save(pictures.photo(40, 30)), "image/format": b"png"}
         mixed = written.write(tmp_path / "out", written.IMAGE, [written.jpeg_values(0) | png, written.jpeg_values(1)])
         assert read(mixed, batch_size=2)[0]["image"].shape == (2, 16, 16, 3)
         monkeypatch.setattr(batch_reader._native, "DECODES_PNG", 0)
@@ -362,9 +359,8 @@ def test_pictures_of_all_formats_and_colours_come_as_rgb(tmp_path: pathlib.Path,
     colours = {"RGB": (200, 100, 50), "L": 90, "RGBA": (200, 100, 50, 255), "P": 3, "LA": (90, 255)}
     examples = []
     for mode, image_format in [*((mode, "PNG") for mode in colours), ("RGB", "JPEG"), ("L", "JPEG")]:
-        buffer = io.BytesIO()
-        Image.new(mode, (50, 40), colours[mode]).save(buffer, image_format)
-        values = {features.ENCODED: buffer.getvalue(), "image/format": image_format.lower().encode()}
+        encoded = image_sets.save(Image.new(mode, (50, 40), colours[mode]), image_format)
+        values = {features.ENCODED: encoded, "image/format": image_format.lower().encode()}
         examples.append(written.jpeg_values(0, 50, 40) | values | {"image/key": mode.encode()})
     wanted = [feature for feature in written.IMAGE if feature.source not in dropped]
     dataset = written.write(tmp_path / "out", wanted, examples)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import imagebeam
 from imagebeam import errors, features, mixed_dataset, records
 from imagebeam.reader import batch_schedule
-from tests import case_tables, error_texts
+from tests import case_tables, error_texts, written_files
 from tests.unit.imagebeam.reader import restarts, written
 from tests.unit.imagebeam.reader.restarts import WAYS, in_turn
 
@@ -301,10 +301,8 @@ def test_broken_record_of_any_dataset_is_named_or_skipped(
     dataset, split = parts[2]
     folder = pathlib.Path(shutil.copytree(dataset.directory, tmp_path / "broken"))
     shard = dataset.splits[split].shards[1]
-    content = bytearray((folder / shard.name).read_bytes())
     offsets = records.decode_index((folder / shard.index_name).read_bytes())
-    content[offsets[1] - records.FOOTER_BYTES - 1] ^= 1
-    (folder / shard.name).write_bytes(content)
+    written_files.flip(folder / shard.name, offsets[1] - records.FOOTER_BYTES - 1)
     pair = [parts[0], (imagebeam.open_dataset(str(folder)), split)]
     options = {**OPTIONS, "num_epochs": 1, "decoder": decoder, "drop_remainder": False}
     with pytest.raises(

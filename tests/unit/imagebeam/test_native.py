@@ -18,6 +18,7 @@ from PIL import Image
 from imagebeam import example, features, records
 from imagebeam.reader import batch_reader
 from tests import case_tables
+from tests.image_sets import save
 from tests.pictures import damage, encode, photo, psnr, without_segments
 
 if os.environ.get("IMAGEBEAM_CI") != "1":  # there it must be built
@@ -350,10 +351,8 @@ def test_image_of_the_wanted_size_is_not_changed() -> None:
         expected = np.frombuffer(decode_whole([encoded])[0], np.uint8).reshape(50, 70, 3)  # type: ignore[arg-type]
         assert (decode(encoded, (7, 3, 40, 60), (40, 60), flip) == expected[7:47, 3:63][:, :: -1 if flip else 1]).all()
         whole = Image.frombytes("RGB", (70, 50), expected.tobytes())
-        stored = io.BytesIO()
-        whole.save(stored, "PNG")
         if _native.DECODES_PNG:
-            part = decode(stored.getvalue(), (7, 3, 40, 60), (40, 60), flip)
+            part = decode(save(whole), (7, 3, 40, 60), (40, 60), flip)
             assert (part == expected[7:47, 3:63][:, :: -1 if flip else 1]).all()
 
 

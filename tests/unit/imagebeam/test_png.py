@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import pathlib
@@ -21,6 +20,7 @@ from imagebeam.reader import batch_reader
 from imagebeam.transforms.images import png_structure
 from tests import encoded_images
 from tests.encoded_images import chunk, insert
+from tests.image_sets import save
 from tests.pictures import photo
 from tests.unit.imagebeam.reader import written
 from tests.unit.transforms.images.test_turn_upright import PNG_KINDS, random_png
@@ -146,12 +146,6 @@ def test_large_png_is_refused_before_memory_is_taken(says: tuple[int, int]) -> N
     assert peak_bytes() - before < 50 << 20
 
 
-def png_of(width: int, height: int) -> bytes:
-    buffer = io.BytesIO()
-    photo(width, height).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def write(folder: pathlib.Path, images: list[bytes], sizes: list[tuple[int, int]]) -> imagebeam.ImageDataset:
     examples = [
         written.jpeg_values(index, width, height)
@@ -166,9 +160,8 @@ def write(folder: pathlib.Path, images: list[bytes], sizes: list[tuple[int, int]
 @pytest.mark.parametrize("kind", ["png", "jpeg", "progressive"])
 @pytest.mark.parametrize("crop", ["center", "squash"])
 def test_image_of_another_size_than_its_record_is_an_error(tmp_path: pathlib.Path, kind: str, crop: str) -> None:
-    buffer = io.BytesIO()
-    photo(60, 40).save(buffer, "PNG" if kind == "png" else "JPEG", progressive=kind == "progressive")
-    dataset = write(tmp_path / "out", [buffer.getvalue()], [(30, 20)])
+    data = save(photo(60, 40), "PNG" if kind == "png" else "JPEG", progressive=kind == "progressive")
+    dataset = write(tmp_path / "out", [data], [(30, 20)])
     with pytest.raises(errors.ExampleError, match=r"the image has 40 x 60 pixels, its record says 20 x 30"):
         next(dataset.as_numpy("train", 1, image_size=16, num_epochs=1, shuffle=None, crop=crop, decoder="native"))
     with pytest.raises(errors.ExampleError, match=r"the image has 40 x 60 pixels, its record says 20 x 30"):
@@ -178,7 +171,7 @@ def test_image_of_another_size_than_its_record_is_an_error(tmp_path: pathlib.Pat
 @pytest.mark.parametrize("crop", ["random", "center", "squash", "resize_shorter"])
 def test_decoders_make_the_same_batches_of_png_and_jpeg(tmp_path: pathlib.Path, crop: str) -> None:
     sizes = [(300, 200), (40, 60), (17, 13), (28, 28)]
-    images = [png_of(*size) for size in sizes[:2]] + [b""] + [png_of(28, 28)]
+    images = [save(photo(*size)) for size in sizes[:2]] + [b"", save(photo(28, 28))]
     dataset = write(tmp_path / "out", images, sizes)
     options = {"image_size": 28, "crop": crop, "num_epochs": 1, "shuffle": None}
     native, tensorflow, chosen = (
@@ -193,7 +186,7 @@ def test_decoders_make_the_same_batches_of_png_and_jpeg(tmp_path: pathlib.Path, 
 
 
 def test_broken_png_is_named_or_skipped(tmp_path: pathlib.Path) -> None:
-    whole = png_of(30, 20)
+    whole = save(photo(30, 20))
     position = whole.index(b"IDAT") + 30
     broken = whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
     dataset = write(tmp_path / "out", [whole, broken, whole], [(30, 20)] * 3)

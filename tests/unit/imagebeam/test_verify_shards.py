@@ -14,6 +14,7 @@ from imagebeam import records, verify_shards
 from imagebeam.catalog import Catalog, Counts, File, Shard, Split
 from imagebeam.verify_shards import Problem
 from tests import linked_snapshots
+from tests.written_files import flip
 
 FIRST, SECOND = "train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord"
 FIRST_INDEX = "index/train-00000-of-00002.index"
@@ -57,12 +58,6 @@ def find_problems(folder: pathlib.Path) -> list[Problem]:
     return [problem for _, problems in verify_shards.verify_dataset(str(folder)) for problem in problems]
 
 
-def flip(path: pathlib.Path, position: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 0x40
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_good_dataset_has_no_problem_and_the_complaint_of_a_check_is_reported(
     tmp_path: pathlib.Path, compression: str
@@ -86,12 +81,12 @@ def test_good_dataset_has_no_problem_and_the_complaint_of_a_check_is_reported(
 
 def test_flipped_byte_is_reported_at_its_record(dataset: pathlib.Path) -> None:
     for position in (0, 18, 19, 38, END - 1):  # test_records.py flips each
-        flip(dataset / FIRST, position)
+        flip(dataset / FIRST, position, 0x40)
         [problem] = find_problems(dataset)
         index = min(position // 19, 2)
         assert (problem.shard, problem.offset) == (FIRST, OFFSETS[index])
         assert problem.detail.startswith(f"record {index}: the checksum of a record")
-        flip(dataset / FIRST, position)
+        flip(dataset / FIRST, position, 0x40)
 
 
 OTHER = encode([b"one", b"TWO", b"three"])[0]
@@ -151,7 +146,7 @@ def test_swapped_shards_name_each_other(dataset: pathlib.Path) -> None:
 
 def test_flipped_byte_of_an_index_is_reported(dataset: pathlib.Path) -> None:
     for position in range(8 * 4):
-        flip(dataset / FIRST_INDEX, position)
+        flip(dataset / FIRST_INDEX, position, 0x40)
         (problem,) = find_problems(dataset)
         entry = position // 8
         if entry == 3:
@@ -162,7 +157,7 @@ def test_flipped_byte_of_an_index_is_reported(dataset: pathlib.Path) -> None:
             assert problem.offset == record * 8
             assert problem.detail.startswith(f"the index says record {record} takes bytes ")
         assert problem.shard == FIRST_INDEX
-        flip(dataset / FIRST_INDEX, position)
+        flip(dataset / FIRST_INDEX, position, 0x40)
 
 
 def test_wrong_index_is_reported(dataset: pathlib.Path) -> None:
@@ -267,7 +262,7 @@ def test_removed_records_are_compared_and_not_checked(snapshots: pathlib.Path) -
 
     assert not [each for _, found in verify_shards.verify_dataset(str(snapshots), check) for each in found]
     assert seen == [b"one", b"three", *CONTENTS[FIRST], *CONTENTS[SECOND], b"six", b"six"]
-    flip(snapshots / "snapshots/000001" / FIRST, OFFSETS[1] + 13)  # in the record that is removed
+    flip(snapshots / "snapshots/000001" / FIRST, OFFSETS[1] + 13, 0x40)  # in the record that is removed
     [problem] = find_problems(snapshots)
     assert (problem.shard, problem.offset) == (IN_FIRST, OFFSETS[1])
 

@@ -10,7 +10,7 @@ import pytest
 import imagebeam
 from imagebeam import errors, features
 from imagebeam.pipelines import bench_reader, convert
-from tests import case_tables, datasets, image_sets
+from tests import case_tables, datasets, image_sets, written_files
 from tests.unit.imagebeam.reader import written
 
 pytest.importorskip("tensorflow")
@@ -101,10 +101,7 @@ def test_part_of_fewer_images_than_a_batch_is_repeated(pets: pathlib.Path) -> No
 
 def test_image_that_is_broken_is_named(pets: pathlib.Path, tmp_path: pathlib.Path) -> None:
     directory = pathlib.Path(shutil.copytree(pets, tmp_path / "out"))
-    shard = next(directory.glob("*.tfrecord"))
-    broken = bytearray(shard.read_bytes())
-    broken[200] ^= 1
-    shard.write_bytes(broken)
+    written_files.flip(next(directory.glob("*.tfrecord")), 200)
     with pytest.raises(errors.ExampleError, match=r"record 0 of shard .*: the checksum of a record of \d+ bytes does"):
         run(directory)
 

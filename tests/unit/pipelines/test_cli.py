@@ -204,8 +204,7 @@ def test_help_names_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_convert_prints_no_warning_of_a_library(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    completed = command_line.run("convert", "--input", images, "--output", tmp_path / "my out")
-    assert completed.returncode == 0
+    completed = command_line.run("convert", "--input", images, "--output", tmp_path / "my out", exit_code=0)
     lines = completed.stderr.splitlines()
     progress = [line for line in lines if re.match("(listing|writing) images|committing", line)]  # of a busy machine
     assert [line for line in lines if line not in progress] == [f"imagebeam {imagebeam.__version__} on FnApiRunner"]
@@ -248,8 +247,8 @@ def test_file_names_with_control_characters_are_shown_escaped(
 
 def test_text_that_the_terminal_cannot_encode_is_escaped(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", labels=["кот", "dog"], per_label=1)
-    completed = command_line.run("plan", "--input", tmp_path / "in", environment={"PYTHONIOENCODING": "ascii"})
-    assert completed.returncode == 0, completed.stderr
+    arguments, environment = ("plan", "--input", tmp_path / "in"), {"PYTHONIOENCODING": "ascii"}
+    completed = command_line.run(*arguments, environment=environment, exit_code=0)
     assert r"2 classes: dog, \u043a\u043e\u0442" in completed.stdout
 
 
@@ -422,8 +421,7 @@ def test_missing_tensorflow_exits_2_and_names_the_extra(
 def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: pathlib.Path) -> None:
     pytest.importorskip("tensorflow")
     small = ("--batch-size", 4, "--image-size", 16, "--seconds", 0.01, "--threads", 1)
-    completed = command_line.run("bench", dataset, *small)
-    assert completed.returncode == 0
+    completed = command_line.run("bench", dataset, *small, exit_code=0)
     assert completed.stderr == "measuring 4 x 0.01 s; other running programs lower the result\n"
     lines = completed.stdout.splitlines()
     assert lines[0] == f"dataset   {dataset}, train: 10 images, {lines[0].split(', ')[-1]}"

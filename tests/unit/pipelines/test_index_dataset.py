@@ -18,7 +18,7 @@ from imagebeam.pipelines import cli, convert, index_dataset, inspect_dataset, ve
 from imagebeam.transforms.indexing import scan_shard
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import publish_dataset
-from tests import case_tables, datasets, error_texts, foreign_shards
+from tests import case_tables, datasets, error_texts, foreign_shards, written_files
 
 
 def make_imagenet(folder: pathlib.Path) -> None:
@@ -230,9 +230,7 @@ def test_broken_file_is_named_and_nothing_committed(
 
 def test_broken_record_can_be_kept_and_skipped(tmp_path: pathlib.Path) -> None:
     foreign_shards.write(tmp_path / "train", [foreign_shards.imagenet(each) for each in range(4)])
-    data = bytearray((tmp_path / "train").read_bytes())
-    data[-30] ^= 1
-    (tmp_path / "train").write_bytes(data)
+    written_files.flip(tmp_path / "train", -30)
     result = imagebeam.index(tmp_path, keep_broken=True, workers=1)
     assert "1 record cannot be read; readers need on_error='skip'" in result.notes
     batches = imagebeam.open_dataset(tmp_path).as_numpy(
@@ -374,10 +372,7 @@ def test_command_for_base64_pixels_converts_them(tmp_path: pathlib.Path) -> None
 
 def test_wrong_arguments_are_an_error(tmp_path: pathlib.Path) -> None:
     make_gzip(tmp_path)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "train.tfrecord").touch()
-    (tmp_path / "lost").mkdir()
-    (tmp_path / "lost" / "catalog.json").write_text("{")
+    written_files.write(tmp_path, {"other/train.tfrecord": b"", "lost/catalog.json": "{"})
     for folder, options, code in (
         ("gone", {}, "folder-not-found"),
         ("train.records", {}, "folder-is-file"),

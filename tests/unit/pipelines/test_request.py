@@ -105,8 +105,8 @@ def test_locale_without_utf8_is_refused(images: pathlib.Path) -> None:
     message = "imagebeam.errors.ConfigError: Python takes file names here for ascii, by the locale, and keys and labels"
     assert done.stderr.splitlines()[-1].startswith(message)
     check = "from imagebeam.pipelines import request\nrequest.require_utf8_file_names()"
-    assert command_line.run_python(check, {"LC_ALL": "C", "PYTHONUTF8": "0"}).returncode == 1
-    assert command_line.run_python(check, {"LC_ALL": "C", "PYTHONUTF8": "1"}).returncode == 0
+    for utf8, exit_code in (("0", 1), ("1", 0)):
+        command_line.run_python(check, {"LC_ALL": "C", "PYTHONUTF8": utf8}, exit_code)
 
 
 # --- the check of drift ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from imagebeam.pipelines import convert, job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.formats import zip as zip_format
 from imagebeam.transforms.sources import files
-from tests import case_tables, datasets, error_texts, image_sets
+from tests import case_tables, datasets, error_texts, image_sets, written_files
 
 DIRECTORIES: dict[str, Any] = {"split": {"by": "directory"}}
 
@@ -21,11 +21,8 @@ DIRECTORIES: dict[str, Any] = {"split": {"by": "directory"}}
 @pytest.fixture
 def images(tmp_path: pathlib.Path) -> pathlib.Path:
     """A folder of two splits and two classes."""
-    for index in range(12):
-        path = tmp_path / "in" / ("train", "test")[index % 2] / ("cat", "dog")[index % 3 % 2] / f"{index}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(image_sets.make_image(index))
-    return tmp_path / "in"
+    names = [f"{('train', 'test')[index % 2]}/{('cat', 'dog')[index % 3 % 2]}/{index}.jpg" for index in range(12)]
+    return written_files.write(tmp_path / "in", {name: image_sets.make_image(n) for n, name in enumerate(names)})
 
 
 def pack(folder: pathlib.Path, archive: pathlib.Path, start: str = "") -> pathlib.Path:

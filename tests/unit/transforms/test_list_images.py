@@ -13,18 +13,15 @@ from imagebeam.transforms import elements, list_images, summaries
 from imagebeam.transforms.formats.tables import manifest
 from imagebeam.transforms.shard import writer_processes
 from imagebeam.transforms.sources import files, image_source, reference_rules
-from tests import spread_rows
+from tests import spread_rows, written_files
 
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     """Images at four depths, and a table that names them all and one more."""
     names = [f"{'a/b/c/'[: 2 * depth]}{index}.jpg" for depth in range(4) for index in range(3)]
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"x")
-    (tmp_path / "m.csv").write_text("image\n" + "".join(f"{name}\n" for name in [*names, "gone.jpg"]))
-    return tmp_path
+    table = "image\n" + "".join(f"{name}\n" for name in [*names, "gone.jpg"])
+    return written_files.write(tmp_path, {**dict.fromkeys(names, "x"), "m.csv": table})
 
 
 def list_in_place(source: image_source.ImageSource) -> tuple[list[elements.ImageRef], list[elements.Reject], int]:

@@ -15,7 +15,7 @@ import imagebeam
 from imagebeam import records
 from imagebeam.reader import example_source
 from imagebeam.storage import remote
-from tests import datasets, image_sets
+from tests import datasets, image_sets, written_files
 from tests.unit.imagebeam.reader import far_dataset
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL
 
@@ -39,10 +39,8 @@ def broken(directory: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     """A copy of the dataset with one bit of record 4 flipped."""
     shutil.copytree(directory, tmp_path / "broken")
     shard = tmp_path / "broken" / "train-00000-of-00003.tfrecord"
-    content = bytearray(shard.read_bytes())
-    [*_, record] = zip(range(5), records.read_records(io.BytesIO(content)))
-    content[record[1].offset + records.HEADER_BYTES + len(record[1].data) - 1] ^= 1
-    shard.write_bytes(content)
+    record = list(records.read_records(io.BytesIO(shard.read_bytes())))[4]
+    written_files.flip(shard, record.offset + records.HEADER_BYTES + len(record.data) - 1)
     return tmp_path / "broken"
 
 

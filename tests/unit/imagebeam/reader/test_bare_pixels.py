@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import logging
 import pathlib
 import re
@@ -19,7 +18,7 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
 from imagebeam.pipelines import inspect_dataset, verify_dataset
-from tests import error_texts
+from tests import error_texts, image_sets
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -82,10 +81,8 @@ def encoded(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
     """The pictures as PNG files."""
     files = []
     for index, stored in enumerate(PICTURES):
-        buffer = io.BytesIO()
-        Image.fromarray(rgb(stored)).save(buffer, "PNG")
-        values = written.raw_values(stored, index)
-        files.append({**values, features.ENCODED: buffer.getvalue(), "image/format": b"png"})
+        encoded = image_sets.save(Image.fromarray(rgb(stored)))
+        files.append({**written.raw_values(stored, index), features.ENCODED: encoded, "image/format": b"png"})
     return written.write(tmp_path_factory.mktemp("encoded") / "png", written.IMAGE, files)
 
 

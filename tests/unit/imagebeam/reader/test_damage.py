@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from tests import error_texts
+from tests import error_texts, written_files
 from tests.unit.imagebeam.reader import written
 
 COUNT = 8
@@ -139,8 +139,7 @@ def test_index_of_another_shard_is_named(damaged: tuple[pathlib.Path, str], whol
 def test_files_of_another_tool_are_an_error_that_says_how_to_convert_them(
     tmp_path: pathlib.Path, name: str, far: Any
 ) -> None:
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / name).write_bytes(b"")
+    written_files.write(tmp_path / "set", {name: b""})
     for address in (str(tmp_path / "set"), f"far://{tmp_path}/set"):
         with error_texts.raises("catalog-missing-for-tfrecords"):
             imagebeam.open_dataset(address, cache_dir=str(tmp_path / "cache"))

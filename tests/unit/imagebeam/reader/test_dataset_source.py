@@ -20,7 +20,7 @@ import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records
 from imagebeam.reader import dataset_source, record_selection, shard_files
-from tests import error_texts, patience
+from tests import error_texts, patience, written_files
 from tests.unit.imagebeam.reader import far_dataset, restarts
 
 pytestmark = pytest.mark.usefixtures("far")
@@ -64,14 +64,10 @@ def test_record_with_a_flipped_bit_is_a_trouble_with_its_place(place: str, tmp_p
     stored = far_dataset.stored_in(folder)
     path = folder / far_dataset.name_of(1)
     size = NUM_BYTES + records.HEADER_BYTES + records.FOOTER_BYTES
-    content = bytearray(path.read_bytes())
-    content[size + records.HEADER_BYTES] ^= 1
-    path.write_bytes(content)
+    content = written_files.flip(path, size + records.HEADER_BYTES)
     fields = catalog_lib.load_catalog(str(folder))
     shards = tuple(
-        shard
-        if shard.name != path.name
-        else catalog_lib.Shard(shard.name, shard.records, shard.bytes, records.extend_crc(0, bytes(content)))
+        dataclasses.replace(shard, crc32c=records.extend_crc(0, content)) if shard.name == path.name else shard
         for shard in fields.splits["train"].shards
     )
     fields.splits["train"] = catalog_lib.Split(shards)  # type: ignore[index]

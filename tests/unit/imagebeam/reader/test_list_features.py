@@ -12,7 +12,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors, features, records
-from tests import case_tables, error_texts
+from tests import case_tables, error_texts, written_files
 from tests.unit.imagebeam.reader import written
 
 tf = pytest.importorskip("tensorflow")
@@ -161,10 +161,8 @@ def test_skipped_examples_take_their_lists_with_them(tmp_path: pathlib.Path, dec
     broken = {**EXAMPLES[5], features.ENCODED: EXAMPLES[5][features.ENCODED][:60]}
     written.write(tmp_path / "out", wanted, [*EXAMPLES[:5], broken, *EXAMPLES[6:]], labels=LABELS, label_base=1)
     shard = tmp_path / "out" / "train-00000-of-00002.tfrecord"
-    content = bytearray(shard.read_bytes())
-    second = [record.offset for record in records.read_records(io.BytesIO(content))][1]
-    content[second + 40] ^= 1  # its checksum does not match any more
-    shard.write_bytes(content)
+    second = [record.offset for record in records.read_records(io.BytesIO(shard.read_bytes()))][1]
+    written_files.flip(shard, second + 40)  # its checksum does not match any more
     dataset = imagebeam.open_dataset(str(tmp_path / "out"))
     options = {**WHOLE, "features": ASKED, "on_error": "skip", "shuffle": None, "decoder": decoder}
     found = [

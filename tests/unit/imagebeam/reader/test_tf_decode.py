@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pathlib
 from typing import Any
@@ -18,6 +17,7 @@ from imagebeam import features
 from imagebeam.reader import batch_reader, crops
 from imagebeam.reader import options as options_lib
 from tests import case_tables
+from tests.image_sets import save
 from tests.pictures import encode, photo, psnr
 from tests.unit.imagebeam.reader import written
 
@@ -162,9 +162,7 @@ def test_resize_shorter_is_pillows_resize_and_the_middle_of_it(
 
 
 def test_other_formats_are_resized_alike(tmp_path: pathlib.Path) -> None:
-    buffer = io.BytesIO()
-    photo(300, 200).save(buffer, "PNG")
-    values = written.jpeg_values(0, 300, 200) | {features.ENCODED: buffer.getvalue(), "image/format": b"png"}
+    values = written.jpeg_values(0, 300, 200) | {features.ENCODED: save(photo(300, 200)), "image/format": b"png"}
     dataset = written.write(tmp_path / "out", written.IMAGE, [values], num_shards=1)
     options = {"crop": "resize_shorter", "interpolation": "bicubic", "antialias": True, "dct": "accurate"}
     [found] = read(dataset, "tensorflow", image_size=56, **options)

@@ -8,7 +8,7 @@ import pytest
 from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.sources import image_source
-from tests import detection_sets, error_texts, image_sets
+from tests import detection_sets, error_texts, image_sets, written_files
 
 
 def open_folder(root: pathlib.Path, **sections: Any) -> image_source.ImageSource:
@@ -57,17 +57,13 @@ def test_data_set_of_boxes_is_refused_as_classes(tmp_path: pathlib.Path, kind: s
     ],
 )
 def test_folders_of_images_are_classes(tmp_path: pathlib.Path, folders: list[str]) -> None:
-    for folder in folders:
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "x.png").write_bytes(image_sets.make_image(1, "PNG"))
+    written_files.write(tmp_path, {f"{folder}/x.png": image_sets.make_image(1, "PNG") for folder in folders})
     (listing,) = open_folder(tmp_path).list_all()
     assert listing.num_refs == len(folders)
 
 
 def test_classes_whose_images_have_xml_beside_them_stay_classes(tmp_path: pathlib.Path) -> None:
     for folder in ("cat", "dog"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "x.png").write_bytes(image_sets.make_image(1, "PNG"))
-        (tmp_path / folder / "x.xml").write_text("<annotation/>")
+        written_files.write(tmp_path / folder, {"x.png": image_sets.make_image(1, "PNG"), "x.xml": "<annotation/>"})
     (listing,) = open_folder(tmp_path).list_all()
     assert listing.num_refs == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pathlib
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from imagebeam.pipelines import init_config, job, request
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import mask_signs, recognize_folder
-from tests import folder_shapes
+from tests import folder_shapes, image_sets
 from tests.folder_shapes import images
 
 _SMOOTHED = np.array([0] * 700 + [255] * 700 + [*range(20, 156)], np.uint8).reshape(48, 32)
@@ -26,9 +25,7 @@ _NOTE = (
 
 
 def png(numbers: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    PIL.Image.fromarray(numbers.astype(np.uint8), "L").save(file, "PNG")
-    return file.getvalue()
+    return image_sets.save(PIL.Image.fromarray(numbers.astype(np.uint8), "L"))
 
 
 def write(root: pathlib.Path, highest: int) -> pathlib.Path:
@@ -90,9 +87,8 @@ def test_masks_of_several_folders_are_looked_at(tmp_path: pathlib.Path, folders:
 
 @pytest.mark.parametrize("side", [100, 1024])
 def test_recognized_tiff_masks_without_compression_become_0_and_1(tmp_path: pathlib.Path, side: int) -> None:
-    file = io.BytesIO()
-    PIL.Image.fromarray((np.eye(side) * 255).astype(np.uint8), "L").save(file, "TIFF")
-    tree = images("images/#.jpg") | {f"masks/{n}.tif": file.getvalue() for n in range(4)}
+    mask = image_sets.save(PIL.Image.fromarray((np.eye(side) * 255).astype(np.uint8), "L"), "TIFF")
+    tree = images("images/#.jpg") | {f"masks/{n}.tif": mask for n in range(4)}
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
     assert found.sure is not None
     assert found.sure.settings["source.masks.colors"] == _COLORS
@@ -145,9 +141,8 @@ def test_png_beside_a_jpeg_of_its_name_is_its_mask_if_it_has_few_numbers(
 
 
 def test_png_of_one_bit_beside_a_jpeg_of_its_name_is_its_mask(tmp_path: pathlib.Path) -> None:
-    file = io.BytesIO()
-    PIL.Image.new("1", (32, 48)).save(file, "PNG")
-    tree = images("#.jpg") | {f"{n}.png": file.getvalue() for n in range(4)}
+    mask = image_sets.save(PIL.Image.new("1", (32, 48)))
+    tree = images("#.jpg") | {f"{n}.png": mask for n in range(4)}
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
     assert found.sure is not None and found.sure.preset == "segmentation"
     assert "source.masks.colors" not in found.sure.settings

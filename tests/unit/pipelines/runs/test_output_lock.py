@@ -22,7 +22,7 @@ from imagebeam import storage
 from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms.publish import commit_rights
-from tests import case_tables, command_line, error_texts, patience
+from tests import case_tables, command_line, error_texts, patience, written_files
 
 HOLDER = """
 import sys
@@ -146,10 +146,7 @@ DONE = "train-00000-of-00002.tfrecord.done.json"
 def test_shards_count_once_their_description_is_written(
     tmp_path: pathlib.Path, files: list[str], number: int | None
 ) -> None:
-    for name in files:
-        path = tmp_path / ".imagebeam" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("{}")
+    written_files.write(tmp_path / ".imagebeam", dict.fromkeys(files, "{}"))
     output = str(tmp_path)
     assert output_lock.count_finished_shards(output) == number
     kept = "; finished shards are kept, run the same command again to go on"

@@ -11,7 +11,7 @@ from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import box_csv
-from tests import detection_sets, error_texts, spread_rows
+from tests import detection_sets, error_texts, spread_rows, written_files
 
 ROW = "0.jpg,40,20,cat,0,0,10,10\n"
 
@@ -169,9 +169,7 @@ def test_given_classes_decide_the_ids(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_files_and_folders_are_found(tmp_path: pathlib.Path, files: list[str], expected: list[tuple[str, str]]) -> None:
-    for file in files:
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text("x")
+    written_files.write(tmp_path, dict.fromkeys(files, "x"))
     root, splits = box_csv.find(str(tmp_path), box_csv.BoxCsv())
     assert (root, [(split.name, split.folder) for split in splits]) == (str(tmp_path), expected)
     root, splits = box_csv.find(str(tmp_path / files[0]), box_csv.BoxCsv())

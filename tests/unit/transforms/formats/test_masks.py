@@ -12,7 +12,7 @@ from imagebeam.transforms.formats import masks
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import class_masks
 from imagebeam.transforms.sources import files, image_source
-from tests import error_texts, image_sets, spread_rows
+from tests import error_texts, image_sets, spread_rows, written_files
 
 RULE = Masks(r"images/(?P<split>[^/]+)/(.*)\.jpg", r"masks/\g<split>/\2.png")
 PICTURE = image_sets.make_image(1)
@@ -22,9 +22,7 @@ MASK = image_sets.make_image(2, "PNG", "L")
 @pytest.fixture
 def root(tmp_path: pathlib.Path) -> pathlib.Path:
     for split in ("train", "val"):
-        for folder, name, data in (("images", "a b.jpg", PICTURE), ("masks", "a b.png", MASK)):
-            (tmp_path / folder / split).mkdir(parents=True)
-            (tmp_path / folder / split / name).write_bytes(data)
+        written_files.write(tmp_path, {f"images/{split}/a b.jpg": PICTURE, f"masks/{split}/a b.png": MASK})
     return tmp_path
 
 

@@ -20,7 +20,7 @@ from imagebeam.transforms.formats import tar
 from imagebeam.transforms.formats.tar import Member, TarError
 from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.sources import table_rows
-from tests import image_sets, tars
+from tests import image_sets, tars, written_files
 
 JPEG = image_sets.make_image(1)
 PNG = image_sets.make_image(2, "PNG")
@@ -261,9 +261,7 @@ def test_members_are_equal_to_those_of_tarfile(format: int, names: list[str]) ->
 def test_tars_of_gnu_tar_are_read(tmp_path: pathlib.Path) -> None:
     names = ["x/1.jpg", "x/1.cls", LONG[:200] + "long.jpg"]
     folder = tmp_path / "in"
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(name.encode())
+    written_files.write(folder, {name: name for name in names})
     os.link(folder / "x/1.jpg", folder / "x/2.jpg")
     os.link(folder / names[2], folder / f"{names[2]}.jpg")
     os.symlink("1.jpg", folder / "x/3.jpg")

@@ -18,7 +18,7 @@ from imagebeam.transforms.formats import tfrecord
 from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import table_rows
-from tests import foreign_shards, image_sets, tars
+from tests import foreign_shards, image_sets, tars, written_files
 
 JPEG = image_sets.make_image(1)
 
@@ -169,10 +169,8 @@ def test_record_without_one_image_is_a_reject(
 def test_flipped_byte_in_a_record_rejects_only_that_record(tmp_path: pathlib.Path) -> None:
     examples = images(5)
     write(tmp_path / "x.tfrecord", examples)
-    data = bytearray((tmp_path / "x.tfrecord").read_bytes())
     second = 16 + len(examples[0])
-    data[second + 12 + 40] ^= 1
-    (tmp_path / "x.tfrecord").write_bytes(data)
+    written_files.flip(tmp_path / "x.tfrecord", second + 12 + 40)
     found = list_records(tmp_path, fields=table_rows.RowFields(label="image/class/label"))
     assert [ref.label for ref in found.refs] == ["0", "2", "3", "4"]
     (reject,) = found.rejects

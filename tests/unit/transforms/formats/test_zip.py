@@ -18,7 +18,7 @@ from imagebeam.transforms.elements import ImageRef, Reason
 from imagebeam.transforms.formats import zip as zip_format
 from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.shard import read_ahead
-from tests import image_sets, tars
+from tests import image_sets, tars, written_files
 
 JPEG = image_sets.make_image(1)
 BOTH = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -226,9 +226,7 @@ def test_bomb_is_not_unpacked(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("method", BOTH)
 def test_damaged_content_is_a_read_error(tmp_path: pathlib.Path, method: int) -> None:
     path = write(tmp_path / "a.zip", [("a.jpg", JPEG), ("b.jpg", JPEG)], method)
-    content = bytearray(path.read_bytes())
-    content[len(JPEG) // 2] ^= 1
-    path.write_bytes(content)
+    written_files.flip(path, len(JPEG) // 2)
     bad, good = fetch(list_zip(path).refs)
     assert isinstance(bad, read_ahead.ReadError)
     assert (bad.reason, good) == (Reason.CORRUPT, JPEG)

@@ -11,7 +11,7 @@ import pytest
 from imagebeam import example, features
 from imagebeam.transforms.html_report import thumbnails
 from imagebeam.transforms.images import object_masks
-from tests import pictures
+from tests import image_sets, pictures
 from tests.unit.imagebeam.reader import written
 
 TEXT = features.Feature(features.TEXT, features.TEXT, features.BYTES, True)
@@ -33,9 +33,7 @@ def make(
 
 
 def encoded(picture: PIL.Image.Image, kind: str = "PNG", **options: Any) -> dict[str, Any]:
-    buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
-    return {**written.jpeg_values(0), features.ENCODED: buffer.getvalue()}
+    return {**written.jpeg_values(0), features.ENCODED: image_sets.save(picture, kind, **options)}
 
 
 PHOTO = pictures.photo(300, 200)

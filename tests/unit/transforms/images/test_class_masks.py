@@ -17,31 +17,22 @@ from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, class_masks, mask_pixels, png_structure, structure
 from tests import encoded_images, image_sets
 from tests.encoded_images import IEND, chunk, ihdr, with_right_crcs
-from tests.mask_forms import bmp, gray_png, indexed, npy, save, tiff
-
-PALETTE = [value for index in range(256) for value in (255 - index, index * 5 % 256, 7)]
+from tests.image_sets import save
+from tests.mask_forms import bmp, gray_png, indexed, npy, tiff
 
 
 def pixels(num_classes: int = 256) -> np.ndarray:
     return np.random.default_rng(1).integers(0, num_classes, (SIZE[1], SIZE[0]), np.uint8)
 
 
-def png(picture: Image.Image, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG", **options)
-    return buffer.getvalue()
-
-
 def palette_png(values: np.ndarray, **options: Any) -> bytes:
-    picture = Image.frombytes("P", (values.shape[1], values.shape[0]), values.tobytes())
-    picture.putpalette(PALETTE)
-    return png(picture, **options)
+    return save(indexed(values), "PNG", **options)
 
 
 def test_mask_without_a_palette_is_stored_as_it_is() -> None:
     for mode in ["L", "RGB", "I;16"]:
         values = pixels().astype(np.uint16) if mode == "I;16" else pixels()
-        mask = png(Image.fromarray(values) if mode != "RGB" else Image.fromarray(values).convert("RGB"))
+        mask = save(Image.fromarray(values) if mode != "RGB" else Image.fromarray(values).convert("RGB"))
         assert class_masks.with_mask(IMAGE, mask) == IMAGE._replace(mask=mask)
 
 
@@ -388,10 +379,7 @@ def test_tiff_with_a_giant_tile_is_not_decoded() -> None:
 
 def one_row(numbers: list[int], format: str = "PNG", mode: str = "L", **options: object) -> bytes:
     """Returns a picture of one row."""
-    picture = PIL.Image.fromarray(np.array([numbers], np.uint8), "L").convert(mode)
-    file = io.BytesIO()
-    picture.save(file, format, **options)
-    return file.getvalue()
+    return save(PIL.Image.fromarray(np.array([numbers], np.uint8), "L").convert(mode), format, **options)
 
 
 def numbers_of(*masks: bytes) -> list[dict[int, int]]:

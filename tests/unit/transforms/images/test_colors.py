@@ -13,7 +13,7 @@ from PIL import ImageCms
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, pixels
 from imagebeam.transforms.images.prepare import ImagePolicy
-from tests.mask_forms import save
+from tests.image_sets import save
 
 NOISE = np.random.default_rng(5).integers(0, 256, (6, 7, 4), np.uint8)
 

@@ -18,7 +18,7 @@ from imagebeam.transforms.images import checked_image, frame_reader, pillow_deco
 from imagebeam.transforms.images.checked_image import Limits
 from imagebeam.transforms.images.pixels import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
-from tests import animations, encoded_images, pictures
+from tests import animations, encoded_images, image_sets, pictures
 
 EACH = ImagePolicy(frames="each")
 FRAMES = animations.draw(1, 5)
@@ -90,10 +90,9 @@ def test_frames_are_changed_as_a_still_picture_is() -> None:
             frames="each", encode=encode, color="rgb", encoding=Encoding(webp="lossless"), sum_pixels=True
         )
         for image, frame in zip(whole(animations.save(frames, "tiff"), policy), frames, strict=True):
-            buffer = io.BytesIO()
-            frame.save(buffer, "TIFF")
-            assert policy.prepare_frames(buffer.getvalue()) is None
-            assert image == policy.prepare(buffer.getvalue())
+            still = image_sets.save(frame, "TIFF")
+            assert policy.prepare_frames(still) is None
+            assert image == policy.prepare(still)
 
 
 def test_file_of_one_picture_is_no_animation() -> None:
@@ -105,10 +104,9 @@ def test_file_of_one_picture_is_no_animation() -> None:
 
 
 def test_phone_s_second_picture_and_the_layers_of_a_psd_are_no_frames() -> None:
-    buffer = io.BytesIO()
-    pictures.photo(48, 32).save(buffer, "MPO", save_all=True, append_images=[pictures.photo(24, 16)])
-    assert EACH.prepare_frames(buffer.getvalue()) is None
-    assert EACH.prepare(buffer.getvalue()).data == buffer.getvalue()
+    data = image_sets.save(pictures.photo(48, 32), "MPO", save_all=True, append_images=[pictures.photo(24, 16)])
+    assert EACH.prepare_frames(data) is None
+    assert EACH.prepare(data).data == data
     assert EACH.prepare_frames(encoded_images.psd(40, 30)) is None
 
 
@@ -126,23 +124,20 @@ def test_only_apng_is_taken_where_other_formats_are_rejected() -> None:
 def test_pages_have_their_own_size_mode_turn_and_color_profile() -> None:
     srgb = PIL.ImageCms.ImageCmsProfile(PIL.ImageCms.createProfile("sRGB")).tobytes()
     pages = [pictures.photo(30, 20), pictures.photo(40, 10).convert("L"), pictures.photo(16, 50).convert("1")]
-    buffer = io.BytesIO()
     first = pages[0].copy()
     first.info["icc_profile"] = srgb
     turned = pages[1].copy()
     turned.encoderinfo = {"tiffinfo": {274: 6}}
-    first.save(buffer, "TIFF", save_all=True, append_images=[turned, pages[2]])
-    images = whole(buffer.getvalue())
+    data = image_sets.save(first, "TIFF", save_all=True, append_images=[turned, pages[2]])
+    images = whole(data)
     assert [(image.height, image.width, image.channels) for image in images] == [(20, 30, 3), (40, 10, 1), (50, 16, 1)]
     assert [image.turned for image in images] == [1, 6, 1]
     assert np.array_equal(
         animations.pixels_of(images[1].data), np.asarray(pages[1].rotate(-90, expand=True).convert("RGBA"))
     )
-    reader = frame_reader.FrameReader(buffer.getvalue(), "tiff")
+    reader = frame_reader.FrameReader(data, "tiff")
     assert "icc_profile" in reader.opened.info and "icc_profile" not in reader.seek(1).info
-    assert [image.turned for image in whole(buffer.getvalue(), ImagePolicy(frames="each", orientation="keep"))] == [
-        1
-    ] * 3
+    assert {image.turned for image in whole(data, ImagePolicy(frames="each", orientation="keep"))} == {1}
 
 
 def test_page_that_belongs_to_another_one_is_rejected_alone() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import random
 import re
 import struct
@@ -15,6 +14,7 @@ from PIL import Image as PillowImage
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, jpeg_structure, structure
 from tests.encoded_images import DHT, DQT, EOI, JPEG, JPEGS, SOF, SOS, assert_rejected, insert, overwrite, without
+from tests.image_sets import save
 from tests.pictures import damage, encode, photo, without_segments
 
 JPEG_MIDDLE = (JPEG.index(SOS) + len(JPEG)) // 2
@@ -122,9 +122,7 @@ def test_check_image_of_jpeg_without_huffman_tables_takes_it_as_tensorflow_does(
 
 def test_check_image_of_scan_overwritten_by_random_bytes_is_corrupt() -> None:
     generator = random.Random(0)
-    file = io.BytesIO()
-    PillowImage.frombytes("L", (200, 200), generator.randbytes(40_000)).save(file, "JPEG")
-    data = file.getvalue()
+    data = save(PillowImage.frombytes("L", (200, 200), generator.randbytes(40_000)), "JPEG")
     num_missed = 0
     for _ in range(200):
         position = generator.randrange(data.index(SOS) + 10, len(data) - 4098)

@@ -20,7 +20,7 @@ from imagebeam.transforms.images.pixels import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
 from imagebeam.transforms.images.resample import Scaling
 from tests import encoded_images, image_sets, pictures
-from tests.mask_forms import save
+from tests.image_sets import save
 
 ENCODINGS = ("jpeg", "png", "raw", "int64_list", "float_list")
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
@@ -450,9 +450,7 @@ def test_jpeg_of_many_scans_is_refused() -> None:
 
 def test_turned_image_that_is_cut_is_rejected_with_every_check() -> None:
     for format in ["JPEG", "PNG"]:
-        exif = PIL.Image.Exif()
-        exif[0x0112] = 6
-        data = save(PHOTO, format, exif=exif)
+        data = save(PHOTO, format, exif=image_sets.turned())
         for check in ("header", "structure", "decode", "tensorflow"):
             with pytest.raises(checked_image.BadImageError, match=r"^truncated: "):
                 ImagePolicy(check=check).prepare(data[:-6])
@@ -536,12 +534,9 @@ def test_eight_orientations_give_the_same_upright_picture() -> None:
         for format in ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"]:
             for sides in [(48, 32), (43, 29)]:
                 upright = pictures.photo(*sides)
-                exif = PIL.Image.Exif()
-                exif[0x0112] = orientation
                 stored = pixels.turn_upright(upright, orientations.inverse(orientation))
-                data = save(
-                    stored, format, exif=exif, **({"quality": 95} if format in ("JPEG", "AVIF") else {"lossless": True})
-                )
+                options = {"quality": 95} if format in ("JPEG", "AVIF") else {"lossless": True}
+                data = save(stored, format, exif=image_sets.turned(orientation), **options)
                 image = ImagePolicy().prepare(data)
                 as_stored = ImagePolicy(orientation="keep", encode="raw").prepare(data)
                 assert (as_stored.width, as_stored.height, as_stored.orientation) == (*stored.size, orientation)

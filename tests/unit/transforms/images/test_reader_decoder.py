@@ -22,7 +22,7 @@ from imagebeam.transforms.images.pixels import Encoding
 from imagebeam.transforms.images.prepare import ImagePolicy
 from imagebeam.transforms.shard import image_hashes
 from tests import encoded_images, error_texts, image_sets, pictures
-from tests.mask_forms import save
+from tests.image_sets import save
 from tests.pictures import damage, encode, photo, without_segments
 
 JPEG = encode(photo(70, 50))

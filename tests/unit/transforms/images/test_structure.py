@@ -21,7 +21,7 @@ from PIL import ImageCms
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, image_formats, png_structure, prepare, structure
 from imagebeam.transforms.images.prepare import ImagePolicy
-from tests import encoded_images, pictures
+from tests import encoded_images, image_sets, pictures
 from tests.encoded_images import (
     DHT,
     DQT,
@@ -274,7 +274,6 @@ NOTES = (b"here I live", b"a comment", b"<x:xmpmeta", b"after the end")
 def noted(format: str, **options: Any) -> bytes:
     exif = PIL.Image.Exif()
     exif[0x010E] = "here I live"
-    buffer = io.BytesIO()
     if format == "PNG":
         texts = PIL.PngImagePlugin.PngInfo()
         texts.add_text("Comment", "a comment")
@@ -282,8 +281,8 @@ def noted(format: str, **options: Any) -> bytes:
         options |= {"pnginfo": texts}
     else:
         options |= {"comment": b"a comment", "xmp": b"<x:xmpmeta/>"}
-    pictures.photo(40, 30).save(buffer, format, exif=exif, icc_profile=PROFILE, dpi=(300, 300), **options)
-    return buffer.getvalue() + b"after the end"
+    options |= {"exif": exif, "icc_profile": PROFILE, "dpi": (300, 300)}
+    return image_sets.save(pictures.photo(40, 30), format, **options) + b"after the end"
 
 
 def test_notes_go_and_pixels_and_profile_stay() -> None:

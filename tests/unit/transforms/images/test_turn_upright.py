@@ -17,7 +17,7 @@ from PIL import Image
 from imagebeam import _writer
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, orientations, pixels, png_structure, structure, turn_upright
-from tests import encoded_images, jpeg_coefficients, pictures
+from tests import encoded_images, image_sets, jpeg_coefficients, pictures
 from tests.encoded_images import chunk, ihdr, png
 from tests.pictures import damage, encode, photo, psnr
 
@@ -198,9 +198,8 @@ def test_every_exif_segment_becomes_upright() -> None:
 def test_noise_stored_without_any_loss_is_encoded() -> None:
     rng = random.Random(0)
     noise = Image.frombytes("RGB", PARTIAL_BLOCKS, rng.randbytes(3 * 93 * 61))
-    data = Image.Exif()
-    data[0x0112] = 3
-    source = structure.check_image(encode(noise, quality=100, subsampling=0, exif=data, progressive=True))
+    options = {"quality": 100, "subsampling": 0, "progressive": True}
+    source = structure.check_image(encode(noise, exif=image_sets.turned(3), **options))
     found = turn_upright.turn_upright(source)
     assert not found.is_lossless
     assert structure.check_image(found.image.data, "decode").orientation == 1
@@ -355,9 +354,8 @@ def test_png_of_pillow_is_turned_as_pillow_turns_it() -> None:
 
 
 def test_photo_is_as_small_as_before() -> None:
-    file = io.BytesIO()
-    photo(300, 200).save(file, "PNG")
-    assert len(turn(file.getvalue(), 6).image.data) < 1.05 * len(file.getvalue())
+    source = image_sets.save(photo(300, 200))
+    assert len(turn(source, 6).image.data) < 1.05 * len(source)
 
 
 def test_animated_png_keeps_its_first_image() -> None:

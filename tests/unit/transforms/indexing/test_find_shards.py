@@ -8,7 +8,7 @@ import pathlib
 
 from imagebeam import records
 from imagebeam.transforms.indexing import find_shards
-from tests import case_tables, error_texts
+from tests import case_tables, error_texts, written_files
 
 
 def content(count: int = 1) -> bytes:
@@ -21,11 +21,7 @@ def content(count: int = 1) -> bytes:
 
 
 def make(folder: pathlib.Path, *names: str, data: bytes | None = None) -> str:
-    for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content() if data is None else data)
-    return str(folder)
+    return str(written_files.write(folder, dict.fromkeys(names, content() if data is None else data)))
 
 
 def test_files_of_any_name_are_found_in_the_order_of_their_numbers(tmp_path: pathlib.Path) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import math
 import random
 import statistics
@@ -15,7 +14,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, pixels, prepare
 from imagebeam.transforms.shard import image_hashes
 from imagebeam.transforms.shard.image_hashes import HashedImage
-from tests.image_sets import make_image
+from tests.image_sets import make_image, save
 
 IMAGES = [
     HashedImage(b"1" * 16, b"2" * 8, "train", "a/caf\udce9.jpg", "/in/a/caf\udce9.jpg"),
@@ -72,9 +71,7 @@ def photo(seed: int, size: tuple[int, int] = (320, 240)) -> Picture:
 
 
 def stored(picture: Picture, format: str = "JPEG", **options: object) -> checked_image.Image:
-    buffer = io.BytesIO()
-    picture.save(buffer, format, **options)
-    return prepare.AS_IT_IS.prepare(buffer.getvalue())
+    return prepare.AS_IT_IS.prepare(save(picture, format, **options))
 
 
 def hash_of(image: checked_image.Image) -> int:

@@ -21,7 +21,7 @@ from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.elements import ExtraImage, ImageRef, Mask, Reason, Reject
 from imagebeam.transforms.images import checked_image, image_formats, prepare, structure
 from imagebeam.transforms.shard import encode, image_hashes, read_ahead, read_images, shard_writer, writer_processes
-from tests import animations, encoded_images, image_sets
+from tests import animations, encoded_images, image_sets, written_files
 from tests.unit.transforms import small_dataset
 
 EACH = prepare.ImagePolicy(frames="each")
@@ -78,8 +78,7 @@ def read(
 
 
 def write_file(root: pathlib.Path, name: str, data: bytes, label: str = "cat") -> ImageRef:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_bytes(data)
+    written_files.write(root, {name: data})
     return ImageRef(name, str(root / name), len(data), label=label)
 
 

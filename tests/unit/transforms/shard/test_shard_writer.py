@@ -19,7 +19,7 @@ from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.elements import ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import encode, shard_writer, writer_processes
-from tests import delayed_storage, error_texts
+from tests import delayed_storage, error_texts, written_files
 from tests.unit.transforms import small_dataset
 
 SHARD = "train-00000-of-00001.tfrecord"
@@ -153,9 +153,7 @@ def empty(path: pathlib.Path) -> None:
 
 
 def flip_a_bit(path: pathlib.Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    written_files.flip(path, path.stat().st_size // 2)
 
 
 def change_fields(path: pathlib.Path) -> None:

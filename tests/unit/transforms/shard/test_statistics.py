@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import math
 import random
@@ -181,9 +180,7 @@ def test_class_weights_give_each_class_the_same_total_weight() -> None:
 def encode_wide(highest: int, format: str = "TIFF") -> bytes:
     values = np.full((4, 4), highest // 2, np.uint16)
     values[1, 2] = highest
-    buffer = io.BytesIO()
-    PIL.Image.fromarray(values).save(buffer, format)
-    return buffer.getvalue()
+    return image_sets.save(PIL.Image.fromarray(values), format)
 
 
 def count_dark(*files: bytes, policy: ImagePolicy = AS_IT_IS) -> dict[str, dict[str, int]]:

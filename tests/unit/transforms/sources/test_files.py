@@ -20,7 +20,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.sources import files, image_source
 from imagebeam.transforms.sources.files import FilesSource
-from tests import error_texts, image_sets, spread_rows
+from tests import error_texts, image_sets, spread_rows, written_files
 from tests.listed_bucket import Bucket
 
 JPEG = image_sets.make_image(1)
@@ -53,10 +53,7 @@ def gather(source: FilesSource, recursive: bool = True) -> Found:
 
 
 def write(root: pathlib.Path, *paths: str, data: bytes = JPEG) -> None:
-    for path in paths:
-        target = root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+    written_files.write(root, dict.fromkeys(paths, data))
 
 
 @pytest.fixture

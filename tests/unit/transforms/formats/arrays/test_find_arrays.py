@@ -20,7 +20,7 @@ from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.arrays import array_places, array_source, arrays
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import table_rows
-from tests import array_sets, error_texts, idx_files
+from tests import array_sets, error_texts, idx_files, written_files
 
 LABELLED = table_rows.RowFields(label="label")
 X, Y = array_sets.pictures(0, 5, 4, 4), array_sets.numbers(0, 5)
@@ -121,9 +121,7 @@ def test_find_of_plain_rows_refers_to_the_file_itself(tmp_path: pathlib.Path) ->
 @pytest.mark.parametrize("changed", [RGB, Y], ids=["images", "labels"])
 def test_find_compares_the_checksums_of_npz(tmp_path: pathlib.Path, changed: np.ndarray) -> None:
     np.savez(tmp_path / "a.npz", x_train=RGB, y_train=Y)
-    data = bytearray((tmp_path / "a.npz").read_bytes())
-    data[data.index(changed.tobytes()) + 5] ^= 1
-    (tmp_path / "a.npz").write_bytes(data)
+    written_files.flip(tmp_path / "a.npz", (tmp_path / "a.npz").read_bytes().index(changed.tobytes()) + 5)
     with error_texts.raises("file-broken"):
         find(tmp_path / "a.npz")
 

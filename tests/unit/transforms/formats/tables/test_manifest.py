@@ -25,7 +25,7 @@ from imagebeam.transforms.elements import ExtraImage, ImageRef, Reason, Reject
 from imagebeam.transforms.formats.tables import manifest, table_formats, table_per_folder
 from imagebeam.transforms.formats.tables.manifest import ManifestSource, PairedFilesSource
 from imagebeam.transforms.sources import files, image_source, table_rows
-from tests import error_texts, image_sets, listed_bucket, spread_rows
+from tests import error_texts, image_sets, listed_bucket, spread_rows, written_files
 
 JPEG = image_sets.make_image(1)
 FORMATS = ("csv", "jsonl", "parquet")
@@ -68,10 +68,7 @@ class Folder:
 
     def image(self, name: str) -> str:
         """Writes an image; returns its address."""
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(JPEG)
-        return str(target)
+        return str(written_files.write(self.path, {name: JPEG}) / name)
 
     def source(self, data: bytes | str | Sequence[Row], manifest_format: str = "csv", **options: Any) -> ManifestSource:
         """Writes a manifest of these bytes, text or rows; returns its source."""
@@ -463,9 +460,7 @@ def read_paired(source: PairedFilesSource) -> tuple[list[ImageRef], list[Reject]
 
 
 def write_files(root: pathlib.Path, *names: str) -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(PNG)
+    written_files.write(root, dict.fromkeys(names, PNG))
 
 
 def test_order_of_numbers_must_be_told_where_that_of_text_differs(tmp_path: pathlib.Path) -> None:
@@ -605,10 +600,8 @@ def list_table(
 
 @pytest.fixture
 def root(tmp_path: pathlib.Path) -> pathlib.Path:
-    for name in ("in/a/1.jpg", "in/b/1.png", "in/b/2.png", "in/b/3.jpg", "in/b/3.png", "other.jpg"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(image_sets.make_image(len(name)))
-    return tmp_path / "in"
+    names = ("in/a/1.jpg", "in/b/1.png", "in/b/2.png", "in/b/3.jpg", "in/b/3.png", "other.jpg")
+    return written_files.write(tmp_path, {name: image_sets.make_image(len(name)) for name in names}) / "in"
 
 
 def test_further_images_are_listed_with_their_size_version_and_column(root: pathlib.Path) -> None:

@@ -17,7 +17,7 @@ from imagebeam.transforms.formats.tables import row_steps
 from imagebeam.transforms.formats.tables.table_formats import RowPlace
 from imagebeam.transforms.sources import image_source, table_rows
 from imagebeam.transforms.sources.table_rows import Column, RowFields
-from tests import error_texts, image_sets, spread_rows
+from tests import error_texts, image_sets, spread_rows, written_files
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,9 @@ IMAGES = "1 a/1.jpg\n2 a/2.jpg\n3 b/3.jpg\n"
 
 
 def open_birds(folder: pathlib.Path, images: str, classes: str, splits: str) -> image_source.ImageSource:
-    for name in ("a/1.jpg", "a/2.jpg", "b/3.jpg"):
-        (folder / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "images" / name).write_bytes(image_sets.make_image(1))
-    (folder / "images.txt").write_text(images)
-    (folder / "image_class_labels.txt").write_text(classes)
-    (folder / "train_test_split.txt").write_text(splits)
+    tables = {"images.txt": images, "image_class_labels.txt": classes, "train_test_split.txt": splits}
+    pictures = dict.fromkeys(("images/a/1.jpg", "images/a/2.jpg", "images/b/3.jpg"), image_sets.make_image(1))
+    written_files.write(folder, tables | pictures)
     config = config_lib.load_config("cub200", [f"source.uri={folder}", f"output.uri={folder}_out"])
     table = job.make_source(config)
     assert table is not None

@@ -15,7 +15,7 @@ from imagebeam import errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats.tables import manifest, table_per_folder
 from imagebeam.transforms.sources import image_source, table_rows
-from tests import error_texts, image_sets, spread_rows
+from tests import error_texts, image_sets, spread_rows, written_files
 
 TREE = (
     *("m.csv", "a/m.csv", "a/b/m.csv", "a/b/c/m.jsonl", "a/b/other.csv", "b/m.csv", "b/m.txt"),
@@ -24,10 +24,7 @@ TREE = (
 
 
 def write(root: pathlib.Path, names: Sequence[str] = TREE) -> str:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("image\n")
-    return str(root)
+    return str(written_files.write(root, dict.fromkeys(names, "image\n")))
 
 
 def find(root: str, glob: str, **options: Any) -> list[str]:
@@ -180,18 +177,8 @@ def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatc
     write_images(tmp_path, {"a": ["1.jpg", "2.JPG", "3.jpg"], "b": ["1.jpg", "gone", "2.jpg"]})
     with open(tmp_path / "a/m.csv", "a") as table:
         table.write("../b/other.jpg\n4.jpg,x\n")  # a reject whose file is named all the same, and one that names none
-    for name in (
-        "b/other.jpg",
-        "b/3.PNG",
-        "c/d/5.jpeg",
-        "notes.txt",
-        "b/.6.jpg",
-        ".hidden/7.jpg",
-        "out/8.jpg",
-        "a/4.jpg",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
+    names = ("b/other.jpg", "b/3.PNG", "c/d/5.jpeg", "notes.txt", "b/.6.jpg", ".hidden/7.jpg", "out/8.jpg", "a/4.jpg")
+    written_files.write(tmp_path, dict.fromkeys(names, b""))
     source = dataclasses.replace(make_source(tmp_path), folder=str(tmp_path), exclude=f"{tmp_path}/out")
     refs, rejects, problems = read(source)
     assert (len(refs), len(rejects), problems) == (5, 3, [])
@@ -202,9 +189,7 @@ def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatc
 
 
 def test_rejected_row_still_names_its_image(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/1.jpg").write_bytes(b"x")
-    (tmp_path / "a/m.csv").write_text("image,age\n1.jpg,old\n")
+    written_files.write(tmp_path, {"a/1.jpg": b"x", "a/m.csv": "image,age\n1.jpg,old\n"})
     fields = table_rows.RowFields(columns=(table_rows.Column("age", "int64"),))
     source = dataclasses.replace(make_source(tmp_path, fields=fields), folder=str(tmp_path))
     assert [reject.uri for reject in read(source)[1]] == ["1.jpg"]

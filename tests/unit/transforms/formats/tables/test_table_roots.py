@@ -11,15 +11,13 @@ from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import image_source
-from tests import error_texts, image_sets, spread_rows
+from tests import error_texts, image_sets, spread_rows, written_files
 
 JPEG = image_sets.make_image(1)
 
 
 def put(folder: pathlib.Path, *names: str) -> None:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(JPEG)
+    written_files.write(folder, dict.fromkeys(names, JPEG))
 
 
 def open_table(uri: object, *overrides: str, output: str = "/tmp/no_output") -> image_source.ImageSource:
@@ -135,9 +133,7 @@ def test_tables_of_one_folder_list_it_once(tmp_path: pathlib.Path, monkeypatch: 
 
 def test_several_tables_of_a_folder_elsewhere_have_keys_relative_to_it(tmp_path: pathlib.Path) -> None:
     put(tmp_path, "images/1.jpg", "images/2.jpg", "images/3.jpg")
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables/train.csv").write_text("image\n1.jpg\n")
-    (tmp_path / "tables/valid.csv").write_text("image\n2.jpg\n")
+    written_files.write(tmp_path / "tables", {"train.csv": "image\n1.jpg\n", "valid.csv": "image\n2.jpg\n"})
     refs, _, skipped = read(open_table(tmp_path / "tables", "source.manifest={path: '*.csv', root: ../images}"))
     assert (list(refs), skipped) == (["1.jpg", "2.jpg"], {"not_in_table": 1})
 
@@ -173,8 +169,7 @@ def test_root_and_template_on_a_network() -> None:
 def test_hint_names_the_root_that_fits(tmp_path: pathlib.Path, table: str, images: str, row: str, hint: str) -> None:
     data = tmp_path / "data"
     put(data, images)
-    (data / table).parent.mkdir(exist_ok=True, parents=True)
-    (data / table).write_text(f"image\n{row}\n")
+    written_files.write(data, {table: f"image\n{row}\n"})
     source = open_table(data / table)
     said = source.hint(Reason.NOT_FOUND)
     assert f"paths are relative to the table's folder, '{(data / table).parent}'" in said
