@@ -202,9 +202,7 @@ def test_exit_code_decides_on_a_retry_and_the_summary_is_kept(
     assert airflow.xcom("imagebeam_nightly", "convert") == (None if code else summary)
 
 
-def test_dag_waits_for_a_job_of_dataflow_attaches_to_it_and_retries_one_that_failed(
-    airflow: Airflow, tmp_path: pathlib.Path
-) -> None:
+def test_dag_waits_for_a_job_attaches_to_it_and_retries_a_failed_one(airflow: Airflow, tmp_path: pathlib.Path) -> None:
     datasets.write_images(tmp_path / "in")
     datasets.make(tmp_path / "in", tmp_path / "expected", output={"num_shards": 2})
     with gcs.run(tmp_path) as emulator, dataflow.run() as service:

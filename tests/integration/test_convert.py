@@ -74,7 +74,7 @@ def test_label_image_folder_becomes_one_split_of_its_classes(images: pathlib.Pat
 
 
 @pytest.mark.parametrize("has_sizes", [True, False])
-def test_trusted_manifest_rejects_a_missing_file_when_it_is_read(
+def test_trusted_manifest_rejects_missing_files_late(
     images: pathlib.Path, output: pathlib.Path, has_sizes: bool
 ) -> None:
     paths = sorted(images.glob("*/*"))
@@ -164,9 +164,7 @@ def write_table(folder: pathlib.Path, kind: str, labels: Sequence[Any]) -> pathl
         "parquet-text": ("parquet", ["10", "2", "30.0", "2"]),
     },
 )
-def test_integer_labels_of_any_table_sort_by_value_and_are_noted(
-    tmp_path: pathlib.Path, kind: str, labels: Sequence[Any]
-) -> None:
+def test_integer_labels_sort_by_value_and_are_noted(tmp_path: pathlib.Path, kind: str, labels: Sequence[Any]) -> None:
     table = write_table(tmp_path / "in", kind, labels)
     result = datasets.make(table, tmp_path / "out", source={"by": "manifest"}, label=COLUMN)
     assert result.catalog.labels == ("2", "10", "30")

@@ -85,9 +85,7 @@ def test_overwrite_that_is_refused_leaves_the_old_dataset(images: pathlib.Path, 
 
 
 @pytest.mark.parametrize("name", ["labels.txt", "dataset_info.json"])
-def test_folder_with_a_users_own_file_of_our_name_is_refused(
-    images: pathlib.Path, output: pathlib.Path, name: str
-) -> None:
+def test_folder_with_a_users_file_of_our_name_is_refused(images: pathlib.Path, output: pathlib.Path, name: str) -> None:
     output.mkdir()
     (output / name).write_text("the user's own")
     with pytest.raises(errors.ConfigError, match=rf"holds {name}, which no catalog.json names"):
@@ -222,9 +220,7 @@ def test_refusal_and_resume_say_what_differs(
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
 
 
-def test_plan_says_why_staged_shards_cannot_be_used_and_writes_nothing(
-    images: pathlib.Path, output: pathlib.Path
-) -> None:
+def test_plan_says_why_staged_shards_are_useless_and_writes_nothing(images: pathlib.Path, output: pathlib.Path) -> None:
     (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
     with pytest.raises(errors.TooManyRejectsError):
         datasets.make(images, output)

@@ -253,9 +253,7 @@ def test_killed_run_is_continued_by_the_next(stored: Bucket, tmp_path: pathlib.P
     assert_same(gcs.download(stored.bucket, "killed", tmp_path / "found"), stored.expected)
 
 
-def test_other_dataset_in_the_output_is_refused_and_replaced_with_overwrite(
-    stored: Bucket, tmp_path: pathlib.Path
-) -> None:
+def test_other_dataset_in_the_output_is_refused_or_overwritten(stored: Bucket, tmp_path: pathlib.Path) -> None:
     datasets.make(stored.images / "cat", tmp_path / "other", label={"by": "none"})
     gcs.upload(tmp_path / "other", stored.bucket, "replaced")
     refused = stored.convert("gs://pets/images", "gs://pets/replaced", exit_code=2)
@@ -311,9 +309,7 @@ def test_run_that_is_terminated_while_it_locks_writes_or_commits_is_continued_by
     assert not [name for name in stored.names("terminated") if ".imagebeam" in name]
 
 
-def test_updates_at_gs_read_what_is_new_and_end_with_the_state_of_the_bucket(
-    stored: Bucket, tmp_path: pathlib.Path
-) -> None:
+def test_updates_at_gs_read_what_is_new_and_end_as_the_bucket_is(stored: Bucket, tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=6)
     gcs.upload(tmp_path / "in", stored.bucket, "nightly")
 

@@ -150,9 +150,7 @@ def test_safe_mode_is_waited_for(stored: Stored, tmp_path: pathlib.Path) -> None
     assert_same(stored.download("waited", tmp_path / "found"), stored.expected)
 
 
-def test_updates_at_hdfs_write_what_differs_though_a_copy_renews_all_times(
-    cluster: hdfs.Cluster, tmp_path: pathlib.Path
-) -> None:
+def test_updates_at_hdfs_write_what_differs_though_all_times_do(cluster: hdfs.Cluster, tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=4)
     files = sorted((tmp_path / "in").glob("*/*.*"))
     filesystem, dataset = cluster.filesystem(), f"{cluster.address}/nights/out"

@@ -19,9 +19,7 @@ def images(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.parametrize("name", ["cat/0.jpg", "notes.txt", "index/mine.index"])
 @pytest.mark.parametrize("committed", [False, True], ids=["new", "committed"])
-def test_output_inside_the_input_with_any_file_of_others_is_refused(
-    images: pathlib.Path, name: str, committed: bool
-) -> None:
+def test_output_in_the_input_with_a_file_of_others_is_refused(images: pathlib.Path, name: str, committed: bool) -> None:
     output = images / "out"
     if committed:
         datasets.make(images, output)

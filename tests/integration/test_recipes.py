@@ -339,9 +339,7 @@ def run_code_of_the_page(name: str) -> None:
                 assert np.isfinite([*names["history"].history["loss"], *names["history"].history["val_loss"]]).all()
 
 
-def test_code_of_the_page_gives_the_labels_of_the_files(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_a_page_gives_the_labels_of_the_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe_sets.cats_dogs(tmp_path)
     run(RECIPES["cats_dogs"], tmp_path)
     monkeypatch.chdir(tmp_path)

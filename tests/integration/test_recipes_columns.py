@@ -376,9 +376,7 @@ def memory() -> Iterator[str]:
     store.remove_tree("memory://columns")
 
 
-def test_output_on_another_storage_has_the_transform_too(
-    table: pathlib.Path, memory: str, tmp_path: pathlib.Path
-) -> None:
+def test_output_on_any_storage_has_the_transform(table: pathlib.Path, memory: str, tmp_path: pathlib.Path) -> None:
     config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table)}}
     result = convert.convert(
         {**config, "output": {"num_shards": 3, "uri": memory}, "columns": {"city": COLUMNS["city"]}},
@@ -427,9 +425,7 @@ def test_command_line_transforms_and_plans_the_same(table: pathlib.Path, tmp_pat
     assert "transform_fn/saved_model.pb" in catalog.files
 
 
-def test_update_transforms_new_rows_with_the_numbers_of_the_first_snapshot(
-    rows: list[Row], tmp_path: pathlib.Path
-) -> None:
+def test_update_transforms_new_rows_by_the_first_snapshot(rows: list[Row], tmp_path: pathlib.Path) -> None:
     first = rows[: NUM_TRAIN // 2]
     table = write_table(tmp_path / "in", first)
     config = SECTIONS | {"columns": {"age": COLUMNS["age"]}}

@@ -102,9 +102,7 @@ def test_all_images_of_an_example_are_turned_and_resized_alike(root: pathlib.Pat
             assert values[f"image/{name}format"] == (b"png" if name == "map/" else b"jpeg")
 
 
-def test_example_with_a_bad_image_is_a_reject_that_names_file_and_column(
-    root: pathlib.Path, output: pathlib.Path
-) -> None:
+def test_example_with_a_bad_image_is_rejected_by_file_and_column(root: pathlib.Path, output: pathlib.Path) -> None:
     found = rejected(output)
     assert {key: reason for key, (reason, _) in found.items()} == {"gone": "not_found", str(BROKEN): "truncated"}
     assert found["gone"][1].endswith(f"column 'after': there is no file '{root}/after/gone.jpg'")

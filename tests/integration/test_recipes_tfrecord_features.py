@@ -116,9 +116,7 @@ def test_feature_that_some_records_lack_is_a_list(tmp_path: pathlib.Path, every:
     assert by_image(read(tmp_path / "out")) == by_image(every[:-1])
 
 
-def test_feature_of_two_kinds_is_refused_before_anything_is_written(
-    tmp_path: pathlib.Path, every: list[Features]
-) -> None:
+def test_feature_of_two_kinds_is_refused_before_any_write(tmp_path: pathlib.Path, every: list[Features]) -> None:
     every[3]["weight"] = [3]
     source = write(tmp_path / "in", every)
     with pytest.raises(errors.ConfigError, match=r"'weight' holds float in record 0 of .* and int64 in record 1 of "):

@@ -142,9 +142,7 @@ def test_second_of_two_runs_at_once_ends_with_exit_code_5(images: pathlib.Path, 
     assert not {name for name in names() if name.startswith(".imagebeam")}
 
 
-def test_run_that_lost_its_lock_leaves_the_dataset_of_the_other_run(
-    images: pathlib.Path, emulator: gcs.Emulator
-) -> None:
+def test_run_that_lost_its_lock_leaves_the_others_dataset(images: pathlib.Path, emulator: gcs.Emulator) -> None:
     for number in itertools.count():
         bucket: Any = emulator.bucket(f"lost{number}")
         output = f"gs://lost{number}/out"

@@ -195,9 +195,7 @@ def test_new_classes_are_refused_where_the_config_says_so(source: Source, output
         update(source, output, update={"new_labels": "refuse"})
 
 
-def test_second_run_at_the_same_time_is_busy(
-    source: Source, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_run_at_a_time_is_busy(source: Source, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.0)
     source.add(1, "cat")
     with output_lock.hold(str(output / "snapshots" / "000002" / ".imagebeam")):
@@ -209,7 +207,7 @@ def test_second_run_at_the_same_time_is_busy(
 
 
 @pytest.mark.parametrize("killed_in", ["move_shards", "remove_left", "_publish_catalog"])
-def test_run_that_ended_in_its_commit_is_finished_by_the_same_command(
+def test_run_that_ended_in_its_commit_is_finished_by_the_next(
     killed_in: str, source: Source, output: pathlib.Path
 ) -> None:
     source.change(3)
@@ -226,9 +224,7 @@ def test_run_that_ended_in_its_commit_is_finished_by_the_same_command(
     assert len(snapshot_sets.living(output)) == 23
 
 
-def test_snapshot_that_was_committed_becomes_the_latest_though_its_run_was_killed(
-    source: Source, output: pathlib.Path
-) -> None:
+def test_committed_snapshot_of_a_killed_run_becomes_the_latest(source: Source, output: pathlib.Path) -> None:
     source.add(3, "cat")
     with mock.patch.object(snapshots, "move_latest", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         convert.convert(sections_of(source, output), workers=1, update=True)
@@ -238,9 +234,7 @@ def test_snapshot_that_was_committed_becomes_the_latest_though_its_run_was_kille
     assert len(snapshot_sets.living(output)) == 23
 
 
-def test_changed_state_stops_update_and_compaction_until_all_is_written_again(
-    source: Source, output: pathlib.Path
-) -> None:
+def test_changed_state_stops_update_and_compaction_until_overwritten(source: Source, output: pathlib.Path) -> None:
     source.change(2)
     update(source, output)
     state = next((output / "snapshots/000001/state").glob("train*"))
@@ -391,9 +385,7 @@ def test_compaction_needs_no_source_and_takes_any_config(tmp_path: pathlib.Path)
     assert snapshot_sets.living(output) == before
 
 
-def test_run_that_finds_its_snapshot_written_by_another_one_has_nothing_to_do(
-    source: Source, output: pathlib.Path
-) -> None:
+def test_run_whose_snapshot_another_one_wrote_has_nothing_to_do(source: Source, output: pathlib.Path) -> None:
     source.change(2)
     update(source, output)
     with mock.patch.object(snapshots, "find_latest", return_value="000001"):  # as a run that began before

@@ -67,9 +67,7 @@ def test_every_other_file_is_compared_and_mended(good: pathlib.Path, dataset: pa
     assert (dataset / name).read_bytes() == content
 
 
-def test_files_named_like_shards_are_named_and_refused_until_they_are_gone(
-    good: pathlib.Path, dataset: pathlib.Path
-) -> None:
+def test_files_named_like_shards_are_refused_until_they_are_gone(good: pathlib.Path, dataset: pathlib.Path) -> None:
     """A reader that lists `train-*` would read those files with the dataset."""
     stale = ["train-00001-of-00002.tfrecord", "val-00000-of-00001"]
     for name in stale:

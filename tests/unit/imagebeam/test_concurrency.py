@@ -71,9 +71,7 @@ def test_results_come_in_order_up_to_the_first_error_of_a_call_or_of_the_values(
 
 @settings(deadline=None)
 @given(num_ahead=counts, num_taken=st.integers(0, 12))
-def test_no_more_than_num_ahead_values_are_taken_and_run_ahead_and_closing_leaves_no_thread(
-    num_ahead: int, num_taken: int
-) -> None:
+def test_at_most_num_ahead_values_run_ahead_and_closing_leaves_no_thread(num_ahead: int, num_taken: int) -> None:
     calls, taken = Calls(), []
     values = (taken.append(value) or value for value in range(10))
     results = concurrency.map_ahead(calls.double, values, num_ahead)

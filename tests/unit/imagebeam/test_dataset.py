@@ -249,9 +249,7 @@ def test_broken_last_record_is_named_too(copy: pathlib.Path) -> None:
         read(dataset, "train[:16]", shuffle=None)
 
 
-def test_skipped_examples_are_counted_and_logged_once_for_each_shard(
-    copy: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_skipped_examples_are_counted_and_logged_by_shard(copy: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     broken = {break_record(copy, 3), break_record(copy, 7, undecodable=True)}
     dataset = imagebeam.open_dataset(str(copy))
     everything = set(keys_of(read(imagebeam.open_dataset(str(copy)), on_error="skip", drop_remainder=False)))
@@ -338,7 +336,7 @@ def compressed(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDatas
 
 @pytest.mark.parametrize("shuffle", ["stream", None])
 @pytest.mark.parametrize("process_count", [1, 3])
-def test_compressed_shards_are_read_once_too(
+def test_compressed_shards_are_read_once(
     compressed: imagebeam.ImageDataset, shuffle: str | None, process_count: int
 ) -> None:
     keys = [

@@ -235,9 +235,7 @@ def test_single_examples_have_entry_points_only_if_they_are_asked_for(folder: pa
     assert "points" in opened.as_grain("train", features=("points",))[0]
 
 
-def test_feature_needs_the_code_in_c(
-    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_feature_needs_code_in_c(folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_decoder, "_native", None)
     with error_texts.raises("extension-missing"):
         datasets.make(folder.parent / "images", tmp_path / "out", features={features.ENTRY_POINTS: "points"})

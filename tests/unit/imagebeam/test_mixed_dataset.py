@@ -23,6 +23,8 @@ from tests import case_tables, error_texts, written_files
 from tests.unit.imagebeam.reader import restarts, written
 from tests.unit.imagebeam.reader.restarts import WAYS, in_turn
 
+Parts = list[tuple[imagebeam.ImageDataset, str]]
+
 SIZES = {"a": 40, "b": 25, "c": 7}
 WEIGHTS = [3.0, 2.0, 1.0]
 LABELS = ("cat", "dog")
@@ -39,14 +41,14 @@ def make(folder: pathlib.Path, name: str, count: int, **options: Any) -> imagebe
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[imagebeam.ImageDataset, str]]:
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     pytest.importorskip("tensorflow")
     folder = tmp_path_factory.mktemp("mixture")
     return [(make(folder, name, count), "train") for name, count in SIZES.items()]
 
 
 @pytest.fixture(scope="module")
-def mixed(parts: list[tuple[imagebeam.ImageDataset, str]]) -> imagebeam.Mixture:
+def mixed(parts: Parts) -> imagebeam.Mixture:
     return imagebeam.Mixture(parts, WEIGHTS)
 
 
@@ -78,9 +80,7 @@ def alone(part: tuple[imagebeam.ImageDataset, str], **options: Any) -> Keys:
     st.integers(1, 2000),
 )
 @hypothesis.settings(deadline=None, max_examples=40)
-def test_pattern_gives_each_example_of_each_dataset_once(
-    weights: list[float], seed: int, first: int, count: int
-) -> None:
+def test_pattern_gives_each_example_of_all_once(weights: list[float], seed: int, first: int, count: int) -> None:
     pattern = mixed_dataset.Pattern(weights, seed)
     datasets, numbers = pattern.locate(np.arange(first, first + count))
     before = pattern.count_before(first)
@@ -115,7 +115,7 @@ def test_pattern_mixes_in_every_stretch() -> None:
     indirect=["decoder"],
 )
 def test_every_dataset_is_read_in_its_own_order(
-    parts: list[tuple[imagebeam.ImageDataset, str]], mixed: imagebeam.Mixture, decoder: str, shuffle: str | None
+    parts: Parts, mixed: imagebeam.Mixture, decoder: str, shuffle: str | None
 ) -> None:
     batches = mixed.as_numpy(8, **OPTIONS, shuffle=shuffle, decoder=decoder, num_epochs=2, drop_remainder=False)
     keys = keys_of(batches)
@@ -215,17 +215,13 @@ def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uni
     ],
     ids=["other", "order", "more", "none", "base"],
 )
-def test_datasets_of_other_classes_are_not_mixed(
-    parts: list[tuple[imagebeam.ImageDataset, str]], tmp_path: pathlib.Path, changed: dict[str, Any]
-) -> None:
+def test_datasets_of_other_classes_are_not_mixed(parts: Parts, tmp_path: pathlib.Path, changed: dict[str, Any]) -> None:
     other = make(tmp_path, "other", 4, **changed)
     with error_texts.raises("mixture-classes-differ"):
         imagebeam.mix([parts[0], (other, "train")], [1, 1], 2)
 
 
-def test_datasets_whose_features_differ_are_not_mixed(
-    parts: list[tuple[imagebeam.ImageDataset, str]], tmp_path: pathlib.Path
-) -> None:
+def test_datasets_whose_features_differ_are_not_mixed(parts: Parts, tmp_path: pathlib.Path) -> None:
     values = [{**written.jpeg_values(0), features.LABEL: 1}] * 3
     renamed = [each._replace(key="name") if each.source == "image/key" else each for each in written.IMAGE]
     other = written.write(tmp_path / "x", (*renamed, written.LABEL), values, labels=LABELS, label_base=1)
@@ -239,16 +235,14 @@ def test_datasets_whose_features_differ_are_not_mixed(
         imagebeam.mix([parts[0], (other, "train")], [1, 1], 2)
 
 
-def test_bare_pixels_and_files_are_not_mixed(
-    parts: list[tuple[imagebeam.ImageDataset, str]], tmp_path: pathlib.Path
-) -> None:
+def test_bare_pixels_and_files_are_not_mixed(parts: Parts, tmp_path: pathlib.Path) -> None:
     values = [{**written.raw_values(np.zeros((4, 4, 3), np.uint8), 0), features.LABEL: 1}] * 3
     raw = written.write(tmp_path / "raw", (*written.IMAGE, written.LABEL), values, labels=LABELS, label_base=1)
     with error_texts.raises("mixture-features-differ"):
         imagebeam.mix([parts[0], (raw, "train")], [1, 1], 2)
 
 
-def test_wrong_weights_are_refused(parts: list[tuple[imagebeam.ImageDataset, str]]) -> None:
+def test_wrong_weights_are_refused(parts: Parts) -> None:
     for weights in [[], [1], [1, 0], [1, -1], [1, float("nan")], [1, float("inf")]]:
         with case_tables.named(weights), error_texts.raises("weights-mismatch"):
             imagebeam.Mixture(parts[:2], weights)
@@ -264,9 +258,7 @@ def test_mixture_refuses_next_epoch_each_iteration(mixed: imagebeam.Mixture) -> 
         mixed.as_tf(4, num_epochs=1, next_epoch_each_iteration=True)
 
 
-def test_state_of_other_datasets_weights_or_parts_is_refused(
-    parts: list[tuple[imagebeam.ImageDataset, str]], mixed: imagebeam.Mixture
-) -> None:
+def test_state_of_other_datasets_weights_or_parts_is_refused(parts: Parts, mixed: imagebeam.Mixture) -> None:
     state = mixed.as_numpy(4, **OPTIONS).state()
     filtered = [(parts[0][0].filter(["dog"]), "train"), *parts[1:]]
     for pairs, weights in ((parts, [1, 1, 1]), (parts[::-1], WEIGHTS), (parts[:2], WEIGHTS[:2]), (filtered, WEIGHTS)):
@@ -295,9 +287,7 @@ def test_mixture_is_normalised_with_mean_and_deviation_of_all(tmp_path: pathlib.
     assert found == pytest.approx([(50 - mean) / std, (200 - mean) / std], abs=2e-3)
 
 
-def test_broken_record_of_any_dataset_is_named_or_skipped(
-    parts: list[tuple[imagebeam.ImageDataset, str]], tmp_path: pathlib.Path, decoder: str
-) -> None:
+def test_broken_record_of_any_dataset_is_named_or_skipped(parts: Parts, tmp_path: pathlib.Path, decoder: str) -> None:
     dataset, split = parts[2]
     folder = pathlib.Path(shutil.copytree(dataset.directory, tmp_path / "broken"))
     shard = dataset.splits[split].shards[1]
@@ -313,7 +303,7 @@ def test_broken_record_of_any_dataset_is_named_or_skipped(
     assert {key for key in keys if key.startswith("c")} == {f"c{index}" for index in range(7)} - {"c3"}
 
 
-def test_datasets_may_be_filtered_and_parts_of_splits(parts: list[tuple[imagebeam.ImageDataset, str]]) -> None:
+def test_datasets_may_be_filtered_and_parts_of_splits(parts: Parts) -> None:
     pair = [(parts[0][0].filter(["dog"]), "train[10:30]"), parts[1]]
     keys = keys_of(imagebeam.Mixture(pair, [1, 1]).as_numpy(1, **OPTIONS, num_epochs=1))
     assert {key for key in keys if key.startswith("a")} == {f"a{index}" for index in range(11, 30, 2)}

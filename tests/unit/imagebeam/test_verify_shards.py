@@ -59,9 +59,7 @@ def find_problems(folder: pathlib.Path) -> list[Problem]:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_good_dataset_has_no_problem_and_the_complaint_of_a_check_is_reported(
-    tmp_path: pathlib.Path, compression: str
-) -> None:
+def test_good_dataset_has_no_problem_but_those_of_a_check(tmp_path: pathlib.Path, compression: str) -> None:
     folder, seen = write_dataset(tmp_path / "dataset", compression), []
     expected = [(name, []) for name in (FIRST, SECOND, TEST, EMPTY)]
     assert list(verify_shards.verify_dataset(str(folder))) == expected
@@ -267,7 +265,7 @@ def test_removed_records_are_compared_and_not_checked(snapshots: pathlib.Path) -
     assert (problem.shard, problem.offset) == (IN_FIRST, OFFSETS[1])
 
 
-def test_list_of_removed_records_is_compared_and_without_it_no_record_with_some_is_checked(
+def test_list_of_removed_records_is_compared_and_needed_for_the_records(
     snapshots: pathlib.Path,
 ) -> None:
     path = snapshots / "snapshots/000002/removed.bin"

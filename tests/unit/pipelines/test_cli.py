@@ -20,6 +20,8 @@ from imagebeam.pipelines.config import schema
 from imagebeam.pipelines.messages import terminal
 from tests import case_tables, command_line, image_sets, patience
 
+Capture = pytest.CaptureFixture[str]
+
 KEPT = "finished shards are kept, run the same command again to go on"
 
 
@@ -50,7 +52,7 @@ def snapshot(folder: pathlib.Path) -> dict[str, int]:
 
 
 def test_convert_exits_0_and_again_0_with_nothing_to_do(
-    images: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
 ) -> None:
     command = ("convert", "--input", images, "--output", tmp_path / "out", "--workers", 1)
     assert main(*command) == 0
@@ -59,9 +61,7 @@ def test_convert_exits_0_and_again_0_with_nothing_to_do(
     assert capsys.readouterr().out.endswith("holds this dataset already: same config, same images; nothing to do\n")
 
 
-def test_failed_pipeline_exits_1_with_its_cause(
-    images: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_pipeline_exits_1_with_its_cause(images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
     fingerprint = convert.plan({"source": {"uri": str(images)}}).fingerprint
     (tmp_path / "out" / ".imagebeam").mkdir(parents=True)
     (tmp_path / "out" / ".imagebeam" / f"staging-{fingerprint}").touch()  # where the shards should go
@@ -71,9 +71,7 @@ def test_failed_pipeline_exits_1_with_its_cause(
     assert complaint.endswith("[while running 'StageInputs/Write']")  # no shard was finished: none is kept
 
 
-def test_error_of_the_system_exits_1_without_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_error_of_the_system_exits_1_without_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files", "shard")
 
@@ -106,7 +104,7 @@ def test_error_of_the_system_exits_1_without_traceback(
     ],
 )
 def test_convert_that_cannot_start_exits_2_and_writes_nothing(
-    images: pathlib.Path, tmp_path: pathlib.Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    images: pathlib.Path, tmp_path: pathlib.Path, arguments: list[str], message: str, capsys: Capture
 ) -> None:
     def fill(text: str) -> str:
         return text.replace("{in}", str(images)).replace("{out}", str(tmp_path / "out"))
@@ -135,16 +133,14 @@ def test_convert_that_cannot_start_exits_2_and_writes_nothing(
         (["bench", "x", "--batch-size", "0"], "--batch-size: '0' is not a positive number"),
     ],
 )
-def test_command_that_cannot_be_parsed_exits_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_that_cannot_be_parsed_exits_2(arguments: list[str], message: str, capsys: Capture) -> None:
     assert exit_code_of_argparse(*arguments) == 2
     assert message in capsys.readouterr().err
 
 
 @case_tables.each_case("command", ["verify", "inspect", "report", "bench"])
 def test_folder_without_dataset_exits_4_and_none_at_all_2(
-    command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: pathlib.Path, capsys: Capture
 ) -> None:
     assert main(command, tmp_path) == 4
     assert f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there" in capsys.readouterr().err
@@ -161,7 +157,7 @@ def test_folder_without_dataset_exits_4_and_none_at_all_2(
     ],
 )
 def test_interrupted_command_exits_130(
-    command: str, texts: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, texts: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt(*texts)
@@ -171,13 +167,13 @@ def test_interrupted_command_exits_130(
     assert capsys.readouterr().err == complaint
 
 
-def test_verbose_error_has_its_traceback(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_error_has_its_traceback(tmp_path: pathlib.Path, capsys: Capture) -> None:
     assert main("verify", tmp_path, "-v") == errors.CatalogError.exit_code
     assert "Traceback (most recent call last):" in capsys.readouterr().err
 
 
 def test_missing_package_exits_2_and_names_the_extra(
-    dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.delitem(sys.modules, "imagebeam.pipelines.config.model", raising=False)
@@ -191,12 +187,12 @@ def test_missing_package_exits_2_and_names_the_extra(
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: Capture) -> None:
     assert exit_code_of_argparse("--version") == 0
     assert capsys.readouterr().out == f"imagebeam {imagebeam.__version__}\n"
 
 
-def test_help_names_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_commands_and_exit_codes(capsys: Capture) -> None:
     assert exit_code_of_argparse("--help") == 0
     text = capsys.readouterr().out
     words = ("convert", "plan", "verify", "inspect", "bench", "schema", "exit codes: 0", "2 the command", "4 verif")
@@ -226,9 +222,7 @@ def test_output_to_a_reader_that_has_gone_is_no_error(dataset: pathlib.Path) -> 
     assert (completed.returncode, completed.stderr) == (0, "")
 
 
-def test_file_names_with_control_characters_are_shown_escaped(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_file_names_with_control_characters_are_shown_escaped(tmp_path: pathlib.Path, capsys: Capture) -> None:
     output = tmp_path / "out\x1b[2J"
     image_sets.write_folder(tmp_path / "in", labels=["cat\x1b[31m", "dog"], per_label=2)
     os.rename(tmp_path / "in/cat\x1b[31m/0.jpg", tmp_path / "in/cat\x1b[31m/\udcff\x07\u202e.jpg")
@@ -288,7 +282,7 @@ def test_plan_says_what_convert_would_do(
     images: pathlib.Path,
     dataset: pathlib.Path,
     tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     arguments: list[str],
     exit_code: int,
     line: str,
@@ -303,9 +297,7 @@ def test_plan_says_what_convert_would_do(
     assert re.search("^" + fill(line), shown, re.MULTILINE)
 
 
-def test_plan_checks_its_options_before_it_lists_into_a_file(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_checks_its_options_before_it_lists_into_a_file(tmp_path: pathlib.Path, capsys: Capture) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=1)
     assert main("plan", "-q", "--input", tmp_path / "in", "--save-listing", tmp_path / "listing") == 2
     assert "unknown option -q" in capsys.readouterr().err
@@ -314,7 +306,7 @@ def test_plan_checks_its_options_before_it_lists_into_a_file(
 
 @case_tables.each_case("command", ["convert", "plan"])
 def test_missing_pillow_is_refused_before_anything_is_written(
-    command: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=1)
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -326,7 +318,7 @@ def test_missing_pillow_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize("from_yaml", [False, True])
 def test_plan_prints_the_whole_command_that_converts_its_listing(
-    from_yaml: bool, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    from_yaml: bool, tmp_path: pathlib.Path, capsys: Capture
 ) -> None:
     image_sets.write_folder(tmp_path / "in put", per_label=3)
     (tmp_path / "my pets.yaml").write_text("source: {include: ['cat/**']}\nsplit: {name: all}")
@@ -343,7 +335,7 @@ def test_plan_prints_the_whole_command_that_converts_its_listing(
     assert list(catalog.splits) == ["all" if from_yaml else "train"]
 
 
-def test_inspect_shows_splits_features_and_examples(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_shows_splits_features_and_examples(dataset: pathlib.Path, capsys: Capture) -> None:
     assert main("inspect", dataset, "-n", 3) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^  train +10 images, 2 shards, ", shown, re.MULTILINE)
@@ -356,7 +348,7 @@ def test_inspect_shows_splits_features_and_examples(dataset: pathlib.Path, capsy
 
 
 def test_inspect_saves_images_with_their_bytes(
-    images: pathlib.Path, dataset: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    images: pathlib.Path, dataset: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
 ) -> None:
     assert main("inspect", dataset, "-n", 10, "--save-to", tmp_path / "saved") == 0
     assert capsys.readouterr().out.endswith(f"10 images written to {tmp_path / 'saved'}\n")
@@ -374,24 +366,20 @@ def test_images_are_saved_at_an_address(dataset: pathlib.Path) -> None:
 
 
 @case_tables.each_case("command", ["inspect", "bench"])
-def test_unknown_split_names_the_splits(
-    command: str, dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_split_names_the_splits(command: str, dataset: pathlib.Path, capsys: Capture) -> None:
     assert main(command, dataset, "--split", "test") == 2
     assert capsys.readouterr().err == "imagebeam: --split 'test' is not one of train\n"
 
 
 @case_tables.each_case("decode", {"bytes": [], "decode": ["--decode"]})
-def test_verify_of_good_dataset_exits_0(
-    dataset: pathlib.Path, decode: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_of_good_dataset_exits_0(dataset: pathlib.Path, decode: list[str], capsys: Capture) -> None:
     assert main("verify", dataset, *decode) == 0
     decoded = ", every image decoded" if decode else ""
     pattern = rf"{dataset}: 10 records in 2 shards match the catalog{decoded} \(\d+\.\d s\)\n"
     assert re.fullmatch(pattern, capsys.readouterr().out)
 
 
-def test_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_is_printed(capsys: Capture) -> None:
     assert main("schema") == 0
     assert capsys.readouterr().out == schema.json_schema()
 
@@ -409,7 +397,7 @@ def test_command_that_does_not_need_tensorflow_does_not_import_it(dataset: pathl
 
 
 def test_missing_tensorflow_exits_2_and_names_the_extra(
-    dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     assert main("bench", dataset) == 2
@@ -432,7 +420,7 @@ def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: p
     assert re.fullmatch(r"this host feeds [\d,]+ images/s; the slowest stage is (read|parse|decode)", lines[-1])
 
 
-def test_bench_prints_json(dataset: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_prints_json(dataset: pathlib.Path, capsys: Capture) -> None:
     pytest.importorskip("tensorflow")
     asked = ("--split", "train[:50%]", "--batch-size", 2, "--image-size", 8, "--dtype", "uint8", "--seconds", 0.01)
     assert main("bench", dataset, "--json", *asked) == 0
@@ -443,7 +431,7 @@ def test_bench_prints_json(dataset: pathlib.Path, capsys: pytest.CaptureFixture[
 
 
 def test_bench_takes_the_first_split_where_none_is_called_train(
-    images: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
 ) -> None:
     pytest.importorskip("tensorflow")
     split = {"by": "none", "name": "all"}
@@ -454,14 +442,14 @@ def test_bench_takes_the_first_split_where_none_is_called_train(
     assert "out, all: 10 images" in capsys.readouterr().out
 
 
-def test_lines_of_libraries_are_held_back_while_they_are_imported(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_libraries_are_held_back_while_they_are_imported(capfd: Capture) -> None:
     with terminal.hush_libraries():
         os.write(2, b"I0000 oneDNN custom operations are on.\n")
     os.write(2, b"I0000 later\n")
     assert capfd.readouterr().err == "I0000 later\n"
 
 
-def test_lines_of_libraries_are_shown_where_the_import_fails(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_libraries_are_shown_where_the_import_fails(capfd: Capture) -> None:
     with pytest.raises(ImportError), terminal.hush_libraries():
         os.write(2, b"E0000 this library is of another version \xff\n")
         raise ImportError

@@ -123,9 +123,7 @@ def test_dataset_goes_beside_a_remote_folder_or_into_the_current_one(uri: str, o
     assert init_config._default_output(uri) == output
 
 
-def test_config_that_init_writes_is_planned_and_converted(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_of_init_is_planned_and_converted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder_shapes.write(tmp_path, {f"pets/{name}": each for name, each in CLASSES.items()}))
     done = command_line.succeed("init", "pets")
     assert done.stdout == (

@@ -76,9 +76,7 @@ def test_images_are_saved_under_names_as_long_as_file_systems_take(tmp_path: pat
     assert all(150 < len(path.name.encode()) < 256 for path in saved)
 
 
-def test_verify_takes_lists_of_any_length_but_not_none_at_all(
-    dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path
-) -> None:
+def test_verify_takes_lists_of_any_length_but_none(dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path) -> None:
     assert verify_dataset.verify(dataset.directory, decode=True).problems == ()
     lacking = [feature for feature in WANTED if feature.source != features.TEXT]
     examples = [{**written.jpeg_values(0), **written.object_values(2, 0), features.LABEL: ()}]
@@ -153,9 +151,7 @@ def files_in(folder: pathlib.Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_report_is_the_same_on_every_run_and_leaves_the_dataset_alone(
-    report_set: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_report_is_the_same_each_time_and_changes_nothing(report_set: pathlib.Path, tmp_path: pathlib.Path) -> None:
     before = files_in(report_set)
     sizes = [inspect_dataset.write_report(report_set, tmp_path / name) for name in ("a.html", "b.html")]
     page = (tmp_path / "a.html").read_bytes()

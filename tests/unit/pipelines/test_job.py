@@ -135,9 +135,7 @@ def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.Mo
         "of-tf-transform": ({"type": "int", "transform": "scale_0_1"}, {}),
     },
 )
-def test_version_of_statistics_counts_for_columns_that_need_them(
-    column: dict[str, Any], expected: dict[str, str]
-) -> None:
+def test_version_of_statistics_counts_for_such_columns(column: dict[str, Any], expected: dict[str, str]) -> None:
     pytest.importorskip("tensorflow_transform")
     packages = {name: importlib.metadata.version(name) for name in ("tensorflow", "tensorflow_transform")}
     assert job.transform_versions(parse(columns={"age": column})) == packages | expected
@@ -194,9 +192,7 @@ def test_graph_does_not_grow_with_the_label_files(images: pathlib.Path, tmp_path
     assert len(job_graphs.graph_of(tmp_path, source={"uri": str(images)}, label=label)) < MAX_GRAPH_BYTES * 0.6
 
 
-def test_graph_with_the_longest_names_that_it_holds_is_below_the_bound(
-    images: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_graph_with_the_longest_names_is_below_the_bound(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
     count = label_names.MAX_IN_GRAPH // 32
     classes = tmp_path / "classes.txt"
     classes.write_text(

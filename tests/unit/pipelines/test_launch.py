@@ -148,7 +148,7 @@ class ServerOf(job_server.JobServer):  # type: ignore[misc]
 
 
 @case_tables.each_case("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_while_a_job_is_submitted_cancels_it_before_its_server_ends(
+def test_signal_during_submission_cancels_the_job_before_its_server_ends(
     tmp_path: pathlib.Path, number: signal.Signals
 ) -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as the command's own

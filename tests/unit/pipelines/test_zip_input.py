@@ -72,9 +72,7 @@ def test_folder_named_like_an_archive_is_a_folder(tmp_path: pathlib.Path) -> Non
         ("a.zip", {"split": {"by": "lists", "lists": {"train": "l.txt"}}}, "zip-no-lists"),
     ],
 )
-def test_what_archives_do_not_have_is_refused(
-    tmp_path: pathlib.Path, name: str, sections: dict[str, Any], code: str
-) -> None:
+def test_what_archives_lack_is_refused(tmp_path: pathlib.Path, name: str, sections: dict[str, Any], code: str) -> None:
     (tmp_path / "notes.txt").write_text("x")
     pack(tmp_path, tmp_path / "a.zip")
     with error_texts.raises(code):

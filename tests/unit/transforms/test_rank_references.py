@@ -217,9 +217,7 @@ def in_intervals(order: Order, refs: Sequence[SetAndRef]) -> list[sort_intervals
 
 
 @pytest.mark.parametrize("order", [pytest.param(BY_HASH, id="hash"), pytest.param(ListedOrder(), id="listed")])
-def test_references_that_writer_processes_sort_are_ranked_as_without_them(
-    monkeypatch: pytest.MonkeyPatch, order: Order
-) -> None:
+def test_references_sorted_by_writer_processes_are_ranked_alike(monkeypatch: pytest.MonkeyPatch, order: Order) -> None:
     monkeypatch.setattr(rank_references, "_MAX_SENT", 40)
     monkeypatch.setattr(rank_references, "_MAX_TASKS", 2)
     with writer_processes.start(2) as pool:

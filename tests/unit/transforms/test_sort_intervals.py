@@ -185,7 +185,7 @@ def test_listed_order_ranks_by_row_and_then_by_key() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.tuples(st.integers(0, 9), st.binary(max_size=2)))))
-def test_listed_order_puts_the_chosen_values_into_existing_intervals_in_order(
+def test_listed_order_puts_chosen_values_into_intervals_in_order(
     chosen: list[tuple[int, tuple[int, bytes]]],
 ) -> None:
     order = ListedOrder()

@@ -134,9 +134,7 @@ KEYS = [
     ],
     indirect=["dataset", "decoder"],
 )
-def test_features_that_are_requested_together_come_as_stored(
-    dataset: imagebeam.ImageDataset, decoder: str, pad: bool
-) -> None:
+def test_features_requested_together_come_as_stored(dataset: imagebeam.ImageDataset, decoder: str, pad: bool) -> None:
     check_together(dataset, decoder, "as_tf", pad)
 
 
@@ -213,9 +211,7 @@ def many_labels(dataset: imagebeam.ImageDataset) -> bool:
     [("native", "as_tf"), ("native", "as_numpy"), ("native", "as_jax"), ("tensorflow", "as_tf")],
     indirect=["decoder"],
 )
-def test_count_of_a_list_never_takes_the_name_of_a_feature(
-    dataset: imagebeam.ImageDataset, decoder: str, feed: str
-) -> None:
+def test_count_of_a_list_never_takes_a_features_name(dataset: imagebeam.ImageDataset, decoder: str, feed: str) -> None:
     rows = FEEDS[feed](dataset, features=(LIST,), list_size=2, decoder=decoder)
     assert [int(row["spots/count"]) for row in rows] == [index % 3 for index in range(COUNT)]
     with error_texts.raises("feature-name-taken"):

@@ -136,9 +136,7 @@ def test_index_of_another_shard_is_named(damaged: tuple[pathlib.Path, str], whol
 @pytest.mark.parametrize(
     "name", ["cats.tfrecord", "train-00000-of-00010", "a.tfrec", "mnist-test.tfrecord-00000-of-00001"]
 )
-def test_files_of_another_tool_are_an_error_that_says_how_to_convert_them(
-    tmp_path: pathlib.Path, name: str, far: Any
-) -> None:
+def test_files_of_another_tool_are_an_error_with_a_remedy(tmp_path: pathlib.Path, name: str, far: Any) -> None:
     written_files.write(tmp_path / "set", {name: b""})
     for address in (str(tmp_path / "set"), f"far://{tmp_path}/set"):
         with error_texts.raises("catalog-missing-for-tfrecords"):

@@ -23,6 +23,8 @@ from imagebeam.reader import dataset_source, record_selection, shard_files
 from tests import error_texts, patience, written_files
 from tests.unit.imagebeam.reader import far_dataset, restarts
 
+Far = type[far_dataset.FarFileSystem]
+
 pytestmark = pytest.mark.usefixtures("far")
 NUM_SHARDS, NUM_RECORDS, NUM_BYTES = 4, 3, 1000
 PLACES = ("local", "in place", "cache", "small cache")
@@ -238,9 +240,7 @@ def _read_in_fork(files: Any, content: bytes) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_forked_process_reads_what_its_parent_is_downloading(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
-) -> None:
+def test_fork_reads_what_its_parent_is_downloading(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     files = far_dataset.open_files(folder, tmp_path / "cache", ahead=[3])
     files.open(0)
@@ -260,7 +260,7 @@ def test_forked_process_reads_what_its_parent_is_downloading(
 # The files at the address
 
 
-def test_shards_are_checked_with_one_listing(tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]) -> None:
+def test_shards_are_checked_with_one_listing(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=40)
     imagebeam.open_dataset(f"far://{folder}", cache_dir=str(tmp_path / "cache"))
     assert (far_dataset.log_of(folder, "ls"), far_dataset.log_of(folder, "info")) == (["set"], [])
@@ -271,7 +271,7 @@ def test_shards_are_checked_with_one_listing(tmp_path: pathlib.Path, far: type[f
 
 
 def test_storage_that_does_not_answer_is_an_error_with_that_of_the_client(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], short_budget: None
+    tmp_path: pathlib.Path, far: Far, short_budget: None
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     far.faults["catalog.json"] = [RuntimeError("gone\nfor long")] * 1000
@@ -282,7 +282,7 @@ def test_storage_that_does_not_answer_is_an_error_with_that_of_the_client(
 
 
 def test_record_that_the_storage_does_not_give_is_a_trouble_once(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], short_budget: None
+    tmp_path: pathlib.Path, far: Far, short_budget: None
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     reader = far_dataset.open_reader(dataset_source.DatasetSource(f"far://{folder}"))

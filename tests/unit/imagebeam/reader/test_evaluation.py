@@ -41,7 +41,7 @@ def every_feed(dataset: imagebeam.ImageDataset, split: str, **options: Any) -> d
     }
 
 
-def test_evaluation_counts_each_example_once_and_crops_the_middle_in_every_feed(
+def test_evaluation_counts_examples_once_and_crops_the_middle_in_every_feed(
     dataset: imagebeam.ImageDataset,
 ) -> None:
     options = {"image_size": SIZE, "features": ("image/key",)}
@@ -82,7 +82,7 @@ def test_split_for_evaluation_is_not_read_for_training_unless_one_says_so(datase
         pytest.param({"crop": "squash", "flip": True}, {"crop": "squash", "flip": True}, id="given"),
     ],
 )
-def test_what_is_given_goes_before_the_defaults_of_an_evaluation(
+def test_what_is_given_precedes_the_defaults_of_an_evaluation(
     options: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     given = {"batch_size": 4, "shuffle": None, **options}

@@ -43,9 +43,7 @@ def test_source_holds_every_example_in_the_order_of_the_shards(directory: pathli
         assert found == expected
 
 
-def test_source_without_decoding_gives_the_encoded_bytes(
-    directory: pathlib.Path, dataset: imagebeam.ImageDataset
-) -> None:
+def test_source_without_decoding_gives_encoded_bytes(directory: pathlib.Path, dataset: imagebeam.ImageDataset) -> None:
     source = dataset.as_grain("train", decode=False)
     assert [source[index]["image"] for index in range(SIZE)] == [
         each["image/encoded"] for each in datasets.read(directory)
@@ -68,9 +66,7 @@ def test_source_of_a_part_holds_that_part(dataset: imagebeam.ImageDataset, sourc
     assert [dogs[index]["label"] for index in range(len(dogs))] == [1] * PER_LABEL
 
 
-def test_source_without_classes_gives_labels_as_they_are(
-    directory: pathlib.Path, dataset: imagebeam.ImageDataset
-) -> None:
+def test_source_without_classes_gives_plain_labels(directory: pathlib.Path, dataset: imagebeam.ImageDataset) -> None:
     targets = dataclasses.replace(dataset.catalog, label_kind="int64")
     source = imagebeam.ImageDataset(dataset._source, targets).as_grain("train")
     assert [source[index]["label"] for index in range(SIZE)] == [
@@ -130,9 +126,7 @@ def test_source_without_images_is_refused_if_they_are_to_be_decoded(tmp_path: pa
     assert not {"image", "label"} & set(found)
 
 
-def test_source_without_pillow_names_the_extra(
-    dataset: imagebeam.ImageDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_without_pillow_names_an_extra(dataset: imagebeam.ImageDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with error_texts.raises("package-missing"):
         dataset.as_grain("train")
@@ -286,9 +280,7 @@ def test_repr_of_a_source_names_its_examples_and_not_the_folder(
 
 
 @pytest.mark.parametrize("worker_count", [0, 2])
-def test_grain_data_loader_reads_each_example_once_an_epoch(
-    source: ExampleSource, worker_count: int, parsed_flags: None
-) -> None:
+def test_data_loader_reads_examples_once_an_epoch(source: ExampleSource, worker_count: int, parsed_flags: None) -> None:
     import grain.python as grain
 
     def load(index: int) -> list[str]:

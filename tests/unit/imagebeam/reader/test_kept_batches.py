@@ -42,7 +42,7 @@ def content_of(image: Any) -> bytes:
         ("numpy", "random", "float16"),
     ],
 )
-def test_kept_batch_never_changes(
+def test_kept_batch_is_constant(
     dataset: imagebeam.ImageDataset, decoder: str, feed: str, crop: str, dtype: str
 ) -> None:
     options = {"decoder": decoder, "crop": crop, "dtype": dtype}

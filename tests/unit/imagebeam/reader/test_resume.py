@@ -209,7 +209,7 @@ def test_batch_without_readable_examples_counts_in_the_state(broken: imagebeam.I
     assert states == {str(index): index + 1 for index in range(NUM_EXAMPLES) if index not in BROKEN}
 
 
-def test_full_batches_without_readable_examples_are_filled_with_the_next_ones(
+def test_batches_without_readable_examples_are_filled_from_the_next(
     broken: imagebeam.ImageDataset, decoder: str
 ) -> None:
     options = {**OPTIONS, **WAYS["drop"], "shuffle": None, "num_epochs": 1, "on_error": "skip", "decoder": decoder}
@@ -251,9 +251,7 @@ def test_fraction_of_skipped_examples_counts_from_where_the_reader_began(tmp_pat
             list(dataset.as_numpy("train", 7, **{**options, "num_epochs": 3}, drop_remainder=False, state=state))
 
 
-def test_statistics_are_measured_on_readable_examples(
-    broken: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_statistics_are_of_readable_examples(broken: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture) -> None:
     options = {**OPTIONS, "dtype": "float32", "normalize": "dataset", "num_epochs": 1}
     with caplog.at_level(logging.WARNING):
         batches = list(broken.as_tf("train", BATCH_SIZE, **options, on_error="skip").as_numpy_iterator())

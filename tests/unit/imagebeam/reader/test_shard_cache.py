@@ -20,11 +20,13 @@ from imagebeam.reader import dataset_source, shard_cache, shard_files, shard_rea
 from tests import error_texts, patience
 from tests.unit.imagebeam.reader import far_dataset
 
+Far = type[far_dataset.FarFileSystem]
+
 pytestmark = pytest.mark.usefixtures("far")
 
 
 def test_parallel_threads_download_each_shard_once_and_no_more_than_allowed_at_a_time(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
+    tmp_path: pathlib.Path, far: Far
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=30)
     far.wait_sec = 0.01
@@ -66,7 +68,7 @@ def test_broken_index_is_not_kept(tmp_path: pathlib.Path) -> None:
 
 
 def test_shards_that_follow_are_downloaded_in_their_order_after_those_that_a_reader_waits_for(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
+    tmp_path: pathlib.Path, far: Far
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=20)
     files = far_dataset.open_files(folder, tmp_path / "cache", ahead=range(2, 20), num_downloads=1)
@@ -78,9 +80,7 @@ def test_shards_that_follow_are_downloaded_in_their_order_after_those_that_a_rea
     assert [shard for shard in order if shard not in (5, 19, 12)] == [*range(6, 12), *range(13, 19), *range(2, 5)]
 
 
-def test_shard_that_nobody_waits_for_waits_for_no_room(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
-) -> None:
+def test_shard_nobody_waits_for_waits_for_no_room(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     far.wait_sec = 0.3
     held = threading.Thread(target=far_dataset.open_files(folder, tmp_path / "cache", 3048).open, args=(0,))
@@ -94,7 +94,7 @@ def test_shard_that_nobody_waits_for_waits_for_no_room(
 
 
 def test_download_ahead_that_fails_is_logged_and_ends_the_others(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], caplog: pytest.LogCaptureFixture
+    tmp_path: pathlib.Path, far: Far, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=40)
     far.faults[far_dataset.name_of(2, 40)] = [PermissionError("denied")]
@@ -139,9 +139,7 @@ def test_kept_file_of_another_size_is_downloaded_over(tmp_path: pathlib.Path) ->
     assert kept.stat().st_size == 3048
 
 
-def test_every_reader_that_waits_for_a_shard_gets_its_error(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
-) -> None:
+def test_all_who_wait_for_a_shard_get_its_error(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     far.faults[far_dataset.name_of(0)] = [PermissionError("denied")] * 20
     files = far_dataset.open_files(folder, tmp_path / "cache")
@@ -156,9 +154,7 @@ def test_every_reader_that_waits_for_a_shard_gets_its_error(
 # Downloads
 
 
-def test_damaged_download_is_tried_again_after_the_waits(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
-) -> None:
+def test_damaged_download_is_retried_after_waits(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     content = far_dataset.content_of(folder, 0)
     far.faults[far_dataset.name_of(0)] = [b"?" + content[1:], b"!" + content[1:]]
@@ -170,9 +166,7 @@ def test_damaged_download_is_tried_again_after_the_waits(
     assert far_dataset.settle(folder) == [0, 0, 0]
 
 
-def test_download_that_comes_short_is_tried_again_at_once(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
-) -> None:
+def test_short_download_is_tried_again_at_once(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     content = far_dataset.content_of(folder, 0)
     far.faults[far_dataset.name_of(0)] = [content[:-1]]
@@ -181,9 +175,7 @@ def test_download_that_comes_short_is_tried_again_at_once(
 
 
 @pytest.mark.parametrize("change", [lambda content: content[:1000], lambda content: b"!" + content[1:]])
-def test_shard_that_stays_damaged_is_an_error_with_both_values(
-    tmp_path: pathlib.Path, change: Callable[[bytes], bytes]
-) -> None:
+def test_shard_that_stays_damaged_is_an_error(tmp_path: pathlib.Path, change: Callable[[bytes], bytes]) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     content = far_dataset.content_of(folder, 0)
     (folder / far_dataset.name_of(0)).write_bytes(change(content))
@@ -195,7 +187,7 @@ def test_shard_that_stays_damaged_is_an_error_with_both_values(
 
 
 def test_shard_that_cannot_be_reached_is_an_error_after_the_budget(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], short_budget: None
+    tmp_path: pathlib.Path, far: Far, short_budget: None
 ) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     files = far_dataset.open_files(folder, tmp_path / "cache")
@@ -210,7 +202,7 @@ def test_shard_that_cannot_be_reached_is_an_error_after_the_budget(
     assert files.open(0).read(0, far_dataset.WHOLE) == far_dataset.content_of(folder, 0)
 
 
-def test_fault_that_passes_delays_a_download(tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]) -> None:
+def test_fault_that_passes_delays_a_download(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     files = far_dataset.open_files(folder, tmp_path / "cache")
     far.faults[far_dataset.name_of(0)] = [ConnectionError("reset"), RuntimeError("503"), TimeoutError("slow")]
@@ -222,9 +214,7 @@ def test_fault_that_passes_delays_a_download(tmp_path: pathlib.Path, far: type[f
     ("fault", "code"),
     [(FileNotFoundError("no such object"), "shard-missing"), (PermissionError("no"), "shard-unreadable")],
 )
-def test_shard_that_is_refused_is_an_error_at_once(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], fault: OSError, code: str
-) -> None:
+def test_shard_that_is_refused_is_an_error_at_once(tmp_path: pathlib.Path, far: Far, fault: OSError, code: str) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     far.faults[far_dataset.name_of(0)] = [fault]
     with error_texts.raises(code):
@@ -288,7 +278,7 @@ def test_shards_of_other_datasets_make_room_and_foreign_files_stay(tmp_path: pat
 
 @pytest.mark.parametrize("num_kept", [1, 3])
 def test_bound_holds_at_every_moment_under_threads_that_read_at_random(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem], monkeypatch: pytest.MonkeyPatch, num_kept: int
+    tmp_path: pathlib.Path, far: Far, monkeypatch: pytest.MonkeyPatch, num_kept: int
 ) -> None:
     monkeypatch.setattr(shard_cache, "_POLL_SEC", 0.001)
     far.wait_sec, far.pieces = 0.002, 4
@@ -328,7 +318,7 @@ def test_cache_folder_that_cannot_be_created_is_an_error(tmp_path: pathlib.Path)
         dataset_source.DatasetSource("memory://x", str(tmp_path / "file/cache"))
 
 
-def test_full_disk_is_an_error_at_once(tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]) -> None:
+def test_full_disk_is_an_error_at_once(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     far.faults[far_dataset.name_of(0)] = [OSError(errno.ENOSPC, "no room")]
     with error_texts.raises("cache-unusable"):
@@ -337,9 +327,7 @@ def test_full_disk_is_an_error_at_once(tmp_path: pathlib.Path, far: type[far_dat
     assert far_dataset.files_in(tmp_path / "cache") == {}
 
 
-def test_cache_folder_that_vanishes_during_a_download_is_an_error(
-    tmp_path: pathlib.Path, far: type[far_dataset.FarFileSystem]
-) -> None:
+def test_cache_folder_that_vanishes_during_a_download_is_an_error(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     files = far_dataset.open_files(folder, tmp_path / "cache")
     far.wait_sec = 0.3

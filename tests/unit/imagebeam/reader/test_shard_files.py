@@ -94,9 +94,7 @@ def test_files_are_closed_with_their_dataset(shards: pathlib.Path, feed: str) ->
 
 
 @needs_proc
-def test_compressed_shards_are_closed_with_their_dataset(
-    gzip_shards: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compressed_shards_close_with_their_dataset(gzip_shards: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorflow")
     gc.freeze()
     monkeypatch.setattr(shard_files, "_MAX_OPEN", 4)

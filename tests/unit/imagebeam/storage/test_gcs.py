@@ -215,9 +215,7 @@ def test_move_within_a_bucket_is_one_request(monkeypatch: pytest.MonkeyPatch) ->
         exceptions.MethodNotImplemented("no"),
     ],
 )
-def test_bucket_that_cannot_move_is_asked_once_and_gets_copies(
-    monkeypatch: pytest.MonkeyPatch, refusal: Exception
-) -> None:
+def test_bucket_that_cannot_move_is_asked_once_then_copies(monkeypatch: pytest.MonkeyPatch, refusal: Exception) -> None:
     bucket, other = FakeBucket("b", refusal), FakeBucket("other")
     store = store_of(monkeypatch, bucket, other)
     store.rename("gs://b/old", "gs://b/new", 7)

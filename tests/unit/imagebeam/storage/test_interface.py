@@ -178,9 +178,7 @@ def test_address_that_cannot_be_opened_is_refused_with_what_to_do(monkeypatch: p
         ("gs://b/x", "google.auth"),
     ],
 )
-def test_missing_package_is_refused_with_the_extra_that_brings_it(
-    monkeypatch: pytest.MonkeyPatch, uri: str, package: str
-) -> None:
+def test_missing_package_is_refused_with_its_extra(monkeypatch: pytest.MonkeyPatch, uri: str, package: str) -> None:
     class Uninstalled:
         """Finds no such package, as if it were not installed."""
 

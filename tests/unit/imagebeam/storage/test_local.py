@@ -53,7 +53,7 @@ def test_list_directory_names_every_kind(tmp_path: pathlib.Path) -> None:
     assert entries["file"].version == (tmp_path / "file").stat().st_mtime_ns
 
 
-def test_list_directory_leaves_out_what_was_removed_meanwhile_and_loses_nothing_else(
+def test_list_directory_leaves_out_only_what_was_removed_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for number in [errno.ENOENT, errno.EACCES, errno.EIO, errno.ENAMETOOLONG, errno.ESTALE]:
@@ -142,7 +142,7 @@ def test_write_whole_replaces_and_leaves_nothing_beside(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
-def test_write_whole_that_fails_keeps_what_was_there(
+def test_failed_write_whole_keeps_the_old(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     (tmp_path / "file").write_bytes(b"old")

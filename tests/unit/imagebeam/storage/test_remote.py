@@ -206,9 +206,7 @@ def test_file_is_read_in_ranges_of_one_version(store: StubStorage, monkeypatch: 
 # Downloads
 
 
-def test_download_is_the_file_in_ranges(
-    store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_download_comes_in_ranges(store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_DOWNLOAD_BYTES", 1000)
     for size in (0, 1, 999, 1000, 1001, 2500):
         store.calls.clear()
@@ -219,9 +217,7 @@ def test_download_is_the_file_in_ranges(
         assert store.calls["read"] == -(-size // 1000)
 
 
-def test_download_goes_on_where_it_broke(
-    store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_download_goes_on(store: StubStorage, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_DOWNLOAD_BYTES", 1000)
     store.write_whole("x://b/a", os.urandom(2500))
     store.faults["read"] = [ConnectionError("reset")]

@@ -42,7 +42,7 @@ _DATAFLOW = "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner"
         (["--runner=TestDataflowRunner"], "TestDataflowRunner", [], "TestDataflowRunner"),
     ],
 )
-def test_runner_is_known_by_every_name_that_beam_takes(
+def test_runner_is_known_by_each_of_beams_names(
     arguments: list[str], name: str, kinds: list[str], of_beam: str
 ) -> None:
     assert runners.runner_name(arguments) == name
@@ -88,9 +88,7 @@ def test_options_with_unknown_flag_raise_config_error(argument: str, code: str) 
         ("--direct_running_mode=x", r"argument --direct_running_mode: invalid choice: 'x'"),
     ],
 )
-def test_options_with_unusable_value_raise_config_error(
-    argument: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_of_unusable_value_are_errors(argument: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with error_texts.raises("beam-option-value"):
         runners.make_options([argument], workers=1)
     assert capsys.readouterr().err == ""

@@ -475,9 +475,7 @@ def test_drop_goes_with_beams_writer() -> None:
         "order": ({"exact": "drop"}, {"exact": "drop", "keep_in": ["test"]}, False),
     },
 )
-def test_identity_is_that_of_the_duplicates_that_are_known(
-    one: dict[str, Any], other: dict[str, Any], is_same: bool
-) -> None:
+def test_identity_is_that_of_known_duplicates(one: dict[str, Any], other: dict[str, Any], is_same: bool) -> None:
     split = {"by": "directory"}
     found = [parse(duplicates=each, split=split).identity() for each in (one, other)]
     assert (found[0] == found[1]) is is_same

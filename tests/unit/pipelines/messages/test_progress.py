@@ -20,7 +20,8 @@ from imagebeam import catalog, storage
 from imagebeam.pipelines.messages import printed_tables, progress
 from imagebeam.pipelines.messages import terminal as terminal_lib
 from imagebeam.pipelines.runs import remote_job
-from imagebeam.transforms import dataset_settings, elements
+from imagebeam.transforms import elements
+from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.shard import shard_writer
 from tests import case_tables, patience
@@ -38,18 +39,18 @@ PLAN = elements.DatasetPlan(
 
 
 @pytest.fixture
-def dataset(tmp_path: pathlib.Path) -> dataset_settings.DatasetSettings:
-    dataset = dataset_settings.DatasetSettings(str(tmp_path), "{}", (), report=str(tmp_path / "report.json"))
+def dataset(tmp_path: pathlib.Path) -> DatasetSettings:
+    dataset = DatasetSettings(str(tmp_path), "{}", (), report=str(tmp_path / "report.json"))
     os.makedirs(dataset.paths.staging(PLAN.fingerprint))
     return dataset
 
 
-def leave_plan(dataset: dataset_settings.DatasetSettings) -> None:
+def leave_plan(dataset: DatasetSettings) -> None:
     pathlib.Path(dataset.report).write_bytes(run_report.RunReport("planned", PLAN).encode())
 
 
 def leave_shard(
-    dataset: dataset_settings.DatasetSettings, index: int, records: int, rejected: int = 0, further: int = 0
+    dataset: DatasetSettings, index: int, records: int, rejected: int = 0, further: int = 0
 ) -> pathlib.Path:
     shard = catalog.Shard(f"train-{index:05d}-of-00003.tfrecord", records, 1, 1)
     written = elements.WrittenShard("train", shard, {"corrupt": rejected}, {}, further=further)
@@ -61,7 +62,7 @@ def leave_shard(
 # --- the line --------------------------------------------------------------------------------------------------------
 
 
-def test_line_has_its_stage_and_numbers_as_fields_for_a_log(dataset: dataset_settings.DatasetSettings) -> None:
+def test_line_has_its_stage_and_numbers_as_fields_for_a_log(dataset: DatasetSettings) -> None:
     shown = progress.Progress(dataset, io.StringIO())
     shown.line()
     assert shown._fields == {"stage": "listing"}
@@ -77,7 +78,7 @@ def test_line_has_its_stage_and_numbers_as_fields_for_a_log(dataset: dataset_set
     assert (shown._fields["stage"], shown._fields["shards_done"]) == ("committing", 4)
 
 
-def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: dataset_settings.DatasetSettings) -> None:
+def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: DatasetSettings) -> None:
     line = progress.Progress(dataset, io.StringIO())
     leave_plan(dataset)
     assert line.line() == "shards 0/4  images 0/2,000  0 images/s  ..."
@@ -86,15 +87,15 @@ def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: datase
     assert re.fullmatch(r"shards 1/4  images 500/2,000  [\d,]+ images/s  \d+ s left", line.line())
 
 
-def test_line_of_continued_run_does_not_credit_it_with_earlier_shards(
-    dataset: dataset_settings.DatasetSettings,
+def test_line_of_continued_run_does_not_credit_earlier_shards(
+    dataset: DatasetSettings,
 ) -> None:
     leave_plan(dataset)
     leave_shard(dataset, 0, records=500)
     assert progress.Progress(dataset, io.StringIO()).line() == "shards 1/4  images 500/2,000  0 images/s  ..."
 
 
-def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: dataset_settings.DatasetSettings) -> None:
+def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: DatasetSettings) -> None:
     line = progress.Progress(dataset, io.StringIO())
     leave_plan(dataset)
     leave_shard(dataset, 0, records=500)
@@ -105,7 +106,7 @@ def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: data
 
 
 def test_line_where_listed_file_vanishes_does_not_raise(
-    dataset: dataset_settings.DatasetSettings, monkeypatch: pytest.MonkeyPatch
+    dataset: DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ghost = storage.Entry(f"train-00000-of-00003.tfrecord{shard_writer.DONE_SUFFIX}", storage.FILE, 1, 0, (0, 0))
     monkeypatch.setattr(storage.LocalStorage, "list_directory", lambda self, uri: iter([ghost]))
@@ -113,7 +114,7 @@ def test_line_where_listed_file_vanishes_does_not_raise(
     assert progress.Progress(dataset, io.StringIO()).line().startswith("shards 0/4")
 
 
-def test_line_moves_before_the_first_shard_ends_and_never_back(dataset: dataset_settings.DatasetSettings) -> None:
+def test_line_moves_before_the_first_shard_ends_and_never_back(dataset: DatasetSettings) -> None:
     begun = [0]
     line = progress.Progress(dataset, io.StringIO(), count_begun=lambda: begun[0])
     leave_plan(dataset)
@@ -139,7 +140,7 @@ def test_line_moves_before_the_first_shard_ends_and_never_back(dataset: dataset_
     ]
 
 
-def test_line_names_tf_transform_while_it_analyses(dataset: dataset_settings.DatasetSettings) -> None:
+def test_line_names_tf_transform_while_it_analyses(dataset: DatasetSettings) -> None:
     line = progress.Progress(dataclasses.replace(dataset, analyze="train"), io.StringIO())
     assert re.fullmatch(r"listing images\.\.\. \d+ s", line.line())
     leave_plan(dataset)
@@ -151,7 +152,7 @@ def test_line_names_tf_transform_while_it_analyses(dataset: dataset_settings.Dat
 # --- where it is shown -----------------------------------------------------------------------------------------------
 
 
-def watch_three_looks(dataset: dataset_settings.DatasetSettings, stream: io.TextIOBase) -> None:
+def watch_three_looks(dataset: DatasetSettings, stream: io.TextIOBase) -> None:
     """Watches until the line was made three times, so that the first two are surely shown."""
     looks = []
     watched = progress.Progress(dataset, stream)  # type: ignore[arg-type]
@@ -168,7 +169,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("eager")
-def test_plain_stream_gets_whole_lines_without_control_characters(dataset: dataset_settings.DatasetSettings) -> None:
+def test_plain_stream_gets_whole_lines_without_control_characters(dataset: DatasetSettings) -> None:
     stream = io.StringIO()
     leave_plan(dataset)
     watch_three_looks(dataset, stream)
@@ -176,9 +177,7 @@ def test_plain_stream_gets_whole_lines_without_control_characters(dataset: datas
 
 
 @pytest.mark.usefixtures("eager")
-def test_plain_stream_of_short_run_gets_nothing(
-    dataset: dataset_settings.DatasetSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_run_prints_no_plain_line(dataset: DatasetSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_PLAIN_SEC", patience.HANG_SEC)  # however long the run takes here
     stream = io.StringIO()
     watch_three_looks(dataset, stream)
@@ -206,7 +205,7 @@ def read_what_there_is(descriptor: int) -> str:
 
 @pytest.mark.usefixtures("eager")
 def test_terminal_has_one_line_cut_to_its_width_and_gone_at_the_end(
-    dataset: dataset_settings.DatasetSettings, terminal: tuple[int, io.TextIOWrapper]
+    dataset: DatasetSettings, terminal: tuple[int, io.TextIOWrapper]
 ) -> None:
     screen, stream = terminal
     leave_plan(dataset)
@@ -217,7 +216,7 @@ def test_terminal_has_one_line_cut_to_its_width_and_gone_at_the_end(
 
 
 @pytest.mark.usefixtures("eager")
-def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: dataset_settings.DatasetSettings) -> None:
+def test_terminal_of_unknown_width_is_taken_for_80_columns(dataset: DatasetSettings) -> None:
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
     leave_plan(dataset)

@@ -49,6 +49,9 @@ class Finished(typing.NamedTuple):
     events: list[dict[str, Any]]
 
 
+Told = tuple[pathlib.Path, Finished]
+
+
 def run(folder: pathlib.Path, *arguments: object) -> Finished:
     """Runs a command that tells all it can into files of `folder`."""
     (folder / "lineage.yml").write_text(
@@ -95,14 +98,14 @@ def reached(summary: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def committed(images: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Finished]:
+def committed(images: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> Told:
     """A dataset of two shards, and what was told while it was written; read only."""
     folder = tmp_path_factory.mktemp("committed")
     command = ("convert", "--input", images, "--output", folder / "pets", "--workers", 1)
     return folder / "pets", run(folder, *command, "--set", "output.num_shards=2")
 
 
-def test_committed_dataset_is_summed_up(images: pathlib.Path, committed: tuple[pathlib.Path, Finished]) -> None:
+def test_committed_dataset_is_summed_up(images: pathlib.Path, committed: Told) -> None:
     output, told = committed
     summary, catalog = told.summary, imagebeam.load_catalog(output)
     assert {name: summary[name] for name in ("command", "state", "input", "output", "name", "fingerprint")} == {
@@ -125,7 +128,7 @@ def test_committed_dataset_is_summed_up(images: pathlib.Path, committed: tuple[p
     assert summary["digest"] == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_log_of_a_run_has_its_id_its_stages_and_its_end(committed: tuple[pathlib.Path, Finished]) -> None:
+def test_log_of_a_run_has_its_id_its_stages_and_its_end(committed: Told) -> None:
     output, told = committed
     assert {line["command"] for line in told.log} == {"convert"}
     assert told.log[0]["message"].startswith(f"imagebeam {imagebeam.__version__} on ")
@@ -137,9 +140,7 @@ def test_log_of_a_run_has_its_id_its_stages_and_its_end(committed: tuple[pathlib
     assert any(line["message"].startswith("plan ") for line in told.log)
 
 
-def test_events_of_a_run_name_what_was_read_and_written(
-    images: pathlib.Path, committed: tuple[pathlib.Path, Finished]
-) -> None:
+def test_events_of_a_run_name_what_was_read_and_written(images: pathlib.Path, committed: Told) -> None:
     output, told = committed
     start, complete = told.events
     assert [start["eventType"], complete["eventType"]] == ["START", "COMPLETE"]
@@ -158,9 +159,7 @@ def test_events_of_a_run_name_what_was_read_and_written(
     assert start["outputs"][0]["name"] == str(output)
 
 
-def test_summary_on_standard_output_is_alone_there(
-    images: pathlib.Path, committed: tuple[pathlib.Path, Finished]
-) -> None:
+def test_summary_on_stdout_is_alone_there(images: pathlib.Path, committed: Told) -> None:
     output, told = committed
     command = ("convert", "--input", images, "--output", output, "--workers", 1, "--set", "output.num_shards=2")
     completed = command_line.succeed(*command, "--summary-json", "-")
@@ -270,9 +269,7 @@ def test_summary_goes_to_any_address(tmp_path: pathlib.Path) -> None:
 
 @case_tables.each_case("option", ["summary_json", "metrics_textfile"])
 @case_tables.each_case("path", ["{tmp}", "{tmp}/pipe", "file://{tmp}/pipe", "{tmp}/file/x", "{tmp}/closed/x"])
-def test_address_that_cannot_be_written_is_refused_before_any_work(
-    option: str, path: str, tmp_path: pathlib.Path
-) -> None:
+def test_unwritable_address_is_refused_before_any_work(option: str, path: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "closed").symlink_to("/proc/self")  # where nobody may write, not even root
@@ -282,7 +279,7 @@ def test_address_that_cannot_be_written_is_refused_before_any_work(
 
 
 def test_summary_that_cannot_be_written_at_the_end_is_a_warning(
-    committed: tuple[pathlib.Path, Finished], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    committed: Told, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -326,7 +323,7 @@ def test_submitted_job_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
 
 
 def test_plan_is_summed_up_as_planned_kept_or_refused(
-    images: pathlib.Path, committed: tuple[pathlib.Path, Finished], tmp_path: pathlib.Path
+    images: pathlib.Path, committed: Told, tmp_path: pathlib.Path
 ) -> None:
     command = ("plan", "--input", images, "--summary-json", "-")
     planned = checked(command_line.call(*command).stdout, 0)
@@ -339,9 +336,7 @@ def test_plan_is_summed_up_as_planned_kept_or_refused(
     assert "holds another dataset" in summary["message"]
 
 
-def test_verify_is_summed_up_with_its_problems(
-    committed: tuple[pathlib.Path, Finished], tmp_path: pathlib.Path
-) -> None:
+def test_verify_is_summed_up_with_problems(committed: Told, tmp_path: pathlib.Path) -> None:
     output, told = committed
     good = checked(command_line.call("verify", output, "--summary-json", "-").stdout, 0)
     assert (good["state"], good["digest"], good["name"]) == ("verified", told.summary["digest"], "pets")
@@ -372,7 +367,7 @@ def test_schema_is_a_schema_and_knows_every_state() -> None:
     assert set(SCHEMA["required"]) == set(SCHEMA["properties"])
 
 
-def test_page_of_the_docs_shows_what_is_written(committed: tuple[pathlib.Path, Finished]) -> None:
+def test_page_of_the_docs_shows_what_is_written(committed: Told) -> None:
     document, lines = docs_pages.blocks("platforms.md", "json")
     assert list(checked(document, 0)) == list(committed[1].summary)
     shown, known = json.loads(lines.splitlines()[-1]), committed[1].log[-1]
@@ -434,9 +429,7 @@ def fail_early(tmp_path: pathlib.Path, *options: object) -> command_line.Complet
         ("transport: {type: pigeon}", "lineage-refused"),
     ],
 )
-def test_config_of_lineage_that_is_not_understood_is_refused(
-    content: str | None, code: str, tmp_path: pathlib.Path
-) -> None:
+def test_config_of_lineage_that_is_unclear_is_refused(content: str | None, code: str, tmp_path: pathlib.Path) -> None:
     if content is not None:
         (tmp_path / "lineage.yml").write_text(content)
     with error_texts.raises(code):

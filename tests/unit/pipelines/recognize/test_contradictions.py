@@ -7,8 +7,9 @@ import pytest
 
 from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.sources import image_source
-from tests import detection_sets, error_texts, image_sets, written_files
+from tests import detection_sets, error_texts, folder_shapes, image_sets, odd_layouts, written_files
 
 
 def open_folder(root: pathlib.Path, **sections: Any) -> image_source.ImageSource:
@@ -67,3 +68,13 @@ def test_classes_whose_images_have_xml_beside_them_stay_classes(tmp_path: pathli
         written_files.write(tmp_path / folder, {"x.png": image_sets.make_image(1, "PNG"), "x.xml": "<annotation/>"})
     (listing,) = open_folder(tmp_path).list_all()
     assert listing.num_refs == 2
+
+
+# --- odd layouts -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", odd_layouts.LAYOUTS)
+def test_layout_is_read_right_or_is_a_question(tmp_path: pathlib.Path, layout: str) -> None:
+    preset, tree = odd_layouts.LAYOUTS[layout]
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "in", tree)))
+    assert (found.sure.preset if found.sure else None) == preset, found.candidates

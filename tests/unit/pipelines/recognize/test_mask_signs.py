@@ -111,9 +111,7 @@ def test_remedy_of_the_note_stores_0_and_1(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(("highest", "colors"), [(255, _COLORS), (1, None)])
-def test_recognized_masks_in_black_and_white_become_0_and_1(
-    tmp_path: pathlib.Path, highest: int, colors: object
-) -> None:
+def test_recognized_masks_of_0_and_255_become_0_and_1(tmp_path: pathlib.Path, highest: int, colors: object) -> None:
     found = recognize_folder.recognize(str(write(tmp_path, highest)))
     assert found.sure is not None
     assert found.sure.settings.get("source.masks.colors") == colors

@@ -78,9 +78,7 @@ def expected_of(is_local: bool, kind: str, config: str, process: str, age: str) 
 
 
 @pytest.mark.parametrize("kind", JOBS)
-def test_lock_of_every_holder_is_taken_attached_to_or_respected(
-    control: str, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_lock_is_taken_attached_to_or_respected(control: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     state: remote_job.State | Exception = "running"
     if kind in ("ended", "unknown"):
         state = "cancelled" if kind == "ended" else storage.UnavailableError(5, "no answer")
@@ -135,9 +133,7 @@ def test_job_that_this_version_does_not_know_is_respected(control: str) -> None:
             pass
 
 
-def test_lock_that_is_kept_names_its_job_after_the_launcher_has_left(
-    control: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_lock_names_its_job_after_the_launcher_has_left(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(dataclasses.replace(JOB, id=""))
         first = commit_rights.read_record(f"{control}/lock")
@@ -157,9 +153,7 @@ def test_lock_that_is_kept_names_its_job_after_the_launcher_has_left(
     assert not storage.storage_of(control).exists(control)
 
 
-def test_run_that_attaches_to_no_job_is_refused_whatever_its_config(
-    control: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_that_attaches_to_no_job_is_refused(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, "running")
     with output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(JOB)
@@ -218,9 +212,7 @@ def test_holder_that_was_taken_over_can_name_no_job(tmp_path: pathlib.Path) -> N
     assert json.loads(storage.storage_of(control).read(f"{control}/lock"))["run"] == "other"
 
 
-def test_of_two_runs_that_find_an_expired_lock_one_takes_it(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_runs_one_takes_an_expired_lock(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.0)
     control = str(tmp_path / "out/.imagebeam")  # a storage with an atomic rename, here without the kernel's lock
     leave(control, "other-host", 1e6)

@@ -143,9 +143,7 @@ DONE = "train-00000-of-00002.tfrecord.done.json"
         "of-two-configs": ([f"staging-f00d/{DONE}", f"staging-beef/{DONE}", "staging-beef/x"], 2),
     },
 )
-def test_shards_count_once_their_description_is_written(
-    tmp_path: pathlib.Path, files: list[str], number: int | None
-) -> None:
+def test_shards_count_when_they_are_described(tmp_path: pathlib.Path, files: list[str], number: int | None) -> None:
     written_files.write(tmp_path / ".imagebeam", dict.fromkeys(files, "{}"))
     output = str(tmp_path)
     assert output_lock.count_finished_shards(output) == number

@@ -206,9 +206,7 @@ def test_service_that_stays_silent_is_given_up(service: dataflow.Service, code: 
         remote_job.Service("test", "europe-west1", service.url, patience_sec=0.01).get("j1")
 
 
-def test_service_without_credentials_says_how_to_get_some(
-    service: dataflow.Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_without_credentials_says_how(service: dataflow.Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
     with error_texts.raises("credentials-missing"):
         remote_job.Service("test", "europe-west1", service.url).get("j1")

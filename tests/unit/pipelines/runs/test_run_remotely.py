@@ -203,9 +203,7 @@ def test_interrupted_submission_leaves_the_lock_to_a_job_that_may_exist(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_template_that_could_not_be_written_leaves_no_job_to_look_for(
-    runner: Runner, error: type[BaseException]
-) -> None:
+def test_template_that_was_not_written_leaves_no_job_behind(runner: Runner, error: type[BaseException]) -> None:
     runner.service.add(runner.run.job.name)
     with pytest.raises((KeyboardInterrupt, errors.ImagebeamError)) as raised:
         run_remotely.submit(runner.run._replace(is_template=True), raising(error()))
@@ -325,9 +323,7 @@ def test_run_attaches_to_a_job_of_its_name_that_has_committed_its_dataset(
         (dataflow.DONE, True, "job-without-report"),
     ],
 )
-def test_job_that_ends_badly_says_how_and_what_is_kept(
-    runner: Runner, step: dataflow.Step, code: str, keeps: bool
-) -> None:
+def test_job_that_ends_badly_says_what_is_kept(runner: Runner, step: dataflow.Step, code: str, keeps: bool) -> None:
     if keeps:
         runner.leave_shard()
     with error_texts.raises(code) as raised:

@@ -53,9 +53,7 @@ def test_pickle_of_staged_names_holds_only_their_address() -> None:
     assert unpickled(staged).address == staged.address  # without reading the file, which does not exist
 
 
-def test_process_reads_the_file_once_for_all_steps_and_threads(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_reads_the_file_once_for_all_threads(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     staged = StagedNames(str(tmp_path / "names.json"), NAMES)
     staged.write()
     copies = [unpickled(staged) for _ in range(8)]

@@ -186,9 +186,7 @@ def test_object_without_area_in_the_picture_is_dropped_and_counted(
         pytest.param({"segmentation": [[1, 2]]}, "segmentation holds a polygon of 2 numbers", id="mask"),
     ],
 )
-def test_image_with_a_wrong_annotation_is_rejected(
-    root: pathlib.Path, train: Fields, change: Fields, detail: str
-) -> None:
+def test_wrongly_annotated_image_is_rejected(root: pathlib.Path, train: Fields, change: Fields, detail: str) -> None:
     wrong = coco_sets.objects_of(train, 23)[1]
     wrong.update(change)
     refs, rest = list_changed(root, train, masks=True)
@@ -213,9 +211,7 @@ def test_missing_area_is_that_of_the_box_and_missing_crowd_is_zero(root: pathlib
     assert found["image/object/is_crowd"] == (0,)
 
 
-def test_boxes_outside_of_the_picture_are_rejected_on_request_except_for_rounding(
-    root: pathlib.Path, train: Fields
-) -> None:
+def test_boxes_outside_of_the_picture_are_rejected_except_for_rounding(root: pathlib.Path, train: Fields) -> None:
     coco_sets.objects_of(train, 16)[0]["bbox"] = [30, 20, 10.005, 10]
     beyond = coco_sets.objects_of(train, 23)[0]
     beyond["bbox"] = [30, 20, 10.5, 10]

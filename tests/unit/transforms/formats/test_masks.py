@@ -54,9 +54,7 @@ def test_each_image_is_listed_with_its_mask_and_split(root: pathlib.Path) -> Non
     assert refs[0].num_bytes == len(PICTURE) + len(MASK)
 
 
-def test_masks_are_looked_up_for_every_part_of_a_long_listing(
-    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masks_are_looked_up_for_all_of_a_long_listing(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_source, "MAX_REFS", 2)
     for index in range(5):
         (root / f"images/train/{index}.jpg").write_bytes(PICTURE)
@@ -108,9 +106,7 @@ def test_fault_of_the_storage_raises(root: pathlib.Path, monkeypatch: pytest.Mon
         list(RULE.add_masks(str(root), [ImageRef("images/train/a b.jpg", "x")]))
 
 
-def test_masks_of_a_remote_storage_keep_the_order_of_the_images(
-    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masks_of_a_remote_storage_keep_the_order(root: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = [ImageRef(f"images/train/{index}.jpg", "x") for index in range(100)]
     for index in range(0, 100, 2):
         (root / f"masks/train/{index}.png").write_bytes(MASK)
@@ -177,9 +173,7 @@ def test_colors_of_the_config_keep_their_order_and_leave_out_what_is_ignored(tmp
         ("twice.csv", {}, "masks-name-twice"),
     ],
 )
-def test_colors_that_cannot_be_used_are_refused(
-    tmp_path: pathlib.Path, colors: Any, settings: dict[str, Any], code: str
-) -> None:
+def test_unusable_colors_are_refused(tmp_path: pathlib.Path, colors: Any, settings: dict[str, Any], code: str) -> None:
     (tmp_path / "latin.csv").write_bytes(b"a,1,2,\xff")
     (tmp_path / "long.csv").write_bytes(b"#" * (1 << 20) + b"#")
     (tmp_path / "bad.csv").write_text("name,r,g,b\na,1,2,3\nsky,1,2\n")

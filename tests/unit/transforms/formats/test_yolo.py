@@ -50,9 +50,7 @@ ROBOFLOW = [("train", "train/images"), ("val", "val/images")]
         ("images", "train: .\n", [("train", "")]),
     ],
 )
-def test_data_yaml_names_folders(
-    tmp_path: pathlib.Path, folders: str, text: str, expected: list[tuple[str, str]]
-) -> None:
+def test_yaml_names_folders(tmp_path: pathlib.Path, folders: str, text: str, expected: list[tuple[str, str]]) -> None:
     make_folders(tmp_path, *folders.split())
     (tmp_path / "data.yaml").write_text(text + NAMES)
     for uri in (tmp_path, tmp_path / "data.yaml"):

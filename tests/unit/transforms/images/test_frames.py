@@ -262,9 +262,7 @@ def test_one_frame_is_decoded_at_a_time(kind: str, monkeypatch: pytest.MonkeyPat
     st.floats(0, 1),
     st.sampled_from([b"", b";", b"\0\0;", b"!\xfe\2ab\0"]),
 )
-def test_no_frame_of_a_cut_gif_goes_unnoticed(
-    count: int, disposal: int, comment: bool, share: float, end: bytes
-) -> None:
+def test_no_frame_of_a_cut_gif_is_missed(count: int, disposal: int, comment: bool, share: float, end: bytes) -> None:
     options: dict[str, Any] = {"comment": b"about"} if comment else {}
     data = animations.save(animations.draw(count, count), "gif", disposal=disposal, **options)[:-1] + end
     whole_count, is_cut = frame_reader.count_gif_frames(data)

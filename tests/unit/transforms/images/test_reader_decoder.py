@@ -70,9 +70,7 @@ def test_image_that_only_pillow_refuses_is_accepted(decoder: reader_decoder.Imag
 @hypothesis.settings(
     max_examples=200, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
-def test_damaged_images_are_accepted_if_tensorflow_accepts_them(
-    decoder: reader_decoder.ImageDecoder, seed: int
-) -> None:
+def test_damaged_images_are_accepted_as_tensorflow_does(decoder: reader_decoder.ImageDecoder, seed: int) -> None:
     tf = pytest.importorskip("tensorflow")
     rng = random.Random(seed)
     data = damage(

@@ -251,9 +251,7 @@ def test_whole_dataset_is_seen_by_one_listing_of_each_folder(refs: list[ImageRef
         assert requests[2] == requests[5] == {"list": 2}  # the dataset and its indexes
 
 
-def test_file_whose_size_the_storage_does_not_tell_counts_as_it_is(
-    refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_of_untold_size_counts_as_it_is(refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch) -> None:
     store = delayed_storage.DelayedStorage()
     with delayed_storage.mounted(store) as output:
         assert races.make_runs(output, "same-config", refs)["A"].run() == "committed"
@@ -325,9 +323,7 @@ def test_folder_without_a_catalog_has_none(tmp_path: pathlib.Path) -> None:
         assert not output_folder.has_bytes_of(str(tmp_path / folder), Committed("f", 1))
 
 
-def test_catalog_that_may_not_be_read_is_recorded_by_its_version(
-    committed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_catalog_is_recorded_by_its_version(committed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 

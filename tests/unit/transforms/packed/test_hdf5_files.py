@@ -111,7 +111,7 @@ def chunk(file: Any) -> None:
         pytest.param(chunk, "in chunks of more than 268,435,456 bytes", id="vast-chunk"),
     ],
 )
-def test_hdf5_that_leads_elsewhere_or_lies_is_refused(
+def test_hdf5_that_leads_out_or_lies_is_refused(
     tmp_path: pathlib.Path, fill: Callable[[Any], None], message: str
 ) -> None:
     with pytest.raises(packed_file.BrokenContentError, match=message):
@@ -138,9 +138,7 @@ def test_hdf5_with_a_broken_chunk_is_refused(tmp_path: pathlib.Path) -> None:
         array_files.load(uri, 0, found)
 
 
-def test_hdf5_with_links_in_circles_has_each_group_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hdf5_with_circular_links_has_each_group_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """30 links of a group to itself would be 30 ** 8 groups."""
 
     def loop(file: Any) -> None:

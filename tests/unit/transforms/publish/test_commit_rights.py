@@ -11,7 +11,7 @@ import time
 import pytest
 
 from imagebeam import concurrency
-from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.output.output_folder import OutputPaths
 from imagebeam.transforms.publish import commit_rights
 from imagebeam.transforms.publish.commit_rights import CommitLock, LockView, RunRecord
 from tests import error_texts, races
@@ -21,9 +21,9 @@ JOB = {"runner": "DataflowRunner", "name": "cats", "id": "5"}
 
 
 @pytest.fixture
-def paths(tmp_path: pathlib.Path) -> output_folder.OutputPaths:
+def paths(tmp_path: pathlib.Path) -> OutputPaths:
     (tmp_path / "out/.imagebeam").mkdir(parents=True)
-    return output_folder.OutputPaths(str(tmp_path / "out"))
+    return OutputPaths(str(tmp_path / "out"))
 
 
 def sign(uri: str, run: str, is_gone: bool = False, age: float = 0.0, **fields: object) -> RunRecord:
@@ -41,9 +41,7 @@ def sign(uri: str, run: str, is_gone: bool = False, age: float = 0.0, **fields: 
 # ---- the lock
 
 
-def test_lock_is_held_as_long_as_it_names_the_run(
-    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_is_held_while_it_names_the_run(paths: OutputPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_rights, "_READ_WAIT_SEC", 0.0)  # of a lock that is not signed
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=False)
     sign(paths.lock, "mine", age=1e6, ended=("old",))
@@ -54,7 +52,7 @@ def test_lock_is_held_as_long_as_it_names_the_run(
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=False)
 
 
-def test_lock_of_another_run_stops_the_commit(paths: output_folder.OutputPaths) -> None:
+def test_lock_of_another_run_stops_the_commit(paths: OutputPaths) -> None:
     for fields in ({}, {"job": JOB, "is_gone": True}):  # the latter is a job whose launcher is gone
         sign(paths.lock, "other", **fields)
         with error_texts.raises("output-taken-over"):
@@ -73,7 +71,7 @@ def test_lock_of_another_run_stops_the_commit(paths: output_folder.OutputPaths) 
     ],
 )
 def test_job_removes_report_and_lock_if_nobody_else_does(
-    paths: output_folder.OutputPaths, run: str, job: dict[str, str] | None, left: bool, is_gone: bool, is_removed: bool
+    paths: OutputPaths, run: str, job: dict[str, str] | None, left: bool, is_gone: bool, is_removed: bool
 ) -> None:
     report = pathlib.Path(paths.report("mine"))
     report.write_text("{}")
@@ -89,7 +87,7 @@ def test_job_removes_report_and_lock_if_nobody_else_does(
 # ---- the commit lock
 
 
-def test_commit_lock_is_there_while_it_is_held(paths: output_folder.OutputPaths) -> None:
+def test_commit_lock_is_there_while_it_is_held(paths: OutputPaths) -> None:
     with CommitLock(paths, "mine", "f1").held() as commit_lock:
         found = commit_rights.read_record(paths.commit_lock)
         assert found is not None and (found.run, found.fingerprint) == ("mine", "f1")
@@ -97,7 +95,7 @@ def test_commit_lock_is_there_while_it_is_held(paths: output_folder.OutputPaths)
     assert os.listdir(paths.metadata) == []
 
 
-def test_commit_lock_is_taken_over_from_a_run_that_is_gone(paths: output_folder.OutputPaths) -> None:
+def test_commit_lock_is_taken_over_from_a_run_that_is_gone(paths: OutputPaths) -> None:
     for run, is_gone, age, ended, is_taken in [
         ("other", False, 149, (), False),  # live
         ("other", False, 151, (), True),  # expired
@@ -121,7 +119,7 @@ def test_commit_lock_is_taken_over_from_a_run_that_is_gone(paths: output_folder.
 
 @pytest.mark.parametrize("is_renewed", [False, True], ids=["left", "renewed"])
 def test_commit_lock_with_an_impossible_time_is_watched(
-    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch, is_renewed: bool
+    paths: OutputPaths, monkeypatch: pytest.MonkeyPatch, is_renewed: bool
 ) -> None:
     now = [time.monotonic()]
     age = -9e9
@@ -143,15 +141,15 @@ def test_commit_lock_with_an_impossible_time_is_watched(
             assert now[0] - start > commit_rights.LEASE_SEC
 
 
-def test_commit_lock_that_is_not_understood_is_taken_over(paths: output_folder.OutputPaths) -> None:
+def test_commit_lock_that_is_not_understood_is_taken_over(paths: OutputPaths) -> None:
     for text in ["f1", "", "{"]:
         pathlib.Path(paths.commit_lock).write_text(text)
         with CommitLock(paths, "mine", "f1").held() as commit_lock:
             assert not commit_lock.continues
 
 
-def test_commit_lock_of_a_commit_that_fails_stays_if_files_changed_and_is_nobodys(
-    paths: output_folder.OutputPaths,
+def test_commit_lock_of_a_failed_commit_stays_if_files_changed(
+    paths: OutputPaths,
 ) -> None:
     for has_changed in [False, True]:
         with pytest.raises(OSError, match="disk full"), CommitLock(paths, "mine", "f1").held() as commit_lock:
@@ -163,9 +161,7 @@ def test_commit_lock_of_a_commit_that_fails_stays_if_files_changed_and_is_nobody
             assert commit_lock.continues == has_changed
 
 
-def test_commit_lock_is_renewed_twice_a_minute(
-    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_lock_is_renewed_by_the_minute(paths: OutputPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
     with CommitLock(paths, "mine", "f1").held() as commit_lock:
@@ -179,9 +175,7 @@ def test_commit_lock_is_renewed_twice_a_minute(
     assert times == [1000.0, 1000.0, 1000.0, 1030.0, 1030.0, 1030.0, 1060.0, 1060.0]
 
 
-def test_commit_lock_is_renewed_once_by_many_threads(
-    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_lock_is_renewed_once_by_threads(paths: OutputPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     commit_lock, renewed = CommitLock(paths, "mine", "f1"), []
     with commit_lock.held():
         renew = commit_lock.renew
@@ -194,7 +188,7 @@ def test_commit_lock_is_renewed_once_by_many_threads(
 
 @pytest.mark.parametrize("is_removed", [False, True], ids=["taken-over", "gone"])
 def test_commit_that_was_stopped_notices_the_takeover_and_leaves_the_commit_lock(
-    paths: output_folder.OutputPaths, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+    paths: OutputPaths, monkeypatch: pytest.MonkeyPatch, is_removed: bool
 ) -> None:
     now = time.time()
     with error_texts.raises("commit-taken-over"), CommitLock(paths, "mine", "f1").held() as commit_lock:
@@ -256,9 +250,7 @@ def test_missing_file_holds_no_record(tmp_path: pathlib.Path) -> None:
     assert commit_rights.read_record(str(tmp_path / "file" / "below")) is None
 
 
-def test_record_of_a_lock_that_is_being_signed_is_waited_for(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_that_is_being_signed_is_waited_for(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = tmp_path / "lock"
     lock.touch()
     record = RunRecord.of_this_process("f00d")

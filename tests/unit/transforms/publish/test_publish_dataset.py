@@ -122,9 +122,7 @@ def test_indexes_with_new_names_move_while_the_earlier_dataset_is_there(
     }
 
 
-def test_commit_that_loses_the_commit_lock_while_it_moves_stops(
-    refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_that_loses_its_lock_while_it_moves_stops(refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch) -> None:
     store, moved = delayed_storage.DelayedStorage(), []
     with delayed_storage.mounted(store) as output:
         run, move, now = staged_run(output, refs, 12), store._move, time.time()
@@ -226,9 +224,7 @@ def test_staged_file_that_is_not_there_stops_the_commit_before_it_changes_the_ou
     assert not os.path.exists(run.settings.paths.commit_lock)
 
 
-def test_staging_folder_that_another_run_cleared_is_reported_as_its_doing(
-    tmp_path: pathlib.Path, refs: list[ImageRef]
-) -> None:
+def test_staging_folder_cleared_by_another_run_is_reported(tmp_path: pathlib.Path, refs: list[ImageRef]) -> None:
     run = staged_run(str(tmp_path / "out"), refs)
     store = storage.storage_of(run.settings.output)
     store.remove_tree(run.settings.paths.staging("f1"))
@@ -317,9 +313,7 @@ def reported_run(output: pathlib.Path, refs: list[ImageRef]) -> races.Run:
     return run
 
 
-def test_job_that_outlived_its_launcher_commits_and_leaves_nothing(
-    tmp_path: pathlib.Path, refs: list[ImageRef]
-) -> None:
+def test_job_that_outlived_its_launcher_commits_all(tmp_path: pathlib.Path, refs: list[ImageRef]) -> None:
     run = reported_run(tmp_path / "out", refs)
     commit_in_pipeline(run)
     assert races.committed_by(run.settings.output) == ("A", "f1")

@@ -245,9 +245,7 @@ def test_shard_that_needs_each_image_in_turn_is_left_to_python(
     assert taken == []
 
 
-def test_slow_reads_are_seen_apart_from_what_follows_them(
-    refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_reads_are_seen_apart_from_the_rest(refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[tuple[float, int]] = []
     monkeypatch.setattr(read_ahead._Kernel, "note_read", lambda self, *read: noted.append(read))
     measures = elements.Measures("jpeg", "RGB", 1, 2, 3, 4)

@@ -229,9 +229,7 @@ def test_fetch_reads_ahead_with_a_bounded_number_of_open_files(refs: list[ImageR
 
 @needs_proc
 @pytest.mark.usefixtures("slow_disk")
-def test_fetch_of_large_images_reads_ahead_a_bounded_number_of_bytes(
-    refs: list[ImageRef], tmp_path: pathlib.Path
-) -> None:
+def test_fetch_of_large_images_reads_ahead_bounded_bytes(refs: list[ImageRef], tmp_path: pathlib.Path) -> None:
     ahead = [(ref.size, count_open(tmp_path)) for ref, _ in read_ahead.fetch(refs, read_ahead.ReadAhead(32, 100))]
     assert [opened for size, opened in ahead if size >= 40] == [2] * 8 + [1, 0]  # 2 of 40 to 49 bytes, no third
     assert len(ahead) == 50

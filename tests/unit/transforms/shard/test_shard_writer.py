@@ -63,9 +63,7 @@ def test_write_reports_progress_after_each_image(
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_write_puts_the_images_in_order_and_counts_them(
-    refs: list[ImageRef], layout: DatasetSettings, compression: str
-) -> None:
+def test_write_orders_and_counts_the_images(refs: list[ImageRef], layout: DatasetSettings, compression: str) -> None:
     layout = dataclasses.replace(layout, compression=compression)
     written = write(layout, refs)
     stored = staged_files(layout)[SHARD]
@@ -99,9 +97,7 @@ def test_write_of_one_shard_by_many_threads_leaves_one(refs: list[ImageRef], lay
     assert sorted(staged_files(layout)) == [INDEX, SHARD, DONE]
 
 
-def test_write_of_finished_shard_keeps_it(
-    refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_shard_is_kept(refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     first, files = write(layout, refs), staged_files(layout)
     monkeypatch.setattr(shard_writer.ShardWriter, "write_unfinished", refuse_to_write)
     assert (write(layout, refs), staged_files(layout)) == (first._replace(is_kept=True), files)
@@ -330,9 +326,7 @@ def test_records_in_a_shard_file_are_those_in_any_file(
 
 
 @pytest.mark.parametrize("position", [0, BUFFER_BYTES - 1, BUFFER_BYTES, len(CONTENT) - 1], ids="byte-{}".format)
-def test_finish_notices_a_byte_that_changed_on_its_way(
-    descriptor: int, monkeypatch: pytest.MonkeyPatch, position: int
-) -> None:
+def test_finish_notices_a_byte_that_changed(descriptor: int, monkeypatch: pytest.MonkeyPatch, position: int) -> None:
     write, offset = os.write, 0
 
     def flip(file: int, data: memoryview) -> int:

@@ -124,9 +124,7 @@ def test_task_that_raises_gives_writer_error_with_the_traceback_and_the_process_
         pytest.param("lambda: 0", 1, id="answer-that-cannot-be-sent"),
     ],
 )
-def test_task_whose_process_ends_gives_writer_error_with_the_code(
-    task: str, code: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_task_whose_process_ends_gives_its_exit_code(task: str, code: int, capfd: pytest.CaptureFixture[str]) -> None:
     with writer_processes.start(1) as pool:
         for _ in range(2):  # the second task finds the process gone
             with pytest.raises(
@@ -205,9 +203,7 @@ def test_processes_whose_launcher_dies_while_they_start_are_gone() -> None:
     patience.wait_until(lambda: not any(map(patience.is_running, pids)))
 
 
-def test_processes_started_beside_a_users_modules_import_ours(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_beside_a_users_modules_import_ours(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "imagebeam.py").write_text("raise ImportError('the wrong module')")
     monkeypatch.chdir(tmp_path)
     with writer_processes.start(1) as pool:

@@ -107,9 +107,7 @@ def test_other_files_are_skipped_and_counted(root: pathlib.Path) -> None:
     [("text.jpg", b"some text"), ("empty.PNG", b""), ("cut.webp", b"RIFF")],
     ids=["text", "empty", "cut"],
 )
-def test_file_with_the_extension_of_an_image_is_listed_whatever_it_holds(
-    root: pathlib.Path, path: str, data: bytes
-) -> None:
+def test_file_with_an_images_extension_is_listed_whatever_it_holds(root: pathlib.Path, path: str, data: bytes) -> None:
     write(root, path, data=data)
     assert list(gather(FilesSource(str(root))).refs) == [path]
 
@@ -438,9 +436,7 @@ BOUNDS = st.text(st.sampled_from("ab.0\ud7ff\U0010ffff"), max_size=3)
 
 
 @given(st.sets(PATHS), BOUNDS, BOUNDS, st.integers(1, 40))
-def test_cut_yields_ascending_bounds_inside_of_the_range(
-    names: set[str], start: str, end: str, num_wanted: int
-) -> None:
+def test_cut_yields_ascending_bounds_in_the_range(names: set[str], start: str, end: str, num_wanted: int) -> None:
     bucket = Bucket(sorted(names), 10)
     bounds = files.cut_names(lambda *bounds: bucket.first_name("stub://b", *bounds), start, end, num_wanted)
     assert bounds == sorted(set(bounds))

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import errno
 import pathlib
 import pickle
+import random
 import re
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from imagebeam import features
+from imagebeam import errors, features, storage
 from imagebeam.transforms import elements
-from imagebeam.transforms.sources import image_source, listing_rules, table_rows
+from imagebeam.transforms.sources import find_files, image_source, listing_rules, table_rows
 from tests import error_texts
+from tests.listed_bucket import Bucket
 
 AGE = table_rows.Column("age", features.INT64)
 FIELDS = table_rows.RowFields(label="label", split="split", group="who", columns=(AGE,))
@@ -167,3 +172,87 @@ def test_names_without_an_image_are_noted(tmp_path: pathlib.Path) -> None:
     lists = make(tmp_path, train="1\n2\n2\n3\n", test="4\n")
     hints = listing_rules.HintFinder(image_source.ImageSource, listing_rules.ListingRules(lists=lists))  # type: ignore[arg-type]
     assert hints.notes({"train": 2, "test": 1}) == ["split.lists names 3 images of train, and 2 were found"]
+
+
+# --- files that rows name --------------------------------------------------------------------------------------------
+
+
+NAMES = st.text(st.sampled_from("ab ./\x01é"), min_size=1, max_size=4).filter(lambda name: name.strip("/") == name)
+
+
+@given(
+    st.sets(NAMES), st.lists(NAMES.filter(lambda name: "/" not in name), max_size=30), st.integers(1, 5), st.booleans()
+)
+def test_what_a_listing_decides_is_what_a_look_at_each_file_finds(
+    names: set[str], wanted: list[str], page_entries: int, early_folders: bool
+) -> None:
+    bucket = Bucket([f"all/{name}" for name in names], page_entries, early_folders)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage, "storage_of", lambda _: bucket)
+        patch.setattr(find_files, "_MIN_FILES", 2)
+        patch.setattr(find_files, "_FILES_PER_PAGE", 1)
+        found = find_files.find_together(f"stub://b/all/{name}" for name in wanted)
+    for uri, entry in found.items():
+        try:
+            expected = bucket.stat(uri).kind
+        except FileNotFoundError:
+            expected = None
+        assert (entry and entry.kind) == expected
+
+
+def test_dense_folder_is_listed_and_a_sparse_one_only_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket([f"all/{index:06d}.jpg" for index in range(20_000)], 100)
+    monkeypatch.setattr(storage, "storage_of", lambda _: bucket)
+    dense = [f"stub://b/all/{index:06d}.jpg" for index in range(5000, 6000)]
+    assert set(find_files.find_together(dense)) == set(dense)
+    assert bucket.num_pages <= 11
+    bucket.num_pages = 0
+    sparse = [f"stub://b/all/{index:06d}.jpg" for index in random.Random(0).sample(range(20_000), 100)]
+    assert len(find_files.find_together(sparse)) < 20
+    assert bucket.num_pages == 5
+
+
+@pytest.mark.parametrize(
+    "uris",
+    [
+        pytest.param([f"/data/{index}.jpg" for index in range(100)], id="local"),
+        pytest.param([f"stub://b/{index}/1.jpg" for index in range(100)], id="a-folder-each"),
+        pytest.param([], id="none"),
+        pytest.param(["stub://b", "stub://b/", "stub://"], id="no-names"),
+    ],
+)
+def test_nothing_is_listed_for_files_without_a_shared_folder(monkeypatch: pytest.MonkeyPatch, uris: list[str]) -> None:
+    bucket = Bucket([], 1)
+    monkeypatch.setattr(storage, "storage_of", lambda _: bucket)
+    assert find_files.find_together(uris) == {}
+    assert bucket.num_pages == 0
+
+
+def test_files_of_an_unknown_scheme_are_left_to_a_look() -> None:
+    assert find_files.find_together(f"nfs://host/all/{index}.jpg" for index in range(100)) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fault"),
+    [
+        pytest.param(storage.UnavailableError(errno.EIO, "down"), True, id="down"),
+        pytest.param(PermissionError(errno.EACCES, "denied"), False, id="denied"),
+        pytest.param(errors.ConfigError("a-code", "no credentials"), False, id="no-credentials"),
+    ],
+)
+def test_folder_that_may_not_be_listed_leaves_its_files_to_a_look_and_a_fault_ends_it(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_fault: bool
+) -> None:
+    bucket = Bucket([], 1)
+
+    def refuse(*_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(bucket, "list_range", refuse)
+    monkeypatch.setattr(storage, "storage_of", lambda _: bucket)
+    uris = [f"stub://b/all/{index}.jpg" for index in range(100)]
+    if is_fault:
+        with pytest.raises(storage.UnavailableError, match="down"):
+            find_files.find_together(uris)
+    else:
+        assert find_files.find_together(uris) == {}

@@ -353,9 +353,7 @@ def test_apply_by_hash_of_many_images_comes_near_the_fractions() -> None:
 
 
 @given(st.lists(names, min_size=2, max_size=20), names, fractions)
-def test_apply_by_group_keeps_the_whole_group_together(
-    keys: list[str], group: str, shares: tuple[tuple[str, float], ...]
-) -> None:
+def test_apply_by_group_keeps_groups_whole(keys: list[str], group: str, shares: tuple[tuple[str, float], ...]) -> None:
     rule = SplitRule("hash", fractions=shares, grouped=True)
     assert len({rule.apply(ref(key, group=group)).split for key in keys}) == 1
 

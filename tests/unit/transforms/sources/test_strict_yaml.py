@@ -114,9 +114,7 @@ def test_config_that_is_no_yaml_is_explained_in_one_line(tmp_path: pathlib.Path)
         ("label: {by: none}\nlabel: {}\n", "config-key-twice"),
     ],
 )
-def test_config_that_is_another_yaml_than_meant_says_what_to_write(
-    tmp_path: pathlib.Path, text: str, code: str
-) -> None:
+def test_config_that_reads_as_other_yaml_says_what_to_write(tmp_path: pathlib.Path, text: str, code: str) -> None:
     (tmp_path / "c.yaml").write_text(text)
     with error_texts.raises(code):
         config_lib.load_config(str(tmp_path / "c.yaml"))

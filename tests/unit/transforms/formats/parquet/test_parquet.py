@@ -177,9 +177,7 @@ def test_split_is_in_the_path(path: str, split: str, tmp_path: pathlib.Path) -> 
         ((0, 1), ["1 of the 3 files of data/train is not there, the first is data/train-00002-of-00003"]),
     ],
 )
-def test_missing_files_of_a_series_are_noted(
-    numbers: tuple[int, ...], notes: list[str], tmp_path: pathlib.Path
-) -> None:
+def test_missing_files_of_a_set_are_noted(numbers: tuple[int, ...], notes: list[str], tmp_path: pathlib.Path) -> None:
     for number in numbers:
         parquet_files.write(tmp_path / f"data/train-{number:05d}-of-00003-a1b2.parquet", IMAGES[:1])
     parquet_files.write(tmp_path / "data/test.parquet", IMAGES[:1])

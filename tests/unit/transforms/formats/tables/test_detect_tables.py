@@ -88,7 +88,7 @@ def test_table_whose_images_are_beside_its_folder_is_recognized_from_there(
         (images("other/pics/#.jpg"), "other/pics is not beside meta/t.csv, and may be of another data set"),
     ],
 )
-def test_images_outside_of_the_folder_of_a_table_may_be_doubtful(
+def test_images_outside_of_a_tables_folder_are_doubtful(
     tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str
 ) -> None:
     found = recognized(tmp_path, tree | {"meta/t.csv": LABELS}, "meta/t.csv")
@@ -109,7 +109,7 @@ def test_table_whose_images_are_nowhere_names_the_setting(tmp_path: pathlib.Path
     assert f"  {note}\n" in done.stdout
 
 
-def test_table_whose_images_are_deeper_than_is_looked_is_noted_beside_folders_of_classes(
+def test_table_of_images_deeper_than_is_looked_is_noted_beside_classes(
     tmp_path: pathlib.Path,
 ) -> None:
     found = recognized(tmp_path, images("a/b/c/cat/#.jpg", "a/b/c/dog/#.jpg") | {"t.csv": LABELS})

@@ -165,7 +165,7 @@ def test_csv_without_a_header_is_read_with_the_given_names(folder: Folder) -> No
 
 
 @pytest.mark.parametrize(("name", "delimiter", "separator"), [("x.tsv", None, "\t"), ("x.csv", " ", " ")])
-def test_delimiter_is_that_of_the_extension_or_the_config(
+def test_delimiter_is_of_the_extension_or_config(
     folder: Folder, name: str, delimiter: str | None, separator: str
 ) -> None:
     folder.image("a, b.jpg")
@@ -218,9 +218,7 @@ def test_column_twice_is_a_config_error_if_it_is_needed(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("data", "manifest_format"), [(b"no parquet", "parquet"), (b'image,"a"b\n', "csv"), (None, "csv")]
 )
-def test_manifest_that_cannot_be_read_is_a_config_error(
-    folder: Folder, data: bytes | None, manifest_format: str
-) -> None:
+def test_unreadable_manifest_is_a_config_error(folder: Folder, data: bytes | None, manifest_format: str) -> None:
     source = folder.source(data or b"", manifest_format)
     if data is None:
         os.unlink(source.uri)
@@ -510,9 +508,7 @@ def test_column_of_ids_gives_the_keys(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("num_rows", [0, 2, 4])
-def test_different_numbers_of_rows_and_files_are_a_problem_that_states_both(
-    tmp_path: pathlib.Path, num_rows: int
-) -> None:
+def test_different_numbers_of_rows_and_files_are_a_problem(tmp_path: pathlib.Path, num_rows: int) -> None:
     write_files(tmp_path, "a.png", "b.png", "c.png")
     (tmp_path / "ages.csv").write_text("age\n" + "1\n" * num_rows)
     _, _, problems = read_paired(make_source_paired(tmp_path, "ages.csv"))

@@ -124,9 +124,7 @@ def test_damaged_manifest_gives_only_rejects_problems_and_config_errors(
 
 
 @pytest.mark.parametrize(("data", "manifest_format"), [(CSV, "csv"), (JSONL, "jsonl")], ids=["csv", "jsonl"])
-def test_whole_manifest_gives_an_example_for_each_image(
-    tmp_path: pathlib.Path, data: bytes, manifest_format: str
-) -> None:
+def test_whole_manifest_gives_each_image_once(tmp_path: pathlib.Path, data: bytes, manifest_format: str) -> None:
     write_images(tmp_path)
     table = tmp_path / f"m.{manifest_format}"
     table.write_bytes(data)

@@ -65,9 +65,7 @@ def test_format_of_another_extension_is_a_config_error(uri: str) -> None:
         pytest.param("t.jsonl", '\n{"a": "1", "b": "x"}\n \n{"a": "2", "b": "y"}', ["line 2", "line 4"], id="jsonl"),
     ],
 )
-def test_rows_have_the_line_numbers_of_an_editor(
-    tmp_path: pathlib.Path, name: str, data: str, places: list[str]
-) -> None:
+def test_rows_have_the_lines_of_an_editor(tmp_path: pathlib.Path, name: str, data: str, places: list[str]) -> None:
     uri = write(tmp_path / name, data)
     format = table_formats.format_of(uri)
     assert rows_of(uri, format, ("a", "b")) == list(zip(places, [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]))
@@ -170,9 +168,7 @@ def test_column_names_of_json_lines_are_those_of_the_first_row(tmp_path: pathlib
         ("image", ("image",), ""),
     ],
 )
-def test_guess_delimiter_prefers_the_one_that_gives_what_is_wanted(
-    line: str, wanted: tuple[str, ...] | int, expected: str
-) -> None:
+def test_guess_delimiter_prefers_one_that_gives_all(line: str, wanted: tuple[str, ...] | int, expected: str) -> None:
     assert table_formats.guess_delimiter(line, ",", wanted) == expected
 
 
@@ -217,9 +213,7 @@ def test_list_in_json_is_a_table(tmp_path: pathlib.Path, text: str, items: str) 
         ('[{"image": ', "", "table-unreadable"),
     ],
 )
-def test_json_without_the_list_names_those_that_it_has(
-    tmp_path: pathlib.Path, text: str, items: str, code: str
-) -> None:
+def test_json_without_the_list_names_those_it_has(tmp_path: pathlib.Path, text: str, items: str, code: str) -> None:
     with error_texts.raises(code):
         read(tmp_path, "t.json", text, items=items)
 

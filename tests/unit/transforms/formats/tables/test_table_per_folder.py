@@ -64,9 +64,7 @@ def test_no_table_is_a_config_error(tmp_path: pathlib.Path, glob: str) -> None:
         table_per_folder.find_tables(write(tmp_path), glob)
 
 
-def test_folder_that_cannot_be_listed_is_a_config_error(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_that_is_not_listed_is_a_config_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     list_directory = storage.LocalStorage.list_directory
 
     def refuse(self: storage.LocalStorage, uri: str) -> Any:

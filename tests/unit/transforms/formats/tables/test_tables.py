@@ -9,7 +9,8 @@ import pydantic
 import pytest
 
 from imagebeam.transforms.formats import base_format, folder
-from imagebeam.transforms.formats.tables import tables
+from imagebeam.transforms.formats.tables import table_heads, tables
+from imagebeam.transforms.formats.tables.table_formats import TableFile
 from imagebeam.transforms.sources import files
 from tests import error_texts, image_sets
 
@@ -30,7 +31,7 @@ from tests import error_texts, image_sets
         ({"path": "t.csv", "image": None, "files": "none/*.png"}, "table-files-not-folder"),
     ],
 )
-def test_table_that_does_not_fit_its_options_is_an_error(
+def test_table_without_what_options_name_is_an_error(
     tmp_path: pathlib.Path, options: dict[str, Any], code: str
 ) -> None:
     (tmp_path / "empty.csv").touch()
@@ -40,3 +41,40 @@ def test_table_that_does_not_fit_its_options_is_an_error(
     wanted = pydantic.TypeAdapter(tables.Tables).validate_python(options)
     with error_texts.raises(code):
         wanted.open(base_format.Request(str(tmp_path), f"{tmp_path}-out"))
+
+
+# --- heads of tables -------------------------------------------------------------------------------------------------
+
+
+NEEDED = ("image", "label")
+SET_THEM = "set source.manifest.image, label.column and the like"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["image;label"], "its first line is split by semicolons: set source.manifest.delimiter: ';'"),
+        (["a.jpg", "cat"], "its first line is a row, not a header: set source.manifest.header: [image, label]"),
+        (["cat", "a.jpg"], "its first line is a row, not a header: set source.manifest.header: [label, image]"),
+        pytest.param(
+            ["a.jpg", "cat", "7"],
+            "its first line is a row, not a header: set source.manifest.header: [...], a name for each of its 3 "
+            "columns, 'image', 'label' among them",
+            id="no-header-more-columns",
+        ),
+        (["Image", "labels"], f"'image' may be 'Image'; 'label' may be 'labels'; {SET_THEM}"),
+        pytest.param(["x", "y"], SET_THEM, id="other-names"),
+    ],
+)
+def test_advice_names_the_setting_that_helps(names: list[str], expected: str) -> None:
+    missing = [name for name in NEEDED if name not in names]
+    assert table_heads.hint_on_columns(TableFile("/t.csv", "csv"), names, missing, NEEDED) == expected
+
+
+@pytest.mark.parametrize(
+    "table",
+    [TableFile("/t.jsonl", "jsonl"), TableFile("/t.csv", "csv", header=("a.jpg", "cat"))],
+    ids=["json-lines", "header-is-given"],
+)
+def test_advice_on_a_table_whose_names_are_no_first_line_is_on_spelling_alone(table: TableFile) -> None:
+    assert table_heads.hint_on_columns(table, ["a.jpg", "cat"], list(NEEDED), NEEDED) == SET_THEM
