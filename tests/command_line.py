@@ -50,11 +50,7 @@ def succeed(*arguments: object) -> Completed:
     return completed
 
 
-def start(
-    *arguments: object,
-    environment: Mapping[str, str] = {},
-    cwd: str | os.PathLike[str] = ROOT,
-) -> Process:
+def start(*arguments: object, environment: Mapping[str, str] = {}, cwd: str | os.PathLike[str] = ROOT) -> Process:
     """Starts `imagebeam` with `arguments` in `cwd`, with `environment` added to that of this process."""
     return _start([*IMAGEBEAM, *map(str, arguments)], environment, cwd)
 

@@ -28,10 +28,7 @@ LONG_UNIT_TESTS = (  # 10 to 40 s each
 NUM_EXAMPLES = 50  # of a property that does not choose its own number; each run draws other ones
 
 hypothesis.settings.register_profile(
-    "imagebeam",
-    deadline=None,
-    max_examples=NUM_EXAMPLES,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    "imagebeam", deadline=None, max_examples=NUM_EXAMPLES, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("imagebeam")
 

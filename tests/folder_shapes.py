@@ -450,11 +450,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         {"train": _FINE, "test": _FINE}
         | {"meta": pickle.dumps({b"fine_label_names": [b"cat"], b"coarse_label_names": [b"animal"]}, 2)},
     ),
-    "svhn": (
-        "svhn",
-        8,
-        files(_MAT({"X": _X.transpose(1, 2, 3, 0), "y": _Y[:, None] + 1}), "{train,test}_32x32.mat"),
-    ),
+    "svhn": ("svhn", 8, files(_MAT({"X": _X.transpose(1, 2, 3, 0), "y": _Y[:, None] + 1}), "{train,test}_32x32.mat")),
     "arrays-of-numpy": (
         "npz",
         8,

@@ -37,12 +37,7 @@ def update(
     before = digests(output)
     rejects_before = stored_rejects(output)
     result = convert.convert(
-        sections,
-        workers=1,
-        update=True,
-        overwrite=overwrite,
-        retry_rejects=retry_rejects,
-        fail_on_drift=fail_on_drift,
+        sections, workers=1, update=True, overwrite=overwrite, retry_rejects=retry_rejects, fail_on_drift=fail_on_drift
     )
     after = digests(output)
     assert {name: after.get(name) for name in before} == before

@@ -87,11 +87,7 @@ def _config(seed: int) -> dict[str, Any]:
         "columns": {"score": {"type": "float"}},
         "label": {"by": "column", "column": "kind"},
         "split": choose([{"by": "column", "column": "part"}, hashed]),
-        "output": {
-            "compression": choose(["none", "gzip"]),
-            "shuffle": choose(["hash", "none"]),
-            **choose(sizes),
-        },
+        "output": {"compression": choose(["none", "gzip"]), "shuffle": choose(["hash", "none"]), **choose(sizes)},
         "statistics": {"pixels": choose([True, False])},
         "rejects": {"max_fraction": 0.9},
         "update": {"max_removed_fraction": 1.0},
@@ -130,8 +126,7 @@ def test_compacted_snapshot_is_the_one_that_a_fresh_conversion_writes(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [("--runner=DaskRunner", "choose another runner"), ("--no_such_option=1", "no_such_option")],
+    ("options", "message"), [("--runner=DaskRunner", "choose another runner"), ("--no_such_option=1", "no_such_option")]
 )
 def test_compaction_that_cannot_run_says_why(tmp_path: pathlib.Path, options: str, message: str) -> None:
     output = tmp_path / "out"

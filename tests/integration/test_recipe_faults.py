@@ -187,11 +187,7 @@ FAULTS: dict[str, Fault] = {
         lambda folder: shutil.copy(folder / COCO, folder / COCO.replace("train", "val")),
         ["source.coco.images={train: train2017, validation: train2017}"],
     ),
-    "coco-other-splits": (
-        "coco",
-        nothing,
-        ["source.coco.annotations={train: a.json}", "source.coco.images={test: b}"],
-    ),
+    "coco-other-splits": ("coco", nothing, ["source.coco.annotations={train: a.json}", "source.coco.images={test: b}"]),
     "no-table": (
         "imagefolder_metadata",
         lambda folder: [path.unlink() for path in folder.glob("birds/*/metadata.*")],

@@ -323,9 +323,7 @@ def table_in_another_order(
 
 @pytest.mark.slow
 def test_several_beam_workers_and_rows_in_another_order_and_fewer_columns_give_the_same_values(
-    table_in_another_order: pathlib.Path,
-    output: pathlib.Path,
-    tmp_path: pathlib.Path,
+    table_in_another_order: pathlib.Path, output: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     names = ("age", "year", "height", "city")  # one of each analysis
     config = {**SECTIONS, "source": {**SECTIONS["source"], "uri": str(table_in_another_order)}}

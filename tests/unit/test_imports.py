@@ -48,10 +48,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "indexing": {"formats", "images", "publish", "shard"},
     },
 }
-WITHOUT_BEAM = (
-    *("classes", "formats", "images", "output"),
-    *("packed", "shard", "snapshots", "sources"),
-)
+WITHOUT_BEAM = (*("classes", "formats", "images", "output"), *("packed", "shard", "snapshots", "sources"))
 HEAVY = {"apache_beam", "imagebeam.pipelines", "imagebeam.transforms", "tensorflow", "PIL", "pydantic"}
 
 

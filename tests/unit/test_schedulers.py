@@ -101,12 +101,7 @@ def of_airflow() -> list[list[str]]:
     return [["convert", "--input", nightly["INPUT"], "--output", nightly["OUTPUT"], *nightly["OPTIONS"]]]
 
 
-COMMANDS = {
-    "airflow": of_airflow,
-    "cron": of_cron,
-    "kubernetes": of_kubernetes,
-    "systemd": of_systemd,
-}
+COMMANDS = {"airflow": of_airflow, "cron": of_cron, "kubernetes": of_kubernetes, "systemd": of_systemd}
 
 
 @pytest.fixture(scope="module")

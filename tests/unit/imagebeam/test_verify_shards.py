@@ -265,9 +265,7 @@ def test_removed_records_are_compared_and_not_checked(snapshots: pathlib.Path) -
     assert (problem.shard, problem.offset) == (IN_FIRST, OFFSETS[1])
 
 
-def test_list_of_removed_records_is_compared_and_needed_for_the_records(
-    snapshots: pathlib.Path,
-) -> None:
+def test_list_of_removed_records_is_compared_and_needed_for_the_records(snapshots: pathlib.Path) -> None:
     path = snapshots / "snapshots/000002/removed.bin"
     for data, detail in [
         (b"\1\0\0\0", "the file has 4 bytes, the catalog says 12"),

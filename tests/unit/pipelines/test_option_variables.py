@@ -56,9 +56,7 @@ def test_no_two_options_of_a_command_share_a_variable() -> None:
         assert max(names.values()) == 1
 
 
-def test_command_line_precedes_the_environment_and_this_the_default(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_command_line_precedes_the_environment_and_this_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMAGEBEAM_BATCH_SIZE", "64")
     assert parse("bench", "DIR")[0].batch_size == 64
     assert parse("bench", "DIR", "--batch-size", "32")[0].batch_size == 32

@@ -174,20 +174,13 @@ def test_digest_depends_on_every_field_but_those_left_out_on_purpose() -> None:
 
 
 def test_listed_order_ranks_by_row_and_then_by_key() -> None:
-    refs = [
-        ref("b", 0),
-        ref("a", 1),
-        ref("c", 0),
-        ref("a\udcff", 1),
-    ]
+    refs = [ref("b", 0), ref("a", 1), ref("c", 0), ref("a\udcff", 1)]
     order = ListedOrder()
     assert [each.key for each in sorted(refs, key=lambda each: order.values([each]))] == ["b", "c", "a", "a\udcff"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.tuples(st.integers(0, 9), st.binary(max_size=2)))))
-def test_listed_order_puts_chosen_values_into_intervals_in_order(
-    chosen: list[tuple[int, tuple[int, bytes]]],
-) -> None:
+def test_listed_order_puts_chosen_values_into_intervals_in_order(chosen: list[tuple[int, tuple[int, bytes]]]) -> None:
     order = ListedOrder()
     boundaries = order.boundaries(chosen)
     intervals = order.intervals(sorted(value for _, value in chosen), boundaries)

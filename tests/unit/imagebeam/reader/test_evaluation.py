@@ -41,9 +41,7 @@ def every_feed(dataset: imagebeam.ImageDataset, split: str, **options: Any) -> d
     }
 
 
-def test_evaluation_counts_examples_once_and_crops_the_middle_in_every_feed(
-    dataset: imagebeam.ImageDataset,
-) -> None:
+def test_evaluation_counts_examples_once_and_crops_the_middle_in_every_feed(dataset: imagebeam.ImageDataset) -> None:
     options = {"image_size": SIZE, "features": ("image/key",)}
     explicit = {"crop": "center", "flip": False, "num_epochs": 1, "pad": True}
     expected = list(dataset.as_numpy("test", 4, **options, **explicit, shuffle=None))

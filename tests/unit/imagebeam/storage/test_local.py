@@ -53,9 +53,7 @@ def test_list_directory_names_every_kind(tmp_path: pathlib.Path) -> None:
     assert entries["file"].version == (tmp_path / "file").stat().st_mtime_ns
 
 
-def test_list_directory_leaves_out_only_what_was_removed_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_list_directory_leaves_out_only_what_was_removed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in [errno.ENOENT, errno.EACCES, errno.EIO, errno.ENAMETOOLONG, errno.ESTALE]:
         entry = mock.Mock(is_symlink=lambda: False)
         entry.stat.side_effect = OSError(number, os.strerror(number))

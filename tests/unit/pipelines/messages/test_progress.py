@@ -87,9 +87,7 @@ def test_line_with_plan_counts_finished_shards_and_their_rejects(dataset: Datase
     assert re.fullmatch(r"shards 1/4  images 500/2,000  [\d,]+ images/s  \d+ s left", line.line())
 
 
-def test_line_of_continued_run_does_not_credit_earlier_shards(
-    dataset: DatasetSettings,
-) -> None:
+def test_line_of_continued_run_does_not_credit_earlier_shards(dataset: DatasetSettings) -> None:
     leave_plan(dataset)
     leave_shard(dataset, 0, records=500)
     assert progress.Progress(dataset, io.StringIO()).line() == "shards 1/4  images 500/2,000  0 images/s  ..."

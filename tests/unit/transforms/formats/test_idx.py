@@ -112,9 +112,7 @@ def test_list_all_rejects_labels_that_are_not_flags(tmp_path: pathlib.Path) -> N
     flags = table_rows.RowFields(label_flags=("label",))
     (found,) = open_source(tmp_path, {"train": "*images"}, {"train": "*labels"}, flags).list_all()
     assert [ref.label for ref in elements.unpack_refs(found.packed_refs)] == [("label",), ()]
-    assert [(reject.key, reject.reason) for reject in found.rejects] == [
-        ("train/00001", elements.Reason.BAD_VALUE),
-    ]
+    assert [(reject.key, reject.reason) for reject in found.rejects] == [("train/00001", elements.Reason.BAD_VALUE)]
 
 
 # --- what cannot be taken --------------------------------------------------------------------------------------------

@@ -236,8 +236,7 @@ def test_color_of_no_class_is_named_with_its_pixel() -> None:
     for mask in [
         save(Image.fromarray(np.where(np.arange(SIZE[0])[None, :, None] == 5, 77, RGB).astype(np.uint8)), "PNG"),
         save(
-            indexed(np.where(np.arange(SIZE[0]) == 5, 4, INDICES).astype(np.uint8), [*TONES[:12], 77, 77, 77]),
-            "PNG",
+            indexed(np.where(np.arange(SIZE[0]) == 5, 4, INDICES).astype(np.uint8), [*TONES[:12], 77, 77, 77]), "PNG"
         ),  # palette
     ]:
         with pytest.raises(
@@ -316,10 +315,7 @@ def test_mask_without_the_expected_colors_is_a_bad_image() -> None:
         (gray_png(classes(), 8)[:-1], "no IEND chunk"),  # cut
         (npy(classes()), "none of source.masks.colors|leave source.masks.colors out"),  # npy
         (save(Image.fromarray(classes(300, np.uint16)), "PNG"), "leave source.masks.colors out"),  # 16 bits
-        (
-            save(indexed(np.full((18, 29), 3, np.uint8), TONES), "PNG", bits=8).replace(b"PLTE", b"PLTX"),
-            "CRC|chunk",
-        ),
+        (save(indexed(np.full((18, 29), 3, np.uint8), TONES), "PNG", bits=8).replace(b"PLTE", b"PLTX"), "CRC|chunk"),
         (bmp(np.full((18, 29), 9, np.uint8), 8, TONES, colors=4), "index 9, and the palette 4"),  # index
     ]:
         with pytest.raises(checked_image.BadImageError, match=detail):

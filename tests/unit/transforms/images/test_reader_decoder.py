@@ -182,17 +182,9 @@ ANIMATED = save(PHOTO, "WEBP", save_all=True, append_images=[PIL.Image.new("RGB"
 def test_webp_that_is_no_whole_still_picture_never_reaches_tensorflow() -> None:
     for data, reason, match in [
         (WEBP[:-3], Reason.TRUNCATED, r"^the RIFF header says [\d,]+ bytes, the file has \d+ bytes"),  # cut
-        (
-            encoded_images.overwrite(WEBP, 16, b"\xff\xff"),
-            Reason.TRUNCATED,
-            r"^the chunk b'VP8 ' at byte 12 ends at",
-        ),
+        (encoded_images.overwrite(WEBP, 16, b"\xff\xff"), Reason.TRUNCATED, r"^the chunk b'VP8 ' at byte 12 ends at"),
         (encoded_images.overwrite(WEBP, 23, b"\0"), Reason.CORRUPT, r"^the chunk b'VP8 ' at byte 12 begins with"),
-        (
-            encoded_images.overwrite(WEBP_L, 20, b"\0"),
-            Reason.CORRUPT,
-            r"^the chunk b'VP8L' at byte 12 begins with",
-        ),
+        (encoded_images.overwrite(WEBP_L, 20, b"\0"), Reason.CORRUPT, r"^the chunk b'VP8L' at byte 12 begins with"),
         (b"RIFF\x04\0\0\0WEBP", Reason.CORRUPT, r"^no picture: there is no VP8 or VP8L chunk$"),  # empty
         (ANIMATED, Reason.UNSUPPORTED_FORMAT, r"^an animated WebP, on which TensorFlow 2.21 fails"),  # animated
     ]:

@@ -339,11 +339,7 @@ def test_unreadable_catalog_is_recorded_by_its_version(committed: str, monkeypat
 def test_catalog_that_is_replaced_while_it_is_read_is_read_again(
     committed: str, monkeypatch: pytest.MonkeyPatch, replacements: int
 ) -> None:
-    path, stat, left = (
-        pathlib.Path(committed, "catalog.json"),
-        storage.LocalStorage.stat,
-        [replacements],
-    )
+    path, stat, left = (pathlib.Path(committed, "catalog.json"), storage.LocalStorage.stat, [replacements])
 
     def stat_and_replace(self: storage.LocalStorage, uri: str) -> storage.Entry:
         entry = stat(self, uri)

@@ -148,9 +148,7 @@ def test_commit_lock_that_is_not_understood_is_taken_over(paths: OutputPaths) ->
             assert not commit_lock.continues
 
 
-def test_commit_lock_of_a_failed_commit_stays_if_files_changed(
-    paths: OutputPaths,
-) -> None:
+def test_commit_lock_of_a_failed_commit_stays_if_files_changed(paths: OutputPaths) -> None:
     for has_changed in [False, True]:
         with pytest.raises(OSError, match="disk full"), CommitLock(paths, "mine", "f1").held() as commit_lock:
             if has_changed:

@@ -109,9 +109,7 @@ def test_table_whose_images_are_nowhere_names_the_setting(tmp_path: pathlib.Path
     assert f"  {note}\n" in done.stdout
 
 
-def test_table_of_images_deeper_than_is_looked_is_noted_beside_classes(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_table_of_images_deeper_than_is_looked_is_noted_beside_classes(tmp_path: pathlib.Path) -> None:
     found = recognized(tmp_path, images("a/b/c/cat/#.jpg", "a/b/c/dog/#.jpg") | {"t.csv": LABELS})
     assert [each.preset for each in found.candidates] == ["image_folder"]
     assert found.sure is None
