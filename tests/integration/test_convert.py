@@ -74,7 +74,7 @@ def test_label_image_folder_becomes_one_split_of_its_classes(images: pathlib.Pat
 
 
 @pytest.mark.parametrize("has_sizes", [True, False])
-def test_trusted_manifest_rejects_missing_files_late(
+def test_trusted_manifest_rejects_a_missing_file_when_it_is_read(
     images: pathlib.Path, output: pathlib.Path, has_sizes: bool
 ) -> None:
     paths = sorted(images.glob("*/*"))

@@ -234,9 +234,7 @@ def test_plan_says_why_staged_shards_are_useless_and_writes_nothing(images: path
 
 
 @pytest.mark.parametrize("word", ["{", None], ids=repr)
-def test_staged_shards_without_a_readable_record_of_their_run_are_named_too(
-    images: pathlib.Path, output: pathlib.Path, word: str | None
-) -> None:
+def test_staged_shards_without_a_record_are_named(images: pathlib.Path, output: pathlib.Path, word: str | None) -> None:
     (images / "cat" / "0.jpg").write_bytes(b"\xff\xd8\xff\xe0broken")
     with pytest.raises(errors.TooManyRejectsError):
         datasets.make(images, output)

@@ -69,7 +69,7 @@ def test_every_object_is_listed_once_in_whatever_ranges(
         pytest.param("日", "", "日本 1.jpg", id="unicode"),
     ],
 )
-def test_first_name_in_a_range_is_found(
+def test_first_name_of_a_range_is_found(
     store: gcs_storage.GcsStorage, start: str, end: str, expected: str | None
 ) -> None:
     assert store.first_name("gs://pets/flat", start, end) == expected

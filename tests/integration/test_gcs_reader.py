@@ -162,9 +162,7 @@ def test_catalog_at_gs_is_read_and_the_shards_are_listed(pets: Datasets, process
 
 
 @pytest.mark.parametrize("shuffle", ["stream", "global", None])
-def test_dataset_at_gs_gives_each_example_once_and_the_batches_of_a_local_one(
-    shuffle: str | None, pets: Datasets, process: Process
-) -> None:
+def test_dataset_at_gs_gives_the_batches_of_a_local_one(shuffle: str | None, pets: Datasets, process: Process) -> None:
     before = len(pets.emulator.requests())
     batches = process(read, pets.uri, shuffle, None, 2)
     read_once = sum(path.stat().st_size for path in pets.local.glob("*.tfrecord"))

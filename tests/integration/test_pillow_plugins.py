@@ -96,7 +96,9 @@ def test_pictures_are_stored_upright(images: pathlib.Path, environment: dict[str
     assert (libraries["pillow_heif"], libraries["pillow_jxl"]) == pillow_plugins.VERSIONS
 
 
-def test_without_the_packages_each_reject_names_its_own(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_without_the_packages_each_reject_names_the_one_to_install(
+    images: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     assert convert(images, tmp_path / "out", {}).returncode == 3
     lines = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
     packages = {"heic": "pillow-heif", "jxl": "pillow-jxl-plugin"}

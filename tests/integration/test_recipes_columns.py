@@ -191,9 +191,7 @@ def test_vocabulary_is_ordered_by_frequency_then_backwards(rows: list[Row], outp
 # --- what is analysed ------------------------------------------------------------------------------------------------
 
 
-def test_analysis_of_all_splits_counts_all_of_them_in_any_number_of_shards(
-    rows: list[Row], table: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_analysis_of_all_splits_counts_all_shards(rows: list[Row], table: pathlib.Path, tmp_path: pathlib.Path) -> None:
     sections = SECTIONS | {"columns": {"age": COLUMNS["age"], "city": COLUMNS["city"]}, "output": {"num_shards": 7}}
     datasets.make(table, tmp_path / "out", **sections | {"statistics": {"analyze": "all"}})
     every = column(rows, "age", None)

@@ -118,7 +118,9 @@ def test_pipe_to_head_with_pipefail_fails_where_the_dataset_is_broken(shared: pa
     assert done.stderr == ""
 
 
-def test_list_that_nobody_reads_ends_early_with_141(tmp_path: pathlib.Path, gone: int, shared: pathlib.Path) -> None:
+def test_list_of_examples_that_nobody_reads_ends_early_with_141(
+    tmp_path: pathlib.Path, gone: int, shared: pathlib.Path
+) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=60)
     dataset = tmp_path / "dataset"
     datasets.make(tmp_path / "in", dataset, output={"num_shards": 1})

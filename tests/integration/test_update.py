@@ -207,9 +207,7 @@ def test_second_run_at_a_time_is_busy(source: Source, output: pathlib.Path, monk
 
 
 @pytest.mark.parametrize("killed_in", ["move_shards", "remove_left", "_publish_catalog"])
-def test_run_that_ended_in_its_commit_is_finished_by_the_next(
-    killed_in: str, source: Source, output: pathlib.Path
-) -> None:
+def test_run_that_ended_in_its_commit_is_continued(killed_in: str, source: Source, output: pathlib.Path) -> None:
     source.change(3)
     source.add(3, "cat")
     with (

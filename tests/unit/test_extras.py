@@ -132,9 +132,7 @@ def test_dataflow_runner_without_its_packages_is_refused_with_the_extra(
         )
 
 
-def test_dataflow_without_the_client_of_its_service_is_refused_with_the_extra(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dataflow_without_its_client_names_the_extra(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.cloud.dataflow", None)
     with pytest.raises(errors.ConfigError, match=r"DataflowRunner needs it: pip install 'imagebeam\[dataflow\]'$"):
         convert.convert(

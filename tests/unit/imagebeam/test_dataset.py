@@ -336,7 +336,7 @@ def compressed(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDatas
 
 @pytest.mark.parametrize("shuffle", ["stream", None])
 @pytest.mark.parametrize("process_count", [1, 3])
-def test_compressed_shards_are_read_once(
+def test_compressed_shards_are_read_once_too(
     compressed: imagebeam.ImageDataset, shuffle: str | None, process_count: int
 ) -> None:
     keys = [

@@ -51,9 +51,7 @@ def snapshot(folder: pathlib.Path) -> dict[str, int]:
 # --- exit codes ------------------------------------------------------------------------------------------------------
 
 
-def test_convert_exits_0_and_again_0_with_nothing_to_do(
-    images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
-) -> None:
+def test_convert_exits_0_and_0_if_nothing_is_new(images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
     command = ("convert", "--input", images, "--output", tmp_path / "out", "--workers", 1)
     assert main(*command) == 0
     assert re.search(r"^listed +10 images \(skipped: nothing\)\n +train +10 images, 1 shard, ", capsys.readouterr().out)
@@ -139,9 +137,7 @@ def test_command_that_cannot_be_parsed_exits_2(arguments: list[str], message: st
 
 
 @case_tables.each_case("command", ["verify", "inspect", "report", "bench"])
-def test_folder_without_dataset_exits_4_and_none_at_all_2(
-    command: str, tmp_path: pathlib.Path, capsys: Capture
-) -> None:
+def test_folder_without_dataset_exits_4_and_none_2(command: str, tmp_path: pathlib.Path, capsys: Capture) -> None:
     assert main(command, tmp_path) == 4
     assert f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there" in capsys.readouterr().err
     assert main(command, tmp_path / "none") == 2
@@ -317,9 +313,7 @@ def test_missing_pillow_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("from_yaml", [False, True])
-def test_plan_prints_the_whole_command_that_converts_its_listing(
-    from_yaml: bool, tmp_path: pathlib.Path, capsys: Capture
-) -> None:
+def test_plan_prints_the_command_for_its_listing(from_yaml: bool, tmp_path: pathlib.Path, capsys: Capture) -> None:
     image_sets.write_folder(tmp_path / "in put", per_label=3)
     (tmp_path / "my pets.yaml").write_text("source: {include: ['cat/**']}\nsplit: {name: all}")
     given = ["--config", tmp_path / "my pets.yaml"] if from_yaml else ["--set", "source.include=['cat/**']"]
@@ -430,9 +424,7 @@ def test_bench_prints_json(dataset: pathlib.Path, capsys: Capture) -> None:
     assert found["slowest"] == min(speeds, key=speeds.__getitem__)
 
 
-def test_bench_takes_the_first_split_where_none_is_called_train(
-    images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
-) -> None:
+def test_bench_takes_the_first_split_for_train(images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
     pytest.importorskip("tensorflow")
     split = {"by": "none", "name": "all"}
     convert.convert(

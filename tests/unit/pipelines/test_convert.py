@@ -97,7 +97,9 @@ def test_names_of_label_files_are_staged_for_the_run_and_change_nothing(
 
 
 @case_tables.each_case("options", ["", "--runner=PrismRunner", "--no_wait_until_finish"])
-def test_job_that_ends_with_its_launcher_is_kept(images: pathlib.Path, tmp_path: pathlib.Path, options: str) -> None:
+def test_job_that_ends_with_its_launcher_cannot_be_left(
+    images: pathlib.Path, tmp_path: pathlib.Path, options: str
+) -> None:
     fields = {"source": {"uri": images}, "output": {"uri": tmp_path / "out"}}
     with error_texts.raises("runner-cannot-be-left"):
         convert.submit(fields, options)

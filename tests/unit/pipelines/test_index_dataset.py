@@ -215,7 +215,7 @@ def test_split_by_a_pattern_leaves_out_the_others(tmp_path: pathlib.Path) -> Non
         (lambda data: data[:-30] + b"xxx" + data[-27:], "index-broken-records"),
     ],
 )
-def test_broken_file_is_named_and_not_indexed(
+def test_broken_file_is_named_and_nothing_committed(
     tmp_path: pathlib.Path, damage: Callable[[bytes], bytes], code: str
 ) -> None:
     make_imagenet(tmp_path)
@@ -266,7 +266,7 @@ def test_killed_index_goes_on_where_it_was(tmp_path: pathlib.Path, monkeypatch: 
 
 
 @case_tables.each_case("step", ["move_shards", "_move_files", "remove_left", "_publish_catalog"])
-def test_killed_commit_is_finished_by_the_next(
+def test_commit_that_was_killed_is_finished_by_the_next(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     make_imagenet(tmp_path)

@@ -135,7 +135,9 @@ def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.Mo
         "of-tf-transform": ({"type": "int", "transform": "scale_0_1"}, {}),
     },
 )
-def test_version_of_statistics_counts_for_such_columns(column: dict[str, Any], expected: dict[str, str]) -> None:
+def test_version_of_statistics_counts_for_columns_that_need_them(
+    column: dict[str, Any], expected: dict[str, str]
+) -> None:
     pytest.importorskip("tensorflow_transform")
     packages = {name: importlib.metadata.version(name) for name in ("tensorflow", "tensorflow_transform")}
     assert job.transform_versions(parse(columns={"age": column})) == packages | expected

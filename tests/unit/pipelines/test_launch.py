@@ -148,9 +148,7 @@ class ServerOf(job_server.JobServer):  # type: ignore[misc]
 
 
 @case_tables.each_case("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_during_submission_cancels_the_job_before_its_server_ends(
-    tmp_path: pathlib.Path, number: signal.Signals
-) -> None:
+def test_signal_during_submission_cancels_the_job_while_it_can(tmp_path: pathlib.Path, number: signal.Signals) -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt, as the command's own
     try:
         handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)

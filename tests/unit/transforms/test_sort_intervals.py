@@ -78,9 +78,7 @@ def ranked(sorted_: sort_intervals.SortedIntervals) -> dict[tuple[str, int], Ima
 
 
 @given(st.lists(few_refs, max_size=150), st.integers(1, 20), st.sampled_from([2, 1024]))
-def test_whole_dataset_is_ranked_and_summarized_as_its_intervals_are(
-    refs: list[ImageRef], run_refs: int, num_intervals: int
-) -> None:
+def test_whole_dataset_is_ranked_as_its_intervals_are(refs: list[ImageRef], run_refs: int, num_intervals: int) -> None:
     refs = [each._replace(label=str(each.label)) if each.split == "test" else each for each in refs]
     refs = sorted(refs, key=lambda each: (each.key, each.uri))  # of equal keys and addresses, the first listed is first
     with pytest.MonkeyPatch.context() as patch:

@@ -125,7 +125,7 @@ def test_renamed_keys_of_mnist_are_read(tmp_path: pathlib.Path) -> None:
         pytest.param({}, False, id="unknown"),
     ],
 )
-def test_config_decides_on_pixels_without_statistics(
+def test_config_decides_about_pixels_if_the_statistics_are_lost(
     tmp_path: pathlib.Path, config: dict[str, Any], is_raw: bool
 ) -> None:
     dataset = make(tmp_path, config=config)
@@ -260,7 +260,7 @@ def test_counted_mean_and_deviation_are_used(tmp_path: pathlib.Path, caplog: pyt
     assert "mean 10.00, 20.00, 30.00 and std 2.00, 4.00, 0.00, of all 13 images of train" in caplog.text
 
 
-def test_mean_and_deviation_are_measured_if_not_counted(
+def test_mean_and_deviation_are_measured_if_they_were_not_counted(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dataset = make(tmp_path)

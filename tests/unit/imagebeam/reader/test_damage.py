@@ -148,9 +148,7 @@ def test_files_of_another_tool_are_an_error_with_a_remedy(tmp_path: pathlib.Path
             imagebeam.open_dataset(str(tmp_path / "set" / name))
 
 
-def test_shards_of_imagebeam_without_a_catalog_are_not_taken_for_files_of_another_tool(
-    whole: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_shards_without_a_catalog_are_not_taken_for_another_tools(whole: pathlib.Path, tmp_path: pathlib.Path) -> None:
     folder = pathlib.Path(shutil.copytree(whole, tmp_path / "out"))
     (folder / "catalog.json").unlink()
     with error_texts.raises("catalog-missing"):

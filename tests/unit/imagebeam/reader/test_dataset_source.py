@@ -175,9 +175,7 @@ def test_address_and_options_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize("with_cache", [False, True])
-def test_storage_options_reach_the_storage_also_of_a_pickled_source(
-    with_cache: bool, folder: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_storage_options_reach_a_pickled_source(with_cache: bool, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     cache_dir = str(tmp_path / "cache") if with_cache else None
     source = dataset_source.DatasetSource(f"far://{folder}", cache_dir, storage_options={"token": "t"})
     source.load_catalog()
@@ -281,9 +279,7 @@ def test_storage_that_does_not_answer_is_an_error_with_that_of_the_client(
     assert imagebeam.open_dataset(f"far://{folder}").catalog.name == "noise"
 
 
-def test_record_that_the_storage_does_not_give_is_a_trouble_once(
-    tmp_path: pathlib.Path, far: Far, short_budget: None
-) -> None:
+def test_record_that_a_storage_refuses_is_a_trouble_once(tmp_path: pathlib.Path, far: Far, short_budget: None) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     reader = far_dataset.open_reader(dataset_source.DatasetSource(f"far://{folder}"))
     faults = far.faults[far_dataset.name_of(0)] = [TimeoutError("slow")] * 10000

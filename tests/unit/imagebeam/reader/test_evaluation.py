@@ -80,9 +80,7 @@ def test_split_for_evaluation_is_not_read_for_training_unless_one_says_so(datase
         pytest.param({"crop": "squash", "flip": True}, {"crop": "squash", "flip": True}, id="given"),
     ],
 )
-def test_what_is_given_precedes_the_defaults_of_an_evaluation(
-    options: dict[str, Any], expected: dict[str, Any]
-) -> None:
+def test_what_is_given_precedes_defaults_of_an_evaluation(options: dict[str, Any], expected: dict[str, Any]) -> None:
     given = {"batch_size": 4, "shuffle": None, **options}
     found = imagebeam.ReadOptions.of(given.pop("batch_size"), given)
     assert {name: getattr(found, name) for name in expected} == expected

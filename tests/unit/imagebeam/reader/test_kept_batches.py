@@ -42,7 +42,7 @@ def content_of(image: Any) -> bytes:
         ("numpy", "random", "float16"),
     ],
 )
-def test_kept_batch_is_constant(
+def test_kept_batch_never_changes(
     dataset: imagebeam.ImageDataset, decoder: str, feed: str, crop: str, dtype: str
 ) -> None:
     options = {"decoder": decoder, "crop": crop, "dtype": dtype}

@@ -86,7 +86,7 @@ def test_number_of_batches_is_known_before_they_are_read(
 
 
 @pytest.mark.parametrize("options", [{}, {"next_epoch_each_iteration": True}], ids=["same", "next"])
-def test_fit_without_steps_ends_each_epoch(
+def test_fit_without_steps_ends_after_each_epoch(
     dataset: imagebeam.ImageDataset, model: Any, options: dict[str, Any]
 ) -> None:
     log = Log()

@@ -89,7 +89,7 @@ def test_feature_spec_parses_lists_to_rows_of_their_own_length(objects: imagebea
     [("native", "stream"), ("native", "global"), ("native", None), ("tensorflow", "stream")],
     indirect=["decoder"],
 )
-def test_lists_are_ragged_beside_their_images(
+def test_lists_come_as_ragged_tensors_with_their_images(
     objects: imagebeam.ImageDataset, decoder: str, shuffle: str | None
 ) -> None:
     batches = objects.as_tf("train", 4, features=ASKED, shuffle=shuffle, decoder=decoder, drop_remainder=False, **WHOLE)

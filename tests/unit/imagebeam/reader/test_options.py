@@ -173,7 +173,9 @@ def test_batch_size_above_the_split_is_a_warning_if_epochs_go_on(
 
 
 @pytest.mark.parametrize("kind", [str, pathlib.Path])
-def test_paths_are_accepted(dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path, kind: Any, far: Any) -> None:
+def test_paths_of_pathlib_are_accepted(
+    dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path, kind: Any, far: Any
+) -> None:
     assert imagebeam.open_dataset(kind(dataset.directory)).num_examples("train") == 10
     cached = imagebeam.open_dataset(f"far://{dataset.directory}", cache_dir=kind(tmp_path / "cache"))
     assert cached.as_grain("train", decode=False)[0]["image/key"] == b"0"

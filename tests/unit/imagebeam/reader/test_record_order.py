@@ -89,9 +89,7 @@ def test_uniforms_depend_on_record_epoch_and_key_alone_and_fill_the_unit_interva
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 3), st.integers(0, 200))
-def test_global_order_over_any_processes_continues_one_common_order(
-    size: int, process_count: int, num_epochs: int, start: int
-) -> None:
+def test_global_order_over_processes_is_one_order(size: int, process_count: int, num_epochs: int, start: int) -> None:
     whole = select(100, 100 + size)
     common = read_all(GlobalOrder(whole, 7), num_epochs)
     start = min(start, len(common))

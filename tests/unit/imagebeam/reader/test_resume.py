@@ -209,9 +209,7 @@ def test_batch_without_readable_examples_counts_in_the_state(broken: imagebeam.I
     assert states == {str(index): index + 1 for index in range(NUM_EXAMPLES) if index not in BROKEN}
 
 
-def test_batches_without_readable_examples_are_filled_from_the_next(
-    broken: imagebeam.ImageDataset, decoder: str
-) -> None:
+def test_batches_without_readable_examples_are_filled_from_others(broken: imagebeam.ImageDataset, decoder: str) -> None:
     options = {**OPTIONS, **WAYS["drop"], "shuffle": None, "num_epochs": 1, "on_error": "skip", "decoder": decoder}
     keys = [keys_of(batch) for batch in broken.as_tf("train", 1, **options).as_numpy_iterator()]
     replaced = {7: 10, 8: 10, 9: 10, 20: 21, 40: 0}  # the last one by the first of the next epoch

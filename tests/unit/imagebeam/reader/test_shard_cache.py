@@ -25,9 +25,7 @@ Far = type[far_dataset.FarFileSystem]
 pytestmark = pytest.mark.usefixtures("far")
 
 
-def test_parallel_threads_download_each_shard_once_and_no_more_than_allowed_at_a_time(
-    tmp_path: pathlib.Path, far: Far
-) -> None:
+def test_threads_download_each_shard_once_and_no_more_than_allowed_at_a_time(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=30)
     far.wait_sec = 0.01
     files = far_dataset.open_files(folder, tmp_path / "cache", num_downloads=3)
@@ -67,9 +65,7 @@ def test_broken_index_is_not_kept(tmp_path: pathlib.Path) -> None:
     assert cache.read_index(uri, shard) == whole
 
 
-def test_shards_that_follow_are_downloaded_in_their_order_after_those_that_a_reader_waits_for(
-    tmp_path: pathlib.Path, far: Far
-) -> None:
+def test_shards_that_follow_are_downloaded_in_order_after_those_waited_for(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=20)
     files = far_dataset.open_files(folder, tmp_path / "cache", ahead=range(2, 20), num_downloads=1)
     far.wait_sec = 0.02
@@ -186,9 +182,7 @@ def test_shard_that_stays_damaged_is_an_error(tmp_path: pathlib.Path, change: Ca
     assert far_dataset.files_in(tmp_path / "cache") == {}
 
 
-def test_shard_that_cannot_be_reached_is_an_error_after_the_budget(
-    tmp_path: pathlib.Path, far: Far, short_budget: None
-) -> None:
+def test_unreachable_shard_is_an_error_after_the_budget(tmp_path: pathlib.Path, far: Far, short_budget: None) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     files = far_dataset.open_files(folder, tmp_path / "cache")
     faults = far.faults[far_dataset.name_of(0)] = [ConnectionError("reset"), RuntimeError("503"), TimeoutError("slow")]

@@ -140,7 +140,7 @@ def test_write_whole_replaces_and_leaves_nothing_beside(tmp_path: pathlib.Path) 
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
-def test_failed_write_whole_keeps_the_old(
+def test_write_whole_that_fails_keeps_what_was_there(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     (tmp_path / "file").write_bytes(b"old")

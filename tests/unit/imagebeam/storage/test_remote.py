@@ -269,9 +269,7 @@ def test_download_of_a_file_that_is_replaced_meanwhile_is_refused(
         store.download("x://b/a", str(tmp_path / "a"))
 
 
-def test_download_that_the_local_disk_does_not_take_is_an_error_of_the_local_disk_at_once(
-    store: StubStorage, tmp_path: pathlib.Path
-) -> None:
+def test_download_that_the_disk_does_not_take_is_its_error_at_once(store: StubStorage, tmp_path: pathlib.Path) -> None:
     store.write_whole("x://b/a", bytes(100_000))
     with pytest.raises(storage.LocalDiskError, match="No such file or directory"):
         store.download("x://b/a", str(tmp_path / "gone" / "a"))

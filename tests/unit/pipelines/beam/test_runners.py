@@ -42,7 +42,7 @@ _DATAFLOW = "apache_beam.runners.dataflow.dataflow_runner.DataflowRunner"
         (["--runner=TestDataflowRunner"], "TestDataflowRunner", [], "TestDataflowRunner"),
     ],
 )
-def test_runner_is_known_by_each_of_beams_names(
+def test_runner_is_known_by_every_name_that_beam_takes(
     arguments: list[str], name: str, kinds: list[str], of_beam: str
 ) -> None:
     assert runners.runner_name(arguments) == name

@@ -103,9 +103,7 @@ def test_line_where_staging_folder_vanishes_keeps_what_was_counted(dataset: Data
     assert line.line().startswith("shards 1/4  images 500/2,000")
 
 
-def test_line_where_listed_file_vanishes_does_not_raise(
-    dataset: DatasetSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_without_a_listed_file_does_not_raise(dataset: DatasetSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     ghost = storage.Entry(f"train-00000-of-00003.tfrecord{shard_writer.DONE_SUFFIX}", storage.FILE, 1, 0, (0, 0))
     monkeypatch.setattr(storage.LocalStorage, "list_directory", lambda self, uri: iter([ghost]))
     leave_plan(dataset)

@@ -67,7 +67,9 @@ _MANUALS |= images("test/images/#_test.jpg", "test/1st_manual/#_manual1.gif", "t
         ),
     ],
 )
-def test_folders_of_images_are_paired(tmp_path: pathlib.Path, tree: folder_shapes.Tree, image: str, mask: str) -> None:
+def test_folders_of_images_and_masks_are_pairs(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, image: str, mask: str
+) -> None:
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
     assert found.sure is not None and found.sure.preset == "segmentation"
     assert found.sure.settings["source.masks.image"] == image.replace("{f}", "(?P<folder>[^/]+)")

@@ -328,7 +328,7 @@ def test_one_file_is_recognized_and_its_preset_lists_its_images(
         ("pixels-of-digits", "mnist_train.csv", "mnist_csv", "for pixels in CSV set source.by: arrays"),
     ],
 )
-def test_file_as_a_folder_names_a_preset(
+def test_file_given_as_a_folder_names_its_preset(
     tmp_path: pathlib.Path, shape: str, name: str, preset: str, advice: str
 ) -> None:
     uri = f"{folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])}/{name}"

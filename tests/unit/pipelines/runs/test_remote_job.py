@@ -93,9 +93,7 @@ def test_record_that_was_written_is_read(
         pytest.param({"exit_code": "x"}, id="odd-exit-code"),
     ],
 )
-def test_record_that_is_not_understood_counts_for_nothing(
-    file: pathlib.Path, tmp_path: pathlib.Path, change: dict[str, Any]
-) -> None:
+def test_unclear_record_counts_for_nothing(file: pathlib.Path, tmp_path: pathlib.Path, change: dict[str, Any]) -> None:
     remote_job.record_last_run(str(tmp_path), "failed", JOB, [], 1)
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     assert remote_job.read_last_run(str(tmp_path)) is None

@@ -167,7 +167,9 @@ def test_ordinals_have_the_order_of_the_values(column: Any) -> None:
 
 @settings(deadline=None)
 @given(bundles(), st.integers(2, 80))
-def test_boundaries_are_values_of_a_rank_in_any_order(drawn: tuple[Any, list[Any]], num_quantiles: int) -> None:
+def test_boundaries_are_values_of_a_rank_for_any_order_and_parts(
+    drawn: tuple[Any, list[Any]], num_quantiles: int
+) -> None:
     column, parts = drawn
     ordered = np.sort(column.astype(np.float64).astype(np.float32)).tolist()
     ranks = [len(ordered) * index // num_quantiles for index in range(1, num_quantiles)] if ordered else []

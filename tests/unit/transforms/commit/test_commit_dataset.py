@@ -267,9 +267,7 @@ def test_writer_process_that_dies_over_the_page_is_a_note_and_the_dataset_is_com
     ]
 
 
-def test_commit_with_a_transform_publishes_it_and_one_without_removes_it(
-    transformed: Dataset, pets: Dataset, output: pathlib.Path
-) -> None:
+def test_commit_publishes_a_transform_or_removes_it(transformed: Dataset, pets: Dataset, output: pathlib.Path) -> None:
     catalog = transformed.run()
     assert catalog is not None
     sizes = {name: file.bytes for name, file in catalog.files.items() if name.startswith("transform_fn/")}

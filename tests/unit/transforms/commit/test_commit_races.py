@@ -204,9 +204,7 @@ def test_commit_is_whole_whatever_answer_is_lost(
     assert number > 50
 
 
-def test_killed_commit_is_known_whatever_answer_is_lost(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_commit_is_known_if_answers_are_lost(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_FIRST_WAIT_SEC", 0.001)
     paths = output_folder.OutputPaths(f"lossymemory://{tmp_path.name}")
     killed = dataclasses.replace(

@@ -188,7 +188,7 @@ def test_open_source_of_a_file_asks_for_its_folder(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("zipped", [(), ("t",)], ids=["plain", "gz"])
-def test_files_replaced_since_the_check_are_problems_or_rejects(
+def test_files_replaced_since_the_check_give_a_problem_or_rejects(
     tmp_path: pathlib.Path, zipped: tuple[str, ...]
 ) -> None:
     idx_files.write_mnist(tmp_path, 3, 2, zipped=zipped)

@@ -177,7 +177,7 @@ def test_tar_gz_is_listed_like_its_content(tmp_path: pathlib.Path, name: str) ->
         pytest.param("x.tar", gzip.compress(b"x" * 9999), "x.tar': ", id="gzip-of-no-tar"),
     ],
 )
-def test_gzip_that_the_name_denies_is_a_problem(
+def test_gzip_and_names_that_disagree_are_a_problem(
     tmp_path: pathlib.Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -206,7 +206,9 @@ def test_remote_tars_take_few_requests(image_bytes: int, monkeypatch: pytest.Mon
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_mutated_tars_give_images_or_problems(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_mutated_tars_give_references_rejects_and_problems(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = tmp_path_factory.mktemp("fuzz")
     members = [("a.jpg", JPEG), ("a.json", b'{"x": 1}'), ("b.jpg", JPEG), ("b.json", b'{"x": 2}'), ("c/é.png", PNG)]
     tars.write_tar(folder / "x.tar", members, format=data.draw(st.sampled_from([1, 2])))

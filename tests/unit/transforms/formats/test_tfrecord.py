@@ -259,7 +259,9 @@ def test_unused_features_are_not_read(tmp_path: pathlib.Path) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_mutated_files_give_images_or_problems(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_mutated_files_give_references_rejects_and_problems(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     from imagebeam import records
 
     folder = tmp_path_factory.mktemp("fuzz")

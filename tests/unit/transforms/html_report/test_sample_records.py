@@ -120,7 +120,9 @@ def test_large_records_are_left_out(
 
 
 @pytest.mark.parametrize(("num_splits", "num_shown", "each"), [(1, 1, 24), (4, 4, 24), (8, 8, 12), (40, 12, 8)])
-def test_splits_share_the_pictures(monkeypatch: pytest.MonkeyPatch, num_splits: int, num_shown: int, each: int) -> None:
+def test_many_splits_share_the_pictures(
+    monkeypatch: pytest.MonkeyPatch, num_splits: int, num_shown: int, each: int
+) -> None:
     monkeypatch.setattr(sample_records, "_read_place", lambda files, place, compression: itertools.repeat(b"", 0))
     picked: list[int] = []
     pick = sample_records.pick_places

@@ -111,7 +111,7 @@ def chunk(file: Any) -> None:
         pytest.param(chunk, "in chunks of more than 268,435,456 bytes", id="vast-chunk"),
     ],
 )
-def test_hdf5_that_leads_out_or_lies_is_refused(
+def test_hdf5_that_leads_elsewhere_or_lies_is_refused(
     tmp_path: pathlib.Path, fill: Callable[[Any], None], message: str
 ) -> None:
     with pytest.raises(packed_file.BrokenContentError, match=message):

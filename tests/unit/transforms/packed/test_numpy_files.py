@@ -91,7 +91,7 @@ GOOD = npy(ARRAYS["x"])
         pytest.param(header(" " * 20_000 + "\n"), "has no valid header", id="long"),
     ],
 )
-def test_lying_npy_is_refused(
+def test_npy_that_lies_is_refused(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

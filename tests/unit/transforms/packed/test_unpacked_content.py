@@ -194,7 +194,9 @@ def spell(uri: str, version: int, part: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("part", ["x", "train/images", "a#b", "50 %", "ä.gzip"])
-def test_unpack_of_a_part_yields_its_format(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+def test_unpack_of_a_part_yields_what_its_format_reads(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
     monkeypatch.setattr(unpacked_content, "_PARTS", {".parts": spell})
     uri = write(tmp_path / "a#1.parts", b"file ")
     address = unpacked_content.part_of(uri, part)

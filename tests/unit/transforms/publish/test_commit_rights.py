@@ -159,7 +159,7 @@ def test_commit_lock_of_a_failed_commit_stays_if_files_changed(paths: OutputPath
             assert commit_lock.continues == has_changed
 
 
-def test_commit_lock_is_renewed_by_the_minute(paths: OutputPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_lock_is_renewed_twice_a_minute(paths: OutputPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
     with CommitLock(paths, "mine", "f1").held() as commit_lock:

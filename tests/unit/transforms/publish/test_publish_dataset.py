@@ -97,9 +97,7 @@ def test_moves_and_deletions_of_a_commit_overlap(refs: list[ImageRef], monkeypat
         assert max(store.most_at_once.values()) <= publish_dataset.REQUESTS_AT_ONCE
 
 
-def test_indexes_with_new_names_move_while_the_earlier_dataset_is_there(
-    refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_indexes_of_new_names_move_before_the_commit(refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch) -> None:
     store, moved = delayed_storage.DelayedStorage(), []
     with delayed_storage.mounted(store) as output:
         races.commit_earlier(output, refs)  # two shards
@@ -276,9 +274,7 @@ def test_catalog_that_another_run_publishes_first_stays(
     assert catalog.read_text() == "of another run"
 
 
-def test_plan_whose_catalog_is_gone_is_refused_unless_the_same_dataset_retired_it(
-    tmp_path: pathlib.Path, refs: list[ImageRef]
-) -> None:
+def test_plan_without_its_catalog_is_refused_unless_retired(tmp_path: pathlib.Path, refs: list[ImageRef]) -> None:
     output = tmp_path / "out"
     races.commit_earlier(str(output), refs)
     run = staged_run(str(output), refs)
@@ -313,7 +309,9 @@ def reported_run(output: pathlib.Path, refs: list[ImageRef]) -> races.Run:
     return run
 
 
-def test_job_that_outlived_its_launcher_commits_all(tmp_path: pathlib.Path, refs: list[ImageRef]) -> None:
+def test_job_that_outlived_its_launcher_commits_and_leaves_nothing(
+    tmp_path: pathlib.Path, refs: list[ImageRef]
+) -> None:
     run = reported_run(tmp_path / "out", refs)
     commit_in_pipeline(run)
     assert races.committed_by(run.settings.output) == ("A", "f1")

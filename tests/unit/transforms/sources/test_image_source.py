@@ -111,9 +111,7 @@ def test_relative_address_is_below_the_folder(given: str, address: str) -> None:
     assert input_places.resolve(given, "gs://b/set") == address
 
 
-def test_input_that_does_not_suit_its_output_is_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_input_that_is_unfit_for_output_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out").mkdir()
     with error_texts.raises("input-two-globs"):
         input_places.find_input(f"{tmp_path}/*.jpg", ("*.png",), "/out")

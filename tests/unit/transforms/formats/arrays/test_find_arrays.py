@@ -166,7 +166,7 @@ def test_find_of_images_of_one_axis_takes_their_shape(tmp_path: pathlib.Path) ->
         pytest.param(np.array([-1, 1, 1, -1, 1]), None, "", id="negative"),
     ],
 )
-def test_find_takes_any_labels(
+def test_find_takes_labels_of_any_kind(
     tmp_path: pathlib.Path, labels: np.ndarray, expected: str | None, vocabulary: str
 ) -> None:
     np.savez(tmp_path / "a.npz", x_train=X, y_train=labels)

@@ -88,9 +88,7 @@ def test_table_whose_images_are_beside_its_folder_is_recognized_from_there(
         (images("other/pics/#.jpg"), "other/pics is not beside meta/t.csv, and may be of another data set"),
     ],
 )
-def test_images_outside_of_a_tables_folder_are_doubtful(
-    tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str
-) -> None:
+def test_images_outside_of_a_table_are_doubtful(tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str) -> None:
     found = recognized(tmp_path, tree | {"meta/t.csv": LABELS}, "meta/t.csv")
     assert found.sure is None
     assert [each.doubts for each in found.candidates] == [(note,)]

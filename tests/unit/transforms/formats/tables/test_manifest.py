@@ -165,7 +165,7 @@ def test_csv_without_a_header_is_read_with_the_given_names(folder: Folder) -> No
 
 
 @pytest.mark.parametrize(("name", "delimiter", "separator"), [("x.tsv", None, "\t"), ("x.csv", " ", " ")])
-def test_delimiter_is_of_the_extension_or_config(
+def test_delimiter_is_that_of_the_extension_or_the_config(
     folder: Folder, name: str, delimiter: str | None, separator: str
 ) -> None:
     folder.image("a, b.jpg")
@@ -410,9 +410,7 @@ def test_size_that_is_no_number_of_bytes_is_a_reject_and_its_column_must_exist(f
 # Rows whose files are found by listing folders
 
 
-def test_rows_of_a_bucket_are_looked_up_by_pages_with_the_same_result(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_bucket_are_looked_up_by_pages(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = listed_bucket.Bucket([f"all/{index:04d}.jpg" for index in range(0, 2000, 2)] + ["all/0003.jpg/below"], 100)
     local, opened = storage.storage_of, str(tmp_path / "m.csv")
     monkeypatch.setattr(storage, "storage_of", lambda uri: bucket if uri.startswith("stub://") else local(uri))

@@ -168,7 +168,9 @@ def test_column_names_of_json_lines_are_those_of_the_first_row(tmp_path: pathlib
         ("image", ("image",), ""),
     ],
 )
-def test_guess_delimiter_prefers_one_that_gives_all(line: str, wanted: tuple[str, ...] | int, expected: str) -> None:
+def test_guess_delimiter_prefers_the_one_that_gives_what_is_wanted(
+    line: str, wanted: tuple[str, ...] | int, expected: str
+) -> None:
     assert table_formats.guess_delimiter(line, ",", wanted) == expected
 
 

@@ -31,9 +31,7 @@ from tests import error_texts, image_sets
         ({"path": "t.csv", "image": None, "files": "none/*.png"}, "table-files-not-folder"),
     ],
 )
-def test_table_without_what_options_name_is_an_error(
-    tmp_path: pathlib.Path, options: dict[str, Any], code: str
-) -> None:
+def test_table_without_named_parts_is_an_error(tmp_path: pathlib.Path, options: dict[str, Any], code: str) -> None:
     (tmp_path / "empty.csv").touch()
     (tmp_path / "t.csv").write_text("image\na.png\n")
     pq.write_table(pa.table({"image": [{"bytes": image_sets.make_image(1)}], "x": ["a.png"]}), tmp_path / "t.parquet")
