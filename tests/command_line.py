@@ -43,11 +43,16 @@ def call(*arguments: object) -> Completed:
     return subprocess.CompletedProcess(["imagebeam", *texts], code, *written)
 
 
+def end(exit_code: int, *arguments: object) -> Completed:
+    """Runs `imagebeam` in this process and expects this exit code."""
+    completed = call(*arguments)
+    assert completed.returncode == exit_code, completed.stderr
+    return completed
+
+
 def succeed(*arguments: object) -> Completed:
     """Runs `imagebeam` in this process and expects exit code 0."""
-    completed = call(*arguments)
-    assert completed.returncode == 0, completed.stderr
-    return completed
+    return end(0, *arguments)
 
 
 def start(*arguments: object, environment: Mapping[str, str] = {}, cwd: str | os.PathLike[str] = ROOT) -> Process:

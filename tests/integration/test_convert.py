@@ -18,9 +18,9 @@ import pytest
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors
-from imagebeam.pipelines import cli, convert
+from imagebeam.pipelines import convert
 from imagebeam.pipelines import job as job_lib
-from tests import case_tables, datasets, image_sets, patience, recipe_sets
+from tests import case_tables, command_line, datasets, image_sets, patience, recipe_sets
 
 COLUMN = {"by": "column", "column": "label"}
 THREADS = 3
@@ -40,15 +40,15 @@ def output(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.parametrize("kept", ["apply", "keep"])
 def test_run_table_says_which_images_readers_may_not_expect(
-    images: pathlib.Path, output: pathlib.Path, capsys: pytest.CaptureFixture[str], kept: str
+    images: pathlib.Path, output: pathlib.Path, kept: str
 ) -> None:
     for number, (mode, image_format) in enumerate([("LA", "PNG"), ("RGBA", "PNG"), ("RGBA", "PNG"), ("CMYK", "JPEG")]):
         (images / f"cat/odd{number}").write_bytes(image_sets.make_image(number, image_format, mode))
     (images / "dog/lying.jpg").write_bytes(image_sets.make_image(9, exif=image_sets.turned()))
-    arguments = ["convert", "--input", str(images), "--output", str(output), "--workers", "1"]
+    arguments = ["convert", "--input", images, "--output", output, "--workers", "1"]
     arguments += ["--set", "split={by: hash, fractions: {train: 0.5, test: 0.5}}", "--set", f"image.orientation={kept}"]
-    assert cli.main(arguments) == 0
-    rows = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if "  " in line.lstrip())
+    lines = command_line.succeed(*arguments).stdout.splitlines()
+    rows = dict(line.split("  ", 1) for line in lines if "  " in line.lstrip())
     expected = {
         **({"turned": "1 image: 1 on the left side (EXIF 6)"} if kept == "apply" else {}),
         "not upright": "1 image whose EXIF data ask for a rotation that was not applied; readers see the pixels as "
@@ -59,8 +59,7 @@ def test_run_table_says_which_images_readers_may_not_expect(
     if kept == "apply":
         assert "not upright" not in rows and expected.pop("not upright")
     assert {name: rows[name].strip() for name in expected} == expected
-    assert cli.main(["inspect", str(output)]) == 0
-    assert expected["channels"] in capsys.readouterr().out
+    assert expected["channels"] in command_line.succeed("inspect", output).stdout
 
 
 def test_label_image_folder_becomes_one_split_of_its_classes(images: pathlib.Path, output: pathlib.Path) -> None:

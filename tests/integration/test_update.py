@@ -14,12 +14,22 @@ from unittest import mock
 import pytest
 
 from imagebeam import errors, snapshots
-from imagebeam.pipelines import cli, compact, convert, inspect_dataset, keep_snapshots, status, verify_dataset
+from imagebeam.pipelines import compact, convert, inspect_dataset, keep_snapshots, status, verify_dataset
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms import elements
 from imagebeam.transforms.publish import publish_dataset
-from tests import datasets, error_texts, image_sets, parquet_files, recipe_sets, snapshot_sets, tars, written_files
+from tests import (
+    command_line,
+    datasets,
+    error_texts,
+    image_sets,
+    parquet_files,
+    recipe_sets,
+    snapshot_sets,
+    tars,
+    written_files,
+)
 
 CONFIG: dict[str, Any] = {
     "split": {"by": "hash", "fractions": {"train": 0.7, "test": 0.3}},
@@ -328,18 +338,15 @@ def test_rejects_are_read_again_only_where_that_is_asked_for(source: Source, out
     assert update(source, output).plan.snapshot["added"] == 3
 
 
-def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(tmp_path: pathlib.Path) -> None:
     source, output = Source(tmp_path / "in"), tmp_path / "out"
     source.add(30, "cat")
     source.add(30, "dog")
     snapshot_sets.update(source.folder, output, fail_on_drift=True)  # a first snapshot has no drift
     source.add(120, "cat")
     control = output / "snapshots" / "000002" / ".imagebeam"
-    command = ["convert", "--update", "--fail-on-drift", "--workers", "1", "-q", "--input", str(source.folder)]
-    assert cli.main([*command, "--output", str(output)]) == 3
-    assert capsys.readouterr().err.startswith(
+    command = ["convert", "--update", "--fail-on-drift", "--workers", "1", "-q", "--input", source.folder]
+    assert command_line.end(3, *command, "--output", output).stderr.startswith(
         "imagebeam: snapshot 000002 drifts too far from 000001: labels of train moved by 0.333 (cat 50.0% -> 83.3%, "
         "dog 50.0% -> 16.7%); update.drift.labels allows 0.1, and chance explains 0.102; nothing was committed; the "
         f"report is in {control}/report.json; look whether"
@@ -353,8 +360,8 @@ def test_drift_is_refused_where_that_is_asked_for_and_committed_afterwards(
     assert result.message == "1 of 1 shard was finished by an earlier run"
     assert result.report == report
     assert [note for note in result.plan.notes if note.startswith("drift since snapshot 000001: labels of train moved")]
-    assert cli.main(["snapshots", str(output), "--report"]) == 0
-    assert "drift of labels   train 0.333 (0.102 by chance, MORE THAN 0.1)" in capsys.readouterr().out
+    shown = command_line.succeed("snapshots", output, "--report").stdout
+    assert "drift of labels   train 0.333 (0.102 by chance, MORE THAN 0.1)" in shown
     assert keep_snapshots.load_report(output) == report
     assert keep_snapshots.load_report(output, "000001")["drift"] is None
     assert not verify_dataset.verify(snapshot_sets.latest(output)).problems

@@ -32,8 +32,7 @@ def dataset(good: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 
 def complaints(dataset: pathlib.Path, *options: str) -> list[str]:
     """Returns the lines that verify writes to standard error, without its name; it must exit with 4."""
-    completed = command_line.call("verify", dataset, *options)
-    assert completed.returncode == 4, completed.stderr
+    completed = command_line.end(4, "verify", dataset, *options)
     assert completed.stdout == ""
     return [line.removeprefix("imagebeam: ") for line in completed.stderr.splitlines()]
 

@@ -19,8 +19,7 @@ from imagebeam.pipelines import cli, convert
 from imagebeam.pipelines.config import schema
 from imagebeam.pipelines.messages import terminal
 from tests import case_tables, command_line, image_sets, patience
-
-Capture = pytest.CaptureFixture[str]
+from tests.command_line import end
 
 KEPT = "finished shards are kept, run the same command again to go on"
 
@@ -33,16 +32,6 @@ def dataset(images: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
     return output
 
 
-def main(*arguments: object) -> int:
-    return cli.main([str(argument) for argument in arguments])
-
-
-def exit_code_of_argparse(*arguments: object) -> object:
-    with pytest.raises(SystemExit) as caught:
-        main(*arguments)
-    return caught.value.code
-
-
 def snapshot(folder: pathlib.Path) -> dict[str, int]:
     """Every path below the folder with the time of its last change."""
     return {str(path): path.stat().st_mtime_ns for path in [folder, *sorted(folder.rglob("*"))]}
@@ -51,31 +40,28 @@ def snapshot(folder: pathlib.Path) -> dict[str, int]:
 # --- exit codes ------------------------------------------------------------------------------------------------------
 
 
-def test_convert_exits_0_and_0_if_nothing_is_new(images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
+def test_convert_exits_0_and_again_0_with_nothing_to_do(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
     command = ("convert", "--input", images, "--output", tmp_path / "out", "--workers", 1)
-    assert main(*command) == 0
-    assert re.search(r"^listed +10 images \(skipped: nothing\)\n +train +10 images, 1 shard, ", capsys.readouterr().out)
-    assert main(*command) == 0
-    assert capsys.readouterr().out.endswith("holds this dataset already: same config, same images; nothing to do\n")
+    assert re.search(r"^listed +10 images \(skipped: nothing\)\n +train +10 images, 1 shard, ", end(0, *command).stdout)
+    assert end(0, *command).stdout.endswith("holds this dataset already: same config, same images; nothing to do\n")
 
 
-def test_failed_pipeline_exits_1_with_its_cause(images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
+def test_failed_pipeline_exits_1_with_its_cause(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
     fingerprint = convert.plan({"source": {"uri": str(images)}}).fingerprint
     (tmp_path / "out" / ".imagebeam").mkdir(parents=True)
     (tmp_path / "out" / ".imagebeam" / f"staging-{fingerprint}").touch()  # where the shards should go
-    assert main("convert", "--input", images, "--output", tmp_path / "out", "--workers", 1) == 1
-    complaint = capsys.readouterr().err.splitlines()[-1]
+    done = end(1, "convert", "--input", images, "--output", tmp_path / "out", "--workers", 1)
+    complaint = done.stderr.splitlines()[-1]
     assert re.search(r"^imagebeam: the pipeline failed: .*(File exists|Not a directory).*staging-", complaint)
     assert complaint.endswith("[while running 'StageInputs/Write']")  # no shard was finished: none is kept
 
 
-def test_error_of_the_system_exits_1_without_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_error_of_the_system_exits_1_without_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files", "shard")
 
     monkeypatch.setattr(cli, "_schema", fail)
-    assert main("schema") == 1
-    assert capsys.readouterr().err == "imagebeam: [Errno 24] Too many open files: 'shard'\n"
+    assert end(1, "schema").stderr == "imagebeam: [Errno 24] Too many open files: 'shard'\n"
 
 
 @case_tables.each_case(
@@ -102,13 +88,12 @@ def test_error_of_the_system_exits_1_without_traceback(monkeypatch: pytest.Monke
     ],
 )
 def test_convert_that_cannot_start_exits_2_and_writes_nothing(
-    images: pathlib.Path, tmp_path: pathlib.Path, arguments: list[str], message: str, capsys: Capture
+    images: pathlib.Path, tmp_path: pathlib.Path, arguments: list[str], message: str
 ) -> None:
     def fill(text: str) -> str:
         return text.replace("{in}", str(images)).replace("{out}", str(tmp_path / "out"))
 
-    assert main("convert", "--workers", 1, *map(fill, arguments)) == 2
-    complaint = capsys.readouterr().err.splitlines()[-1]
+    complaint = end(2, "convert", "--workers", 1, *map(fill, arguments)).stderr.splitlines()[-1]
     assert complaint.startswith("imagebeam: ")
     assert fill(message) in complaint
     assert list(tmp_path.iterdir()) == []
@@ -131,17 +116,16 @@ def test_convert_that_cannot_start_exits_2_and_writes_nothing(
         (["bench", "x", "--batch-size", "0"], "--batch-size: '0' is not a positive number"),
     ],
 )
-def test_command_that_cannot_be_parsed_exits_2(arguments: list[str], message: str, capsys: Capture) -> None:
-    assert exit_code_of_argparse(*arguments) == 2
-    assert message in capsys.readouterr().err
+def test_command_that_cannot_be_parsed_exits_2(arguments: list[str], message: str) -> None:
+    assert message in end(2, *arguments).stderr
 
 
 @case_tables.each_case("command", ["verify", "inspect", "report", "bench"])
-def test_folder_without_dataset_exits_4_and_none_2(command: str, tmp_path: pathlib.Path, capsys: Capture) -> None:
-    assert main(command, tmp_path) == 4
-    assert f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there" in capsys.readouterr().err
-    assert main(command, tmp_path / "none") == 2
-    assert capsys.readouterr().err.startswith(f"imagebeam: '{tmp_path}/none' does not exist; give the --output of a")
+def test_folder_without_dataset_exits_4_and_none_at_all_2(command: str, tmp_path: pathlib.Path) -> None:
+    complaint = f"imagebeam: {tmp_path} holds no catalog.json: no dataset was committed there"
+    assert complaint in end(4, command, tmp_path).stderr
+    complaint = f"imagebeam: '{tmp_path}/none' does not exist; give the --output of a"
+    assert end(2, command, tmp_path / "none").stderr.startswith(complaint)
 
 
 @case_tables.each_case(
@@ -153,44 +137,37 @@ def test_folder_without_dataset_exits_4_and_none_2(command: str, tmp_path: pathl
     ],
 )
 def test_interrupted_command_exits_130(
-    command: str, texts: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    command: str, texts: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> int:
         raise KeyboardInterrupt(*texts)
 
     monkeypatch.setattr(cli, f"_{command}", interrupt)
-    assert main(command) == 130
-    assert capsys.readouterr().err == complaint
+    assert end(130, command).stderr == complaint
 
 
-def test_verbose_error_has_its_traceback(tmp_path: pathlib.Path, capsys: Capture) -> None:
-    assert main("verify", tmp_path, "-v") == errors.CatalogError.exit_code
-    assert "Traceback (most recent call last):" in capsys.readouterr().err
+def test_verbose_error_has_its_traceback(tmp_path: pathlib.Path) -> None:
+    done = end(errors.CatalogError.exit_code, "verify", tmp_path, "-v")
+    assert "Traceback (most recent call last):" in done.stderr
 
 
-def test_missing_package_exits_2_and_names_the_extra(
-    dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_missing_package_exits_2_and_names_the_extra(dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.delitem(sys.modules, "imagebeam.pipelines.config.model", raising=False)
     monkeypatch.delattr("imagebeam.pipelines.config.model", raising=False)
-    assert main("plan", "--config", "image_folder", "--input", dataset) == 2
-    assert capsys.readouterr().err.endswith(
-        "yaml is not installed, this command needs it: pip install 'imagebeam[convert]'\n"
-    )
+    complaint = end(2, "plan", "--config", "image_folder", "--input", dataset).stderr
+    assert complaint.endswith("yaml is not installed, this command needs it: pip install 'imagebeam[convert]'\n")
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def test_version_is_printed(capsys: Capture) -> None:
-    assert exit_code_of_argparse("--version") == 0
-    assert capsys.readouterr().out == f"imagebeam {imagebeam.__version__}\n"
+def test_version_is_printed() -> None:
+    assert end(0, "--version").stdout == f"imagebeam {imagebeam.__version__}\n"
 
 
-def test_help_names_commands_and_exit_codes(capsys: Capture) -> None:
-    assert exit_code_of_argparse("--help") == 0
-    text = capsys.readouterr().out
+def test_help_names_commands_and_exit_codes() -> None:
+    text = end(0, "--help").stdout
     words = ("convert", "plan", "verify", "inspect", "bench", "schema", "exit codes: 0", "2 the command", "4 verif")
     assert all(word in text for word in words)
 
@@ -218,21 +195,17 @@ def test_output_to_a_reader_that_has_gone_is_no_error(dataset: pathlib.Path) -> 
     assert (completed.returncode, completed.stderr) == (0, "")
 
 
-def test_file_names_with_control_characters_are_shown_escaped(tmp_path: pathlib.Path, capsys: Capture) -> None:
+def test_file_names_with_control_characters_are_shown_escaped(tmp_path: pathlib.Path) -> None:
     output = tmp_path / "out\x1b[2J"
     image_sets.write_folder(tmp_path / "in", labels=["cat\x1b[31m", "dog"], per_label=2)
     os.rename(tmp_path / "in/cat\x1b[31m/0.jpg", tmp_path / "in/cat\x1b[31m/\udcff\x07\u202e.jpg")
     where = ("--input", tmp_path / "in", "--output", output)
-    assert main("plan", *where) == 0
-    assert main("convert", *where, "--workers", 1) == 0
-    assert main("convert", *where, "--workers", 1) == 0
-    assert main("verify", output) == 0
-    assert main("inspect", output, "-n", 2) == 0
-    assert main("convert", *where, "--set", "split.seed=1") == 2
-    shown = capsys.readouterr()
-    assert all(char.isprintable() or char == "\n" for char in shown.out + shown.err)
-    assert shown.out.count("0 cat\\x1b[31m") == 1
-    assert "out\\x1b[2J holds another dataset" in shown.err
+    shown = [end(0, "plan", *where), *(end(0, "convert", *where, "--workers", 1) for _ in range(2))]
+    shown += [end(0, "verify", output), end(0, "inspect", output, "-n", 2)]
+    shown.append(end(2, "convert", *where, "--set", "split.seed=1"))
+    assert all(char.isprintable() or char == "\n" for each in shown for char in each.stdout + each.stderr)
+    assert sum(each.stdout.count("0 cat\\x1b[31m") for each in shown) == 1
+    assert "out\\x1b[2J holds another dataset" in shown[-1].stderr
 
 
 def test_text_that_the_terminal_cannot_encode_is_escaped(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -254,7 +227,7 @@ def test_plan_writes_nothing(
     folders = (images, dataset.parent, tmp_path)
     before = [snapshot(folder) for folder in folders]
     target = dataset if output == "dataset" else dataset.parent / "new"
-    assert main("plan", "--input", images, "--output", target, "--set", "output.num_shards=2") == 0
+    end(0, "plan", "--input", images, "--output", target, "--set", "output.num_shards=2")
     after = [snapshot(folder) for folder in folders]
     after[2][str(tmp_path)] = before[2][str(tmp_path)]  # a temporary folder came and went
     assert after == before
@@ -275,77 +248,67 @@ def test_plan_writes_nothing(
     ],
 )
 def test_plan_says_what_convert_would_do(
-    images: pathlib.Path,
-    dataset: pathlib.Path,
-    tmp_path: pathlib.Path,
-    capsys: Capture,
-    arguments: list[str],
-    exit_code: int,
-    line: str,
+    images: pathlib.Path, dataset: pathlib.Path, tmp_path: pathlib.Path, arguments: list[str], exit_code: int, line: str
 ) -> None:
     def fill(text: str) -> str:
         return text.replace("{dataset}", str(dataset)).replace("{new}", str(tmp_path / "new"))
 
-    assert main("plan", "--input", images, "--set", "output.num_shards=2", *map(fill, arguments)) == exit_code
-    shown = capsys.readouterr().out
+    shown = end(exit_code, "plan", "--input", images, "--set", "output.num_shards=2", *map(fill, arguments)).stdout
     assert re.search(r"^  train +10 images, \d\.\d kB; 2 shards of 5$", shown, re.MULTILINE)
     assert re.search(r"^labels +2 classes: cat, dog$", shown, re.MULTILINE)
     assert re.search("^" + fill(line), shown, re.MULTILINE)
 
 
-def test_plan_checks_its_options_before_it_lists_into_a_file(tmp_path: pathlib.Path, capsys: Capture) -> None:
+def test_plan_checks_its_options_before_it_lists_into_a_file(tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=1)
-    assert main("plan", "-q", "--input", tmp_path / "in", "--save-listing", tmp_path / "listing") == 2
-    assert "unknown option -q" in capsys.readouterr().err
+    done = end(2, "plan", "-q", "--input", tmp_path / "in", "--save-listing", tmp_path / "listing")
+    assert "unknown option -q" in done.stderr
     assert not (tmp_path / "listing").exists()
 
 
 @case_tables.each_case("command", ["convert", "plan"])
 def test_missing_pillow_is_refused_before_anything_is_written(
-    command: str, tmp_path: pathlib.Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    command: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image_sets.write_folder(tmp_path / "in", per_label=1)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert main(command, "--input", tmp_path / "in", "--output", tmp_path / "out") == 2
+    done = end(2, command, "--input", tmp_path / "in", "--output", tmp_path / "out")
     message = "imagebeam: Pillow is not installed, convert needs it: pip install 'imagebeam[convert]'"
-    assert message in capsys.readouterr().err.splitlines()
+    assert message in done.stderr.splitlines()
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("from_yaml", [False, True])
-def test_plan_prints_the_command_for_its_listing(from_yaml: bool, tmp_path: pathlib.Path, capsys: Capture) -> None:
+def test_plan_prints_the_whole_command_that_converts_its_listing(from_yaml: bool, tmp_path: pathlib.Path) -> None:
     image_sets.write_folder(tmp_path / "in put", per_label=3)
     (tmp_path / "my pets.yaml").write_text("source: {include: ['cat/**']}\nsplit: {name: all}")
     given = ["--config", tmp_path / "my pets.yaml"] if from_yaml else ["--set", "source.include=['cat/**']"]
     given += ["--output", tmp_path / "out", "--set", "output.num_shards=2", "--overwrite", "--runner=FnApiRunner"]
     listing = tmp_path / "the listing"
-    assert main("plan", "--input", tmp_path / "in put", *given, "--workers", 1, "--save-listing", listing) == 0
-    first_line = capsys.readouterr().out.splitlines()[0]
+    done = end(0, "plan", "--input", tmp_path / "in put", *given, "--workers", 1, "--save-listing", listing)
+    first_line = done.stdout.splitlines()[0]
     assert first_line.startswith(f"listed into {listing}; next: imagebeam convert ")
-    assert main(*shlex.split(first_line.partition("next: imagebeam ")[2])) == 0
+    end(0, *shlex.split(first_line.partition("next: imagebeam ")[2]))
     catalog = imagebeam.load_catalog(str(tmp_path / "out"))
     (split,) = catalog.splits.values()
     assert (catalog.counts.written, len(split.shards)) == (3, 2)
     assert list(catalog.splits) == ["all" if from_yaml else "train"]
 
 
-def test_inspect_shows_splits_features_and_examples(dataset: pathlib.Path, capsys: Capture) -> None:
-    assert main("inspect", dataset, "-n", 3) == 0
-    shown = capsys.readouterr().out
+def test_inspect_shows_splits_features_and_examples(dataset: pathlib.Path) -> None:
+    shown = end(0, "inspect", dataset, "-n", 3).stdout
     assert re.search(r"^  train +10 images, 2 shards, ", shown, re.MULTILINE)
     assert re.search(r"^classes +0 cat, 1 dog$", shown, re.MULTILINE)
     assert re.search(r"^  image/class/label +int64$", shown, re.MULTILINE)
-    examples = re.findall(
-        r"^train (\d): .*image/class/text=(?:cat|dog)  .*image/encoded=<\d+ bytes>$", shown, re.MULTILINE
-    )
-    assert examples == ["0", "1", "2"]
+    pattern = r"^train (\d): .*image/class/text=(?:cat|dog)  .*image/encoded=<\d+ bytes>$"
+    assert re.findall(pattern, shown, re.MULTILINE) == ["0", "1", "2"]
 
 
 def test_inspect_saves_images_with_their_bytes(
-    images: pathlib.Path, dataset: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture
+    images: pathlib.Path, dataset: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    assert main("inspect", dataset, "-n", 10, "--save-to", tmp_path / "saved") == 0
-    assert capsys.readouterr().out.endswith(f"10 images written to {tmp_path / 'saved'}\n")
+    done = end(0, "inspect", dataset, "-n", 10, "--save-to", tmp_path / "saved")
+    assert done.stdout.endswith(f"10 images written to {tmp_path / 'saved'}\n")
     saved = sorted((tmp_path / "saved").iterdir())
     assert all(re.fullmatch(r"train-0000\d-(cat|dog)-\1_\d\.(jpg\.jpeg|png\.png)", path.name) for path in saved)
     assert {path.read_bytes() for path in saved} == {path.read_bytes() for path in images.glob("*/*")}
@@ -353,29 +316,26 @@ def test_inspect_saves_images_with_their_bytes(
 
 def test_images_are_saved_at_an_address(dataset: pathlib.Path) -> None:
     memory = "memory://saved"
-    assert main("inspect", dataset, "-n", 2, "--save-to", memory) == 0
+    end(0, "inspect", dataset, "-n", 2, "--save-to", memory)
     store = storage.storage_of(memory)
     assert len(list(store.list_directory(memory))) == 2
     store.remove_tree(memory)
 
 
 @case_tables.each_case("command", ["inspect", "bench"])
-def test_unknown_split_names_the_splits(command: str, dataset: pathlib.Path, capsys: Capture) -> None:
-    assert main(command, dataset, "--split", "test") == 2
-    assert capsys.readouterr().err == "imagebeam: --split 'test' is not one of train\n"
+def test_unknown_split_names_the_splits(command: str, dataset: pathlib.Path) -> None:
+    assert end(2, command, dataset, "--split", "test").stderr == "imagebeam: --split 'test' is not one of train\n"
 
 
 @case_tables.each_case("decode", {"bytes": [], "decode": ["--decode"]})
-def test_verify_of_good_dataset_exits_0(dataset: pathlib.Path, decode: list[str], capsys: Capture) -> None:
-    assert main("verify", dataset, *decode) == 0
+def test_verify_of_good_dataset_exits_0(dataset: pathlib.Path, decode: list[str]) -> None:
     decoded = ", every image decoded" if decode else ""
     pattern = rf"{dataset}: 10 records in 2 shards match the catalog{decoded} \(\d+\.\d s\)\n"
-    assert re.fullmatch(pattern, capsys.readouterr().out)
+    assert re.fullmatch(pattern, end(0, "verify", dataset, *decode).stdout)
 
 
-def test_schema_is_printed(capsys: Capture) -> None:
-    assert main("schema") == 0
-    assert capsys.readouterr().out == schema.json_schema()
+def test_schema_is_printed() -> None:
+    assert end(0, "schema").stdout == schema.json_schema()
 
 
 # --- what needs TensorFlow -------------------------------------------------------------------------------------------
@@ -390,12 +350,9 @@ def test_command_that_does_not_need_tensorflow_does_not_import_it(dataset: pathl
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_missing_tensorflow_exits_2_and_names_the_extra(
-    dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_missing_tensorflow_exits_2_and_names_the_extra(dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    assert main("bench", dataset) == 2
-    complaint = capsys.readouterr().err.splitlines()[-1]
+    complaint = end(2, "bench", dataset).stderr.splitlines()[-1]
     assert complaint == "imagebeam: tensorflow is not installed, the reader needs it: pip install 'imagebeam[tf]'"
 
 
@@ -414,34 +371,31 @@ def test_bench_prints_a_table_and_a_sentence_and_no_log_of_tensorflow(dataset: p
     assert re.fullmatch(r"this host feeds [\d,]+ images/s; the slowest stage is (read|parse|decode)", lines[-1])
 
 
-def test_bench_prints_json(dataset: pathlib.Path, capsys: Capture) -> None:
+def test_bench_prints_json(dataset: pathlib.Path) -> None:
     pytest.importorskip("tensorflow")
     asked = ("--split", "train[:50%]", "--batch-size", 2, "--image-size", 8, "--dtype", "uint8", "--seconds", 0.01)
-    assert main("bench", dataset, "--json", *asked) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(end(0, "bench", dataset, "--json", *asked).stdout)
     assert (found["split"], found["num_examples"], found["dtype"]) == ("train[:50%]", 5, "uint8")
     speeds = {name: stage["images_per_second"] for name, stage in found["stages"].items()}
     assert found["slowest"] == min(speeds, key=speeds.__getitem__)
 
 
-def test_bench_takes_the_first_split_for_train(images: pathlib.Path, tmp_path: pathlib.Path, capsys: Capture) -> None:
+def test_bench_takes_the_first_split_where_none_is_called_train(images: pathlib.Path, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("tensorflow")
-    split = {"by": "none", "name": "all"}
-    convert.convert(
-        {"source": {"uri": str(images)}, "split": split, "output": {"uri": str(tmp_path / "out")}}, workers=1
-    )
-    assert main("bench", tmp_path / "out", "--batch-size", 2, "--image-size", 8, "--seconds", 0.01) == 0
-    assert "out, all: 10 images" in capsys.readouterr().out
+    split, output = {"by": "none", "name": "all"}, {"uri": str(tmp_path / "out")}
+    convert.convert({"source": {"uri": str(images)}, "split": split, "output": output}, workers=1)
+    done = end(0, "bench", tmp_path / "out", "--batch-size", 2, "--image-size", 8, "--seconds", 0.01)
+    assert "out, all: 10 images" in done.stdout
 
 
-def test_lines_of_libraries_are_held_back_while_they_are_imported(capfd: Capture) -> None:
+def test_lines_of_libraries_are_held_back_while_they_are_imported(capfd: pytest.CaptureFixture[str]) -> None:
     with terminal.hush_libraries():
         os.write(2, b"I0000 oneDNN custom operations are on.\n")
     os.write(2, b"I0000 later\n")
     assert capfd.readouterr().err == "I0000 later\n"
 
 
-def test_lines_of_libraries_are_shown_where_the_import_fails(capfd: Capture) -> None:
+def test_lines_of_libraries_are_shown_where_the_import_fails(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ImportError), terminal.hush_libraries():
         os.write(2, b"E0000 this library is of another version \xff\n")
         raise ImportError

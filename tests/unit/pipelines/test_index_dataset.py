@@ -14,11 +14,11 @@ import pytest
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, records
-from imagebeam.pipelines import cli, convert, index_dataset, inspect_dataset, verify_dataset
+from imagebeam.pipelines import convert, index_dataset, inspect_dataset, verify_dataset
 from imagebeam.transforms.indexing import scan_shard
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import publish_dataset
-from tests import case_tables, datasets, error_texts, foreign_shards, written_files
+from tests import case_tables, command_line, datasets, error_texts, foreign_shards, written_files
 
 
 def make_imagenet(folder: pathlib.Path) -> None:
@@ -359,7 +359,7 @@ def test_command_for_base64_pixels_converts_them(tmp_path: pathlib.Path) -> None
         imagebeam.index(tmp_path / "in")
     command = shlex.split(str(caught.value).partition("convert the records once: ")[2])
     arguments = [str(tmp_path / "out") if each == "OUTPUT" else each for each in command[1:]]
-    assert cli.main([*arguments, "--set", "source.tfrecord.key=image_name", "--set", "label.column=label"]) == 0
+    command_line.succeed(*arguments, "--set", "source.tfrecord.key=image_name", "--set", "label.column=label")
     source = imagebeam.open_dataset(tmp_path / "out").as_grain("TRAIN")  # the feature "split" of the records
     assert len(source) == 5
     for each in map(source.__getitem__, range(5)):
@@ -401,30 +401,27 @@ def test_folders_with_files_of_one_name_are_read_through_the_cache(tmp_path: pat
         np.testing.assert_array_equal(batch["image"], read(tmp_path / "in", split)["image"])
 
 
-def test_plan_writes_nothing(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_writes_nothing(tmp_path: pathlib.Path) -> None:
     make_imagenet(tmp_path)
     before = files_of(tmp_path)
-    assert cli.main(["index", str(tmp_path), "--plan"]) == 0
+    shown = command_line.succeed("index", tmp_path, "--plan").stdout
     assert files_of(tmp_path) == before
     assert not (tmp_path / ".imagebeam").exists()
-    shown = capsys.readouterr().out
     assert "train       2 shards" in shown
     assert "image         image/encoded\nlabel         image/class/label\n" in shown
 
 
-def test_command_indexes_and_shows_the_dataset(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_indexes_and_shows_the_dataset(tmp_path: pathlib.Path) -> None:
     make_imagenet(tmp_path)
-    assert cli.main(["index", str(tmp_path), "--label-base", "0", "--workers", "2"]) == 0
-    shown = capsys.readouterr().out
+    shown = command_line.succeed("index", tmp_path, "--label-base", "0", "--workers", "2").stdout
     assert "train       10 records, 2 shards" in shown
     assert "image         image/encoded, 30 x 40 pixels (height x width)" in shown
     assert "image/class/label: 4 classes, ids 0 to 3: 0, tench, Tinca tinca, goldfish, great white shark" in shown
     assert f"next: imagebeam verify {tmp_path}" in shown
-    assert cli.main(["index", str(tmp_path), "--label-base", "0"]) == 0
-    assert "fits its shards; nothing to do" in capsys.readouterr().out
-    assert cli.main(["verify", str(tmp_path), "--decode"]) == 0
-    assert cli.main(["inspect", str(tmp_path), "-n", "1"]) == 0
-    assert "tench" in capsys.readouterr().out
+    again = command_line.succeed("index", tmp_path, "--label-base", "0").stdout
+    assert "fits its shards; nothing to do" in again
+    command_line.succeed("verify", tmp_path, "--decode")
+    assert "tench" in command_line.succeed("inspect", tmp_path, "-n", "1").stdout
     assert inspect_dataset.write_report(tmp_path, tmp_path.parent / "report.html") > 10_000
 
 

@@ -12,8 +12,8 @@ import pytest
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import features, storage
-from imagebeam.pipelines import cli, convert, inspect_dataset, verify_dataset
-from tests import case_tables, error_texts, image_sets
+from imagebeam.pipelines import convert, inspect_dataset, verify_dataset
+from tests import case_tables, command_line, error_texts, image_sets
 from tests.unit.imagebeam.reader import written
 
 WANTED = (
@@ -160,18 +160,12 @@ def test_report_is_the_same_each_time_and_changes_nothing(report_set: pathlib.Pa
     assert files_in(report_set) == before
 
 
-def test_command_writes_into_the_current_folder(
-    report_set: pathlib.Path,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["report", "out"]) == 0
-    assert (tmp_path / "report.html").exists()
-    assert capsys.readouterr().out.endswith(" kB written to report.html: open it in a browser\n")
-    assert cli.main(["report", "nowhere"]) == 2
-    assert "'nowhere' does not exist" in capsys.readouterr().err
+def test_command_writes_into_the_current_folder(report_set: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(report_set.parent)
+    done = command_line.succeed("report", "out")
+    assert done.stdout.endswith(" kB written to report.html: open it in a browser\n")
+    assert (report_set.parent / "report.html").exists()
+    assert "'nowhere' does not exist" in command_line.end(2, "report", "nowhere").stderr
 
 
 def test_report_at_another_storage(report_set: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors, features, storage
-from imagebeam.pipelines import cli, compact, dataset_commands, keep_snapshots, status
+from imagebeam.pipelines import compact, dataset_commands, keep_snapshots, status
 from imagebeam.pipelines.messages import run_journal
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.storage import remote
@@ -26,6 +26,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.publish import commit_rights
 from tests import case_tables, datasets, error_texts, image_sets, linked_snapshots
+from tests.command_line import end
 from tests.servers import dataflow
 from tests.unit.imagebeam.reader import written
 
@@ -344,21 +345,18 @@ def test_catalog_that_does_not_answer_may_exist(monkeypatch: pytest.MonkeyPatch)
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_command_prints_a_table_or_json(launched: Launched, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_a_table_or_json(launched: Launched) -> None:
     running, output = launched.leave_job(dataflow.Step(counters=COUNTERS)), launched.output
-    assert cli.main(["status", str(output)]) == 0
-    rows = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    rows = [line.split(maxsplit=1) for line in end(0, "status", output).stdout.splitlines()]
     assert rows[:2] == [["state", "running: writing images 4/10"], ["job", running.id]]
     assert ["counter", "images-out 4"] in rows and rows[-1] == ["output", str(output)]
-    assert cli.main(["status", str(output), "--json"]) == 0
-    fields = json.loads(capsys.readouterr().out)
+    fields = json.loads(end(0, "status", output, "--json").stdout)
     assert fields["job"]["id"] == running.id and fields["job"]["console"].startswith("https://console.cloud")
     assert (fields["state"], fields["counters"], fields["dataset"]) == ("running", COUNTERS, None)
 
 
-def test_command_on_nothing_exits_2(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", str(tmp_path / "nowhere")]) == 2
-    assert capsys.readouterr().out == f"state   nothing\noutput  {tmp_path / 'nowhere'}\n"
+def test_command_on_nothing_exits_2(tmp_path: pathlib.Path) -> None:
+    assert end(2, "status", tmp_path / "nowhere").stdout == f"state   nothing\noutput  {tmp_path / 'nowhere'}\n"
 
 
 @case_tables.each_case("text", ["", "nonsense"])
@@ -375,10 +373,6 @@ def test_file_that_names_no_snapshot_is_told(text: str, tmp_path: pathlib.Path) 
 
 
 SHARD = "train-00000-of-00001.tfrecord"
-
-
-def main(*arguments: object) -> int:
-    return cli.main([str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -402,49 +396,45 @@ def snapshots(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     ],
 )
 def test_verify_checks_the_latest_snapshot_or_another(
-    arguments: list[str], name: str, records: str, snapshots: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], name: str, records: str, snapshots: pathlib.Path
 ) -> None:
-    assert main("verify", snapshots, *arguments, "--decode") == 0
-    assert capsys.readouterr().out.startswith(f"{snapshots}, snapshot {name}: {records} match the catalog, every image")
+    told = end(0, "verify", snapshots, *arguments, "--decode").stdout
+    assert told.startswith(f"{snapshots}, snapshot {name}: {records} match the catalog, every image")
 
 
 def test_verify_of_a_damaged_snapshot_advises_to_write_a_whole_new_one(
-    snapshots: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    snapshots: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     shutil.copytree(snapshots, tmp_path / "out")
     (tmp_path / "out/snapshots/000001" / SHARD).unlink()
-    assert main("verify", tmp_path / "out") == errors.VerificationError.exit_code
-    assert f"../000001/{SHARD}: the shard is missing" in (told := capsys.readouterr().err)
+    told = end(errors.VerificationError.exit_code, "verify", tmp_path / "out").stderr
+    assert f"../000001/{SHARD}: the shard is missing" in told
     assert "1 of 2 shards differ from the catalog; convert again with --update --overwrite, which writes a" in told
 
 
 def test_inspect_shows_the_latest_snapshot_without_removed_records(
-    snapshots: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    snapshots: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    assert main("inspect", snapshots, "-n", 9, "--save-to", tmp_path / "saved") == 0
-    told = re.sub(" +", " ", capsys.readouterr().out)
+    told = re.sub(" +", " ", end(0, "inspect", snapshots, "-n", 9, "--save-to", tmp_path / "saved").stdout)
     assert "\nsnapshot 000002: 3 added, 0 changed, 1 removed, 4 unchanged\n" in told
     assert "\nremoved 1 of 8 records in the files, in 1 shard; they are not read\n" in told
     assert re.findall(r"image/key=(\d)", told) == list("0234567")
     assert len(os.listdir(tmp_path / "saved")) == 7
-    assert main("inspect", snapshots, "--snapshot", "000001", "-n", 9) == 0
-    told = re.sub(" +", " ", capsys.readouterr().out)
+    told = re.sub(" +", " ", end(0, "inspect", snapshots, "--snapshot", "000001", "-n", 9).stdout)
     assert "\nsnapshot 000001: 5 added, 0 changed, 0 removed, 0 unchanged\n" in told and "they are not read" not in told
     assert re.findall(r"image/key=(\d)", told) == list("01234")
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect", "bench"])
-def test_unknown_snapshot_is_refused(command: str, snapshots: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command, snapshots, "--snapshot", "000009") == 2
-    assert "there is no snapshot 000009 in" in (told := capsys.readouterr().err)
+def test_unknown_snapshot_is_refused(command: str, snapshots: pathlib.Path) -> None:
+    told = end(2, command, snapshots, "--snapshot", "000009").stderr
+    assert "there is no snapshot 000009 in" in told
     assert "it has 000001, 000002 (the latest)" in told
 
 
-def test_status_names_the_latest_snapshot(snapshots: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("status", snapshots) == 0
-    assert "dataset  written, snapshot 000002, 7 images, written 2026" in capsys.readouterr().out
-    assert main("status", snapshots, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["dataset"]["snapshot"] == "000002"
+def test_status_names_the_latest_snapshot(snapshots: pathlib.Path) -> None:
+    assert "dataset  written, snapshot 000002, 7 images, written 2026" in end(0, "status", snapshots).stdout
+    assert json.loads(end(0, "status", snapshots, "--json").stdout)["dataset"]["snapshot"] == "000002"
 
 
 def test_snapshots_that_are_not_there_are_refused(snapshots: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -254,8 +254,7 @@ def test_error_before_any_work_is_summed_up_over_an_earlier_summary(
 def test_variables_tell_where_the_summary_goes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMAGEBEAM_SUMMARY_JSON", str(tmp_path / "summary.json"))
     monkeypatch.setenv("IMAGEBEAM_INPT", "x")
-    completed = command_line.call("convert", "--output", tmp_path / "out")
-    assert completed.returncode == 2
+    completed = command_line.end(2, "convert", "--output", tmp_path / "out")
     assert "--input (source.uri) is missing" in checked((tmp_path / "summary.json").read_text(), 2)["message"]
     warning = "imagebeam: there is no option for the environment variable IMAGEBEAM_INPT; did you mean IMAGEBEAM_INPUT?"
     assert completed.stderr.splitlines()[0] == warning
@@ -285,10 +284,9 @@ def test_summary_that_cannot_be_written_at_the_end_is_a_warning(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(type(storage.storage_of("/")), "write_whole", fail)
-    completed = command_line.call(
-        "verify", committed[0], "--summary-json", tmp_path / "s", "--metrics-textfile", tmp_path / "m"
+    completed = command_line.end(
+        0, "verify", committed[0], "--summary-json", tmp_path / "s", "--metrics-textfile", tmp_path / "m"
     )
-    assert completed.returncode == 0
     assert completed.stderr.splitlines() == [
         f"imagebeam: the summary cannot be written to '{tmp_path / 's'}' (No space left on device)",
         f"imagebeam: the metrics cannot be written to '{tmp_path / 'm'}' (No space left on device)",
@@ -329,8 +327,7 @@ def test_plan_is_summed_up_as_planned_kept_or_refused(
     planned = checked(command_line.call(*command).stdout, 0)
     assert planned["state"] == "planned"
     assert planned["splits"]["train"]["examples"] == 10 and planned["digest"] is None
-    refused = command_line.call(*command, "--output", committed[0])
-    assert refused.returncode == 2
+    refused = command_line.end(2, *command, "--output", committed[0])
     summary = checked(refused.stdout, 2)
     assert summary["state"] == "refused"
     assert "holds another dataset" in summary["message"]

@@ -551,8 +551,7 @@ def test_plan_goes_on_with_a_preset_that_fits_beyond_doubt(tmp_path: pathlib.Pat
 def test_plan_lists_presets_that_fit_alike(tmp_path: pathlib.Path) -> None:
     for year in (2007, 2012):
         folder_shapes.write(tmp_path / f"VOC{year}", folder_shapes.SHAPES["voc"][2])
-    done = command_line.call("plan", "--input", tmp_path)
-    assert done.returncode == 2
+    done = command_line.end(2, "plan", "--input", tmp_path)
     assert f"  options  --config voc --input {tmp_path}/VOC2012\n" in done.stdout
     assert "4 of 8 images that were seen are not in VOC2007, such as VOC2012/JPEGImages/0.jpg" in done.stdout
     assert f"'{tmp_path}' may be voc, but not beyond doubt" in done.stderr
@@ -576,15 +575,13 @@ def test_plan_with_settings_of_its_own_is_left_alone(tmp_path: pathlib.Path) -> 
 def test_input_of_which_no_image_can_be_used_names_the_preset(tmp_path: pathlib.Path, command: str) -> None:
     tree = folder_shapes.SHAPES["numbered-names"][2]
     root = folder_shapes.write(tmp_path / "in", tree)
-    done = command_line.call(command, "--input", root, "--output", tmp_path / "out", "--set", "label.by=directory")
-    assert done.returncode == 3
+    done = command_line.end(3, command, "--input", root, "--output", tmp_path / "out", "--set", "label.by=directory")
     expected = f"'{root}' looks like the preset image_folder: the names of 40 images begin with 2 names (lily, rose)"
     assert expected in done.stdout + done.stderr
 
 
 def test_preset_for_another_source_names_the_one_that_fits(tmp_path: pathlib.Path) -> None:
     root = folder_shapes.write(tmp_path / "in", folder_shapes.SHAPES["yolo"][2])
-    done = command_line.call("plan", "--config", "coco", "--input", root)
-    assert done.returncode == 2
+    done = command_line.end(2, "plan", "--config", "coco", "--input", root)
     assert f"'{root}' looks like the preset yolo: images is beside labels" in done.stderr
     assert f"use --config yolo --input {root}\n" in done.stderr

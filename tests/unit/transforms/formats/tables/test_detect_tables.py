@@ -102,8 +102,7 @@ def test_table_whose_images_are_nowhere_names_the_setting(tmp_path: pathlib.Path
         "source.manifest.path=t.csv --set source.manifest.image=image"
     )
     assert (found.candidates, found.remarks) == ((), (note,))
-    done = command_line.call("plan", "--input", tmp_path / "a/b/c/t.csv")
-    assert done.returncode == 2
+    done = command_line.end(2, "plan", "--input", tmp_path / "a/b/c/t.csv")
     assert f"  {note}\n" in done.stdout
 
 
@@ -157,8 +156,7 @@ def test_table_without_a_column_of_images_has_no_remark(tmp_path: pathlib.Path) 
 
 def test_root_that_is_no_folder_names_the_one_that_has_the_images(tmp_path: pathlib.Path) -> None:
     folder_shapes.write(tmp_path, images("pics/#.jpg") | {"meta/labels.csv": table("id,label", ["0,c", "1,d"])})
-    done = command_line.call("plan", "--config", "kaggle", "--input", tmp_path / "meta")
-    assert done.returncode == 2
+    done = command_line.end(2, "plan", "--config", "kaggle", "--input", tmp_path / "meta")
     assert f"source.manifest.root 'images': '{tmp_path}/meta/images' is not a folder; " in done.stderr
     assert f"'{tmp_path}/pics/0.jpg' exists: set source.manifest.root: ../pics\n" in done.stderr
 
