@@ -12,16 +12,12 @@ import pytest
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import features, storage
+from imagebeam.features import TEXT
 from imagebeam.pipelines import convert, inspect_dataset, verify_dataset
 from tests import case_tables, command_line, error_texts, image_sets
 from tests.unit.imagebeam.reader import written
 
-WANTED = (
-    *written.IMAGE,
-    *written.OBJECTS,
-    written.MANY_LABELS,
-    features.Feature(features.TEXT, features.TEXT, features.BYTES, True),
-)
+WANTED = (*written.IMAGE, *written.OBJECTS, written.MANY_LABELS, features.Feature(TEXT, TEXT, features.BYTES, True))
 
 
 @pytest.fixture
@@ -31,7 +27,7 @@ def dataset(tmp_path: pathlib.Path) -> imagebeam.ImageDataset:
             **written.jpeg_values(index),
             **written.object_values(index * 5, index),
             features.LABEL: tuple(range(index)),
-            features.TEXT: tuple(b"abc"[number : number + 1] for number in range(index)),
+            TEXT: tuple(b"abc"[number : number + 1] for number in range(index)),
         }
         for index in range(3)
     ]
@@ -78,7 +74,7 @@ def test_images_are_saved_under_names_as_long_as_file_systems_take(tmp_path: pat
 
 def test_verify_takes_lists_of_any_length_but_none(dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path) -> None:
     assert verify_dataset.verify(dataset.directory, decode=True).problems == ()
-    lacking = [feature for feature in WANTED if feature.source != features.TEXT]
+    lacking = [feature for feature in WANTED if feature.source != TEXT]
     examples = [{**written.jpeg_values(0), **written.object_values(2, 0), features.LABEL: ()}]
     other = written.write(tmp_path / "other", lacking, examples, num_shards=1)
     check = verify_dataset._DecodeRecord(dataset.catalog, is_raw=False)

@@ -17,6 +17,7 @@ from PIL import Image
 import imagebeam
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
+from imagebeam.features import ENCODED
 from imagebeam.pipelines import inspect_dataset, verify_dataset
 from tests import error_texts, image_sets
 from tests.unit.imagebeam.reader import written
@@ -49,7 +50,7 @@ def rgb(stored: np.ndarray) -> np.ndarray:
 
 
 def spec_of(kind: str) -> tuple[features.Feature, ...]:
-    image = features.Feature(features.ENCODED, features.ENCODED, kind, kind != features.BYTES)
+    image = features.Feature(ENCODED, ENCODED, kind, kind != features.BYTES)
     return (*written.IMAGE[:-1], image)
 
 
@@ -82,7 +83,7 @@ def encoded(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
     files = []
     for index, stored in enumerate(PICTURES):
         encoded = image_sets.save(Image.fromarray(rgb(stored)))
-        files.append({**written.raw_values(stored, index), features.ENCODED: encoded, "image/format": b"png"})
+        files.append({**written.raw_values(stored, index), ENCODED: encoded, "image/format": b"png"})
     return written.write(tmp_path_factory.mktemp("encoded") / "png", written.IMAGE, files)
 
 
@@ -103,7 +104,7 @@ def test_pixels_are_cropped_resized_and_flipped_like_decoded_ones(
 
 
 def test_renamed_keys_of_mnist_are_read(tmp_path: pathlib.Path) -> None:
-    kinds = dict.fromkeys(MNIST, features.INT64) | {features.ENCODED: features.BYTES}
+    kinds = dict.fromkeys(MNIST, features.INT64) | {ENCODED: features.BYTES}
     wanted = [features.Feature(key, source, kinds[source]) for source, key in MNIST.items()]
     digits = [np.random.default_rng(index).integers(0, 256, (28, 28, 1), np.uint8) for index in range(10)]
     examples = [{**written.raw_values(each, index), features.LABEL: index} for index, each in enumerate(digits)]
@@ -167,17 +168,13 @@ def test_pixels_need_no_pillow(tmp_path: pathlib.Path, monkeypatch: pytest.Monke
 BROKEN = [
     pytest.param(features.BYTES, {"image/height": 10}, r"63 values, the example says 10 x 7 pixels of 1", id="height"),
     pytest.param(features.BYTES, {"image/channels": 0}, "the example says 9 x 7 pixels of 0 channels", id="no-channel"),
-    pytest.param(
-        features.BYTES, {features.ENCODED: b"", "image/height": 0}, "0 values.* says 0 x 7 pixels", id="empty"
-    ),
-    pytest.param(features.INT64, {features.ENCODED: (256,) * 63}, "a pixel is 256, expected 0 to 255", id="above"),
-    pytest.param(features.FLOAT, {features.ENCODED: (-1.0,) * 63}, "a pixel is -1.0, expected 0 to 255", id="below"),
-    pytest.param(features.FLOAT, {features.ENCODED: (np.inf,) * 63}, "a pixel is inf, expected 0 to 255", id="inf"),
-    pytest.param(features.FLOAT, {features.ENCODED: (np.nan,) * 63}, "a pixel is nan, expected 0 to 255", id="nan"),
-    pytest.param(
-        features.FLOAT, {features.ENCODED: (255.5,) * 63}, "a pixel is 255.5, expected 0 to 255", id="above-by-half"
-    ),
-    pytest.param(features.INT64, {features.ENCODED: ()}, "0 values, the example says 9 x 7 pixels", id="empty-list"),
+    pytest.param(features.BYTES, {ENCODED: b"", "image/height": 0}, "0 values.* says 0 x 7 pixels", id="empty"),
+    pytest.param(features.INT64, {ENCODED: (256,) * 63}, "a pixel is 256, expected 0 to 255", id="above"),
+    pytest.param(features.FLOAT, {ENCODED: (-1.0,) * 63}, "a pixel is -1.0, expected 0 to 255", id="below"),
+    pytest.param(features.FLOAT, {ENCODED: (np.inf,) * 63}, "a pixel is inf, expected 0 to 255", id="inf"),
+    pytest.param(features.FLOAT, {ENCODED: (np.nan,) * 63}, "a pixel is nan, expected 0 to 255", id="nan"),
+    pytest.param(features.FLOAT, {ENCODED: (255.5,) * 63}, "a pixel is 255.5, expected 0 to 255", id="above-by-half"),
+    pytest.param(features.INT64, {ENCODED: ()}, "0 values, the example says 9 x 7 pixels", id="empty-list"),
 ]
 
 

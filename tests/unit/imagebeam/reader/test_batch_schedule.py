@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import imagebeam
+from imagebeam import ReadOptions
 from imagebeam.reader import batch_schedule
 from imagebeam.reader.batch_schedule import BatchSchedule, SelectionEpochs
 from imagebeam.reader.record_order import ReaderState
@@ -46,10 +46,7 @@ class Job:
     def schedules(self, state: ReaderState | None) -> list[BatchSchedule]:
         asked = {**self.options, "state": state, "process_count": self.process_count}
         every = range(self.process_count)
-        return [
-            batch_schedule.make_schedule(self.epochs, imagebeam.ReadOptions(process_index=each, **asked))
-            for each in every
-        ]
+        return [batch_schedule.make_schedule(self.epochs, ReadOptions(process_index=each, **asked)) for each in every]
 
 
 def has_process_without_records(job: Job) -> bool:
@@ -88,7 +85,7 @@ def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_
     shards: restarts.Shards, geometries: list[tuple[int, int, int]], way: str
 ) -> None:
     epochs = epochs_of_remaining(shards)
-    common = batch_schedule.make_schedule(epochs, imagebeam.ReadOptions(shuffle="global")).order
+    common = batch_schedule.make_schedule(epochs, ReadOptions(shuffle="global")).order
 
     def schedules(process_count: int, batch_size: int, state: ReaderState | None) -> list[BatchSchedule]:
         options = {"batch_size": batch_size, "shuffle": "global", "num_epochs": 3, **WAYS[way]}
@@ -136,7 +133,7 @@ def test_padded_batches_are_a_multiple_of_the_replicas_in_every_process() -> Non
     for num_batches in [1, 5, 40]:
         epochs = epochs_of([num_batches * 4 - 1])
         for index in range(2):
-            asked = imagebeam.ReadOptions(
+            asked = ReadOptions(
                 batch_size=2, num_epochs=1, pad=True, shuffle=None, process_index=index, process_count=2
             )
             assert batch_schedule.make_schedule(epochs, asked, replicas=3).num_batches == -(-num_batches // 3) * 3
@@ -146,13 +143,13 @@ def test_full_batches_are_a_multiple_of_the_replicas_in_every_process() -> None:
     for process_count in [1, 3]:
         options = {"batch_size": 4, "num_epochs": 1, "process_count": process_count}
         for index in range(process_count):
-            asked = imagebeam.ReadOptions(process_index=index, **options)
+            asked = ReadOptions(process_index=index, **options)
             made = batch_schedule.make_schedule(epochs_of([13 * 4 * process_count]), asked, replicas=2)
             assert (made.num_batches, made.end) == (12, 48)
 
 
 def state_of(epochs: SelectionEpochs, num_batches: int = 2, **options: Any) -> ReaderState:
-    asked = imagebeam.ReadOptions(**{"batch_size": 4, "num_epochs": 1, **options})
+    asked = ReadOptions(**{"batch_size": 4, "num_epochs": 1, **options})
     return batch_schedule.make_schedule(epochs, asked).state_after(num_batches)
 
 
@@ -209,10 +206,8 @@ def test_first_epoch_begins_each_process_with_its_records_of_that_epoch() -> Non
             for index in range(process_count):
                 asked: dict[str, Any] = {"shuffle": shuffle, "process_index": index, "process_count": process_count}
                 asked |= {"batch_size": 2, "drop_remainder": False}
-                every = batch_schedule.make_schedule(epochs, imagebeam.ReadOptions(**asked, num_epochs=5))
-                later = batch_schedule.make_schedule(
-                    epochs, imagebeam.ReadOptions(**asked, num_epochs=2, first_epoch=3)
-                )
+                every = batch_schedule.make_schedule(epochs, ReadOptions(**asked, num_epochs=5))
+                later = batch_schedule.make_schedule(epochs, ReadOptions(**asked, num_epochs=2, first_epoch=3))
                 records, found_epochs = later.order.locate(np.arange(later.begin, later.end))
                 assert set(found_epochs.tolist()) == {3, 4}
                 if shuffle != "global":
@@ -220,7 +215,7 @@ def test_first_epoch_begins_each_process_with_its_records_of_that_epoch() -> Non
                     expected, _ = every.order.locate(np.arange(3 * size, 5 * size))
                     assert records.tolist() == expected.tolist()
                 restored = batch_schedule.make_schedule(
-                    epochs, imagebeam.ReadOptions(**asked, num_epochs=2, first_epoch=3, state=later.state_after(2))
+                    epochs, ReadOptions(**asked, num_epochs=2, first_epoch=3, state=later.state_after(2))
                 )
                 assert restored.state_after(1) == later.state_after(3)
                 rest, _ = restored.order.locate(np.arange(restored.begin, restored.end))

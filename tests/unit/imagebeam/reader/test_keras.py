@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import imagebeam
-from imagebeam import features
+from imagebeam import ImageDataset, features
 from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import written
 
@@ -25,7 +24,7 @@ OPTIONS: Mapping[str, Any] = {"image_size": 8, "features": ("image/key",)}
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> ImageDataset:
     examples = [written.jpeg_values(index) | {features.LABEL: index % 2} for index in range(NUM_EXAMPLES)]
     folder = tmp_path_factory.mktemp("keras") / "out"
     return written.write(folder, (*written.IMAGE, written.LABEL), examples, labels=("cat", "dog"), num_shards=3)
@@ -76,7 +75,7 @@ class Log(keras.callbacks.Callback):  # type: ignore[misc]
     ],
 )
 def test_number_of_batches_is_known_before_they_are_read(
-    dataset: imagebeam.ImageDataset, options: dict[str, Any], expected: int | str
+    dataset: ImageDataset, options: dict[str, Any], expected: int | str
 ) -> None:
     batches = dataset.as_tf("train", **{"batch_size": BATCH_SIZE, **OPTIONS, **options})
     known = {"infinite": tf.data.INFINITE_CARDINALITY, "unknown": tf.data.UNKNOWN_CARDINALITY}
@@ -86,9 +85,7 @@ def test_number_of_batches_is_known_before_they_are_read(
 
 
 @pytest.mark.parametrize("options", [{}, {"next_epoch_each_iteration": True}], ids=["same", "next"])
-def test_fit_without_steps_ends_after_each_epoch(
-    dataset: imagebeam.ImageDataset, model: Any, options: dict[str, Any]
-) -> None:
+def test_fit_without_steps_ends_after_each_epoch(dataset: ImageDataset, model: Any, options: dict[str, Any]) -> None:
     log = Log()
     train = dataset.as_tf("train", BATCH_SIZE, image_size=8, supervised=True, num_epochs=1, **options)
     model.fit(train, epochs=3, verbose=0, callbacks=[log])
@@ -100,7 +97,7 @@ def test_fit_without_steps_ends_after_each_epoch(
     ("decoder", "shuffle"), [("auto", "stream"), ("auto", "global"), ("auto", None), ("tensorflow", "stream")]
 )
 def test_each_iteration_has_the_order_and_the_crops_of_its_epoch(
-    dataset: imagebeam.ImageDataset, shuffle: str | None, decoder: str
+    dataset: ImageDataset, shuffle: str | None, decoder: str
 ) -> None:
     options = {**OPTIONS, "shuffle": shuffle, "decoder": decoder, "drop_remainder": False}
     train = dataset.as_tf("train", BATCH_SIZE, **options, num_epochs=1, next_epoch_each_iteration=True)
@@ -115,7 +112,7 @@ def test_each_iteration_has_the_order_and_the_crops_of_its_epoch(
 
 @pytest.mark.parametrize("process_count", [1, 3])
 def test_padded_pairs_have_weights_with_which_keras_counts_each_example_once(
-    dataset: imagebeam.ImageDataset, model: Any, process_count: int
+    dataset: ImageDataset, model: Any, process_count: int
 ) -> None:
     options = {"image_size": 8, "crop": "center", "dtype": "float32", "shuffle": None, "num_epochs": 1}
     parts = [
@@ -156,7 +153,7 @@ def fit(model: Any, batches: Any, **options: Any) -> list[float]:
 
 
 def test_losses_after_a_restart_at_a_step_are_those_of_a_run_without_one(
-    dataset: imagebeam.ImageDataset, model: Any, tmp_path: pathlib.Path
+    dataset: ImageDataset, model: Any, tmp_path: pathlib.Path
 ) -> None:
     options = {"image_size": 8, "supervised": True}
     path = str(tmp_path / "model.keras")
@@ -217,7 +214,7 @@ def test_class_weights_are_by_id_and_count_the_classes_that_are_kept(tmp_path: p
     assert np.allclose(weighted["weight"], [4 / 6, 4 / 6, 4 / 6, 2.0])
 
 
-def test_weights_that_do_not_fit_are_refused(dataset: imagebeam.ImageDataset) -> None:
+def test_weights_that_do_not_fit_are_refused(dataset: ImageDataset) -> None:
     for weights, code in [
         ({0: 1.0}, "weights-mismatch"),
         ({0: 1.0, 1: 2.0, 7: 1.0}, "weights-mismatch"),

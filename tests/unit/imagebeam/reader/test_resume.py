@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import imagebeam
-from imagebeam import errors, features
+from imagebeam import ImageDataset, errors, features
 from tests import error_texts
 from tests.unit.imagebeam.reader import written
 
@@ -32,7 +32,7 @@ WAYS: Mapping[str, Mapping[str, bool]] = {
 OPTIONS: Mapping[str, Any] = {"image_size": 16, "features": ("image/key",), "shuffle_records": 8}
 
 
-def write(folder: pathlib.Path, broken: Iterable[int] = ()) -> imagebeam.ImageDataset:
+def write(folder: pathlib.Path, broken: Iterable[int] = ()) -> ImageDataset:
     examples = [written.jpeg_values(index) | {features.LABEL: index % 2} for index in range(NUM_EXAMPLES)]
     for index in broken:
         encoded = examples[index][features.ENCODED]
@@ -41,12 +41,12 @@ def write(folder: pathlib.Path, broken: Iterable[int] = ()) -> imagebeam.ImageDa
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> ImageDataset:
     return write(tmp_path_factory.mktemp("resume") / "whole")
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> imagebeam.ImageDataset:
+def broken(tmp_path_factory: pytest.TempPathFactory) -> ImageDataset:
     return write(tmp_path_factory.mktemp("resume") / "broken", BROKEN)
 
 
@@ -90,12 +90,7 @@ def is_equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) 
     indirect=["decoder"],
 )
 def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uninterrupted_one(
-    whole: imagebeam.ImageDataset,
-    broken: imagebeam.ImageDataset,
-    decoder: str,
-    on_error: str,
-    shuffle: str | None,
-    way: str,
+    whole: ImageDataset, broken: ImageDataset, decoder: str, on_error: str, shuffle: str | None, way: str
 ) -> None:
     dataset = broken if on_error == "skip" else whole
     options = {**OPTIONS, **WAYS[way], "shuffle": shuffle, "num_epochs": 2, "on_error": on_error, "decoder": decoder}
@@ -134,7 +129,7 @@ def test_job_restarted_from_the_state_of_one_process_makes_the_batches_of_an_uni
         assert all(is_equal(*pair) for pair in zip(rest, expected[index][stop:], strict=True))
 
 
-def test_state_of_another_filter_or_split_is_refused(whole: imagebeam.ImageDataset) -> None:
+def test_state_of_another_filter_or_split_is_refused(whole: ImageDataset) -> None:
     state = whole.as_numpy("train", BATCH_SIZE, **OPTIONS).state()
     for dataset, split in ((whole.filter(["cat"]), "train"), (whole, "train[:40]")):
         with error_texts.raises("state-mismatch"):
@@ -144,7 +139,7 @@ def test_state_of_another_filter_or_split_is_refused(whole: imagebeam.ImageDatas
     whole.as_tf("train[:]", BATCH_SIZE, **OPTIONS, state=state)  # all of it, in other words
 
 
-def test_iterator_that_refuses_a_state_goes_on_where_it_was(whole: imagebeam.ImageDataset) -> None:
+def test_iterator_that_refuses_a_state_goes_on_where_it_was(whole: ImageDataset) -> None:
     iterator, expected = (whole.as_numpy("train", BATCH_SIZE, **OPTIONS) for _ in range(2))
     next(iterator), next(expected)
     with error_texts.raises("state-mismatch"):
@@ -154,7 +149,7 @@ def test_iterator_that_refuses_a_state_goes_on_where_it_was(whole: imagebeam.Ima
 
 
 @pytest.mark.parametrize("name", ["as_numpy", "as_jax"])
-def test_iterators_refuse_next_epoch_each_iteration(whole: imagebeam.ImageDataset, name: str) -> None:
+def test_iterators_refuse_next_epoch_each_iteration(whole: ImageDataset, name: str) -> None:
     options = {**OPTIONS, "num_epochs": 1, "next_epoch_each_iteration": True}
     with error_texts.raises("options-conflict"):
         if name == "as_numpy":
@@ -164,7 +159,7 @@ def test_iterators_refuse_next_epoch_each_iteration(whole: imagebeam.ImageDatase
             whole.as_jax("train", jax.sharding.SingleDeviceSharding(jax.devices()[0]), BATCH_SIZE, **options)
 
 
-def test_numpy_batches_need_a_size(whole: imagebeam.ImageDataset) -> None:
+def test_numpy_batches_need_a_size(whole: ImageDataset) -> None:
     with error_texts.raises("batch-size-missing"):
         whole.as_numpy("train", None)  # type: ignore[arg-type]
 
@@ -183,7 +178,7 @@ def test_numpy_batches_need_a_size(whole: imagebeam.ImageDataset) -> None:
     indirect=["decoder"],
 )
 def test_skipped_examples_keep_the_places_of_all_others(
-    broken: imagebeam.ImageDataset, decoder: str, way: str, deterministic: bool
+    broken: ImageDataset, decoder: str, way: str, deterministic: bool
 ) -> None:
     options = {**OPTIONS, **WAYS[way], "shuffle": None, "num_epochs": 1, "decoder": decoder, "on_error": "skip"}
     dataset = broken.as_tf("train", BATCH_SIZE, **options, deterministic=deterministic)
@@ -200,7 +195,7 @@ def test_skipped_examples_keep_the_places_of_all_others(
         assert keys == expected
 
 
-def test_batch_without_readable_examples_counts_in_the_state(broken: imagebeam.ImageDataset, decoder: str) -> None:
+def test_batch_without_readable_examples_counts_in_the_state(broken: ImageDataset, decoder: str) -> None:
     options = {**OPTIONS, "shuffle": None, "num_epochs": 1, "on_error": "skip", "drop_remainder": False}
     iterator = broken.as_numpy("train", 1, **options, decoder=decoder)
     states = {}
@@ -209,7 +204,7 @@ def test_batch_without_readable_examples_counts_in_the_state(broken: imagebeam.I
     assert states == {str(index): index + 1 for index in range(NUM_EXAMPLES) if index not in BROKEN}
 
 
-def test_batches_without_readable_examples_are_filled_from_others(broken: imagebeam.ImageDataset, decoder: str) -> None:
+def test_batches_without_readable_examples_are_filled_from_others(broken: ImageDataset, decoder: str) -> None:
     options = {**OPTIONS, **WAYS["drop"], "shuffle": None, "num_epochs": 1, "on_error": "skip", "decoder": decoder}
     keys = [keys_of(batch) for batch in broken.as_tf("train", 1, **options).as_numpy_iterator()]
     replaced = {7: 10, 8: 10, 9: 10, 20: 21, 40: 0}  # the last one by the first of the next epoch
@@ -226,7 +221,7 @@ def test_dataset_without_readable_examples_is_an_error(tmp_path: pathlib.Path, d
     assert len(masks) == 11 and not np.any(masks)
 
 
-def test_single_examples_that_cannot_be_read_are_skipped(broken: imagebeam.ImageDataset) -> None:
+def test_single_examples_that_cannot_be_read_are_skipped(broken: ImageDataset) -> None:
     options = {**OPTIONS, "shuffle": None, "num_epochs": 1, "on_error": "skip"}
     for deterministic in (True, False):
         examples = broken.as_tf("train", **options, deterministic=deterministic).as_numpy_iterator()
@@ -249,7 +244,7 @@ def test_fraction_of_skipped_examples_counts_from_where_the_reader_began(tmp_pat
             list(dataset.as_numpy("train", 7, **{**options, "num_epochs": 3}, drop_remainder=False, state=state))
 
 
-def test_statistics_are_of_readable_examples(broken: imagebeam.ImageDataset, caplog: pytest.LogCaptureFixture) -> None:
+def test_statistics_are_of_readable_examples(broken: ImageDataset, caplog: pytest.LogCaptureFixture) -> None:
     options = {**OPTIONS, "dtype": "float32", "normalize": "dataset", "num_epochs": 1}
     with caplog.at_level(logging.WARNING):
         batches = list(broken.as_tf("train", BATCH_SIZE, **options, on_error="skip").as_numpy_iterator())

@@ -19,7 +19,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.sources.folder_probe import Bounds, Folder, FolderProbe, split_meant
 from tests import command_line, error_texts, folder_shapes
-from tests.folder_shapes import files, images, table
+from tests.folder_shapes import SHAPES, files, images, table
 
 
 def load(found: recognize_folder.Recognition) -> config_lib.Config:
@@ -29,9 +29,9 @@ def load(found: recognize_folder.Recognition) -> config_lib.Config:
     return config_lib.load_config(found.sure.preset, [*overrides, f"output.uri={found.given}-out"])
 
 
-@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.Path, shape: str) -> None:
-    preset, number, tree = folder_shapes.SHAPES[shape]
+    preset, number, tree = SHAPES[shape]
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "in", tree)))
     config = load(found)
     assert found.sure is not None
@@ -45,7 +45,7 @@ def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.
 
 _LISTS = folder_shapes.parquet({"images": [[b"x", b"y"]], "views": [[{"bytes": b"x", "path": "a"}]], "ids": [[1]]})
 _CAPTIONS = "captions go into a table with the columns image and caption (docs/recipes/captions.md)"
-_OF_SHAPES = {name: tree for name, (_, _, tree) in folder_shapes.SHAPES.items()}
+_OF_SHAPES = {name: tree for name, (_, _, tree) in SHAPES.items()}
 _XML = next(text for name, text in _OF_SHAPES["voc"].items() if name.endswith(".xml"))
 _SHAPE = {"label": "cat", "points": [[1, 1], [5, 5]], "shape_type": "rectangle", "flags": {}}
 _POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
@@ -275,7 +275,7 @@ def test_folder_that_is_not_beyond_doubt_has_notes(
 
 
 def test_two_data_sets_in_one_folder_are_both_named(tmp_path: pathlib.Path) -> None:
-    tree = folder_shapes.SHAPES["voc"][2]
+    tree = SHAPES["voc"][2]
     for year in (2007, 2012):
         folder_shapes.write(tmp_path / f"VOC{year}", tree)
     found = recognize_folder.recognize(str(tmp_path))
@@ -284,7 +284,7 @@ def test_two_data_sets_in_one_folder_are_both_named(tmp_path: pathlib.Path) -> N
 
 
 def test_table_itself_is_recognized_in_its_folder(tmp_path: pathlib.Path) -> None:
-    folder_shapes.write(tmp_path, folder_shapes.SHAPES["ids"][2])
+    folder_shapes.write(tmp_path, SHAPES["ids"][2])
     found = recognize_folder.recognize(f"{tmp_path}/train.csv")
     config = load(found)
     assert (config.source.uri, config.source.manifest.path) == (str(tmp_path), "train.csv")
@@ -311,7 +311,7 @@ def test_table_itself_is_recognized_in_its_folder(tmp_path: pathlib.Path) -> Non
 def test_one_file_is_recognized_and_its_preset_lists_its_images(
     tmp_path: pathlib.Path, shape: str, name: str, preset: str, number: int
 ) -> None:
-    folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])
+    folder_shapes.write(tmp_path, SHAPES[shape][2])
     found = recognize_folder.recognize(f"{tmp_path}/{name}")
     config = load(found)
     assert (found.sure and found.sure.preset) == preset
@@ -331,7 +331,7 @@ def test_one_file_is_recognized_and_its_preset_lists_its_images(
 def test_file_given_as_a_folder_names_its_preset(
     tmp_path: pathlib.Path, shape: str, name: str, preset: str, advice: str
 ) -> None:
-    uri = f"{folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])}/{name}"
+    uri = f"{folder_shapes.write(tmp_path, SHAPES[shape][2])}/{name}"
     config = config_lib.load_config("image_folder", [f"source.uri={uri}", f"output.uri={tmp_path}-out"])
     with pytest.raises(errors.ConfigError) as raised:
         job.make_source(config)
@@ -369,11 +369,7 @@ def test_archive_that_is_encrypted_or_broken_is_known_by_its_names_or_not_at_all
 
 
 def test_other_things_to_learn_from_the_same_images_are_possible(tmp_path: pathlib.Path) -> None:
-    tree = {
-        **folder_shapes.SHAPES["coco"][2],
-        **folder_shapes.SHAPES["captions-of-coco"][2],
-        **folder_shapes.SHAPES["keypoints-of-coco"][2],
-    }
+    tree = {**SHAPES["coco"][2], **SHAPES["captions-of-coco"][2], **SHAPES["keypoints-of-coco"][2]}
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
     assert found.sure is not None
     assert [each.preset for each in found.candidates] == ["coco", "coco_keypoints", "coco_captions"]
@@ -391,7 +387,7 @@ def test_saved_listing_beside_the_folder_is_no_contradiction(tmp_path: pathlib.P
 
 
 def test_parquet_without_pyarrow_is_noted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = folder_shapes.write(tmp_path, folder_shapes.SHAPES["parquet"][2])
+    root = folder_shapes.write(tmp_path, SHAPES["parquet"][2])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     found = recognize_folder.recognize(str(root))
     assert [(each.preset, each.evidence, each.doubts) for each in found.candidates] == [
@@ -417,22 +413,22 @@ def test_signs_name_all_presets_and_no_others() -> None:
 
 
 def test_every_preset_has_a_shape() -> None:
-    shown = {preset for preset, _, _ in folder_shapes.SHAPES.values()}
+    shown = {preset for preset, _, _ in SHAPES.values()}
     assert sorted(set(config_lib.preset_names()) - shown) == sorted(_WITHOUT_SIGN)
 
 
-@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_sign_finds_only_the_presets_that_it_names(tmp_path: pathlib.Path, shape: str) -> None:
-    probe = FolderProbe(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])))
+    probe = FolderProbe(str(folder_shapes.write(tmp_path, SHAPES[shape][2])))
     for sign, presets in recognize_folder.SIGNS.items():
         assert {each.preset for each in sign(probe, "")} <= {*presets}
 
 
-@pytest.mark.parametrize("shape", folder_shapes.SHAPES)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_no_content_of_files_breaks_a_sign(tmp_path: pathlib.Path, shape: str) -> None:
     """Each file of a shape with other bytes: random ones, its own cut short, and its own with flipped bytes."""
     rng = random.Random(shape)
-    folder_shapes.write(tmp_path, folder_shapes.SHAPES[shape][2])
+    folder_shapes.write(tmp_path, SHAPES[shape][2])
     paths = [path for path in tmp_path.rglob("*") if path.is_file()]
     for kind in ("random", "cut", "flipped", "empty"):
         for path in paths:
@@ -534,7 +530,7 @@ def test_folder_counts_its_images_by_extension() -> None:
 
 
 def test_plan_goes_on_with_a_preset_that_fits_beyond_doubt(tmp_path: pathlib.Path) -> None:
-    root = folder_shapes.write(tmp_path / "pets", folder_shapes.SHAPES["splits-under-other-names"][2])
+    root = folder_shapes.write(tmp_path / "pets", SHAPES["splits-under-other-names"][2])
     done = command_line.succeed("plan", "--input", root)
     assert done.stdout.startswith(
         "recognized  imagefolder: Training and Testing hold 2 folders of images each (cat, dog)"
@@ -550,7 +546,7 @@ def test_plan_goes_on_with_a_preset_that_fits_beyond_doubt(tmp_path: pathlib.Pat
 
 def test_plan_lists_presets_that_fit_alike(tmp_path: pathlib.Path) -> None:
     for year in (2007, 2012):
-        folder_shapes.write(tmp_path / f"VOC{year}", folder_shapes.SHAPES["voc"][2])
+        folder_shapes.write(tmp_path / f"VOC{year}", SHAPES["voc"][2])
     done = command_line.end(2, "plan", "--input", tmp_path)
     assert f"  options  --config voc --input {tmp_path}/VOC2012\n" in done.stdout
     assert "4 of 8 images that were seen are not in VOC2007, such as VOC2012/JPEGImages/0.jpg" in done.stdout
@@ -565,7 +561,7 @@ def test_plan_says_that_no_preset_recognizes_a_folder(tmp_path: pathlib.Path) ->
 
 
 def test_plan_with_settings_of_its_own_is_left_alone(tmp_path: pathlib.Path) -> None:
-    root = folder_shapes.write(tmp_path, folder_shapes.SHAPES["masks"][2])
+    root = folder_shapes.write(tmp_path, SHAPES["masks"][2])
     done = command_line.succeed("plan", "--input", root, "--set", "label.by=none")
     assert "recognized" not in done.stdout
     assert "listed       8 images" in done.stdout
@@ -573,7 +569,7 @@ def test_plan_with_settings_of_its_own_is_left_alone(tmp_path: pathlib.Path) -> 
 
 @pytest.mark.parametrize("command", ["convert", "plan"])
 def test_input_of_which_no_image_can_be_used_names_the_preset(tmp_path: pathlib.Path, command: str) -> None:
-    tree = folder_shapes.SHAPES["numbered-names"][2]
+    tree = SHAPES["numbered-names"][2]
     root = folder_shapes.write(tmp_path / "in", tree)
     done = command_line.end(3, command, "--input", root, "--output", tmp_path / "out", "--set", "label.by=directory")
     expected = f"'{root}' looks like the preset image_folder: the names of 40 images begin with 2 names (lily, rose)"
@@ -581,7 +577,7 @@ def test_input_of_which_no_image_can_be_used_names_the_preset(tmp_path: pathlib.
 
 
 def test_preset_for_another_source_names_the_one_that_fits(tmp_path: pathlib.Path) -> None:
-    root = folder_shapes.write(tmp_path / "in", folder_shapes.SHAPES["yolo"][2])
+    root = folder_shapes.write(tmp_path / "in", SHAPES["yolo"][2])
     done = command_line.end(2, "plan", "--config", "coco", "--input", root)
     assert f"'{root}' looks like the preset yolo: images is beside labels" in done.stderr
     assert f"use --config yolo --input {root}\n" in done.stderr

@@ -17,7 +17,8 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.messages import run_journal
 from imagebeam.pipelines.runs import dataflow_options, remote_job
 from imagebeam.transforms import dataset_settings
-from tests import case_tables, command_line, error_texts
+from tests import case_tables, error_texts
+from tests.command_line import ROOT
 
 HERE = dataflow_options.Versions("3.11", "2.77.0", "0.1.0")
 IMAGE = "europe-docker.pkg.dev/p/r/worker:latest"
@@ -101,11 +102,8 @@ def test_all_missing_options_are_told_at_once() -> None:
         "image": {},
         "image-that-tells-all": {"sdk_container_image": "r/imagebeam:0.1.0-py3.11-beam2.77.0"},
         "image-that-tells-nothing": {"sdk_container_image": "localhost:5000/python-images/w:1.2.3"},
-        "setup-file": {"sdk_container_image": None, "setup_file": str(command_line.ROOT / "setup.py")},
-        "beams-image-and-setup-file": {
-            "sdk_container_image": BEAMS_OWN,
-            "setup_file": str(command_line.ROOT / "setup.py"),
-        },
+        "setup-file": {"sdk_container_image": None, "setup_file": str(ROOT / "setup.py")},
+        "beams-image-and-setup-file": {"sdk_container_image": BEAMS_OWN, "setup_file": str(ROOT / "setup.py")},
         "extra-package": {"sdk_container_image": None, "extra_packages": ["imagebeam.tar.gz"]},
         "requirements": {"sdk_container_image": None, "requirements_file": "r.txt"},
         "names": {"job_name": "cats-1", "staging_location": "gs://b"},
@@ -146,11 +144,8 @@ def test_output_that_workers_reach_is_taken(output: str | None) -> None:
     "change, is_taken",
     {
         "image": ({}, True),
-        "setup-file": ({"sdk_container_image": None, "setup_file": str(command_line.ROOT / "setup.py")}, False),
-        "beams-image-and-setup-file": (
-            {"sdk_container_image": BEAMS_OWN, "setup_file": str(command_line.ROOT / "setup.py")},
-            False,
-        ),
+        "setup-file": ({"sdk_container_image": None, "setup_file": str(ROOT / "setup.py")}, False),
+        "beams-image-and-setup-file": ({"sdk_container_image": BEAMS_OWN, "setup_file": str(ROOT / "setup.py")}, False),
     },
 )
 def test_transformed_columns_need_an_image_of_their_own(change: dict[str, Any], is_taken: bool) -> None:

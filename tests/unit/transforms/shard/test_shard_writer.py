@@ -20,6 +20,7 @@ from imagebeam.transforms.elements import ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import encode, shard_writer, writer_processes
 from tests import delayed_storage, error_texts, written_files
+from tests.delayed_storage import DelayedStorage
 from tests.unit.transforms import small_dataset
 
 SHARD = "train-00000-of-00001.tfrecord"
@@ -104,18 +105,15 @@ def test_finished_shard_is_kept(refs: list[ImageRef], layout: DatasetSettings, m
 
 
 @pytest.fixture
-def delayed() -> Iterator[delayed_storage.DelayedStorage]:
+def delayed() -> Iterator[DelayedStorage]:
     """A storage that keeps checksums."""
-    store = delayed_storage.DelayedStorage()
+    store = DelayedStorage()
     with delayed_storage.mounted(store):
         yield store
 
 
 def test_finished_shard_is_not_read_where_the_storage_keeps_its_checksum(
-    refs: list[ImageRef],
-    layout: DatasetSettings,
-    delayed: delayed_storage.DelayedStorage,
-    monkeypatch: pytest.MonkeyPatch,
+    refs: list[ImageRef], layout: DatasetSettings, delayed: DelayedStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pathlib.Path(refs[3].uri).write_bytes(b"no image")
     layout = dataclasses.replace(layout, output=f"{delayed_storage.SCHEME}://host/out")
@@ -130,11 +128,7 @@ def test_finished_shard_is_not_read_where_the_storage_keeps_its_checksum(
 
 @pytest.mark.parametrize(("more_bytes", "flipped"), [(1, 0), (0, 1)], ids=["size", "crc32c"])
 def test_staged_shard_with_another_checksum_is_written_again(
-    refs: list[ImageRef],
-    layout: DatasetSettings,
-    delayed: delayed_storage.DelayedStorage,
-    more_bytes: int,
-    flipped: int,
+    refs: list[ImageRef], layout: DatasetSettings, delayed: DelayedStorage, more_bytes: int, flipped: int
 ) -> None:
     layout = dataclasses.replace(layout, output=f"{delayed_storage.SCHEME}://host/out")
     first = write(layout, refs)

@@ -14,6 +14,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
 from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.sources import containers, files, table_rows
+from imagebeam.transforms.sources.table_rows import Column
 from tests import tars
 
 
@@ -79,11 +80,7 @@ def test_folder_without_such_files_is_a_problem_that_says_what_was_there(tmp_pat
 
 def test_cell_that_no_image_has_is_a_problem_unless_it_has_a_default(tmp_path: pathlib.Path) -> None:
     write(tmp_path, a="a1")
-    columns = (
-        table_rows.Column("age", INT64),
-        table_rows.Column("height", INT64),
-        table_rows.Column("width", INT64, missing="default", default=0),
-    )
+    columns = (Column("age", INT64), Column("height", INT64), Column("width", INT64, missing="default", default=0))
     fields = table_rows.RowFields(label="class", columns=columns)
     assert tars.list_all(LineSource(str(tmp_path), fields=fields)).problems == [
         f"no image in '{tmp_path}' has the cell 'class', 'height'; found are age, name; "
@@ -131,7 +128,7 @@ def test_gzip_under_another_name_is_read_as_such(tmp_path: pathlib.Path, name: s
     ],
 )
 def test_fill_rejects_several_values_where_one_is_expected(value: object, detail: str | None) -> None:
-    fields = table_rows.RowFields(columns=(table_rows.Column("age", INT64, many=detail is None),))
+    fields = table_rows.RowFields(columns=(Column("age", INT64, many=detail is None),))
     with pytest.raises(table_rows.BadRowError) as caught:
         containers.fill(fields, ImageRef("k", "/k"), {"age": value})
     assert caught.value.reason is elements.Reason.BAD_VALUE
@@ -141,8 +138,6 @@ def test_fill_rejects_several_values_where_one_is_expected(value: object, detail
 
 
 def test_fill_takes_lists_for_columns_and_labels_with_several_values() -> None:
-    fields = table_rows.RowFields(
-        label="tags", label_separator=",", columns=(table_rows.Column("ages", INT64, many=True),)
-    )
+    fields = table_rows.RowFields(label="tags", label_separator=",", columns=(Column("ages", INT64, many=True),))
     filled = containers.fill(fields, ImageRef("k", "/k"), {"tags": ["a", "b"], "ages": [1, 2], "unused": {"x": [1]}})
     assert (filled.label, filled.columns) == (("a", "b"), ((1, 2),))

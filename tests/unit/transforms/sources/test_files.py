@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
+from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.sources import files, image_source
 from imagebeam.transforms.sources.files import FilesSource
 from tests import error_texts, image_sets, spread_rows, written_files
@@ -174,7 +175,7 @@ def test_broken_link_with_the_extension_of_an_image_is_rejected(root: pathlib.Pa
     found = gather(FilesSource(str(root)))
     detail = "a broken link; repair or remove it"
     assert found.rejects == {
-        name: elements.Reject(name, f"{root}/{name}", "list", elements.Reason.NOT_FOUND, detail)
+        name: elements.Reject(name, f"{root}/{name}", "list", Reason.NOT_FOUND, detail)
         for name in ("gone.jpg", "loop.png")
     }
     assert (found.refs, found.skipped) == ({}, {"special_file": 1})
@@ -230,23 +231,14 @@ def test_folder_that_cannot_be_listed_is_a_problem_and_the_rest_is_listed(
 @pytest.mark.parametrize(
     ("error", "reason", "remedy"),
     [
-        (PermissionError(errno.EACCES, "Permission denied"), elements.Reason.UNREADABLE, GRANT),
-        (OSError(errno.EIO, "Input/output error"), elements.Reason.UNREADABLE, GRANT),
-        (
-            FileNotFoundError(errno.ENOENT, "no x"),
-            elements.Reason.NOT_FOUND,
-            "run again when nothing removes files there",
-        ),
+        (PermissionError(errno.EACCES, "Permission denied"), Reason.UNREADABLE, GRANT),
+        (OSError(errno.EIO, "Input/output error"), Reason.UNREADABLE, GRANT),
+        (FileNotFoundError(errno.ENOENT, "no x"), Reason.NOT_FOUND, "run again when nothing removes files there"),
     ],
     ids=["permission", "disk", "gone"],
 )
 def test_unreadable_file_without_the_extension_of_an_image_is_rejected(
-    root: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: OSError,
-    reason: elements.Reason,
-    remedy: str,
-    recursive: bool,
+    root: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: Reason, remedy: str, recursive: bool
 ) -> None:
     write(root, "named.jpg", "below/unnamed", "readable")
     read = storage.LocalStorage.read
