@@ -409,6 +409,11 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         images("Images/#a.jpg", numbers=_NUMBERS)
         | {"captions.txt": _rows("{n}a.jpg,a dog on the road\n{n}a.jpg,{v}", ["it runs fast"], "image,caption")},
     ),
+    "texts-beside-images": (
+        "sidecars",
+        20,
+        images("#a.jpg", numbers=_NUMBERS) | {f"{n}a.txt": f"a dog on road {n}" for n in _NUMBERS},
+    ),
     "lines-of-json": (
         "kaggle",
         20,

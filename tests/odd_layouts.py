@@ -176,7 +176,7 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "before-and-after": (None, images("pre/x_#_pre.png", "post/x_#_post.png")),
     "thumbnails": (None, images("full/#.jpg", "thumbnails/#.jpg")),
     # texts beside images
-    "captions-in-txt": (None, images("10_cat/#.jpg") | _files("10_cat/#.txt", "a cat, sitting")),
+    "captions-in-txt": ("sidecars", images("10_cat/#.jpg") | _files("10_cat/#.txt", "a cat, sitting")),
     "lines-of-books": (None, images("book1/l_#.png", "book2/l_#.png") | _files("book1/l_#.gt.txt", "some text")),
     "receipts": (None, images("img/X0#.jpg") | _files("box/X0#.txt", "7,2,3,TAN\n") | _files("key/X0#.json", "{}")),
     "number-plates": (None, images("us/car#.jpg", "br/car#.jpg") | _files("us/car#.txt", "car#.jpg\t1\t2\tABC\n")),

@@ -177,6 +177,14 @@ def urls(folder: pathlib.Path) -> None:
     rows_of(folder / "urls.jsonl", [{"url": key, "text": f"picture {n}"} for n, key in enumerate(keys)])
 
 
+def sidecars(folder: pathlib.Path) -> None:
+    """Writes images with a text and a JSON file beside each."""
+    for n, key in enumerate(images(folder / "photos", *(f"{n}.jpg" for n in range(40)))):
+        stem = folder / "photos" / pathlib.Path(key).stem
+        stem.with_suffix(".txt").write_text(f"picture {n}\n")
+        stem.with_suffix(".json").write_text(json.dumps({"width": 100 + n, **({"license": "MIT"} if n % 2 else {})}))
+
+
 def cub200(folder: pathlib.Path) -> None:
     root = folder / "CUB_200_2011"
     names = [f"00{label}.{bird}/{n}.jpg" for label, bird in ((1, "Albatross"), (2, "Auk")) for n in range(4)]

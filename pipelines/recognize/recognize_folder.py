@@ -23,14 +23,15 @@ from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderPro
 Sign: TypeAlias = Callable[[FolderProbe, str], Iterator[Finding]]  # called with a folder below the root of the probe
 
 _CONTAINERS = ("idx", "arrays", "tar", "tfrecord", "parquet")  # a file of these holds many images
+_TABLES = ("manifest", "sidecars")
 # The presets that each sign may name. Among findings that nothing contradicts, the first one of this order is taken.
 # A new preset is added here. One that does not exist, or not yet, is never named.
 SIGNS: Mapping[Sign, tuple[str, ...]] = {
-    **{format_of(by).detect: format_of(by).PRESETS for by in FORMATS if by not in (*_CONTAINERS, "manifest")},
+    **{format_of(by).detect: format_of(by).PRESETS for by in FORMATS if by not in (*_CONTAINERS, *_TABLES)},
     mask_signs.find_masks: ("segmentation", "carvana", "camvid"),
     **{format_of(by).detect: format_of(by).PRESETS for by in _CONTAINERS},
     layout_signs.find_lists_of_names: ("food101", "oxford_pets"),
-    format_of("manifest").detect: format_of("manifest").PRESETS,
+    **{format_of(by).detect: format_of(by).PRESETS for by in _TABLES},
     layout_signs.find_classes_in_splits: ("imagenet", "imagefolder"),
     layout_signs.find_splits_in_classes: ("image_folder",),
     layout_signs.find_classes: ("image_folder",),

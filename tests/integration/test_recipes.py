@@ -69,6 +69,8 @@ RECIPES = {
     "food101": Recipe(recipe_sets.food101, "food101"),
     "kaggle": Recipe(recipe_sets.kaggle, "tables 0"),
     "urls": Recipe(recipe_sets.urls, "urls 0"),
+    "sidecars": Recipe(recipe_sets.sidecars, "sidecars 0"),
+    "sidecars-json": Recipe(recipe_sets.sidecars, "sidecars 1"),
     "tfrecorder": Recipe(recipe_sets.tfrecorder, "tables 1"),
     "cub200": Recipe(recipe_sets.cub200, "tables 2"),
     "captions": Recipe(of(recipe_sets.captions, "jsonl"), "captions 0"),

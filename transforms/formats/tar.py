@@ -210,7 +210,7 @@ class TarSource(containers.ContainerSource):
                 data = _read_cell(extension, member, read)
                 cells[extension] = data.strip() if extension in names else data
                 if extension == _JSON and in_json:
-                    cells |= _find_in_json(data, in_json)
+                    cells |= find_in_json(data, in_json)
         return {name: value for name, value in cells.items() if value is not None}
 
 
@@ -271,16 +271,20 @@ def _read_cell(extension: str, member: Member, read: _Read) -> bytes:
     return read(member.offset, size)
 
 
-def _find_in_json(data: bytes, names: Sequence[str]) -> dict[str, Any]:
-    """Returns the values of `json.KEY` and, for nested objects, of `json.KEY.KEY`."""
+def find_in_json(data: bytes, names: Sequence[str], file: str = ".json") -> dict[str, Any]:
+    """Returns the values of `json.KEY` and, for nested objects, of `json.KEY.KEY`.
+
+    Raises:
+        BadRowError: if the data, those of `file`, are not a JSON object.
+    """
     try:
         whole = json.loads(data)
         if b"\\u" in data:  # half a surrogate pair cannot be stored in a label or feature
             json.dumps(whole, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except (ValueError, RecursionError) as e:
-        raise containers.bad_row(f".json is not JSON: {e}") from e
+        raise containers.bad_row(f"{file} is not JSON: {e}") from e
     if not isinstance(whole, dict):
-        raise containers.bad_row(f".json holds a {type(whole).__name__}, expected an object")
+        raise containers.bad_row(f"{file} holds a {type(whole).__name__}, expected an object")
     return {name: containers.look_up(whole, name.partition(".")[2]) for name in names}
 
 
