@@ -414,6 +414,11 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         20,
         images("#a.jpg", numbers=_NUMBERS) | {f"{n}a.txt": f"a dog on road {n}" for n in _NUMBERS},
     ),
+    "addresses": (
+        "urls",
+        20,
+        {"list.csv": _rows("{n},https://x.org/{n}.jpg,https://x.org/{n}.html,{v}", ["a dog"], "id,URL,page,TEXT")},
+    ),
     "lines-of-json": (
         "kaggle",
         20,

@@ -15,7 +15,7 @@ from imagebeam.transforms.formats.tables import table_heads
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
-_CAPTIONS = "captions go into a table with the columns image and caption (docs/recipes/captions.md)"
+_CAPTIONS = "the preset sidecars reads the text of each image (docs/recipes/sidecars.md)"
 _REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
 _DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".txt", ".lst", ".list")
 _ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")

@@ -185,6 +185,8 @@ def _endings_of(places: Sequence[Folder]) -> list[str]:
     num_images = sum(len(each.images) for each in places)
 
     def number(ending: str) -> int:
-        return sum(len(each.stems & {name[: -len(ending) - 1] for name in each.ending(f".{ending}")}) for each in places)
+        return sum(
+            len(each.stems & {name[: -len(ending) - 1] for name in each.ending(f".{ending}")}) for each in places
+        )
 
     return [ending for ending in _ENDINGS if number(ending) >= NEARLY_ALL * num_images]

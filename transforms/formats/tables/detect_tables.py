@@ -28,7 +28,7 @@ from imagebeam.transforms.sources.folder_probe import (
 _LAST = 2  # the order of tables of tests and submissions
 PRESETS = (
     *("cub200", "imagefolder_metadata", "box_csv", "fer2013", "mnist_csv"),
-    *("captions", "multilabel", "kaggle", "regression", "tfrecorder"),
+    *("captions", "multilabel", "kaggle", "regression", "tfrecorder", "urls"),
 )
 
 _BOX_COLUMNS = frozenset({"filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"})
@@ -199,6 +199,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         return
     place = table_heads.find_place(probe, at, table)
     if place is None:
+        yield from _find_addresses(table, shown)
         return
     where = place.folder.removeprefix(f"{at}/")
     holders = name_some(place.inside) if place.inside else where or "its folder"
@@ -237,6 +238,40 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         doubts.append("the other images are in none of the folders that were looked into: see source.manifest.root")
     for finding in _find_label(probe, table, place, others, evidence, settings):
         yield dataclasses.replace(finding, doubts=(*finding.doubts, *doubts))
+
+
+_ADDRESS = re.compile(r"(?i)https?://\S+")
+_OF_IMAGES = re.compile(r"(?i)(image|img|photo|picture)?_?(url|uri|link|src)")
+
+
+def _find_addresses(table: table_heads.Table, shown: str) -> Iterator[Finding]:
+    """Finds a table with the address of an image on a web server in each row."""
+    held = {name: table.values(name) for name in table.columns}
+    urls = [
+        n
+        for n, each in held.items()
+        if each and sum(map(bool, map(_ADDRESS.fullmatch, each))) >= NEARLY_ALL * len(each)
+    ]
+    if not urls:
+        return
+    named = [name for name in urls if _OF_IMAGES.fullmatch(name)] or urls
+    others = [name for name in table.columns if name not in urls]
+    texts = [name for name in others if _CAPTIONS.fullmatch(name)]
+    settings = dict(table.settings)
+    if named[0] != "url":
+        settings["source.manifest.image"] = named[0]
+    if texts:
+        settings["columns"] = {texts[0]: {"missing": "default", "default": ""}}
+    doubts = () if len(named) == 1 else (f"which column has the address of the image: {', '.join(urls)}?",)
+    note = f"its other columns are not stored: {', '.join(each for each in others if each not in texts[:1])}"
+    yield Finding(
+        "urls",
+        f"{shown}; the column {named[0]!r} has addresses of web servers",
+        settings,
+        (note,) if len(others) > len(texts[:1]) else (),
+        input=table.path,
+        doubts=doubts,
+    )
 
 
 _MASKS = re.compile(r"(?i).*(encoded_?pixels|(?<![a-z])rle|run_?lengths?|segmentation|polygon|(?<![a-z])masks?).*")

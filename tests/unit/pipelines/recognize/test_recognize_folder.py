@@ -44,7 +44,7 @@ def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.
 
 
 _LISTS = folder_shapes.parquet({"images": [[b"x", b"y"]], "views": [[{"bytes": b"x", "path": "a"}]], "ids": [[1]]})
-_CAPTIONS = "captions go into a table with the columns image and caption (docs/recipes/captions.md)"
+_CAPTIONS = "the preset sidecars reads the text of each image (docs/recipes/sidecars.md)"
 _OF_SHAPES = {name: tree for name, (_, _, tree) in SHAPES.items()}
 _XML = next(text for name, text in _OF_SHAPES["voc"].items() if name.endswith(".xml"))
 _SHAPE = {"label": "cat", "points": [[1, 1], [5, 5]], "shape_type": "rectangle", "flags": {}}
@@ -245,12 +245,6 @@ def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
             id="pixels-of-three-channels",
         ),
         pytest.param(
-            images("#.jpg") | files("a cat", "#.txt"),
-            "image_folder",
-            [f"4 of 4 images have a .txt file beside them (0.txt beside 0.jpg), not read: {_CAPTIONS}"],
-            id="captions",
-        ),
-        pytest.param(
             images("{p,q}/#.jpg") | {"p/1.txt": "a cat", "q/notes.txt": "of another name"},
             "image_folder",
             [f"1 of 8 images have a .txt file beside them (p/1.txt beside 1.jpg), not read: {_CAPTIONS}"],
@@ -404,7 +398,6 @@ def test_parquet_without_pyarrow_is_noted(tmp_path: pathlib.Path, monkeypatch: p
 _WITHOUT_SIGN = {  # presets, with the reason
     "faces_age": "a table of images and ages is `regression`, whose columns are found",
     "flowers": "a bucket of classes is `image_folder`",
-    "urls": "TODO",
 }
 
 
