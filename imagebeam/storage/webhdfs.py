@@ -143,7 +143,7 @@ class WebHdfsStorage(fsspec_files.FsspecStorage):
         """Sends one request of the REST API and returns the answer.
 
         fsspec's own methods lack conditions, pages and upload in one request. Its private `_call` has the
-        authentication and the errors; tests/unit/imagebeam/storage/test_webhdfs.py pins what is used of it.
+        authentication and the errors; tests/unit/imagebeam/storage/test_http.py pins what is used of it.
 
         Source: WebHDFS REST API, Hadoop 3.5.
         """
