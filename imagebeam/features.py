@@ -66,6 +66,9 @@ STANDARD: Mapping[str, Standard] = {
     "image/object/difficult": Standard(INT64, True, "1 for an object that is hard to recognize", True, "object flags"),
     "image/object/truncated": Standard(INT64, True, "1 for an object of which only a part shows", True, "object flags"),
     "image/object/view": Standard(BYTES, True, "the side from which an object is seen", True, "object flags"),
+    "image/object/corners": Standard(
+        FLOAT, True, "x and y of four corners of each object, 0 to 1, one after the other", True, "object corners"
+    ),
     "image/object/keypoint/x": Standard(FLOAT, True, "keypoints of the objects, 0 to 1", True, "object keypoints"),
     "image/object/keypoint/y": Standard(FLOAT, True, "the same, from the upper edge", True, "object keypoints"),
     "image/object/keypoint/visibility": Standard(
@@ -97,6 +100,7 @@ _ABSENT = {  # error text for each requirement that is not met
     "objects": "source gives no objects",
     "object areas": "source gives no objects with areas (source.coco)",
     "object flags": "source gives no flags of objects (source.voc)",
+    "object corners": "source gives no corners of objects (source.annotations.syntax: dota)",
     "object keypoints": "source gives no keypoints (source.coco.keypoints)",
     "captions": "source gives no captions (source.coco.captions)",
     "object masks": "source gives no masks of objects (source.coco.masks, source.labelme.masks)",
@@ -125,7 +129,7 @@ def resolve_features(
         extra_images: names of the extra images of each example.
         given: what the source gives of each image: "objects" (with boxes), "object areas" (and which are crowds),
             "object flags" (which are difficult or truncated, and their view), "object masks", "object keypoints",
-            "captions", "segmentation" (the class of each pixel).
+            "captions", "segmentation" (the class of each pixel); or the name of one feature of these.
 
     Raises:
         ValueError: if a standard key is unknown, or two features would have the same key.
@@ -138,20 +142,20 @@ def resolve_features(
     known[TEXT] = known["image/class/synset"] = (BYTES, has_many_labels)
     if pixels is not None:
         known[ENCODED] = (pixels, True)
-    there = {"", *given}
+    there = {"", *given}  # requirements, and features that are given without all others of their requirement
     if label_kind is not None:
         there |= {"labels", "classes"} if label_kind == "class" else {"labels"}
     for name in renamed:
         if name not in known:
             raise ValueError(f"features names {name!r}, which is none of {', '.join(sorted(known))}")
         needs = _needs(name)
-        if renamed[name] is not None and needs not in there:
+        if renamed[name] is not None and there.isdisjoint((needs, name)):
             raise ValueError(f"features names {name!r}, but {_ABSENT[needs]}")
     chosen = []
     for name, (kind, many) in known.items():
         wanted = name in renamed or name not in STANDARD or STANDARD[name].default
         key = renamed.get(name, name.removeprefix("columns/"))
-        if wanted and key is not None and _needs(name) in there:
+        if wanted and key is not None and not there.isdisjoint((_needs(name), name)):
             chosen.append(Feature(key, name, kind, many))
     taken: dict[str, str] = {}
     for feature in chosen:

@@ -316,6 +316,22 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     ),
     "labelme": ("labelme", 4, images("#.jpg") | files(_LABELME, "#.json")),
     "labelme-in-splits": ("labelme", 8, images("{train,val}/#.jpg") | files(_LABELME, "{train,val}/#.json")),
+    "annotations-of-kitti": (
+        "annotations",
+        4,
+        images("training/image_2/00#.png", "testing/image_2/00#.png")
+        | files("Car 0.00 0 1.55 1.0 2.0 7.0 9.0 1.57 1.73 4.15 1.00 1.75 13.22 1.62\n", "training/label_2/00#.txt"),
+    ),
+    "annotations-of-open-images": (
+        "annotations",
+        4,
+        images("data/#ab.jpg")
+        | {
+            "labels/detections.csv": table(
+                "ImageID,LabelName,XMin,XMax,YMin,YMax", (f"{n}ab,/m/01,0.1,0.5,0.2,0.6" for n in range(4))
+            )
+        },
+    ),
     "cars": ("carvana", 4, images("train/0ab_0#.jpg", "train_masks/0ab_0#_mask.gif", "test/1ab_0#.jpg")),
     "masks-in-gif-beside-images": ("segmentation", 4, images("#a.jpg", "#a_mask.gif")),
     "masks-in-colors": (

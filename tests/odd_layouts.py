@@ -43,10 +43,16 @@ def _json(value: object) -> str:
     return json.dumps(value)
 
 
-_VIA = _json({f"{n}.jpg9": {"filename": f"{n}.jpg", "size": 9, "regions": []} for n in range(4)})
-_CVAT = "".join(f'<image id="{n}" name="{n}.jpg" width="64" height="48"></image>' for n in range(4))
+_REGION = {"shape_attributes": {"name": "rect", "x": 1, "y": 1, "width": 5, "height": 5}, "region_attributes": {}}
+_VIA = _json({f"{n}.jpg9": {"filename": f"{n}.jpg", "size": 9, "regions": [_REGION]} for n in range(4)})
+_XY = 'label="cat" xtl="1" ytl="1" xbr="5" ybr="5"'
+_CVAT = "".join(f'<image id="{n}" name="{n}.jpg" width="24" height="16"><box {_XY}/></image>' for n in range(4))
+_POINTS = _json({"exterior": [[1, 1], [5, 5]], "interior": []})
+_SUPERVISELY = f'{{"objects": [{{"classTitle": "cat", "geometryType": "rectangle", "points": {_POINTS}}}]}}'
+_SEGMENT = '{"image": {"file_name": "sa_#.jpg"}, "annotations": [{"bbox": [1, 1, 5, 5], "segmentation": null}]}'
+_CENTER = {"x": 5, "y": 5, "width": 4, "height": 4}
 _WIDER = "".join(f"0--Parade/0_Parade_{n}.jpg\n1\n4 3 12 14 0 0 0 0 0 0\n" for n in range(4))
-_CREATEML = _json([{"image": f"{n}.jpg", "annotations": [{"label": "cat", "coordinates": {"x": 1}}]} for n in range(4)])
+_CREATEML = _json([{"image": f"{n}.jpg", "annotations": [{"label": "cat", "coordinates": _CENTER}]} for n in range(4)])
 _MMOCR = _json({"metainfo": {}, "data_list": [{"img_path": f"imgs/{n}a.jpg", "instances": []} for n in _N]})
 
 LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
@@ -75,7 +81,7 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         | _files("B/Annotations/y_#.xml", _XML),
     ),
     "kitti-boxes": (
-        None,
+        "annotations",
         images("training/image_2/00#.png", "testing/image_2/00#.png")
         | _files("training/label_2/00#.txt", _KITTI)
         | _files("testing/calib/00#.txt", "P0: 1 2\n"),
@@ -86,25 +92,31 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         | _files("ground truth/00#.txt", "(563,478),(630,573),1\n"),
     ),
     "wider-face": (
-        None,
-        images("WIDER_train/images/0--Parade/0_Parade_#.jpg", "WIDER_train/images/1--Hand/1_Hand_#.jpg")
+        "annotations",
+        images("WIDER_train/images/0--Parade/0_Parade_#.jpg", "WIDER_test/images/1--Hand/1_Hand_#.jpg")
         | {"wider_face_split/wider_face_train_bbx_gt.txt": _WIDER},
     ),
     "dota": (
-        None,
+        "annotations",
         images("images/P00#.png") | _files("labelTxt/P00#.txt", "gsd:0.1\n1.0 1.0 5.0 1.0 5.0 5.0 1.0 5.0 plane 0\n"),
     ),
-    "mot": (None, images("MOT17-02/img1/00000#.jpg") | {"MOT17-02/gt/gt.txt": "1,1,912,484,97,109,0,7,1\n"}),
+    "mot": ("annotations", images("MOT17-02/img1/00000#.jpg") | {"MOT17-02/gt/gt.txt": "1,1,912,484,97,109,0,7,1\n"}),
     "vott": (
-        None,
-        images("#.jpg") | {"a-export.csv": _rows("image,xmin,ymin,xmax,ymax,label", "{n}.jpg,1.5,2,9,9,cat")},
+        "annotations",
+        images("#.jpg")
+        | {"a-export.csv": _rows("image,xmin,ymin,xmax,ymax,label", "{n}.jpg,1.5,2,9,9,cat", numbers=range(4))},
     ),
-    "createml": (None, images("train/#.jpg") | {"train/_annotations.createml.json": _CREATEML}),
+    "createml": ("annotations", images("train/#.jpg") | {"train/_annotations.createml.json": _CREATEML}),
     "mmocr": (None, images("imgs/#a.jpg", numbers=_N) | {"instances_training.json": _MMOCR}),
-    "via": (None, images("train/#.jpg", "val/#.jpg") | {"train/via_region_data.json": _VIA}),
-    "cvat": (None, images("images/#.jpg") | {"annotations.xml": f"<annotations>{_CVAT}</annotations>"}),
-    "supervisely": (None, images("ds0/img/a#.jpg") | _files("ds0/ann/a#.jpg.json", '{"objects": []}')),
-    "segment-anything": (None, images("sa_#.jpg") | _files("sa_#.json", '{"image": {"file_name": "sa_#.jpg"}}')),
+    "via": (
+        "annotations",
+        images("train/#.jpg", "val/#.jpg") | {f"{split}/via_region_data.json": _VIA for split in ("train", "val")},
+    ),
+    "via-of-half-the-images": (None, images("train/#.jpg", "val/#.jpg") | {"train/via_region_data.json": _VIA}),
+    "cvat": ("annotations", images("images/#.jpg") | {"annotations.xml": f"<annotations>{_CVAT}</annotations>"}),
+    "supervisely": ("annotations", images("ds0/img/a#.jpg") | _files("ds0/ann/a#.jpg.json", _SUPERVISELY)),
+    "supervisely-without-objects": (None, images("ds0/img/a#.jpg") | _files("ds0/ann/a#.jpg.json", '{"objects": []}')),
+    "segment-anything": ("annotations", images("sa_#.jpg") | _files("sa_#.json", _SEGMENT)),
     "one-json-per-image": (None, images("images/#a.jpg") | _files("labels/#a.json", '{"frames": []}')),
     "bdd100k": (
         None,
@@ -112,12 +124,12 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         | {"labels/bdd_train.json": _json([{"name": f"{n}a.jpg", "labels": []} for n in range(4)])},
     ),
     "run-lengths": (
-        None,
+        "annotations",
         images("train_images/#a.jpg", numbers=_N)
         | {"train.csv": _rows("ImageId,ClassId,EncodedPixels", "{n}a.jpg,{0},1 3 10 5", (1, 2, 3, 4))},
     ),
     "boxes-of-open-images": (
-        None,
+        "annotations",
         images("images/#ab.jpg", numbers=_N)
         | {
             "boxes.csv": _rows("ImageID,LabelName,XMin,XMax,YMin,YMax", "{n}ab,/m/01,0.1,0.5,0.2,0.6"),

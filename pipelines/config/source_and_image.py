@@ -77,6 +77,7 @@ class SourceConfig(pydantic.BaseModel):
         "yolo",
         "voc",
         "labelme",
+        "annotations",
         "sidecars",
         "box_csv",
         "tar",
@@ -87,8 +88,9 @@ class SourceConfig(pydantic.BaseModel):
     """`files` lists a folder and all folders below it; `pairs` does so for several images in each example; `manifest`
     reads a table; `listing` reads the output of `plan --save-listing`; `arrays` reads images that are rows of arrays
     (CIFAR, .npz, .h5, .mat, pixels in CSV); `sidecars` reads columns from files beside the images; `idx`, `coco`,
-    `yolo`, `voc`, `labelme`, `box_csv` (a row for each box), `tar` (WebDataset), `zip` (all archives of a folder),
-    `tfrecord` and `parquet` (with the bytes of images; with paths it is a manifest) read these formats."""
+    `yolo`, `voc`, `labelme`, `box_csv` (a row for each box), `annotations` (boxes and masks in one of many syntaxes),
+    `tar` (WebDataset), `zip` (all archives of a folder), `tfrecord` and `parquet` (with the bytes of images; with paths
+    it is a manifest) read these formats."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is skipped."""
     pattern: str | None = None

@@ -233,6 +233,6 @@ def refuse_boxes(root: str) -> None:
 
 def _find(root: str) -> Finding | None:
     probe = FolderProbe(root, _BOUNDS)
-    signs = (*(format_of(by).detect for by in ("yolo", "voc", "box_csv")), coco.exports)
+    signs = (*(format_of(by).detect for by in ("yolo", "voc", "box_csv", "annotations")), coco.exports)
     found = (each for sign in signs for each in sign(probe, ""))
     return next((each for each in found if not each.doubts), None)

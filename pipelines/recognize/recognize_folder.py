@@ -309,9 +309,6 @@ def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:
     counts = collections.Counter(
         unread[extension] for name in root.files if (extension := folder_probe.extension_of(name)) in unread
     )
-    for name in [name for name in probe.look().ending(".json", ".csv") if "via" in name.lower()]:
-        if b"region" in probe.head(name):
-            yield f"{name} is of the VGG Image Annotator, which is not read: export it from there as COCO's JSON"
     for format in map(format_of, FORMATS):
         yield from format.remarks(probe)
     yield from (f"{number:,} {several if number > 1 else one}" for (one, several), number in counts.items())

@@ -139,6 +139,20 @@ FAULTS: dict[str, Fault] = {
     ),
     "voc": ("voc", voc_folders, [MANY, "source.voc.classes=[cat, dog, zebra]"]),
     "labelme": ("labelme", change_json("dataset/train/3.json", lambda fields: fields.update(imageWidth=41)), [MANY]),
+    "annotations": (
+        "annotations-kitti",
+        all_of(
+            write("kitti/training/label_2/000001.txt", b"Car 0 0 0 1 1 5 x 1 1 1 1 1 1 1\n"),
+            write("kitti/training/label_2/000002.txt", b"Car 1 1 5 5\n"),
+            remove("kitti/training/label_2/000003.txt"),
+        ),
+        [MANY],
+    ),
+    "annotations-of-many": (
+        "annotations-severstal",
+        edit("severstal/train.csv", lambda data: data + b"0003a.jpg,1,1 900\nx.jpg,1,1 2\n"),
+        [MANY],
+    ),
     "masks": ("segmentation", broken_masks, [MANY]),
     "folder-of-no-split": (
         "imagefolder",

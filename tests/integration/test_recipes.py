@@ -26,7 +26,16 @@ from PIL import Image
 
 import imagebeam
 from imagebeam.pipelines.config import model as config_lib
-from tests import array_sets, case_tables, command_line, datasets, docs_pages, golden_texts, recipe_sets
+from tests import (
+    annotation_sets,
+    array_sets,
+    case_tables,
+    command_line,
+    datasets,
+    docs_pages,
+    golden_texts,
+    recipe_sets,
+)
 from tests.recipe_sets import Writer
 from tests.servers import gcs
 
@@ -51,6 +60,21 @@ def cifar10(is_binary: bool, folder: pathlib.Path) -> None:
 
 def cifar100(is_binary: bool, folder: pathlib.Path) -> None:
     array_sets.write_cifar100(folder / "in", is_binary=is_binary)
+
+
+ANNOTATED = {  # by the name of the set, in the order of the page: the folder of its command
+    "kitti": "kitti",
+    "dota": "dota",
+    "wider_face": "wider",
+    "mot": "mot",
+    "open_images": "openimages",
+    "severstal": "severstal",
+}
+CVAT_MASKS = ["source.annotations.syntax=cvat", "source.annotations.masks=true"]
+
+
+def annotated(name: str, folder: pathlib.Path) -> None:
+    annotation_sets.SETS[name].write(folder / ANNOTATED.get(name, "in"))
 
 
 FACES = ["split.counts={train: 30, test: null}"]  # the preset trains on the first 6,000
@@ -110,6 +134,8 @@ RECIPES = {
     "voc": Recipe(recipe_sets.voc, "detection 2"),
     "labelme": Recipe(recipe_sets.labelme, "detection 3"),
     "labelme-masks": Recipe(recipe_sets.labelme, "detection 4"),
+    **{f"annotations-{name}": Recipe(of(annotated, name), f"annotations {n}") for n, name in enumerate(ANNOTATED)},
+    "annotations-cvat": Recipe(of(annotated, "cvat"), "annotations", CVAT_MASKS),
     "box_csv": Recipe(recipe_sets.box_csv, "detection 5"),
     "coco": Recipe(of(recipe_sets.coco, "instances"), "coco 0"),
     "coco-masks": Recipe(of(recipe_sets.coco, "instances"), "coco 1"),

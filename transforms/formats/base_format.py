@@ -111,6 +111,7 @@ FORMATS: Mapping[str, str] = {
     "box_csv": "box_csv:BoxCsv",
     "coco": "coco:Coco",
     "labelme": "labelme:Labelme",
+    "annotations": "annotations.annotations:Annotations",
     "sidecars": "sidecars:Sidecars",
     "manifest": "tables.tables:Tables",
     "idx": "idx:Idx",

@@ -144,7 +144,7 @@ _CIRCLE_CORNERS = 64  # a circle becomes a polygon with so many
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelmeReader:
+class LabelmeReader(image_objects.ReaderOfAnySize):
     """Reads annotation files."""
 
     classes: image_objects.ClassNames

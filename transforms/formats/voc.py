@@ -318,7 +318,7 @@ def class_names(data: bytes) -> set[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class VocReader:
+class VocReader(image_objects.ReaderOfAnySize):
     """Reads annotation files."""
 
     classes: image_objects.ClassNames

@@ -24,7 +24,7 @@ _TOLERANCE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
-class YoloReader:
+class YoloReader(image_objects.ReaderOfAnySize):
     """Reads label files; says what becomes of lines that are no plain boxes."""
 
     classes: image_objects.ClassNames

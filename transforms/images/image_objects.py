@@ -12,8 +12,8 @@ import dataclasses
 import functools
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
@@ -30,6 +30,9 @@ NO_AREA = "object_without_area"
 OUTSIDE = "object_outside_image"
 
 MAX_FILE_BYTES = 16 << 20  # a file with the annotations of one image: 200,000 boxes
+
+
+_R = TypeVar("_R")
 
 
 class BadBoxError(ValueError):
@@ -137,12 +140,27 @@ class AnnotationReader(Protocol):
     def columns(self) -> tuple[str, ...]:
         """The sources of the values, in the order of `Annotations.values`."""
 
+    def for_image(self, find_size: Callable[[], tuple[int, int]]) -> AnnotationReader:
+        """Returns the reader for one image.
+
+        Args:
+            find_size: finds height and width, in pixels, of the picture that boxes refer to: for files that do not
+                state them.
+        """
+
     def read(self, data: bytes | None) -> Annotations:
         """Returns the objects in a file; none if the image has no file.
 
         Raises:
             BadImageError: if the image is to be rejected.
         """
+
+
+class ReaderOfAnySize:
+    """Base of readers that need not know the size of an image."""
+
+    def for_image(self: _R, find_size: Callable[[], tuple[int, int]]) -> _R:
+        return self
 
 
 def encode_text(text: str) -> bytes:

@@ -122,6 +122,25 @@ class ImagePolicy:
             raise structure.refusal(data, format, self._accepted())
         return self._encode(opened, data, str(format), stated)
 
+    def find_size(self, data: bytes) -> tuple[int, int]:
+        """Returns height and width, in pixels, of the picture that annotations of an image refer to.
+
+        Raises:
+            BadImageError: if the image has none.
+        """
+        structure.check_size(data)
+        format = image_formats.sniff_format(data)
+        if format in structure.CHECKED_FORMATS:
+            checked = structure.check_format(data, format, "header")
+            height, width, turn = checked.height, checked.width, checked.orientation
+        elif format in pillow_decoder.decoded_formats():
+            opened = pillow_decoder.open_lazily(data, str(format))
+            turn = pixels.orientation(opened)
+            height, width = pixels.stored_size(opened, turn)
+        else:
+            raise structure.refusal(data, format, self._accepted())
+        return orientations.turn_size(height, width, turn) if self.annotations == "upright" else (height, width)
+
     def prepare_extra_image(self, data: bytes) -> Image:
         """Returns an extra image of an example, checked and changed like the first; no statistics are taken of it.
 

@@ -22,6 +22,7 @@ from imagebeam.transforms.images import (
 
 _KEYPOINT = image_objects.KEYPOINT_COLUMNS
 _BOX = tuple(f"image/object/bbox/{each}" for each in orientations.Box._fields)
+_CORNERS = "image/object/corners"
 _NAMES = ("image/filename", "image/key", "image/source_id")
 _MAX_CACHED = 4096  # classes
 
@@ -110,6 +111,8 @@ class ExampleRecipe:
             _turn_boxes(values, image.annotation_turn)
             if _KEYPOINT[0] in values:
                 _turn_keypoints(values, image.annotation_turn)
+            if _CORNERS in values:
+                _turn_corners(values, image.annotation_turn)
         if self.kept:
             copied = example.copy_features(image.record, self._kept_kinds)
             values.update((f"columns/{key}", value) for key, value in copied.items())
@@ -161,6 +164,13 @@ def _turn_keypoints(values: dict[str, example.Values], turn: int) -> None:
     turned = [orientations.turn_point(x, y, turn) if visibility else (x, y) for x, y, visibility in points]
     for index, name in enumerate(_KEYPOINT[:2]):
         values[name] = [point[index] for point in turned]
+
+
+def _turn_corners(values: dict[str, example.Values], turn: int) -> None:
+    """Moves corners, which are x, y, x, y, ..., as `_turn_boxes` does."""
+    corners = cast(Sequence[float], values[_CORNERS])
+    points = (orientations.turn_point(x, y, turn) for x, y in zip(corners[::2], corners[1::2], strict=True))
+    values[_CORNERS] = [each for point in points for each in point]
 
 
 def _turn_boxes(values: dict[str, example.Values], turn: int) -> None:

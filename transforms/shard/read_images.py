@@ -129,7 +129,7 @@ def _prepare(
     data = _content(files[0])
     start, length = ref.inside or (0, len(data))
     source = data if ref.inside is None else data[start : start + length]
-    found = None if policy.objects is None else _read_objects(ref, files, policy.objects)
+    found = None if policy.objects is None else _read_objects(ref, files, source, policy)
     try:
         image = policy.prepare(source, ref.expected if found is None else found.expected)
     except MemoryError as e:
@@ -154,11 +154,14 @@ def _prepare(
 def _read_objects(
     ref: elements.ImageRef,
     files: Sequence[bytes | read_ahead_lib.ReadError],
-    reader: image_objects.AnnotationReader,
+    source: bytes,
+    policy: prepare.ImagePolicy,
 ) -> image_objects.Annotations:
+    assert policy.objects is not None
+    reader = policy.objects.for_image(functools.partial(policy.find_size, source))
     if ref.mask is None:
         with _naming("its annotations"):
-            return reader.read(None)
+            return reader.read(ref.columns[0] if ref.columns else None)  # those in a file of many images are listed
     with _naming(f"its annotations {ref.mask.uri!r}"):
         return reader.read(_content(files[1]))
 

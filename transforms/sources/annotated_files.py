@@ -46,12 +46,14 @@ class PairRule:
     images: str  # name of the folder of images; the last one of this name in a path is replaced by `annotations`
     annotations: str
     missing: Literal["keep", "skip", "reject"]  # what becomes of an image without annotations
+    whole_names: bool = False  # whether the annotations of x.jpg are in x.jpg.json
 
     def annotations_of(self, path: str) -> str:
         """Returns the path of the annotations of an image: beside it if it is in no folder of the name `images`."""
         folder, slash, name = path.rpartition("/")
         stem, dot, _ = name.rpartition(".")
-        return f"{self.folder_of(folder)}{slash}{stem if dot else name}{self.extension}"
+        own = stem if dot and not self.whole_names else name
+        return f"{self.folder_of(folder)}{slash}{own}{self.extension}"
 
     @functools.lru_cache(maxsize=64)  # noqa: B019  the rule is small, and lives as long as the process
     def folder_of(self, folder: str) -> str:

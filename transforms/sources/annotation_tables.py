@@ -33,12 +33,13 @@ class AnnotatedSplit(NamedTuple):
     folder: str  # path below the source's root; "" is the root
 
 
-class _Folders:
+class Folders:
     """Finds files in folders; lists each folder once, because 118,000 requests would take longer than one listing."""
 
     def __init__(self) -> None:
         self._files: dict[str, dict[str, storage.Entry]] = {}
         self._used: dict[str, set[str]] = {}
+        self._stems: dict[str, dict[str, list[str]]] = {}
 
     def find(self, folder: str, name: str) -> storage.Entry | None:
         """Returns the entry of a file; None if there is none.
@@ -55,6 +56,25 @@ class _Folders:
         self._used[folder].add(name)
         return self._files[folder].get(name)
 
+    def named(self, folder: str, stem: str) -> list[str]:
+        """Returns the images in a folder with a name without extension, perhaps with zeros before a number."""
+        if folder not in self._stems:
+            self.find(folder, "")
+            stems = self._stems[folder] = {}
+            for name in filter(_is_image, self._files[folder]):
+                own = posixpath.splitext(name)[0]
+                for each in {own, own.lstrip("0") if own.isdecimal() else own}:
+                    stems.setdefault(each, []).append(name)
+        return self._stems[folder].get(stem, [])
+
+    def unused_images(self, folder: str) -> list[storage.Entry]:
+        """Returns the images in a folder that nobody asked for, which then count as used."""
+        self.find(folder, "")
+        found = [entry for entry in self._files[folder].values() if _is_image(entry.name)]
+        found = [entry for entry in found if entry.name not in self._used[folder] and entry.kind == storage.FILE]
+        self._used[folder].update(entry.name for entry in found)
+        return sorted(found)
+
     def unused(self) -> Counter[str]:
         """Counts the files in these folders that nobody asked for, by kind."""
         skipped: Counter[str] = Counter()
@@ -66,7 +86,11 @@ class _Folders:
         return skipped
 
 
-def _mask_at(uri: str, folders: _Folders) -> elements.Mask:
+def _is_image(name: str) -> bool:
+    return not name.startswith(".") and name.rpartition(".")[2].lower() in files.IMAGE_EXTENSIONS
+
+
+def _mask_at(uri: str, folders: Folders) -> elements.Mask:
     """Returns the mask at an address.
 
     Raises:
@@ -89,6 +113,7 @@ class AnnotationTableSource(image_source.ImageSource):
     unread: tuple[str, ...] = ()  # paths of folders whose images are in no split, and are counted
 
     OPTION: ClassVar[str]  # section of the config, for errors
+    KEY: ClassVar[str] = "annotations"  # names the annotation files in it
     ON_REPEATED_KEY: ClassVar[str]  # see SourceFacts
 
     @property
@@ -126,6 +151,14 @@ class AnnotationTableSource(image_source.ImageSource):
         """Returns the address of the mask of an image; None if the source has no masks."""
         return None
 
+    def find_name(self, split: AnnotatedSplit, name: str, folders: Folders) -> str:
+        """Returns the path of the image that an annotation file names, below the folder of its split."""
+        return name
+
+    def unnamed(self, split: AnnotatedSplit, folders: Folders) -> Iterator[elements.ImageRef]:
+        """Yields the images of a split that its file does not name; by default they are skipped and counted."""
+        return iter(())
+
     def check(self) -> None:
         """Checks that the files and folders exist.
 
@@ -141,8 +174,8 @@ class AnnotationTableSource(image_source.ImageSource):
                     "images, below --input",
                 )
 
-    def _check_annotations(self, split: AnnotatedSplit, key: str = "annotations") -> None:
-        uri = split.annotations
+    def _check_annotations(self, split: AnnotatedSplit, key: str = "") -> None:
+        uri, key = split.annotations, key or self.KEY
         try:
             head = storage.storage_of(uri).read(uri, 0, _HEAD_BYTES)
         except OSError as e:
@@ -155,7 +188,7 @@ class AnnotationTableSource(image_source.ImageSource):
 
     def list_all(self) -> Iterator[image_source.Listing]:
         """Yields the images of each split in the order of its file."""
-        found, folders = image_source.ListingBuilder(), _Folders()
+        found, folders = image_source.ListingBuilder(), Folders()
         for split in self.splits:
             try:
                 yield from self._list_part(split, folders, found)
@@ -176,11 +209,12 @@ class AnnotationTableSource(image_source.ImageSource):
         return storage.join(self.root, split.folder) if split.folder else self.root
 
     def _list_part(
-        self, split: AnnotatedSplit, folders: _Folders, found: image_source.ListingBuilder
+        self, split: AnnotatedSplit, folders: Folders, found: image_source.ListingBuilder
     ) -> Iterator[image_source.Listing]:
         images, objects = self.read(split, found)
         for number, name in enumerate(images.names):
             try:
+                images.names[number] = name = self.find_name(split, name, folders)
                 # Of an image with a fault, too: its file must not count as one that nobody asked for.
                 entry = folders.find(*posixpath.split(self._locate(split, name)))
                 if number in images.faults:
@@ -197,6 +231,10 @@ class AnnotationTableSource(image_source.ImageSource):
                 found.refs.append(self.fields.fill(ref._replace(columns=values), cells))
             except table_rows.BadRowError as e:
                 found.rejects.append(self._reject(split, number, name, e))
+            if found.is_full:
+                yield found.take()
+        for ref in self.unnamed(split, folders):
+            found.refs.append(ref)
             if found.is_full:
                 yield found.take()
 
@@ -231,7 +269,7 @@ class AnnotationTableSource(image_source.ImageSource):
             entry.version,
             position=number,
             split=split.name,
-            expected=(images.heights[number], images.widths[number]),
+            expected=(images.heights[number], images.widths[number]) if images.heights[number] else None,
         )
 
 
@@ -251,7 +289,8 @@ class AnnotationFileError(ValueError):
 class ImageTable:
     """The images of a file, in its order."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_sized: bool = True) -> None:
+        self._is_sized = is_sized  # false: the file does not state the sizes of the images
         self.names: list[str] = []
         self.ids: list[int | str] = []
         self.heights = array.array("l")  # pixels
@@ -260,6 +299,7 @@ class ImageTable:
         self.numbers: dict[int | str, int] = {}  # by id
         self.captions: dict[int, list[bytes]] = {}  # by number
         self.panoptic: dict[int, tuple[str, bytes]] = {}  # by number: name of the PNG, and its packed segments
+        self.documents: dict[int, bytearray] = {}  # by number: the objects of an image, which its reader parses
         self.faults: dict[int, tuple[elements.Reason, str]] = {}  # by number: why the image cannot be used
 
     def add(self, entry: Any, columns: Sequence[str]) -> None:
@@ -279,7 +319,7 @@ class ImageTable:
             self.faults[number] = elements.Reason.BAD_ROW, f"file_name is {show(name)}, expected a name"
         elif not isinstance(image_id, (int, str)) or image_id == "":
             self.faults[number] = elements.Reason.BAD_ROW, f"id is {show(image_id)}, expected an integer or a text"
-        elif not all(map(_is_side, size)):
+        elif self._is_sized and not all(map(_is_side, size)):
             self.faults[number] = elements.Reason.BAD_VALUE, f"height and width are {show(size)}, expected pixels"
         if isinstance(image_id, (int, str)):
             self._note_id(image_id, number)

@@ -48,6 +48,8 @@ _CAPTIONS = "the preset sidecars reads the text of each image (docs/recipes/side
 _OF_SHAPES = {name: tree for name, (_, _, tree) in SHAPES.items()}
 _XML = next(text for name, text in _OF_SHAPES["voc"].items() if name.endswith(".xml"))
 _SHAPE = {"label": "cat", "points": [[1, 1], [5, 5]], "shape_type": "rectangle", "flags": {}}
+_RECTANGLE = {"name": "rect", "x": 1, "y": 1, "width": 5, "height": 5}
+_REGION = {"shape_attributes": _RECTANGLE, "region_attributes": {}}
 _POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 
 
@@ -206,9 +208,9 @@ def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
             id="xml-in-several-folders",
         ),
         pytest.param(
-            images("#.jpg") | {"via_region_data.json": '{"0.jpg": {"filename": "0.jpg", "regions": {}}}'},
+            images("#.jpg") | {"via.json": json.dumps({"x9": {"filename": "x.png", "regions": [_REGION]}})},
             "image_folder",
-            ["via_region_data.json is of the VGG Image Annotator, which is not read: export it from there as COCO's"],
+            ["via.json is of the VGG Image Annotator, and the images that it names (x.png, ...) are not here: give"],
             id="annotations-of-via",
         ),
         pytest.param(

@@ -1,0 +1,112 @@
+"""Syntaxes of CSV files with a header: boxes without sizes of images (VoTT), Open Images, and masks as run lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from imagebeam.transforms.formats.annotations import syntax
+from imagebeam.transforms.formats.annotations.syntax import Region, Row
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "image": ("image", "filename", "file_name", "image_id", "imageid", "image_name", "image_path", "path"),
+    "label": ("label", "class", "class_name", "classname", "category", "name", ""),
+}
+_EDGES: dict[str, tuple[str, ...]] = {
+    "xmin": ("xmin", "x_min", "x1"),
+    "ymin": ("ymin", "y_min", "y1"),
+    "xmax": ("xmax", "x_max", "x2"),
+    "ymax": ("ymax", "y_max", "y2"),
+}
+
+
+class BoxCsv(syntax.Syntax):
+    """A row for each box with the columns image, xmin, ymin, xmax, ymax and label, as VoTT writes them.
+
+    Edges are pixels from the left and upper edge; no column has the sizes of the images (else it is `box_csv`). A row
+    without edges is an image without objects.
+    """
+
+    TITLE = "boxes in CSV"
+    SUFFIXES = (".csv",)
+    MARKS = (rb"(?i)^(?!.*\b(width|labelname)\b)[^\n]*\b(xmin|x_min|x1)\b",)
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        for line, cells in syntax.table_of(file, _NAMES | _EDGES):
+            fields = [cells[each] for each in _EDGES]
+            name = (cells["label"] or syntax.NO_NAME) if any(fields) else None
+            yield Row(cells["image"], f"line {line}", name, fields)
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        return Region(syntax.box_of_edges(*syntax.numbers(fields, "xmin", "ymin", "xmax", "ymax")))
+
+
+class OpenImages(syntax.Syntax):
+    """Open Images' boxes: the columns ImageID, LabelName, XMin, XMax, YMin and YMax, edges as shares of the sides.
+
+    IsGroupOf is stored as a crowd; the other flags are not stored. Images are named without an extension.
+
+    Source: https://storage.googleapis.com/openimages/web/download_v7.html, Data Formats
+    """
+
+    TITLE = "Open Images"
+    SUFFIXES = (".csv",)
+    MARKS = (rb"^(?:\xef\xbb\xbf)?ImageID,[^\n]*LabelName,[^\n]*XMin,",)
+    SHARES = True
+    MORE = (syntax.CROWD,)
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        columns = {name: (name,) for name in ("imageid", "labelname", "xmin", "xmax", "ymin", "ymax")}
+        for line, cells in syntax.table_of(file, columns | {"isgroupof": ("isgroupof", "")}):
+            image, name, *fields = cells.values()
+            yield Row(image, f"line {line}", name or "?", fields)
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        xmin, xmax, ymin, ymax = syntax.numbers(fields, "XMin", "XMax", "YMin", "YMax")
+        syntax.check_shares((xmin, xmax, ymin, ymax))
+        return Region(syntax.box_of_edges(xmin, ymin, xmax, ymax), more=(int(fields[4] == "1"),))
+
+
+class RunLengths(syntax.Syntax):
+    """Masks as run lengths, as in Kaggle's competitions: the columns ImageId, EncodedPixels and perhaps ClassId.
+
+    Run lengths are pairs of a start, from 1, and a length, and count down the columns of pixels. An image without a
+    mask has none, or -1. The box is the one around the mask. ImageId_ClassId and Image_Label are two columns in one.
+
+    Source: https://www.kaggle.com/c/severstal-steel-defect-detection, https://www.kaggle.com/c/data-science-bowl-2018
+    """
+
+    TITLE = "masks as run lengths"
+    SUFFIXES = (".csv",)
+    MARKS = (rb"^[^\n]*\bEncodedPixels\b",)
+    OUTLINES = MASKS = True
+    _BOTH = ("imageid_classid", "image_label")
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        columns: dict[str, Sequence[str]] = {"image": (*_NAMES["image"], *self._BOTH), "runs": ("encodedpixels",)}
+        columns |= {"label": ("classid", "class", "label", ""), "both": (*self._BOTH, "")}
+        for line, cells in syntax.table_of(file, columns):
+            image, name, runs = cells["image"], cells["label"] or syntax.NO_NAME, cells["runs"]
+            if cells["both"]:
+                image, _, name = cells["both"].rpartition("_")
+            yield Row(image, f"line {line}", name if runs not in ("", "-1") else None, runs)
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        height, width = size
+        texts = fields.split()
+        if len(texts) % 2 or not all(map(str.isdecimal, texts)):
+            raise ValueError(f"EncodedPixels is {fields[:80]!r}, expected pairs of a start, from 1, and a length")
+        counts, end = [], 0
+        edges = width, 0, height, 0  # xmin, xmax, ymin, ymax
+        for start, length in zip(map(int, texts[::2]), map(int, texts[1::2])):
+            if not end < start <= start + length - 1 <= height * width:
+                raise ValueError(
+                    f"EncodedPixels has the run {start} {length} after pixel {end}; expected runs in order, within the "
+                    f"{height * width:,} pixels of the image"
+                )
+            counts += [start - 1 - end, length]
+            first, end = start - 1, start - 1 + length
+            (left, top), (right, bottom) = divmod(first, height), divmod(end - 1, height)
+            top, bottom = (top, bottom) if left == right else (0, height - 1)
+            edges = min(edges[0], left), max(edges[1], right + 1), min(edges[2], top), max(edges[3], bottom + 1)
+        return Region(edges, {"size": [height, width], "counts": [*counts, height * width - end]})

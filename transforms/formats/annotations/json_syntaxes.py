@@ -1,0 +1,260 @@
+"""Syntaxes of JSON: Create ML, the VGG Image Annotator, Label Studio, Supervisely and Segment Anything."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+import re
+import urllib.parse
+from collections.abc import Iterator
+from typing import IO, Any
+
+from imagebeam.transforms.formats.annotations import syntax
+from imagebeam.transforms.formats.annotations.syntax import Region, Row
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{what} is {str(value)[:80]!r}, expected a list")
+    return value
+
+
+def _name(value: Any, default: str = "?") -> str:
+    return value.strip() if isinstance(value, str) and value.strip() else default
+
+
+def _points(value: Any) -> list[float]:
+    """Returns x, y, x, y, ... of a list of [x, y]."""
+    points = [syntax.numbers(point, "x", "y") for point in _list(value, "a list of points")]
+    return [*itertools.chain.from_iterable(points)]
+
+
+class CreateMl(syntax.Syntax):
+    """Create ML's list of images with their objects: label, and center and size of the box in pixels.
+
+    Source: https://developer.apple.com/documentation/createml/building-an-object-detector-data-source
+    """
+
+    TITLE = "Create ML"
+    SUFFIXES = (".json",)
+    MARKS = (rb"^\s*\[", rb'"image(filename)?"\s*:', rb'"coordinates"\s*:\s*\{')
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        for number, entry in enumerate(map(_dict, syntax.json_entries(file, "item")), 1):
+            image = _name(entry.get("image") or entry.get("imagefilename"), "")
+            yield Row(image, f"entry {number}", None)
+            for index, each in enumerate(map(_dict, entry.get("annotations") or entry.get("annotation") or ()), 1):
+                where = f"annotation {index} of entry {number}"
+                yield Row(image, where, _name(each.get("label")), each.get("coordinates"))
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        x, y, width, height = syntax.numbers(fields, "x", "y", "width", "height")
+        return Region(syntax.box_of_size(x - width / 2, y - height / 2, width, height))
+
+
+class Via(syntax.Syntax):
+    """The VGG Image Annotator's projects and exports of annotations, as JSON or CSV.
+
+    Rectangles, polygons, circles and ellipses become boxes. The only attribute of a region is its class.
+
+    Source: https://www.robots.ox.ac.uk/~vgg/software/via/docs/face_track_annotation.html and via.js of version 2
+    """
+
+    TITLE = "the VGG Image Annotator"
+    SUFFIXES = (".json", ".csv")
+    MARKS = (rb'"shape_attributes"|\bregion_shape_attributes\b',)
+    OUTLINES = True
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        data = file.read()
+        if not data.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{"):
+            yield from self._rows_of_csv(data)
+            return
+        for number, entry in enumerate(_entries_of_object(data, b'"_via_img_metadata"' in data), 1):
+            image = _name(entry.get("filename"), "")
+            yield Row(image, f"image {number}", None)
+            regions = entry.get("regions") or ()
+            for index, each in enumerate(map(_dict, regions.values() if isinstance(regions, dict) else regions), 1):
+                yield _via_row(image, f"region {index} of image {number}", *map(_dict, map(each.get, _VIA)))
+
+    def _rows_of_csv(self, data: bytes) -> Iterator[Row]:
+        columns = {name: (name,) for name in ("filename", "region_shape_attributes", "region_attributes")}
+        for line, (image, *cells) in ((n, cells.values()) for n, cells in syntax.table_of(io.BytesIO(data), columns)):
+            try:
+                shape, attributes = (_dict(json.loads(cell or "{}")) for cell in cells)
+            except ValueError as e:
+                raise ValueError(f"line {line}: region_shape_attributes or region_attributes is not JSON: {e}") from e
+            yield _via_row(image, f"line {line}", shape, attributes) if shape else Row(image, f"line {line}", None)
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region | None:
+        attributes, *shape = fields
+        if len(attributes) > 1:
+            raise ValueError(f"it has the attributes {', '.join(attributes)}, and one is its class: remove the others")
+        kind, shape = shape[0].get("name"), shape[0]
+        if kind == "rect":
+            box = syntax.box_of_size(*syntax.numbers(shape, "x", "y", "width", "height"))
+            return syntax.rectangle(box)
+        if kind == "polygon":
+            xs, ys = (_list(shape.get(name), name) for name in ("all_points_x", "all_points_y"))
+            if len(xs) != len(ys):
+                raise ValueError(f"all_points_x has {len(xs)} numbers, all_points_y {len(ys)}")
+            return syntax.polygon(_points([*map(list, zip(xs, ys))]))
+        if kind in ("circle", "ellipse"):
+            return _ellipse(shape, ("r", "r") if kind == "circle" else ("rx", "ry"))
+        if kind in ("point", "polyline"):
+            return None
+        raise ValueError(f"the shape is {str(kind)[:80]!r}, expected rect, polygon, circle or ellipse")
+
+
+_VIA = ("shape_attributes", "region_attributes")
+
+
+def _via_row(image: str, where: str, shape: dict[str, Any], attributes: dict[str, Any]) -> Row:
+    """Returns the row of a region; an attribute may be a text, or an object with a flag for each of its values."""
+    value: Any = next(iter(attributes.values()), syntax.NO_NAME)
+    if isinstance(value, dict):
+        value = next((name for name, is_set in value.items() if is_set in (True, "true")), None)
+    return Row(image, where, _name(value), [[*attributes], shape])
+
+
+def _entries_of_object(data: bytes, is_project: bool) -> Iterator[dict[str, Any]]:
+    """Yields the values of the object of images in a JSON file."""
+    import ijson
+
+    try:
+        found = ijson.kvitems(io.BytesIO(data), "_via_img_metadata" if is_project else "", use_float=True)
+        yield from (_dict(value) for _, value in found)
+    except (ijson.JSONError, RecursionError) as e:
+        raise ValueError(f"is not JSON: {str(e).splitlines()[0]}") from e
+
+
+_CORNERS = 64  # of the polygon that an ellipse becomes
+
+
+def _ellipse(shape: dict[str, Any], radii: tuple[str, str]) -> Region:
+    x, y, across, down, angle = syntax.numbers({"theta": 0} | shape, "cx", "cy", *radii, "theta")
+    turns = [2 * math.pi * index / _CORNERS for index in range(_CORNERS)]
+    points = [each for turn in turns for each in (x + across * math.cos(turn), y + down * math.sin(turn))]
+    return syntax.polygon(syntax.turned(points, math.degrees(angle), x, y))
+
+
+class LabelStudio(syntax.Syntax):
+    """Label Studio's JSON: a list of tasks with rectangles and polygons, in percent of the image's sides.
+
+    A task with several annotations, of several people, is refused. Brushes and keypoints are left out.
+
+    Source: https://labelstud.io/guide/export.html and https://labelstud.io/guide/task_format
+    """
+
+    TITLE = "Label Studio"
+    SUFFIXES = (".json",)
+    MARKS = (rb"^\s*\[", rb'"original_width"\s*:')
+    OUTLINES = True
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        for number, task in enumerate(map(_dict, syntax.json_entries(file, "item")), 1):
+            texts = [value for value in _dict(task.get("data")).values() if isinstance(value, str)]
+            paths = (urllib.parse.unquote(text.partition("?d=")[2] or text).rpartition("/")[2] for text in texts)
+            image = next((path for path in paths if _IS_IMAGE.search(path)), "")
+            yield Row(image, f"task {number}", None)
+            done = [each for each in map(_dict, task.get("annotations") or ()) if not each.get("was_cancelled")]
+            if len(done) > 1:
+                yield Row(image, f"task {number}", syntax.NO_NAME, f"it has {len(done)} annotations: keep one of them")
+                continue
+            for index, each in enumerate(map(_dict, (done[0].get("result") or ()) if done else ()), 1):
+                value = _dict(each.get("value"))
+                kind = str(each.get("type"))
+                if kind != "choices":
+                    label = value.get(kind)
+                    name = _name(label[0] if isinstance(label, list) and label else None, syntax.NO_NAME)
+                    sides = [each.get("original_height"), each.get("original_width")]
+                    yield Row(image, f"result {index} of task {number}", name, [kind, sides, value])
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region | None:
+        if isinstance(fields, str):
+            raise ValueError(fields)
+        kind, sides, value = fields
+        if kind.startswith("rectangle"):
+            x, y, width, height = syntax.numbers(value, "x", "y", "width", "height")
+            corners = [x, y, x + width, y, x + width, y + height, x, y + height]
+        elif kind.startswith("polygon"):
+            corners = _points(value.get("points"))
+        else:
+            return None
+        rows, columns = stated = syntax.stated_size(sides)
+        points = [corner * (columns, rows)[place % 2] / 100 for place, corner in enumerate(corners)]
+        if angle := syntax.number(value.get("rotation") or 0, "rotation"):
+            points = syntax.turned(points, angle, *points[:2])  # around the first corner
+        return syntax.polygon(points)._replace(size=stated)
+
+
+_IS_IMAGE = re.compile(r"\.\w{2,5}$")
+
+
+class Supervisely(syntax.Syntax):
+    """Supervisely's files in `ann`, one for each image in `img`: rectangles and polygons in pixels.
+
+    Bitmaps, points and lines are left out and counted.
+
+    Source: https://docs.supervisely.com/data-organization/00_ann_format_navi
+    """
+
+    TITLE = "Supervisely"
+    SUFFIXES = (".json",)
+    MARKS = (rb'"classTitle"\s*:|"objects"\s*:\s*\[',)
+    FOLDERS = (("img", "ann"),)
+    WHOLE_NAMES = True
+    OUTLINES = True
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        size: dict[str, Any] = {}
+        index = 0
+        for each in map(_dict, syntax.json_entries(file, "size", "objects.item")):
+            if "classTitle" not in each and "height" in each:
+                size = each
+                continue
+            index += 1
+            fields = [each.get("geometryType"), size, _dict(each.get("points")).get("exterior")]
+            yield Row("", f"object {index}", _name(each.get("classTitle")), fields)
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region | None:
+        kind, stated, exterior = fields
+        if kind not in ("rectangle", "polygon"):
+            return None
+        points = _points(exterior)
+        if kind == "polygon":
+            found = syntax.polygon(points)
+        elif len(points) == 4:
+            found = syntax.rectangle(syntax.box_of_edges(*points))
+        else:
+            raise ValueError(f"a rectangle of {len(points) // 2} points, expected 2 opposite corners")
+        return found._replace(size=syntax.stated_size(stated) if stated else None)
+
+
+class SegmentAnything(syntax.Syntax):
+    """Segment Anything's files beside the images: masks as run lengths, with a box each and without classes.
+
+    Source: https://github.com/facebookresearch/segment-anything, Dataset
+    """
+
+    TITLE = "Segment Anything"
+    SUFFIXES = (".json",)
+    MARKS = (rb'"image"\s*:\s*\{[^}]*"file_name"',)
+    FOLDERS = (("", ""),)
+    OUTLINES = True
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        for number, each in enumerate(map(_dict, syntax.json_entries(file, "annotations.item")), 1):
+            yield Row("", f"annotation {number}", syntax.NO_NAME, [each.get("bbox"), each.get("segmentation")])
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        box, outline = fields
+        found = syntax.box_of_size(*syntax.numbers(box, "x", "y", "width", "height"))
+        stated = syntax.stated_size(_dict(outline).get("size")) if outline else None
+        return Region(found, outline, size=stated)

@@ -1,0 +1,143 @@
+"""Syntaxes of text files: KITTI, DOTA, WIDER FACE and MOT."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from typing import IO, Any
+
+from imagebeam.transforms.formats.annotations import syntax
+from imagebeam.transforms.formats.annotations.syntax import Region, Row
+from imagebeam.transforms.sources import folder_probe
+
+
+class Kitti(syntax.Syntax):
+    """KITTI's objects: a line `type truncated occluded alpha left top right bottom ...` for each.
+
+    Edges are pixels from the left and upper edge. The size, place and rotation in space are not stored.
+
+    Source: readme.txt of the devkit_object, https://www.cvlibs.net/datasets/kitti/eval_object.php
+    """
+
+    TITLE = "KITTI"
+    SUFFIXES = (".txt",)
+    MARKS = (rb"(?m)^\w+ +-?[\d.]+ +-?\d +-?[\d.]+( +-?[\d.e+-]+){11}\s*$",)
+    FOLDERS = (("image_2", "label_2"), ("image_3", "label_3"), ("images", "labels"), ("image", "label"))
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        for number, line in syntax.lines_of(file):
+            name, *fields = line.split()
+            yield Row("", f"line {number}", "" if name == "DontCare" else name, fields)
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        if len(fields) != 14:
+            raise ValueError(f"{len(fields) + 1} fields, expected 15: the type, 3 of it, 4 of the box and 7 in space")
+        return Region(syntax.box_of_edges(*syntax.numbers(fields[3:], "left", "top", "right", "bottom")))
+
+
+class Dota(syntax.Syntax):
+    """DOTA's rotated boxes: a line `x1 y1 x2 y2 x3 y3 x4 y4 class difficult` for each, after a head of two lines.
+
+    Source: https://captain-whu.github.io/DOTA/dataset.html
+    """
+
+    TITLE = "DOTA"
+    SUFFIXES = (".txt",)
+    MARKS = (rb"(?m)^(-?[\d.]+ +){8}[^\d\s]\S*( +\d)?\s*$",)
+    FOLDERS = tuple(
+        (images, annotations)
+        for images in ("images", "image")
+        for annotations in ("labelTxt", "labelTxt-v1.0", "labelTxt-v1.5", "labelTxt-v1.0/labelTxt", "annfiles")
+    )
+    OUTLINES = True
+    MORE = (syntax.DIFFICULT, syntax.CORNERS)
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        for number, line in syntax.lines_of(file):
+            fields = line.split()
+            if not line.startswith(("imagesource:", "gsd:")):
+                yield Row("", f"line {number}", fields[8] if len(fields) > 8 else "?", fields[:8] + fields[9:])
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        if len(fields) not in (8, 9):
+            raise ValueError(f"{len(fields) + 1} fields, expected 8 numbers, a class, and whether it is difficult")
+        found = syntax.polygon([syntax.number(value, "a corner") for value in fields[:8]])
+        difficult = fields[8] if len(fields) == 9 else "0"
+        if difficult not in ("0", "1", "2"):
+            raise ValueError(f"difficult is {difficult!r}, expected 0, 1 or 2")
+        height, width = size
+        corners = tuple(float(value) / (width, height)[place % 2] for place, value in enumerate(fields[:8]))
+        return found._replace(more=(int(difficult != "0"), corners))
+
+
+class WiderFace(syntax.Syntax):
+    """WIDER FACE's lists: the path of an image, the number of faces, and a line `x y width height ...` for each.
+
+    An image without faces has a line of zeros. Faces that are called invalid are ignored.
+
+    Source: readme.txt of wider_face_split.zip, http://shuoyang1213.me/WIDERFACE/
+    """
+
+    TITLE = "WIDER FACE"
+    SUFFIXES = ("_gt.txt",)
+    MARKS = (rb"(?m)^\S.*\.\w+\s*\n\d+\s*\n( *-?\d+){10}\s*$",)
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        lines = syntax.lines_of(file)
+        for number, image in lines:
+            line, count = next(lines, (number, ""))
+            if not count.isdecimal() or image.isdecimal():
+                raise ValueError(f"line {line} is {count[:80]!r}, expected the number of faces in {image[:80]!r}")
+            yield Row(image, f"line {number}", None)
+            for _ in range(max(1, int(count))):
+                line, face = next(lines, (line, ""))
+                fields = face.split()
+                if len(fields) != 10:
+                    raise ValueError(f"line {line} is {face[:80]!r}, expected 10 numbers of a face in {image[:80]!r}")
+                if int(count):
+                    yield Row(image, f"line {line}", "" if fields[7] == "1" else "face", fields[:4])
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        return Region(syntax.box_of_size(*syntax.numbers(fields, "x", "y", "width", "height")))
+
+
+_NAMES = (
+    "pedestrian, person on vehicle, car, bicycle, motorbike, non motorized vehicle, static person, distractor, "
+    "occluder, occluder on the ground, occluder full, reflection, crowd"
+)
+_OF_MOT = {str(number): name for number, name in enumerate(_NAMES.split(", "), 1)}
+
+
+class Mot(syntax.Syntax):
+    """The MOT challenge's gt.txt: a line `frame,id,left,top,width,height,flag,class,visibility` for each box.
+
+    Frames and pixels count from 1. Boxes with the flag 0 are ignored. The ids of tracks are not stored.
+
+    Source: section 3.2 of https://arxiv.org/abs/1603.00831 and https://arxiv.org/abs/2003.09003
+    """
+
+    TITLE = "the MOT challenge"
+    SUFFIXES = ("gt.txt",)
+    UNNAMED = "keep"  # a frame without boxes has no line
+    MARKS = (rb"(?m)^\d+, *-?\d+(, *-?[\d.]+){4}, *-?[\d.]+(, *-?[\d.]+){2,3}\s*$",)
+
+    def holders(self, probe: folder_probe.FolderProbe, at: str, most: int) -> Iterator[folder_probe.Folder]:
+        """Yields the folders `gt` of all sequences: MOT17/train/MOT17-02-FRCNN/gt."""
+        for folder in syntax.with_inner(probe, at, most):
+            is_split = folder.path != at and folder_probe.split_meant(posixpath.basename(folder.path)) is not None
+            inner = [probe.look(folder.below(name)) for name in folder.folders[:most]] if is_split else []
+            yield from (probe.look(each.below("gt")) for each in (folder, *inner) if "gt" in each.folders)
+
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        for number, line in syntax.lines_of(file):
+            frame, *fields = (cell.strip() for cell in line.split(","))
+            if not frame.isdecimal():
+                raise ValueError(f"line {number} begins with {frame[:80]!r}, expected the number of a frame")
+            kind = fields[6] if len(fields) == 8 else "1"  # that of 2015 has no classes, and three places in space
+            name = _OF_MOT.get(kind, kind)
+            flag = fields[5] if len(fields) > 5 else ""
+            yield Row(frame.lstrip("0"), f"line {number}", "" if flag == "0" else name, fields[1:5])
+
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        left, top, width, height = syntax.numbers(fields, "left", "top", "width", "height")
+        return Region(syntax.box_of_size(left - 1, top - 1, width, height))

@@ -1,0 +1,194 @@
+"""Finds the annotation files of one syntax in a folder, and the folders of their images."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from imagebeam import plural
+from imagebeam.transforms.formats.annotations.syntax import Syntax
+from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, NEARLY_ALL, Folder, FolderProbe, split_meant
+
+_TEMPLATES = ("{name}", "{name}/images/{name}")  # the second one is of the Data Science Bowl of 2018
+_NUM_HEADS = 3  # files of one image that are looked into
+_NUM_NAMES = 20  # names in a file that are looked for
+_NUM_INNER = 10  # folders in which images of a file are looked for
+_MANY = 4  # times as many files as folders that are looked into: such files are of one image each
+
+
+class Place(NamedTuple):
+    """Images of a split, and their annotations: both are paths below the data set."""
+
+    split: str
+    images: str  # folder
+    file: str = ""  # of annotations; "" if each image has its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the images and annotations of a data set are."""
+
+    places: tuple[Place, ...]
+    folders: tuple[str, str] = ("images", "images")  # names of the folders of images and of their annotation files
+    image_name: str = "{name}"
+    evidence: str = ""
+    doubts: tuple[str, ...] = ()
+
+
+def find(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool) -> Places | None:
+    """Returns the files of a syntax in a folder; None if there are none.
+
+    Args:
+        syntax: to look for.
+        probe: of the folder.
+        at: the data set in it.
+        most: folders that are looked into at each place, beside those of splits.
+        is_known: whether the syntax was chosen, and is not only looked for: files with faults are then found, too.
+    """
+    find = _find_tables if syntax.FOLDERS is None else _find_beside
+    return find(syntax, probe, at, most, is_known)
+
+
+# --- a file for each image --------------------------------------------------------------------------------------------
+
+
+def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool) -> Places | None:
+    for images, texts in syntax.FOLDERS or ():
+        found, evidence = [], []
+        num_images = num_paired = 0
+        for holder in syntax.holders(probe, at, most):
+            if not {images, texts.partition("/")[0]} - {""} <= {*holder.folders}:
+                continue
+            folder = probe.look(holder.below(images)) if images else holder
+            other = probe.look(holder.below(texts)) if texts else holder
+            names = folder.images if syntax.WHOLE_NAMES else [posixpath.splitext(name)[0] for name in folder.images]
+            files = [f"{name}{syntax.SUFFIXES[0]}" for name in names]
+            paired = [name for name in files if name in other.files]
+            if paired and (is_known or _are_of(syntax, probe, other, paired)):
+                found.append(Place(split_meant(holder.path) or "train", folder_probe.prefix_of(folder, at)[:-1]))
+                num_images, num_paired = num_images + len(names), num_paired + len(paired)
+                evidence.append(
+                    f"{folder.path} in {other.path}" if folder is not other else folder.path or "the folder"
+                )
+        if found:
+            shown = f"files of {syntax.TITLE} for the images of {folder_probe.name_some(evidence)}"
+            doubts: tuple[str, ...] = ()
+            if num_paired < NEARLY_ALL * num_images:
+                doubts = (
+                    f"{num_paired:,} of {plural.count(num_images, 'image')} have one: the others are skipped; "
+                    "source.annotations.without_annotations=keep takes them as images without objects",
+                )
+            return Places(tuple(found), (images or "images", texts or images or "images"), "{name}", shown, doubts)
+    return None
+
+
+def _are_of(syntax: Syntax, probe: FolderProbe, folder: Folder, names: Sequence[str]) -> bool:
+    """Returns whether files are of a syntax, judged by a few: each that has objects, and one at least."""
+    heads = [probe.head(folder.below(name)) for name in folder_probe.spread(names, _NUM_HEADS)[:_NUM_HEADS]]
+    rows = [syntax.first_rows(head, len(head) < HEAD_BYTES) for head in heads]
+    return any(rows) and None not in rows
+
+
+# --- files of many images ---------------------------------------------------------------------------------------------
+
+
+class NamingFile(NamedTuple):
+    """A file that names images."""
+
+    folder: Folder
+    name: str
+    names: list[str]  # of the images in its beginning
+    num_images: int  # in the whole file, estimated from its beginning
+    split: str
+
+    @property
+    def path(self) -> str:
+        """Path below the root of the probe."""
+        return self.folder.below(self.name)
+
+
+def naming_files(
+    syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool = False
+) -> Iterator[NamingFile]:
+    """Yields the files of a syntax that name images."""
+    for folder in syntax.holders(probe, at, most):
+        names = folder.ending(*syntax.SUFFIXES)
+        for name in names if len(names) <= _MANY * most else ():
+            head = probe.head(folder.below(name))
+            rows = syntax.first_rows(head, len(head) < HEAD_BYTES, is_known) or ()
+            found = list(dict.fromkeys(row.image for row in rows if row.image))
+            if found:
+                scale = max(1.0, folder.files[name] / len(head)) if len(head) == HEAD_BYTES else 1.0
+                split = split_meant(folder_probe.prefix_of(folder, at) + name) or "train"
+                yield NamingFile(folder, name, found, round(scale * len(found)), split)
+
+
+def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool) -> Places | None:
+    found: list[Place] = []
+    evidence, doubts = list[str](), list[str]()
+    image_name = "{name}"
+    for file in naming_files(syntax, probe, at, most, is_known):
+        share, template, folder = find_images(probe, at, file)
+        if not share:
+            continue
+        image_name = template
+        where = folder.path or "the folder"
+        if share < NEARLY_ALL:
+            doubts.append(f"{share:.0%} of the images that {file.path} names are in {where}")
+        elif folder.is_whole and file.num_images < NEARLY_ALL * len(folder.images) and syntax.UNNAMED == "skip":
+            doubts.append(
+                f"{file.path} names some {file.num_images:,} of {plural.count(len(folder.images), 'image')} in "
+                f"{where}: the others are skipped; source.annotations.unnamed=keep takes them as images without objects"
+            )
+        found.append(Place(file.split, folder_probe.prefix_of(folder, at)[:-1], file.path.removeprefix(f"{at}/")))
+        evidence.append(f"{file.path} names images in {where}")
+    if not found:
+        return None
+    shown = f"{syntax.TITLE}: {folder_probe.name_some(evidence)}"
+    return Places(tuple(found), image_name=image_name, evidence=shown, doubts=tuple(doubts))
+
+
+def find_images(probe: FolderProbe, at: str, file: NamingFile) -> tuple[float, str, Folder]:
+    """Returns the folder that has most of the images that a file names: their share, and how they are named there."""
+    asked = folder_probe.spread(sorted(file.names), _NUM_NAMES)[:_NUM_NAMES]
+    best = 0.0, _TEMPLATES[0], file.folder
+    for folder in _folders(probe, probe.look(at), file.folder, file.split):
+        for template in _TEMPLATES:
+            is_nested = template != _TEMPLATES[0]
+            if is_nested and asked[0] not in folder.folders:
+                continue
+            some = asked[:_NUM_HEADS] if is_nested else asked
+            there = sum(_has_image(probe, folder, template.format(name=name)) for name in some)
+            best = max(best, (there / len(some), template, folder), key=lambda each: each[0])
+            if best[0] >= NEARLY_ALL:
+                return best
+    return best
+
+
+def _folders(probe: FolderProbe, root: Folder, holder: Folder, split: str) -> Iterator[Folder]:
+    """Yields the folders in which the images of a file are looked for, the likely ones first."""
+    above = probe.look(posixpath.dirname(holder.path)) if holder.path != root.path else root
+    inner = [each.below(name) for each in (holder, above, root) for name in each.folders[:_NUM_INNER]]
+    inner = [path for path in dict.fromkeys(inner) if split_meant(path) in (split, None)]
+    inner.sort(key=lambda path: split_meant(path) != split)
+    yield holder
+    for path in (*inner, above.path, root.path):
+        folder = probe.look(path)
+        yield folder
+        for name in folder_probe.likely_first(folder, 2) if not folder.images else ():
+            if split_meant(name) in (split, None):
+                yield probe.look(folder.below(name))
+
+
+def _has_image(probe: FolderProbe, folder: Folder, name: str) -> bool:
+    """Returns whether a folder has an image with a name, perhaps without its extension and without zeros before it."""
+    path, _, base = folder.below(name).rpartition("/")
+    if path != folder.path and path.removeprefix(f"{folder.path}/").partition("/")[0] not in folder.folders:
+        return False
+    inner = probe.look(path)
+    numbers = {stem.lstrip("0") for stem in inner.stems if stem.isdecimal()}
+    is_there = base in inner.images or base in inner.stems or base in numbers
+    return is_there or (not inner.is_whole and probe.holds(inner.below(base)))

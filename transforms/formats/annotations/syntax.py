@@ -1,0 +1,369 @@
+"""The interface of a syntax, and the reader that turns its rows into the objects of one image.
+
+A syntax splits a file into rows (`rows`), one for each object, and reads the region of one row (`region`). A file is of
+one image, beside it or in a folder of annotations, or of many images. Rows of a file of many images travel with the
+references to the images: the file is split when it is listed, and regions are read by the writers, which know the
+sizes of the images.
+"""
+
+from __future__ import annotations
+
+import abc
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import math
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, ClassVar, Literal, NamedTuple
+
+from imagebeam.transforms.images import image_objects, object_masks
+from imagebeam.transforms.sources import folder_probe
+
+# Kinds of objects that are left out and counted, beside those of `image_objects`.
+IGNORED = "object_to_be_ignored"  # by the file itself
+OTHER_SHAPE = "object_of_other_shape"  # points and lines
+
+CORNERS, DIFFICULT, CROWD = "image/object/corners", "image/object/difficult", "image/object/is_crowd"
+NO_NAME = "object"  # class of the objects of a file without classes
+
+_SLACK_PX = 0.5
+_TOLERANCE = 0.01  # of shares: a number further outside of 0 to 1 is no rounding
+
+
+class Row(NamedTuple):
+    """One object as its file has it; `fields` holds what JSON can hold."""
+
+    image: str  # name of the image; "" in a file of one image
+    where: str  # "line 3"
+    name: str | None  # class; "" for an object that the file tells to ignore, None for an image without objects
+    fields: Any = ()
+
+
+class Region(NamedTuple):
+    """The place of an object."""
+
+    box: tuple[float, float, float, float]  # xmin, xmax, ymin, ymax: pixels, or shares if the syntax has shares
+    outline: Any = None  # a list of polygons or run lengths, as COCO has them; None if there is none
+    more: tuple[Any, ...] = ()  # values of the syntax's further features
+    size: tuple[int, int] | None = None  # height and width of the image, if the file states them
+
+
+class Syntax(abc.ABC):
+    """One syntax of annotation files."""
+
+    TITLE: ClassVar[str]  # such as "KITTI"
+    SUFFIXES: ClassVar[tuple[str, ...]]  # names of its files end in one of these
+    MARKS: ClassVar[tuple[bytes, ...]]  # patterns, each of which is in the beginning of each file that has objects
+    # Folders of images with the folder of their annotations beside it; "" is for files beside the images. None: a file
+    # is of many images.
+    FOLDERS: ClassVar[tuple[tuple[str, str], ...] | None] = None
+    WHOLE_NAMES: ClassVar[bool] = False  # whether files are named x.jpg.json
+    MORE: ClassVar[tuple[str, ...]] = ()  # further features: keys of features.STANDARD
+    SHARES: ClassVar[bool] = False  # whether numbers are shares of the image's width and height, and no pixels
+    OUTLINES: ClassVar[bool] = False  # whether objects have outlines, which can be stored as masks
+    MASKS: ClassVar[bool] = False  # whether these are always stored
+    UNNAMED: ClassVar[Literal["skip", "keep"]] = "skip"  # by default, for images that no file names
+
+    @abc.abstractmethod
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        """Yields the rows of a file.
+
+        Raises:
+            ValueError: at what makes all that follows unreadable, with the line.
+        """
+
+    @abc.abstractmethod
+    def region(self, fields: Any, size: tuple[int, int]) -> Region | None:
+        """Returns the place of an object; None for a shape without area.
+
+        Args:
+            fields: of its row.
+            size: height and width of its image in pixels.
+
+        Raises:
+            ValueError: if the fields cannot be used.
+        """
+
+    def holders(self, probe: folder_probe.FolderProbe, at: str, most: int) -> Iterator[folder_probe.Folder]:
+        """Yields the folders in which files, or pairs of folders, are looked for.
+
+        Args:
+            probe: of the folder.
+            at: the data set in it.
+            most: folders that are looked into at each place, beside those of splits.
+        """
+        return with_inner(probe, at, most)
+
+    def first_rows(self, head: bytes, is_whole: bool, is_known: bool = False) -> list[Row] | None:
+        """Returns the rows in the beginning of a file; None if it is of another syntax.
+
+        Args:
+            head: the first bytes.
+            is_whole: whether these are all.
+            is_known: whether the file is of this syntax, so that rows with faults are no sign of another one.
+        """
+        found = []
+        try:
+            for row in self.rows(io.BytesIO(head if is_whole else head[: head.rfind(b"\n") + 1] or head)):
+                found.append(row)
+        except ValueError:
+            if is_whole and not is_known:
+                return None
+        placed = [row for row in found if row.name]
+        if not found or is_known:
+            return found
+        is_marked = all(re.search(mark, head) for mark in self.MARKS)
+        return found if is_marked and sum(map(self._is_placed, placed)) >= 0.9 * len(placed) else None
+
+    def _is_placed(self, row: Row) -> bool:
+        try:
+            self.region(row.fields, _ANY_SIZE)
+        except ValueError:
+            return False
+        return True
+
+
+_ANY_SIZE = 1 << 16, 1 << 16  # for a look at fields before the size is known
+
+
+@dataclasses.dataclass(frozen=True)
+class RowReader:
+    """Reads the rows of one image: of its file, or of a document that `pack_rows` made."""
+
+    classes: image_objects.ClassNames
+    syntax: Syntax
+    masks: bool = False
+    rejects_outside: bool = False
+    size: tuple[int, int] | None = None  # height and width of the image in pixels
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*image_objects.COLUMNS, *self.syntax.MORE, *((object_masks.FEATURE,) if self.masks else ()))
+
+    def for_image(self, find_size: Callable[[], tuple[int, int]]) -> RowReader:
+        return dataclasses.replace(self, size=find_size())
+
+    def read(self, data: bytes | None) -> image_objects.Annotations:
+        """Returns the objects in the order of the rows.
+
+        Raises:
+            BadImageError: if an object cannot be used.
+        """
+        assert self.size is not None
+        found = image_objects.ObjectsBuilder(
+            len(self.columns), "source.annotations.outside" if self.rejects_outside else ""
+        )
+        expected = self.size
+        width, height = (image_objects.pixels(side, _SLACK_PX) for side in self.size[::-1])
+        if self.syntax.SHARES:
+            width = height = image_objects.SHARES
+        for row in self._rows(data):
+            if row.name is None:
+                continue
+            if not row.name:
+                found.dropped[IGNORED] += 1
+                continue
+            try:
+                region = self.syntax.region(row.fields, self.size)
+                if region is None:
+                    found.dropped[OTHER_SHAPE] += 1
+                    continue
+                expected = region.size or expected
+                values = (*self.classes.find(row.name, "source.annotations.classes"), *region.more)
+                if self.masks:
+                    values += (object_masks.pack(region.outline, *self.size),)
+                found.add(region.box, width, height, values)
+            except ValueError as e:
+                raise image_objects.bad_value_at(row.where, e) from e
+        built = found.build(expected)
+        if CORNERS in self.columns:
+            place = self.columns.index(CORNERS)
+            corners = tuple(itertools.chain.from_iterable(built.values[place]))
+            built = built._replace(values=(*built.values[:place], corners, *built.values[place + 1 :]))
+        return built
+
+    def _rows(self, data: bytes | None) -> Iterable[Row]:
+        if not data:
+            return
+        if self.syntax.FOLDERS is None:
+            file, *lines = data.decode("utf-8", "surrogateescape").splitlines()
+            for line in lines:
+                where, name, fields = json.loads(line)
+                yield Row("", f"{where} of {file}", name, fields)
+            return
+        image_objects.check_size(data, _MAX_BYTES)
+        try:
+            yield from self.syntax.rows(io.BytesIO(data))
+        except ValueError as e:
+            raise image_objects.bad_value(str(e)) from e
+
+
+_MAX_BYTES = 256 << 20  # a file of one image
+
+
+def with_inner(probe: folder_probe.FolderProbe, at: str, most: int) -> Iterator[folder_probe.Folder]:
+    """Yields a folder and those in it: all of the names of splits, and so many others."""
+    root = probe.look(at)
+    yield root
+    yield from (probe.look(root.below(name)) for name in folder_probe.likely_first(root, most))
+
+
+def pack_row(row: Row) -> bytes:
+    """Returns a row as a line of a document, whose first line is the name of the file."""
+    return b"%s\n" % json.dumps([row.where, row.name, row.fields], separators=(",", ":")).encode()
+
+
+def class_names(syntax: Syntax, data: bytes) -> set[str]:
+    """Returns the classes in a file of one image; none if it cannot be parsed."""
+    try:
+        return {row.name for row in syntax.rows(io.BytesIO(data)) if row.name}
+    except ValueError:
+        return set()
+
+
+# --- for parsers ------------------------------------------------------------------------------------------------------
+
+
+def lines_of(file: IO[bytes]) -> Iterator[tuple[int, str]]:
+    """Yields the lines that are not blank, with their numbers.
+
+    Raises:
+        ValueError: if the file is not UTF-8.
+    """
+    with io.TextIOWrapper(file, "utf-8-sig") as text:
+        number = 0
+        try:
+            for number, line in enumerate(text, 1):
+                if line.strip():
+                    yield number, line.strip()
+        except UnicodeDecodeError as e:
+            raise ValueError(f"is no UTF-8 text after line {number}: {e}") from e
+
+
+def table_of(file: IO[bytes], columns: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yields the rows of a CSV file with their lines: the wanted cells by our names of the columns.
+
+    Args:
+        file: of the table.
+        columns: names in the file, in small letters, by our names; an empty name among them means that it may miss.
+
+    Raises:
+        ValueError: if the file is not CSV in UTF-8, or misses a column.
+    """
+    with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        table = csv.reader(text, strict=True)
+        try:
+            header = [name.strip().lower() for name in next(table, [])]
+            places: dict[str, int] = {}
+            for ours, names in columns.items():
+                place = next((header.index(name) for name in names if name in header), -1)
+                if place < 0 and "" not in names:
+                    raise ValueError(f"has no column {' or '.join(names)}; its first line names {', '.join(header)}")
+                places[ours] = place
+            for row in table:
+                if row:
+                    cells = {ours: row[at].strip() if 0 <= at < len(row) else "" for ours, at in places.items()}
+                    yield table.line_num, cells
+        except (csv.Error, UnicodeDecodeError) as e:
+            raise ValueError(f"cannot be read as CSV in UTF-8 after line {table.line_num}: {e}") from e
+
+
+def json_entries(file: IO[bytes], *paths: str) -> Iterator[Any]:
+    """Yields the values at paths in a JSON file, such as `annotations.item`: each entry of the list `annotations`.
+
+    Raises:
+        ValueError: if it is not JSON.
+    """
+    import ijson  # takes 10 ms, and is needed only here
+
+    try:
+        builders: dict[str, Any] = {}
+        for prefix, event, value in ijson.parse(file, use_float=True, buf_size=_BUFFER_BYTES):
+            if len(prefix) > _MAX_PREFIX:
+                raise ValueError("holds lists or objects nested too deep")
+            path = next((path for path in paths if prefix == path or prefix.startswith(f"{path}.")), None)
+            if path is None:
+                continue
+            builder = builders.setdefault(path, ijson.ObjectBuilder())
+            builder.event(event, value)
+            if prefix == path and event not in ("start_map", "start_array", "map_key"):
+                yield builders.pop(path).value
+    except (ijson.JSONError, RecursionError) as e:
+        raise ValueError(f"is not JSON: {str(e).splitlines()[0]}") from e
+
+
+_BUFFER_BYTES, _MAX_PREFIX = 1 << 14, 1_000
+
+
+def number(value: Any, name: str) -> float:
+    """Returns a finite number; `name` is for the error."""
+    if isinstance(value, str):
+        found = image_objects.parse_finite(value)
+    else:
+        found = float(value) if type(value) in (int, float) else math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{name} is {reprlib.repr(value)}, expected a finite number")
+    return found
+
+
+def numbers(values: Any, *names: str) -> list[float]:
+    """Returns so many finite numbers: those of a list in order, or of an object by name."""
+    if isinstance(values, dict):
+        return [number(values.get(name), name) for name in names]
+    if not isinstance(values, list) or len(values) < len(names):
+        raise ValueError(f"has {reprlib.repr(values)}, expected {' '.join(names)}")
+    return [number(value, name) for value, name in zip(values, names)]
+
+
+def box_of_edges(xmin: float, ymin: float, xmax: float, ymax: float) -> tuple[float, float, float, float]:
+    """Returns the box between two corners."""
+    if xmin > xmax or ymin > ymax:
+        raise ValueError(f"the box ends before it begins: {xmin:g} to {xmax:g}, {ymin:g} to {ymax:g}")
+    return xmin, xmax, ymin, ymax
+
+
+def box_of_size(xmin: float, ymin: float, width: float, height: float) -> tuple[float, float, float, float]:
+    """Returns the box of a corner and a size."""
+    if width < 0 or height < 0:
+        raise ValueError(f"the box has a negative size, {width:g} x {height:g}")
+    return xmin, xmin + width, ymin, ymin + height
+
+
+def turned(points: Sequence[float], degrees: float, x: float, y: float) -> list[float]:
+    """Returns points x, y, x, y, ... turned clockwise around the point at `x` and `y`."""
+    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
+    moved = [(right - x, below - y) for right, below in zip(points[::2], points[1::2])]
+    return [each for a, b in moved for each in (x + a * cosine - b * sine, y + a * sine + b * cosine)]
+
+
+def stated_size(sides: Any) -> tuple[int, int]:
+    """Returns the height and width that a file states."""
+    height, width = numbers(sides, "height", "width")
+    if not (height.is_integer() and width.is_integer() and min(height, width) > 0):
+        raise ValueError(f"the size is {width:g} x {height:g}, expected pixels")
+    return int(height), int(width)
+
+
+def polygon(points: Sequence[float]) -> Region:
+    """Returns the region of an outline x, y, x, y, ... in pixels."""
+    xs, ys = points[::2], points[1::2]
+    if len(points) < 6 or len(xs) != len(ys):
+        raise ValueError(f"a polygon of {len(points)} numbers, expected x and y of 3 points or more")
+    return Region((min(xs), max(xs), min(ys), max(ys)), [[*points]])
+
+
+def rectangle(box: tuple[float, float, float, float]) -> Region:
+    """Returns the region of a box in pixels, with its outline."""
+    xmin, xmax, ymin, ymax = box
+    return Region(box, [[xmin, ymin, xmax, ymin, xmax, ymax, xmin, ymax]])
+
+
+def check_shares(values: Iterable[float]) -> None:
+    """Checks that numbers are shares of a side, 0 to 1."""
+    for value in values:
+        if not -_TOLERANCE <= value <= 1 + _TOLERANCE:
+            raise ValueError(f"{value:g} is no share of the image's side, 0 to 1")
