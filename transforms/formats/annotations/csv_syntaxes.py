@@ -59,7 +59,7 @@ class OpenImages(syntax.Syntax):
         columns = {name: (name,) for name in ("imageid", "labelname", "xmin", "xmax", "ymin", "ymax")}
         for line, cells in syntax.table_of(file, columns | {"isgroupof": ("isgroupof", "")}):
             image, name, *fields = cells.values()
-            yield Row(image, f"line {line}", name or "?", fields)
+            yield Row(image, f"line {line}", name or syntax.UNKNOWN, fields)
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:
         xmin, xmax, ymin, ymax = syntax.numbers(fields, "XMin", "XMax", "YMin", "YMax")

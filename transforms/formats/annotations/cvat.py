@@ -38,7 +38,9 @@ class Cvat(syntax.Syntax):
                 raise ValueError("holds tracks of a video: export it as CVAT for images")
             elif name in _SHAPES and image:
                 sides = [image.get("height"), image.get("width")]
-                found.append(Row(image.get("name", ""), where, fields.get("label") or "?", [name, sides, fields]))
+                found.append(
+                    Row(image.get("name", ""), where, fields.get("label") or syntax.UNKNOWN, [name, sides, fields])
+                )
 
         def refuse(*_: object) -> None:
             raise ValueError("has a document type (<!DOCTYPE), which could define entities: remove it")

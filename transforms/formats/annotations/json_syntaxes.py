@@ -25,7 +25,7 @@ def _list(value: Any, what: str) -> list[Any]:
     return value
 
 
-def _name(value: Any, default: str = "?") -> str:
+def _name(value: Any, default: str = syntax.UNKNOWN) -> str:
     return value.strip() if isinstance(value, str) and value.strip() else default
 
 

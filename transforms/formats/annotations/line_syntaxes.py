@@ -56,7 +56,9 @@ class Dota(syntax.Syntax):
         for number, line in syntax.lines_of(file):
             fields = line.split()
             if not line.startswith(("imagesource:", "gsd:")):
-                yield Row("", f"line {number}", fields[8] if len(fields) > 8 else "?", fields[:8] + fields[9:])
+                yield Row(
+                    "", f"line {number}", fields[8] if len(fields) > 8 else syntax.UNKNOWN, fields[:8] + fields[9:]
+                )
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:
         if len(fields) not in (8, 9):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -57,7 +58,8 @@ class RowTablesSource(annotation_tables.AnnotationTableSource):
             names = input_places.read_classes(self.root, given, f"{self.OPTION}.classes")
         else:
             try:
-                names = tuple(sorted({row.name for each in self.splits for row in self._rows(each) if row.name}))
+                rows = itertools.chain.from_iterable(map(self._rows, self.splits))
+                names = tuple(sorted(syntax_lib.classes_in(rows)))
             except (annotation_tables.AnnotationFileError, OSError) as e:
                 raise errors.ConfigError("annotations-other-syntax", f"source.annotations.files: {e}") from e
         if not names:

@@ -29,6 +29,7 @@ OTHER_SHAPE = "object_of_other_shape"  # points and lines
 
 CORNERS, DIFFICULT, CROWD = "image/object/corners", "image/object/difficult", "image/object/is_crowd"
 NO_NAME = "object"  # class of the objects of a file without classes
+UNKNOWN = "\0"  # in place of a class that is missing
 
 _SLACK_PX = 0.5
 _TOLERANCE = 0.01  # of shares: a number further outside of 0 to 1 is no rounding
@@ -39,7 +40,7 @@ class Row(NamedTuple):
 
     image: str  # name of the image; "" in a file of one image
     where: str  # "line 3"
-    name: str | None  # class; "" for an object that the file tells to ignore, None for an image without objects
+    name: str | None  # class, or UNKNOWN; "" for an object to be ignored, None for an image without objects
     fields: Any = ()
 
 
@@ -52,8 +53,9 @@ class Region(NamedTuple):
     size: tuple[int, int] | None = None  # height and width of the image, if the file states them
 
 
+@dataclasses.dataclass(frozen=True)
 class Syntax(abc.ABC):
-    """One syntax of annotation files."""
+    """One syntax of annotation files. It has no state: its copies are equal."""
 
     TITLE: ClassVar[str]  # such as "KITTI"
     SUFFIXES: ClassVar[tuple[str, ...]]  # names of its files end in one of these
@@ -107,6 +109,9 @@ class Syntax(abc.ABC):
             is_known: whether the file is of this syntax, so that rows with faults are no sign of another one.
         """
         found = []
+        is_marked = all(re.search(mark, head) for mark in self.MARKS)
+        if not is_known and not is_marked and self.FOLDERS is None:
+            return None
         try:
             for row in self.rows(io.BytesIO(head if is_whole else head[: head.rfind(b"\n") + 1] or head)):
                 found.append(row)
@@ -116,7 +121,6 @@ class Syntax(abc.ABC):
         placed = [row for row in found if row.name]
         if not found or is_known:
             return found
-        is_marked = all(re.search(mark, head) for mark in self.MARKS)
         return found if is_marked and sum(map(self._is_placed, placed)) >= 0.9 * len(placed) else None
 
     def _is_placed(self, row: Row) -> bool:
@@ -172,6 +176,8 @@ class RowReader:
                 if region is None:
                     found.dropped[OTHER_SHAPE] += 1
                     continue
+                if row.name == UNKNOWN:
+                    raise ValueError("it has no class")
                 expected = region.size or expected
                 values = (*self.classes.find(row.name, "source.annotations.classes"), *region.more)
                 if self.masks:
@@ -217,10 +223,15 @@ def pack_row(row: Row) -> bytes:
     return b"%s\n" % json.dumps([row.where, row.name, row.fields], separators=(",", ":")).encode()
 
 
+def classes_in(rows: Iterable[Row]) -> set[str]:
+    """Returns the names of the classes in rows."""
+    return {row.name for row in rows if row.name} - {UNKNOWN}
+
+
 def class_names(syntax: Syntax, data: bytes) -> set[str]:
     """Returns the classes in a file of one image; none if it cannot be parsed."""
     try:
-        return {row.name for row in syntax.rows(io.BytesIO(data)) if row.name}
+        return classes_in(syntax.rows(io.BytesIO(data)))
     except ValueError:
         return set()
 

@@ -170,6 +170,19 @@ def test_broken_row_of_a_table_names_the_file(tmp_path: pathlib.Path) -> None:
         read(source, next(ref for ref in refs if ref.key.endswith("/2.jpg")))
 
 
+def test_object_without_a_class_rejects_its_image_and_names_no_class(tmp_path: pathlib.Path) -> None:
+    SETS["createml"].write(tmp_path)
+    path = tmp_path / "train/_annotations.createml.json"
+    entries = json.loads(path.read_text())
+    del entries[1]["annotations"][0]["label"]
+    path.write_text(json.dumps(entries))
+    source, refs, _, _ = listed(tmp_path, options("createml"))
+    assert source.facts().annotations.classes.names == ("cat", "dog", "zebra")
+    where = r"annotation 1 of entry 2 of _annotations.createml.json: it has no class"
+    with pytest.raises(checked_image.BadImageError, match=where):
+        read(source, next(ref for ref in refs if ref.key == "train/1.jpg"))
+
+
 def test_class_that_is_not_listed_is_unknown(tmp_path: pathlib.Path) -> None:
     SETS["cvat"].write(tmp_path)
     source, refs, _, _ = listed(tmp_path, options("cvat", classes=("cow",)))
