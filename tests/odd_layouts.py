@@ -86,6 +86,14 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         | _files("training/label_2/00#.txt", _KITTI)
         | _files("testing/calib/00#.txt", "P0: 1 2\n"),
     ),
+    "kitti-of-two-cameras": (
+        None,
+        images("training/image_2/00#.png", "training/image_3/00#.png") | _files("training/label_2/00#.txt", _KITTI),
+    ),
+    "kitti-and-other-sidecars": (
+        None,
+        images("training/image_2/00#.png", numbers=range(20)) | _files("training/label_2/00#.txt", _KITTI),
+    ),
     "nwpu-vhr-10": (
         None,
         images("positive image set/00#.jpg", "negative image set/00#.jpg")
@@ -107,10 +115,15 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         | {"a-export.csv": _rows("image,xmin,ymin,xmax,ymax,label", "{n}.jpg,1.5,2,9,9,cat", numbers=range(4))},
     ),
     "createml": ("annotations", images("train/#.jpg") | {"train/_annotations.createml.json": _CREATEML}),
+    "createml-of-other-images": (None, images("train/a#.jpg") | {"train/_annotations.createml.json": _CREATEML}),
     "mmocr": (None, images("imgs/#a.jpg", numbers=_N) | {"instances_training.json": _MMOCR}),
     "via": (
         "annotations",
         images("train/#.jpg", "val/#.jpg") | {f"{split}/via_region_data.json": _VIA for split in ("train", "val")},
+    ),
+    "via-beside-cvat": (
+        None,
+        images("#.jpg") | {"via.json": _VIA, "annotations.xml": f"<annotations>{_CVAT}</annotations>"},
     ),
     "via-of-half-the-images": (None, images("train/#.jpg", "val/#.jpg") | {"train/via_region_data.json": _VIA}),
     "cvat": ("annotations", images("images/#.jpg") | {"annotations.xml": f"<annotations>{_CVAT}</annotations>"}),

@@ -6,13 +6,13 @@ import io
 import itertools
 import json
 import math
-import re
 import urllib.parse
 from collections.abc import Iterator
 from typing import IO, Any
 
 from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.formats.annotations.syntax import Region, Row
+from imagebeam.transforms.sources import input_places
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class LabelStudio(syntax.Syntax):
         for number, task in enumerate(map(_dict, syntax.json_entries(file, "item")), 1):
             texts = [value for value in _dict(task.get("data")).values() if isinstance(value, str)]
             paths = (urllib.parse.unquote(text.partition("?d=")[2] or text).rpartition("/")[2] for text in texts)
-            image = next((path for path in paths if _IS_IMAGE.search(path)), "")
+            image = next((path for path in paths if path.endswith(input_places.IMAGE_SUFFIXES)), "")
             yield Row(image, f"task {number}", None)
             done = [each for each in map(_dict, task.get("annotations") or ()) if not each.get("was_cancelled")]
             if len(done) > 1:
@@ -192,9 +192,6 @@ class LabelStudio(syntax.Syntax):
         if angle := syntax.number(value.get("rotation") or 0, "rotation"):
             points = syntax.turned(points, angle, *points[:2])  # around the first corner
         return syntax.polygon(points)._replace(size=stated)
-
-
-_IS_IMAGE = re.compile(r"\.\w{2,5}$")
 
 
 class Supervisely(syntax.Syntax):

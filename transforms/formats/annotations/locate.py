@@ -139,8 +139,9 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
         if share < NEARLY_ALL:
             doubts.append(f"{share:.0%} of the images that {file.path} names are in {where}")
         elif folder.is_whole and file.num_images < NEARLY_ALL * len(folder.images) and syntax.UNNAMED == "skip":
+            number = f"{file.num_images:,}" if file.num_images == len(file.names) else f"about {file.num_images:,}"
             doubts.append(
-                f"{file.path} names some {file.num_images:,} of {plural.count(len(folder.images), 'image')} in "
+                f"{file.path} names {number} of {plural.count(len(folder.images), 'image')} in "
                 f"{where}: the others are skipped; source.annotations.unnamed=keep takes them as images without objects"
             )
         found.append(Place(file.split, folder_probe.prefix_of(folder, at)[:-1], file.path.removeprefix(f"{at}/")))

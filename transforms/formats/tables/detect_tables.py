@@ -283,7 +283,10 @@ def _doubts_on_masks(table: table_heads.Table, others: Sequence[str]) -> Iterato
     for name in others:
         values = table.values(name)[:_NUM_SEEN]
         if _MASKS.fullmatch(name) or (values and all(map(_RUN_LENGTHS.fullmatch, values))):
-            yield f"the column {name!r} holds masks, which are not read: for masks in files see the preset segmentation"
+            yield (
+                f"the column {name!r} holds masks, which are not read: see the presets annotations (run lengths in a "
+                "column EncodedPixels) and segmentation (files)"
+            )
 
 
 _NUM_SEEN = 100

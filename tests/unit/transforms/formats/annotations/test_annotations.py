@@ -78,7 +78,7 @@ def test_set_is_recognized_and_plans_like_its_options(tmp_path: pathlib.Path, na
     found = recognize_folder.recognize(str(tmp_path))
     first = found.candidates[0]
     assert (first.preset, first.settings) == ("annotations", {"source.annotations.syntax": case.syntax})
-    asks = {"open_images": "names some 6 of 8 images", "severstal": "source.annotations.unnamed=keep"}
+    asks = {"open_images": "names 6 of 8 images", "severstal": "source.annotations.unnamed=keep"}
     assert (found.sure is None) == (name in asks)
     assert not found.remarks
     if name in asks:
