@@ -265,6 +265,7 @@ def table_of(file: IO[bytes], columns: Mapping[str, Sequence[str]]) -> Iterator[
     Raises:
         ValueError: if the file is not CSV in UTF-8, or misses a column.
     """
+    csv.field_size_limit(1 << 30)  # run lengths are longer than Python's default
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         table = csv.reader(text, strict=True)
         try:
@@ -312,10 +313,7 @@ _BUFFER_BYTES, _MAX_PREFIX = 1 << 14, 1_000
 
 def number(value: Any, name: str) -> float:
     """Returns a finite number; `name` is for the error."""
-    if isinstance(value, str):
-        found = image_objects.parse_finite(value)
-    else:
-        found = float(value) if type(value) in (int, float) else math.nan
+    found = image_objects.parse_finite(str(value)) if type(value) in (int, float, str) else math.nan
     if not math.isfinite(found):
         raise ValueError(f"{name} is {reprlib.repr(value)}, expected a finite number")
     return found

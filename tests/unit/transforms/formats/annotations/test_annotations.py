@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
 import pathlib
 import pickle
+import random
 from collections import Counter
 from typing import Any
 
@@ -404,3 +406,33 @@ def test_sizes_are_those_of_the_picture_that_boxes_refer_to() -> None:
     for data in (b"", b"<html>"):
         with pytest.raises(checked_image.BadImageError):
             prepare.ImagePolicy().find_size(data)
+
+
+@ALL
+def test_damaged_files_are_bad_images_or_errors_with_a_text(tmp_path: pathlib.Path, name: str) -> None:
+    """Whatever the bytes of a file are, its rows and regions are read, or the fault is a ValueError."""
+    SETS[name].write(tmp_path)
+    syntax = annotations.SYNTAXES[SETS[name].syntax]
+    files = (path.read_bytes() for path in tmp_path.rglob("*") if path.name.endswith(syntax.SUFFIXES))
+    whole = max(files, key=len)
+    rng = random.Random(name)
+    for _ in range(200):
+        damaged = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            place = rng.randrange(len(damaged))
+            damaged[place : place + rng.randrange(3)] = rng.choice(
+                (b"", b"\xff", b"9" * 400, b"null", b"[", b'"', b"\n")
+            )
+        with contextlib.suppress(ValueError):
+            for row in syntax.rows(io.BytesIO(damaged)):
+                json.dumps(row)
+                with contextlib.suppress(ValueError):
+                    syntax.region(row.fields, (20, 40))
+
+
+def test_run_lengths_may_be_longer_than_a_usual_cell() -> None:
+    runs = " ".join(f"{start} 1" for start in range(1, 60_001, 2))
+    file = io.BytesIO(f"ImageId,EncodedPixels\na.png,{runs}\n".encode())
+    (row,) = annotations.SYNTAXES["run_lengths"].rows(file)
+    found = annotations.SYNTAXES["run_lengths"].region(row.fields, (300, 200))
+    assert len(row.fields) > 1 << 17 and found is not None and found.box == (0, 200, 0, 299)
