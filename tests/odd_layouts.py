@@ -86,6 +86,8 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         | _files("training/label_2/00#.txt", _KITTI)
         | _files("testing/calib/00#.txt", "P0: 1 2\n"),
     ),
+    "kitti-in-labels": ("annotations", images("images/00#.png") | _files("labels/00#.txt", _KITTI)),
+    "words-in-labels": (None, images("images/#.jpg") | _files("labels/#.txt", "a cat on a mat\n")),
     "kitti-of-two-cameras": (
         None,
         images("training/image_2/00#.png", "training/image_3/00#.png") | _files("training/label_2/00#.txt", _KITTI),

@@ -97,6 +97,7 @@ class Yolo(base_format.Format):
                     evidence = f"{prefix}images is beside {prefix}labels, which holds .txt files ({number:,}"
                     evidence += f" in {holder.path.removeprefix(f'{at}/')})"
                     settings, doubts = _pair(probe, folder, holder)
+                    doubts += tuple(_other_texts(probe, holder))
                     yield Finding("yolo", evidence, settings, _notes_on_names(probe, at), often, doubts=doubts)
                     return
         root = probe.look(at)
@@ -153,6 +154,18 @@ def _notes_on_names(probe: folder_probe.FolderProbe, at: str) -> tuple[str, ...]
 
 
 _BOX_LINE = re.compile(rb"\d+(\s+-?[\d.]+(e-?\d+)?){4,}\s*")
+
+
+def _other_texts(probe: folder_probe.FolderProbe, holder: folder_probe.Folder) -> Iterator[str]:
+    """Yields a doubt if a text beside images holds words, judged by the first lines of a few."""
+    for name in [name for name in holder.ending(".txt") if name not in ("classes.txt", "train.txt", "val.txt")][:5]:
+        line = next(iter(probe.head(holder.below(name)).split(b"\n")), b"").strip()
+        if line and not _NUMBERS.fullmatch(line):
+            yield f"{holder.below(name)} begins with {line[:40].decode('utf-8', 'replace')!r}: no numbers, as YOLO has"
+            return
+
+
+_NUMBERS = re.compile(rb"[-+.\de\s]+")
 
 
 def _is_yolo(head: bytes) -> bool:
