@@ -223,11 +223,12 @@ def refuse_boxes(root: str) -> None:
     found = _find(root)
     if found is None:
         return
+    settings = "".join(f" --set {key}={value}" for key, value in found.settings.items() if isinstance(value, str))
     raise errors.ConfigError(
         "boxes-as-classes",
         f"--input {root!r} is a data set of boxes: {found.evidence}. label.by: directory would make classes of its "
-        f"folders: use --config {found.preset}. For its images without boxes set label.by: none; if its folders are "
-        "classes nevertheless, set source.include='**'",
+        f"folders: use --config {found.preset}{settings}. For its images without boxes set label.by: none; if its "
+        "folders are classes nevertheless, set source.include='**'",
     )
 
 

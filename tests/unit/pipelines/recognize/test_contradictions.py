@@ -9,7 +9,7 @@ from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.sources import image_source
-from tests import detection_sets, error_texts, folder_shapes, image_sets, odd_layouts, written_files
+from tests import annotation_sets, detection_sets, error_texts, folder_shapes, image_sets, odd_layouts, written_files
 
 
 def open_folder(root: pathlib.Path, **sections: Any) -> image_source.ImageSource:
@@ -32,12 +32,14 @@ def write(root: pathlib.Path, kind: str) -> None:
         detection_sets.write_voc_folders(root, {"valid": [1]})
     elif kind == "csv":
         detection_sets.write_csv(root / "train" / "_annotations.csv", root / "train", [1])
+    elif kind == "kitti":
+        annotation_sets.SETS["kitti"].write(root)
     elif kind == "coco":
         detection_sets.write_image(root / "train" / "1.jpg", 1)
         (root / "train" / "_annotations.coco.json").write_text("{}")
 
 
-@pytest.mark.parametrize("kind", ["yolo", "yolo-roboflow", "voc", "voc-kaggle", "voc-roboflow", "csv", "coco"])
+@pytest.mark.parametrize("kind", ["yolo", "yolo-roboflow", "voc", "voc-kaggle", "voc-roboflow", "csv", "kitti", "coco"])
 @pytest.mark.parametrize("split", ["none", "directory"])
 def test_data_set_of_boxes_is_refused_as_classes(tmp_path: pathlib.Path, kind: str, split: str) -> None:
     write(tmp_path, kind)
