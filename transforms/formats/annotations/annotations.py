@@ -193,12 +193,9 @@ class Annotations(base_format.Format):
                     "--input, or name them in source.annotations (files, images)",
                 )
             found = looked
-        images, annotations = (mine or theirs for mine, theirs in zip(self._folders, found.folders))
-        return dataclasses.replace(found, folders=(images, annotations), image_name=self.image_name or found.image_name)
-
-    @property
-    def _folders(self) -> tuple[str | None, str | None]:
-        return self.image_folder, self.annotation_folder
+        images, annotations = found.folders
+        folders = self.image_folder or images, self.annotation_folder or annotations
+        return dataclasses.replace(found, folders=folders, image_name=self.image_name or found.image_name)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
