@@ -143,6 +143,16 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         images("train_images/#a.jpg", numbers=_N)
         | {"train.csv": _rows("ImageId,ClassId,EncodedPixels", "{n}a.jpg,{0},1 3 10 5", (1, 2, 3, 4))},
     ),
+    "open-images-of-fiftyone": (
+        "annotations",
+        images("train/data/#ab.jpg", "validation/data/#cd.jpg")
+        | {
+            f"{split}/labels/detections.csv": _rows(
+                "ImageID,LabelName,XMin,XMax,YMin,YMax", "{n}" + f"{name},/m/01,0.1,0.5,0.2,0.6", numbers=range(4)
+            )
+            for split, name in (("train", "ab"), ("validation", "cd"))
+        },
+    ),
     "boxes-of-open-images": (
         "annotations",
         images("images/#ab.jpg", numbers=_N)

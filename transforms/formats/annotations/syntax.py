@@ -212,10 +212,14 @@ _MAX_BYTES = 256 << 20  # a file of one image
 
 
 def with_inner(probe: folder_probe.FolderProbe, at: str, most: int) -> Iterator[folder_probe.Folder]:
-    """Yields a folder and those in it: all of the names of splits, and so many others."""
+    """Yields a folder and those in it: all of the names of splits with their labels, and so many others."""
     root = probe.look(at)
     yield root
-    yield from (probe.look(root.below(name)) for name in folder_probe.likely_first(root, most))
+    for name in folder_probe.likely_first(root, most):
+        folder = probe.look(root.below(name))
+        yield folder
+        if folder_probe.split_meant(name) is not None:
+            yield from (probe.look(folder.below(each)) for each in ("labels", "annotations") if each in folder.folders)
 
 
 def pack_row(row: Row) -> bytes:
