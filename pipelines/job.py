@@ -187,7 +187,15 @@ def _row_fields(config: config_lib.Config) -> table_rows.RowFields:
     """Returns which fields of a row describe its image, if the source is a table; the key is an option of formats."""
     columns = [
         table_rows.Column(
-            name, column.kind, column.list, column.separator, column.missing, column.default, column.transform == "log"
+            name,
+            column.kind,
+            column.list,
+            column.separator,
+            column.missing,
+            column.default,
+            column.transform == "log",
+            column.first,
+            column.last,
         )
         for name, column in config.columns.items()
     ]

@@ -34,17 +34,22 @@ def make(
     return result
 
 
-def read(output: pathlib.Path, split: str = "train") -> list[Example]:
-    """Reads the examples of a split in the order of its shards, each feature as its only value."""
+def read_lists(output: pathlib.Path, split: str = "train") -> list[Example]:
+    """Reads the examples of a split in the order of its shards, each feature as a list."""
     catalog = catalog_lib.load_catalog(str(output))
     examples = []
     for shard in catalog.splits[split].shards:
         with open(output / shard.name, "rb") as file:
-            for record in records.read_records(file, catalog.compression):
-                values = example.parse_example(record.data)
-                assert all(len(value) == 1 for value in values.values())
-                examples.append({key: value[0] for key, value in values.items()})
+            found = records.read_records(file, catalog.compression)
+            examples += [dict(example.parse_example(record.data)) for record in found]
     return examples
+
+
+def read(output: pathlib.Path, split: str = "train") -> list[Example]:
+    """Reads the examples of a split in the order of its shards, each feature as its only value."""
+    found = read_lists(output, split)
+    assert all(len(value) == 1 for values in found for value in values.values())
+    return [{key: value[0] for key, value in values.items()} for values in found]
 
 
 def keys(output: pathlib.Path, split: str = "train") -> list[str]:

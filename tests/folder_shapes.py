@@ -435,6 +435,23 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         20,
         {"list.csv": _rows("{n},https://x.org/{n}.jpg,https://x.org/{n}.html,{v}", ["a dog"], "id,URL,page,TEXT")},
     ),
+    "aligned-columns": (
+        "multilabel",
+        20,
+        images("img/#a.jpg", numbers=_NUMBERS)
+        | {"list.txt": "20\nred  big old\n" + _rows("{n}a.jpg  {v}  -1 1", ["1", "-1"])},
+    ),
+    "numbered-captions": (
+        "captions",
+        20,
+        images("img/#a.jpg", numbers=_NUMBERS) | {"token.txt": _rows("{n}a.jpg#0\t{v} runs fast", ["a dog", "a cat"])},
+    ),
+    "paths-of-windows": (
+        "kaggle",
+        20,
+        images("img/#a.jpg", numbers=_NUMBERS)
+        | {"labels.csv": _rows("C:\\me\\{n}a.jpg,{v}", ["dog", "cat"], "path,label")},
+    ),
     "lines-of-json": (
         "kaggle",
         20,

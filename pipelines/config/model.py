@@ -180,6 +180,7 @@ class Config(pydantic.BaseModel):
             ("split.holdout", bool(self.split.holdout), lambda each: each.columns),
             ("split.by: source", self.split.by == "source", has_splits),
             ("columns", bool(self.columns), has_columns),
+            ("columns.NAME.first", any(each.first for each in self.columns.values()), lambda each: each.tables),
             ("source.pattern", source.pattern is not None, lambda each: "pattern" in each.takes),
             ("split.by: table", self.split.by == "table", lambda each: each.tables),
             ("source.masks", rule is not None, lambda each: "masks" in each.takes),

@@ -259,6 +259,11 @@ class ColumnConfig(pydantic.BaseModel):
     text."""
     separator: str | None = pydantic.Field(None, min_length=1)
     """Separator between the values of a list in text."""
+    first: str | None = None
+    """For `list: true`, of a table: the name of the first of the columns whose values are the list, in the order of the
+    table, as `x1` of `x1,y1,x2,y2`."""
+    last: str | None = None
+    """The name of the last of these columns."""
     missing: Literal["reject", "error", "default"] = "reject"
     """What to do with an empty value or one of another type: reject the image, end the run with an error, or store
     `default`."""
@@ -297,6 +302,10 @@ class ColumnConfig(pydantic.BaseModel):
             raise ValueError("columns: transform is for single values, not for a list")
         if self.separator is not None and not self.list:
             raise ValueError("columns: separator needs list: true")
+        if (self.first is None) != (self.last is None) or (self.first is not None and not self.list):
+            raise ValueError("columns: first and last go together, and need list: true")
+        if self.first is not None and self.separator is not None:
+            raise ValueError("columns: separator is for a list in one text, and first and last name several columns")
         if self.list and self.default is not None:
             raise ValueError("columns: missing: default is for single values; a list may hold none")
         return self

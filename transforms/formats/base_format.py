@@ -174,6 +174,7 @@ Text = Annotated[str, _Check(min_length=1)]
 Character = Annotated[str, _Check(min_length=1, max_length=1)]
 ClassBase = Annotated[int, _Check(ge=0, le=1), _Check(_refuse_bool)]
 Count = Annotated[int, _Check(ge=1), _Check(_refuse_bool)]
+Natural = Annotated[int, _Check(ge=0), _Check(_refuse_bool)]
 Level = Annotated[int, _Check(ge=0, le=255), _Check(_refuse_bool)]  # one channel of a color
 Bits = Annotated[Literal[8, 16], _Check(_refuse_bool)]
 Channels = Annotated[int, _Check(ge=1, le=4), _Check(_refuse_bool)]

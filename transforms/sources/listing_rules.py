@@ -96,24 +96,27 @@ MAX_PATH = 1024  # characters of a path that is matched: bounds the time of patt
 _REPEATED_TWICE = re.compile(r"(?<!\\)[+*]\??\)(?:[+*]|\{\d+,\d*\})")
 
 
-def check_pattern(pattern: str) -> frozenset[str]:
+def check_pattern(pattern: str, option: str = "source.pattern", needs_names: bool = True) -> frozenset[str]:
     """Returns the names of the groups of a pattern.
 
     Raises:
-        ValueError: if it is no regular expression, has no named group, or repeats a repeated group.
+        ValueError: if it is no regular expression, has no group (no named one with `needs_names`), or repeats a
+            repeated group.
     """
     try:
-        groups = re.compile(pattern).groupindex
+        compiled = re.compile(pattern)
     except re.error as e:
-        raise ValueError(f"source.pattern {pattern!r} is not a regular expression: {e}") from e
-    if not groups:
-        raise ValueError(f"source.pattern {pattern!r} has no named group; write for example (?P<label>[^/]+)/.*")
+        raise ValueError(f"{option} {pattern!r} is not a regular expression: {e}") from e
+    if needs_names and not compiled.groupindex:
+        raise ValueError(f"{option} {pattern!r} has no named group; write for example (?P<label>[^/]+)/.*")
+    if not compiled.groups:
+        raise ValueError(f"{option} {pattern!r} has no group; write for example (.*)#.*")
     if repeated := _REPEATED_TWICE.search(pattern):
         raise ValueError(
-            f"source.pattern {pattern!r} repeats a group that ends in a repetition ({repeated[0]!r}), so a path that "
+            f"{option} {pattern!r} repeats a group that ends in a repetition ({repeated[0]!r}), so a path that "
             "does not match could take hours; write it without one of the two repetitions"
         )
-    return frozenset(groups)
+    return frozenset(compiled.groupindex)
 
 
 @dataclasses.dataclass(frozen=True)

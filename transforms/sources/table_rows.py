@@ -82,6 +82,8 @@ class Column:
     missing: str = "reject"  # or "error", or "default"
     default: Any = None
     positive: bool = False  # reject zero and negative values, which have no logarithm
+    first: str | None = None  # the first and the last of the columns of a table whose values are the list
+    last: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

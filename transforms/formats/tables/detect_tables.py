@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import posixpath
 import re
@@ -11,7 +10,7 @@ from typing import Any
 
 from imagebeam import plural
 from imagebeam.transforms.formats.arrays import arrays
-from imagebeam.transforms.formats.tables import table_heads
+from imagebeam.transforms.formats.tables import label_columns, table_heads
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     HEAD_BYTES,
@@ -33,14 +32,7 @@ PRESETS = (
 
 _BOX_COLUMNS = frozenset({"filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"})
 _BOX_EDGES = re.compile(r"(?i)(x|y)_?(min|max|1|2)|bbox.*|(x|y)(center|centre)?_?(left|top)?")
-_LABEL_NAMES = (
-    "label", "labels", "class", "class_name", "category", "target", "breed", "species", "diagnosis", "category_id",
-    "label_id", "class_id", "tag", "tags", "attribute_ids", "landmark_id", "level", "dx", "emotion", "type", "age",
-    "score", "rating", "cultivar", "variety", "finding labels", "y",
-)  # fmt: skip
-_SPLIT_NAMES = ("split", "set", "usage", "subset", "partition", "fold")
 _CAPTIONS = re.compile(r"(?i).*(caption|sentence|description|comment|text).*")
-_SEPARATORS = ("|", ";", ",", " ")
 
 
 def find_tables(probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -212,7 +204,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         yield Finding("box_csv", evidence, {"source.box_csv.annotations": {"train": path}}, doubts=(note,))
         return
     settings |= _of_split_folders(probe, at, table)
-    split = _split_column(table)
+    split = label_columns.find_split(table)
     if split is not None:
         others.remove(split)
         rename = {value: split_meant(value) for value in sorted(set(table.values(split)))}
@@ -221,13 +213,13 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
             "column": split,
             "rename": {k: v for k, v in rename.items() if v and v != k},
         }
-    caption = next((name for name in others if _CAPTIONS.fullmatch(name) and _is_prose(table, name)), None)
+    caption = next((name for name in others if _CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name)), None)
     if caption is not None:
         if caption != "captions":
             settings |= {"columns": {caption: {"list": True}}, "features": {f"columns/{caption}": "image/caption"}}
         yield Finding("captions", evidence, settings)
         return
-    flags = [name for name in others if _is_flag(table, name)]
+    flags = [name for name in others if label_columns.is_flag(table, name)]
     if (len(flags) >= 3 and len(flags) >= len(others) / 2) or 1 < len(flags) == len(others):
         settings["label"] = {"by": "columns", "columns": flags}
         text = f"{evidence}; {plural.count(len(flags), 'column')} are 0 or 1 ({name_some(flags)})"
@@ -300,7 +292,7 @@ def _find_label(
     evidence: str,
     settings: dict[str, Any],
 ) -> Iterator[Finding]:
-    label, is_known = _label_column(table, others)
+    label, is_known = label_columns.find_label(table, others)
     has_split = "split" in settings
     further = [name for name in others if name != label]
     often = tuple(
@@ -329,12 +321,12 @@ def _find_label(
         guess += (
             f"; {len(distinct) - len(folded)} of them differ from others in case only, and are classes of their own"
         )
-    if separator := _separator_of(values):
+    if separator := label_columns.separator_of(values):
         settings["label"] = {"by": "column", "column": label, "separator": separator}
         note = f"a cell of {label!r} has several classes, with {separator!r} between them"
         yield Finding("multilabel", evidence, settings, (guess, note), often, doubts=doubts)
         return
-    kind = _kind_of(values, distinct)
+    kind = label_columns.kind_of(values, distinct)
     if kind == "class":
         settings["label.column"] = label
         if len(distinct) * 2 > len(values):
@@ -357,19 +349,12 @@ def _folders_of(probe: FolderProbe, table: table_heads.Table, place: table_heads
     return sorted(folders) if len(folders) > 1 and not all(map(_PARTS.fullmatch, folders)) else []
 
 
+_MAY_BE_NO_CLASS = ("level", "type", "age", "score", "rating", "y", "tag", "tags")  # where folders may be the classes
 _PARTS = re.compile(r"(?i).*(\d|images?|imgs?|part|train|test|valid?|validation).*")
 
 
 def _no_strata(has_split: bool) -> dict[str, Any]:
     return {} if has_split else {"split": HASH_SPLIT}
-
-
-def _kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
-    if not all(map(table_heads.is_number, values)):
-        return "class"
-    if any("." in value and float(value) != int(float(value)) for value in distinct):
-        return "float"
-    return "int" if len(distinct) > 60 and len(distinct) * 4 > len(values) else "class"
 
 
 def _find_boxes(probe: FolderProbe, at: str, table: table_heads.Table, shown: str) -> Iterator[Finding]:
@@ -395,7 +380,7 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
     if all(folder.path == at for folder in folders) and not any("/" in each for each in table.values("file_name")):
         settings["split"] = HASH_SPLIT
     others = [name for name in table.columns if name != "file_name"]
-    label, _ = _label_column(table, others)
+    label, _ = label_columns.find_label(table, others)
     notes: tuple[str, ...] = ()
     if label is not None:
         settings["label"] = {"by": "column", "column": label}
@@ -413,6 +398,8 @@ def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) ->
         image = f"**/{{{place.column}}}" + ("" if place.has_extension else ".*")
     settings = {"source.manifest.path": path, **table.settings, "source.manifest.image": image}
     settings["source.manifest.root"] = root if root != "." else None
+    if place.column != table.path_column:
+        settings.pop("source.manifest.image_pattern", None)
     return settings
 
 
@@ -425,80 +412,3 @@ def _of_split_folders(probe: FolderProbe, at: str, table: table_heads.Table) -> 
         return {}
     rename = {each: meant for each, meant in held.items() if each != meant}
     return {"source.manifest.path": f"*/{name}", "split": {"by": "directory", "rename": rename}}
-
-
-def _label_column(table: table_heads.Table, others: Sequence[str]) -> tuple[str | None, bool]:
-    """Returns the column that is likely the label, and whether its name says so."""
-    usable = [name for name in others if name.lower() not in _SPLIT_NAMES]  # partition: 0, 1 or 2
-    if "x" in map(str.lower, others):  # coordinates
-        usable = [name for name in usable if name.lower() != "y"]
-    usable = [name for name in usable if not _NEVER_LABEL.fullmatch(name)]
-    usable = [name for name in usable if (values := table.values(name)) and not _are_no_labels(values)]
-    if not table.has_header:  # its names are not the user's
-        usable = [name for name in usable if not _are_unique(table.values(name))]
-    by_name = {name.lower(): name for name in usable}
-    for name in _LABEL_NAMES:
-        if name in by_name and (name in _SAYS_LABEL or len({*table.values(by_name[name])}) > 1):
-            return by_name[name], True
-    usable = [name for name in usable if len({*(values := table.values(name))}) > 1 and not _are_free(values)]
-    if not usable:
-        return None, False
-    fewest = min(usable, key=lambda name: len({*table.values(name)}))
-    return fewest, len(others) == 1
-
-
-_SAYS_LABEL = ("label", "labels", "class", "class_name", "category", "target")  # even if all seen are equal
-_MAY_BE_NO_CLASS = ("level", "type", "age", "score", "rating", "y", "tag", "tags")  # where folders may be the classes
-_NEVER_LABEL = re.compile(
-    r"(?i).*(url|path|title|author|license|(?<![a-z])user|owner|source|copyright|date|time|md5|sha\d*|hash).*"
-)
-_NO_LABEL = re.compile(r"[\[{].*[\]}]|\w+://.*|[0-9a-fA-F-]{16,}|.*[/\\].*\.\w{2,5}", re.DOTALL)
-
-
-def _are_no_labels(values: Sequence[str]) -> bool:
-    """Returns whether values are objects, addresses, hashes or names of files, which are never labels."""
-    return sum(bool(_NO_LABEL.fullmatch(each)) or table_heads.is_image(each) for each in values) * 2 > len(values)
-
-
-def _are_unique(values: Sequence[str]) -> bool:
-    return len({*values}) == len(values) > 9
-
-
-def _are_free(values: Sequence[str]) -> bool:
-    """Returns whether texts are titles or ids: they have several words, or each has one row."""
-    texts = [each for each in values if not table_heads.is_number(each)]
-    is_long = sum(len(each.split()) for each in texts) > 3 * len(texts)
-    return len(texts) * 2 > len(values) and (is_long or _are_unique(values))
-
-
-def _split_column(table: table_heads.Table) -> str | None:
-    for name in table.columns:
-        values = {*table.values(name)}
-        if name.lower() in _SPLIT_NAMES and 0 < len(values) <= 6 and any(map(split_meant, values)):
-            return name
-    return None
-
-
-def _separator_of(values: Sequence[str]) -> str:
-    """Returns the text between several classes of one cell; "" if cells have one class each."""
-    for separator in _SEPARATORS:
-        several = [value for value in values if separator in value]
-        if len(several) < max(2, len(values) / 10):
-            continue
-        pieces = collections.Counter(piece.strip() for value in values for piece in value.split(separator))
-        alone = {value for value in values if separator not in value}
-        if any(piece in pieces for piece in alone) and len(pieces) < len({*values}):
-            shared = sum(number > 1 for number in pieces.values())
-            if shared >= len(pieces) / 2 and (separator != " " or alone & {p for v in several for p in v.split()}):
-                return separator
-    return ""
-
-
-def _is_flag(table: table_heads.Table, name: str) -> bool:
-    values = {*table.values(name)}
-    return bool(values) and values <= {"0", "1", "-1", "0.0", "1.0"}
-
-
-def _is_prose(table: table_heads.Table, name: str) -> bool:
-    values = table.values(name)[:100]
-    return bool(values) and sum(len(value.split()) for value in values) >= 3 * len(values)

@@ -41,6 +41,7 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
     size: str | None = None  # with `trust`: column with the size of the file in bytes
     joined: tuple[table_formats.TableFile, ...] = ()  # further CSV tables with columns of the same rows
     joined_on: str = ""  # the column that all of them share
+    image_pattern: str | None = None  # regular expression for the cells of `image`; its first group is the path
 
     def facts(self) -> image_source.SourceFacts:
         key = () if self.fields.key is None else (self.fields.key,)
@@ -82,7 +83,29 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
         """The columns that must exist."""
         sizes = () if self.size is None else (self.size,)
         shared = (self.joined_on,) if self.joined else ()
-        return tuple(dict.fromkeys((*self._image_columns, *shared, *sizes, *self.fields.needed)))
+        fields = itertools.chain.from_iterable(self._spans.get(name, (name,)) for name in self.fields.needed)
+        return tuple(dict.fromkeys((*self._image_columns, *shared, *sizes, *fields)))
+
+    @functools.cached_property
+    def _spans(self) -> Mapping[str, Sequence[str]]:
+        """The columns of the table whose values are the list of one column of the config, by its name.
+
+        Raises:
+            ConfigError: if the table cannot be read, or has no such columns in this order.
+        """
+        spans, names = {}, list[str]()
+        for column in self.fields.columns:
+            if column.first is not None and column.last is not None:
+                names = names or self.column_names()
+                found = [names.index(each) if each in names else -1 for each in (column.first, column.last)]
+                if not 0 <= found[0] <= found[1]:
+                    raise errors.ConfigError(
+                        "table-no-such-span",
+                        f"columns.{column.name}: manifest {self.uri!r} has no columns from {column.first!r} to "
+                        f"{column.last!r}; its columns are {', '.join(map(repr, names))}",
+                    )
+                spans[column.name] = names[found[0] : found[1] + 1]
+        return spans
 
     def column_names(self) -> list[str]:
         """Returns the names of its columns.
@@ -217,7 +240,19 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
         rows = self.rows(self.needed, self.fields.texts)
         for table in self.joined:
             rows = row_steps.join_rows(rows, table, self.joined_on, self.needed, self.fields.texts)
+        if self._spans or self.image_pattern:
+            return ((place, self._complete(row) if isinstance(row, Mapping) else row) for place, row in rows)
         return rows
+
+    def _complete(self, row: Mapping[str, Any]) -> table_formats.Row:
+        """Returns a row with the lists of its spans, and the path in the cell of the image."""
+        cells = {**row, **{name: [row.get(each) for each in span] for name, span in self._spans.items()}}
+        if self.image_pattern and (cell := table_rows.name_in(row, self.image)):
+            match = re.fullmatch(self.image_pattern, cell)
+            if match is None or not match[1]:
+                return f"column {self.image!r}: {cell!r} does not match source.manifest.image_pattern"
+            cells[str(self.image)] = match[1]
+        return cells
 
     def describe_rows(self, positions: Sequence[int]) -> list[str]:
         """Describes the places of the rows with these positions for a user, such as `line 5 of /data/a.csv`.

@@ -18,6 +18,7 @@ from imagebeam.transforms.sources import annotation_tables
 Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or a text that says what is wrong with the row
 
 UTF8 = "utf-8"
+WHITESPACE = "whitespace"  # a delimiter: any number of blanks and tabs
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 FORMATS: Mapping[str, str] = {
@@ -65,13 +66,16 @@ class TableFile:
     uri: str
     format: str  # csv, jsonl, json or parquet
     header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
-    delimiter: str | None = None  # for CSV; None means a tab for .tsv, else a comma
+    delimiter: str | None = None  # for CSV; a character or WHITESPACE; None means a tab for .tsv, else a comma
     encoding: str = UTF8  # for CSV and JSON
     items: str = ""  # path of the list of rows in JSON, such as annotations.items; "" if the file is the list
+    skip_rows: int = 0  # for CSV: lines before the header, or before the first row
 
     @property
     def separator(self) -> str:
         """The character between the cells of a CSV."""
+        if self.delimiter == WHITESPACE:
+            return " "
         return self.delimiter or ("\t" if self.uri.lower().endswith(".tsv") else ",")
 
     def rows(self, columns: Sequence[str], texts: Sequence[str] = ()) -> Iterator[tuple[RowPlace, Row]]:
@@ -129,7 +133,7 @@ class TableFile:
                 return [name.strip() for name in pyarrow.parquet.ParquetFile(file).schema_arrow.names]
         if self.format == "csv":
             with _open_text(self) as text:
-                names = list(self.header) or _csv_header(_csv_lines(self, text))
+                names = _split_header(self, _csv_lines(self, text))[0]
         else:
             rows = _jsonl_rows(self) if self.format == "jsonl" else _json_rows(self)
             _, first = next(rows, (None, {}))
@@ -186,12 +190,12 @@ def _csv_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPla
     with _open_text(table) as text:
         lines = _csv_lines(table, text)
         try:
-            header = table.header or _csv_header(lines)
+            header, end, rows = _split_header(table, lines)
             wanted = [(name, index) for index, name in enumerate(header) if name in columns]
-            position, end = 0, lines.line_num
-            for row in lines:
+            position = 0
+            for line, row in rows:
                 # A quoted cell may span several lines.
-                place, end = RowPlace(position, "line", end + 1), lines.line_num
+                place, end = RowPlace(position, "line", table.skip_rows + end + 1), line
                 if len(row) == len(header):
                     yield place, {name: row[index] for name, index in wanted}
                 elif row:
@@ -207,16 +211,31 @@ def _csv_rows(table: TableFile, columns: Sequence[str]) -> Iterator[tuple[RowPla
                     continue
                 position += 1
         except csv.Error as e:
-            raise ValueError(f"line {lines.line_num}: {e}") from e
+            raise ValueError(f"line {table.skip_rows + lines.line_num}: {e}") from e
 
 
 def _csv_lines(table: TableFile, text: io.TextIOWrapper) -> Any:
-    return csv.reader(text, strict=True, delimiter=table.separator)
+    lines: Iterator[str] = itertools.islice(text, table.skip_rows, None)
+    if table.delimiter == WHITESPACE:
+        lines = (line.replace("\t", " ").strip() for line in lines)
+    return csv.reader(lines, strict=True, delimiter=table.separator, skipinitialspace=table.delimiter == WHITESPACE)
 
 
-def _csv_header(lines: Iterator[list[str]]) -> list[str]:
-    """Returns the first row that is not blank, with its names stripped: `image, label` names the column `label`."""
-    return [name.strip() for name in next(filter(None, lines), [])]
+def _split_header(table: TableFile, lines: Any) -> tuple[list[str], int, Iterator[tuple[int, list[str]]]]:
+    """Returns the names of the columns, the line that they end in, and the rows, each with the line that it ends in.
+
+    The first row that is not blank has the names; `image, label` names the column `label`. Aligned columns may have one
+    name fewer, since none is above the images.
+    """
+    rows = ((lines.line_num, row) for row in lines)
+    if table.header:
+        return list(table.header), 0, rows
+    end, first = next((each for each in rows if each[1]), (0, []))
+    names = [name.strip() for name in first]
+    if table.delimiter == WHITESPACE and (following := next(rows, None)) is not None:
+        rows = itertools.chain([following], rows)  # type: ignore[assignment]
+        names = ["image"] * (len(following[1]) == len(names) + 1) + names
+    return names, end, rows
 
 
 def guess_delimiter(line: str, separator: str, wanted: Sequence[str] | int) -> str:

@@ -39,6 +39,7 @@ class Table(NamedTuple):
     has_header: bool = True
     last_rows: tuple[Mapping[str, str], ...] = ()  # from the end of a longer file
     doubts: tuple[str, ...] = ()  # on how it is read
+    path_column: str = ""  # the column whose cells hold more than a path, if there is one
 
     def values(self, column: str) -> list[str]:
         """Returns the values of a column that are not empty, from both ends of the table."""
@@ -47,6 +48,32 @@ class Table(NamedTuple):
 
 def read_table(probe: FolderProbe, path: str) -> Table | None:
     """Returns the beginning of a table; None if the file is none."""
+    table = _read_table(probe, path)
+    return table and _with_paths(table)
+
+
+_PATHS = (r"(.*)#\d+", r"[A-Za-z]:(?:.*[\\/])?([^\\/]+)")  # 1.jpg#0, and paths of Windows
+
+
+def _names_image(cell: str) -> bool:
+    return is_image(cell) or any(is_image(match[1]) for each in _PATHS if (match := re.fullmatch(each, cell)))
+
+
+def _with_paths(table: Table) -> Table:
+    """Returns a table with the paths that the cells of a column hold, if all of them have such a form."""
+    for column in table.columns:
+        values = table.values(column)
+        for pattern in _PATHS if values else ():
+            found = {each: match[1] for each in values if (match := re.fullmatch(pattern, each)) and is_image(match[1])}
+            if len(found) == len({*values}):
+                heads = ([{**row, column: found.get(row.get(column, ""), "")} for row in each] for each in table[2:6:3])
+                rows, last_rows = map(tuple, heads)
+                settings = {**table.settings, "source.manifest.image_pattern": pattern}
+                return table._replace(rows=rows, last_rows=last_rows, settings=settings, path_column=column)
+    return table
+
+
+def _read_table(probe: FolderProbe, path: str) -> Table | None:
     extension = extension_of(path)
     if extension == ".parquet":
         return _read_parquet(probe, path)
@@ -133,8 +160,15 @@ def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Tabl
     is_text = extension_of(path) == ".txt"
     delimiter = max("\t;,|" if extension_of(path) == ".tsv" else ",;\t|", key=first.count)
     settings: dict[str, Any] = {}
+    is_aligned = False
     if first.count(delimiter) == 0 and is_text:
+        if is_number(first):  # of the rows, above the header
+            rest = lines[lines.index(first) + 1 :]
+            table = _read_csv(path, rest, last)
+            return table and table._replace(settings={**table.settings, "source.manifest.skip_rows": 1})
         delimiter = " "
+        is_aligned = any("  " in line.strip() for line in lines)
+        lines, last = ([" ".join(line.split()) for line in each] for each in (lines, last))
     if not is_text and delimiter != ("\t" if extension_of(path) == ".tsv" else ","):
         if first.count(delimiter):
             settings["source.manifest.delimiter"] = delimiter
@@ -142,7 +176,9 @@ def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Tabl
             delimiter = ","
     if is_text:
         settings = {"source.manifest.format": "csv"} | (
-            {} if delimiter == "," else {"source.manifest.delimiter": delimiter}
+            {}
+            if delimiter == ","
+            else {"source.manifest.delimiter": table_formats.WHITESPACE if is_aligned else delimiter}
         )
     try:
         cells, after = (
@@ -153,13 +189,19 @@ def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Tabl
     if not cells or (len(cells[0]) < 2 and is_text):
         return None
     header = [name.strip() for name in cells[0]]
-    has_header = not any(is_image(cell) or is_number(cell) for cell in header)
+    has_header = not any(_names_image(cell) or is_number(cell) for cell in header)
     if not has_header:
-        header = ["image" if is_image(cell) else "label" for cell in header]
+        others = (
+            "caption" if all(" " in row[n].strip() for row in cells if n < len(row)) else "label"
+            for n in range(len(header))
+        )
+        header = ["image" if _names_image(cell) else other for cell, other in zip(header, others)]
         if len(set(header)) < len(header):
             at = next((index for index, cell in enumerate(header) if cell == "image"), -1)
             header = [f"column_{n}" if n != at else "image" for n in range(1, len(header) + 1)]
         settings["source.manifest.header"] = header
+    elif is_aligned and len(cells) > 1 and len(cells[1]) == len(header) + 1:
+        header.insert(0, "image")
     if len(set(header)) < len(header):
         return None
     body = cells[1:] if has_header else cells

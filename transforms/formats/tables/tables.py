@@ -14,7 +14,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns as parquet_columns
 from imagebeam.transforms.formats.tables import detect_tables, manifest, row_steps, table_formats, table_per_folder
-from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, table_rows
+from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, listing_rules, table_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +56,11 @@ class Tables(base_format.Format):
     """Column names for a CSV without a header line: then its first line is a row."""
     join: Join = Join()
     """Further tables with columns of the same images."""
-    delimiter: base_format.Character | None = None
-    """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma."""
+    delimiter: base_format.Text | None = None
+    """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma. `whitespace` is any
+    number of blanks and tabs, as between aligned columns; if no name is above the first column, it is `image`."""
+    skip_rows: base_format.Natural = 0
+    """Number of lines of a CSV before its header line; with `header` before its first row."""
     encoding: str = table_formats.UTF8
     """Encoding of a CSV or JSON file: `utf-8`, `utf-16`, `latin-1`, `cp1252` or another that Python knows."""
     root: str | None = None
@@ -68,6 +71,10 @@ class Tables(base_format.Format):
     """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
     template that ends in `.*` finds the extension by one listing of the folder, and one like `**/{id}.jpg` the folder
     below `root`. Null if the table does not name its images, see `files`."""
+    image_pattern: str | None = None
+    """Regular expression for the whole cell of the column `image`, whose first group is the path: `(.*)#\\d` for
+    `1.jpg#0`, and `(?:.*[\\\\/])?([^\\\\/]+)` for the name in `C:\\photos\\1.jpg`. A row that does not match is a
+    reject."""
     further: dict[str, str] = dataclasses.field(default_factory=dict)
     """Further images of each example, such as the same place at another time: from a name to the column with the path,
     or a template, as for `image`. `after: after_file` stores `image/after/encoded`, `format`, `height` and `width`. All
@@ -97,6 +104,12 @@ class Tables(base_format.Format):
     an empty cell is not compared."""
 
     def __post_init__(self) -> None:
+        if self.delimiter is not None and len(self.delimiter) > 1 and self.delimiter != table_formats.WHITESPACE:
+            raise ValueError(f"source.manifest.delimiter {self.delimiter!r} is neither one character nor whitespace")
+        if self.image_pattern is not None:
+            listing_rules.check_pattern(self.image_pattern, "source.manifest.image_pattern", needs_names=False)
+            if self.image is None or row_steps.parse(self.image) is not None:
+                raise ValueError("source.manifest.image_pattern needs a column in source.manifest.image")
         try:
             row_steps.parse(self.image)
         except ValueError as e:
@@ -270,8 +283,10 @@ def _name_only_column(table: manifest.ManifestSource) -> manifest.ManifestSource
 def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) -> manifest.ManifestSource:
     format = wanted.format or table_formats.format_of(uri)
     read_as = f"and {uri!r} is read as {format}"
-    if (wanted.header or wanted.delimiter) and format != "csv":
-        raise errors.ConfigError("table-option-of-csv", f"source.manifest.header and delimiter are for CSV, {read_as}")
+    if (wanted.header or wanted.delimiter or wanted.skip_rows) and format != "csv":
+        raise errors.ConfigError(
+            "table-option-of-csv", f"source.manifest.header, delimiter and skip_rows are for CSV, {read_as}"
+        )
     if wanted.items is not None and format != "json":
         raise errors.ConfigError("table-option-of-json", f"source.manifest.items is for JSON, {read_as}")
     if wanted.encoding != table_formats.UTF8 and format == "parquet":
@@ -299,6 +314,8 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         header=wanted.header,
         delimiter=wanted.delimiter,
         encoding=wanted.encoding,
+        skip_rows=wanted.skip_rows,
+        image_pattern=wanted.image_pattern,
         trust=wanted.trust,
         size=wanted.size,
     )

@@ -1,0 +1,106 @@
+"""Judges the columns of a table by their names and values: which one is the label, the split, a caption, a flag."""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Sequence
+
+from imagebeam.transforms.formats.tables import table_heads
+from imagebeam.transforms.sources.folder_probe import split_meant
+
+_LABEL_NAMES = (
+    "label", "labels", "class", "class_name", "category", "target", "breed", "species", "diagnosis", "category_id",
+    "label_id", "class_id", "tag", "tags", "attribute_ids", "landmark_id", "level", "dx", "emotion", "type", "age",
+    "score", "rating", "cultivar", "variety", "finding labels", "y",
+)  # fmt: skip
+_SPLIT_NAMES = ("split", "set", "usage", "subset", "partition", "fold")
+_SEPARATORS = ("|", ";", ",", " ")
+
+
+def find_label(table: table_heads.Table, others: Sequence[str]) -> tuple[str | None, bool]:
+    """Returns the column that is likely the label, and whether its name says so."""
+    usable = [name for name in others if name.lower() not in _SPLIT_NAMES]  # partition: 0, 1 or 2
+    if "x" in map(str.lower, others):  # coordinates
+        usable = [name for name in usable if name.lower() != "y"]
+    usable = [name for name in usable if not _NEVER_LABEL.fullmatch(name)]
+    usable = [name for name in usable if (values := table.values(name)) and not _are_no_labels(values)]
+    if not table.has_header:  # its names are not the user's
+        usable = [name for name in usable if not _are_unique(table.values(name))]
+    by_name = {name.lower(): name for name in usable}
+    for name in _LABEL_NAMES:
+        if name in by_name and (name in _SAYS_LABEL or len({*table.values(by_name[name])}) > 1):
+            return by_name[name], True
+    usable = [name for name in usable if len({*(values := table.values(name))}) > 1 and not _are_free(values)]
+    if not usable:
+        return None, False
+    fewest = min(usable, key=lambda name: len({*table.values(name)}))
+    return fewest, len(others) == 1
+
+
+_SAYS_LABEL = ("label", "labels", "class", "class_name", "category", "target")  # even if all seen are equal
+_NEVER_LABEL = re.compile(
+    r"(?i).*(url|path|title|author|license|(?<![a-z])user|owner|source|copyright|date|time|md5|sha\d*|hash).*"
+)
+_NO_LABEL = re.compile(r"[\[{].*[\]}]|\w+://.*|[0-9a-fA-F-]{16,}|.*[/\\].*\.\w{2,5}", re.DOTALL)
+
+
+def _are_no_labels(values: Sequence[str]) -> bool:
+    """Returns whether values are objects, addresses, hashes or names of files, which are never labels."""
+    return sum(bool(_NO_LABEL.fullmatch(each)) or table_heads.is_image(each) for each in values) * 2 > len(values)
+
+
+def _are_unique(values: Sequence[str]) -> bool:
+    return len({*values}) == len(values) > 9
+
+
+def _are_free(values: Sequence[str]) -> bool:
+    """Returns whether texts are titles or ids: they have several words, or each has one row."""
+    texts = [each for each in values if not table_heads.is_number(each)]
+    is_long = sum(len(each.split()) for each in texts) > 3 * len(texts)
+    return len(texts) * 2 > len(values) and (is_long or _are_unique(values))
+
+
+def find_split(table: table_heads.Table) -> str | None:
+    """Returns the column whose values are the names of splits; None if there is none."""
+    for name in table.columns:
+        values = {*table.values(name)}
+        if name.lower() in _SPLIT_NAMES and 0 < len(values) <= 6 and any(map(split_meant, values)):
+            return name
+    return None
+
+
+def separator_of(values: Sequence[str]) -> str:
+    """Returns the text between several classes of one cell; "" if cells have one class each."""
+    for separator in _SEPARATORS:
+        several = [value for value in values if separator in value]
+        if len(several) < max(2, len(values) / 10):
+            continue
+        pieces = collections.Counter(piece.strip() for value in values for piece in value.split(separator))
+        alone = {value for value in values if separator not in value}
+        if any(piece in pieces for piece in alone) and len(pieces) < len({*values}):
+            shared = sum(number > 1 for number in pieces.values())
+            if shared >= len(pieces) / 2 and (separator != " " or alone & {p for v in several for p in v.split()}):
+                return separator
+    return ""
+
+
+def is_flag(table: table_heads.Table, name: str) -> bool:
+    """Returns whether a column holds 0 and 1, or -1 and 1."""
+    values = {*table.values(name)}
+    return bool(values) and values <= {"0", "1", "-1", "0.0", "1.0"}
+
+
+def is_prose(table: table_heads.Table, name: str) -> bool:
+    """Returns whether the texts of a column have three words or more on average."""
+    values = table.values(name)[:100]
+    return bool(values) and sum(len(value.split()) for value in values) >= 3 * len(values)
+
+
+def kind_of(values: Sequence[str], distinct: Sequence[str]) -> str:
+    """Returns `label.type` of a column: class, int or float."""
+    if not all(map(table_heads.is_number, values)):
+        return "class"
+    if any("." in value and float(value) != int(float(value)) for value in distinct):
+        return "float"
+    return "int" if len(distinct) > 60 and len(distinct) * 4 > len(values) else "class"
