@@ -43,6 +43,8 @@ EXTRAS = {
     # Images in HDF5 files, also those of MATLAB 7.3, and in MATLAB's older files: source.by: arrays.
     "hdf5": ["h5py>=3.10"],
     "matlab": ["scipy>=1.13"],
+    # TIFFs of any numbers and bands, and PNGs of 16 bits a color: image.dtype, image.range, image.bands.
+    "bands": ["imagecodecs>=2025.3", "numpy>=1.26", "tifffile>=2025.3"],
     # Storages of images and datasets. Trainers install them too, so none of them brings Beam.
     "gcs": ["google-cloud-storage>=2.19,<4"],
     "hdfs": ["requests>=2.32.4,<3"],

@@ -16,7 +16,8 @@ from imagebeam import errors, features, storage
 
 # Raised when an older imagebeam would misread a newer catalog. A new field that only adds facts does not raise it:
 # catalogs without the field stay readable, and an imagebeam that does not know the field reads the rest.
-FORMAT_VERSION = 3  # written for an index of another tool's shards
+FORMAT_VERSION = 4  # written for pixels of another type than the usual ones
+_INDEX_FORMAT = 3  # written for an index of another tool's shards
 _SNAPSHOT_FORMAT = 2  # written if a shard lies in another folder or has removed records
 _SELF_CONTAINED_FORMAT = 1  # written for all other datasets
 CATALOG_FILE = "catalog.json"
@@ -147,6 +148,9 @@ class Catalog:
     # Names of the classes of objects by their ids; {} without objects.
     object_classes: Mapping[int, str] = dataclasses.field(default_factory=dict)
     keypoints: tuple[str, ...] = ()  # names of the keypoints of each object, in their order
+    # {} for the usual pixels, of 8 bits; otherwise "dtype" of the stored ones and "shape", height, width and channels,
+    # each None where images differ
+    pixels: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     # {} unless `imagebeam index` made the catalog, of shards that another tool wrote: they are never moved or removed
     indexed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -158,8 +162,10 @@ class Catalog:
 
     @property
     def _format_version(self) -> int:
-        if self.indexed:
+        if self.pixels:
             return FORMAT_VERSION
+        if self.indexed:
+            return _INDEX_FORMAT
         return _SELF_CONTAINED_FORMAT if self.is_self_contained else _SNAPSHOT_FORMAT
 
     def to_json(self) -> str:
@@ -189,6 +195,7 @@ class Catalog:
             "duplicates": self.duplicates,
             "object_classes": {str(label): name for label, name in self.object_classes.items()},
             "keypoints": list(self.keypoints),
+            "pixels": self.pixels,
             "indexed": self.indexed,
         }
         fields |= {name: value for name, value in optional.items() if value}

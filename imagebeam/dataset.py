@@ -18,7 +18,15 @@ import numpy as np
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots
 from imagebeam import features as features_lib
-from imagebeam.reader import batch_schedule, dataset_source, feeds, read_plan, record_order, record_selection
+from imagebeam.reader import (
+    bare_pixels,
+    batch_schedule,
+    dataset_source,
+    feeds,
+    read_plan,
+    record_order,
+    record_selection,
+)
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
@@ -298,7 +306,7 @@ class ImageDataset:
         Raises:
             ConfigError: if the examples cannot be read like this, or a feature is named "image" or "label".
         """
-        from imagebeam.reader import bare_pixels, example_source
+        from imagebeam.reader import example_source
 
         selected = self.select(split)
         is_raw = bare_pixels.is_raw(self.catalog, bare_pixels.formats_in(self.statistics, selected.split))
@@ -455,6 +463,7 @@ class _SplitFeeds(feeds.Feeds):
     def __init__(self, dataset: ImageDataset, split: str):
         self._dataset = dataset
         self._split = split
+        self.stored_dtype = bare_pixels.form_of(dataset.catalog).dtype
         self.is_train = record_selection.parse_part(split, dataset.splits)[0] == _TRAIN
 
     def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> batch_schedule.BatchSchedule:

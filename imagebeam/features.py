@@ -40,13 +40,15 @@ ENCODED = "image/encoded"
 LABEL = "image/class/label"
 TEXT = "image/class/text"
 ENTRY_POINTS = "image/entry_points"
+DTYPE = "image/dtype"
 
 STANDARD: Mapping[str, Standard] = {
     "image/format": Standard(BYTES, True, "jpeg, png, webp, or raw for pixels"),
     "image/height": Standard(INT64, True, "pixels"),
     "image/width": Standard(INT64, True, "pixels"),
-    "image/channels": Standard(INT64, True, "1 to 4, as a decoder yields by default"),
-    "image/colorspace": Standard(BYTES, True, "GRAY, GRAY_ALPHA, RGB, RGBA or CMYK"),
+    "image/channels": Standard(INT64, True, "1 to 4, as a decoder yields by default; or the number of bands"),
+    "image/colorspace": Standard(BYTES, True, "GRAY, GRAY_ALPHA, RGB, RGBA or CMYK; BANDS_n of n bands"),
+    DTYPE: Standard(BYTES, True, "type of the numbers: uint8, uint16 or float32", needs="typed pixels"),
     "image/filename": Standard(BYTES, True, "base name of the file"),
     "image/key": Standard(BYTES, True, "the stable id: path below the source, or the manifest's key"),
     LABEL: Standard(INT64, True, "id of the class, or the target's value", needs="labels"),
@@ -104,6 +106,7 @@ _ABSENT = {  # error text for each requirement that is not met
     "object keypoints": "source gives no keypoints (source.coco.keypoints)",
     "captions": "source gives no captions (source.coco.captions)",
     "object masks": "source gives no masks of objects (source.coco.masks, source.labelme.masks)",
+    "typed pixels": "image.dtype and image.bands are the usual ones, so pixels have 8 bits",
     "segmentation": "there are no masks (source.masks)",
 }
 
@@ -129,7 +132,8 @@ def resolve_features(
         extra_images: names of the extra images of each example.
         given: what the source gives of each image: "objects" (with boxes), "object areas" (and which are crowds),
             "object flags" (which are difficult or truncated, and their view), "object masks", "object keypoints",
-            "captions", "segmentation" (the class of each pixel); or the name of one feature of these.
+            "captions", "segmentation" (the class of each pixel); or the name of one feature of these. "typed pixels" is
+            what the config asks for.
 
     Raises:
         ValueError: if a standard key is unknown, or two features would have the same key.

@@ -19,7 +19,16 @@ import numpy as np
 
 from imagebeam import dataset as dataset_lib
 from imagebeam import errors, features
-from imagebeam.reader import batch_schedule, feeds, read_plan, record_order, record_selection, shard_files, shard_reader
+from imagebeam.reader import (
+    bare_pixels,
+    batch_schedule,
+    feeds,
+    read_plan,
+    record_order,
+    record_selection,
+    shard_files,
+    shard_reader,
+)
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
@@ -78,6 +87,7 @@ class Mixture(feeds.Feeds):
         self._weights = numbers
         splits = [record_selection.parse_part(split, dataset.splits)[0] for dataset, split in pairs]
         self.is_train = "train" in splits
+        self.stored_dtype = bare_pixels.form_of(self._datasets[0].catalog).dtype
         check_classes([dataset.labels for dataset in self._datasets], self._directories)
 
     def __repr__(self) -> str:
@@ -394,11 +404,11 @@ def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[s
                 f"ids of classes begin at {part.label_base} in {directory} and at {first.label_base} in "
                 f"{directories[0]}: convert with the same label.base",
             )
-        if part.is_raw != first.is_raw:
+        if (part.is_raw, part.form) != (first.is_raw, first.form):
             raise errors.ConfigError(
                 "mixture-features-differ",
                 f"the images of {directory} are {_stored(part)}, those of {directories[0]} {_stored(first)}: "
-                "examples in one batch must be alike; convert with the same image.encode",
+                "examples in one batch must be alike; convert with the same image.encode, image.dtype and image.bands",
             )
     return {
         source: feature
@@ -414,7 +424,8 @@ def _described(source: str, feature: features.Feature | None) -> str:
 
 
 def _stored(part: read_plan.ReadPlan) -> str:
-    return "bare pixels" if part.is_raw else "encoded"
+    stored = "bare pixels" if part.is_raw else "encoded"
+    return stored if part.form.is_usual else f"{stored}, {part.form.channels} channels of {part.form.dtype}"
 
 
 def check_classes(labels: Sequence[Sequence[str]], directories: Sequence[str]) -> None:

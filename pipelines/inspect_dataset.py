@@ -106,7 +106,8 @@ def save_images(
 ) -> list[str]:
     """Writes the first images of a split as files, named by position, label and key; returns their addresses.
 
-    Images stored as pixels become PNGs. Further images of an example have their name before the extension.
+    Images stored as pixels become PNGs, with `image.dtype` or `image.bands` .npy files. Further images of an example
+    have their name before the extension.
 
     Raises:
         ConfigError: if there are no images, or pixels without a shape, or `folder` cannot be written.
@@ -116,7 +117,7 @@ def save_images(
     if features.ENCODED not in keys:
         raise errors.ConfigError("dataset-without-images", "--save-to: the examples hold no image")
     is_raw = bare_pixels.is_raw(catalog, bare_pixels.formats_in(catalog_lib.load_statistics(directory), split))
-    pixels = bare_pixels.PixelReader(catalog) if is_raw else None
+    pixels, form = bare_pixels.PixelReader(catalog) if is_raw else None, bare_pixels.form_of(catalog)
     folder = os.fspath(folder)
     target = _make_folder(folder)
     uris = []
@@ -124,10 +125,11 @@ def save_images(
         labels, names = (_texts(values, keys.get(source)) for source in (features.TEXT, "image/key"))
         name = "-".join([f"{split}-{index:05d}", *filter(None, ["+".join(labels), *names])])
         try:
-            image = values[keys[features.ENCODED]][0] if pixels is None else _to_png(pixels.read(values))
+            image = values[keys[features.ENCODED]][0] if pixels is None else _to_file(pixels.read(values), form)
         except ValueError as e:
             raise errors.VerificationError("example-broken", f"{directory}, example {index} of {split}: {e}") from e
-        image_format = "png" if pixels else next(filter(None, _texts(values, keys.get("image/format"))), "image")
+        of_pixels = "png" if form.is_usual else "npy"
+        image_format = of_pixels if pixels else next(filter(None, _texts(values, keys.get("image/format"))), "image")
         found = [("", image, image_format)]
         for extra, parts in features.extra_images(catalog.features).items():
             of_extra = next(filter(None, _texts(values, parts.get("format"))), "image")
@@ -172,7 +174,14 @@ def _unwritable(folder: str, error: OSError) -> errors.ConfigError:
     )
 
 
-def _to_png(pixels: bare_pixels.Pixels) -> bytes:
+def _to_file(pixels: bare_pixels.Pixels, form: bare_pixels.PixelForm) -> bytes:
+    """Returns a PNG; the file of an array, [height, width, channels], of pixels of another form than the usual."""
+    if not form.is_usual:
+        import numpy as np
+
+        file = io.BytesIO()
+        np.save(file, pixels.to_array(form))
+        return file.getvalue()
     import PIL.Image
 
     mode = ("L", "LA", "RGB", "RGBA")[pixels.channels - 1]

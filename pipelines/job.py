@@ -22,7 +22,15 @@ from imagebeam.storage import remote
 from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.images import class_masks, pillow_decoder, prepare, reader_decoder, resample, turn_upright
+from imagebeam.transforms.images import (
+    class_masks,
+    pillow_decoder,
+    pixel_type,
+    prepare,
+    reader_decoder,
+    resample,
+    turn_upright,
+)
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import image_source, input_places, listing_rules, reference_rules, table_rows
@@ -391,7 +399,9 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
         libraries |= pillow_decoder.plugin_versions()
         if config.image.encode == prepare.KEEP and config.image.orientation == prepare.APPLY:
             libraries["turned_by"] = turn_upright.library()
-    if config.image.is_sized and config.image.resampler == resample.NATIVE:
+    if not config.image.numbers.is_usual:
+        libraries |= pixel_type.versions()
+    elif config.image.is_sized and config.image.resampler == resample.NATIVE:
         resample.require()
         libraries["resized_by"] = resample.library()
     if any(feature.source == features.ENTRY_POINTS for feature in config.resolve_features()):

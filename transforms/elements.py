@@ -238,6 +238,7 @@ class Reason(str, enum.Enum):
     TOO_SMALL = "too_small"  # smaller than image.limits allows
     ASPECT_RATIO = "aspect_ratio"  # longer than image.limits allows
     SEVERAL_FRAMES = "several_frames"  # the file holds several images, and image.frames rejects it
+    PIXEL_TYPE = "pixel_type"  # numbers or bands that image.dtype, image.range and image.bands do not store
     NOT_UPRIGHT = "not_upright"  # EXIF data ask for a turn, and image.orientation rejects it
     DUPLICATE = "duplicate"  # another image is the same or nearly so, and `duplicates` drops this one
 

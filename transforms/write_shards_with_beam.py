@@ -63,7 +63,7 @@ def _encode(
             continue
         counts.add(ref.classes, statistics.measure(ref.uri, image, recipe.count_objects(ref, image)))
         counts.add_dropped(image.dropped_objects)
-        counts.dark.add(ref.key, image, policy.white_level)
+        counts.dark.add(ref.key, image, policy.narrowing_level)
         yield split, b"".join(recipe.encode(ref, image))
     rejected = shard_writer.store_rejects(settings.paths.staging(plan.fingerprint), name, rejects)
     yield beam.pvalue.TaggedOutput("counted", (name, _Counted(rejected, counts.build(), further)))

@@ -2,24 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FORMAT = "raw"
 SHAPE = ("image/height", "image/width", "image/channels")
 MAX_CHANNELS = 4
 
 
+class PixelForm(NamedTuple):
+    """The form of the images in a batch: RGB of 8 bits, or all bands of another type, as they are stored."""
+
+    dtype: str = "uint8"
+    channels: int = 3  # 0: as many as each image has
+    is_usual: bool = True
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of a value of bare pixels."""
+        return {"uint8": 1, "uint16": 2, "float32": 4}[self.dtype]
+
+    def fits(self, num_bytes: int, height: int, width: int, channels: int) -> bool:
+        """Returns whether bare pixels of so many bytes are an image of this form with these sides and channels."""
+        is_known = channels <= MAX_CHANNELS if self.is_usual else self.channels in (channels, 0)
+        is_whole = num_bytes == height * width * channels * self.value_bytes
+        return min(height, width, channels) >= 1 and is_known and is_whole
+
+
+USUAL = PixelForm()
+
+
+def form_of(catalog: catalog_lib.Catalog) -> PixelForm:
+    """Returns the form of the images of a dataset."""
+    if not catalog.pixels:
+        return USUAL
+    return PixelForm(catalog.pixels["dtype"], catalog.pixels["shape"][2] or 0, is_usual=False)
+
+
+def describe(dtype: str, statistics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns `Catalog.pixels` for stored pixels of a type that is not the usual one.
+
+    Args:
+        dtype: of the stored pixels.
+        statistics: counts of the writer, of each split.
+    """
+    splits = [each for each in statistics if each.get("formats")]
+    sides = [{each[side][end] for each in splits for end in ("min", "max")} for side in ("height", "width")]
+    channels = {bands_of(name) for each in splits for name in each["colorspaces"]}
+    return {"dtype": dtype, "shape": [next(iter(found)) if len(found) == 1 else None for found in (*sides, channels)]}
+
+
+_COLORSPACES = {1: "GRAY", 3: "RGB"}
+_BANDS = "BANDS_"
+
+
+def colorspace_of(bands: int) -> str:
+    """Returns what `image/colorspace` says of an image of bands: GRAY of one, RGB of three, else BANDS_n."""
+    return _COLORSPACES.get(bands, f"{_BANDS}{bands}")
+
+
+def bands_of(colorspace: str) -> int:
+    """Returns the number of bands for a value of `colorspace_of`."""
+    named = {name: bands for bands, name in _COLORSPACES.items()}
+    return named[colorspace] if colorspace in named else int(colorspace.removeprefix(_BANDS))
+
+
 class Pixels(NamedTuple):
     """The pixels of one image."""
 
-    data: bytes  # one byte for each value: height * width * channels
+    data: bytes  # values of the dataset's type, little-endian: height * width * channels
     height: int
     width: int
-    channels: int  # 1 gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha
+    channels: int  # 1 gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha; or the bands of another type than the usual
+
+    def to_array(self, form: PixelForm) -> np.ndarray:
+        """Returns them as they are stored, [height, width, channels] of the type in `form`, read-only."""
+        import numpy as np  # imported here: imagebeam without extras has no NumPy
+
+        values: np.ndarray = np.frombuffer(self.data, np.dtype(form.dtype).newbyteorder("<"))
+        return values.reshape(self.height, self.width, self.channels)
 
 
 def is_raw(catalog: catalog_lib.Catalog, formats: Collection[str]) -> bool:
@@ -69,6 +136,7 @@ class PixelReader:
         """Checks the catalog with `check_shape_is_stored`."""
         check_shape_is_stored(catalog)
         keys = {feature.source: feature.key for feature in catalog.features}
+        self._form = form_of(catalog)
         self._image = keys[features.ENCODED]
         self._shape = [keys[source] for source in SHAPE]
 
@@ -83,9 +151,10 @@ class PixelReader:
         data = values[0] if is_bytes else to_bytes(values)
         found = [example.get(key, ()) for key in self._shape]
         height, width, channels = (each[0] if len(each) == 1 else 0 for each in found)
-        if min(height, width) < 1 or not 1 <= channels <= MAX_CHANNELS or len(data) != height * width * channels:
+        if not self._form.fits(len(data), height, width, channels):
+            num_values = len(data) // self._form.value_bytes
             raise ValueError(
-                f"the image is {len(data):,} values, the example says {height} x {width} pixels of {channels} channels"
+                f"the image is {num_values:,} values, the example says {height} x {width} pixels of {channels} channels"
             )
         return Pixels(data, height, width, channels)
 

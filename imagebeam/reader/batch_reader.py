@@ -85,6 +85,8 @@ def why_not(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> str |
         return "imagebeam was installed without its decoder in C: docs/reader.md lists what is needed to build it"
     if options.crop is None:
         return "it makes images of one size: image_size and crop must be given"
+    if not plan.form.is_usual:
+        return f"it makes RGB of 8 bits, and the images are {plan.form.channels} channels of {plan.form.dtype}"
     if plan.is_raw:
         return "it decodes only JPEG, and the images are stored as pixels"
     decoded = {"jpeg": "JPEG", "png": "PNG"} if _native.DECODES_PNG else {"jpeg": "JPEG"}
@@ -197,7 +199,7 @@ class BatchReader:
         self._columns = tuple(plan.columns.values())
         self._has_label = plan.label is not None
         self._list_keys = frozenset(feature.key for feature in plan.lists)
-        self._is_raw = plan.is_raw
+        self._is_raw, self._form = plan.is_raw, plan.form
         sizes = [plan.by_source.get(name) for name in (_HEIGHT, _WIDTH, *([_CHANNELS] if plan.is_raw else []))]
         self._sizes = [feature for feature in sizes if feature is not None] if None not in sizes else []
         points = plan.by_source.get(features.ENTRY_POINTS) if by_tensorflow is None else None
@@ -214,8 +216,8 @@ class BatchReader:
         be full, the next example that can be read takes its place.
 
         Returns:
-            images [n, height, width, 3], RGB; int64 [n], positions; the label if there is one; the extra features; if
-            there are lists, bytes [n].
+            images [n, height, width, channels] in the plan's form, or cast; int64 [n], positions; the label if there is
+            one; the extra features; if there are lists, bytes [n].
 
         Raises:
             ShardError: if a whole shard cannot be read.
@@ -294,7 +296,7 @@ class BatchReader:
         images = _bytes_in(contents, values[0])
         sizes = values[1 : self._needed]
         if self._is_raw:
-            failures |= _check_pixels(images, sizes, failures)
+            failures |= _check_pixels(images, sizes, failures, self._form)
         elif not sizes and self._options.crop is not None:
             assert self._by_tensorflow is not None, "why_not"
             *sizes, unknown = self._by_tensorflow[1](images)
@@ -432,16 +434,19 @@ def _column(values: np.ndarray | Sequence[bytes | memoryview]) -> np.ndarray:
 
 
 def _check_pixels(
-    images: Sequence[bytes | memoryview], sizes: Sequence[np.ndarray], known: Iterable[int]
+    images: Sequence[bytes | memoryview],
+    sizes: Sequence[np.ndarray],
+    known: Iterable[int],
+    form: bare_pixels.PixelForm,
 ) -> dict[int, str]:
     """Returns by its row why bare pixels are no image: there are not height * width * channels of them."""
     failures = {}
     for row, (image, *shape) in enumerate(zip(images, *(each.tolist() for each in sizes))):
         height, width, channels = shape
-        if min(shape) < 1 or channels > bare_pixels.MAX_CHANNELS or len(image) != height * width * channels:
+        if not form.fits(len(image), height, width, channels):
             failures[row] = (
-                f"the image cannot be decoded: it is {len(image):,} values, and the example says {height} x {width} "
-                f"pixels of {channels} channels"
+                f"the image cannot be decoded: it is {len(image) // form.value_bytes:,} values, and the example says "
+                f"{height} x {width} pixels of {channels} channels"
             )
     return {row: failure for row, failure in failures.items() if row not in set(known)}
 

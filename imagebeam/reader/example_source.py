@@ -27,8 +27,8 @@ class ExampleSource:
 
     Each is {"image": uint8 [height, width, 3] RGB, or as it is stored; "label": as in the batches of `as_tf`, classes
     from 0}, and all other features, or the requested ones, under their own keys: int, float or bytes, and a list as an
-    array of them. The order is that of the shards, the same on every machine. Thread-safe, and small to pickle: a
-    worker process opens the shards by itself.
+    array of them. Pixels of `image.dtype` are [height, width, channels] of that type. The order is that of the shards,
+    the same on every machine. Thread-safe, and small to pickle: a worker process opens the shards by itself.
 
     Args:
         selection: the records.
@@ -69,6 +69,7 @@ class ExampleSource:
         )
         self._num_classes = len(catalog.labels)
         self._pixels = bare_pixels.PixelReader(catalog) if decode and is_raw else None
+        self._form = bare_pixels.form_of(catalog)
         self._first_label = catalog.label_base if catalog.label_kind == "class" else 0
         if catalog.compression != "none":
             raise errors.ConfigError(
@@ -122,13 +123,14 @@ class ExampleSource:
 
     def _image(self, parsed: dict[str, list[Any]], feature: features.Feature, values: list[Any]) -> Any:
         if self._pixels is not None:
-            return _to_rgb(self._pixels.read(parsed))
+            return _to_array_of(self._pixels.read(parsed), self._form)
         if feature.many:
             return _to_array(feature.kind, values)
         if not self._decode:
             return values[0]
         sides = [value for key in self._sides for value in parsed.get(key, [])]
-        return _decode_image(values[0], (sides[0], sides[1]) if len(sides) == 2 else None)
+        size = (sides[0], sides[1]) if len(sides) == 2 else None
+        return _decode_image(values[0], size) if self._form.is_usual else _decode_wide(values[0], size)
 
     def _multi_hot(self, ids: list[int]) -> np.ndarray:
         vector = np.zeros(self._num_classes, np.float32)
@@ -165,9 +167,11 @@ def _to_array(kind: str, values: list[Any]) -> np.ndarray:
     return array
 
 
-def _to_rgb(pixels: bare_pixels.Pixels) -> np.ndarray:
-    """Returns uint8 [height, width, 3], as `_decode_image`."""
-    stored = np.frombuffer(pixels.data, np.uint8).reshape(pixels.height, pixels.width, pixels.channels)
+def _to_array_of(pixels: bare_pixels.Pixels, form: bare_pixels.PixelForm) -> np.ndarray:
+    """Returns uint8 [height, width, 3], as `_decode_image`; pixels of another form as they are stored."""
+    stored = pixels.to_array(form)
+    if not form.is_usual:
+        return stored.astype(form.dtype)
     return stored[:, :, :3].copy() if pixels.channels >= 3 else np.repeat(stored[:, :, :1], 3, axis=2)
 
 
@@ -203,6 +207,28 @@ def _decode_image(encoded: bytes, size: tuple[int, int] | None = None) -> np.nda
         # The text of UnidentifiedImageError holds a memory address.
         reason = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
         raise ValueError(f"the image cannot be decoded, Pillow: {reason}") from e
+
+
+def _decode_wide(encoded: bytes, size: tuple[int, int] | None) -> np.ndarray:
+    """Returns the numbers of a PNG of 16 bits, uint16 [height, width, channels]; arguments as of `_decode_image`.
+
+    Gray ones are decoded by Pillow, which takes the upper 8 bits of colors.
+    """
+    try:
+        with _import_pillow().open(io.BytesIO(encoded)) as picture:
+            is_gray = picture.mode.startswith("I;16")
+            found = np.array(picture) if is_gray else _import_codecs().png_decode(encoded)
+    except (OSError, SyntaxError, ValueError, RuntimeError, struct.error, zlib.error) as e:
+        raise ValueError(f"the image cannot be decoded: {e}") from e
+    if found.dtype != np.uint16 or (size is not None and found.shape[:2] != size):
+        raise ValueError(f"the image is {found.dtype} of {found.shape[:2]}, its record says uint16 of {size}")
+    return found if found.ndim == 3 else found[:, :, None]
+
+
+def _import_codecs() -> Any:
+    with errors.imports_for("as_grain, of a PNG of 16 bits a color,", "bands"):
+        import imagecodecs
+    return imagecodecs
 
 
 def _import_pillow() -> Any:

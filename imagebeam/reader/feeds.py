@@ -202,6 +202,7 @@ class Feeds(abc.ABC):
     """Base of what can be read in batches. A subclass makes the plan; all feeds follow from it."""
 
     is_train: bool  # whether it is read for training unless `shuffle` says otherwise
+    stored_dtype: str  # type of the stored pixels
 
     @abc.abstractmethod
     def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> batch_schedule.BatchSchedule:
@@ -276,7 +277,7 @@ class Feeds(abc.ABC):
         return planned.state_after(done)
 
     def _options(self, batch_size: int | None, options: Mapping[str, Any]) -> options_lib.ReadOptions:
-        return options_lib.ReadOptions.of(batch_size, options, self.is_train)
+        return options_lib.ReadOptions.of(batch_size, {"dtype": self.stored_dtype, **options}, self.is_train)
 
     def _iterate(
         self, batch_size: int, options: Mapping[str, Any], check: Callable[..., None] = lambda plan, asked: None

@@ -26,7 +26,7 @@ CROPS = ("random", "center", "resize_shorter", "squash", None)
 INTERPOLATIONS = ("bilinear", "bicubic")
 DCTS = ("fast", "accurate")
 DECODERS = ("auto", "native", "tensorflow")
-DTYPES = ("uint8", "float32", "bfloat16", "float16")
+DTYPES = ("uint8", "uint16", "float32", "bfloat16", "float16")
 IMAGENET_MEAN = (123.675, 116.28, 103.53)  # for pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
 IMAGENET_STD = (58.395, 57.12, 57.375)  # torchvision's 0.229, 0.224, 0.225
 
@@ -159,7 +159,7 @@ def _image_size(name: str, value: Any) -> int | tuple[int, int] | None:
 
 
 def _normalize(name: str, value: Any) -> Any:
-    """Returns a name, or mean and standard deviation of each of the three channels."""
+    """Returns a name, or mean and standard deviation: one number for all channels, or one for each."""
     names = ("imagenet", "dataset")
     if value is None or (isinstance(value, str) and value in names):
         return value
@@ -170,17 +170,18 @@ def _normalize(name: str, value: Any) -> Any:
     try:
         mean, std = (_channels(name, each) for each in found)
     except (errors.ConfigError, ValueError) as e:
-        raise bad_value(name, value, f"{expected}, each one number or one for each of 3 channels") from e
+        raise bad_value(name, value, f"{expected}, each one number or one for each channel") from e
     if min(std) <= 0:
         raise bad_value(f"the standard deviation of {name}", found[1], "it must be above 0 in each channel")
     return mean, std
 
 
-def _channels(name: str, value: Any) -> tuple[float, float, float]:
+def _channels(name: str, value: Any) -> tuple[float, ...]:
     values = _to_list(value)
-    found = [_number(name, each) for each in ([value] if values is None else values)]
-    red, green, blue = found * 3 if len(found) == 1 else found
-    return red, green, blue
+    found = tuple(_number(name, each) for each in ([value] if values is None else values))
+    if not found:
+        raise ValueError("no channel")
+    return found
 
 
 def _keys(name: str, value: Any) -> tuple[str, ...]:
@@ -255,10 +256,11 @@ class ReadOptions:
             middle of that, as torchvision's Resize and CenterCrop), "squash" (the whole image, whatever its aspect
             ratio), None (the image as it is).
         flip: whether half of the images are mirrored; by default only with the random crop.
-        dtype: type of the pixels: "uint8" (0 to 255), "float32", "bfloat16" or "float16".
-        normalize: (mean, std) of pixels from 0 to 255, one number or one for each channel; "imagenet"; "dataset" (those
-            of the train split, whatever split is read: as convert counted them with statistics.pixels, else measured
-            once on 1,000 examples); None leaves 0 to 255.
+        dtype: type of the pixels: "uint8" (0 to 255), "uint16", "float32", "bfloat16" or "float16". A feed's default
+            is the stored type, which is uint8 unless a dataset was converted with `image.dtype`. Never scales.
+        normalize: (mean, std) of pixels as stored (0 to 255), one number or one for each channel; "imagenet"; "dataset"
+            (those of the train split, whatever split is read: as convert counted them with statistics.pixels, else
+            measured once on 1,000 examples); None leaves 0 to 255.
         shuffle: "stream" (blocks of records in random order, and the records of many blocks mixed), "global" (a true
             permutation of all records), None (the order of the shards).
         seed: seed of the order, the crops and the flips.
@@ -408,8 +410,8 @@ class ReadOptions:
                 "next_epoch_each_iteration=True begins each iteration with a whole epoch, and a state is in the middle "
                 "of one: give one of the two"
             )
-        if self.dtype == "uint8" and self.normalize is not None:
-            yield "normalize gives fractions, which uint8 cannot hold; give dtype='float32'"
+        if self.dtype in ("uint8", "uint16") and self.normalize is not None:
+            yield f"normalize gives fractions, which {self.dtype} cannot hold; give dtype='float32'"
         if self.supervised and self.features:
             yield (
                 f"supervised=True gives (image, label), which has no room for features={self.features!r}: leave them "

@@ -16,6 +16,7 @@ from imagebeam.reader import options as options_lib
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 IMAGE, LABEL, MASK, WEIGHT = "image", "label", "mask", "weight"
+_EXACT_DTYPES = ("uint8", "uint16")  # which hold only what is stored
 _MASKS = ("image/object/mask", "image/segmentation/class/encoded")
 _BOXES = ("image/object/bbox/", "image/object/class/label")
 _PLACES = ("image/object/bbox/", "image/object/keypoint/x", "image/object/keypoint/y", *_MASKS)
@@ -32,6 +33,7 @@ class ReadPlan:
         extra: the features that the user asked for besides image and label.
         formats: formats of the images in the split; empty if they are unknown.
         is_raw: whether the images are stored as bare pixels.
+        form: type and channels of the images before they are cast.
         mean_record_bytes: mean length of a record.
         label_base: id of the first class in the records.
         num_classes: length of the label vector if an image may have several classes, ids below the first included.
@@ -45,6 +47,7 @@ class ReadPlan:
     extra: tuple[features.Feature, ...]
     formats: frozenset[str]
     is_raw: bool
+    form: bare_pixels.PixelForm
     mean_record_bytes: int
     label_base: int
     num_classes: int
@@ -114,6 +117,7 @@ def make_plan(
         extra=extra,
         formats=formats,
         is_raw=is_raw,
+        form=_form(directory, catalog, asked),
         mean_record_bytes=selected.mean_record_bytes,
         label_base=catalog.label_base if catalog.label_kind == "class" else asked.label_base,
         num_classes=asked.label_base + len(catalog.labels),
@@ -213,6 +217,38 @@ def _check_options(
             f"labels run from {asked.label_base} to {highest}, and a model of {asked.num_classes} classes takes "
             f"0 to {asked.num_classes - 1}: give label_base=0, or num_classes={highest + 1}",
         )
+
+
+def _form(directory: str, catalog: catalog_lib.Catalog, asked: options_lib.ReadOptions) -> bare_pixels.PixelForm:
+    """Returns the form of the images.
+
+    Raises:
+        ConfigError: if a batch cannot hold them, or the options do not fit it.
+    """
+    form = bare_pixels.form_of(catalog)
+    if not form.channels:
+        raise errors.ConfigError(
+            "pixels-channels-differ",
+            f"the images of {directory} have different numbers of bands, which no batch can hold: read them with "
+            "as_grain, or convert again with image.bands",
+        )
+    if asked.dtype != form.dtype and asked.dtype in _EXACT_DTYPES:
+        raise errors.ConfigError(
+            "pixels-other-dtype",
+            f"dtype is {asked.dtype!r}, and {directory} holds pixels of {form.dtype}, which are not scaled: give "
+            f"dtype={form.dtype!r}, or 'float32', 'bfloat16' or 'float16'",
+        )
+    if asked.normalize is not None and not isinstance(asked.normalize, str):
+        given = {*map(len, asked.normalize)} - {1, form.channels}
+    else:
+        given = {3} - {form.channels} if asked.normalize == "imagenet" else set()
+    if given:
+        raise errors.ConfigError(
+            "pixels-other-channels",
+            f"normalize has {min(given)} channels, and the images of {directory} have {form.channels}: give one number "
+            "for all, or one for each",
+        )
+    return form
 
 
 def _weight(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from imagebeam.reader import batch_reader, crops, read_plan
+from imagebeam.reader import bare_pixels, batch_reader, crops, read_plan
 from imagebeam.reader import options as options_lib
 
 _KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic"}  # TensorFlow's names
@@ -25,7 +25,7 @@ class Decoder:
 
     def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, threads: int):
         self._options = options
-        self._is_raw = plan.is_raw
+        self._is_raw, self._form = plan.is_raw, plan.form
         self._shape = options.size if options.crop else (1, 1)
         specs = {
             "encoded": tf.TensorSpec([None], tf.string),
@@ -42,16 +42,17 @@ class Decoder:
         # One graph for all batches: a tf.data.Dataset of the images would instantiate it for each.
         def decode_all(examples: dict[str, tf.Tensor]) -> tf.Tensor:
             sides = options.size if options.crop else (None, None)
-            made = tf.TensorSpec([*sides, 3], tf.uint8)
-            decode = functools.partial(_decode_one, options)
+            made = tf.TensorSpec([*sides, plan.form.channels], plan.form.dtype)
+            decode = functools.partial(_decode_one, options, plan.form)
             return tf.map_fn(decode, examples, fn_output_signature=made, parallel_iterations=threads)
 
         self._decode_all = tf.function(decode_all, input_signature=[specs], autograph=False)
 
     def decode(self, parsed: batch_reader.Parsed) -> tuple[np.ndarray, batch_reader.Failures]:
-        """Returns the images, uint8 [k, height, width, 3], and the failures."""
+        """Returns the images, [k, height, width, channels] of the type in the plan's form, and the failures."""
+        shape = (*self._shape, self._form.channels)
         if not parsed.images:
-            return np.zeros((0, *self._shape, 3), np.uint8), []
+            return np.zeros((0, *shape), self._form.dtype), []
         arrays = self._arrays(parsed)
         with contextlib.suppress(tf.errors.OpError):
             return self._decode(arrays), []
@@ -61,7 +62,7 @@ class Decoder:
                 images.append(self._decode({name: value[row : row + 1] for name, value in arrays.items()}))
             except tf.errors.OpError as e:
                 failures.append((row, _reason(e)))
-                images.append(np.zeros((1, *self._shape, 3), np.uint8))
+                images.append(np.zeros((1, *shape), self._form.dtype))
         return np.concatenate(images), failures
 
     def _arrays(self, parsed: batch_reader.Parsed) -> dict[str, np.ndarray]:
@@ -103,11 +104,14 @@ class Decoder:
         return sizes[:, 0], sizes[:, 1], failures
 
 
-def _decode_one(options: options_lib.ReadOptions, example: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns an image, uint8 [height, width, 3].
+def _decode_one(
+    options: options_lib.ReadOptions, form: bare_pixels.PixelForm, example: dict[str, tf.Tensor]
+) -> tf.Tensor:
+    """Returns an image, [height, width, channels].
 
     Args:
         options: options of the reader.
+        form: type and channels of the image.
         example: "encoded", string []; "kind", int32 [], the index in REDUCTIONS of a JPEG, or _OTHER_FORMAT; "flip",
             bool []; of bare pixels "shape", as `raw_image` takes it; with a crop "window", int32 [4], in the reduced
             image; with a filter "scale" and "translation", float32 [2], as TensorFlow takes them.
@@ -115,7 +119,9 @@ def _decode_one(options: options_lib.ReadOptions, example: dict[str, tf.Tensor])
     encoded, window = example["encoded"], example.get("window")
     method = _DCT_METHODS[options.dct]
     if "shape" in example:
-        image = _crop(raw_image(encoded, example["shape"]), window)
+        image = _crop(raw_image(encoded, example["shape"], form), window)
+    elif not form.is_usual:
+        image = _crop(tf.io.decode_png(encoded, form.channels, form.dtype), window)
     elif window is None:
         jpeg = functools.partial(tf.io.decode_jpeg, encoded, 3, dct_method=method)
         image = tf.cond(example["kind"] == _OTHER_FORMAT, lambda: _decode_any(encoded), jpeg)
@@ -134,24 +140,36 @@ def _decode_one(options: options_lib.ReadOptions, example: dict[str, tf.Tensor])
             kernel_type=_KERNELS[options.interpolation],
             antialias=options.antialias,
         )[0]
-        image = tf.cast(tf.clip_by_value(tf.round(image), 0.0, 255.0), tf.uint8)
+        image = _rounded(image, form)
     elif options.crop is not None:
         image = tf.raw_ops.ResizeBilinear(images=image[None], size=options.size, half_pixel_centers=True)[0]
-        image = tf.cast(image, tf.uint8)  # rounds down, as most readers do: rounding to the nearest would take 45 us
+        # Rounds down, as most readers do: rounding to the nearest would take 45 us.
+        image = tf.cast(image, tf.uint8) if form.is_usual else _rounded(image, form)
     if options.flips:
         image = tf.raw_ops.Reverse(tensor=image, dims=tf.stack([False, example["flip"], False]))
-    image.set_shape((*(options.size if options.crop else (None, None)), 3))
+    image.set_shape((*(options.size if options.crop else (None, None)), form.channels))
     return image
 
 
-def raw_image(pixels: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Returns the image of bare pixels: uint8 [height, width, 3]. Gray becomes RGB, transparency is dropped.
+def _rounded(image: tf.Tensor, form: bare_pixels.PixelForm) -> tf.Tensor:
+    """Returns float32 as the type of the form: whole numbers are rounded to the nearest that it holds."""
+    dtype = tf.dtypes.as_dtype(form.dtype)
+    return tf.cast(tf.clip_by_value(tf.round(image), 0.0, float(dtype.max)), dtype) if dtype.is_integer else image
+
+
+def raw_image(pixels: tf.Tensor, shape: tf.Tensor, form: bare_pixels.PixelForm = bare_pixels.USUAL) -> tf.Tensor:
+    """Returns the image of bare pixels: [height, width, channels].
+
+    In the usual form, uint8 [height, width, 3], gray becomes RGB, and transparency is dropped.
 
     Args:
-        pixels: string [], one byte for each value.
+        pixels: string [], the values one after the other, little-endian.
         shape: int64 [3]: height, width, channels.
+        form: type of the values, and channels of the image.
     """
-    image = tf.reshape(tf.io.decode_raw(pixels, tf.uint8), shape)
+    image = tf.reshape(tf.io.decode_raw(pixels, form.dtype), shape)
+    if not form.is_usual:
+        return tf.ensure_shape(image, (None, None, form.channels))
     is_colored = tf.cast(shape[2] >= 3, tf.int32)
     return tf.ensure_shape(tf.gather(image, tf.range(3) * is_colored, axis=2), (None, None, 3))
 
@@ -175,11 +193,9 @@ def _reason(error: tf.errors.OpError) -> str:
 def make_caster(
     options: options_lib.ReadOptions, mean_and_std: options_lib.MeanAndStd | None
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function from uint8 pixels to `options.dtype`, normalised if `mean_and_std` is given."""
+    """Returns a function from decoded pixels to `options.dtype`, normalised if `mean_and_std` is given."""
 
     def cast(images: tf.Tensor) -> tf.Tensor:
-        if options.dtype == "uint8":
-            return images
         if mean_and_std is None:
             return tf.cast(images, options.dtype)
         mean, std = (tf.constant(values, tf.float32) for values in mean_and_std)

@@ -150,7 +150,7 @@ class _Pipeline:
         # Cast whole batches: one operation for a batch costs less than one for each image. One parallel call: the cast
         # runs in the pool, a batch ahead of the training loop; more calls would hold more batches in memory.
         cast = tf_decode.make_caster(self.options, self.plan.mean_and_std)
-        num_parallel_calls = None if self.options.dtype == "uint8" else 1
+        num_parallel_calls = None if self.options.dtype == self.plan.form.dtype else 1
         return dataset.map(lambda batch: self._finish(batch, cast), num_parallel_calls=num_parallel_calls)
 
     def _next_begin(self, turn: tf.Tensor) -> tf.Tensor:
@@ -163,11 +163,11 @@ class _Pipeline:
 
         Without a batch size it returns examples.
         """
-        options = self.options
+        options, form = self.options, self.plan.form
         size = options.batch_size or (1 if options.crop is None else _EXAMPLES_AT_ONCE)
         sides = (None, None) if options.crop is None else options.size
         specs = {
-            "image": tf.TensorSpec([None, *sides, 3], "uint8" if self.values is None else options.dtype),
+            "image": tf.TensorSpec([None, *sides, form.channels], form.dtype if self.values is None else options.dtype),
             "position": tf.TensorSpec([None], tf.int64),
         }
         for name, feature in self.plan.columns.items():

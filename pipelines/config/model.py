@@ -30,7 +30,7 @@ def explain(error: Any, config: type[pydantic.BaseModel]) -> str:
         error: one of those of a `pydantic.ValidationError`.
         config: model of the whole config.
     """
-    location = ".".join(str(part) for part in error["loc"] if part not in ("(one)", "(by split)"))
+    location = ".".join(str(part) for part in error["loc"] if part not in ("(one)", "(by split)", "(all)"))
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {location!r}; {_key_meant(error['loc'], error['input'], config)}"
     if error["type"] == "value_error":  # one of the checks of models: the text names its keys, but not the column
@@ -241,6 +241,16 @@ class Config(pydantic.BaseModel):
         has_masks = rule is not None or "segmentation" in gives.features
         if source.masks.bits != 8 and not has_masks:
             raise ValueError("source.masks.bits is for masks: set source.masks.image and source.masks.mask")
+        if self.image.numbers.is_typed(self.image.encode):
+            for name, is_used in (
+                ("statistics.pixels", self.statistics.pixels),
+                ("duplicates.near", self.duplicates.near != "off"),
+            ):
+                if is_used:
+                    raise ValueError(
+                        f"{name} is for pictures of 8 bits: leave it out with image.dtype: {self.image.dtype} and "
+                        "image.bands"
+                    )
         sizes = [name for name in source_and_image.SIZES if getattr(self.image, name) is not None]
         if has_masks and sizes:  # masks of objects are scaled with the image
             raise ValueError(f"image.{sizes[0]} would leave the masks in another size than the images; drop one")
@@ -315,7 +325,11 @@ class Config(pydantic.BaseModel):
             has_many_labels=self.label.many,
             pixels=_PIXELS.get(self.image.encode),
             extra_images=gives.extra_images,
-            given=gives.features | ({"segmentation"} if self.source.masks.rule is not None else set()),
+            given={
+                *gives.features,
+                *(["segmentation"] if self.source.masks.rule is not None else []),
+                *(["typed pixels"] if self.image.numbers.is_typed(self.image.encode) else []),
+            },
         )
 
     def identity(self) -> dict[str, Any]:

@@ -13,16 +13,22 @@ from imagebeam.pipelines.config.sections import STRICT, Bytes, Count, NotBool
 from imagebeam.storage import http
 from imagebeam.transforms.formats import base_format as format_lib
 from imagebeam.transforms.formats import masks as mask_options
-from imagebeam.transforms.images import checked_image, pixels, prepare, resample, structure
+from imagebeam.transforms.images import checked_image, pixel_type, pixels, prepare, resample, structure
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import listing_rules
 
 MAX_RESIZED_PIXELS = 178_956_970  # as many as Pillow decodes
 
 _ChannelLevel = Annotated[int, pydantic.Field(ge=0, le=255), NotBool]
+_Bands = Annotated[
+    Annotated[tuple[Count, ...] | None, pydantic.Tag("(one)")] | Annotated[Literal["all"], pydantic.Tag("(all)")],
+    pydantic.Discriminator(lambda value: "(all)" if isinstance(value, str) else "(one)"),
+]
+_Number = Annotated[float, pydantic.Field(allow_inf_nan=False), NotBool]
 _JPEGS = ("jpeg", "keep")  # values of `encode` with which JPEGs are encoded
 _PNGS = ("png", "keep")
 _WEBPS = ("webp",)
+_PICTURES = ("keep", "jpeg", "png", "webp")
 SIZES = ("resize", "shortest_side", "longest_side", "max_pixels")
 
 
@@ -199,6 +205,17 @@ class ImageConfig(pydantic.BaseModel):
     other_formats: Literal["encode", "reject"] = "encode"
     """For `encode: keep`: whether GIF, BMP, WebP, TIFF, PPM, AVIF, JPEG 2000, PSD and ICO, also HEIC and JPEG XL where
     the packages pillow-heif and pillow-jxl-plugin are installed, are encoded as JPEG or PNG, or rejected."""
+    dtype: Literal["uint8", "uint16", "float32"] = "uint8"
+    """Type of the numbers that are stored. `uint16` is for images of 16 bits: a PNG, or `encode: raw`; `float32` for
+    depth, heights and other measurements: with `encode: raw`. Numbers are stored as they are, or as `range` says; a
+    file whose numbers do not fit is rejected, never scaled by its own values."""
+    range: tuple[_Number, _Number] | None = None
+    """The numbers of all files that become 0 and the largest one of `dtype` (255, 65535). What is between is scaled and
+    rounded to the nearest, what is outside becomes the nearest of both, not-a-number 0."""
+    bands: _Bands = None
+    """Bands that are stored, counted from 1, in this order: [4, 3, 2] are red, green and blue of Sentinel-2; `all`
+    needs `encode: raw`. Without it, pictures of 8 bits have their usual channels; with `dtype` or `range`, an image has
+    1 band or 3, and one of others is rejected."""
     frames: Literal["first", "reject", "each"] = "first"
     """What to do with a file of several images, such as an animated GIF: store the first one, reject it, or store each
     frame of an animation (GIF, WebP, APNG, AVIF) and each page of a TIFF as an example of its own."""
@@ -293,9 +310,41 @@ class ImageConfig(pydantic.BaseModel):
             raise ValueError("image.quality has no effect with image.webp: lossless: leave out one of the two")
         if self.metadata == "strip" and self.check == "header":
             raise ValueError("image.metadata: strip needs image.check: structure, or more, to find all of them")
+        if not self.numbers.is_usual:
+            self._check_numbers()
         if self.other_formats != "encode" and self.encode != "keep":
             raise ValueError(f"image.other_formats is for image.encode: keep, not {self.encode}")
         return self
+
+    def _check_numbers(self) -> None:
+        if self.range is not None and self.dtype == pixel_type.FLOAT32:
+            raise ValueError("image.range is for image.dtype: uint8 and uint16; float32 stores numbers as they are")
+        if self.range is not None and self.range[0] >= self.range[1]:
+            raise ValueError(f"image.range is {list(self.range)}: write [LOWEST, HIGHEST]")
+        holding = {pixel_type.FLOAT32: ("raw",), pixel_type.UINT16: ("raw", *_PNGS)}.get(
+            self.dtype, ("raw", *_PICTURES)
+        )
+        if self.encode not in holding:
+            what = "image.range and image.bands" if self.dtype == pixel_type.UINT8 else f"image.dtype: {self.dtype}"
+            raise ValueError(f"image.encode: {self.encode} cannot hold {what}; set image.encode: raw")
+        if self.bands == ():
+            raise ValueError("image.bands is []: name one band at least, counted from 1")
+        is_picture = self.bands is None or len(self.bands) in pixel_type.PICTURE_BANDS
+        if self.encode != "raw" and (self.bands == pixel_type.ALL or not is_picture):
+            raise ValueError(
+                f"image.encode: {self.encode} holds 1 band or 3, and image.bands is "
+                f"{self.bands if self.bands == pixel_type.ALL else list(self.bands or ())}: set image.encode: raw"
+            )
+        for name in ("color", "background", "white_level", "profile"):
+            if getattr(self, name) != ImageConfig.model_fields[name].default:
+                raise ValueError(
+                    f"image.{name} is for pictures of 8 bits: leave it out, or image.dtype, image.range and image.bands"
+                )
+
+    @property
+    def numbers(self) -> pixel_type.PixelType:
+        """The numbers that are stored of every image."""
+        return pixel_type.PixelType(self.dtype, self.range, self.bands)
 
     @property
     def is_sized(self) -> bool:
@@ -312,6 +361,7 @@ class ImageConfig(pydantic.BaseModel):
         return prepare.ImagePolicy(
             **_shared_fields(prepare.ImagePolicy, self),
             raw_shape=raw_shape,
+            numbers=self.numbers,
             scaling=resample.Scaling(size=self.resize, **_shared_fields(resample.Scaling, self)),
             encoding=pixels.Encoding(**_shared_fields(pixels.Encoding, self)),
             limits=checked_image.Limits(**self.limits.model_dump()),

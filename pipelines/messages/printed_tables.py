@@ -117,7 +117,7 @@ def _object_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns rows on images that readers may not expect, from the `statistics.json` of a dataset."""
-    names = ("orientations", "colorspaces", "reencoded", "turned", "misnamed", "dark", "dark_files")
+    names = ("orientations", "colorspaces", "reencoded", "turned", "misnamed", "wide", "dark", "dark_files")
     counted: dict[str, Counter[str]] = {name: Counter() for name in names}
     for split in statistics.values():
         for name, total in counted.items():
@@ -129,6 +129,9 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, label in (("reencoded", "re-encoded"), ("misnamed", "misnamed")):
         if counter := counted[name]:
             rows.append((label, f"{plural.count(counter.total(), 'image')} ({_most_common(counter)})"))
+    if wide := counted["wide"]:
+        what = f"{plural.count(wide.total(), 'image')} ({_most_common(wide)}), of which readers get the upper 8"
+        rows.append(("16 bits", f"{what}: image.dtype: uint16 stores and reads all"))
     if dark := counted["dark"]:
         files = [f"{key} ({highest:,})" for key, highest in sorted(counted["dark_files"].items())[:_MAX_NAMED]]
         # only a few of the PNGs whose bytes are kept are looked into

@@ -16,6 +16,7 @@ import apache_beam as beam
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, snapshots, storage, version
+from imagebeam.reader import bare_pixels
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.commit import dataset_files, snapshot_report
@@ -88,7 +89,7 @@ class Committer:
             dataset = continue_snapshot.continue_dataset(
                 self.settings.snapshot, staging, self._catalog(plan, written, duplicates), written, merged, changes
             )
-            dataset = self._name_object_classes(dataset)
+            dataset = self._describe_images(dataset)
             check_dataset(self.settings, plan, written, dataset.catalog)
             self._require_distinct(plan, dataset.catalog, duplicates)
             named = [each for each in written if each.split in dataset.catalog.splits]
@@ -209,7 +210,7 @@ class Committer:
         for each in written:
             by_split[each.split].append(each.shard)
         settings = self.settings
-        resizes_in_c = settings.policy.scaling.is_native
+        resizes_in_c = settings.policy.resizes_in_c
         return catalog_lib.Catalog(
             name=self.name,
             fingerprint=plan.fingerprint,
@@ -241,12 +242,15 @@ class Committer:
             created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         )
 
-    def _name_object_classes(self, dataset: continue_snapshot.Continued) -> continue_snapshot.Continued:
-        """Returns the dataset with the classes of its objects in the catalog, also of those that it took over."""
+    def _describe_images(self, dataset: continue_snapshot.Continued) -> continue_snapshot.Continued:
+        """Returns the dataset with the classes of objects and the form of pixels in the catalog, of all its images."""
         reader = self.settings.policy.objects
         counts = [each.get(class_names.COUNTS, {}) for each in dataset.merged.values()]
         names = class_names.names_by_id(counts, {} if reader is None else reader.classes.texts())
-        return dataset._replace(catalog=dataclasses.replace(dataset.catalog, object_classes=names))
+        policy = self.settings.policy
+        is_typed = policy.numbers.is_typed(policy.encode)
+        pixels = bare_pixels.describe(policy.numbers.dtype, dataset.merged.values()) if is_typed else {}
+        return dataset._replace(catalog=dataclasses.replace(dataset.catalog, object_classes=names, pixels=pixels))
 
     def _retries_in_vain(self, written: Sequence[elements.WrittenShard]) -> bool:
         """Returns whether the run has read only images that were rejected before, and none is good now."""

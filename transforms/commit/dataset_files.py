@@ -326,6 +326,8 @@ def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: 
     if feature.many:
         one = _feature(feature._replace(many=False), catalog, encoding)
         return _node("sequence_feature.Sequence", {"sequence": {"length": "-1", "feature": one}})
+    if feature.source == features.ENCODED and catalog.pixels:
+        return _pixels(catalog.pixels, encoding)
     if feature.source == features.ENCODED and feature.kind == features.BYTES and encoding not in _AS_BYTES:
         image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
         return _node("image_feature.Image", {"image": image | ({"encodingFormat": encoding} if encoding else {})})
@@ -337,6 +339,18 @@ def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: 
     if feature.kind == features.BYTES:
         return _node("text_feature.Text", {"text": {}})
     tensor = {"shape": {}, "dtype": _SCALAR_TYPES[feature.kind], "encoding": "none"}
+    return _node("tensor_feature.Tensor", {"tensor": tensor})
+
+
+def _pixels(form: Mapping[str, Any], encoding: str | None) -> dict[str, Any]:
+    """Returns the feature of images of another type than the usual; bare pixels of many sizes are declared as bytes."""
+    dimensions = ["-1" if side is None else str(side) for side in form["shape"]]
+    if encoding == "png" and dimensions[2] != "-1":
+        image = {"shape": {"dimensions": ["-1", "-1", dimensions[2]]}, "dtype": form["dtype"], "encodingFormat": "png"}
+        return _node("image_feature.Image", {"image": image})
+    if encoding != "raw" or "-1" in dimensions:
+        return _node("text_feature.Text", {"text": {}})
+    tensor = {"shape": {"dimensions": dimensions}, "dtype": form["dtype"], "encoding": "bytes"}
     return _node("tensor_feature.Tensor", {"tensor": tensor})
 
 

@@ -45,6 +45,7 @@ _TITLES = {
     "orientations": "EXIF asks for a turn that was not applied",
     "reencoded": "Re-encoded, and why",
     "turned": "Turned upright",
+    "wide": "Of 16 bits, of which readers get the upper 8",
 }
 _TURNS = {  # what EXIF orientations ask for
     "2": "mirrored",
@@ -55,7 +56,9 @@ _TURNS = {  # what EXIF orientations ask for
     "7": "turned by 90 degrees counterclockwise and mirrored",
     "8": "turned by 90 degrees counterclockwise",
 }
-_OF_SOME = frozenset(("orientations", "turned", "reencoded", "misnamed", "dark"))  # counts of a part of the images
+_OF_SOME = frozenset(
+    ("orientations", "turned", "reencoded", "misnamed", "wide", "dark")
+)  # counts of a part of the images
 _OF_OBJECTS = frozenset(("objects", "dropped_objects"))  # counts of objects
 
 

@@ -143,7 +143,9 @@ class ThumbnailMaker:
         return picture
 
     def _pixels_of(self, values: Mapping[str, Any]) -> PIL.Image.Image:
-        found = bare_pixels.PixelReader(self.catalog).read(values)
+        found, form = bare_pixels.PixelReader(self.catalog).read(values), bare_pixels.form_of(self.catalog)
+        if not form.is_usual:
+            return _view(found.to_array(form))
         return pixels.from_bytes(found.data, (found.height, found.width, found.channels))
 
 
@@ -183,6 +185,17 @@ def _decode(data: bytes) -> PIL.Image.Image:
         raise ValueError(f"{picture.width * picture.height:,} pixels, too many for a thumbnail")
     picture.load()
     return picture
+
+
+def _view(values: np.ndarray) -> PIL.Image.Image:
+    """Returns a picture of the first band of an image, or of three: its finite values from black to white."""
+    import numpy as np  # late, as above
+
+    bands = values[:, :, : 3 if values.shape[2] == 3 else 1].astype(np.float64)
+    finite = bands[np.isfinite(bands)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    levels = np.nan_to_num((bands - low) * 255 / ((high - low) or 1), nan=0, posinf=255, neginf=0).astype(np.uint8)
+    return pillow_decoder.pillow().fromarray(levels if levels.shape[2] == 3 else levels[:, :, 0])
 
 
 def _flatten(picture: PIL.Image.Image) -> PIL.Image.Image:

@@ -39,8 +39,8 @@ class Image(NamedTuple):
     format: str  # "jpeg", "png", "webp" or "raw"
     height: int  # pixels
     width: int
-    channels: int  # 1 to 4, as a decoder returns by default: 3 for a palette, 4 for a palette with transparency
-    colorspace: str  # GRAY, GRAY_ALPHA, RGB, RGBA or CMYK
+    channels: int  # 1 to 4, as a decoder returns by default: 3 for a palette, 4 with transparency; or number of bands
+    colorspace: str  # GRAY, GRAY_ALPHA, RGB, RGBA or CMYK; BANDS_n of n bands
     sums: PixelSums | None = None  # None where pixel statistics are off
     mask: bytes = b""  # PNG with the class of each pixel; empty where the image has no mask
     record: bytes = b""  # the serialized Example that held the image, where its other features are kept
@@ -54,6 +54,7 @@ class Image(NamedTuple):
     annotated: tuple[int, int] | None = None  # height and width in pixels that `objects` are for; None if not known
     extra_images: tuple[Image, ...] = ()  # extra images of the example, in the order of ImageRef.extra_images
     highest: int | None = None  # number of a gray picture that was stored with 8 bits of 16; None for others
+    dtype: str = "uint8"  # type of the stored numbers: uint8, uint16 or float32
     dropped_objects: Mapping[str, int] = types.MappingProxyType({})  # by kind, see transforms.images.image_objects
 
 
@@ -72,6 +73,11 @@ class BadImageError(ValueError):
 def unsupported(found: str, remedy: str = CONVERT_FIRST) -> BadImageError:
     """Returns the error for an image of a kind that cannot be stored."""
     return BadImageError(Reason.UNSUPPORTED_FORMAT, f"{found}: {remedy}")
+
+
+def other_numbers(found: str, remedy: str) -> BadImageError:
+    """Returns the error for numbers or bands that the config's dtype, range and bands do not store."""
+    return BadImageError(Reason.PIXEL_TYPE, f"{found}: {remedy}")
 
 
 def corrupt(found: str) -> BadImageError:

@@ -6,8 +6,10 @@ One picture is decoded at a time, so memory does not grow with their number.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, png_structure
@@ -30,6 +32,19 @@ _EXTENSION, _FRAME, _TRAILER = 0x21, 0x2C, 0x3B
 _GRAPHIC_CONTROL = b"\xf9"
 _SCREEN_BYTES, _FRAME_BYTES = 13, 11
 _TRUNCATED_GIF = "the file ends in the middle of what precedes this frame: it was cut short, fetch it again"
+
+
+Picture: TypeAlias = checked_image.Image | checked_image.BadImageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """The pictures of one file that has several."""
+
+    count: int
+    images: Iterator[
+        checked_image.Image | checked_image.BadImageError
+    ]  # one for each picture, prepared when it is asked for
 
 
 class FrameReader:
@@ -106,6 +121,15 @@ class FrameReader:
             self._broken = number
         else:  # the other pages do not need it; Pillow may be left between two pages
             self.opened = pillow_decoder.open_lazily(self._data, TIFF)
+
+
+def each(count: int, encode: Callable[[int], checked_image.Image]) -> Iterator[Picture]:
+    """Yields the pictures of a file by their number."""
+    for number in range(count):
+        try:
+            yield encode(number)
+        except checked_image.BadImageError as e:
+            yield checked_image.BadImageError(e.reason, f"frame {number} of {count}, counted from 0: {e.detail}")
 
 
 def is_animated_png(data: bytes) -> bool:

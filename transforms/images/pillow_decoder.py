@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from imagebeam import errors
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import image_formats
+from imagebeam.transforms.images import checked_image, image_formats, pixel_type
 from imagebeam.transforms.images.checked_image import BadImageError, Image
 
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ _ALSO = {"BMP": ("DIB",)}  # Pillow has two names where we have one
 _PACKAGES = {"heic": "pillow-heif", "jxl": "pillow-jxl-plugin"}
 
 _TILE_SIZE = (322, 323)  # tags of TIFF: width and height of a tile
+_BITS, _BANDS = 258, 277  # tags of TIFF: the bits of each number, how many there are of a pixel
 _MAX_TILE_PIXELS = 1 << 26  # with more, 1 MB of compressed zeros takes 1 GB of memory, whatever the size of the picture
 
-# Errors that Pillow's parsers, which are written in Python, raise on broken bytes. MemoryError is left out: it comes
+# Errors that parsers written in Python, such as Pillow's, raise on broken bytes. MemoryError is left out: it comes
 # from the machine, and a job that silently drops images on some days is worse than one that fails.
-_FAILURES = (
+FAILURES = (
     OSError,
     SyntaxError,
     ValueError,
@@ -196,11 +197,38 @@ def open_lazily(data: bytes, format: str) -> PIL.Image.Image:
         BadImageError: if the header cannot be read.
     """
     module = pillow()
-    with _as_bad_image(module):
-        picture: PIL.Image.Image = module.open(io.BytesIO(data), formats=_pillow_names(format))
+    try:
+        with _as_bad_image(module):
+            picture: PIL.Image.Image = module.open(io.BytesIO(data), formats=_pillow_names(format))
+    except BadImageError:
+        if format == "tiff" and (found := _describe_tiff(data)):
+            raise found from None
+        raise
     if format == "tiff":
         _check_tiles(picture)
     return picture
+
+
+def _describe_tiff(data: bytes) -> BadImageError | None:
+    """Returns the error for a TIFF of more bits or bands than Pillow reads; None for any other that it cannot open.
+
+    Source: TIFF 6.0, section 8.
+    """
+    from PIL import TiffImagePlugin
+
+    with contextlib.suppress(*FAILURES):
+        file = io.BytesIO(data)
+        is_big = b"\x2b" in data[2:4]
+        tags = TiffImagePlugin.ImageFileDirectory_v2(file.read(16 if is_big else 8))
+        file.seek(tags.next)
+        tags.load(file)
+        bands, bits = int(tags.get(_BANDS, 1)), max(tags.get(_BITS, (1,)))
+        found = f"a tiff of {bands} band{'s' * (bands > 1)} of {bits} bits, which Pillow does not read"
+        if bands not in pixel_type.PICTURE_BANDS:
+            also = ", and image.dtype or image.range, since the numbers have more than 8 bits" if bits > 8 else ""
+            return checked_image.other_numbers(found, pixel_type.several_bands(bands) + also)
+        return checked_image.other_numbers(found, pixel_type.SET_RANGE) if bits > 8 else None
+    return None
 
 
 def _check_tiles(picture: PIL.Image.Image) -> None:
@@ -261,7 +289,7 @@ def _as_bad_image(module: types.ModuleType) -> Iterator[None]:
         size = " ".join(str(e).split()[:4])  # without a guess at an attack
         detail = f"Pillow: {size}, it opens up to {module.MAX_IMAGE_PIXELS * 2:,} pixels: scale it down"
         raise BadImageError(Reason.TOO_LARGE, detail) from e
-    except _FAILURES as e:
+    except FAILURES as e:
         # The text of UnidentifiedImageError contains a memory address, which differs from run to run.
         found = "broken, or of a kind that it does not read" if isinstance(e, module.UnidentifiedImageError) else e
         raise BadImageError(Reason.UNDECODABLE, f"Pillow: {found}") from e

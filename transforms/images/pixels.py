@@ -11,7 +11,7 @@ from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, image_formats, orientations, structure
+from imagebeam.transforms.images import checked_image, image_formats, orientations, pixel_type, structure
 from imagebeam.transforms.images.pillow_decoder import pillow
 
 if TYPE_CHECKING:
@@ -72,6 +72,19 @@ def turn_upright(picture: PIL.Image.Image, orientation: int) -> PIL.Image.Image:
     return picture if turn is None else picture.transpose(pillow().Transpose[turn])
 
 
+def turn_decoded(picture: PIL.Image.Image, done: int, wanted: int) -> PIL.Image.Image:
+    """Returns a decoded picture turned.
+
+    Args:
+        picture: in any mode.
+        done: the EXIF orientation that its decoder has applied; UPRIGHT if it does not do so.
+        wanted: the EXIF orientation that is to be applied.
+    """
+    if done == wanted:
+        return picture
+    return turn_upright(picture, wanted if done == checked_image.UPRIGHT else orientations.inverse(done))
+
+
 def sum_up(picture: PIL.Image.Image) -> checked_image.PixelSums:
     """Returns the sums of the pixels as a reader decodes them: as RGB (gray repeated), without alpha."""
     picture = without_alpha(to_eight_bits(picture))
@@ -110,18 +123,16 @@ def to_eight_bits(picture: PIL.Image.Image, white: int = WHITE) -> PIL.Image.Ima
 
     - A palette becomes RGB, or RGBA if it has transparency. CMYK, YCbCr, HSV and CIE L*a*b* become RGB.
     - With 65,535 the upper 8 bits are kept, as libpng and TensorFlow do. Of 16-bit colors they always are. 32-bit
-      integers are taken for 16-bit ones (`I`), those below 0 or above 65,535 become the nearest of both.
-    - Floating-point numbers (`F`) from 0 to 1 become 0 to 255. If one is above 1, they are taken for 0 to 255; if one
-      is above 255, for 16-bit numbers. What is outside becomes the nearest bound, and not-a-number 0.
+      integers (`I`) are taken for 16-bit ones, if all of them are from 0 to 65,535.
 
     Raises:
-        BadImageError: if there is no rule for its mode.
+        BadImageError: if there is no rule for its mode, or none that is the same for all files of its kind.
     """
     mode = picture.mode
     if mode in _SIXTEEN_BITS or mode == "I":
         return _from_numbers(picture, 256 / (white + 1))
     if mode == "F":
-        return _from_numbers(picture, _scale_of_floats(picture, white))
+        raise checked_image.other_numbers("floating-point numbers, which 8 bits cannot hold", pixel_type.SET_RANGE)
     if mode == "LAB":
         return _lab_to_rgb(picture)
     if mode == "P":
@@ -138,11 +149,16 @@ def _from_numbers(picture: PIL.Image.Image, scale: float) -> PIL.Image.Image:
     """Multiplies numbers by `scale` and rounds down; Pillow's own conversion turns all values above 255 white."""
     import numpy as np
 
-    values = np.asarray(picture)
+    values: np.ndarray = np.asarray(picture)
+    lowest, highest = int(values.min()), int(values.max())
+    if lowest < 0 or highest > WHITE:
+        raise checked_image.other_numbers(
+            f"numbers from {lowest:,} to {highest:,}, not from 0 to {WHITE:,}", pixel_type.SET_RANGE
+        )
     found = np.empty(values.shape, np.uint8)
     for start in range(0, len(values), _ROWS_AT_ONCE):
         rows = values[start : start + _ROWS_AT_ONCE].astype(np.float64) * scale
-        found[start : start + _ROWS_AT_ONCE] = np.nan_to_num(rows, nan=0.0, posinf=255, neginf=0).clip(0, 255)
+        found[start : start + _ROWS_AT_ONCE] = rows.clip(0, 255)
     return pillow().fromarray(found)
 
 
@@ -153,14 +169,6 @@ def find_highest(picture: PIL.Image.Image) -> int | None:
     import numpy as np
 
     return int(np.asarray(picture).max())
-
-
-def _scale_of_floats(picture: PIL.Image.Image, white: int) -> float:
-    import numpy as np
-
-    values: np.ndarray = np.asarray(picture)
-    highest = float(np.max(values, initial=0, where=np.isfinite(values)))
-    return 255 if highest <= 1 else 1 if highest <= 255 else 256 / (white + 1)
 
 
 def _lab_to_rgb(picture: PIL.Image.Image) -> PIL.Image.Image:
@@ -334,14 +342,14 @@ class Encoding:
             options: dict[str, Any] = {"quality": self.quality, "progressive": self.progressive}
             if channels > 1:
                 options["subsampling"] = (chroma or _FULL_CHROMA) if self.chroma == "source" else self.chroma
-            data, stored = _save(picture, format, options), format
+            data, stored = save(picture, format, options), format
         elif format == image_formats.PNG:
-            data, stored = _save(picture, format, {"compress_level": self.png_level}), format
+            data, stored = save(picture, format, {"compress_level": self.png_level}), format
         elif format == image_formats.WEBP:
             is_lossless = self.webp == "lossless" or (self.webp == "source" and not is_lossy)
             # Of a lossless WebP, `quality` would be the effort: 75 is Pillow's, and 100 takes three times as long.
             options = {"lossless": True, "quality": 75} if is_lossless else {"quality": self.quality}
-            data, stored = _save(picture, format, options), format
+            data, stored = save(picture, format, options), format
         else:
             data, stored = picture.tobytes(), image_formats.RAW
         return checked_image.Image(data, stored, height, width, channels, structure.RAW_COLORSPACES[channels])
@@ -362,7 +370,8 @@ def chroma_of(picture: PIL.Image.Image) -> str | None:
     return _CHROMA.get(JpegImagePlugin.get_sampling(picture), "4:2:0" if len(picture.getbands()) == 3 else None)
 
 
-def _save(picture: PIL.Image.Image, format: str, options: dict[str, Any]) -> bytes:
+def save(picture: PIL.Image.Image, format: str, options: dict[str, Any]) -> bytes:
+    """Returns the bytes of a file with the pixels alone; `options` are Pillow's for the format."""
     picture.info = {}  # else Pillow stores the color profile, comment and transparency of the source file
     buffer = io.BytesIO()
     picture.save(buffer, format, **options)

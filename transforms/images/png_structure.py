@@ -26,7 +26,8 @@ HEADER_BYTES = 13  # data of the header chunk, which is always the first
 HEADER_START = len(SIGNATURE) + HEAD_BYTES  # byte offset of these data in the file
 DEPTH_BYTE, COLOR_TYPE_BYTE = 8, 9  # byte offsets in these data
 
-_WIDE_GRAY = bytes((16, GRAY))
+_WIDE = 16  # bits per value
+_WIDE_GRAY = bytes((_WIDE, GRAY))
 _KIND = slice(HEADER_START + DEPTH_BYTE, HEADER_START + COLOR_TYPE_BYTE + 1)
 
 unpack_head = struct.Struct(">I4s").unpack_from  # length of the data, type
@@ -162,4 +163,5 @@ def _read_header(data: bytes, start: int) -> Image:
         raise corrupt(f"the chunk IHDR says compression {compression}, filter {filtering}, interlace {interlace}")
     if max(height, width) > checked_image.MAX_SIDE_PX["png"] or height * width > checked_image.MAX_VALUES:
         raise checked_image.too_many_pixels(height, width)
-    return Image(data, image_formats.PNG, height, width, *_COLORS[color_type])
+    image = Image(data, image_formats.PNG, height, width, *_COLORS[color_type])
+    return image._replace(dtype="uint16") if depth == _WIDE else image

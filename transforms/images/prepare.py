@@ -19,6 +19,7 @@ from imagebeam.transforms.images import (
     image_formats,
     orientations,
     pillow_decoder,
+    pixel_type,
     pixels,
     png_structure,
     reader_decoder,
@@ -29,6 +30,7 @@ from imagebeam.transforms.images import (
 from imagebeam.transforms.images.checked_image import BadImageError, Image
 
 if TYPE_CHECKING:
+    import numpy as np
     import PIL.Image
 
     from imagebeam.transforms.images import image_objects
@@ -43,14 +45,6 @@ _WITH_ALPHA = (2, 4)  # channels of bare pixels
 _MAX_BARE_PIXELS = 1 << 24  # whether larger pictures fit into an example is checked where they are encoded
 _LOSSY = (image_formats.JPEG, image_formats.WEBP)  # formats that may store other pixels than they are given
 _RECOLORED_BY_PILLOW = (("GRAY", "rgb"), ("RGB", "mean"))  # colorspace of a JPEG and image.color
-
-
-@dataclasses.dataclass(frozen=True)
-class Frames:
-    """The pictures of one file that has several."""
-
-    count: int
-    images: Iterator[Image | BadImageError]  # one for each picture, prepared when it is asked for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +64,7 @@ class ImagePolicy:
     background: tuple[int, int, int] | None = None  # red, green, blue behind transparent pixels; None drops alpha
     white_level: int = pixels.WHITE  # the gray number of 16 bits that becomes 255
     profile: str = KEEP  # or "srgb": converts colors with an ICC profile
+    numbers: pixel_type.PixelType = pixel_type.USUAL  # which numbers and bands of a file are stored, and as what
     metadata: str = KEEP  # or "strip": of images whose bytes are kept; what is encoded here has none
     scaling: resample.Scaling = resample.UNSCALED
     encoding: pixels.Encoding = pixels.USUAL
@@ -102,13 +97,17 @@ class ImagePolicy:
             if self._wants_any_pixels or self._has_wanted_pixels(checked):
                 turned = self._turn(checked)
                 return self._keep(structure.strip_metadata(turned) if self.metadata == STRIP else turned)
-            if self.scaling.is_native and (resized := self._resize_in_c(checked)) is not None:
+            if self.resizes_in_c and (resized := self._resize_in_c(checked)) is not None:
                 return resized
             if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
                 self.limits.check_decoded(checked.height, checked.width, checked.format)
             opened = pillow_decoder.open_lazily(data, checked.format)
             stated = checked.orientation
-        elif format in pillow_decoder.decoded_formats() and not (self.encode == KEEP and self.other_formats == REJECT):
+        elif format not in self._accepted():
+            raise structure.refusal(data, format, self._accepted())
+        elif format == frame_reader.TIFF and not self.numbers.is_usual:
+            return self._encode_page(data, 0, expected)
+        else:
             opened = pillow_decoder.open_lazily(data, str(format))
             if format == "jp2" and image_formats.is_wide_jp2(data):
                 raise checked_image.unsupported("colors of more than 8 bits in jpeg 2000, which Pillow decodes wrong")
@@ -118,8 +117,6 @@ class ImagePolicy:
                 )
             stated = pixels.orientation(opened)
             self._check_header(*pixels.stored_size(opened, stated), stated, expected)
-        else:
-            raise structure.refusal(data, format, self._accepted())
         return self._encode(opened, data, str(format), stated)
 
     def find_size(self, data: bytes) -> tuple[int, int]:
@@ -153,7 +150,7 @@ class ImagePolicy:
     def _for_extra_images(self) -> ImagePolicy:
         return dataclasses.replace(self, sum_pixels=False, objects=None)
 
-    def prepare_frames(self, data: bytes, expected: tuple[int, int] | None = None) -> Frames | None:
+    def prepare_frames(self, data: bytes, expected: tuple[int, int] | None = None) -> frame_reader.Frames | None:
         """Returns the pictures of a file that has several, if each is stored; None if `prepare` takes the file.
 
         Args:
@@ -175,6 +172,11 @@ class ImagePolicy:
             return None
         structure.check_size(data)
         self.limits.check_bytes(len(data))
+        if format == frame_reader.TIFF and not self.numbers.is_usual:
+            count = frame_reader.count_pages(data)
+            self.limits.check_frames(count)
+            pages = frame_reader.each(count, lambda number: self._encode_page(data, number, expected, is_frame=True))
+            return None if count < 2 else frame_reader.Frames(count, pages)
         reader = frame_reader.FrameReader(data, format)
         if reader.count < 2 or (format == frame_reader.TIFF and image_formats.is_raw_photo(reader.opened)):
             return None
@@ -182,7 +184,7 @@ class ImagePolicy:
         if format in frame_reader.ANIMATED:  # all frames have one size
             stated = pixels.orientation(reader.opened) if stated is None else stated
             self._check_header(*pixels.stored_size(reader.opened, stated), stated, expected)
-        return Frames(reader.count, self._each_frame(reader, data, format, stated, expected))
+        return frame_reader.Frames(reader.count, self._each_frame(reader, data, format, stated, expected))
 
     def _each_frame(
         self,
@@ -193,17 +195,16 @@ class ImagePolicy:
         expected: tuple[int, int] | None,
     ) -> Iterator[Image | BadImageError]:
         """Yields the pictures of a file; `stated` is their EXIF orientation, None if each has its own."""
-        for number in range(reader.count):
-            try:
-                opened = reader.seek(number)
-                turn = pixels.orientation(opened) if stated is None else stated
-                self._check_header(*pixels.stored_size(opened, turn), turn, expected)
-                self.limits.check_decoded(opened.height, opened.width, format)
-                reader.load(number)
-                image: Image | BadImageError = self._encode(opened, data, format, turn, is_frame=True)
-            except BadImageError as e:
-                image = BadImageError(e.reason, f"frame {number} of {reader.count}, counted from 0: {e.detail}")
-            yield image
+
+        def encode(number: int) -> Image:
+            opened = reader.seek(number)
+            turn = pixels.orientation(opened) if stated is None else stated
+            self._check_header(*pixels.stored_size(opened, turn), turn, expected)
+            self.limits.check_decoded(opened.height, opened.width, format)
+            reader.load(number)
+            return self._encode(opened, data, format, turn, is_frame=True)
+
+        return frame_reader.each(reader.count, encode)
 
     @property
     def keeps_any_jpeg(self) -> bool:
@@ -221,8 +222,18 @@ class ImagePolicy:
     def _wants_any_pixels(self) -> bool:
         """Whether the pixels of every JPEG and PNG are stored as they are, perhaps turned upright."""
         takes_all = self.color == self.profile == self.encode == KEEP and self.background is None
-        takes_all = takes_all and self.white_level == pixels.WHITE
+        takes_all = takes_all and self.white_level == pixels.WHITE and self.numbers.is_usual
         return takes_all and self.scaling == resample.UNSCALED and self.frames != REJECT and not self.limits.max_frames
+
+    @functools.cached_property
+    def resizes_in_c(self) -> bool:
+        """Whether any image may be scaled in C."""
+        return self.scaling.is_native and self.numbers.is_usual
+
+    @property
+    def narrowing_level(self) -> int | None:
+        """The number of 16 bits that becomes white where readers get 8; None if they get all."""
+        return self.white_level if self.numbers.is_usual else None
 
     def _accepted(self) -> tuple[str, ...]:
         if self.encode == KEEP and self.other_formats == REJECT:
@@ -248,6 +259,11 @@ class ImagePolicy:
         image = structure.raw_image(data, shape)
         if self._checks_headers or expected is not None:
             self._check_header(image.height, image.width, checked_image.UPRIGHT, expected)
+        if not self.numbers.is_usual:
+            from imagebeam.transforms.images import number_reader
+
+            numbers = number_reader.of_picture(pixels.from_bytes(data, shape), data)
+            return self._encode_numbers(numbers, image.format, checked_image.UPRIGHT)
         if self.encode == KEEP:
             return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
         if self._scales_alone and (scaled := self._scale_bytes(image)) is not None:
@@ -309,6 +325,8 @@ class ImagePolicy:
         is_transparent = image.colorspace in ("GRAY_ALPHA", "RGBA")
         if self.background is not None and (is_transparent or png_structure.has_transparency(image.data)):
             return False
+        if not self.numbers.keeps(image):
+            return False
         if self.white_level != pixels.WHITE and png_structure.is_wide_gray(image.data):
             return False
         height, width = image.height, image.width
@@ -367,7 +385,7 @@ class ImagePolicy:
         chroma = pixels.chroma_of(opened)
         turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
         upright = orientations.turn_size(height, width, turn)[::-1]
-        if format == image_formats.JPEG:
+        if format == image_formats.JPEG and self.numbers.is_usual:
             opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turn))
         if not is_frame:
             self.limits.check_decoded(opened.height, opened.width, format)
@@ -376,13 +394,18 @@ class ImagePolicy:
             found = f"Pillow: {opened.height} x {opened.width} pixels, the header says {height} x {width}"
             raise BadImageError(Reason.UNDECODABLE, found)
         has_turned = format not in structure.CHECKED_FORMATS and pixels.orientation(opened) != stated  # as TIFF's does
+        if not self.numbers.is_usual:
+            from imagebeam.transforms.images import number_reader
+
+            done = stated if has_turned else checked_image.UPRIGHT
+            return self._encode_numbers(number_reader.of_picture(opened, data), format, stated, done, is_frame)
         picture = opened.copy() if is_frame else opened  # the next frame is drawn on it, and needs its metadata
         highest = pixels.find_highest(picture)
         picture = pixels.with_alpha(picture)
         if self.profile == SRGB:
             picture = pixels.to_srgb(picture, self.white_level)
         picture = pixels.to_eight_bits(picture, self.white_level)
-        picture = _turn_decoded(picture, stated if has_turned else checked_image.UPRIGHT, turn)
+        picture = pixels.turn_decoded(picture, stated if has_turned else checked_image.UPRIGHT, turn)
         target = self.encode
         if target == KEEP:
             is_lossy = image_formats.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
@@ -396,6 +419,35 @@ class ImagePolicy:
             is_wide = highest is not None and self.white_level != pixels.WHITE
             image = image._replace(reencoded=self._cause(format, target, upright, is_frame, is_wide))
         return self._note_turn(image, turn)._replace(source_format=format, highest=highest)
+
+    def _encode_page(self, data: bytes, number: int, expected: tuple[int, int] | None, is_frame: bool = False) -> Image:
+        """Decodes, changes and encodes a page of a TIFF whose numbers are not the usual ones."""
+        from imagebeam.transforms.images import number_reader  # late: a writer process needs 15 MB more with NumPy
+
+        if not is_frame:
+            num_pages = frame_reader.count_pages(data)
+            if self.frames == REJECT and num_pages > 1:
+                raise _several_frames()
+            self.limits.check_frames(num_pages)
+        page = number_reader.TiffPage(data, number)
+        self._check_header(page.height, page.width, page.orientation, expected)
+        self.limits.check_decoded(page.height, page.width, frame_reader.TIFF)
+        return self._encode_numbers(page.read(), frame_reader.TIFF, page.orientation, is_frame=is_frame)
+
+    def _encode_numbers(
+        self, numbers: np.ndarray, format: str, stated: int, done: int = checked_image.UPRIGHT, is_frame: bool = False
+    ) -> Image:
+        """Changes and encodes numbers, [height, width, bands]; `done` is the turn that their decoder has applied."""
+        from imagebeam.transforms.images import stored_numbers
+
+        turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
+        values = stored_numbers.turn_upright(stored_numbers.convert(numbers, self.numbers), done, turn)
+        target = image_formats.PNG if self.encode == KEEP else self.encode
+        image = stored_numbers.encode(stored_numbers.resize(values, self.scaling), target, self.encoding)
+        if self.encode == KEEP:
+            image = image._replace(reencoded=self._cause(format, target, values.shape[1::-1], is_frame))
+        image = image._replace(source_format=format, orientation=stated if turn == checked_image.UPRIGHT else 1)
+        return self._note_turn(self._check_by_reader(image), turn)
 
     def _cause(
         self, format: str, target: str, size: tuple[int, int], is_frame: bool = False, is_wide: bool = False
@@ -426,7 +478,7 @@ class ImagePolicy:
 
     def _check_frames(self, opened: PIL.Image.Image) -> None:
         if self.frames == REJECT and getattr(opened, "is_animated", False):
-            raise BadImageError(Reason.SEVERAL_FRAMES, "it holds several images: set image.frames: first, or split it")
+            raise _several_frames()
         if self.limits.max_frames is not None:
             self.limits.check_frames(pillow_decoder.count_frames(opened))
 
@@ -440,17 +492,8 @@ class ImagePolicy:
         return image._replace(sums=pixels.sum_up(picture))
 
 
-def _turn_decoded(picture: PIL.Image.Image, done: int, wanted: int) -> PIL.Image.Image:
-    """Turns a decoded picture.
-
-    Args:
-        picture: in any mode.
-        done: the EXIF orientation that its decoder has applied; UPRIGHT if it does not do so.
-        wanted: the EXIF orientation that is to be applied.
-    """
-    if done == wanted:
-        return picture
-    return pixels.turn_upright(picture, wanted if done == checked_image.UPRIGHT else orientations.inverse(done))
+def _several_frames() -> BadImageError:
+    return BadImageError(Reason.SEVERAL_FRAMES, "it holds several images: set image.frames: first, or split it")
 
 
 AS_IT_IS = ImagePolicy()

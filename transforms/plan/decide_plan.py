@@ -322,6 +322,7 @@ _ADVICE = {
     elements.Reason.TOO_SMALL: "lower image.limits.min_side",
     elements.Reason.ASPECT_RATIO: "raise image.limits.max_aspect_ratio",
     elements.Reason.SEVERAL_FRAMES: "set image.frames: first, or raise image.limits.max_frames",
+    elements.Reason.PIXEL_TYPE: "set image.range (one for all files), image.dtype or image.bands, as the rejects say",
     elements.Reason.NOT_UPRIGHT: "set image.orientation: apply",
 }
 _NO_ADVICE = {

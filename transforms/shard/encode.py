@@ -61,7 +61,12 @@ class ExampleRecipe:
     def layout(self) -> example.Layout | None:
         """Layout of an example whose image keeps its bytes; None if more of it is needed than its size and colors."""
         needs_more = (
-            self.extra_images or self.kept or self._object_places or self._has_entry_points or self._draws_masks
+            self.extra_images
+            or self.kept
+            or self._object_places
+            or self._has_entry_points
+            or self._draws_masks
+            or self._has_dtype
         )
         return None if needs_more else self._encoder.layout
 
@@ -72,6 +77,10 @@ class ExampleRecipe:
     @functools.cached_property
     def _has_entry_points(self) -> bool:
         return any(feature.source == features.ENTRY_POINTS for feature in self.features)
+
+    @functools.cached_property
+    def _has_dtype(self) -> bool:
+        return any(feature.source == features.DTYPE for feature in self.features)
 
     @functools.cached_property
     def _object_places(self) -> tuple[int, int] | None:
@@ -95,6 +104,8 @@ class ExampleRecipe:
         values["image/width"] = image.width
         values["image/channels"] = image.channels
         values["image/colorspace"] = image.colorspace.encode()
+        if self._has_dtype:
+            values[features.DTYPE] = image.dtype.encode()
         if ref.mask is not None:
             values["image/segmentation/class/encoded"] = image.mask
             values["image/segmentation/class/format"] = b"png"

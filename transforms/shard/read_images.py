@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, class_masks, image_objects, prepare, structure
+from imagebeam.transforms.images import checked_image, class_masks, frame_reader, image_objects, prepare, structure
 from imagebeam.transforms.shard import image_hashes, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import image_states
@@ -345,7 +345,7 @@ def read_frames(
 def _each_frame(
     ref: elements.ImageRef,
     data: bytes,
-    frames: prepare.Frames,
+    frames: frame_reader.Frames,
     hasher: image_hashes.Hasher | None,
     in_time: InTime,
 ) -> Iterator[ReadImage]:

@@ -180,7 +180,7 @@ class ShardWriter:
                 continue
             writer.write(*self.recipe.encode(ref, image))
             counts.add_dropped(image.dropped_objects)
-            counts.dark.add(ref.key, image, self.policy.white_level)
+            counts.dark.add(ref.key, image, self.policy.narrowing_level)
             if hashes is not None:
                 hashes.append(image_hashes.hashed(ref, image))
             yield ref, statistics.measure(ref.uri, image, self.recipe.count_objects(ref, image))

@@ -11,7 +11,7 @@ from typing import Any
 
 from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
-from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixels, png_structure
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, pixel_type, pixels, png_structure
 
 _RANGES = ("height", "width", "bytes")
 _PIXELS = "pixels"
@@ -119,8 +119,8 @@ class StatisticsBuilder:
         EXIF's, 2 to 8, which ask for a turn; upright images are left out. Where there are any: "reencoded", images that
         were encoded again although bytes are kept, by cause; "turned", images that were turned upright, by their
         orientation; "misnamed", images whose name states another format, such as "png named jpg"; "dropped_objects",
-        objects that are left out of the records, by kind; "dark" and "dark_files": see `DarkImages.counts`; "objects",
-        by the id and name of their class.
+        objects that are left out of the records, by kind; "wide", "dark" and "dark_files": see `DarkImages.counts`;
+        "objects", by the id and name of their class.
         """
         self._count()
         return merge_statistics([self._counted.result(), self.dark.counts()])
@@ -256,7 +256,7 @@ def _ordered(name: str, counter: Mapping[str, int]) -> dict[str, int]:
     return {each: counter[each] for each in order if each in counter}
 
 
-COUNTS, FILES = "dark", "dark_files"  # in statistics.json
+WIDE, COUNTS, FILES = "wide", "dark", "dark_files"  # in statistics.json
 NUM_FILES = 3  # that are named, of a shard
 _NUM_DECODED = 4  # in a shard: PNGs whose bytes are kept are decoded only here
 _MAX_DECODED_PIXELS = 1 << 24
@@ -265,21 +265,26 @@ _MARGIN = 4  # an image is dark if its largest number is at most a quarter of th
 
 
 class DarkImages:
-    """Counts gray images of 16 bits that are nearly black with 8, since their numbers have 10, 12 or 14 bits."""
+    """Counts images of 16 bits, and gray ones that are nearly black with 8: their numbers have 10, 12 or 14 bits."""
 
     def __init__(self) -> None:
         self._counts: collections.Counter[str] = collections.Counter()
         self._files: collections.Counter[str] = collections.Counter()
+        self._wide: collections.Counter[str] = collections.Counter()
         self._num_decoded = 0
 
-    def add(self, key: str, image: checked_image.Image, white_level: int) -> None:
-        """Counts an image as it is stored, if it is dark; of PNGs that are kept, only the first ones are looked into.
+    def add(self, key: str, image: checked_image.Image, white_level: int | None) -> None:
+        """Counts an image of 16 bits as it is stored, and whether it is dark; of kept PNGs only the first are read.
 
         Args:
             key: of the image.
             image: as it is stored.
-            white_level: the number that becomes white.
+            white_level: the number that becomes white; None if readers get all 16 bits.
         """
+        if white_level is None or (image.highest is None and image.dtype == pixel_type.UINT8):
+            return
+        if white_level == pixels.WHITE:
+            self._wide[image.source_format or image.format] += 1
         highest = image.highest if image.highest is not None else self._highest_kept(image)
         if highest is None or white_level == _LOWEST_WHITE or not 0 < highest * _MARGIN <= white_level:
             return
@@ -303,6 +308,7 @@ class DarkImages:
     def counts(self) -> dict[str, collections.Counter[str]]:
         """Returns how many there are by format and bits, and the largest numbers of the first ones by key; {} if none.
 
-        {"dark": {"tiff up to 12 bits": 7}, "dark_files": {"scans/a.tif": 4021}}
+        {"wide": {"tiff": 9}, "dark": {"tiff up to 12 bits": 7}, "dark_files": {"scans/a.tif": 4021}}
         """
-        return {COUNTS: self._counts, FILES: self._files} if self._counts else {}
+        found = {WIDE: self._wide, COUNTS: self._counts, FILES: self._files}
+        return {name: counter for name, counter in found.items() if counter}

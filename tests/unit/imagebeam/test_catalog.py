@@ -100,7 +100,7 @@ def test_text_that_is_no_whole_catalog_is_refused(tmp_path: pathlib.Path) -> Non
         ("catalog-edited", json.dumps(fields | {"checksum": None})),
         ("catalog-edited", json.dumps(fields | {"more": 1})),
         ("catalog-edited", json.dumps(indexed | {"name": "dogs"})),
-        ("catalog-other-format", json.dumps(fields | {"format_version": 4})),
+        ("catalog-other-format", json.dumps(fields | {"format_version": 5})),
         ("catalog-other-format", json.dumps(fields | {"format_version": "1"})),
         ("catalog-damaged", ""),
         ("catalog-damaged", written[:100]),

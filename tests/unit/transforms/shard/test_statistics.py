@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.transforms.elements import ImageRef
-from imagebeam.transforms.images import pixels
+from imagebeam.transforms.images import pixel_type, pixels
 from imagebeam.transforms.images.checked_image import Image, PixelSums
 from imagebeam.transforms.images.prepare import AS_IT_IS, ImagePolicy
 from imagebeam.transforms.shard import statistics
@@ -186,7 +186,7 @@ def encode_wide(highest: int, format: str = "TIFF") -> bytes:
 def count_dark(*files: bytes, policy: ImagePolicy = AS_IT_IS) -> dict[str, dict[str, int]]:
     dark = statistics.DarkImages()
     for number, data in enumerate(files):
-        dark.add(str(number), policy.prepare(data), policy.white_level)
+        dark.add(str(number), policy.prepare(data), policy.narrowing_level)
     return {name: dict(counts) for name, counts in dark.counts().items()}
 
 
@@ -194,7 +194,8 @@ def test_image_of_few_bits_is_dark() -> None:
     for highest, bits in [(1, 1), (1023, 10), (4021, 12), (16_383, 14), (0, None), (16_384, None), (65_535, None)]:
         for format in ["tiff", "png"]:
             expected = {"dark": {f"{format} up to {bits} bits": 1}, "dark_files": {"0": highest}} if bits else {}
-            assert count_dark(encode_wide(highest, format.upper())) == expected
+            found = count_dark(encode_wide(highest, format.upper()))
+            assert found == {"wide": {format: 1}, **expected}
 
 
 def test_image_is_dark_for_its_white_level() -> None:
@@ -208,7 +209,7 @@ def test_only_the_first_are_named_and_only_a_few_kept_pngs_are_decoded(monkeypat
     find_highest = pixels.find_highest
     monkeypatch.setattr(pixels, "find_highest", lambda picture: decoded.append(picture) or find_highest(picture))
     found = count_dark(*[encode_wide(100 + n, "PNG") for n in range(9)])
-    assert found == {"dark": {"png up to 7 bits": 4}, "dark_files": {"0": 100, "1": 101, "2": 102}}
+    assert found == {"wide": {"png": 9}, "dark": {"png up to 7 bits": 4}, "dark_files": {"0": 100, "1": 101, "2": 102}}
     assert len(decoded) == 4
     assert count_dark(*[encode_wide(100)] * 9)["dark"] == {"tiff up to 7 bits": 9}
 
@@ -217,4 +218,5 @@ def test_other_images_and_broken_pngs_are_not_dark() -> None:
     assert count_dark(image_sets.make_image(1), image_sets.make_image(1, "PNG")) == {}
     dark, data = statistics.DarkImages(), encode_wide(100, "PNG")
     dark.add("cut", ImagePolicy().prepare(data)._replace(data=data[:-30]), pixels.WHITE)
-    assert dark.counts() == {}
+    assert dark.counts() == {"wide": {"png": 1}}
+    assert count_dark(encode_wide(100, "PNG"), policy=ImagePolicy(numbers=pixel_type.PixelType("uint16"))) == {}

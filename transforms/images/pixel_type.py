@@ -1,0 +1,95 @@
+"""The type of stored pixels: which numbers and bands of a file are stored, and as what.
+
+The usual pixels have 8 bits and are pictures of Pillow from the file to the shard. All others are arrays of NumPy,
+which only `stored_numbers` and `number_reader` import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from imagebeam import errors
+from imagebeam.transforms.images import checked_image, image_formats
+
+UINT8, UINT16, FLOAT32 = "uint8", "uint16", "float32"
+ALL = "all"  # value of `bands`
+PICTURE_BANDS = (1, 3)  # numbers of bands that a PNG, JPEG or WebP holds without taking one for alpha
+_PACKAGES = ("imagecodecs", "tifffile")  # of the extra `bands`
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelType:
+    """The numbers that are stored of every image, as the config's section `image` says."""
+
+    dtype: str = UINT8  # or uint16, float32
+    range: tuple[float, float] | None = None  # what becomes 0 and the largest value of `dtype`; None keeps the numbers
+    bands: tuple[int, ...] | str | None = None  # from 1, in the order in which they are stored; ALL; None: all, 1 or 3
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether images are pictures of 8 bits, whose pixels are never arrays."""
+        return self == USUAL
+
+    def is_typed(self, encode: str) -> bool:
+        """Returns whether readers must know the type: stored pixels have more bits, or bands that are no colors.
+
+        Args:
+            encode: image.encode.
+        """
+        return self.dtype != UINT8 or (self.bands is not None and encode == image_formats.RAW)
+
+    def keeps(self, image: checked_image.Image) -> bool:
+        """Returns whether a checked JPEG or PNG has the numbers that are stored, so that its bytes may be kept."""
+        if self.is_usual:
+            return True
+        is_whole = self.dtype == UINT16 and self.range is None and self.bands is None
+        return is_whole and image.channels in PICTURE_BANDS and image.dtype == UINT16
+
+
+USUAL = PixelType()
+
+
+SET_RANGE = "set image.range: [LOWEST, HIGHEST], which holds for all files, or image.dtype: float32"
+
+
+def several_bands(there: int) -> str:
+    """Returns what to do about an image of several bands."""
+    chosen = [4, 3, 2] if there > 4 else [1, 2, 3] if there == 4 else [1]
+    return f"set image.bands, such as {chosen}, counted from 1; all, with image.encode: raw, stores all of them"
+
+
+def tifffile() -> Any:
+    """Returns the module tifffile, which reads TIFFs of any numbers and bands.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
+    with errors.imports_for("a TIFF with image.dtype, image.range or image.bands", "bands"):
+        import imagecodecs  # noqa: F401  # without it, tifffile decodes few compressions
+        import tifffile
+    return tifffile
+
+
+def imagecodecs() -> Any:
+    """Returns the module imagecodecs, which reads and writes PNGs of 16 bits a color; Pillow takes the upper 8 alone.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
+    with errors.imports_for("a PNG of 16 bits a color with image.dtype, image.range or image.bands", "bands"):
+        import imagecodecs
+    return imagecodecs
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the packages that read and write other pixels than the usual ones."""
+    from importlib import metadata  # late: 15 ms
+
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # needed for some files alone
+            continue
+    return found
