@@ -68,6 +68,7 @@ def test_check_image_of_whole_image_says_what_pillow_says() -> None:
                     mode = "RGBA" if "transparency" in picture.info else "RGB"
                 width, height = picture.size
                 expected = checked_image.Image(data, name.split()[0], height, width, *COLORS_OF_MODE[mode])
+                expected = expected._replace(dtype="uint16" if mode == "I;16" else "uint8")
             assert structure.check_image(data, check) == expected
             assert structure.check_image(data, check).data is data
 
