@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from imagebeam import concurrency, errors, example, features
+from imagebeam import concurrency, errors, example, features, plural
 from imagebeam.reader import bare_pixels, crops, read_plan, record_order, shard_files
 from imagebeam.reader import options as options_lib
 
@@ -86,7 +86,8 @@ def why_not(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> str |
     if options.crop is None:
         return "it makes images of one size: image_size and crop must be given"
     if not plan.form.is_usual:
-        return f"it makes RGB of 8 bits, and the images are {plan.form.channels} channels of {plan.form.dtype}"
+        stored = plural.count(plan.form.channels, "channel")
+        return f"it makes RGB of 8 bits, and the images have {stored} of {plan.form.dtype}"
     if plan.is_raw:
         return "it decodes only JPEG, and the images are stored as pixels"
     decoded = {"jpeg": "JPEG", "png": "PNG"} if _native.DECODES_PNG else {"jpeg": "JPEG"}

@@ -16,7 +16,7 @@ import tensorflow_datasets as tfds
 import imagebeam
 from imagebeam.pipelines import convert, inspect_dataset, verify_dataset
 from imagebeam.pipelines.config import model as config_lib
-from tests import number_files
+from tests import error_texts, number_files
 
 SIZE, HALF = (24, 32), (12, 16)
 COUNT = 3
@@ -145,9 +145,8 @@ def test_images_of_different_bands_are_read_one_by_one(tmp_path: pathlib.Path) -
     assert dataset.catalog.pixels["shape"] == [*SIZE, None]
     for example in dataset.as_grain("train"):
         np.testing.assert_array_equal(example["image"], images[int(example["image/key"][2:3])])
-    with pytest.raises(imagebeam.ConfigError) as raised:
+    with error_texts.raises("pixels-channels-differ"):
         dataset.as_tf("train", 2)
-    assert raised.value.code == "pixels-channels-differ"
 
 
 @pytest.mark.parametrize(
@@ -165,9 +164,8 @@ def test_options_that_do_not_fit_the_type_are_refused(
 ) -> None:
     images = [number_files.make_numbers("uint16", 1)]
     dataset = run(tmp_path, images, "image.dtype=uint16")
-    with pytest.raises(imagebeam.ConfigError) as raised:
+    with error_texts.raises(code):
         dataset.as_tf("train", 1, **options)
-    assert raised.value.code == code
 
 
 def test_range_holds_for_all_files(tmp_path: pathlib.Path) -> None:

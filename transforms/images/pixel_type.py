@@ -44,7 +44,8 @@ class PixelType:
         if self.is_usual:
             return True
         is_whole = self.dtype == UINT16 and self.range is None and self.bands is None
-        return is_whole and image.channels in PICTURE_BANDS and image.dtype == UINT16
+        is_upright = image.orientation == checked_image.UPRIGHT  # a turn by Pillow would keep 8 bits of a color
+        return is_whole and is_upright and image.channels in PICTURE_BANDS and image.dtype == UINT16
 
 
 USUAL = PixelType()

@@ -394,10 +394,10 @@ class ImagePolicy:
             found = f"Pillow: {opened.height} x {opened.width} pixels, the header says {height} x {width}"
             raise BadImageError(Reason.UNDECODABLE, found)
         has_turned = format not in structure.CHECKED_FORMATS and pixels.orientation(opened) != stated  # as TIFF's does
+        done = stated if has_turned else checked_image.UPRIGHT
         if not self.numbers.is_usual:
             from imagebeam.transforms.images import number_reader
 
-            done = stated if has_turned else checked_image.UPRIGHT
             return self._encode_numbers(number_reader.of_picture(opened, data), format, stated, done, is_frame)
         picture = opened.copy() if is_frame else opened  # the next frame is drawn on it, and needs its metadata
         highest = pixels.find_highest(picture)
@@ -405,7 +405,7 @@ class ImagePolicy:
         if self.profile == SRGB:
             picture = pixels.to_srgb(picture, self.white_level)
         picture = pixels.to_eight_bits(picture, self.white_level)
-        picture = pixels.turn_decoded(picture, stated if has_turned else checked_image.UPRIGHT, turn)
+        picture = pixels.turn_decoded(picture, done, turn)
         target = self.encode
         if target == KEEP:
             is_lossy = image_formats.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
@@ -421,7 +421,7 @@ class ImagePolicy:
         return self._note_turn(image, turn)._replace(source_format=format, highest=highest)
 
     def _encode_page(self, data: bytes, number: int, expected: tuple[int, int] | None, is_frame: bool = False) -> Image:
-        """Decodes, changes and encodes a page of a TIFF whose numbers are not the usual ones."""
+        """Decodes, changes and encodes a page of a TIFF."""
         from imagebeam.transforms.images import number_reader  # late: a writer process needs 15 MB more with NumPy
 
         if not is_frame:
@@ -445,7 +445,8 @@ class ImagePolicy:
         target = image_formats.PNG if self.encode == KEEP else self.encode
         image = stored_numbers.encode(stored_numbers.resize(values, self.scaling), target, self.encoding)
         if self.encode == KEEP:
-            image = image._replace(reencoded=self._cause(format, target, values.shape[1::-1], is_frame))
+            cause = self._cause(format, target, values.shape[1::-1], is_frame)
+            image = image._replace(reencoded=cause if turn == 1 else cause.replace("recolored", "turned"))
         image = image._replace(source_format=format, orientation=stated if turn == checked_image.UPRIGHT else 1)
         return self._note_turn(self._check_by_reader(image), turn)
 

@@ -222,6 +222,8 @@ def turn_upright(image: Image) -> Upright:
         data, is_lossless = encode_turned(image) if turned is None else turned, turned is not None
     height, width = orientations.turn_size(image.height, image.width, image.orientation)
     upright = image._replace(data=data, height=height, width=width, orientation=checked_image.UPRIGHT)
+    if not is_lossless:
+        upright = upright._replace(dtype="uint8")
     return Upright(upright, is_lossless)
 
 

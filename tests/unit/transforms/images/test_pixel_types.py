@@ -14,7 +14,7 @@ import tifffile
 
 from imagebeam import errors
 from imagebeam.transforms.elements import Reason
-from imagebeam.transforms.images import checked_image, pixel_type
+from imagebeam.transforms.images import checked_image, pixel_type, png_structure
 from imagebeam.transforms.images.checked_image import Image
 from imagebeam.transforms.images.pixel_type import PixelType
 from imagebeam.transforms.images.prepare import ImagePolicy
@@ -127,6 +127,14 @@ def test_pngs_of_16_bits_keep_their_bytes() -> None:
         image = ImagePolicy(numbers=UINT16).prepare(data)
         assert (image.data, image.dtype, image.reencoded) == (data, "uint16", "")
         assert ImagePolicy(numbers=UINT16, scaling=Scaling(size=(5, 5))).prepare(data).reencoded == "png scaled"
+    for bands in (1, 3):
+        numbers = number_files.make_numbers("uint16", bands)
+        exif = png_structure.encode_chunk(b"eXIf", b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0")
+        png = imagecodecs.png_encode(numbers if bands == 3 else numbers[:, :, 0])
+        place = png.index(b"IDAT") - 4
+        turned = ImagePolicy(numbers=UINT16).prepare(png[:place] + exif + png[place:])
+        assert (turned.turned, turned.reencoded) == (6, "png turned")
+        np.testing.assert_array_equal(values_of(turned), numbers.swapaxes(0, 1)[:, ::-1])
     stripped = ImagePolicy(numbers=UINT16, metadata="strip").prepare(imagecodecs.png_encode(COLORS))
     np.testing.assert_array_equal(values_of(stripped), COLORS)
 

@@ -316,6 +316,7 @@ def test_every_pixel_is_at_its_place() -> None:
                 assert (decode_pixels(turned.data) == pictures.turn_pixels(decode_pixels(source), orientation)).all()
                 assert is_lossless == (kind[1] < 16 or kind[0] == 0)
                 before, after = structure.check_image(source), structure.check_image(turned.data)
+                before = before._replace(dtype="uint16" if is_lossless and kind[1] == 16 else "uint8")
                 size = orientations.turn_size(height, width, orientation)
                 assert (
                     after == before._replace(data=turned.data, height=size[0], width=size[1], orientation=1) == turned
