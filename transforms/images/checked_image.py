@@ -80,6 +80,11 @@ def other_numbers(found: str, remedy: str) -> BadImageError:
     return BadImageError(Reason.PIXEL_TYPE, f"{found}: {remedy}")
 
 
+def several_frames() -> BadImageError:
+    """Returns the error for a file of several pictures where image.frames rejects it."""
+    return BadImageError(Reason.SEVERAL_FRAMES, "it holds several images: set image.frames: first, or split it")
+
+
 def corrupt(found: str) -> BadImageError:
     """Returns the error for bytes that contradict each other."""
     return BadImageError(Reason.CORRUPT, found)

@@ -427,7 +427,7 @@ class ImagePolicy:
         if not is_frame:
             num_pages = frame_reader.count_pages(data)
             if self.frames == REJECT and num_pages > 1:
-                raise _several_frames()
+                raise checked_image.several_frames()
             self.limits.check_frames(num_pages)
         page = number_reader.TiffPage(data, number)
         self._check_header(page.height, page.width, page.orientation, expected)
@@ -479,7 +479,7 @@ class ImagePolicy:
 
     def _check_frames(self, opened: PIL.Image.Image) -> None:
         if self.frames == REJECT and getattr(opened, "is_animated", False):
-            raise _several_frames()
+            raise checked_image.several_frames()
         if self.limits.max_frames is not None:
             self.limits.check_frames(pillow_decoder.count_frames(opened))
 
@@ -491,10 +491,6 @@ class ImagePolicy:
     @staticmethod
     def _with_sums(image: Image, picture: PIL.Image.Image) -> Image:
         return image._replace(sums=pixels.sum_up(picture))
-
-
-def _several_frames() -> BadImageError:
-    return BadImageError(Reason.SEVERAL_FRAMES, "it holds several images: set image.frames: first, or split it")
 
 
 AS_IT_IS = ImagePolicy()
