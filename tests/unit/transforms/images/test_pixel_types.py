@@ -20,7 +20,7 @@ from imagebeam.transforms.images.pixel_type import PixelType
 from imagebeam.transforms.images.prepare import ImagePolicy
 from imagebeam.transforms.images.resample import FILTERS, Scaling
 from tests import case_tables, number_files
-from tests.mask_forms import save
+from tests.image_sets import save
 
 FLOAT32 = PixelType("float32")
 UINT16 = PixelType("uint16")
