@@ -1,4 +1,4 @@
-r"""Tables as published sets have them: aligned columns, lines above the header, `1.jpg#0`, `C:\photos\1.jpg`, x1..y68."""
+"""Tables as published sets have them: aligned columns, lines above the header, `1.jpg#0`, paths of Windows, x1..y68."""
 
 from __future__ import annotations
 
