@@ -209,6 +209,20 @@ def open_lazily(data: bytes, format: str) -> PIL.Image.Image:
     return picture
 
 
+def open_picture(data: bytes, format: str) -> PIL.Image.Image:
+    """Reads the header of an image like `open_lazily`, and refuses what Pillow would decode as another picture.
+
+    Raises:
+        BadImageError: if the header cannot be read, or is that of a camera's raw photo or of a wide JPEG 2000.
+    """
+    opened = open_lazily(data, format)
+    if format == "jp2" and image_formats.is_wide_jp2(data):
+        raise checked_image.unsupported("colors of more than 8 bits in jpeg 2000, which Pillow decodes wrong")
+    if format == "tiff" and image_formats.is_raw_photo(opened):
+        raise checked_image.unsupported("a camera's raw photo (DNG, NEF or the like), which begins with a preview")
+    return opened
+
+
 def _describe_tiff(data: bytes) -> BadImageError | None:
     """Returns the error for a TIFF of more bits or bands than Pillow reads; None for any other that it cannot open.
 

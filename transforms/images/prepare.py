@@ -41,8 +41,6 @@ EACH = "each"  # value of frames
 SRGB = "srgb"
 STRIP = "strip"
 _KEPT_COLORSPACES = {"rgb": ("RGB",), "gray": ("GRAY",), "mean": ("GRAY",)}  # by image.color; "keep" takes any
-_WITH_ALPHA = (2, 4)  # channels of bare pixels
-_MAX_BARE_PIXELS = 1 << 24  # whether larger pictures fit into an example is checked where they are encoded
 _LOSSY = (image_formats.JPEG, image_formats.WEBP)  # formats that may store other pixels than they are given
 _RECOLORED_BY_PILLOW = (("GRAY", "rgb"), ("RGB", "mean"))  # colorspace of a JPEG and image.color
 
@@ -108,13 +106,7 @@ class ImagePolicy:
         elif format == frame_reader.TIFF and not self.numbers.is_usual:
             return self._encode_page(data, 0, expected)
         else:
-            opened = pillow_decoder.open_lazily(data, str(format))
-            if format == "jp2" and image_formats.is_wide_jp2(data):
-                raise checked_image.unsupported("colors of more than 8 bits in jpeg 2000, which Pillow decodes wrong")
-            if format == "tiff" and image_formats.is_raw_photo(opened):
-                raise checked_image.unsupported(
-                    "a camera's raw photo (DNG, NEF or the like), which begins with a preview"
-                )
+            opened = pillow_decoder.open_picture(data, str(format))
             stated = pixels.orientation(opened)
             self._check_header(*pixels.stored_size(opened, stated), stated, expected)
         return self._encode(opened, data, str(format), stated)
@@ -130,6 +122,11 @@ class ImagePolicy:
         if format in structure.CHECKED_FORMATS:
             checked = structure.check_format(data, format, "header")
             height, width, turn = checked.height, checked.width, checked.orientation
+        elif format == frame_reader.TIFF and not self.numbers.is_usual:
+            from imagebeam.transforms.images import number_reader
+
+            page = number_reader.TiffPage(data)
+            height, width, turn = page.height, page.width, page.orientation
         elif format in pillow_decoder.decoded_formats():
             opened = pillow_decoder.open_lazily(data, str(format))
             turn = pixels.orientation(opened)
@@ -266,7 +263,7 @@ class ImagePolicy:
             return self._encode_numbers(numbers, image.format, checked_image.UPRIGHT)
         if self.encode == KEEP:
             return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
-        if self._scales_alone and (scaled := self._scale_bytes(image)) is not None:
+        if self._scales_alone and (scaled := self.scaling.apply_to_bare(image)) is not None:
             return scaled
         return self._encode_picture(pixels.from_bytes(data, shape), self.encode)
 
@@ -275,19 +272,6 @@ class ImagePolicy:
         """Whether nothing but their size is changed of bare pixels, and no picture of Pillow is needed for that."""
         is_cut = self.scaling.size is not None and self.scaling.fit != "stretch"
         return self.encode in pixels.BARE and self.color == KEEP and not (self.sum_pixels or is_cut)
-
-    def _scale_bytes(self, image: Image) -> Image | None:
-        """Returns bare pixels at the size that is asked for; None if a picture of Pillow is needed."""
-        width, height = self.scaling.scaled(image.width, image.height)
-        if max(width * height, image.width * image.height) > _MAX_BARE_PIXELS:
-            return None
-        if (width, height) == (image.width, image.height):
-            return image
-        if not self.scaling.is_native or image.channels in _WITH_ALPHA:
-            return None
-        shape = image.height, image.width, image.channels
-        data = resample.resize_bytes(image.data, shape, (width, height), self.scaling.filter)
-        return image._replace(data=data, height=height, width=width)
 
     def _check_header(self, height: int, width: int, orientation: int, expected: tuple[int, int] | None) -> None:
         self.limits.check_size(height, width)

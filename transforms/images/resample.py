@@ -150,6 +150,8 @@ BLACK = (0, 0, 0)
 # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that leaves so many times the pixels per side that are wanted:
 # the filter after it then decides what is seen. tests/unit/transforms/images/test_resample.py holds the bound.
 _SPARE = 2
+_WITH_ALPHA = (2, 4)  # channels of bare pixels
+_MAX_BARE_PIXELS = 1 << 24  # whether larger pictures fit into an example is checked where they are encoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,6 +220,18 @@ class Scaling:
             return 0, 0, scaled_width, scaled_height
         height, width = self.size
         return (scaled_width - width) // 2, (scaled_height - height) // 2, width, height
+
+    def apply_to_bare(self, image: checked_image.Image) -> checked_image.Image | None:
+        """Returns an image of bare pixels scaled; None if a picture of Pillow is needed for that."""
+        width, height = self.scaled(image.width, image.height)
+        if max(width * height, image.width * image.height) > _MAX_BARE_PIXELS:
+            return None
+        if (width, height) == (image.width, image.height):
+            return image
+        if not self.is_native or image.channels in _WITH_ALPHA:
+            return None
+        data = resize_bytes(image.data, (image.height, image.width, image.channels), (width, height), self.filter)
+        return image._replace(data=data, height=height, width=width)
 
     def apply(
         self,

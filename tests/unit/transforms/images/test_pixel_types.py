@@ -102,7 +102,9 @@ def test_bands_come_in_the_order_that_is_asked_for(planar: str, compression: str
     image = ImagePolicy(numbers=PixelType("uint16", bands=(4, 3, 2))).prepare(data)
     assert (image.format, image.colorspace) == ("png", "RGB")
     np.testing.assert_array_equal(values_of(image), numbers[:, :, [3, 2, 1]])
-    image = raw(PixelType("uint16", bands=pixel_type.ALL)).prepare(data)
+    policy = raw(PixelType("uint16", bands=pixel_type.ALL))
+    assert policy.find_size(data) == numbers.shape[:2]
+    image = policy.prepare(data)
     assert image.colorspace == "BANDS_13"
     np.testing.assert_array_equal(values_of(image), numbers)
 
