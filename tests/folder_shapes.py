@@ -365,6 +365,27 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         ),
     ),
     "masks-with-a-suffix": ("segmentation", 4, images("train/#a.jpg", "train_masks/#a_mask.gif")),
+    "masks-of-cityscapes": (
+        "segmentation",
+        16,
+        images(
+            "leftImg8bit/{train,val}/{aachen,bochum}/a_#_leftImg8bit.png",
+            "gtFine/{train,val}/{aachen,bochum}/a_#_gtFine_{labelIds,instanceIds,color}.png",
+        )
+        | files("{}", "gtFine/{train,val}/{aachen,bochum}/a_#_gtFine_polygons.json"),
+    ),
+    "masks-of-mmsegmentation": ("segmentation", 8, images("img_dir/{train,val}/#.jpg", "ann_dir/{train,val}/#.png")),
+    "masks-of-loveda": (
+        "segmentation",
+        16,
+        images("{Train,Val}/{Rural,Urban}/{images,masks}_png/#.png", "Test/{Rural,Urban}/images_png/#.png"),
+    ),
+    "masks-of-kitti": (
+        "segmentation",
+        4,
+        images("training/{image_2,instance,semantic,semantic_rgb}/0#_10.png", "testing/image_2/0#_10.png"),
+    ),
+    "masks-of-synthia": ("segmentation", 4, images("RGB/000#.png", "GT/{LABELS,COLOR}/000#.png")),
     "masks-in-a-folder-for-each-example": ("segmentation", 4, images("p#/image.jpg", "p#/mask.png")),
     "masks-beside-images": ("segmentation", 4, images("benign (#){,_mask}.png")),
     "a-table-of-images-in-several-folders": (

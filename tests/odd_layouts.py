@@ -162,28 +162,15 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         },
     ),
     # masks
-    "cityscapes": (
+    "masks-numbered-in-two-ways": (
         None,
         images(
-            *(f"leftImg8bit/{s}/aachen/a_#_leftImg8bit.png" for s in ("train", "val")),
-            *(f"gtFine/{s}/aachen/a_#_gtFine_{k}.png" for s in ("train", "val") for k in ("labelIds", "color")),
+            "leftImg8bit/train/aachen/a_#_leftImg8bit.png",
+            *(f"gtFine/train/aachen/a_#_gtFine_{kind}.png" for kind in ("labelIds", "labelTrainIds", "color")),
         ),
     ),
-    "mmsegmentation": (
-        "segmentation",
-        images(*(f"{d}/{s}/#.{e}" for d, e in (("img_dir", "jpg"), ("ann_dir", "png")) for s in ("train", "val"))),
-    ),
-    "loveda": (
-        None,
-        images(
-            *(
-                f"{s}/{a}/{d}_png/#.png"
-                for s in ("Train", "Val")
-                for a in ("Rural", "Urban")
-                for d in ("images", "masks")
-            )
-        ),
-    ),
+    "masks-of-one-of-two-places": (None, images("{a,b}/rgb_png/#.png", "{a,b}/day/x.png", "a/mask_png/#.png")),
+    "instances-alone": (None, images("training/image_2/0#_10.png", "training/instance/0#_10.png")),
     "mvtec": (
         None,
         images("b/train/good/#.png", "b/test/good/#.png", "b/test/broken/#.png", "b/ground_truth/broken/#_mask.png"),
@@ -192,8 +179,6 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         None,
         images(*(f"{b}/{x}/#.png" for b in ("b", "c") for x in ("train/good", "test/broken", "ground_truth/broken"))),
     ),
-    "kitti-semantic": (None, images("training/image_2/0#_10.png", "training/semantic/0#_10.png")),
-    "synthia": (None, images("RGB/000#.png", "GT/LABELS/000#.png", "GT/COLOR/000#.png")),
     "masks-of-one-class": (None, images("cls/cat/#.jpg", "cls/dog/#.jpg", "cls/masks/#.png")),
     # pairs
     "high-and-low-resolution": ("pairs", images("HR/#.png", "LR/#.png")),

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from imagebeam import errors, plural
+from imagebeam.pipelines.recognize import unread_files
 from imagebeam.transforms.formats import coco
 from imagebeam.transforms.formats.base_format import format_of
 from imagebeam.transforms.formats.tables import table_heads
@@ -43,10 +44,14 @@ def find(probe: FolderProbe) -> list[str]:
 
 
 def _workbooks(probe: FolderProbe) -> Iterator[str]:
-    """Yields a line for each spreadsheet and MATLAB file, which may say what the images show."""
-    for folder in probe.seen():
-        for name in folder.ending(".xlsx", ".xls", ".ods", ".mat"):
-            yield f"{folder.below(name)} is not read: if it says what the images show, save it as CSV"
+    """Yields a line for the spreadsheets and one for the MATLAB files, which may say what the images show."""
+    for kind, suffixes in (("spreadsheet", (".xlsx", ".xls", ".ods")), (".mat file", (".mat",))):
+        names = [folder.below(name) for folder in probe.seen() for name in folder.ending(*suffixes)]
+        if len(names) == 1:
+            yield f"{names[0]} is not read: if it says what the images show, save it as CSV"
+        elif names:
+            shown = f"{plural.count(len(names), kind)} ({name_some(names)})"
+            yield f"{shown} are not read: if they say what the images show, save them as CSV"
 
 
 def _walk(probe: FolderProbe, level: Sequence[str]) -> None:
@@ -72,7 +77,8 @@ def _sidecars(probe: FolderProbe) -> Iterator[str]:
             extension = folder_probe.extension_of(name)
             stem = posixpath.splitext(name)[0]
             image = image_of.get(stem) or image_of.get(stem.partition(".")[0])
-            if image is not None and extension and name not in folder.images:
+            is_other = name not in folder.images and unread_files.kind_of(name) is None
+            if image is not None and extension and is_other:
                 numbers[extension] += 1
                 first.setdefault(extension, f"{folder.below(name)} beside {image}")
     num_images = sum(len(folder.images) for folder in probe.seen())

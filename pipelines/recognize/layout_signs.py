@@ -381,7 +381,7 @@ def note_on_groups(probe: FolderProbe, finding: Finding, config: config_lib.Conf
     if not found:
         return ""
     number, example, pattern = found
-    subjects = plural.count(number, "subject") if _is_all(probe) else f"{number:,} or more subjects"
+    subjects = plural.count(number, "subject") if probe.is_all_seen else f"{number:,} or more subjects"
     is_class = config.label.by == "directory" and "/" not in posixpath.dirname(example) and pattern == _FOLDER
     options = [f"source.pattern={pattern}", _SPLIT, *(["label={by: none}"] if is_class else [])]
     subject = "a folder (if it is one subject, video or scan, and no class)" if is_class else "a subject"
@@ -389,13 +389,6 @@ def note_on_groups(probe: FolderProbe, finding: Finding, config: config_lib.Conf
         f"names of images such as {example} state {subjects}; to keep all images of {subject} "
         "in one split add " + " ".join(f"--set {plural.shell_word(each)}" for each in options)
     )
-
-
-def _is_all(probe: FolderProbe) -> bool:
-    """Returns whether all that is in the input was seen."""
-    seen = probe.seen()
-    paths = {folder.path for folder in seen}
-    return all(each.is_whole and paths.issuperset(map(each.below, each.folders)) for each in seen)
 
 
 _FOLDER = r"(?P<subject>.*)/[^/]+"

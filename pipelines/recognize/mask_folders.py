@@ -18,9 +18,11 @@ _SPLIT = re.compile(
     r"(?i)(?<![a-z])(training|train|validation|valid|val|dev|testing|test|evaluation|eval)(?![a-z])",
 )
 MASKS = re.compile(
-    r"(?i).*(mask|annot|label|segment|(?<![a-z])(seg|ann)(?![a-z])|(?<![a-z])gt|ground[_ ]?truth|trimap|matte).*"
+    r"(?i).*(mask|annot|label|segment|semantic|(?<![a-z])(seg|ann)(?![a-z])|(?<![a-z])gt|ground[_ ]?truth|trimap|"
+    r"matte).*"
 )
 _IMAGES = re.compile(r"(?i)(?<![a-z])(images?|imgs?|jpegimages|originals?)(?![a-z])")
+_NOT_CLASSES = re.compile(r"(?i)(?:^|[/_-])(viz|vis|overlay|preview|colou?rs?|rgb|instances?(ids)?)$")
 MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
 LOSSY_MASKS = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
 _MAX_FOLDERS = 30  # more are not compared
@@ -47,11 +49,13 @@ def find_pairs(probe: FolderProbe, at: str) -> Iterator[Finding]:
     groups: dict[tuple[str, str, tuple[str, str, str], str], list[_Pair]] = collections.defaultdict(list)
     for pair in pairs:
         groups[pair.image, pair.mask, pair.form, pair.extension].append(pair)
-    best = max((group for group in groups.values() if _holds_masks(group[0].mask)), key=_rank, default=None)
+    best = max((group for group in groups.values() if holds_masks(group[0].mask)), key=_rank, default=None)
     if best is None:
         return
     same = [each for each in pairs if each.image == best[0].image and each.token in {own.token for own in best}]
     rivals = sorted({_fill(each.mask) for each in same})
+    if not is_for_people(best[0].mask):
+        rivals = [each for each in rivals if not is_for_people(each)]
     tokens = sorted({each.token for each in pairs if each.token})
     if len(best) < 2 and len(rivals) < 2 and len(tokens) < 2:
         return
@@ -69,14 +73,20 @@ def find_pairs(probe: FolderProbe, at: str) -> Iterator[Finding]:
     yield _finding_of(best, tuple(doubts), at)
 
 
-def _holds_masks(path: str) -> bool:
+def holds_masks(path: str) -> bool:
     """Returns whether masks are expected in a folder of this name; COCO's panoptic PNGs have a JSON file and a sign."""
     return MASKS.fullmatch(path) is not None and "panoptic" not in path
 
 
-def _rank(group: Sequence[_Pair]) -> tuple[bool, int, bool]:
+def is_for_people(name: str) -> bool:
+    """Returns whether a folder or file is named as one that shows masks in colors, or the instances in them."""
+    return _NOT_CLASSES.search(name) is not None
+
+
+def _rank(group: Sequence[_Pair]) -> tuple[bool, bool, int, bool]:
     tokens = {folder_probe.split_meant(each.token) for each in group}
-    return _IMAGES.search(group[0].image) is not None, len(group), "train" in tokens
+    is_plain = not is_for_people(group[0].mask)
+    return _IMAGES.search(group[0].image) is not None, is_plain, len(group), "train" in tokens
 
 
 def _fill(path: str, token: str = "*") -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from imagebeam import plural, storage
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import mask_folders
+from imagebeam.pipelines.recognize import mask_folders, mask_trees
 from imagebeam.pipelines.recognize.mask_folders import MASK_FORMATS, MASKS, extensions_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import mask_pixels
@@ -35,7 +35,8 @@ _NUM_TRIED = 3  # masks that are read
 
 def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds masks with the names of the images, in other folders or beside them."""
-    finding = next(mask_folders.find_pairs(probe, at), None) or next(_pairs(probe, at), None)
+    found = itertools.chain(mask_folders.find_pairs(probe, at), _pairs(probe, at), mask_trees.find(probe, at))
+    finding = next(found, None)
     if finding is None:
         return
     file = next(_color_files(probe, at), None)

@@ -13,7 +13,14 @@ import yaml
 
 from imagebeam import errors, plural, storage
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import archive_probe, contradictions, layout_signs, mask_folders, mask_signs
+from imagebeam.pipelines.recognize import (
+    archive_probe,
+    contradictions,
+    layout_signs,
+    mask_folders,
+    mask_signs,
+    unread_files,
+)
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads
@@ -44,23 +51,6 @@ _DEPTH = 4  # levels of folders that are searched for the data set
 _LEVELS_ABOVE = 2  # folders above a table in which its images are looked for
 _MAX_INNER = 8  # folders of one level
 _MAX_SHOWN = 6  # candidates
-_POINTER = b"version https://git-lfs"
-_ARCHIVES = ("archive: unpack it", "archives: unpack them")
-_UNREAD = {  # by extension, in words: of one file, and of several
-    **dict.fromkeys(
-        (".mp4", ".avi", ".mov", ".mkv", ".webm"),
-        (
-            "video, which is not read: save its frames as images",
-            "videos, which are not read: save their frames as images",
-        ),
-    ),
-    **dict.fromkeys(
-        (".dcm", ".nii", ".mha"),
-        ("medical image, which is not read: save it as PNG", "medical images, which are not read: save them as PNG"),
-    ),
-    **dict.fromkeys((".7z", ".rar", ".xz", ".bz2"), _ARCHIVES),
-}
-_UNKNOWN = dict.fromkeys((".zip", ".tgz", ".gz"), _ARCHIVES)  # unless a preset reads them
 
 
 class Recognition(NamedTuple):
@@ -287,7 +277,11 @@ def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
     known = {posixpath.dirname(path) for path in masks}  # beside an image may be a preview of it
     others = [path for path in own if posixpath.dirname(path) not in known and not rule.is_mask(path)]
     others = [
-        path for path in others if not mask_folders.MASKS.fullmatch(posixpath.dirname(path)) and not _is_of_test(path)
+        path
+        for path in others
+        if not mask_folders.MASKS.fullmatch(folder := posixpath.dirname(path))
+        and not mask_folders.is_for_people(folder)
+        and not _is_of_test(path)
     ]
     if len(others) > (1 - folder_probe.NEARLY_ALL) * len(own):
         yield f"{len(others):,} of {plural.count(len(own), 'image')} would be left out, such as {others[0]}"
@@ -299,19 +293,9 @@ def _is_of_test(path: str) -> bool:
 
 
 def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:
-    images = probe.with_images("", _DEPTH)
-    if images is not None and images.files[images.images[0]] < 300:
-        path = images.below(images.images[0])
-        if probe.head(path, 64).startswith(_POINTER):
-            yield f"{path} is a pointer of Git LFS, not an image: run git lfs pull in the clone first"
-    root = probe.look()
-    unread = _UNREAD if is_known else {**_UNREAD, **_UNKNOWN}
-    counts = collections.Counter(
-        unread[extension] for name in root.files if (extension := folder_probe.extension_of(name)) in unread
-    )
+    yield from unread_files.describe(probe, is_known)
     for format in map(format_of, FORMATS):
         yield from format.remarks(probe)
-    yield from (f"{number:,} {several if number > 1 else one}" for (one, several), number in counts.items())
 
 
 def _describe(root: Folder) -> str:

@@ -129,6 +129,12 @@ class FolderProbe:
         """Returns the folders that were listed, in that order."""
         return [*self._folders.values()]
 
+    @property
+    def is_all_seen(self) -> bool:
+        """Whether all that is in the folder was seen."""
+        seen = self._folders
+        return all(each.is_whole and seen.keys() >= set(map(each.below, each.folders)) for each in seen.values())
+
     def uri(self, path: str) -> str:
         """Returns the address of a path below the root."""
         return storage.join(self.root, path) if path else self.root

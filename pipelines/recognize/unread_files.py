@@ -1,0 +1,88 @@
+"""Files that no preset reads, in one line for each kind: what they are, how many, and what to do with them."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+
+from imagebeam import plural
+from imagebeam.transforms.sources import files as files_lib
+from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources.folder_probe import Folder, FolderProbe
+
+_VIDEO = (
+    "video, which is not read: save its frames as images",
+    "videos, which are not read: save their frames as images",
+)
+_MEDICAL = (
+    "medical image, which is not read: save it as PNG",
+    "medical images, which are not read: save them as PNG",
+)
+_LMDB = (
+    "LMDB database, which is not read: save its images as files, and its labels as a table of them",
+    "LMDB databases, which are not read: save their images as files, and their labels as a table of them",
+)
+_ARCHIVE = ("archive: unpack it", "archives: unpack them")
+_UNREAD = {  # by the end of the name, in words: of one file, and of several
+    **dict.fromkeys((".mp4", ".m4v", ".avi", ".mov", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv"), _VIDEO),
+    **dict.fromkeys((".dcm", ".dicom", ".nii", ".nii.gz", ".mha", ".mhd", ".nrrd"), _MEDICAL),
+    **dict.fromkeys((".7z", ".rar", ".xz", ".bz2"), _ARCHIVE),
+    **dict.fromkeys(("data.mdb", ".lmdb"), _LMDB),
+}
+_UNKNOWN = (".zip", ".tgz", ".gz")  # archives, unless a preset reads them
+_DICOM = b"DICM"  # at byte 128; its files often have no extension
+_POINTER = b"version https://git-lfs"
+_MAX_POINTER_BYTES = 300
+_MAX_KINDS = 6  # extensions of files of which one is read, to see if it is a pointer
+_MAX_UNNAMED = 4  # folders of files without extension of which one is read
+
+
+def kind_of(name: str) -> tuple[str, str] | None:
+    """Returns what a file that no preset reads is, in words: of one file, and of several; None for other files."""
+    return next((kind for ending, kind in _UNREAD.items() if name.lower().endswith(ending)), None)
+
+
+def describe(probe: FolderProbe, is_known: bool) -> Iterator[str]:
+    """Yields a line for each kind of unread files in the folders that were looked at.
+
+    Args:
+        probe: of the input.
+        is_known: whether a preset may read it; otherwise zip archives in it are such files, too.
+    """
+    yield from _pointers(probe)
+    counts: collections.Counter[tuple[str, str]] = collections.Counter()
+    for folder in probe.seen():
+        for name in folder.files:
+            kind = kind_of(name)
+            if kind is None and not is_known and not folder.path and name.lower().endswith(_UNKNOWN):
+                kind = _ARCHIVE
+            if kind is not None:
+                counts[kind] += 1
+    for folder in [each for each in probe.seen() if _unnamed(each)][:_MAX_UNNAMED]:
+        if probe.head(folder.below(_unnamed(folder)[0]), 132)[128:] == _DICOM:
+            counts[_MEDICAL] += len(_unnamed(folder))
+    more = "" if probe.is_all_seen else " or more"
+    yield from (
+        f"{number:,}{more} {several if number > 1 or more else one}" for (one, several), number in counts.items()
+    )
+
+
+def _unnamed(folder: Folder) -> list[str]:
+    """Returns the files of a folder that have neither an extension nor images beside them."""
+    return [] if folder.images else [name for name, size in folder.files.items() if "." not in name and size >= 132]
+
+
+def _pointers(probe: FolderProbe) -> Iterator[str]:
+    """Yields a line for each extension whose first small file is a pointer of Git LFS."""
+    small: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
+    for folder in probe.seen():
+        for name, size in folder.files.items():
+            if 0 < size < _MAX_POINTER_BYTES and (extension := folder_probe.extension_of(name)):
+                small[extension].append(folder.below(name))
+    first = sorted(small, key=lambda extension: extension[1:] not in files_lib.IMAGE_EXTENSIONS)
+    for extension in first[:_MAX_KINDS]:
+        path, *others = small[extension]
+        if probe.head(path, 64).startswith(_POINTER):
+            what = "an image" if extension[1:] in files_lib.IMAGE_EXTENSIONS else "the file"
+            more = f" ({plural.count(len(others), f'other {extension} file')} of its size)" if others else ""
+            yield f"{path} is a pointer of Git LFS, not {what}: run git lfs pull in the clone first{more}"
