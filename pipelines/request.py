@@ -317,9 +317,7 @@ def find_base(
         raise errors.ConfigError(
             "retry-rejects-of-nothing",
             "--retry-rejects reads again what the last snapshot rejected, and "
-            + (
-                "and --overwrite all images: leave out one of the two" if overwrite else f"and {dataset} holds none yet"
-            ),
+            + ("--overwrite all images: leave out one of the two" if overwrite else f"{dataset} holds none yet"),
         )
     return dataset_settings.SnapshotSettings(
         dataset,

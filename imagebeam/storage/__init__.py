@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from imagebeam import errors
 from imagebeam.storage.interface import BROKEN_LINK as BROKEN_LINK
+from imagebeam.storage.interface import CANNOT_OPEN as CANNOT_OPEN
 from imagebeam.storage.interface import DIRECTORY as DIRECTORY
 from imagebeam.storage.interface import FILE as FILE
 from imagebeam.storage.interface import SPECIAL as SPECIAL

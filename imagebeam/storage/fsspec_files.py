@@ -78,7 +78,7 @@ class FsspecStorage(remote.RemoteStorage):
         except (OSError, RuntimeError, TypeError, ValueError) as e:
             reason = str(e).partition("\n")[0]
             raise errors.ConfigError(
-                "storage-cannot-open",
+                interface.CANNOT_OPEN,
                 f"{uri}: fsspec cannot open {scheme}:// here ({reason}): "
                 "check the address, storage_options and the package that reads it",
             ) from e

@@ -73,7 +73,7 @@ class HttpStorage(fsspec_files.FsspecStorage):
     def _read_range(self, uri: str, offset: int, end: int | None) -> bytes:
         import fsspec.asyn
 
-        with self._slots.take(urllib.parse.urlsplit(uri).netloc):
+        with self._slots.take(_server_of(uri)):
             if offset or end is not None:
                 return super()._read_range(uri, offset, end)
             filesystem = self.filesystem(uri)
@@ -99,7 +99,7 @@ class HttpStorage(fsspec_files.FsspecStorage):
         self._downloads.download(uri, path)
 
     def _retry(self, uri: str, operate: Callable[[], _T], min_attempts: int = 1) -> _T:
-        server = urllib.parse.urlsplit(uri).netloc
+        server = _server_of(uri)
         number, last = self._silent.get(server, (0, 0.0))
         if number >= _MAX_SILENT and time.monotonic() < last + _LEFT_ALONE_SEC:
             raise _refused(
@@ -125,12 +125,12 @@ class HttpStorage(fsspec_files.FsspecStorage):
     def lasting_error(self, error: Exception, uri: str) -> Exception | None:
         import aiohttp
 
-        if isinstance(error, aiohttp.ClientResponseError):
+        if isinstance(error, aiohttp.ClientResponseError) and not _is_broken(error):
             if error.status in _GONE:
                 return FileNotFoundError(errno.ENOENT, f"there is no {uri}")
             is_temporary = error.status in _TRY_AGAIN or error.status >= 500
             return None if is_temporary else _request_error(error, uri)
-        if isinstance(error, (aiohttp.InvalidURL, aiohttp.ClientSSLError)):
+        if isinstance(error, (ValueError, aiohttp.ClientSSLError)):  # an address that is none is a ValueError
             return _request_error(error, uri)
         return super().lasting_error(error, uri)
 
@@ -152,6 +152,20 @@ class _Downloads(fsspec_files.FsspecStorage):
 
         silence = aiohttp.ClientTimeout(total=None, sock_connect=self._silence_sec, sock_read=self._silence_sec)
         return {"timeout": silence, **super().client_options()}
+
+
+def _server_of(uri: str) -> str:
+    try:
+        return urllib.parse.urlsplit(uri).netloc
+    except ValueError as e:
+        raise _refused(uri, "", f"is no address ({e})", errno.EINVAL) from e
+
+
+def _is_broken(error: Exception) -> bool:
+    """Returns whether an answer is no HTTP, such as the rest of one before: aiohttp gives it the status 400."""
+    from aiohttp import http_exceptions
+
+    return isinstance(error.__cause__, http_exceptions.HttpProcessingError)
 
 
 class _Slots:
@@ -207,11 +221,19 @@ def _refused(uri: str, cause: str, detail: str, number: int = errno.EACCES) -> i
 def _request_error(error: Exception, uri: str) -> interface.RequestError:
     import aiohttp
 
-    cause, detail = "", str(error) or type(error).__name__
-    if isinstance(error, aiohttp.ClientResponseError):
+    cause, detail = "", " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, aiohttp.TooManyRedirects):
+        detail = "it is redirected again and again"
+    elif _is_broken(error):
+        detail = f"its server answers with what is no HTTP ({detail})"
+    elif isinstance(error, aiohttp.ClientResponseError):
         status, detail = error.status, f"{error.status} {error.message}".rstrip()
         if status >= 400:
             cause = "http_403" if status in _DENIED else "http_4xx" if status < 500 else "http_5xx"
     elif isinstance(error, aiohttp.ClientConnectorDNSError):
         cause, detail = "dns", f"the name of its server has no address ({error.os_error.strerror})"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        detail = f"its server cannot be reached ({error.os_error.strerror or error.os_error})"
+    elif isinstance(error, aiohttp.InvalidURL):
+        detail = "is no address of a web server" if str(error.url) == uri else f"it is redirected to {error.url}"
     return _refused(uri, cause, detail, errno.EIO)

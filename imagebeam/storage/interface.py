@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 from imagebeam import errors
 
+CANNOT_OPEN = "storage-cannot-open"  # code of the error for an address whose file system cannot be opened
 FILE, DIRECTORY, SPECIAL, BROKEN_LINK = "file", "directory", "special", "broken link"
 
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # this machine has no more files or memory

@@ -63,6 +63,23 @@ def test_each_failure_has_its_reason_and_the_rest_is_written(tmp_path: pathlib.P
     assert found == {good[0]: IMAGES["/0.jpg"], good[1]: IMAGES["/2.jpg"], good[2]: IMAGES["/3.jpg"]}
 
 
+def test_addresses_that_are_none_are_rejects_with_a_reason(tmp_path: pathlib.Path, server: str) -> None:
+    odd = {
+        "http://[::1/x.jpg": "is no address",
+        "http://[]/x.jpg": "is no address",
+        "ftp://no.invalid/x.jpg": "fsspec cannot open ftp://",
+        "unknown://x/y.jpg": "scheme 'unknown' is not known",
+        f"{server}{web.LOOP}": "it is redirected again and again",
+        f"{server}/b.jpg?to=file:///etc/passwd": "it is redirected to file:///etc/passwd",
+        "http://127.0.0.1:1/x.jpg": "its server cannot be reached (Connection refused)",
+    }
+    output = convert_table(tmp_path, [{"url": each} for each in (f"{server}/0.jpg", *odd)])
+    rejects = {line["key"]: line for line in map(json.loads, (output / "rejects.jsonl").read_text().splitlines())}
+    assert {key: each["reason"] for key, each in rejects.items()} == dict.fromkeys(odd, "unreadable")
+    for key, text in odd.items():
+        assert text in rejects[key]["detail"]
+
+
 def test_rules_for_robots_can_be_ignored_and_a_robot_has_the_name_that_the_config_gives(
     tmp_path: pathlib.Path, server: str
 ) -> None:

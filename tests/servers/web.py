@@ -10,7 +10,7 @@ import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping
 
-SILENT, DRIP, BROKEN, ENDLESS = "/silent", "/drip", "/broken", "/endless"
+SILENT, DRIP, BROKEN, ENDLESS, LOOP = "/silent", "/drip", "/broken", "/endless", "/loop"
 
 
 @contextlib.contextmanager
@@ -18,7 +18,8 @@ def serve(files: Mapping[str, bytes]) -> Iterator[str]:
     """Yields the address of a server.
 
     It answers /403, /500 and the like with this status, SILENT and anything below it never, DRIP with a byte now and
-    then, BROKEN by breaking the connection, ENDLESS with bytes without end, and any other path with its file.
+    then, BROKEN by breaking the connection, ENDLESS with bytes without end, LOOP by sending the client there again, and
+    any other path with its file.
     `?robots=RULES` is sent back as X-Robots-Tag, and `?to=PATH` sends the client to another path.
     """
     ended = threading.Event()
@@ -26,7 +27,7 @@ def serve(files: Mapping[str, bytes]) -> Iterator[str]:
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
-            wanted = dict(urllib.parse.parse_qsl(query))
+            wanted = {"to": LOOP} if path == LOOP else dict(urllib.parse.parse_qsl(query))
             if path == BROKEN:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.close_connection = True

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from imagebeam import storage
+from imagebeam import errors, storage
 from imagebeam.storage import local
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import structure
@@ -371,6 +371,10 @@ def _read_remote(store: storage.Storage, ref: elements.ImageRef) -> bytes | Read
         return ReadError(elements.Reason.CHANGED, f"was replaced since it was listed; {_LIST_AGAIN}")
     except OSError as e:
         return _read_error(e)
+    except errors.ConfigError as e:
+        if e.code != storage.CANNOT_OPEN:
+            raise
+        return ReadError(elements.Reason.UNREADABLE, str(e))
     expected = ref.length if ref.length >= 0 else ref.size - ref.offset if ref.size >= 0 else len(data)
     if len(data) != expected:
         detail = f"came as {len(data):,} bytes, {expected:,} were listed; {_LIST_AGAIN}"

@@ -318,6 +318,7 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
         key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
         if not key:
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
+        storage.storage_of(uri)  # its scheme must be known, also where nothing is looked up
         size, version = (_size_in(row, self.size), 0) if self.trust else find_files.look_at(uri, known)
         ref = elements.ImageRef(
             key, uri, size, version, position=self.first_position + place.position, split=self.split
