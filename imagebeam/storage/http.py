@@ -130,7 +130,9 @@ class HttpStorage(fsspec_files.FsspecStorage):
                 return FileNotFoundError(errno.ENOENT, f"there is no {uri}")
             is_temporary = error.status in _TRY_AGAIN or error.status >= 500
             return None if is_temporary else _request_error(error, uri)
-        if isinstance(error, (ValueError, aiohttp.ClientSSLError)):  # an address that is none is a ValueError
+        if isinstance(
+            error, (ValueError, aiohttp.RedirectClientError, aiohttp.ClientSSLError)
+        ):  # an address that is none is a ValueError
             return _request_error(error, uri)
         return super().lasting_error(error, uri)
 
@@ -234,6 +236,8 @@ def _request_error(error: Exception, uri: str) -> interface.RequestError:
         cause, detail = "dns", f"the name of its server has no address ({error.os_error.strerror})"
     elif isinstance(error, aiohttp.ClientConnectorError):
         detail = f"its server cannot be reached ({error.os_error.strerror or error.os_error})"
+    elif isinstance(error, aiohttp.RedirectClientError):
+        detail = f"it is redirected to {detail}"
     elif isinstance(error, aiohttp.InvalidURL):
-        detail = "is no address of a web server" if str(error.url) == uri else f"it is redirected to {error.url}"
+        detail = "is no address of a web server"
     return _refused(uri, cause, detail, errno.EIO)
