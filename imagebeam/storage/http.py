@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import threading
 import time
 import urllib.parse
@@ -235,7 +236,8 @@ def _request_error(error: Exception, uri: str) -> interface.RequestError:
     elif isinstance(error, aiohttp.ClientConnectorDNSError):
         cause, detail = "dns", f"the name of its server has no address ({error.os_error.strerror})"
     elif isinstance(error, aiohttp.ClientConnectorError):
-        detail = f"its server cannot be reached ({error.os_error.strerror or error.os_error})"
+        number = error.os_error.errno
+        detail = f"its server cannot be reached ({os.strerror(number) if number else error.os_error})"
     elif isinstance(error, aiohttp.RedirectClientError):
         detail = f"it is redirected to {detail}"
     elif isinstance(error, aiohttp.InvalidURL):
