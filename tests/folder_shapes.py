@@ -231,6 +231,14 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
     "splits-and-a-test-without-labels": ("imagefolder", 8, images("train/{cat,dog}/#.jpg", "test/#.jpg")),
     "splits-in-classes": ("image_folder", 16, images("{cat,dog}/{train,val}/#.jpg")),
     "synsets": ("imagenet", 8, images("{train,val}/n01440764/#.JPEG")),
+    "tiny-imagenet": (
+        "imagenet",
+        8,
+        images("train/n01443537/images/n01443537_#.JPEG", "train/n01629819/images/n01629819_#.JPEG")
+        | images("{val,test}/images/x_#.JPEG")
+        | {"val/val_annotations.txt": "".join(f"x_{n}.JPEG\tn01443537\t0\t32\t44\t62\n" for n in range(4))}
+        | {"train/n01443537/n01443537_boxes.txt": "".join(f"n01443537_{n}.JPEG\t0\t10\t63\t58\n" for n in range(4))},
+    ),
     "cats-and-dogs": ("cats_dogs", 8, images("train/{cat,dog}.#.jpg", "test1/#.jpg")),
     "numbered-names": ("image_folder", 40, images("{rose,lily}_#.jpg", numbers=_NUMBERS)),
     "files-of-synsets": ("imagenet_files", 8, images("n01440764_#.JPEG", "n01443537_1#.JPEG")),
@@ -277,6 +285,11 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         "voc",
         4,
         images("images/#.jpg") | files(_XML, "annotations/xmls/#.xml") | {"annotations/README": ""},
+    ),
+    "voc-of-sets-by-split": (
+        "voc",
+        8,
+        images("{Training,Testing}/JPEGImages/#.jpg") | files(_XML, "{Training,Testing}/Annotations/#.xml"),
     ),
     "boxes-in-csv": ("box_csv", 4, images("train/#.jpg") | {"train/_annotations.csv": _BOX_ROWS}),
     "boxes-in-a-table-of-another-name": ("box_csv", 4, images("images/#.jpg") | {"boxes.csv": _BOX_ROWS}),

@@ -80,6 +80,13 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         | _files("A/Annotations/x_#.xml", _XML)
         | _files("B/Annotations/y_#.xml", _XML),
     ),
+    "voc-of-two-sets-with-lists": (
+        None,
+        images("A/JPEGImages/x_#.jpg", "B/JPEGImages/y_#.jpg")
+        | _files("A/Annotations/x_#.xml", _XML)
+        | _files("B/Annotations/y_#.xml", _XML)
+        | {"A/ImageSets/Main/train.txt": "x_0\n", "B/ImageSets/Main/train.txt": "y_0\n"},
+    ),
     "kitti-boxes": (
         "annotations",
         images("training/image_2/00#.png", "testing/image_2/00#.png")
@@ -183,6 +190,8 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     # pairs
     "high-and-low-resolution": ("pairs", images("HR/#.png", "LR/#.png")),
     "a-and-b-in-splits": (None, images("A/train/#.jpg", "B/train/#.jpg", "A/val/#.jpg", "B/val/#.jpg")),
+    "rooms-of-houses": (None, images("#_{bathroom,kitchen}.jpg") | {"HousesInfo.txt": "4 4 4053 85255 869500\n"}),
+    "unpaired-domains-below-another-folder": (None, images("h2z/{train,test}{A,B}/#.jpg")),
     "unpaired-domains": (None, images("trainA/#.jpg", "trainB/#.jpg", "testA/#.jpg", "testB/#.jpg")),
     "input-and-target": ("pairs", images(*(f"{s}/{d}/#.png" for s in ("train", "test") for d in ("input", "target")))),
     "pairs-of-mixed-formats": (None, images("input/#.png", "target/#.png") | images("input/9.jpg", "target/9.jpg")),
@@ -258,11 +267,6 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "labels-in-a-workbook": (None, images("cat/#.jpg", "dog/#.jpg") | {"labels.xlsx": b"PK\x03\x04"}),
     "images-in-lists": (None, {"d/train-0.parquet": parquet({"images": [[{"bytes": b"x", "path": None}] * 2] * 4})}),
     # folders
-    "tiny-imagenet": (
-        None,
-        images("train/n01443537/images/a_#.JPEG", "train/n01629819/images/b_#.JPEG", "val/images/val_#.JPEG")
-        | {"val/val_annotations.txt": "".join(f"val_{n}.JPEG\tn01443537\t0\t32\t44\t62\n" for n in range(4))},
-    ),
     "folds": (None, images(*(f"fold{k}/{c}/{k}{c}#.jpg" for k in range(3) for c in ("a", "b")))),
     "patients-and-findings": (None, images(*(f"P{p}/{c}/{p}{c}#.png" for p in range(3) for c in ("benign", "sick")))),
     "unlabelled-beside-labelled": (None, images("unlabeled/#.jpg", "labeled/cat/#.jpg", "labeled/dog/#.jpg")),

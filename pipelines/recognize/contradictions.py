@@ -98,7 +98,8 @@ def _folders_of_equal_names(probe: FolderProbe) -> Iterator[str]:
         if len(stems) > 1 and (
             other := next((each for each in held if len(stems & each.stems) > len(stems) / 2), None)
         ):
-            yield f"{folder.path or 'the folder'} holds files with the names of images in {other.path}, not read"
+            held_in = folder.path or "the folder"
+            yield f"{held_in} holds files with the names of images in {other.path}, not read: {_REMEDY}"
 
 
 def _files_that_name_images(
@@ -155,7 +156,7 @@ def aligned(probe: FolderProbe, holder: Folder) -> str:
     held = [each for each in probe.some(holder, holder.folders, _NUM_FOLDERS) if each.images and each.is_whole]
     if not held or len(held[0].stems) < 2:
         return ""
-    if endings := _paired_endings(held[0].stems):
+    if endings := paired_endings(held[0].stems):
         return (
             f"each image in {held[0].path} has one of the endings {name_some(endings)}: they may be pairs, no classes"
         )
@@ -174,7 +175,7 @@ def aligned(probe: FolderProbe, holder: Folder) -> str:
     )
 
 
-def _paired_endings(stems: Collection[str]) -> list[str]:
+def paired_endings(stems: Collection[str]) -> list[str]:
     """Returns what the names of images end in, if each name is there with each ending: 1_temp and 1_test."""
     found: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
     for stem in stems:

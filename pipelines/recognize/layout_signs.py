@@ -27,6 +27,12 @@ _ROLES = re.compile(  # names for aligned images, and for parts by place or time
 )
 _NUMBERED_PARTS = re.compile(r"(?i)(cam(era)?|fold|split|view|session|batch|set|scene)[_ -]?\d+|(19|20)\d\d")
 NO_CLASSES = "nothing says what the images show"
+_DOMAINS = (
+    "{} are of one split: if A and B in such names are classes or domains, set "
+    "source.pattern='(?P<split>train|val|test)[_-]?(?P<label>[^/]+)/[^/]+', label={{by: column, column: label}} and "
+    "split={{by: column, column: split}}; if images of the same names are pairs, see the preset pairs "
+    "(docs/recipes/pairs.md)"
+)
 _SYNSET = re.compile(r"n\d{8}")
 _RENAMED = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"}
 _STRATIFY = Change(
@@ -78,8 +84,10 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
         settings["source.include"] = [f"{name}/*/**" for name in with_classes]
     notes = []
     if others := [name for name in others if probe.with_images(root.below(name)) is not None]:
-        notes.append(f"{and_list(others)} has images without such folders, which are left out")
+        have = "has" if len(others) == 1 else "have"
+        notes.append(f"{and_list(others)} {have} images without such folders, which are left out")
     if all(map(_SYNSET.fullmatch, classes[:20])):
+        notes = [f"{each}; docs/recipes/imagenet.md says how to sort them into folders by a list" for each in notes]
         if not is_deeper:
             yield Finding("imagenet", evidence, settings, tuple(notes), reads_images_alone=True)
         return
@@ -329,7 +337,10 @@ def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:
         if set(splits) - _RENAMED:
             settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
         evidence = f"images directly in {and_list(list(splits))} ({numbers}), and nothing that names their classes"
-        yield Finding("imagefolder", evidence, settings, doubts=(NO_CLASSES,), reads_images_alone=True)
+        doubts = [NO_CLASSES]
+        if parts := [name for name, split in splits.items() if list(splits.values()).count(split) > 1]:
+            doubts.append(_DOMAINS.format(and_list(parts)))
+        yield Finding("imagefolder", evidence, settings, doubts=tuple(doubts), reads_images_alone=True)
         return
     folder = root
     if not root.images:
@@ -344,7 +355,16 @@ def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:
     where = f"directly in {folder.path}" if folder.path else "directly in the folder"
     evidence = f"{folder.count(len(folder.images), 'image')} {where}, and nothing that names their classes"
     settings = {"label": {"by": "none"}, "split": folder_probe.HASH_SPLIT}
-    yield Finding("image_folder", evidence, settings, doubts=(NO_CLASSES,), reads_images_alone=True)
+    doubts = [NO_CLASSES]
+    if endings := contradictions.paired_endings(folder.stems):
+        kind, (first, *others) = posixpath.splitext(folder.images[0])[1], endings
+        partners = ", ".join(rf"{each.lstrip('_-. ')}: '\1{each}{kind}'" for each in others)
+        doubts.append(
+            f"each name is there with the endings {name_some(endings, 4)}: if these images are one example, take the "
+            rf"preset pairs with source.pairs.image='(.*){re.escape(first)}\{kind}' and source.pairs.others="
+            f"{{{partners}}}, or write a table with a row for each example (docs/recipes/tables.md)"
+        )
+    yield Finding("image_folder", evidence, settings, doubts=tuple(doubts), reads_images_alone=True)
 
 
 # --- images of one subject, which do not belong into different splits -------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import itertools
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -47,6 +48,7 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
 }
 _OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _ZIP = ".zip"
+_SYNSETS = "imagenet"
 _DEPTH = 4  # levels of folders that are searched for the data set
 _LEVELS_ABOVE = 2  # folders above a table in which its images are looked for
 _MAX_INNER = 8  # folders of one level
@@ -95,7 +97,7 @@ def recognize(uri: str, output: str = "") -> Recognition:
         found = _find_in_archives(probe, archives) + found
     remarks = list(_remarks(probe, bool(found)))
     if not found:
-        remarks += _against(probe, found)
+        remarks += itertools.chain(*_against(probe, found))
     candidates = _contradict(probe, found)[:_MAX_SHOWN]
     if candidates and not archives:
         candidates[0] = _with_note_on_groups(probe, candidates[0])
@@ -145,16 +147,18 @@ def _search(probe: FolderProbe) -> list[Finding]:
     """Returns the findings for the root, or for the first folders below it that hold a data set."""
     first = level = [""]
     findings: list[Finding] = []
+    doubted: list[Finding] = []  # below the root, of the first level that has some
     for _ in range(_DEPTH):
         found = [each for at in level for each in _find_at(probe, at)]
         if level == first or not all(each.doubts for each in found):
             above = [each for each in findings if layout_signs.NO_CLASSES not in each.doubts]
             findings = [*found, *above]
+        doubted = doubted or [each for each in found if {*each.doubts} != {layout_signs.NO_CLASSES}]
         if not level or not all(each.doubts for each in findings):
             break
         below = [probe.look(at).below(name) for at in level for name in probe.look(at).folders[:_MAX_INNER]]
         level = below[:_MAX_INNER]
-    return findings
+    return findings or doubted
 
 
 def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]:
@@ -225,29 +229,34 @@ def _is_doubted(finding: Finding) -> bool:
 
 def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding]:
     """Returns findings with what contradicts them: first those without doubts, last those of a part of the images."""
-    against = _against(probe, findings) if any(each.reads_images_alone for each in findings) else []
+    reads_alone = any(each.reads_images_alone for each in findings)
+    unread, against = _against(probe, findings) if reads_alone else ([], [])
     pairs = [f"pairs may be meant: {each.evidence}" for each in findings if each.preset == "pairs" and not each.doubts]
     whole, parts = list[Finding](), list[Finding]()
     for each in findings:
         elsewhere = [*_elsewhere(probe, each)]
         doubts = [*each.doubts, *elsewhere, *_without_masks(probe, each)]
-        doubts += against if each.reads_images_alone else ()
+        notes = [*each.notes]
+        if each.reads_images_alone:  # folders of synsets are classes, whatever else is there
+            notes += unread if each.preset == _SYNSETS else ()
+            doubts += [*unread, *against] if each.preset != _SYNSETS else against
         doubts += pairs if "source.manifest.path" in each.settings else ()
-        found = dataclasses.replace(each, doubts=tuple(dict.fromkeys(doubts)))
+        found = dataclasses.replace(each, notes=tuple(notes), doubts=tuple(dict.fromkeys(doubts)))
         (parts if elsewhere else whole).append(found)
     of_all = {each.preset for each in whole}
     return [*sorted(whole, key=_is_doubted), *(each for each in parts if each.preset not in of_all)]
 
 
-def _against(probe: FolderProbe, findings: Sequence[Finding]) -> list[str]:
-    """Returns what contradicts that images alone are to be read."""
+def _against(probe: FolderProbe, findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
+    """Returns which files would not be read, and what else contradicts that images alone are to be read."""
     others = {each.preset: each for each in reversed(findings) if not each.reads_images_alone}.values()
-    against: list[str] = []
+    unread, against = list[str](), list[str]()
     if all(each.doubts for each in findings if not each.reads_images_alone):
-        against = [*contradictions.find(probe), *mask_folders.notes_on_masks(probe)]
+        unread, against = contradictions.find(probe), mask_folders.notes_on_masks(probe)
     if not others:
-        against += table_heads.notes_on_tables(probe)
-    return against + [f"{each.preset} may be meant, which reads more than images: {each.evidence}" for each in others]
+        unread += table_heads.notes_on_tables(probe)
+    against += [f"{each.preset} may be meant, which reads more than images: {each.evidence}" for each in others]
+    return unread, against
 
 
 def _elsewhere(probe: FolderProbe, finding: Finding) -> Iterator[str]:

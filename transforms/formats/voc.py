@@ -84,6 +84,9 @@ class Voc(base_format.Format):
             yield found
             return
         root = probe.look(at)
+        if (found := _find_several(probe, root)) is not None:
+            yield found
+            return
         if (other := _find_xml_beside(probe, root)) is not None:
             pictures, holder, number = other
             evidence = f"{holder} holds an .xml file for {number:,} images of {pictures}"
@@ -125,6 +128,33 @@ def _find_usual(probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
             doubts = () if paired >= folder_probe.NEARLY_ALL else (f"{paired:.0%} of the images beside them have one",)
             yield Finding("voc", evidence, {}, (), often, doubts=doubts)
             return
+
+
+def _find_several(probe: folder_probe.FolderProbe, root: Folder) -> Finding | None:
+    """Returns the finding for several folders that hold Annotations and JPEGImages; None if they have lists of images.
+
+    Lists name images of one folder. With them, each folder is a data set of its own.
+    """
+    inner = [probe.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS]]
+    held = [each for each in inner if {Voc.annotation_folder, Voc.image_folder} <= {*each.folders}]
+    texts = sum(len(probe.look(each.below(Voc.annotation_folder)).ending(".xml")) for each in held)
+    if (
+        len(held) < 2
+        or len(root.folders) > _NUM_FOLDERS
+        or not texts
+        or any("ImageSets" in each.folders for each in held)
+    ):
+        return None
+    names = [posixpath.basename(each.path) for each in held]
+    splits = folder_probe.splits_in(names)
+    images: dict[str, list[str]] = {}
+    for name in names:
+        split = splits.get(name, "train")
+        images.setdefault(split, []).append(f"{name}/{Voc.image_folder}")
+    shown = folder_probe.and_list(names)
+    evidence = f"{shown} each hold {Voc.image_folder} and {Voc.annotation_folder} ({texts:,} .xml files)"
+    doubts = () if len(splits) == len(names) else (f"{shown} may be data sets of their own: give one as --input",)
+    return Finding("voc", evidence, {"source.voc.images": images}, (), (_COUNTED_FROM_0,), doubts=doubts)
 
 
 def _voc_folders(

@@ -1,4 +1,4 @@
-"""Images of one subject, by their names."""
+"""Images of one subject or example by their names, and classes that nothing contradicts."""
 
 from __future__ import annotations
 
@@ -110,3 +110,38 @@ def test_names_of_slices_and_frames_have_a_note_with_options_that_group_them(
 )
 def test_other_names_have_none(tmp_path: pathlib.Path, tree: folder_shapes.Tree) -> None:
     assert notes_of(tmp_path, tree) == []
+
+
+@pytest.mark.parametrize(
+    ("tree", "text"),
+    [
+        pytest.param(
+            images("h2z/{train,test}{A,B}/#.jpg"),
+            "trainA, trainB, testA and testB are of one split: if A and B in such names are classes or domains, set",
+            id="domains",
+        ),
+        pytest.param(
+            images("#_{bathroom,kitchen}.jpg"),
+            "each name is there with the endings _bathroom, _kitchen: if these images are one example, take the preset "
+            r"pairs with source.pairs.image='(.*)_bathroom\.jpg' and source.pairs.others={kitchen: '\1_kitchen.jpg'}",
+            id="rooms",
+        ),
+    ],
+)
+def test_images_that_may_belong_together_are_a_question(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, text: str
+) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree)))
+    assert found.sure is None
+    assert any(doubt.startswith(text) for doubt in found.candidates[0].doubts), found.candidates
+
+
+def test_synsets_are_classes_whatever_lists_are_beside_them(tmp_path: pathlib.Path) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["tiny-imagenet"][2])))
+    assert found.sure is not None
+    for text in (
+        "test and val have images without such folders, which are left out; docs/recipes/imagenet.md says how to sort",
+        "val/val_annotations.txt names images (x_0.JPEG, x_1.JPEG, ...), and is not read",
+        "train/n01443537/n01443537_boxes.txt names images (n01443537_0.JPEG, n01443537_1.JPEG, ...), and is not read",
+    ):
+        assert any(note.startswith(text) for note in found.sure.notes), found.sure.notes

@@ -137,7 +137,7 @@ _LOSSY = "masks in JPEG have lost their exact classes and are not read: convert 
         ),
         pytest.param(
             images("set/shapes/#.jpg", "set/labels/#_{0,1}.png"),
-            "",
+            "image_folder",
             [f"set/labels {_NO_CLASS}"],
             id="objects-of-no-split",
         ),

@@ -18,7 +18,7 @@ from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.sources.folder_probe import Bounds, Folder, FolderProbe, split_meant
-from tests import command_line, error_texts, folder_shapes
+from tests import command_line, error_texts, folder_shapes, written_files
 from tests.folder_shapes import SHAPES, files, images, table
 
 
@@ -275,6 +275,14 @@ def test_two_data_sets_in_one_folder_are_both_named(tmp_path: pathlib.Path) -> N
     tree = SHAPES["voc"][2]
     for year in (2007, 2012):
         folder_shapes.write(tmp_path / f"VOC{year}", tree)
+    found = recognize_folder.recognize(str(tmp_path))
+    own = "VOC2007 and VOC2012 may be data sets of their own: give one as --input"
+    folder_shapes.check_doubtful(found, "voc", [own])
+    assert found.candidates[0].settings == {
+        "source.voc.images": {"train": ["VOC2007/JPEGImages", "VOC2012/JPEGImages"]}
+    }
+    for year in (2007, 2012):
+        written_files.write(tmp_path / f"VOC{year}", {"ImageSets/Main/train.txt": "0\n"})
     found = recognize_folder.recognize(str(tmp_path))
     assert found.sure is None
     assert [found.address(each) for each in found.candidates] == [f"{tmp_path}/VOC2007", f"{tmp_path}/VOC2012"]
@@ -543,7 +551,8 @@ def test_plan_goes_on_with_a_preset_that_fits_beyond_doubt(tmp_path: pathlib.Pat
 
 def test_plan_lists_presets_that_fit_alike(tmp_path: pathlib.Path) -> None:
     for year in (2007, 2012):
-        folder_shapes.write(tmp_path / f"VOC{year}", SHAPES["voc"][2])
+        lists = {"ImageSets/Main/train.txt": "0\n"}
+        folder_shapes.write(tmp_path / f"VOC{year}", {**SHAPES["voc"][2], **lists})
     done = command_line.end(2, "plan", "--input", tmp_path)
     assert f"  options  --config voc --input {tmp_path}/VOC2012\n" in done.stdout
     assert "4 of 8 images that were seen are not in VOC2007, such as VOC2012/JPEGImages/0.jpg" in done.stdout
