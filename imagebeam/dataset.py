@@ -208,10 +208,11 @@ class ImageDataset:
             **options: the fields of `imagebeam.ReadOptions`.
 
         Returns:
-            {"image": [batch, height, width, 3] of `dtype`, "label": int32 [batch]}, the features named, and with `pad`
-            "mask": bool [batch]. With `supervised` (image, label), with both (image, label, sample_weight). The order
-            is a pure function of seed and epoch. If images may have several labels, "label" is float32 [batch, classes]
-            of 0 and 1. A list is a RaggedTensor [batch, None], or with `list_size` a Tensor [batch, list_size].
+            {"image": [batch, height, width, 3] of `dtype`, "label": int32 [batch]}, the features and images named, and
+            with `pad` "mask": bool [batch]. With `supervised` (image, label), with both (image, label, sample_weight).
+            The order is a pure function of seed and epoch. If images may have several labels, "label" is float32
+            [batch, classes] of 0 and 1. A list is a RaggedTensor [batch, None], or with `list_size` a Tensor
+            [batch, list_size].
 
         Raises:
             ConfigError: if the options do not fit each other or the dataset.

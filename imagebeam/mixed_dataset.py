@@ -388,7 +388,12 @@ def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[s
     first = parts[0]
     for part, directory in zip(parts, directories):
         needed = {features.ENCODED, features.LABEL} | {
-            each.source for each in (*first.extra, *part.extra, *first.columns.values())
+            each.source
+            for each in (
+                *(*first.extra, *part.extra, *first.columns.values()),
+                *(feature for image in (*first.images, *part.images) for feature in image.stored),
+                *(first.by_source[side] for side in bare_pixels.SHAPE[:2] if first.images),
+            )
         }
         for source in sorted(needed):
             mine, theirs = part.by_source.get(source), first.by_source.get(source)

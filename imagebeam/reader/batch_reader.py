@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from imagebeam import concurrency, errors, example, features, plural
-from imagebeam.reader import bare_pixels, crops, read_plan, record_order, shard_files
+from imagebeam.reader import bare_pixels, crops, extra_images, read_plan, record_order, shard_files, skipped_examples
 from imagebeam.reader import options as options_lib
 
 try:
@@ -27,7 +27,6 @@ except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _native = None  # type: ignore[assignment]
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
-_MIN_SKIPPED = 10  # skipped examples before max_error_fraction is applied: a fraction of fewer means nothing
 # The wait at exit for calls from TensorFlow's threads.
 _CHECK_SEC, _QUIET_CHECKS, _MAX_WAIT_SEC = 0.005, 6, 5.0
 _ALIGNMENT = 64  # bytes: TensorFlow uses an array aligned so without a copy, and copies any other
@@ -108,42 +107,6 @@ class Chunk(NamedTuple):
     uniforms: np.ndarray  # float32 [n, crops.NUM_UNIFORMS], random numbers in [0, 1)
 
 
-class SkippedExamples:
-    """Counts the examples that are skipped, or refuses to skip them. Thread-safe."""
-
-    def __init__(self, options: options_lib.ReadOptions, begin: int):
-        """Takes the position where the reader begins."""
-        self._options = options
-        self._begin = begin
-        self._lock = threading.Lock()
-        self._positions: set[int] = set()
-        self._farthest = begin
-        self._logged: set[str] = set()  # shards
-
-    def add(self, position: int, fault: shard_files.RecordFault) -> None:
-        """Skips an example, if the options allow it.
-
-        Raises:
-            ExampleError: if they do not, or too many examples were skipped.
-        """
-        if self._options.on_error == "raise":
-            raise errors.ExampleError("example-broken", str(fault))
-        with self._lock:
-            self._positions.add(position)
-            self._farthest = max(self._farthest, position)
-            num_skipped, num_read = len(self._positions), self._farthest + 1 - self._begin
-            is_first = fault.shard not in self._logged
-            self._logged.add(fault.shard)
-        if is_first:
-            _LOGGER.warning("skipped %s (logged once for each shard)", fault)
-        if num_skipped > _MIN_SKIPPED and num_skipped > self._options.max_error_fraction * num_read:
-            raise errors.ExampleError(
-                "examples-too-many-broken",
-                f"{num_skipped:,} of {num_read:,} examples could not be read or decoded, more than "
-                f"max_error_fraction={self._options.max_error_fraction}; the last: {fault}",
-            )
-
-
 class Parsed(NamedTuple):
     """The parsed examples of a chunk, before their images are decoded."""
 
@@ -156,6 +119,7 @@ class Parsed(NamedTuple):
     frames: np.ndarray | None  # float64 [k, 4], as `crops.frames`, if images are resized with a filter
     flips: np.ndarray  # bool [k]
     columns: list[np.ndarray]  # the label if there is one, the extra features, and the packed lists
+    extra: list[Any]  # for each extra image a Parsed of it, with the places and flips of the first
     faults: dict[int, shard_files.RecordFault]  # by their place in the chunk, the faults of the other examples
 
 
@@ -176,6 +140,7 @@ class BatchReader:
         threads: int,
         values: np.ndarray | None = None,
         by_tensorflow: tuple[Decode, Measure] | None = None,
+        decode_masks: Decode | None = None,
     ):
         """Opens nothing yet.
 
@@ -185,16 +150,18 @@ class BatchReader:
             threads: number of threads that decode the images of one batch.
             values: [3, 256], what each level of each channel becomes, of the type of the images; None: uint8 as it is.
             by_tensorflow: decodes images, and finds their sizes where records have none; None: the decoder in C.
+            decode_masks: decodes the masks among the extra images.
         """
         self._fetcher = plan.fetcher
         self._schedule = plan.schedule
         self._options = options
         self._random_key = record_order.make_key("pixels", options.seed)
-        self._skipped = SkippedExamples(options, plan.schedule.begin)
+        self._skipped = skipped_examples.SkippedExamples(options, plan.schedule.begin)
         self._threads = threads
         self.values = values
         self._dtype = np.dtype(np.uint8) if values is None else values.dtype
         self._by_tensorflow = by_tensorflow
+        self._decode_masks = decode_masks
         self._buffers = _Buffers()
         self._first_label = 0 if plan.label is None else options.label_base - plan.label_base
         self._columns = tuple(plan.columns.values())
@@ -206,8 +173,10 @@ class BatchReader:
         points = plan.by_source.get(features.ENTRY_POINTS) if by_tensorflow is None else None
         self._has_points = points is not None
         self._image = plan.by_source[features.ENCODED]
-        self._needed = 1 + len(self._sizes)
-        self._wanted = [self._image, *self._sizes, *self._columns, *([] if points is None else [points])]
+        self._extra = plan.images
+        needed = [self._image, *self._sizes, *(feature for each in plan.images for feature in each.stored)]
+        self._needed = len(needed)
+        self._wanted = [*needed, *self._columns, *([] if points is None else [points])]
         self._keys = tuple(feature.key.encode() for feature in self._wanted)
 
     def read(self, first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -218,7 +187,7 @@ class BatchReader:
 
         Returns:
             images [n, height, width, channels] in the plan's form, or cast; int64 [n], positions; the label if there is
-            one; the extra features; if there are lists, bytes [n].
+            one; the extra features; if there are lists, bytes [n]; the extra images, as images; masks uint8 [..., 1].
 
         Raises:
             ShardError: if a whole shard cannot be read.
@@ -254,9 +223,19 @@ class BatchReader:
             library = "libpng" if parsed.images[row][: len(_PNG_START)] == _PNG_START else "libjpeg"
             library = library if self._by_tensorflow is None else "TensorFlow"
             faults[parsed.kept[row]] = self._fetcher.fault(record, f"the image cannot be decoded, {library}: {failure}")
+        others = []
+        for extra, one in zip(self._extra, parsed.extra, strict=True):
+            decoder = self._decode_masks if extra.is_mask else self.decode
+            assert decoder is not None, "make_reader"
+            decoded, more = decoder(one)
+            others.append(decoded)
+            for row, failure in more:
+                detail = f"image {extra.name!r} cannot be decoded: {failure}"
+                faults[parsed.kept[row]] = self._fetcher.fault(int(chunk.records[parsed.kept[row]]), detail)
+            failures = [*failures, *more]
         for index in sorted(faults):
             self._skipped.add(int(chunk.positions[index]), faults[index])
-        made = (images, chunk.positions[parsed.kept], *parsed.columns)
+        made = (images, chunk.positions[parsed.kept], *parsed.columns, *others)
         lost = [row for row, _ in failures]
         return tuple(np.delete(column, lost, axis=0) for column in made) if lost else made
 
@@ -295,36 +274,50 @@ class BatchReader:
             packed, more = self._pack_lists(contents)
             failures = {**more, **failures}
         images = _bytes_in(contents, values[0])
-        sizes = values[1 : self._needed]
+        sizes = values[1 : 1 + len(self._sizes)]
         if self._is_raw:
             failures |= _check_pixels(images, sizes, failures, self._form)
         elif not sizes and self._options.crop is not None:
             assert self._by_tensorflow is not None, "why_not"
             *sizes, unknown = self._by_tensorflow[1](images)
             failures |= {row: f"the image cannot be decoded, TensorFlow: {failure}" for row, failure in unknown}
+        every, sides, place = [images], [(sizes[0], sizes[1])] if sizes else [], 1 + len(self._sizes)
+        for extra in self._extra:
+            encoded, *own = values[place : place + len(extra.stored)]
+            every.append(_bytes_in(contents, encoded))
+            sides.append((own[0], own[1]) if own else sides[0])
+            place += len(extra.stored)
+        if self._extra and self._options.crop not in ("squash", None):
+            failures = {**extra_images.unlike(self._extra, sides), **failures}
         rows = [row for row in range(len(kept)) if row not in failures]
         for row, failure in failures.items():
             faults[kept[row]] = self._fetcher.fault(int(chunk.records[kept[row]]), failure)
         others: list[Any] = [_bytes_in(contents, each) if _is_bytes(each) else each for each in values[self._needed :]]
         if failures:
-            kept, images, packed = _at(kept, rows), _at(images, rows), _at(packed, rows) if packed else []
+            kept, packed = _at(kept, rows), _at(packed, rows) if packed else []
+            every, sides = [_at(each, rows) for each in every], [(each[0][rows], each[1][rows]) for each in sides]
             sizes = [each[rows] for each in sizes]
             others = [each[rows] if isinstance(each, np.ndarray) else _at(each, rows) for each in others]
-        points = others.pop() if self._has_points else [b""] * len(images)
+        points = others.pop() if self._has_points else [b""] * len(kept)
         columns = [_column(each) for each in others]
         if self._has_label and columns[0].dtype == np.int64:
             columns[0] = (columns[0] + self._first_label).astype(np.int32)
         if self._list_keys:
             columns.append(np.array(packed, object))
-        uniforms, parts, frames = chunk.uniforms[kept], None, None
+        uniforms = chunk.uniforms[kept]
+        windows: list[Any] = [None] * len(sides)
         if self._options.crop is not None:
-            height, width = sizes[:2]
-            parts = crops.windows(height, width, uniforms, self._options)
-            frames = crops.frames(height, width, parts, self._options) if self._options.filters else None
+            windows = crops.windows_alike(sides, uniforms, self._options)
         shapes = np.stack(sizes, axis=1) if self._is_raw else None
         flips = (uniforms[:, -1] < 0.5) & self._options.flips
-        stated = np.stack(sizes[:2], axis=1).clip(-1, np.iinfo(np.int32).max).astype(np.int32) if sizes else None
-        return Parsed(kept, images, points, stated, shapes, parts, frames, flips, columns, faults)
+        first = Parsed(kept, every[0], points, None, shapes, None, None, flips, columns, [], faults)
+        beside = Parsed(kept, [], [b""] * len(kept), None, None, None, None, flips, [], [], {})
+        parsed = [first, *(beside._replace(images=images) for images in every[1:])]
+        for index, ((height, width), parts) in enumerate(zip(sides, windows, strict=True)):
+            frames = crops.frames(height, width, parts, self._options) if self._options.filters else None
+            stated = np.stack([height, width], axis=1).clip(-1, np.iinfo(np.int32).max).astype(np.int32)
+            parsed[index] = parsed[index]._replace(sizes=stated, parts=parts, frames=frames)
+        return parsed[0]._replace(extra=parsed[1:])
 
     def decode(self, parsed: Parsed) -> tuple[np.ndarray, Failures]:
         """Returns the images, [k, height, width, 3], and the row and error of each one that cannot be decoded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,6 +37,62 @@ def windows(
         return _resized_windows(height, width, options)
     zeros = np.zeros(len(height), np.int32)
     return np.stack([zeros, zeros, height, width], axis=1).astype(np.int32)
+
+
+def windows_alike(
+    sides: Sequence[tuple[np.ndarray, np.ndarray]], uniforms: np.ndarray, options: options_lib.ReadOptions
+) -> list[np.ndarray]:
+    """Returns the same part of several images of each example, each as of `windows`.
+
+    Random and center crops are found in whole pixels of the smallest image, so that they are whole in all others.
+
+    Args:
+        sides: height and width of each image, int [n]; they differ by whole factors, as `are_alike` checks.
+        uniforms: as of `windows`.
+        options: options of the reader, with a crop.
+    """
+    if len(sides) == 1 or options.crop not in ("random", "center"):
+        return [windows(height, width, uniforms, options) for height, width in sides]
+    height, width = _least(sides)
+    part = windows(height, width, uniforms, options)
+    return [(part * (each[0] // height)[:, None]).astype(np.int32) for each in sides]
+
+
+def are_alike(sides: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """Returns of which examples the images have equal sides, or sides that differ by a whole factor: bool [n]."""
+    height, width = _least(sides)
+    factors = [(each[0] // height)[:, None] for each in sides]
+    pairs = zip(factors, sides, strict=True)
+    least = np.stack([height, width], axis=1)
+    return np.all([np.all(least * factor == np.stack(each, axis=1), axis=1) for factor, each in pairs], axis=0)
+
+
+def _least(sides: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    height, width = (np.maximum(np.min(each, axis=0), 1) for each in zip(*sides, strict=True))
+    return height, width
+
+
+def nearest(
+    sides: np.ndarray, parts: np.ndarray | None, frames: np.ndarray | None, size: tuple[int, int]
+) -> list[np.ndarray]:
+    """Returns the row and the column of each pixel of resized images, to the nearest: int32 [n, size] of both.
+
+    Args:
+        sides: int [n, 2]: height and width of the images.
+        parts: int32 [n, 4], as `windows` returns it; None takes the first of `sides` as they are.
+        frames: float64 [n, 4], as `frames` returns it; None if each part is resized whole.
+        size: height and width of the resized images.
+    """
+    if parts is None:
+        parts = np.tile(np.array([0, 0, *size]), (len(sides), 1))
+    found = []
+    for axis in range(2):
+        start, step = parts[:, axis], parts[:, 2 + axis] / size[axis]
+        if frames is not None:
+            start, step = start + frames[:, 2 * axis], frames[:, 2 * axis + 1]
+        at = start[:, None] + (np.arange(size[axis]) + 0.5) * step[:, None]
+        found.append(np.clip(np.floor(at), 0, sides[:, axis, None] - 1).astype(np.int32))
+    return found
 
 
 def random_windows(

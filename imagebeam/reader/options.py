@@ -194,6 +194,11 @@ def _keys(name: str, value: Any) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    """Returns names of extra images, each once."""
+    return tuple(dict.fromkeys(_keys(name, value)))
+
+
 def _weights(name: str, value: Any) -> Any:
     """Returns the key of a feature, or the weights by the id of their class."""
     if value is None or isinstance(value, str):
@@ -281,6 +286,9 @@ class ReadOptions:
             the key of a feature with a number. It comes as "weight", float32 [batch], or with `supervised` as
             (image, label, weight); 0 where the mask is False.
         features: keys of further features; each comes under its own key, as it is stored.
+        images: names of extra images of each example, or "segmentation"; each comes under its name, decoded with the
+            crop, flip and size of the image. Its type is that of the image too; a mask is uint8 [..., 1], resized to
+            the nearest pixel. Under a crop their sides must be equal or differ by a whole factor.
         list_size: number of values of each list among them in a batch: a shorter list is filled up with 0 or empty
             bytes, a longer one is cut, and "KEY/count" has the stored number; None keeps the length of each list.
         label_base: id of the first class in the batches, whatever it is in the records.
@@ -328,6 +336,7 @@ class ReadOptions:
     supervised: bool = _option(False, _truth())
     weights: str | Mapping[int, float] | None = _option(None, _weights)
     features: Sequence[str] = _option((), _keys)
+    images: Sequence[str] = _option((), _names)
     list_size: int | None = _option(None, whole(1, may_be_none=True))
     label_base: int = _option(0, whole(0))
     num_classes: int | None = _option(None, whole(1, may_be_none=True))
@@ -412,6 +421,11 @@ class ReadOptions:
             )
         if self.dtype in ("uint8", "uint16") and self.normalize is not None:
             yield f"normalize gives fractions, which {self.dtype} cannot hold; give dtype='float32'"
+        if self.supervised and self.images:
+            yield (
+                f"supervised=True gives (image, label), which has no room for images={self.images!r}: take batches by "
+                "name, and map them to pairs"
+            )
         if self.supervised and self.features:
             yield (
                 f"supervised=True gives (image, label), which has no room for features={self.features!r}: leave them "

@@ -11,13 +11,13 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from imagebeam.reader import bare_pixels, batch_schedule, record_selection, shard_reader
+from imagebeam.reader import bare_pixels, batch_schedule, extra_images, record_selection, shard_reader
 from imagebeam.reader import options as options_lib
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 IMAGE, LABEL, MASK, WEIGHT = "image", "label", "mask", "weight"
 _EXACT_DTYPES = ("uint8", "uint16")  # which hold only what is stored
-_MASKS = ("image/object/mask", "image/segmentation/class/encoded")
+_MASKS = ("image/object/mask", extra_images.SEGMENTATION)
 _BOXES = ("image/object/bbox/", "image/object/class/label")
 _PLACES = ("image/object/bbox/", "image/object/keypoint/x", "image/object/keypoint/y", *_MASKS)
 
@@ -31,6 +31,7 @@ class ReadPlan:
         schedule: the positions that this process reads, and the record at each.
         by_source: the features of every example, by their sources.
         extra: the features that the user asked for besides image and label.
+        images: the extra images that the user asked for.
         formats: formats of the images in the split; empty if they are unknown.
         is_raw: whether the images are stored as bare pixels.
         form: type and channels of the images before they are cast.
@@ -45,6 +46,7 @@ class ReadPlan:
     schedule: batch_schedule.BatchSchedule
     by_source: Mapping[str, features.Feature]
     extra: tuple[features.Feature, ...]
+    images: tuple[extra_images.ExtraImage, ...]
     formats: frozenset[str]
     is_raw: bool
     form: bare_pixels.PixelForm
@@ -108,6 +110,9 @@ def make_plan(
     if is_raw:
         bare_pixels.check_shape_is_stored(catalog)
     own = own_names(catalog, asked.pad, asked.weights is not None)
+    form = _form(directory, catalog, asked)
+    images = tuple(extra_images.choose_image(catalog, name, own, form) for name in asked.images)
+    own |= {name: "an extra image" for name in asked.images}
     extra = tuple(choose_features(catalog, asked.features, own, asked.list_size))
     _check_places(extra, asked)
     return ReadPlan(
@@ -115,9 +120,10 @@ def make_plan(
         schedule=planned,
         by_source=by_source,
         extra=extra,
+        images=images,
         formats=formats,
         is_raw=is_raw,
-        form=_form(directory, catalog, asked),
+        form=form,
         mean_record_bytes=selected.mean_record_bytes,
         label_base=catalog.label_base if catalog.label_kind == "class" else asked.label_base,
         num_classes=asked.label_base + len(catalog.labels),
@@ -297,16 +303,19 @@ def _check_places(extra: Sequence[features.Feature], asked: options_lib.ReadOpti
     moves = f"crop={asked.crop!r}, flip={asked.flips} move the pixels of the image only"
     misplaced = [each.key for each in extra if each.source.startswith(_PLACES)]
     if misplaced:
-        masks = ", and resize the masks to image_size" if set(_MASKS) & {each.source for each in extra} else ""
+        sources = {each.source for each in extra}
+        given = '; or give images=["segmentation"]' if extra_images.SEGMENTATION in sources else ""
+        masks = ", and resize the masks to image_size" if set(_MASKS) & sources else ""
         raise errors.ConfigError(
             "features-misplaced",
             f"features asks for {', '.join(misplaced)}, which fit the whole image, and {moves}: give "
             f'crop="squash", flip=False{masks}; or crop=None, image_size=None without a batch size, and crop image and '
-            "features together; or leave the features out",
+            f"features together; or leave the features out{given}",
         )
-    extra_images = [each.key for each in extra if (features.extra_image_part(each.source) or ())[1:] == ("encoded",)]
-    if extra_images:
-        _LOGGER.warning("%s: %s; docs/recipes/tables.md cuts the same part out of both", ", ".join(extra_images), moves)
+    parts = {each.key: features.extra_image_part(each.source) for each in extra}
+    names = {key: part[0] for key, part in parts.items() if part is not None and part[1] == "encoded"}
+    if names:
+        _LOGGER.warning("%s: %s; images=%s decodes them alike", ", ".join(names), moves, [*names.values()])
 
 
 def check_batch_size(

@@ -16,6 +16,7 @@ from imagebeam.reader import options as options_lib
 
 _KERNELS = {"bilinear": "triangle", "bicubic": "keyscubic"}  # TensorFlow's names
 _DCT_METHODS = {"fast": "INTEGER_FAST", "accurate": "INTEGER_ACCURATE"}
+_PNG_DEPTH = 24  # byte of a PNG with its bits for a channel
 _JPEG_START = b"\xff\xd8\xff"
 _OTHER_FORMAT = len(crops.REDUCTIONS)  # the kind of an image that is no JPEG; that of a JPEG is its reduction
 
@@ -53,17 +54,7 @@ class Decoder:
         shape = (*self._shape, self._form.channels)
         if not parsed.images:
             return np.zeros((0, *shape), self._form.dtype), []
-        arrays = self._arrays(parsed)
-        with contextlib.suppress(tf.errors.OpError):
-            return self._decode(arrays), []
-        images, failures = [], []  # which image it is, TensorFlow does not say
-        for row in range(len(parsed.images)):
-            try:
-                images.append(self._decode({name: value[row : row + 1] for name, value in arrays.items()}))
-            except tf.errors.OpError as e:
-                failures.append((row, _reason(e)))
-                images.append(np.zeros((1, *shape), self._form.dtype))
-        return np.concatenate(images), failures
+        return _decode_each(self._decode_all, self._arrays(parsed), np.zeros((1, *shape), self._form.dtype))
 
     def _arrays(self, parsed: batch_reader.Parsed) -> dict[str, np.ndarray]:
         """Returns what `_decode_one` takes of each image."""
@@ -83,13 +74,6 @@ class Decoder:
                 arrays |= {"scale": scale.astype(np.float32), "translation": (-start * scale).astype(np.float32)}
         return arrays | {"kind": np.where(is_jpeg, index, _OTHER_FORMAT).astype(np.int32)}
 
-    def _decode(self, arrays: dict[str, Any]) -> np.ndarray:
-        with tf.device("CPU:0"):
-            tensors = {
-                name: tf.constant(value, tf.string if name == "encoded" else None) for name, value in arrays.items()
-            }
-            return self._decode_all(tensors).numpy()
-
     def measure(self, images: Sequence[bytes | memoryview]) -> tuple[np.ndarray, np.ndarray, batch_reader.Failures]:
         """Returns height and width of each image, int64 [n], which the records do not have; and the failures."""
         sizes, failures = np.ones((len(images), 2), np.int64), []
@@ -102,6 +86,78 @@ class Decoder:
             except tf.errors.OpError as e:
                 failures.append((row, _reason(e)))
         return sizes[:, 0], sizes[:, 1], failures
+
+
+class MaskDecoder:
+    """Decodes the masks of a batch and resizes them to the nearest pixel. Thread-safe."""
+
+    def __init__(self, options: options_lib.ReadOptions, threads: int):
+        self._size = options.size if options.crop else None
+        sides = self._size or (None, None)
+        specs = {
+            "encoded": tf.TensorSpec([None], tf.string),
+            "sides": tf.TensorSpec([None, 2], tf.int32),
+            "rows": tf.TensorSpec([None, sides[0]], tf.int32),
+            "columns": tf.TensorSpec([None, sides[1]], tf.int32),
+        }
+
+        def decode_all(examples: dict[str, tf.Tensor]) -> tf.Tensor:
+            made = tf.TensorSpec([*sides, 1], tf.uint8)
+            return tf.map_fn(_decode_mask, examples, fn_output_signature=made, parallel_iterations=threads)
+
+        self._decode_all = tf.function(decode_all, input_signature=[specs], autograph=False)
+
+    def decode(self, parsed: batch_reader.Parsed) -> tuple[np.ndarray, batch_reader.Failures]:
+        """Returns the masks, uint8 [k, height, width, 1], and the failures."""
+        if not parsed.images:
+            return np.zeros((0, *(self._size or (1, 1)), 1), np.uint8), []
+        assert parsed.sizes is not None, "read_plan"
+        size = self._size or tuple(parsed.sizes[0].tolist())
+        rows, columns = crops.nearest(parsed.sizes, parsed.parts, parsed.frames, size)
+        columns[parsed.flips] = columns[parsed.flips, ::-1]
+        encoded = np.array([bytes(image) for image in parsed.images], object)
+        arrays = {"encoded": encoded, "sides": parsed.sizes, "rows": rows, "columns": columns}
+        return _decode_each(self._decode_all, arrays, np.zeros((1, *size, 1), np.uint8))
+
+
+def _decode_each(
+    decode_all: Callable[[dict[str, tf.Tensor]], tf.Tensor], arrays: dict[str, np.ndarray], blank: np.ndarray
+) -> tuple[np.ndarray, batch_reader.Failures]:
+    """Returns the decoded images, `blank` for each one that cannot be decoded, and the failures."""
+
+    def decode(values: dict[str, np.ndarray]) -> np.ndarray:
+        with tf.device("CPU:0"):
+            dtypes = {"encoded": tf.string}
+            return decode_all({name: tf.constant(value, dtypes.get(name)) for name, value in values.items()}).numpy()
+
+    with contextlib.suppress(tf.errors.OpError):
+        return decode(arrays), []
+    images, failures = [], []  # which image it is, TensorFlow does not say
+    for row in range(len(arrays["encoded"])):
+        try:
+            images.append(decode({name: value[row : row + 1] for name, value in arrays.items()}))
+        except tf.errors.OpError as e:
+            failures.append((row, _reason(e)))
+            images.append(blank)
+    return np.concatenate(images), failures
+
+
+def _decode_mask(example: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the pixels of a PNG at `rows` and `columns`, uint8 [rows, columns, 1].
+
+    Args:
+        example: "encoded", string []; "sides", int32 [2], which it must have; "rows" and "columns", int32.
+    """
+    encoded = example["encoded"]
+    depth = tf.strings.substr(encoded, _PNG_DEPTH, 1)
+    is_wide = tf.debugging.assert_none_equal(depth, b"\x10", message="a mask of 16 bits is no uint8: take its bytes")
+    with tf.control_dependencies([is_wide]):
+        mask = tf.io.decode_png(encoded, 1)
+    has_sides = tf.debugging.assert_equal(
+        tf.shape(mask)[:2], example["sides"], message="it has not the size of the image"
+    )
+    with tf.control_dependencies([has_sides]):
+        return tf.gather(tf.gather(mask, example["rows"]), example["columns"], axis=1)
 
 
 def _decode_one(
@@ -186,6 +242,8 @@ def _crop(image: tf.Tensor, window: tf.Tensor | None) -> tf.Tensor:
 
 def _reason(error: tf.errors.OpError) -> str:
     """Returns the error of an operation, without the names of the graph around it."""
+    if asserted := re.search(r"assertion failed: \[(.*?)\]", error.message):
+        return asserted[1]
     text = error.message.partition("\n\t [[")[0].partition(" [Op:")[0].splitlines()[-1]
     return re.sub(r"^(Error in user-defined function .*? iterator: \S+:|\{\{.*?\}\}) ", "", text)
 

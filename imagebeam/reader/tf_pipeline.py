@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -175,6 +175,9 @@ class _Pipeline:
             specs[name] = tf.TensorSpec([None], tf.int32 if is_class else TF_TYPES[feature.kind])
         if self.plan.lists:
             specs[_PACKED] = tf.TensorSpec([None], tf.string)
+        for each in self.plan.images:
+            is_mask = tf.TensorSpec([None, *sides, 1], tf.uint8)
+            specs[f"features/{each.name}"] = is_mask if each.is_mask else specs["image"]
         dtypes = [spec.dtype for spec in specs.values()]
 
         def read_batch(first: tf.Tensor) -> Batch:
@@ -212,10 +215,11 @@ class _Pipeline:
         """Returns the batch as the user gets it: of its size, pixels cast, lists unpacked, names or (image, label)."""
         size = self.options.batch_size
         if size is not None and self.options.pad:
-            batch = _pad(batch, size, blank)
+            batch = _pad(batch, size, blank, self._pictures)
         if size is not None and (self.options.pad or self.options.drops_remainder):
             batch = {name: tf.ensure_shape(each, [size, *each.shape[1:]]) for name, each in batch.items()}
-        image = cast(batch["image"])
+        batch = batch | {name: cast(batch[name]) for name in self._pictures}
+        image = batch["image"]
         if self.plan.lists:
             batch = batch | self._unpack(batch[_PACKED])
         weight = self._weight(batch)
@@ -243,6 +247,11 @@ class _Pipeline:
         else:
             return mask if self.options.supervised else None
         return weight if mask is None else weight * mask
+
+    @property
+    def _pictures(self) -> list[str]:
+        """Names in a batch of the images whose pixels are cast: all but masks."""
+        return ["image", *(f"features/{each.name}" for each in self.plan.images if not each.is_mask)]
 
     def cardinality(self) -> int | None:
         """Returns the number of elements; None if it is not known before they are read."""
@@ -294,10 +303,13 @@ def make_reader(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> b
         ConfigError: if the options ask for the decoder in C and it cannot.
     """
     threads = num_threads(options)
+    has_masks = any(each.is_mask for each in plan.images)
+    masks = tf_decode.MaskDecoder(options, threads).decode if has_masks else None
     if decodes_natively(plan, options):
-        return batch_reader.BatchReader(plan, options, threads, tf_decode.make_values(options, plan.mean_and_std))
+        values = tf_decode.make_values(options, plan.mean_and_std)
+        return batch_reader.BatchReader(plan, options, threads, values, decode_masks=masks)
     decoder = tf_decode.Decoder(plan, options, threads)
-    return batch_reader.BatchReader(plan, options, threads, None, (decoder.decode, decoder.measure))
+    return batch_reader.BatchReader(plan, options, threads, None, (decoder.decode, decoder.measure), masks)
 
 
 def num_threads(options: options_lib.ReadOptions) -> int:
@@ -341,22 +353,22 @@ def decodes_natively(plan: read_plan.ReadPlan, options: options_lib.ReadOptions)
     return reason is None
 
 
-def _pad(batch: Batch, size: int, blank: tf.Tensor | None) -> Batch:
-    """Returns a batch of `size` examples and its mask; `blank`, [3], is a pixel of the images that fill it up."""
+def _pad(batch: Batch, size: int, blank: tf.Tensor | None, pictures: Collection[str]) -> Batch:
+    """Returns a batch of `size` examples and its mask; `blank`, [3], is a pixel that fills up those in `pictures`."""
     count = tf.shape(batch["position"])[0]
     padded = {
         name: tf.pad(each, [[0, size - count]] + [[0, 0]] * (len(each.shape) - 1), constant_values=_zero(each.dtype))
         for name, each in batch.items()
-        if name != "image"
+        if name not in pictures
     }
-    image = batch["image"]
 
-    def fill_up() -> tf.Tensor:
+    def fill_up(image: tf.Tensor) -> tf.Tensor:
         shape = [size - count, *image.shape[1:]]
-        return tf.concat([image, tf.zeros(shape, image.dtype) if blank is None else tf.broadcast_to(blank, shape)], 0)
+        fill = tf.zeros(shape, image.dtype) if blank is None else tf.broadcast_to(blank, shape)
+        # A full batch, as all are but the last, is not copied.
+        return tf.cond(count < size, lambda: tf.concat([image, fill], 0), lambda: image)
 
-    # A full batch, as all are but the last, is not copied.
-    return padded | {"image": tf.cond(count < size, fill_up, lambda: image), "mask": tf.range(size) < count}
+    return padded | {name: fill_up(batch[name]) for name in pictures} | {"mask": tf.range(size) < count}
 
 
 def _zero(dtype: tf.DType) -> Any:

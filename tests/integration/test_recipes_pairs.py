@@ -166,9 +166,28 @@ def test_snippet_of_the_page_gives_pairs_with_one_crop(output: pathlib.Path, mon
     monkeypatch.chdir(output.parent)
     (output.parent / "records").symlink_to(output)
     [snippet] = docs_pages.blocks("recipes/tables.md", "python")
-    train = docs_pages.run_snippet(snippet.replace("SIDE = 224", "SIDE = 16"))["train"]
+    train = docs_pages.run_snippet(snippet.replace("SIDE = 224", "SIDE = 16").replace('"train", 16', '"train", 4'))[
+        "train"
+    ]
     before, after = next(iter(train))
-    assert before.shape == after.shape == (16, 16, 16, 3) and before.dtype == tf.uint8
+    assert before.shape == after.shape == (4, 16, 16, 3) and before.dtype == tf.uint8
+
+
+def test_snippet_of_the_page_on_pairs_reads_the_pairs_of_folders(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for side in ("input", "target"):
+        (tmp_path / side).mkdir()
+        for index in range(20):
+            (tmp_path / side / f"{index}.png").write_bytes(image_sets.make_image(index, "PNG"))
+    pairs = {"image": r"input/(.*)\.png", "others": {"target": r"target/\1.png"}}
+    sections = {"source": {"by": "pairs", "uri": str(tmp_path), "pairs": pairs}, "label": {"by": "none"}}
+    output = {"uri": str(tmp_path / "records")}
+    convert.convert({**sections, "split": {"by": "none"}, "output": output}, workers=1)
+    monkeypatch.chdir(tmp_path)
+    [snippet] = docs_pages.blocks("recipes/pairs.md", "python")
+    first, target = next(iter(docs_pages.run_snippet(snippet)["train"]))
+    assert np.array_equal(first, target)
 
 
 def test_update_reads_the_examples_whose_further_image_changed(tmp_path: pathlib.Path) -> None:

@@ -1,0 +1,82 @@
+"""Extra images of an example, which get the crop, flip and size of its first image: pairs, and masks of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, features
+from imagebeam.reader import bare_pixels, crops
+
+SEGMENTATION = "image/segmentation/class/encoded"  # source of the mask of an example
+
+
+class ExtraImage(NamedTuple):
+    """An image of each example that gets the geometry of the first one."""
+
+    name: str  # in a batch
+    stored: tuple[features.Feature, ...]  # encoded, height, width; a mask has the sides of the first image
+
+    @property
+    def is_mask(self) -> bool:
+        return len(self.stored) == 1
+
+
+def choose_image(
+    catalog: catalog_lib.Catalog, name: str, own: Mapping[str, str], form: bare_pixels.PixelForm
+) -> ExtraImage:
+    """Returns the extra image with this name; `own` as of `choose_features`.
+
+    Raises:
+        ConfigError: if there is none, or it cannot be decoded with the geometry of the first image.
+    """
+    by_key = {feature.key: feature for feature in catalog.features}
+    by_source = {feature.source: feature for feature in catalog.features}
+    stored = features.extra_images(catalog.features)
+    masks = ["segmentation"] if SEGMENTATION in by_source else []
+    if name not in (*stored, *masks):
+        known = ", ".join((*stored, *masks)) or "none"
+        raise errors.ConfigError("image-unknown", f"there is no extra image {name!r}; the dataset has {known}")
+    if name in own:
+        raise errors.ConfigError(
+            "feature-name-taken",
+            f"the extra image {name!r} has the name of {own[name]} in a batch: convert again with another name for it",
+        )
+    first = [by_source.get(side) for side in bare_pixels.SHAPE[:2]]
+    if name in masks and None not in first:
+        return ExtraImage(name, (by_source[SEGMENTATION],))
+    keys = stored.get(name, {})
+    if None in first or not {"height", "width"} <= keys.keys():
+        raise errors.ConfigError(
+            "image-without-sides",
+            f"images asks for {name!r}, and the config dropped the height or width of it or of the first image: "
+            "convert again with them",
+        )
+    if not form.is_usual:
+        raise errors.ConfigError(
+            "image-other-form",
+            f"images decodes RGB of 8 bits, and the dataset holds pixels of {form.dtype}: take the bytes, "
+            f'features=["{keys["encoded"]}"], and decode them',
+        )
+    return ExtraImage(name, tuple(by_key[keys[part]] for part in ("encoded", "height", "width")))
+
+
+def unlike(images: Sequence[ExtraImage], sides: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[int, str]:
+    """Returns by its row why the images of an example have no common crop.
+
+    Args:
+        images: the extra images.
+        sides: height and width of the first image and of each extra one, int [n].
+    """
+    names = ["the image", *(f"image {each.name!r}" for each in images)]
+    failures = {}
+    for row in np.flatnonzero(~crops.are_alike(sides)).tolist():
+        shown = (f"{name} has {at[0][row]} x {at[1][row]} pixels" for name, at in zip(names, sides, strict=True))
+        failures[row] = (
+            f"{', '.join(shown)}: a common crop needs equal sides, or sides that differ by a whole factor; give "
+            'crop="squash", or convert with image.resize'
+        )
+    return failures
