@@ -160,6 +160,7 @@ class Annotations(base_format.Format):
             ),
             reader=reader,
             image_name=places.image_name,
+            splits_by_subset=self.images is None,
             keeps_unnamed=(self.unnamed or reader.syntax.UNNAMED) == "keep",
             texts=() if texts is None else tuple(row_tables.read_texts(root, texts).items()),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import IO, Any
 from xml.parsers import expat
@@ -16,13 +17,15 @@ _SHAPES = frozenset({"box", "polygon", "polyline", "points", "cuboid", "ellipse"
 class Cvat(syntax.Syntax):
     """CVAT for images 1.1: boxes, also rotated ones, and polygons. Other shapes are left out and counted.
 
+    An export of a project says the subset of each image, which is in the folder of that name.
+
     Source: https://docs.cvat.ai/docs/manual/advanced/xml_format/
     """
 
     TITLE = "CVAT"
     SUFFIXES = (".xml",)
     MARKS = (rb"<annotations>", rb"<image [^>]*\bname=")
-    OUTLINES = True
+    OUTLINES = ENTRIES = True
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         found: list[Row] = []
@@ -33,14 +36,14 @@ class Cvat(syntax.Syntax):
             if name == "image":
                 image.clear()
                 image.update(fields)
-                found.append(Row(image.get("name", ""), where, None))
+                subset = image.get("subset", "")
+                image["name"] = posixpath.join(subset, image.get("name", ""))
+                found.append(Row(image["name"], where, None, subset=subset))
             elif name == "track":
                 raise ValueError("holds tracks of a video: export it as CVAT for images")
             elif name in _SHAPES and image:
                 sides = [image.get("height"), image.get("width")]
-                found.append(
-                    Row(image.get("name", ""), where, fields.get("label") or syntax.UNKNOWN, [name, sides, fields])
-                )
+                found.append(Row(image["name"], where, fields.get("label") or syntax.UNKNOWN, [name, sides, fields]))
 
         def refuse(*_: object) -> None:
             raise ValueError("has a document type (<!DOCTYPE), which could define entities: remove it")

@@ -44,6 +44,7 @@ class CreateMl(syntax.Syntax):
     TITLE = "Create ML"
     SUFFIXES = (".json",)
     MARKS = (rb"^\s*\[", rb'"image(filename)?"\s*:', rb'"coordinates"\s*:\s*\{')
+    ENTRIES = True
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         for number, entry in enumerate(map(_dict, syntax.json_entries(file, "item")), 1):
@@ -69,7 +70,7 @@ class Via(syntax.Syntax):
     TITLE = "the VGG Image Annotator"
     SUFFIXES = (".json", ".csv")
     MARKS = (rb'"shape_attributes"|\bregion_shape_attributes\b',)
-    OUTLINES = True
+    OUTLINES = ENTRIES = True
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         data = file.read()
@@ -155,7 +156,7 @@ class LabelStudio(syntax.Syntax):
     TITLE = "Label Studio"
     SUFFIXES = (".json",)
     MARKS = (rb"^\s*\[", rb'"original_width"\s*:')
-    OUTLINES = True
+    OUTLINES = ENTRIES = True
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         for number, task in enumerate(map(_dict, syntax.json_entries(file, "item")), 1):

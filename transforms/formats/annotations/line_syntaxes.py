@@ -83,6 +83,7 @@ class WiderFace(syntax.Syntax):
     TITLE = "WIDER FACE"
     SUFFIXES = ("_gt.txt",)
     MARKS = (rb"(?m)^\S.*\.\w+\s*\n\d+\s*\n( *-?\d+){10}\s*$",)
+    ENTRIES = True
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         lines = syntax.lines_of(file)

@@ -15,7 +15,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats.annotations import syntax as syntax_lib
 from imagebeam.transforms.images import image_objects
-from imagebeam.transforms.sources import annotation_tables, image_source, input_places, table_rows
+from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, table_rows
 
 _DOCUMENT = "annotations"  # name of the column with the rows of an image, which no feature has
 _BUFFER_BYTES = 1 << 20
@@ -29,6 +29,7 @@ class RowTablesSource(annotation_tables.AnnotationTableSource):
     reader: syntax_lib.RowReader | None = None  # parses the rows of an image in the workers that write it
     image_name: str = "{name}"  # path of an image in its folder, by the name in the file
     keeps_unnamed: bool = False  # whether images that no file names are stored without objects
+    splits_by_subset: bool = False  # whether an image is in the split that its subset means, if the file says one
     texts: tuple[tuple[str, str], ...] = ()  # names of classes by the codes that stand for them in the files
 
     OPTION: ClassVar[str] = "source.annotations"
@@ -79,11 +80,20 @@ class RowTablesSource(annotation_tables.AnnotationTableSource):
     ) -> tuple[annotation_tables.ImageTable, annotation_tables.ObjectTable]:
         images = annotation_tables.ImageTable(is_sized=False)
         file = posixpath.basename(split.annotations).encode("utf-8", "surrogateescape") + b"\n"
+        opened: dict[str, str] = {}  # where the entry of an image begins
+        assert self.reader is not None
         for row in self._rows(split):
+            if self.reader.syntax.ENTRIES and row.image and row.name is None:
+                if row.image in opened:
+                    raise annotation_tables.AnnotationFileError(
+                        f"{split.annotations!r} has two entries of the image {row.image!r}, {opened[row.image]} and "
+                        f"{row.where}, which may be of two images: give each image a name of its own, or remove one"
+                    )
+                opened[row.image] = row.where
             number = images.numbers.get(row.image) if row.image else None
             if number is None:
                 number = len(images.names)
-                images.add({"file_name": row.image, "id": row.image or row.where}, ())
+                images.add({"file_name": row.image, "id": row.image or row.where, "subset": row.subset}, ("subset",))
                 if not row.image:
                     images.faults[number] = Reason.BAD_ROW, f"{row.where} names no image"
             if row.name is not None:
@@ -96,6 +106,17 @@ class RowTablesSource(annotation_tables.AnnotationTableSource):
         self, images: annotation_tables.ImageTable, number: int, objects: annotation_tables.Objects
     ) -> tuple[Any, ...]:
         return (bytes(images.documents.get(number, b"")),)
+
+    def _reference(
+        self,
+        split: annotation_tables.AnnotatedSplit,
+        number: int,
+        images: annotation_tables.ImageTable,
+        entry: storage.Entry | None,
+    ) -> elements.ImageRef:
+        ref = super()._reference(split, number, images, entry)
+        meant = folder_probe.split_meant(images.cells[number][0]) if self.splits_by_subset else None
+        return ref if meant is None else ref._replace(split=meant)
 
     def find_name(self, split: annotation_tables.AnnotatedSplit, name: str, folders: annotation_tables.Folders) -> str:
         """Returns the path of the image that a file names perhaps without its extension, or without zeros before it."""

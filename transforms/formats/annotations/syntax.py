@@ -42,6 +42,7 @@ class Row(NamedTuple):
     where: str  # "line 3"
     name: str | None  # class, or UNKNOWN; "" for an object to be ignored, None for an image without objects
     fields: Any = ()
+    subset: str = ""  # of the image, if the file says it
 
 
 class Region(NamedTuple):
@@ -68,6 +69,7 @@ class Syntax(abc.ABC):
     SHARES: ClassVar[bool] = False  # whether numbers are shares of the image's width and height, and no pixels
     OUTLINES: ClassVar[bool] = False  # whether objects have outlines, which can be stored as masks
     MASKS: ClassVar[bool] = False  # whether these are always stored
+    ENTRIES: ClassVar[bool] = False  # whether a row without a class begins the entry of an image, which has one
     UNNAMED: ClassVar[Literal["skip", "keep"]] = "skip"  # by default, for images that no file names
 
     @abc.abstractmethod

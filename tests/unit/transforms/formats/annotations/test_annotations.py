@@ -135,6 +135,26 @@ def test_corners_turn_with_the_image() -> None:
     assert values["image/object/corners"] == pytest.approx([0.8, 0.1, 0.8, 0.3, 0.4, 0.3, 0.4, 0.1])
 
 
+def test_project_of_cvat_has_the_splits_of_its_subsets(tmp_path: pathlib.Path) -> None:
+    images = []
+    for number, subset in enumerate(("Train", "Validation", "default")):
+        detection_sets.write_image(tmp_path / "images" / subset / "0.jpg", number)
+        box = f'<box label="{subset}" xtl="1" ytl="1" xbr="5" ybr="5"/>'
+        images.append(f'<image name="0.jpg" subset="{subset}" width="40" height="20">\n{box}</image>')
+    put(tmp_path / "annotations.xml", f"<annotations>{''.join(images)}</annotations>")
+    found = recognize_folder.recognize(str(tmp_path))
+    assert found.sure is not None and found.sure.settings == {"source.annotations.syntax": "cvat"}
+    source, refs, rejects, skipped = listed(tmp_path, options("cvat"))
+    assert (rejects, skipped) == ([], {})
+    assert {ref.key: (ref.split, read(source, ref)["image/object/class/text"]) for ref in refs} == {
+        "images/Train/0.jpg": ("train", (b"Train",)),
+        "images/Validation/0.jpg": ("validation", (b"Validation",)),
+        "images/default/0.jpg": ("train", (b"default",)),
+    }
+    named = {"files": {"test": ("annotations.xml",)}, "images": {"test": ("images",)}}
+    assert {ref.split for ref in listed(tmp_path, options("cvat", **named))[1]} == {"test"}
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
@@ -170,6 +190,28 @@ def test_broken_row_of_a_table_names_the_file(tmp_path: pathlib.Path) -> None:
         read(source, next(ref for ref in refs if ref.key.endswith("/1.jpg")))
     with pytest.raises(checked_image.BadImageError, match="xmax is 'nan', expected a finite number"):
         read(source, next(ref for ref in refs if ref.key.endswith("/2.jpg")))
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "old", "new", "lines"),
+    [
+        ("cvat", "annotations.xml", 'name="2.jpg"', 'name="1.jpg"', "line 6 and line 7"),
+        ("createml", "train/_annotations.createml.json", '"2.jpg"', '"1.jpg"', "entry 2 and entry 3"),
+        ("via-project", "train/via_export.json", '"filename": "2.jpg"', '"filename": "1.jpg"', "image 2 and image 3"),
+        ("label_studio", "project-1.json", "1f2e-3.jpg", "1f2e-1.jpg", "task 2 and task 4"),
+        ("wider_face", "wider_face_split/wider_face_train_bbx_gt.txt", "Parade_2", "Parade_1", "line 4 and line 8"),
+    ],
+)
+def test_two_entries_of_one_image_are_an_error(
+    tmp_path: pathlib.Path, name: str, path: str, old: str, new: str, lines: str
+) -> None:
+    SETS[name].write(tmp_path)
+    content = (tmp_path / path).read_text()
+    assert old in content
+    (tmp_path / path).write_text(content.replace(old, new))
+    source = options(SETS[name].syntax).open(base_format.Request(str(tmp_path)))
+    problems = spread_rows.gather(source.list_all())[3]
+    assert len(problems) == 1 and lines in problems[0]
 
 
 def test_object_without_a_class_rejects_its_image_and_names_no_class(tmp_path: pathlib.Path) -> None:
