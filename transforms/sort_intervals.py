@@ -176,6 +176,8 @@ def _digest(sets: Mapping[str, elements.RefTable], order: Order) -> int:
         ]
         if any(every.blocks):
             values.append(repr(every.blocks))
+        if any(every.sha256):
+            values.append(repr(every.sha256))
         if any(every.extra_images):
             values.append(repr([[image.identity for image in extra] for extra in every.extra_images]))
         digest.update(f"({', '.join(values)})".encode("utf-8", "backslashreplace"))

@@ -16,8 +16,9 @@ from imagebeam.transforms.formats.tables import table_heads
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
-_CAPTIONS = "the preset sidecars reads the text of each image (docs/recipes/sidecars.md)"
+_SIDECARS = "the preset sidecars reads texts and JSON of the images' names (docs/recipes/sidecars.md)"
 _REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
+_OF_SIDECARS = frozenset({".txt", ".caption", ".json"})
 _DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".txt", ".lst", ".list")
 _ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
@@ -86,7 +87,7 @@ def _sidecars(probe: FolderProbe) -> Iterator[str]:
         yield (
             f"{number:,} of {plural.count(num_images, 'image')} {'has' if num_images == 1 else 'have'} a {extension} "
             f"file beside them ({first[extension]}), not read: "
-            f"{_CAPTIONS if extension in ('.txt', '.caption') else _REMEDY}"
+            f"{_SIDECARS if extension in _OF_SIDECARS else _REMEDY}"
         )
 
 
@@ -99,7 +100,9 @@ def _folders_of_equal_names(probe: FolderProbe) -> Iterator[str]:
             other := next((each for each in held if len(stems & each.stems) > len(stems) / 2), None)
         ):
             held_in = folder.path or "the folder"
-            yield f"{held_in} holds files with the names of images in {other.path}, not read: {_REMEDY}"
+            are_sidecars = {*map(folder_probe.extension_of, folder.files)} <= _OF_SIDECARS
+            remedy = _SIDECARS if are_sidecars else _REMEDY
+            yield f"{held_in} holds files with the names of images in {other.path}, not read: {remedy}"
 
 
 def _files_that_name_images(

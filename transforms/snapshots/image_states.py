@@ -107,6 +107,8 @@ def _digest(
         text += repr((mask, ref.columns, ref.expected, ref.position if keep_position else 0))
     if ref.extra_images:
         text += repr([image.identity for image in ref.extra_images])
+    if ref.sha256:
+        text += f" {ref.sha256}"
     return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=digest_size).digest()
 
 

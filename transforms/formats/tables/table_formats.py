@@ -19,6 +19,7 @@ Row: TypeAlias = "Mapping[str, Any] | str"  # cells by column, or a text that sa
 
 UTF8 = "utf-8"
 WHITESPACE = "whitespace"  # a delimiter: any number of blanks and tabs
+AND_BLANK = " "  # after another character: cells may begin with blanks, which are no part of them
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 FORMATS: Mapping[str, str] = {
@@ -66,7 +67,7 @@ class TableFile:
     uri: str
     format: str  # csv, jsonl, json or parquet
     header: tuple[str, ...] = ()  # names of the columns of a CSV without a header
-    delimiter: str | None = None  # for CSV; a character or WHITESPACE; None means a tab for .tsv, else a comma
+    delimiter: str | None = None  # for CSV; a character, with AND_BLANK, or WHITESPACE; None: tab for .tsv, else comma
     encoding: str = UTF8  # for CSV and JSON
     items: str = ""  # path of the list of rows in JSON, such as annotations.items; "" if the file is the list
     skip_rows: int = 0  # for CSV: lines before the header, or before the first row
@@ -76,7 +77,9 @@ class TableFile:
         """The character between the cells of a CSV."""
         if self.delimiter == WHITESPACE:
             return " "
-        return self.delimiter or ("\t" if self.uri.lower().endswith(".tsv") else ",")
+        if self.delimiter:
+            return self.delimiter[0]
+        return "\t" if self.uri.lower().endswith(".tsv") else ","
 
     def rows(self, columns: Sequence[str], texts: Sequence[str] = ()) -> Iterator[tuple[RowPlace, Row]]:
         """Yields the place of each row with its cells, or with a text that says what is wrong with it.
@@ -218,7 +221,8 @@ def _csv_lines(table: TableFile, text: io.TextIOWrapper) -> Any:
     lines: Iterator[str] = itertools.islice(text, table.skip_rows, None)
     if table.delimiter == WHITESPACE:
         lines = (line.replace("\t", " ").strip() for line in lines)
-    return csv.reader(lines, strict=True, delimiter=table.separator, skipinitialspace=table.delimiter == WHITESPACE)
+    skips_blanks = table.delimiter is not None and len(table.delimiter) > 1
+    return csv.reader(lines, strict=True, delimiter=table.separator, skipinitialspace=skips_blanks)
 
 
 def _split_header(table: TableFile, lines: Any) -> tuple[list[str], int, Iterator[tuple[int, list[str]]]]:

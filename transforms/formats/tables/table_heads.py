@@ -155,35 +155,44 @@ def _has_image(first: Mapping[str, Any]) -> bool:
     return any(isinstance(value, str) and is_image(value) for value in first.values())
 
 
+def _find_delimiter(path: str, lines: Sequence[str]) -> str:
+    """Returns what splits lines into cells, as source.manifest.delimiter says it; "" if nothing does.
+
+    A delimiter that splits all lines into as many cells comes before one that splits the first line into more.
+    """
+    some = [line for line in lines if line.strip()][:_NUM_VALUES]
+    usual = {".tsv": "\t;,|", ".txt": "\t;|,"}.get(extension_of(path), ",;\t|")
+
+    def rank(delimiter: str) -> tuple[bool, int]:
+        return len({len(cells) for cells in csv.reader(some, delimiter=delimiter)}) == 1, some[0].count(delimiter)
+
+    found = max((each for each in usual if some and each in some[0]), key=rank, default="")
+    if not found and extension_of(path) == ".txt" and some:
+        return table_formats.WHITESPACE if any("  " in line.strip() for line in some) else " "
+    has_blanks = found and any(re.search(f'{re.escape(found)} +"', line) for line in some)
+    return f"{found}{table_formats.AND_BLANK}" if has_blanks else found
+
+
 def _read_csv(path: str, lines: Sequence[str], last: Sequence[str] = ()) -> Table | None:
     first = next((line for line in lines if line.strip()), "")
     is_text = extension_of(path) == ".txt"
-    delimiter = max("\t;,|" if extension_of(path) == ".tsv" else ",;\t|", key=first.count)
-    settings: dict[str, Any] = {}
-    is_aligned = False
-    if first.count(delimiter) == 0 and is_text:
-        if is_number(first):  # of the rows, above the header
-            rest = lines[lines.index(first) + 1 :]
-            table = _read_csv(path, rest, last)
-            return table and table._replace(settings={**table.settings, "source.manifest.skip_rows": 1})
-        delimiter = " "
-        is_aligned = any("  " in line.strip() for line in lines)
-        lines, last = ([" ".join(line.split()) for line in each] for each in (lines, last))
-    if not is_text and delimiter != ("\t" if extension_of(path) == ".tsv" else ","):
-        if first.count(delimiter):
-            settings["source.manifest.delimiter"] = delimiter
-        else:
-            delimiter = ","
-    if is_text:
-        settings = {"source.manifest.format": "csv"} | (
-            {}
-            if delimiter == ","
-            else {"source.manifest.delimiter": table_formats.WHITESPACE if is_aligned else delimiter}
-        )
+    if is_text and is_number(first):  # of the rows, above the header
+        table = _read_csv(path, lines[lines.index(first) + 1 :], last)
+        return table and table._replace(settings={**table.settings, "source.manifest.skip_rows": 1})
     try:
-        cells, after = (
-            list(csv.reader((line for line in each if line.strip()), delimiter=delimiter)) for each in (lines, last)
-        )
+        delimiter = _find_delimiter(path, lines)
+    except csv.Error:
+        return None
+    settings: dict[str, Any] = {"source.manifest.format": "csv"} if is_text else {}
+    if delimiter not in ("", "\t" if extension_of(path) == ".tsv" else ","):
+        settings["source.manifest.delimiter"] = delimiter
+    is_aligned = delimiter == table_formats.WHITESPACE
+    if is_aligned:
+        lines, last = ([" ".join(line.split()) for line in each] for each in (lines, last))
+    options: dict[str, Any] = {"delimiter": " " if is_aligned else delimiter[:1] or ","}
+    options["skipinitialspace"] = len(delimiter) > 1
+    try:
+        cells, after = (list(csv.reader((line for line in each if line.strip()), **options)) for each in (lines, last))
     except csv.Error:
         return None
     if not cells or (len(cells[0]) < 2 and is_text):

@@ -58,7 +58,8 @@ class Tables(base_format.Format):
     """Further tables with columns of the same images."""
     delimiter: base_format.Text | None = None
     """Separator between the cells of a CSV; by default a tab in a .tsv file, otherwise a comma. `whitespace` is any
-    number of blanks and tabs, as between aligned columns; if no name is above the first column, it is `image`."""
+    number of blanks and tabs, as between aligned columns; if no name is above the first column, it is `image`. With a
+    blank after it, as `", "`, the blanks before a cell are no part of it: for `1.png, "cat"`."""
     skip_rows: base_format.Natural = 0
     """Number of lines of a CSV before its header line; with `header` before its first row."""
     encoding: str = table_formats.UTF8
@@ -104,7 +105,8 @@ class Tables(base_format.Format):
     an empty cell is not compared."""
 
     def __post_init__(self) -> None:
-        if self.delimiter is not None and len(self.delimiter) > 1 and self.delimiter != table_formats.WHITESPACE:
+        blank = (self.delimiter or "")[1:]
+        if self.delimiter != table_formats.WHITESPACE and blank not in ("", table_formats.AND_BLANK):
             raise ValueError(f"source.manifest.delimiter {self.delimiter!r} is neither one character nor whitespace")
         if self.image_pattern is not None:
             listing_rules.check_pattern(self.image_pattern, "source.manifest.image_pattern", needs_names=False)

@@ -44,7 +44,7 @@ def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.
 
 
 _LISTS = folder_shapes.parquet({"images": [[b"x", b"y"]], "views": [[{"bytes": b"x", "path": "a"}]], "ids": [[1]]})
-_CAPTIONS = "the preset sidecars reads the text of each image (docs/recipes/sidecars.md)"
+_CAPTIONS = "the preset sidecars reads texts and JSON of the images' names (docs/recipes/sidecars.md)"
 _OF_SHAPES = {name: tree for name, (_, _, tree) in SHAPES.items()}
 _XML = next(text for name, text in _OF_SHAPES["voc"].items() if name.endswith(".xml"))
 _SHAPE = {"label": "cat", "points": [[1, 1], [5, 5]], "shape_type": "rectangle", "flags": {}}
