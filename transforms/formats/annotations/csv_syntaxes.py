@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -10,8 +11,11 @@ from imagebeam.transforms.formats.annotations.syntax import Region, Row
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "image": ("image", "filename", "file_name", "image_id", "imageid", "image_name", "image_path", "path"),
-    "label": ("label", "class", "class_name", "classname", "category", "name", ""),
-}
+    "label": (
+        "label", "class", "class_name", "classname", "category", "name", "label_name", "category_name",
+        "object_name", "labels", "class_label", "class_id", "label_id", "category_id", "",
+    ),
+}  # fmt: skip
 _EDGES: dict[str, tuple[str, ...]] = {
     "xmin": ("xmin", "x_min", "x1"),
     "ymin": ("ymin", "y_min", "y1"),
@@ -36,6 +40,19 @@ class BoxCsv(syntax.Syntax):
             fields = [cells[each] for each in _EDGES]
             name = (cells["label"] or syntax.NO_NAME) if any(fields) else None
             yield Row(cells["image"], f"line {line}", name, fields)
+
+    def question(self, head: bytes) -> str:
+        """Asks which column has the classes if none is known to have them, and other columns are there."""
+        line = head.decode("utf-8-sig", "replace").partition("\n")[0]
+        names = [name.strip() for name in next(csv.reader([line]), [])]
+        places = syntax.find_columns(names, _NAMES | _EDGES)
+        others = [name for at, name in enumerate(names) if name and at not in places.values()]
+        if places["label"] >= 0 or not others:
+            return ""
+        return (
+            f"no column is known as the class: if it is one of {', '.join(others)}, name it label in the first line; "
+            f"else all objects are of one class, {syntax.NO_NAME}"
+        )
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:
         return Region(syntax.box_of_edges(*syntax.numbers(fields, "xmin", "ymin", "xmax", "ymax")))

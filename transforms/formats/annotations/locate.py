@@ -135,6 +135,8 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
         if not share:
             continue
         image_name = template
+        if question := syntax.question(probe.head(file.path)):
+            doubts.append(f"{file.path}: {question}")
         where = folder.path or "the folder"
         if share < NEARLY_ALL:
             doubts.append(f"{share:.0%} of the images that {file.path} names are in {where}")

@@ -102,6 +102,10 @@ class Syntax(abc.ABC):
         """
         return with_inner(probe, at, most)
 
+    def question(self, head: bytes) -> str:
+        """Returns what to ask about a file of this syntax, whose first bytes are given; "" for nothing."""
+        return ""
+
     def first_rows(self, head: bytes, is_whole: bool, is_known: bool = False) -> list[Row] | None:
         """Returns the rows in the beginning of a file; None if it is of another syntax.
 
@@ -275,19 +279,27 @@ def table_of(file: IO[bytes], columns: Mapping[str, Sequence[str]]) -> Iterator[
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         table = csv.reader(text, strict=True)
         try:
-            header = [name.strip().lower() for name in next(table, [])]
-            places: dict[str, int] = {}
+            header = next(table, [])
+            places = find_columns(header, columns)
             for ours, names in columns.items():
-                place = next((header.index(name) for name in names if name in header), -1)
-                if place < 0 and "" not in names:
-                    raise ValueError(f"has no column {' or '.join(names)}; its first line names {', '.join(header)}")
-                places[ours] = place
+                if places[ours] < 0 and "" not in names:
+                    shown = ", ".join(name.strip().lower() for name in header)
+                    raise ValueError(f"has no column {' or '.join(names)}; its first line names {shown}")
             for row in table:
                 if row:
                     cells = {ours: row[at].strip() if 0 <= at < len(row) else "" for ours, at in places.items()}
                     yield table.line_num, cells
         except (csv.Error, UnicodeDecodeError) as e:
             raise ValueError(f"cannot be read as CSV in UTF-8 after line {table.line_num}: {e}") from e
+
+
+def find_columns(header: Sequence[str], columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Returns the places of the columns of `table_of` in the first line of a table; -1 for one that misses."""
+    there = [name.strip().lower() for name in header]
+    return {
+        ours: next((there.index(name) for name in names if name and name in there), -1)
+        for ours, names in columns.items()
+    }
 
 
 def json_entries(file: IO[bytes], *paths: str) -> Iterator[Any]:

@@ -155,6 +155,23 @@ def test_project_of_cvat_has_the_splits_of_its_subsets(tmp_path: pathlib.Path) -
     assert {ref.split for ref in listed(tmp_path, options("cvat", **named))[1]} == {"test"}
 
 
+@pytest.mark.parametrize(
+    ("column", "names", "asks"),
+    [("label_name", ("cat", "dog", "zebra"), ""), ("Sort", ("object",), "if it is one of Sort"), ("", ("object",), "")],
+)
+def test_class_of_a_box_in_csv_is_in_a_column_that_is_known_or_asked_for(
+    tmp_path: pathlib.Path, column: str, names: tuple[str, ...], asks: str
+) -> None:
+    """A column without a name is often the number of the row."""
+    SETS["vott"].write(tmp_path)
+    path = tmp_path / "vott-csv-export/Cats-export.csv"
+    path.write_text(path.read_text().replace("ymax,label", f"ymax,{column}"))
+    found = recognize_folder.recognize(str(tmp_path))
+    assert (found.sure is None) == bool(asks)
+    assert asks in " ".join(found.candidates[0].doubts)
+    assert listed(tmp_path, options("vott"))[0].facts().annotations.classes.names == names
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
