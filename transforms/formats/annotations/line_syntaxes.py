@@ -104,23 +104,25 @@ class WiderFace(syntax.Syntax):
         return Region(syntax.box_of_size(*syntax.numbers(fields, "x", "y", "width", "height")))
 
 
-_NAMES = (
+_OF_MOT = (
     "pedestrian, person on vehicle, car, bicycle, motorbike, non motorized vehicle, static person, distractor, "
     "occluder, occluder on the ground, occluder full, reflection, crowd"
 )
-_OF_MOT = {str(number): name for number, name in enumerate(_NAMES.split(", "), 1)}
 
 
 class Mot(syntax.Syntax):
     """The MOT challenge's gt.txt: a line `frame,id,left,top,width,height,flag,class,visibility` for each box.
 
-    Frames and pixels count from 1. Boxes with the flag 0 are ignored. The ids of tracks are not stored.
+    Frames and pixels count from 1. Boxes with the flag 0 are ignored. The ids of tracks are not stored. Classes are the
+    challenge's, or those of a file labels.txt, which tools write beside gt.txt: line n is the name of class n.
 
     Source: section 3.2 of https://arxiv.org/abs/1603.00831 and https://arxiv.org/abs/2003.09003
     """
 
     TITLE = "the MOT challenge"
     SUFFIXES = ("gt.txt",)
+    CODES = syntax.codes_of(_OF_MOT.split(", "))
+    CODES_FILE = "labels.txt"
     UNNAMED = "keep"  # a frame without boxes has no line
     MARKS = (rb"(?m)^\d+, *-?\d+(, *-?[\d.]+){4}, *-?[\d.]+(, *-?[\d.]+){2,3}\s*$",)
 
@@ -137,9 +139,8 @@ class Mot(syntax.Syntax):
             if not frame.isdecimal():
                 raise ValueError(f"line {number} begins with {frame[:80]!r}, expected the number of a frame")
             kind = fields[6] if len(fields) == 8 else "1"  # that of 2015 has no classes, and three places in space
-            name = _OF_MOT.get(kind, kind)
             flag = fields[5] if len(fields) > 5 else ""
-            yield Row(frame.lstrip("0"), f"line {number}", "" if flag == "0" else name, fields[1:5])
+            yield Row(frame.lstrip("0"), f"line {number}", "" if flag == "0" else kind, fields[1:5])
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:
         left, top, width, height = syntax.numbers(fields, "left", "top", "width", "height")

@@ -145,7 +145,7 @@ class RowTablesSource(annotation_tables.AnnotationTableSource):
             OSError: if it cannot be read.
         """
         assert self.reader is not None
-        syntax, texts = self.reader.syntax, dict(self.texts)
+        syntax, texts = self.reader.syntax, dict(self.texts) or self._codes_beside(split)
         raw: Any = storage.storage_of(split.annotations).open_read(split.annotations)
         with io.BufferedReader(raw, _BUFFER_BYTES) as file:
             try:
@@ -156,6 +156,14 @@ class RowTablesSource(annotation_tables.AnnotationTableSource):
                     f"{split.annotations!r} is no file of {syntax.TITLE}: {e}; correct it, or choose another "
                     "source.annotations.syntax"
                 ) from e
+
+    def _codes_beside(self, split: annotation_tables.AnnotatedSplit) -> Mapping[str, str]:
+        assert self.reader is not None
+        syntax = self.reader.syntax
+        uri = storage.join(posixpath.dirname(split.annotations), syntax.CODES_FILE)
+        if not syntax.CODES_FILE or input_places.kind_of(uri) != storage.FILE:
+            return syntax.CODES
+        return syntax_lib.codes_of(input_places.read_classes(self.root, uri, f"{self.OPTION}.classes"))
 
 
 def read_texts(root: str, path: str) -> Mapping[str, str]:

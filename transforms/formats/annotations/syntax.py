@@ -70,6 +70,8 @@ class Syntax(abc.ABC):
     OUTLINES: ClassVar[bool] = False  # whether objects have outlines, which can be stored as masks
     MASKS: ClassVar[bool] = False  # whether these are always stored
     ENTRIES: ClassVar[bool] = False  # whether a row without a class begins the entry of an image, which has one
+    CODES: ClassVar[Mapping[str, str]] = {}  # names of the classes that rows name by codes
+    CODES_FILE: ClassVar[str] = ""  # beside a file of annotations; has the names in place of `CODES`, in their order
     UNNAMED: ClassVar[Literal["skip", "keep"]] = "skip"  # by default, for images that no file names
 
     @abc.abstractmethod
@@ -291,6 +293,11 @@ def table_of(file: IO[bytes], columns: Mapping[str, Sequence[str]]) -> Iterator[
                     yield table.line_num, cells
         except (csv.Error, UnicodeDecodeError) as e:
             raise ValueError(f"cannot be read as CSV in UTF-8 after line {table.line_num}: {e}") from e
+
+
+def codes_of(names: Iterable[str]) -> dict[str, str]:
+    """Returns names by their numbers from 1."""
+    return {str(number): name for number, name in enumerate(names, 1)}
 
 
 def find_columns(header: Sequence[str], columns: Mapping[str, Sequence[str]]) -> dict[str, int]:

@@ -172,6 +172,17 @@ def test_class_of_a_box_in_csv_is_in_a_column_that_is_known_or_asked_for(
     assert listed(tmp_path, options("vott"))[0].facts().annotations.classes.names == names
 
 
+def test_labels_beside_the_boxes_of_mot_name_their_classes(tmp_path: pathlib.Path) -> None:
+    """Each sequence may have its own; a class beyond them keeps its number."""
+    SETS["mot"].write(tmp_path)
+    put(tmp_path / "train/MOT17-02/gt/labels.txt", "ship\nbuoy\nwhale\n")
+    names = listed(tmp_path, options("mot"))[0].facts().annotations.classes.names
+    assert names == ("7", "car", "pedestrian", "ship", "static person", "whale")
+    put(tmp_path / "names.csv", "1,one\n3,three\n7,seven\n")
+    names = listed(tmp_path, options("mot", class_names="names.csv"))[0].facts().annotations.classes.names
+    assert names == ("one", "seven", "three")
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
