@@ -105,14 +105,16 @@ def summary_rows(
 
 
 def _object_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns a row with the number of objects of each class; none if the images have no objects."""
-    counts: Counter[str] = Counter()
+    """Returns rows with the number of objects of each class, and of those left out; none where there are none."""
+    stored, dropped = Counter[str](), Counter[str]()
     for split in statistics.values():
-        counts.update(split.get(class_names.COUNTS, {}))
-    if not counts:
-        return []
-    named = [f"{name} {number:,}" for name, number in counts.most_common()]
-    return [("objects", f"{counts.total():,} of {plural.count(len(counts), 'class')}: {name_some(named)}")]
+        stored.update(split.get(class_names.COUNTS, {}))
+        dropped.update(split.get("dropped_objects", {}))
+    named = [f"{name} {number:,}" for name, number in stored.most_common()]
+    kinds = [f"{kind.removeprefix('object_').replace('_', ' ')} {number:,}" for kind, number in dropped.most_common()]
+    rows = [("objects", f"{stored.total():,} of {plural.count(len(stored), 'class')}: {name_some(named)}")]
+    more = [("left out", f"{plural.count(dropped.total(), 'object')}: {name_some(kinds)}")]
+    return (rows if stored else []) + (more if dropped else [])
 
 
 def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:

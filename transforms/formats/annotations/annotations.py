@@ -210,7 +210,7 @@ class Annotations(base_format.Format):
             often = (Change("source.annotations.masks", True, "also a mask of each object"),) if has_masks else ()
             doubts = (*places.doubts, *also, *_elsewhere(probe, at, places))
             settings = {"source.annotations.syntax": name}
-            yield Finding("annotations", places.evidence, settings, (), often, doubts=doubts)
+            yield Finding("annotations", places.evidence, settings, places.notes, often, doubts=doubts)
             return
 
     @classmethod

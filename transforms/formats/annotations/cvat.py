@@ -15,7 +15,7 @@ _SHAPES = frozenset({"box", "polygon", "polyline", "points", "cuboid", "ellipse"
 
 
 class Cvat(syntax.Syntax):
-    """CVAT for images 1.1: boxes, also rotated ones, and polygons. Other shapes are left out and counted.
+    """CVAT for images 1.1: boxes, also rotated ones, polygons and ellipses. Other shapes are left out and counted.
 
     An export of a project says the subset of each image, which is in the folder of that name.
 
@@ -69,6 +69,8 @@ class Cvat(syntax.Syntax):
         elif kind == "polygon":
             points = [part.split(",") for part in each.get("points", "").split(";")]
             found = syntax.polygon([number for point in points for number in syntax.numbers(point, "x", "y")])
+        elif kind == "ellipse":
+            found = syntax.ellipse(*syntax.numbers({"rotation": 0} | each, "cx", "cy", "rx", "ry", "rotation"))
         else:
             return None
         return found._replace(size=syntax.stated_size(sides))

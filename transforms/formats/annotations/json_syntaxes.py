@@ -107,7 +107,9 @@ class Via(syntax.Syntax):
                 raise ValueError(f"all_points_x has {len(xs)} numbers, all_points_y {len(ys)}")
             return syntax.polygon(_points([*map(list, zip(xs, ys))]))
         if kind in ("circle", "ellipse"):
-            return _ellipse(shape, ("r", "r") if kind == "circle" else ("rx", "ry"))
+            radii = ("r", "r") if kind == "circle" else ("rx", "ry")
+            x, y, across, down, angle = syntax.numbers({"theta": 0} | shape, "cx", "cy", *radii, "theta")
+            return syntax.ellipse(x, y, across, down, math.degrees(angle))
         if kind in ("point", "polyline"):
             return None
         raise ValueError(f"the shape is {str(kind)[:80]!r}, expected rect, polygon, circle or ellipse")
@@ -133,16 +135,6 @@ def _entries_of_object(data: bytes, is_project: bool) -> Iterator[dict[str, Any]
         yield from (_dict(value) for _, value in found)
     except (ijson.JSONError, RecursionError) as e:
         raise ValueError(f"is not JSON: {str(e).splitlines()[0]}") from e
-
-
-_CORNERS = 64  # of the polygon that an ellipse becomes
-
-
-def _ellipse(shape: dict[str, Any], radii: tuple[str, str]) -> Region:
-    x, y, across, down, angle = syntax.numbers({"theta": 0} | shape, "cx", "cy", *radii, "theta")
-    turns = [2 * math.pi * index / _CORNERS for index in range(_CORNERS)]
-    points = [each for turn in turns for each in (x + across * math.cos(turn), y + down * math.sin(turn))]
-    return syntax.polygon(syntax.turned(points, math.degrees(angle), x, y))
 
 
 class LabelStudio(syntax.Syntax):

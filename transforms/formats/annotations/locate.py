@@ -36,6 +36,7 @@ class Places:
     image_name: str = "{name}"
     evidence: str = ""
     doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def find(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool) -> Places | None:
@@ -103,6 +104,7 @@ class NamingFile(NamedTuple):
     names: list[str]  # of the images in its beginning
     num_images: int  # in the whole file, estimated from its beginning
     split: str
+    num_other: int = 0  # objects in its beginning whose shapes are not stored
 
     @property
     def path(self) -> str:
@@ -123,18 +125,22 @@ def naming_files(
             if found:
                 scale = max(1.0, folder.files[name] / len(head)) if len(head) == HEAD_BYTES else 1.0
                 split = split_meant(folder_probe.prefix_of(folder, at) + name) or "train"
-                yield NamingFile(folder, name, found, round(scale * len(found)), split)
+                others = sum(map(syntax.has_other_shape, rows))
+                yield NamingFile(folder, name, found, round(scale * len(found)), split, others)
 
 
 def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool) -> Places | None:
     found: list[Place] = []
-    evidence, doubts = list[str](), list[str]()
+    evidence, doubts, notes = list[str](), list[str](), list[str]()
     image_name = "{name}"
     for file in naming_files(syntax, probe, at, most, is_known):
         share, template, folder = find_images(probe, at, file)
         if not share:
             continue
         image_name = template
+        if file.num_other:
+            objects = plural.count(file.num_other, "object")
+            notes.append(f"{objects} in the beginning of {file.path}, such as points, lines or masks, are not stored")
         if question := syntax.question(probe.head(file.path)):
             doubts.append(f"{file.path}: {question}")
         where = folder.path or "the folder"
@@ -151,7 +157,7 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
     if not found:
         return None
     shown = f"{syntax.TITLE}: {folder_probe.name_some(evidence)}"
-    return Places(tuple(found), image_name=image_name, evidence=shown, doubts=tuple(doubts))
+    return Places(tuple(found), image_name=image_name, evidence=shown, doubts=tuple(doubts), notes=tuple(notes))
 
 
 def find_images(probe: FolderProbe, at: str, file: NamingFile) -> tuple[float, str, Folder]:

@@ -131,6 +131,13 @@ class Syntax(abc.ABC):
             return found
         return found if is_marked and sum(map(self._is_placed, placed)) >= 0.9 * len(placed) else None
 
+    def has_other_shape(self, row: Row) -> bool:
+        """Returns whether the object of a row is of a shape that is not stored."""
+        try:
+            return bool(row.name) and self.region(row.fields, _ANY_SIZE) is None
+        except ValueError:
+            return False
+
     def _is_placed(self, row: Row) -> bool:
         try:
             self.region(row.fields, _ANY_SIZE)
@@ -394,6 +401,16 @@ def rectangle(box: tuple[float, float, float, float]) -> Region:
     """Returns the region of a box in pixels, with its outline."""
     xmin, xmax, ymin, ymax = box
     return Region(box, [[xmin, ymin, xmax, ymin, xmax, ymax, xmin, ymax]])
+
+
+_CORNERS = 64  # of the polygon that an ellipse becomes
+
+
+def ellipse(x: float, y: float, across: float, down: float, degrees: float) -> Region:
+    """Returns the region of an ellipse around the point at `x` and `y`, with two radii, turned clockwise."""
+    turns = [2 * math.pi * index / _CORNERS for index in range(_CORNERS)]
+    points = [each for turn in turns for each in (x + across * math.cos(turn), y + down * math.sin(turn))]
+    return polygon(turned(points, degrees, x, y))
 
 
 def check_shares(values: Iterable[float]) -> None:

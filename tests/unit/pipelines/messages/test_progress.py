@@ -279,6 +279,8 @@ def test_objects_of_all_splits_are_one_row() -> None:
     splits = {"train": {"objects": {"cat": 4, "dog": 1200}}, "test": {"objects": {"cat": 5}}, "validation": {}}
     assert printed_tables._object_rows(splits) == [("objects", "1,209 of 2 classes: dog 1,200, cat 9")]
     assert printed_tables._object_rows({"train": {"objects": {}}}) == []
+    dropped = {split: {"dropped_objects": {"object_of_other_shape": 2}} for split in ("train", "test")}
+    assert printed_tables._object_rows(dropped) == [("left out", "4 objects: of other shape 4")]
 
 
 def test_dark_images_of_all_splits_are_one_row() -> None:

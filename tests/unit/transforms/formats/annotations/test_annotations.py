@@ -83,6 +83,9 @@ def test_set_is_recognized_and_plans_like_its_options(tmp_path: pathlib.Path, na
     asks = {"open_images": "names 6 of 8 images", "severstal": "source.annotations.unnamed=keep"}
     assert (found.sure is None) == (name in asks)
     assert not found.remarks
+    is_of_many = annotations.SYNTAXES[case.syntax].FOLDERS is None
+    left_out = case.dropped.get("object_of_other_shape") if is_of_many else None
+    assert [note.partition(" ")[0] for note in first.notes] == ([str(left_out)] if left_out else [])
     if name in asks:
         assert any(asks[name] in doubt for doubt in first.doubts)
 
@@ -304,6 +307,9 @@ def test_turned_shapes_become_the_boxes_around_them() -> None:
     edges = {"xtl": "10", "ytl": "8", "xbr": "20", "ybr": "12", "rotation": "90"}
     found = annotations.SYNTAXES["cvat"].region(["box", ["20", "40"], edges], (20, 40))
     assert found is not None and found.box == pytest.approx((13, 17, 5, 15))  # around its center
+    turned = {"cx": "10", "cy": "10", "rx": "6", "ry": "2", "rotation": "90"}
+    found = annotations.SYNTAXES["cvat"].region(["ellipse", ["20", "40"], turned], (20, 40))
+    assert found is not None and found.box == pytest.approx((8, 12, 4, 16)) and found.size == (20, 40)
     circle, ellipse = {"name": "circle", "r": 4}, {"name": "ellipse", "rx": 6, "ry": 2, "theta": np.pi / 2}
     for shape, box in ((circle, (6, 14, 6, 14)), (ellipse, (8, 12, 4, 16))):
         found = annotations.SYNTAXES["via"].region([["kind"], shape | {"cx": 10, "cy": 10}], (20, 40))
