@@ -486,6 +486,7 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         images("img/#a.jpg", numbers=_NUMBERS)
         | {"labels.csv": _rows("C:\\me\\{n}a.jpg,{v}", ["dog", "cat"], "path,label")},
     ),
+    "pairs-by-their-endings": ("pairs", 4, images("img_#_LR.png", "img_#_HR.png")),
     "lines-of-json": (
         "kaggle",
         20,

@@ -82,6 +82,8 @@ class Pairs(masks.PartnerRule, base_format.Format):
             if splits and all(_roles_in(probe, root, name) for name in splits):
                 first = next(iter(splits))
                 yield _finding_of(_roles_in(probe, root, first), at, first, splits)
+            elif root.images:
+                yield from _find_endings(root, at)
 
     def is_mask(self, path: str) -> bool:
         """Returns whether `path` has the form of the path of another image."""
@@ -138,6 +140,42 @@ def _roles_in(probe: FolderProbe, holder: Folder, below: str = "") -> list[Folde
     same = [each for each in same if len({posixpath.splitext(name)[1] for name in each.images}) == 1]  # a path has one
     are_different = len({name.lower() for name in named}) == len(named)
     return same if len(same) == len(named) > 1 and are_different and not others else []
+
+
+_ENDING = re.compile(r"(?P<name>.+)(?P<end>[_\-.](?P<role>[A-Za-z]\w*)\.\w+)")
+_OF_MASKS = re.compile(r"(?i).*(mask|seg|label|annot|gt).*")
+_MAX_ROLES = 4
+
+
+def _find_endings(folder: Folder, at: str) -> Iterator[Finding]:
+    """Finds images of one folder whose names end in the few roles of an example: `1_LR.png`, `1_HR.png`."""
+    matches = [_ENDING.fullmatch(name) for name in folder.images]
+    names: dict[str, set[str]] = {}  # by the ending of the files
+    roles: dict[str, str] = {}
+    for match in filter(None, matches):
+        names.setdefault(match["end"], set()).add(match["name"])
+        roles[match["end"]] = match["role"]
+    are_pairs = 1 < len(roles) <= _MAX_ROLES and all(1 < len(each) == len(names[min(names)]) for each in names.values())
+    if not all(matches) or not are_pairs or set.union(*names.values()) != names[min(names)]:
+        return
+    ranks = {end: rank for end, role in roles.items() if (rank := _rank_of(role)) is not None}
+    if len(ranks) < len(roles) or any(map(_OF_MASKS.fullmatch, roles.values())):
+        return
+    first, *others = sorted(ranks, key=lambda end: ranks[end])
+    prefix, shown = folder_probe.prefix_of(folder, at), folder_probe.and_list([*roles.values()])
+    may_be_classes = all(map(_OFTEN_CLASSES.fullmatch, roles.values()))
+    yield Finding(
+        "pairs",
+        f"each name of an image has one of {shown} at its end",
+        {
+            "split": HASH_SPLIT,
+            "source.pairs.image": f"{re.escape(prefix)}(?P<name>.*){re.escape(first)}",
+            "source.pairs.others": {roles[end].lower(): rf"{prefix}\g<name>{end}" for end in others},
+        },
+        (f"the first image is that of {roles[first]}",),
+        doubts=(f"{shown} may be classes: for those take the preset cats_dogs",) if may_be_classes else (),
+        reads_images_alone=True,
+    )
 
 
 def _finding_of(roles: Sequence[Folder], at: str, split: str, splits: Mapping[str, str]) -> Finding:
