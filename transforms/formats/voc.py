@@ -79,39 +79,50 @@ class Voc(base_format.Format):
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
         """Finds .xml files in Annotations beside JPEGImages, in any folder beside one of images, or beside images."""
-        often = (_COUNTED_FROM_0,)
-        if (found := next(_find_usual(probe, at), None)) is not None:
-            yield found
-            return
-        root = probe.look(at)
-        if (found := _find_several(probe, root)) is not None:
-            yield found
-            return
-        if (other := _find_xml_beside(probe, root)) is not None:
-            pictures, holder, number = other
-            evidence = f"{holder} holds an .xml file for {number:,} images of {pictures}"
-            settings = {"source.voc.annotation_folder": holder, "source.voc.image_folder": pictures}
-            yield Finding("voc", evidence, settings, (), often)
-            return
-        for name in root.folders[:_NUM_FOLDERS]:
-            inner = probe.look(root.below(name))
-            shared = {posixpath.splitext(each)[0] for each in inner.ending(".xml")} & inner.stems
-            if len(shared) >= folder_probe.NEARLY_ALL * len(inner.images) > 0:
-                evidence = f"{inner.path} holds an .xml file for {plural.count(len(shared), 'image')}"
-                doubt = f"{inner.path} may be one of several data sets: give it as --input"
-                yield Finding("voc", evidence, {}, (), often, doubts=(doubt,))
+        for found, holder in _find_candidates(probe, at):
+            names = folder_probe.spread(holder.ending(".xml"), _NUM_HEADS)[:_NUM_HEADS]
+            heads = [probe.head(holder.below(name)) for name in names]
+            if any(map(_MARK.search, heads)):
+                is_from_0 = any(map(_EDGE_0.search, heads))
+                yield dataclasses.replace(found, notes=(_NOTE_FROM_0,) if is_from_0 else (), often=(_COUNTED_FROM_0,))
                 return
 
 
+_NUM_HEADS = 5  # .xml files that are looked into
+_MARK = re.compile(rb"<(bndbox|size)>")  # in each file of VOC, and in no other one of the name
+_EDGE_0 = re.compile(rb"<[xy]min>\s*0+(\.0*)?\s*<")
+_NOTE_FROM_0 = (
+    "boxes begin at 0, where Pascal VOC counts pixels from 1: if the tool counts from 0, set source.voc.origin=0, or "
+    "all boxes are a pixel too far to the left and top"
+)
 _ANNOTATIONS, _IMAGES = ("Annotations", "annotations"), ("JPEGImages", "images", "Images")
 _NUM_FOLDERS = 10  # in which annotations are looked for
 _NUM_BELOW = 5  # folders beside those of splits in which annotations are looked for
 _COUNTED_FROM_0 = Change("source.voc.origin", 0, "for tools whose boxes count pixels from 0")
 
 
-def _find_usual(probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
+def _find_candidates(probe: folder_probe.FolderProbe, at: str) -> Iterator[tuple[Finding, Folder]]:
+    """Yields findings, the likely ones first, each with a folder of its .xml files."""
+    yield from _find_usual(probe, at)
+    root = probe.look(at)
+    if (several := _find_several(probe, root)) is not None:
+        yield several
+    if (other := _find_xml_beside(probe, root)) is not None:
+        pictures, holder, number = other
+        evidence = f"{holder} holds an .xml file for {number:,} images of {pictures}"
+        settings = {"source.voc.annotation_folder": holder, "source.voc.image_folder": pictures}
+        yield Finding("voc", evidence, settings), probe.look(root.below(holder))
+    for name in root.folders[:_NUM_FOLDERS]:
+        inner = probe.look(root.below(name))
+        shared = {posixpath.splitext(each)[0] for each in inner.ending(".xml")} & inner.stems
+        if len(shared) >= folder_probe.NEARLY_ALL * len(inner.images) > 0:
+            evidence = f"{inner.path} holds an .xml file for {plural.count(len(shared), 'image')}"
+            doubt = f"{inner.path} may be one of several data sets: give it as --input"
+            yield Finding("voc", evidence, doubts=(doubt,)), inner
+
+
+def _find_usual(probe: folder_probe.FolderProbe, at: str) -> Iterator[tuple[Finding, Folder]]:
     """Finds Annotations with .xml files beside JPEGImages, or x.xml beside x.jpg."""
-    often = (_COUNTED_FROM_0,)
     for folder in folder_probe.split_places(probe, at):
         prefix = folder_probe.prefix_of(folder, at)
         images = next((name for name in _IMAGES if name in folder.folders), "")
@@ -120,24 +131,25 @@ def _find_usual(probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
             if found is not None:
                 evidence = f"{prefix}{images} is beside {prefix}{name}, which holds .xml files ({found[1]:,})"
                 settings, doubts = _voc_folders(probe, folder, images, name, found[0])
-                yield Finding("voc", evidence, settings, (), often, doubts=doubts)
+                yield Finding("voc", evidence, settings, doubts=doubts), found[0]
                 return
         if (texts := folder.ending(".xml")) and (folder.images or folder.path != at):
             evidence = f"{prefix}{texts[0]} is beside images ({folder.count(len(texts), '.xml file')})"
             paired = probe.share_held([folder.below(f"{stem}.xml") for stem in folder.stems])
             doubts = () if paired >= folder_probe.NEARLY_ALL else (f"{paired:.0%} of the images beside them have one",)
-            yield Finding("voc", evidence, {}, (), often, doubts=doubts)
+            yield Finding("voc", evidence, doubts=doubts), folder
             return
 
 
-def _find_several(probe: folder_probe.FolderProbe, root: Folder) -> Finding | None:
+def _find_several(probe: folder_probe.FolderProbe, root: Folder) -> tuple[Finding, Folder] | None:
     """Returns the finding for several folders that hold Annotations and JPEGImages; None if they have lists of images.
 
     Lists name images of one folder. With them, each folder is a data set of its own.
     """
     inner = [probe.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS]]
     held = [each for each in inner if {Voc.annotation_folder, Voc.image_folder} <= {*each.folders}]
-    texts = sum(len(probe.look(each.below(Voc.annotation_folder)).ending(".xml")) for each in held)
+    holders = [probe.look(each.below(Voc.annotation_folder)) for each in held]
+    texts = sum(len(each.ending(".xml")) for each in holders)
     if (
         len(held) < 2
         or len(root.folders) > _NUM_FOLDERS
@@ -154,7 +166,8 @@ def _find_several(probe: folder_probe.FolderProbe, root: Folder) -> Finding | No
     shown = folder_probe.and_list(names)
     evidence = f"{shown} each hold {Voc.image_folder} and {Voc.annotation_folder} ({texts:,} .xml files)"
     doubts = () if len(splits) == len(names) else (f"{shown} may be data sets of their own: give one as --input",)
-    return Finding("voc", evidence, {"source.voc.images": images}, (), (_COUNTED_FROM_0,), doubts=doubts)
+    holder = next(each for each in holders if each.ending(".xml"))
+    return Finding("voc", evidence, {"source.voc.images": images}, doubts=doubts), holder
 
 
 def _voc_folders(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import voc
 from imagebeam.transforms.images import checked_image, image_objects
@@ -26,6 +27,21 @@ def find(root: pathlib.Path, **wanted: Any) -> Found:
 
 def parts_of(found: Found) -> list[tuple[str, str]]:
     return [(part.split, part.path) for part in found[0]]
+
+
+def test_boxes_that_count_from_0_are_noted_and_xml_without_boxes_is_another_format(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_voc_folders(tmp_path, {"train": [1, 2, 3]})
+    found = recognize_folder.recognize(str(tmp_path))
+    assert found.sure is not None and (found.sure.preset, found.sure.notes) == ("voc", ())
+    path = tmp_path / "train/2.xml"
+    path.write_text(path.read_text().replace("</object>", "<bndbox><xmin>0</xmin></bndbox></object>"))
+    found = recognize_folder.recognize(str(tmp_path))
+    assert found.sure is not None and "source.voc.origin=0" in found.sure.notes[0]
+    for path in tmp_path.glob("train/*.xml"):
+        path.write_text(
+            "<annotation><filename>1.jpg</filename><object><name>cat</name><polygon/></object></annotation>"
+        )
+    assert "voc" not in [each.preset for each in recognize_folder.recognize(str(tmp_path)).candidates]
 
 
 @pytest.mark.parametrize(
