@@ -349,18 +349,17 @@ def science_bowl(root: pathlib.Path) -> Truth:
 
 
 _SHAPES = {"object_of_other_shape": 6}
-_CSV, _JSON = {"not_in_annotations": 1}, {"not_in_annotations": 1}  # the annotation file itself, beside its images
 SETS = {
     "kitti": Set("kitti", kitti, {"object_to_be_ignored": 8}, {"image_outside_splits": 8}),
     "dota": Set("dota", dota),
     "wider_face": Set("wider_face", wider_face, {"object_to_be_ignored": 6}),
     "mot": Set("mot", mot, {"object_to_be_ignored": 2}),
     "open_images": Set("open_images", open_images, skipped={"not_in_annotations": 2}),
-    "vott": Set("vott", vott, skipped=_CSV),
-    "createml": Set("createml", createml, skipped={"not_in_annotations": 2}),
-    "via-project": Set("via", functools.partial(via, "project"), _SHAPES, _JSON),
-    "via-json": Set("via", functools.partial(via, "json"), _SHAPES, _JSON),
-    "via-csv": Set("via", functools.partial(via, "csv"), _SHAPES, _CSV),
+    "vott": Set("vott", vott),
+    "createml": Set("createml", createml),
+    "via-project": Set("via", functools.partial(via, "project"), _SHAPES),
+    "via-json": Set("via", functools.partial(via, "json"), _SHAPES),
+    "via-csv": Set("via", functools.partial(via, "csv"), _SHAPES),
     "cvat": Set("cvat", cvat, _SHAPES),
     "label_studio": Set("label_studio", label_studio),
     "supervisely": Set("supervisely", supervisely, _SHAPES),

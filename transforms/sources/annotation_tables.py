@@ -76,13 +76,16 @@ class Folders:
         return sorted(found)
 
     def unused(self) -> Counter[str]:
-        """Counts the files in these folders that nobody asked for, by kind."""
+        """Counts the images in these folders that nobody asked for, and hidden files, by kind."""
         skipped: Counter[str] = Counter()
         for folder, entries in self._files.items():
             for entry in entries.values():
                 if entry.name in self._used[folder] or entry.kind == storage.DIRECTORY:
                     continue
-                skipped[files.HIDDEN if entry.name.startswith(".") else NOT_ANNOTATED] += 1
+                if entry.name.startswith("."):
+                    skipped[files.HIDDEN] += 1
+                elif _is_image(entry.name):
+                    skipped[NOT_ANNOTATED] += 1
         return skipped
 
 

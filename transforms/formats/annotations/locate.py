@@ -133,11 +133,18 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
     found: list[Place] = []
     evidence, doubts, notes = list[str](), list[str](), list[str]()
     image_name = "{name}"
+    named: dict[tuple[str, str], str] = {}  # file that names an image first, by folder and name of the image
     for file in naming_files(syntax, probe, at, most, is_known):
         share, template, folder = find_images(probe, at, file)
         if not share:
             continue
         image_name = template
+        first = {name: named.setdefault((folder.path, name), file.path) for name in file.names}
+        if twice := next((name for name, path in first.items() if path != file.path), None):
+            doubts.append(
+                f"{first[twice]} and {file.path} name the same images, such as {twice}: name one of them in "
+                "source.annotations.files, with the folder of its images in source.annotations.images"
+            )
         if file.num_other:
             objects = plural.count(file.num_other, "object")
             notes.append(f"{objects} in the beginning of {file.path}, such as points, lines or masks, are not stored")

@@ -34,7 +34,10 @@ class RowTablesSource(annotation_tables.AnnotationTableSource):
 
     OPTION: ClassVar[str] = "source.annotations"
     KEY: ClassVar[str] = "files"
-    ON_REPEATED_KEY: ClassVar[str] = "name each image in one file of source.annotations.files, in one way"
+    ON_REPEATED_KEY: ClassVar[str] = (
+        "two files name it, or one in two ways: name one of the files in source.annotations.files, and the folder of "
+        "its images in source.annotations.images"
+    )
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -245,6 +245,20 @@ def test_two_entries_of_one_image_are_an_error(
     assert len(problems) == 1 and lines in problems[0]
 
 
+def test_two_files_that_name_the_same_image_are_a_question(tmp_path: pathlib.Path) -> None:
+    SETS["vott"].write(tmp_path)
+    folder = tmp_path / "vott-csv-export"
+    put(folder / "truth.csv", "image,xmin,ymin,xmax,ymax,label\n1.jpg,1,1,5,5,cat\n")
+    found = recognize_folder.recognize(str(tmp_path))
+    first, second = (f"vott-csv-export/{name}" for name in ("Cats-export.csv", "truth.csv"))
+    assert found.sure is None
+    assert any(
+        f"{first} and {second} name the same images, such as 1.jpg" in each for each in found.candidates[0].doubts
+    )
+    named = {"files": {"train": (first,)}, "images": {"train": ("vott-csv-export",)}}
+    assert len(listed(tmp_path, options("vott", **named))[1]) == 6
+
+
 def test_object_without_a_class_rejects_its_image_and_names_no_class(tmp_path: pathlib.Path) -> None:
     SETS["createml"].write(tmp_path)
     path = tmp_path / "train/_annotations.createml.json"
