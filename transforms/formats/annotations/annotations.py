@@ -217,7 +217,9 @@ class Annotations(base_format.Format):
     def remarks(cls, probe: folder_probe.FolderProbe) -> Iterator[str]:
         for syntax in (each for each in SYNTAXES.values() if each.FOLDERS is None):
             for file in locate.naming_files(syntax, probe, "", _FEW):
-                if not locate.find_images(probe, "", file)[0]:
+                if file.fault:
+                    yield f"{file.path} is of {syntax.TITLE}, and is not read: it {file.fault}"
+                elif not locate.find_images(probe, "", file)[0]:
                     yield (
                         f"{file.path} is of {syntax.TITLE}, and the images that it names ({file.names[0]}, ...) are "
                         "not here: give the folder that holds both"

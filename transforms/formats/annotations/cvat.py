@@ -24,7 +24,7 @@ class Cvat(syntax.Syntax):
 
     TITLE = "CVAT"
     SUFFIXES = (".xml",)
-    MARKS = (rb"<annotations>", rb"<image [^>]*\bname=")
+    MARKS = (rb"<annotations>", rb"<image [^>]*\bname=|<track ")
     OUTLINES = ENTRIES = True
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
@@ -40,7 +40,7 @@ class Cvat(syntax.Syntax):
                 image["name"] = posixpath.join(subset, image.get("name", ""))
                 found.append(Row(image["name"], where, None, subset=subset))
             elif name == "track":
-                raise ValueError("holds tracks of a video: export it as CVAT for images")
+                raise syntax.OtherFormError("holds tracks of a video: export it as CVAT for images")
             elif name in _SHAPES and image:
                 sides = [image.get("height"), image.get("width")]
                 found.append(Row(image["name"], where, fields.get("label") or syntax.UNKNOWN, [name, sides, fields]))

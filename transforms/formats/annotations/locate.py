@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from imagebeam import plural
-from imagebeam.transforms.formats.annotations.syntax import Syntax
+from imagebeam.transforms.formats.annotations.syntax import OtherFormError, Syntax
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, NEARLY_ALL, Folder, FolderProbe, split_meant
 
@@ -105,6 +105,7 @@ class NamingFile(NamedTuple):
     num_images: int  # in the whole file, estimated from its beginning
     split: str
     num_other: int = 0  # objects in its beginning whose shapes are not stored
+    fault: str = ""  # why the file is not read, and names no images
 
     @property
     def path(self) -> str:
@@ -120,7 +121,11 @@ def naming_files(
         names = folder.ending(*syntax.SUFFIXES)
         for name in names if len(names) <= _MANY * most else ():
             head = probe.head(folder.below(name))
-            rows = syntax.first_rows(head, len(head) < HEAD_BYTES, is_known) or ()
+            try:
+                rows = syntax.first_rows(head, len(head) < HEAD_BYTES, is_known) or ()
+            except OtherFormError as e:
+                yield NamingFile(folder, name, [], 0, "", fault=str(e))
+                continue
             found = list(dict.fromkeys(row.image for row in rows if row.image))
             if found:
                 scale = max(1.0, folder.files[name] / len(head)) if len(head) == HEAD_BYTES else 1.0
@@ -169,8 +174,10 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
 
 def find_images(probe: FolderProbe, at: str, file: NamingFile) -> tuple[float, str, Folder]:
     """Returns the folder that has most of the images that a file names: their share, and how they are named there."""
-    asked = folder_probe.spread(sorted(file.names), _NUM_NAMES)[:_NUM_NAMES]
     best = 0.0, _TEMPLATES[0], file.folder
+    if file.fault:
+        return best
+    asked = folder_probe.spread(sorted(file.names), _NUM_NAMES)[:_NUM_NAMES]
     for folder in _folders(probe, probe.look(at), file.folder, file.split):
         for template in _TEMPLATES:
             is_nested = template != _TEMPLATES[0]

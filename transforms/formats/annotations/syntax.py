@@ -54,6 +54,10 @@ class Region(NamedTuple):
     size: tuple[int, int] | None = None  # height and width of the image, if the file states them
 
 
+class OtherFormError(ValueError):
+    """A file is of the tool whose syntax is read, in a form that is not read."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Syntax(abc.ABC):
     """One syntax of annotation files. It has no state: its copies are equal."""
@@ -115,6 +119,9 @@ class Syntax(abc.ABC):
             head: the first bytes.
             is_whole: whether these are all.
             is_known: whether the file is of this syntax, so that rows with faults are no sign of another one.
+
+        Raises:
+            OtherFormError: if it is of the same tool, in a form that is not read.
         """
         found = []
         is_marked = all(re.search(mark, head) for mark in self.MARKS)
@@ -123,6 +130,8 @@ class Syntax(abc.ABC):
         try:
             for row in self.rows(io.BytesIO(head if is_whole else head[: head.rfind(b"\n") + 1] or head)):
                 found.append(row)
+        except OtherFormError:
+            raise
         except ValueError:
             if is_whole and not is_known:
                 return None

@@ -445,6 +445,13 @@ def test_images_elsewhere_are_named_in_the_plan(tmp_path: pathlib.Path) -> None:
     assert any("project-1.json is of Label Studio, and the images that it names" in each for each in found.remarks)
 
 
+def test_tracks_of_a_video_are_named_in_the_plan(tmp_path: pathlib.Path) -> None:
+    detection_sets.write_image(tmp_path / "images/frame_000001.png", 1)
+    put(tmp_path / "annotations.xml", '<annotations>\n<track id="0" label="cat">\n</track>\n</annotations>\n')
+    expected = "annotations.xml is of CVAT, and is not read: it holds tracks of a video: export it as CVAT for images"
+    assert expected in recognize_folder.recognize(str(tmp_path)).remarks
+
+
 def test_two_syntaxes_of_the_same_images_are_a_question(tmp_path: pathlib.Path) -> None:
     SETS["cvat"].write(tmp_path)
     label_studio = [
