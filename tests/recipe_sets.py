@@ -470,7 +470,7 @@ def masked(
 
 
 def gray_png(chosen: np.ndarray) -> bytes:
-    return mask_forms.save(Image.fromarray(chosen), "PNG")
+    return image_sets.save(Image.fromarray(chosen), "PNG")
 
 
 def pairs(folder: pathlib.Path) -> None:
@@ -493,7 +493,7 @@ def voc_masks(folder: pathlib.Path) -> None:
     options: tuple[dict[str, Any], ...] = ({}, {"transparency": 255}, {"bits": 4}, {"bits": 2}, {"bits": 1})
 
     def save(chosen: np.ndarray, **more: Any) -> bytes:
-        return mask_forms.save(mask_forms.indexed(chosen), "PNG", **more)
+        return image_sets.save(mask_forms.indexed(chosen), "PNG", **more)
 
     for n in range(100):
         key, mask, more = f"JPEGImages/2007_{n:06d}.jpg", f"SegmentationClass/2007_{n:06d}.png", options[n % 5]
@@ -505,7 +505,7 @@ def voc_masks(folder: pathlib.Path) -> None:
 
 def carvana(folder: pathlib.Path) -> None:
     def save(chosen: np.ndarray) -> bytes:
-        return mask_forms.save(mask_forms.indexed(chosen, [0, 0, 0, 255, 255, 255]), "GIF", optimize=False)
+        return image_sets.save(mask_forms.indexed(chosen, [0, 0, 0, 255, 255, 255]), "GIF", optimize=False)
 
     for car in range(20):
         for view in ("01", "16"):
