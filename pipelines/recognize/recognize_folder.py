@@ -344,7 +344,9 @@ def options_of(recognition: Recognition, finding: Finding) -> str:
 def explain(recognition: Recognition, config: config_lib.Config) -> str:
     """Returns which preset fits a folder better than the config that failed; "" if none does."""
     reads_more = config.source.by not in ("files", "listing")  # than images and their folders
-    candidates = [each for each in recognition.candidates if not (reads_more and each.reads_images_alone)]
+    candidates = [
+        each for each in recognition.candidates if not (reads_more and each.reads_images_alone and each.doubts)
+    ]
     better = [each for each in candidates if _differs(each, config)]
     if not better or len(better) < len(candidates):
         return "; ".join(recognition.remarks)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import features
-from tests import error_texts, image_sets
+from tests import datasets, error_texts, image_sets
 from tests.unit.imagebeam.reader import written
 
 SIDES = (60, 48)  # height and width of the smaller images
@@ -242,6 +242,18 @@ def test_dropped_sides_and_taken_names_are_refused(tmp_path: pathlib.Path) -> No
     dataset = written.write(tmp_path / "other", (*written.IMAGE, *others), [example | named for example in examples])
     with error_texts.raises("feature-name-taken"):
         dataset.as_numpy("train", 2, shuffle=None, images=["mask"])
+
+
+def test_images_of_16_bits_are_taken_as_bytes(tmp_path: pathlib.Path) -> None:
+    for folder in ("input", "target"):
+        (tmp_path / "in" / folder).mkdir(parents=True)
+        image = Image.fromarray(np.arange(6, dtype=np.uint16).reshape(2, 3) * 9999)
+        (tmp_path / "in" / folder / "1.png").write_bytes(image_sets.save(image, "PNG"))
+    source = {"by": "pairs", "pairs": {"image": r"input/(.*)\.png", "others": {"target": r"target/\1.png"}}}
+    none = {"by": "none"}
+    datasets.make(tmp_path / "in", tmp_path / "out", source=source, image={"dtype": "uint16"}, label=none, split=none)
+    with error_texts.raises("image-other-form"):
+        imagebeam.open_dataset(tmp_path / "out").as_numpy("train", 1, images=["target"])
 
 
 def test_mixture_of_datasets_gives_extra_images(tmp_path: pathlib.Path) -> None:
