@@ -131,9 +131,8 @@ class HttpStorage(fsspec_files.FsspecStorage):
                 return FileNotFoundError(errno.ENOENT, f"there is no {uri}")
             is_temporary = error.status in _TRY_AGAIN or error.status >= 500
             return None if is_temporary else _request_error(error, uri)
-        if isinstance(
-            error, (ValueError, aiohttp.RedirectClientError, aiohttp.ClientSSLError)
-        ):  # an address that is none is a ValueError
+        # An address that is none is a ValueError.
+        if isinstance(error, (ValueError, aiohttp.RedirectClientError, aiohttp.ClientSSLError)):
             return _request_error(error, uri)
         return super().lasting_error(error, uri)
 

@@ -46,7 +46,7 @@ class WebConfig(pydantic.BaseModel):
     """Longest time for a whole request in seconds, from its connection to the last byte. One that fails in a way that
     may pass is repeated for 5 seconds."""
     per_host: Count | None = 16
-    """Largest number of images read at once from one server, in each writer process."""
+    """Largest number of images read at once from one server, in each writer process; null is no limit."""
     robots: Literal["respect", "ignore"] = "respect"
     """Whether an image is a reject, `robots`, whose server says by the header X-Robots-Tag that it is not to be indexed
     or not to train models with: noindex, noimageindex, noai, noimageai."""

@@ -7,8 +7,8 @@ import csv
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
@@ -18,10 +18,19 @@ from imagebeam.transforms.sources import files, input_places
 
 SPLIT_GROUP = "split"  # group of the pattern for images that matches the split
 _REQUESTS_AT_ONCE = 16
+_Found = TypeVar("_Found")
 _GROUP = re.compile(r"\\(?:\d+|g<\w+>)")  # a reference in the mask's path to a part of the image's path
 
 
 _Partner: TypeAlias = tuple[str, int, int]  # address, size and version of a file
+
+
+def look_up_ahead(
+    root: str, refs: Sequence[elements.ImageRef], look_up: Callable[[elements.ImageRef], _Found]
+) -> Iterator[_Found]:
+    """Yields what `look_up` finds for each image below a folder; over a network several requests are under way."""
+    num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
+    return concurrency.map_ahead(look_up, refs, num_ahead)
 
 
 class PartnerRule(abc.ABC):
@@ -52,8 +61,7 @@ class PartnerRule(abc.ABC):
         Raises:
             UnavailableError: if the storage does not answer.
         """
-        num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
-        return concurrency.map_ahead(functools.partial(self._add_partners, root), refs, num_ahead)
+        return look_up_ahead(root, refs, functools.partial(self._add_partners, root))
 
     def _add_partners(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject | None:
         match = self._image.fullmatch(ref.key)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from imagebeam import concurrency, plural, storage
+from imagebeam import plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, masks, tar
@@ -22,7 +22,6 @@ from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, NEARLY_ALL, Fi
 
 _IMAGE, _PATH = r"(.*)\.[^./]+", r"\1.{}"
 _JSON = "json"
-_REQUESTS_AT_ONCE = 16
 _BYTE_ORDER_MARK = "\ufeff".encode()
 
 
@@ -76,7 +75,7 @@ class Sidecars(base_format.Format):
             notes.append("keys of the JSON are columns json.KEY, as in 'columns={json.KEY: {}}': none is stored")
         if len(places) > 1:
             notes.append("if the folders are classes, set label.by=directory as well")
-        first = next(each for each in places if each.images)
+        first = places[0]
         for name in columns:
             text = probe.head(next((first.below(file) for file in first.files if file.endswith(f".{name}")), ""))
             if _NUMBERS.fullmatch(text.decode("utf-8", "replace")):
@@ -105,8 +104,7 @@ class _SidecarRule:
 
     def add_masks(self, root: str, refs: Sequence[elements.ImageRef]) -> Iterator[elements.ImageRef | elements.Reject]:
         """Yields each image with its columns, or its reject."""
-        num_ahead = 1 if storage.storage_of(root).is_local else _REQUESTS_AT_ONCE
-        return concurrency.map_ahead(functools.partial(self._add_columns, root), refs, num_ahead)
+        return masks.look_up_ahead(root, refs, functools.partial(self._add_columns, root))
 
     def _add_columns(self, root: str, ref: elements.ImageRef) -> elements.ImageRef | elements.Reject:
         cells: dict[str, Any] = {}

@@ -66,8 +66,10 @@ def _with_paths(table: Table) -> Table:
         for pattern in _PATHS if values else ():
             found = {each: match[1] for each in values if (match := re.fullmatch(pattern, each)) and is_image(match[1])}
             if len(found) == len({*values}):
-                heads = ([{**row, column: found.get(row.get(column, ""), "")} for row in each] for each in table[2:6:3])
-                rows, last_rows = map(tuple, heads)
+                rows, last_rows = (
+                    tuple({**row, column: found.get(row.get(column, ""), "")} for row in each)
+                    for each in (table.rows, table.last_rows)
+                )
                 settings = {**table.settings, "source.manifest.image_pattern": pattern}
                 return table._replace(rows=rows, last_rows=last_rows, settings=settings, path_column=column)
     return table
