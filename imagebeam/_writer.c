@@ -265,6 +265,22 @@ static uint32_t put_framed(uint8_t *start, const uint8_t *prefix, uint64_t prefi
   return extend_crc32c(join_crc32c(crc, of_record, length), at + length, 4);
 }
 
+PyDoc_STRVAR(extend_crc_doc,
+             "extend_crc(crc32c: int, data) -> int\n\n"
+             "Returns the crc32c of the bytes before, whose crc32c is given, and of a contiguous buffer; other\n"
+             "Python threads go on meanwhile.");
+
+static PyObject *extend_crc(PyObject *module, PyObject *arguments) {
+  unsigned int crc;
+  Py_buffer data;
+  if (!PyArg_ParseTuple(arguments, "Iy*:extend_crc", &crc, &data)) return NULL;
+  Py_BEGIN_ALLOW_THREADS;
+  crc = extend_crc32c(crc, data.buf, (size_t)data.len);
+  Py_END_ALLOW_THREADS;
+  PyBuffer_Release(&data);
+  return PyLong_FromUnsignedLong(crc);
+}
+
 PyDoc_STRVAR(put_record_doc,
              "put_record(buffer, position: int, prefix: bytes, payload: bytes, crc32c: int) -> int\n\n"
              "Puts a TFRecord of the bytes of `prefix` and `payload`, with its frame of 16 bytes, into a buffer.\n\n"
@@ -393,6 +409,7 @@ static PyObject *put_jpeg(PyObject *module, PyObject *const *arguments, Py_ssize
 }
 
 static PyMethodDef methods[] = {
+    {"extend_crc", extend_crc, METH_VARARGS, extend_crc_doc},
     {"put_record", put_record, METH_VARARGS, put_record_doc},
     {"put_jpeg", (PyCFunction)(void (*)(void))put_jpeg, METH_FASTCALL, put_jpeg_doc},
     {"read_file", (PyCFunction)(void (*)(void))read_file, METH_FASTCALL, read_file_doc},

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from imagebeam import catalog, errors, example, records, storage, verify_shards
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, image_formats, jpeg_structure, prepare
-from imagebeam.transforms.shard import encode, image_hashes, read_images, statistics, writer_processes
+from imagebeam.transforms.shard import encode, image_hashes, read_images, shard_file, statistics, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import image_states
 
@@ -117,8 +117,11 @@ class ShardWriter:
         further = 0  # images in addition to the references
         states = image_states.StateBuilder() if self.keeps_state else None
         hashes: list[image_hashes.HashedImage] | None = None if self.hasher is None else []
-        with store.write_file(uri) as pending:
-            file = ShardFile(pending.file.fileno())
+        with (
+            store.write_file(uri) as pending,
+            # What is uploaded is read again at once.
+            shard_file.ShardFile(pending.file.fileno(), is_direct=store.is_local) as file,
+        ):
             writer = records.RecordWriter(file, self.compression)
             for ref, found in self._write_records(writer, task, counts, hashes):
                 further += ref.frame > 0
@@ -257,75 +260,6 @@ def decode_written(data: bytes) -> elements.WrittenShard:
     """Parses the result of `encode_written`."""
     fields: dict[str, Any] = json.loads(data)
     return elements.WrittenShard(**fields | {"shard": catalog.Shard(**fields["shard"])})
-
-
-_BUFFER_BYTES = 4 << 20
-_READ_BYTES = 1 << 20  # fits into the cache of a core
-
-
-class ShardFile:
-    """Takes the bytes of a new file, and writes them whenever a buffer of some megabytes is full.
-
-    What was written is read back from the page cache for the checksum, so the memory that the disk gets has the right
-    bytes. Then it is dropped from there (POSIX_FADV_DONTNEED), so that a shard of any size passes through some 8 MB of
-    warm page cache. Asked to drop dirty pages, Linux begins to write them; asked again after that, it drops them.
-    Source: generic_fadvise in mm/fadvise.c. What a disk does with the bytes later, `imagebeam verify` finds.
-
-    Not thread-safe.
-    """
-
-    def __init__(self, descriptor: int, buffer_bytes: int = _BUFFER_BYTES):
-        """Begins with an empty file.
-
-        Args:
-            descriptor: of the file, open for reading and writing.
-            buffer_bytes: size of the buffer.
-        """
-        self._descriptor = descriptor
-        self._buffer = bytearray(buffer_bytes)
-        self._used = 0  # bytes of the buffer
-        self._offset = 0  # where the buffer begins in the file
-        self._kept = 0  # bytes before this offset are dropped from the page cache
-        self._crc32c = 0  # checksum of what was read back
-
-    def reserve(self, num_bytes: int) -> tuple[bytearray, int] | None:
-        """Returns the buffer and the position in it where the caller puts the next bytes; None if it has no room."""
-        start = self._used
-        if num_bytes > len(self._buffer) - start:
-            return None
-        self._used += num_bytes
-        return self._buffer, start
-
-    def write(self, data: Any) -> int:
-        """Copies all bytes of a buffer; returns their number."""
-        rest = memoryview(data)
-        while rest:
-            taken = min(len(rest), len(self._buffer) - self._used)
-            self._buffer[self._used : self._used + taken] = rest[:taken]
-            self._used += taken
-            rest = rest[taken:]
-            if self._used == len(self._buffer):
-                self._store()
-        return len(data)
-
-    def finish(self) -> tuple[int, int]:
-        """Writes the rest; returns the size of the file in bytes, and the crc32c of the bytes that were read back."""
-        self._store()
-        return os.fstat(self._descriptor).st_size, self._crc32c
-
-    def _store(self) -> None:
-        start, end = self._offset, self._offset + self._used
-        with memoryview(self._buffer)[: self._used] as rest:
-            while start < end:
-                start += os.write(self._descriptor, rest[start - end :])
-        start = self._offset
-        while start < end and (data := os.pread(self._descriptor, min(_READ_BYTES, end - start), start)):
-            self._crc32c = records.extend_crc(self._crc32c, data)
-            start += len(data)
-        if self._used == len(self._buffer) and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._descriptor, self._kept, end - self._kept, os.POSIX_FADV_DONTNEED)
-            self._kept = self._offset
-        self._offset, self._used = end, 0
 
 
 _MAX_LEFT = 50  # images in a row that are not usual, or values that no other image has: from then on Python has all

@@ -16,7 +16,7 @@ from imagebeam import features, records
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, WrittenShard
 from imagebeam.transforms.images import checked_image, jpeg_structure, orientations, prepare, resample
-from imagebeam.transforms.shard import encode, image_hashes, read_ahead, shard_writer, writer_processes
+from imagebeam.transforms.shard import encode, image_hashes, read_ahead, shard_file, shard_writer, writer_processes
 from tests import encoded_images, pictures
 from tests.unit.transforms import small_dataset
 
@@ -109,7 +109,7 @@ def test_shard_is_the_one_that_python_writes(
     buffer_bytes: int,
     keeps_state: bool,
 ) -> None:
-    monkeypatch.setattr(shard_writer, "ShardFile", functools.partial(shard_writer.ShardFile, buffer_bytes=buffer_bytes))
+    monkeypatch.setattr(shard_file, "ShardFile", functools.partial(shard_file.ShardFile, buffer_bytes=buffer_bytes))
     in_c = write(tmp_path / "c", refs, keeps_state=keeps_state)
     num_taken = len(taken)
     assert num_taken == NUM_USUAL or (0 < num_taken < NUM_USUAL and buffer_bytes < 4 << 20)

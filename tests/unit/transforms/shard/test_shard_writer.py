@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import errno
 import json
 import os
 import pathlib
-import random
 import re
 from collections.abc import Callable, Iterator
 
-import google_crc32c
 import pytest
 
 from imagebeam import example, records, storage
@@ -18,7 +15,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.elements import ImageRef, Reason, Reject, WrittenShard
 from imagebeam.transforms.images import prepare
-from imagebeam.transforms.shard import encode, shard_writer, writer_processes
+from imagebeam.transforms.shard import encode, shard_file, shard_writer, writer_processes
 from tests import delayed_storage, error_texts, written_files
 from tests.delayed_storage import DelayedStorage
 from tests.unit.transforms import small_dataset
@@ -253,7 +250,7 @@ def test_write_that_fails_leaves_no_temporary_file(
 def test_write_raises_if_the_disk_reads_back_other_bytes(
     refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_writer.ShardFile, "finish", lambda self: (0, 0))
+    monkeypatch.setattr(shard_file.ShardFile, "finish", lambda self: (0, 0))
     message = rf"^shard .*/{SHARD}: the bytes read back differ from those written: faulty memory or disk$"
     with pytest.raises(OSError, match=message):
         write(layout, refs)
@@ -267,87 +264,3 @@ def test_copy_of_a_record_that_is_damaged_fails(tmp_path: pathlib.Path, content:
     copier = shard_writer.RecordCopier(str(tmp_path), str(tmp_path / "out"), encode.ExampleRecipe((), {}))
     with error_texts.raises("record-broken" if content else "record-unreadable"):
         copier.write(shard_writer.ShardTask("train", 0, 1, ((0, elements.pack_refs([ref])),)))
-
-
-# --- the file --------------------------------------------------------------------------------------------------------
-
-BUFFER_BYTES = 1 << 14
-CONTENT = random.Random(0).randbytes(5 * BUFFER_BYTES + 4321)
-
-
-@pytest.fixture
-def descriptor(tmp_path: pathlib.Path) -> Iterator[int]:
-    with open(tmp_path / "shard", "x+b", buffering=0) as file:
-        yield file.fileno()
-
-
-def write_file(descriptor: int, content: bytes, step: int = 5000) -> tuple[int, int]:
-    file = shard_writer.ShardFile(descriptor, BUFFER_BYTES)
-    for start in range(0, len(content), step):
-        file.write(content[start : start + step])
-    return file.finish()
-
-
-def test_finish_returns_size_and_checksum_of_the_file(tmp_path: pathlib.Path) -> None:
-    for size in (0, 1, BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, 2 * BUFFER_BYTES, len(CONTENT)):
-        for step in (100, BUFFER_BYTES, len(CONTENT)):
-            path, content = tmp_path / f"{size}-{step}", CONTENT[:size]
-            with open(path, "x+b", buffering=0) as file:
-                assert write_file(file.fileno(), content, step) == (size, google_crc32c.value(content))
-            assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("has_c", [True, False], ids=["in-c", "in-python"])
-def test_records_in_a_shard_file_are_those_in_any_file(
-    tmp_path: pathlib.Path, descriptor: int, monkeypatch: pytest.MonkeyPatch, has_c: bool
-) -> None:
-    if not has_c:
-        monkeypatch.setattr(records, "_put_record", None)
-    generator = random.Random(2)
-    sizes = [0, 1, 3 * BUFFER_BYTES, *(generator.randrange(6000) for _ in range(40))]
-    pieces = [(generator.randbytes(size % 300), generator.randbytes(size)) for size in sizes]
-    file = shard_writer.ShardFile(descriptor, BUFFER_BYTES)
-    with open(tmp_path / "plain", "x+b", buffering=0) as plain:
-        writers = records.RecordWriter(plain), records.RecordWriter(file)
-        for writer in writers:
-            for prefix, payload in pieces:
-                writer.write(prefix, payload)
-            writer.finish()
-        found = [(each.num_records, each.num_bytes, each.crc32c, each.offsets) for each in writers]
-        assert found[0] == found[1]
-        assert file.finish() == found[1][1:3]
-    assert (tmp_path / "shard").read_bytes() == (tmp_path / "plain").read_bytes()
-
-
-@pytest.mark.parametrize("position", [0, BUFFER_BYTES - 1, BUFFER_BYTES, len(CONTENT) - 1], ids="byte-{}".format)
-def test_finish_notices_a_byte_that_changed(descriptor: int, monkeypatch: pytest.MonkeyPatch, position: int) -> None:
-    write, offset = os.write, 0
-
-    def flip(file: int, data: memoryview) -> int:
-        nonlocal offset
-        copy = bytearray(data[:7000])  # and a part at a time
-        if offset <= position < offset + len(copy):
-            copy[position - offset] ^= 1
-        offset += len(copy)
-        return write(file, copy)
-
-    monkeypatch.setattr(os, "write", flip)
-    size, crc32c = write_file(descriptor, CONTENT)
-    assert (size, crc32c == google_crc32c.value(CONTENT)) == (len(CONTENT), False)
-
-
-def test_finish_notices_that_the_file_was_cut(tmp_path: pathlib.Path, descriptor: int) -> None:
-    file = shard_writer.ShardFile(descriptor, BUFFER_BYTES)
-    file.write(CONTENT[: 2 * BUFFER_BYTES])
-    os.truncate(tmp_path / "shard", 1000)
-    assert file.finish()[0] == 1000
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
-def test_write_to_a_failing_disk_raises(descriptor: int, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "write", fail)
-    with pytest.raises(OSError, match=os.strerror(number)):
-        write_file(descriptor, CONTENT)
