@@ -334,6 +334,7 @@ def _settings_of(
             masks=masks,
             is_raw=known.is_raw,
             is_base64=known.is_base64,
+            part=known.part,
         ),
         read_ahead=read_ahead.ReadAhead(
             config.source.reads_ahead,

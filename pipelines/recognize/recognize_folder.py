@@ -22,6 +22,7 @@ from imagebeam.pipelines.recognize import (
     mask_signs,
     unread_files,
 )
+from imagebeam.transforms.formats import pairs
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads
@@ -45,7 +46,9 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
     layout_signs.find_classes: ("image_folder",),
     layout_signs.find_labels_in_names: ("cats_dogs", "imagenet_files", "utkface", "image_folder"),
     layout_signs.find_unlabelled: ("imagefolder", "image_folder"),
+    pairs.find_side_by_side: ("pairs",),
 }
+_OF_LITTLE_EVIDENCE = (layout_signs.find_unlabelled, pairs.find_side_by_side)  # if nothing else was found
 _OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _ZIP = ".zip"
 _SYNSETS = "imagenet"
@@ -200,7 +203,7 @@ def _reads_archives(finding: Finding) -> bool:
 def _find_at(probe: FolderProbe, at: str) -> list[Finding]:
     found: list[Finding] = []
     for sign in SIGNS:
-        if sign is layout_signs.find_unlabelled and not all(each.doubts for each in found):
+        if sign in _OF_LITTLE_EVIDENCE and not all(each.doubts for each in found):
             continue
         for each in _usable(sign(probe, at)):
             found.append(each if each.input or not at else dataclasses.replace(each, input=at))
@@ -231,7 +234,9 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
     """Returns findings with what contradicts them: first those without doubts, last those of a part of the images."""
     reads_alone = any(each.reads_images_alone for each in findings)
     unread, against = _against(probe, findings) if reads_alone else ([], [])
-    pairs = [f"pairs may be meant: {each.evidence}" for each in findings if each.preset == "pairs" and not each.doubts]
+    as_pairs = [
+        f"pairs may be meant: {each.evidence}" for each in findings if each.preset == "pairs" and not each.doubts
+    ]
     whole, parts = list[Finding](), list[Finding]()
     for each in findings:
         elsewhere = [*_elsewhere(probe, each)]
@@ -240,7 +245,7 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
         if each.reads_images_alone:  # folders of synsets are classes, whatever else is there
             notes += unread if each.preset == _SYNSETS else ()
             doubts += [*unread, *against] if each.preset != _SYNSETS else against
-        doubts += pairs if "source.manifest.path" in each.settings else ()
+        doubts += as_pairs if "source.manifest.path" in each.settings else ()
         found = dataclasses.replace(each, notes=tuple(notes), doubts=tuple(dict.fromkeys(doubts)))
         (parts if elsewhere else whole).append(found)
     of_all = {each.preset for each in whole}

@@ -176,16 +176,25 @@ def pattern_of(template: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, _GROUP.split(template))), re.DOTALL)
 
 
+def compile_pattern(key: str, pattern: str) -> re.Pattern[str]:
+    """Returns a compiled pattern.
+
+    Raises:
+        ValueError: if it is none. It names the key of the config.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as e:
+        raise ValueError(f"{key} {pattern!r} is not a regular expression: {e}") from e
+
+
 def check_pattern(image_key: str, image: str, mask_key: str, mask: str) -> None:
     """Checks that a pattern for the path of an image and the path of the file that belongs to it go together.
 
     Raises:
         ValueError: if they do not. It names the keys of the config.
     """
-    try:
-        pattern = re.compile(image)
-    except re.error as e:
-        raise ValueError(f"{image_key} {image!r} is not a regular expression: {e}") from e
+    pattern = compile_pattern(image_key, image)
     if "\\" in _GROUP.sub("", mask):
         raise ValueError(
             f"{mask_key} {mask!r} is a path, not a regular expression: "

@@ -1,7 +1,8 @@
 r"""Several aligned images in each example, found by their paths: an input and its target, low and high resolution.
 
 The first image of an example is found by a pattern for paths; the others by a path with the groups of that pattern,
-such as `HR/(.*)\.png` and `LR/\1x2.png`. All are stored as the extra images of a table are.
+such as `HR/(.*)\.png` and `LR/\1x2.png`. Or each file holds them all, side by side. They are stored as the extra
+images of a table are.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from imagebeam import errors, features
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, masks
+from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, side_by_side, structure
 from imagebeam.transforms.sources import files, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, NEARLY_ALL, Finding, Folder, FolderProbe, splits_in
+
+FIRST = "image"  # name of the first image of an example in `side_by_side`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,24 +44,48 @@ class Pairs(masks.PartnerRule, base_format.Format):
     missing: Literal["reject", "skip"] = "reject"
     """What to do if one of the other images is missing: reject the example, or skip it (for a folder of which only
     some images have partners)."""
+    side_by_side: tuple[base_format.Text, ...] = ()
+    """For files that hold the images of an example side by side, all of one width: their names from left to right,
+    such as `[image, target]`. `image` is the first image of the example. Each is cut out and encoded again: PNGs keep
+    their pixels, JPEGs are compressed once more. Without `image`, the pattern, all files are taken."""
 
     def __post_init__(self) -> None:
-        if (self.image is None) != (not self.others):
+        if self.side_by_side:
+            if self.others or self.missing != "reject":
+                raise ValueError("source.pairs.side_by_side has no other files: drop source.pairs.others and missing")
+            names = [*self.side_by_side]
+            if len(names) < 2 or names.count(FIRST) != 1 or len({*names}) < len(names):
+                raise ValueError(
+                    f"source.pairs.side_by_side is {names}: name two or more images, each once, and one of them {FIRST}"
+                )
+            for name in self.extra_names:
+                features.check_extra_image_name(name)
+            if self.image is not None:
+                masks.compile_pattern("source.pairs.image", self.image)
+        elif (self.image is None) != (not self.others):
             raise ValueError("source.pairs.image and source.pairs.others go together")
         for name, path in self.others.items():
             features.check_extra_image_name(name)
             masks.check_pattern("source.pairs.image", self.image or "", f"source.pairs.others.{name}", path)
 
+    @property
+    def extra_names(self) -> tuple[str, ...]:
+        """Names of the other images."""
+        return tuple(self.others) or tuple(name for name in self.side_by_side if name != FIRST)
+
     def gives(self) -> base_format.Gives:
+        refuses = [("image.frames: each", "pairs one image with one other: set image.frames: first or reject")]
+        if self.side_by_side:
+            refuses.append(("image.orientation: keep", "would cut turned files in the wrong direction: leave it out"))
         return base_format.Gives(
-            splits=self.image is None or self.names_split,
-            extra_images=tuple(self.others),
+            splits=(self.image is None and not self.side_by_side) or self.names_split,
+            extra_images=self.extra_names,
             takes=frozenset({"include"}),
-            refuses=(("image.frames: each", "pairs one image with one other: set image.frames: first or reject"),),
+            refuses=tuple(refuses),
         )
 
     def open(self, request: base_format.Request) -> image_source.ImageSource:
-        if self.image is None:
+        if self.image is None and not self.side_by_side:
             raise errors.ConfigError(
                 "pairs-no-pattern",
                 "source.pairs.image and source.pairs.others are not set: give the path of the first image as a regular "
@@ -65,7 +93,10 @@ class Pairs(masks.PartnerRule, base_format.Format):
             )
         with remote.budget(remote.CHECK_BUDGET_SEC):
             root, include, _ = input_places.find_input(request.uri, request.include, request.output)
-            return _PairsSource(root, include, input_places.leave_out(request.output, root), self)
+            rule = None if self.image is None else self
+            names = self.side_by_side
+            part = side_by_side.Part(names.index(FIRST), len(names)) if names else side_by_side.WHOLE
+            return _PairsSource(root, include, input_places.leave_out(request.output, root), rule, part)
 
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -103,7 +134,13 @@ class Pairs(masks.PartnerRule, base_format.Format):
         return tuple(map(masks.pattern_of, self.others.values()))
 
 
+@dataclasses.dataclass(frozen=True)
 class _PairsSource(files.FilesSource):
+    part: side_by_side.Part = side_by_side.WHOLE
+
+    def facts(self) -> image_source.SourceFacts:
+        return image_source.SourceFacts(part=self.part)
+
     def listed_folder(self) -> str:
         return ""  # a saved listing holds no extra images
 
@@ -176,6 +213,49 @@ def _find_endings(folder: Folder, at: str) -> Iterator[Finding]:
         doubts=(f"{shown} may be classes: for those take the preset cats_dogs",) if may_be_classes else (),
         reads_images_alone=True,
     )
+
+
+_NUM_MEASURED, _MIN_MEASURED = 6, 3  # images
+
+
+def find_side_by_side(probe: FolderProbe, at: str) -> Iterator[Finding]:
+    """Finds images that are all twice as wide as high, as pix2pix stores its pairs: nothing else shows that they are.
+
+    They are directly in the folder, or in those of splits.
+    """
+    root = probe.look(at)
+    splits = splits_in(root.folders)
+    folders = [root] if root.images else [probe.look(root.below(name)) for name in splits]
+    each = [folder_probe.spread(folder.images, -(-_NUM_MEASURED // len(folders))) for folder in folders]
+    paths = [folder.below(name) for folder, names in zip(folders, each) for name in names]
+    sizes = [_size_of(probe.head(path)) for path in paths]
+    if len(sizes) < _MIN_MEASURED or not all(each) or not all(size and size[0] == 2 * size[1] for size in sizes):
+        return
+    settings: dict[str, Any] = {"source.pairs": {"side_by_side": [FIRST, "target"]}, "split": HASH_SPLIT}
+    if folders != [root]:
+        renamed = {name: meant for name, meant in splits.items() if name != meant}
+        settings["split"] = {"by": "directory", "rename": renamed}
+    yield Finding(
+        "pairs",
+        f"all of {len(sizes)} images that were looked at are twice as wide as high, such as {paths[0]}",
+        settings,
+        doubts=(
+            "nothing but their size speaks for two images side by side; if so, name them from left to right: "
+            f"[target, {FIRST}] if the left one is the target",
+        ),
+        reads_images_alone=True,
+    )
+
+
+def _size_of(head: bytes) -> tuple[int, int] | None:
+    """Returns width and height by the beginning of a file; None if it does not show them."""
+    image_format = image_formats.sniff_format(head)
+    if image_format not in structure.CHECKED_FORMATS:
+        return None
+    try:
+        return pillow_decoder.open_lazily(head, image_format).size
+    except checked_image.BadImageError:
+        return None
 
 
 def _finding_of(roles: Sequence[Folder], at: str, split: str, splits: Mapping[str, str]) -> Finding:

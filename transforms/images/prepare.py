@@ -24,6 +24,7 @@ from imagebeam.transforms.images import (
     png_structure,
     reader_decoder,
     resample,
+    side_by_side,
     structure,
     turn_upright,
 )
@@ -67,6 +68,7 @@ class ImagePolicy:
     scaling: resample.Scaling = resample.UNSCALED
     encoding: pixels.Encoding = pixels.USUAL
     limits: checked_image.Limits = checked_image.NO_LIMITS
+    part: side_by_side.Part = side_by_side.WHOLE  # what is stored of a file that holds several images side by side
     sum_pixels: bool = False  # compute the sums for mean and deviation
     objects: image_objects.AnnotationReader | None = None  # reads the file with each image's objects, if there is one
     masks: class_masks.MaskPolicy = class_masks.NUMBERS  # how masks with classes are stored
@@ -142,6 +144,14 @@ class ImagePolicy:
             BadImageError: if the example is to be rejected.
         """
         return self._for_extra_images.prepare(data)
+
+    def prepare_other_parts(self, data: bytes) -> list[Image]:
+        """Returns the images beside the one that `prepare` returns, from left to right.
+
+        Raises:
+            BadImageError: if the example is to be rejected.
+        """
+        return [dataclasses.replace(self._for_extra_images, part=each).prepare(data) for each in self.part.others()]
 
     @functools.cached_property
     def _for_extra_images(self) -> ImagePolicy:
@@ -219,13 +229,13 @@ class ImagePolicy:
     def _wants_any_pixels(self) -> bool:
         """Whether the pixels of every JPEG and PNG are stored as they are, perhaps turned upright."""
         takes_all = self.color == self.profile == self.encode == KEEP and self.background is None
-        takes_all = takes_all and self.white_level == pixels.WHITE and self.numbers.is_usual
+        takes_all = takes_all and self.white_level == pixels.WHITE and self.numbers.is_usual and self.part.is_whole
         return takes_all and self.scaling == resample.UNSCALED and self.frames != REJECT and not self.limits.max_frames
 
     @functools.cached_property
     def resizes_in_c(self) -> bool:
         """Whether any image may be scaled in C."""
-        return self.scaling.is_native and self.numbers.is_usual
+        return self.scaling.is_native and self.numbers.is_usual and self.part.is_whole
 
     @property
     def narrowing_level(self) -> int | None:
@@ -306,6 +316,8 @@ class ImagePolicy:
         """Returns whether the pixels of a checked JPEG or PNG are stored as they are, perhaps turned upright."""
         if self.encode != KEEP or image.colorspace not in _KEPT_COLORSPACES.get(self.color, (image.colorspace,)):
             return False
+        if not self.part.is_whole:
+            return False
         is_transparent = image.colorspace in ("GRAY_ALPHA", "RGBA")
         if self.background is not None and (is_transparent or png_structure.has_transparency(image.data)):
             return False
@@ -369,7 +381,7 @@ class ImagePolicy:
         chroma = pixels.chroma_of(opened)
         turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
         upright = orientations.turn_size(height, width, turn)[::-1]
-        if format == image_formats.JPEG and self.numbers.is_usual:
+        if format == image_formats.JPEG and self.numbers.is_usual and self.part.is_whole:
             opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turn))
         if not is_frame:
             self.limits.check_decoded(opened.height, opened.width, format)
@@ -390,6 +402,10 @@ class ImagePolicy:
             picture = pixels.to_srgb(picture, self.white_level)
         picture = pixels.to_eight_bits(picture, self.white_level)
         picture = pixels.turn_decoded(picture, done, turn)
+        if not self.part.is_whole:
+            left, right = self.part.columns_of(picture.width)
+            picture = picture.crop((left, 0, right, picture.height))
+            upright = picture.size
         target = self.encode
         if target == KEEP:
             is_lossy = image_formats.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
@@ -426,6 +442,7 @@ class ImagePolicy:
 
         turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
         values = stored_numbers.turn_upright(stored_numbers.convert(numbers, self.numbers), done, turn)
+        values = values[:, slice(*self.part.columns_of(values.shape[1]))]
         target = image_formats.PNG if self.encode == KEEP else self.encode
         image = stored_numbers.encode(stored_numbers.resize(values, self.scaling), target, self.encoding)
         if self.encode == KEEP:
@@ -444,6 +461,8 @@ class ImagePolicy:
             return f"{format} frame"
         if is_wide:
             return f"{format} of 16 bits"
+        if not self.part.is_whole:
+            return f"{format} split"
         return f"{format} {'scaled' if self.scaling.is_needed(*size) else 'recolored'}"
 
     def _encode_picture(

@@ -143,6 +143,8 @@ def _prepare(
         image = image._replace(hashes=hasher.hash(source, image))
     if ref.extra_images:
         image = _add_extra_images(ref, image, files[-len(ref.extra_images) :], policy)
+    elif not policy.part.is_whole:
+        image = _with_extra_images(image, policy.prepare_other_parts(source))
     if ref.mask is not None and policy.objects is None:
         place = policy.masks.segments
         segments = ref.columns[place] if place >= 0 else None
@@ -176,6 +178,10 @@ def _add_extra_images(
     for extra, data in zip(ref.extra_images, files, strict=True):
         with _naming(f"column {extra.column!r}, {extra.uri!r}"):
             prepared.append(policy.prepare_extra_image(_content(data)))
+    return _with_extra_images(image, prepared)
+
+
+def _with_extra_images(image: checked_image.Image, prepared: Sequence[checked_image.Image]) -> checked_image.Image:
     num_bytes = sum(len(each.data) for each in (image, *prepared))
     if num_bytes > structure.MAX_IMAGE_BYTES:
         found = f"its {len(prepared) + 1} images have {num_bytes:,} bytes"

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from imagebeam.transforms import elements, kept_features, sort_intervals
 from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.images import image_objects
+from imagebeam.transforms.images import image_objects, side_by_side
 
 MAX_REFS = 10_000  # in one listing; packed they take some 0.4 MB, so a worker never holds much more than it works on
 
@@ -60,6 +60,7 @@ class SourceFacts(NamedTuple):
     shape: tuple[int, int, int] | None = None  # height, width and channels of pixels without a header
     is_raw: bool = False  # whether images are pixels without a header, of the shape in ImageRef.expected
     is_base64: bool = False  # whether the bytes of images are base64
+    part: side_by_side.Part = side_by_side.WHOLE  # the first image of an example, where its images lie in one file
     keep: kept_features.KeepRule | None = None  # for more features of the records that hold the images
     keypoints: tuple[str, ...] = ()  # names of the keypoints of each object
     notes: tuple[str, ...] = ()  # for the user, before anything is written

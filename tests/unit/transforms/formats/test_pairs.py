@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import io
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pydantic
 import pytest
+import tifffile
+from PIL import Image
 
 import imagebeam
 from imagebeam.pipelines import job
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
-from tests import error_texts, folder_shapes, spread_rows
+from tests import datasets, error_texts, folder_shapes, image_sets, spread_rows
 
 IMAGE, LR = r"(?P<split>train|val)/HR/(?P<name>.*)\.png", r"\g<split>/LR/\g<name>x2.png"
 
@@ -88,6 +94,150 @@ def test_preset_stores_both_images(tmp_path: pathlib.Path) -> None:
     assert result.catalog.counts.written == 4
     names = {feature.key for feature in result.catalog.features}
     assert {"image/encoded", "image/target/encoded", "image/target/height"} <= names
+
+
+# --- images side by side in one file ----------------------------------------------------------------------------------
+
+WIDTH, HEIGHT = 24, 16  # of each image
+
+
+def part_of(number: int, dtype: str = "uint8", bands: int = 3) -> np.ndarray:
+    """Returns a smooth picture that no other number has."""
+    down, right = np.mgrid[:HEIGHT, :WIDTH]
+    levels = [down * 9 + 10 * number, right * 7 + 20 * number, 250 - down * 5 - right * 3 - number][:bands]
+    return (np.stack(levels, 2) * (1 if dtype == "uint8" else 200)).astype(dtype)
+
+
+def stored_of(root: pathlib.Path, names: list[str], overrides: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    """Converts a folder of images side by side, and returns by key the pixels and the format of each one stored."""
+    given = ["split={by: none}", *overrides, f"source.uri={root}", f"output.uri={root}-out"]
+    pairs = {"source": {"by": "pairs", "pairs": {"side_by_side": names}}, "label": {"by": "none"}}
+    for each in given:
+        config_lib.apply_override(pairs, each)
+    imagebeam.convert(pairs, workers=1)
+    found = {}
+    for values in datasets.read(pathlib.Path(f"{root}-out")):
+        one = {}
+        for name in names:
+            above = "image" if name == "image" else f"image/{name}"
+            pixels = np.asarray(Image.open(io.BytesIO(values[f"{above}/encoded"])))
+            assert pixels.shape[:2] == (values[f"{above}/height"], values[f"{above}/width"])
+            one[name] = pixels, values[f"{above}/format"]
+        found[values["image/key"].decode()] = one
+    return found
+
+
+@pytest.mark.parametrize("names", [["image", "target"], ["target", "image"], ["before", "image", "after"]])
+@pytest.mark.parametrize("image_format", ["PNG", "BMP", "TIFF", "JPEG"])
+def test_images_side_by_side_are_stored_by_their_names(
+    tmp_path: pathlib.Path, image_format: str, names: list[str]
+) -> None:
+    parts = [part_of(number) for number in range(len(names))]
+    (tmp_path / "in").mkdir()
+    options = {"quality": 98, "subsampling": 0} if image_format == "JPEG" else {}
+    encoded = image_sets.save(Image.fromarray(np.concatenate(parts, 1)), image_format, **options)
+    (tmp_path / f"in/a.{image_format.lower()}").write_bytes(encoded)
+    [one] = stored_of(tmp_path / "in", names).values()
+    for name, part in zip(names, parts):
+        pixels, stored = one[name]
+        assert stored == (b"jpeg" if image_format == "JPEG" else b"png")
+        assert np.abs(pixels.astype(int) - part).max() <= (4 if image_format == "JPEG" else 0)
+
+
+@pytest.mark.parametrize("resize", [None, [8, 12]])
+@pytest.mark.parametrize("orientation", [3, 6, 8])
+def test_a_turned_file_is_cut_upright(tmp_path: pathlib.Path, orientation: int, resize: list[int] | None) -> None:
+    (tmp_path / "in").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    parts = [part_of(0), part_of(1)]
+    lying = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270}[orientation]
+    picture = Image.fromarray(np.concatenate(parts, 1)).transpose(lying)
+    (tmp_path / "in/a.png").write_bytes(image_sets.save(picture, "PNG", exif=exif))
+    [one] = stored_of(tmp_path / "in", ["image", "target"], [f"image.resize={resize}"] if resize else ()).values()
+    for name, part in zip(("image", "target"), parts):
+        if resize is None:
+            assert np.array_equal(one[name][0], part)
+        else:
+            scaled = Image.fromarray(part).resize(resize[::-1], Image.Resampling.BICUBIC)
+            assert np.abs(one[name][0].astype(int) - np.asarray(scaled)).max() <= 2
+
+
+@pytest.mark.parametrize(("suffix", "bands"), [("png", 1), ("tiff", 1), ("tiff", 3)])
+def test_images_of_16_bits_side_by_side_keep_their_numbers(tmp_path: pathlib.Path, suffix: str, bands: int) -> None:
+    parts = [part_of(number, "uint16", bands) for number in range(2)]
+    (tmp_path / "in").mkdir()
+    whole = np.concatenate(parts, 1)
+    if suffix == "png":
+        (tmp_path / "in/a.png").write_bytes(image_sets.save(Image.fromarray(whole[:, :, 0]), "PNG"))
+    else:
+        tifffile.imwrite(tmp_path / "in/a.tiff", whole, photometric="rgb" if bands == 3 else "minisblack")
+    root, overrides = tmp_path / "in", ["image.dtype=uint16", "image.encode=raw"]
+    pairs = {"source": {"by": "pairs", "pairs": {"side_by_side": ["target", "image"]}}, "label": {"by": "none"}}
+    for each in (*overrides, "split={by: none}", f"source.uri={root}", f"output.uri={root}-out"):
+        config_lib.apply_override(pairs, each)
+    imagebeam.convert(pairs, workers=1)
+    [values] = datasets.read(tmp_path / "in-out")
+    for key, part in (("image/target/encoded", parts[0]), ("image/encoded", parts[1])):
+        assert np.array_equal(np.frombuffer(values[key], "<u2").reshape(part.shape), part)
+
+
+def test_file_that_cannot_be_divided_is_rejected(tmp_path: pathlib.Path) -> None:
+    root = folder_shapes.write(tmp_path / "in", {"odd.png": image_sets.make_image(1, "PNG", "RGB", (7, 4))})
+    (root / "even.png").write_bytes(image_sets.make_image(1, "PNG", "RGB", (8, 4)))
+    found = stored_of(root, ["image", "target"], ["rejects.max_fraction=0.5"])
+    assert [*found] == ["even.png"]
+    assert (
+        "its width of 7 pixels is not that of 2 images of one width" in (tmp_path / "in-out/rejects.jsonl").read_text()
+    )
+
+
+def test_split_of_files_side_by_side_is_in_the_pattern(tmp_path: pathlib.Path) -> None:
+    root = folder_shapes.write(tmp_path / "in", folder_shapes.images("{train,val}/#.png", "more/#.png"))
+    overrides = [r"source.pairs.image=(?P<split>train|val)/.*", "split={by: source}"]
+    assert {key.partition("/")[0] for key in stored_of(root, ["image", "target"], overrides)} == {"train"}
+    splits = imagebeam.open_dataset(f"{root}-out").splits
+    assert {name: split.num_examples for name, split in splits.items()} == {"train": 4, "val": 4}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"source.pairs": {"side_by_side": ["image"]}}, "two or more images"),
+        ({"source.pairs": {"side_by_side": ["a", "b"]}}, "one of them image"),
+        ({"source.pairs": {"side_by_side": ["image", "a", "a"]}}, "each once"),
+        ({"source.pairs": {"side_by_side": ["image", "A b"]}}, "a to z"),
+        ({"source.pairs": {"side_by_side": ["image", "b"], "image": "("}}, "is not a regular expression"),
+        ({"source.pairs": {"side_by_side": ["image", "b"], "missing": "skip"}}, "has no other files"),
+        ({"source.pairs": {"side_by_side": ["image", "b"], "image": "(.*)", "others": {"c": r"\1"}}}, "no other files"),
+        ({"source.pairs": {"side_by_side": ["image", "b"]}, "image.orientation": "keep"}, "in the wrong direction"),
+        ({"source.pairs": {"side_by_side": ["image", "b"]}, "image.frames": "each"}, "image.frames: first or reject"),
+    ],
+)
+def test_bad_options_of_files_side_by_side_are_refused(fields: dict[str, Any], text: str) -> None:
+    found: dict[str, Any] = {"source": {"by": "pairs"}, "label": {"by": "none"}, "split": {"by": "none"}}
+    for path, value in fields.items():
+        config_lib.set_field(found, path, value)
+    with pytest.raises(pydantic.ValidationError, match=text):
+        config_lib.Config.model_validate(found)
+
+
+@pytest.mark.parametrize("prefix", ["", "train/", "{train,val}/"])
+@pytest.mark.parametrize("size", [(32, 16), (33, 16)])
+def test_images_twice_as_wide_as_high_may_be_pairs(tmp_path: pathlib.Path, prefix: str, size: tuple[int, int]) -> None:
+    wide = image_sets.make_image(1, "PNG", "RGB", size)
+    root = folder_shapes.write(tmp_path / "in", folder_shapes.files(wide, f"{prefix}#.png"))
+    found = recognize_folder.recognize(str(root))
+    assert found.sure is None
+    assert [each.preset for each in found.candidates][1:] == (["pairs"] if size == (32, 16) else [])
+    for each in found.candidates[1:]:
+        overrides = [*recognize_folder.overrides_of(each), f"source.uri={root}", f"output.uri={tmp_path / 'out'}"]
+        result = imagebeam.convert(config_lib.load_config("pairs", overrides), workers=1)
+        assert result.catalog.counts.written == sum(1 for _ in root.rglob("*.png"))
+        assert {"image/target/encoded", "image/encoded"} <= {feature.key for feature in result.catalog.features}
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
 
 
 def test_listing_of_pairs_cannot_be_saved(root: pathlib.Path) -> None:

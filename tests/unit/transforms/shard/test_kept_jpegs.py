@@ -15,7 +15,7 @@ import pytest
 from imagebeam import features, records
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, WrittenShard
-from imagebeam.transforms.images import checked_image, jpeg_structure, orientations, prepare, resample
+from imagebeam.transforms.images import checked_image, jpeg_structure, orientations, prepare, resample, side_by_side
 from imagebeam.transforms.shard import encode, image_hashes, read_ahead, shard_file, shard_writer, writer_processes
 from tests import encoded_images, pictures
 from tests.unit.transforms import small_dataset
@@ -172,6 +172,7 @@ def test_policy_that_looks_further_leaves_all_to_python() -> None:
         {"raw_shape": (1, 1, 1)},
         {"is_raw": True},
         {"is_base64": True},
+        {"part": side_by_side.Part(0, 2)},
     ]:
         assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy()) is not None
         assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy(**fields)) is None
