@@ -8,7 +8,7 @@ BENCH_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-EXTRAS := convert hdf5 matlab bands tf transform gcs hdfs s3 web dataflow openlineage grain jax dev
+EXTRAS := convert hdf5 matlab bands medical tf transform gcs hdfs s3 web dataflow openlineage grain jax dev
 # A file of tests is one unit of work, so its fixtures are made once; in the order of the folders the long files come first.
 # A worker that dies is not replaced: xdist would run the test that killed it again and again.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -ra

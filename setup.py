@@ -45,6 +45,8 @@ EXTRAS = {
     "matlab": ["scipy>=1.13"],
     # TIFFs of any numbers and bands, and PNGs of 16 bits a color: image.dtype, image.range, image.bands.
     "bands": ["imagecodecs>=2025.3", "numpy>=1.26", "tifffile>=2025.3"],
+    # Slices of DICOM, also of compressed files, and of NIfTI.
+    "medical": ["nibabel>=5.2", "numpy>=1.26", "pydicom>=3.0", "python-gdcm>=3.0.24"],
     # Storages of images and datasets. Trainers install them too, so none of them brings Beam.
     "gcs": ["google-cloud-storage>=2.19,<4"],
     "hdfs": ["requests>=2.32.4,<3"],

@@ -218,7 +218,13 @@ class ImageConfig(pydantic.BaseModel):
     1 band or 3, and one of others is rejected."""
     frames: Literal["first", "reject", "each"] = "first"
     """What to do with a file of several images, such as an animated GIF: store the first one, reject it, or store each
-    frame of an animation (GIF, WebP, APNG, AVIF) and each page of a TIFF as an example of its own."""
+    frame of an animation (GIF, WebP, APNG, AVIF), each page of a TIFF and each slice of DICOM and NIfTI as an example
+    of its own. A volume of DICOM or NIfTI needs `each`."""
+    plane: Literal["axial", "coronal", "sagittal", "stored"] = "axial"
+    """How a volume of NIfTI is cut. The orientation in its header decides which axis that is. As DICOM shows slices,
+    the patient's left is at the right of axial and coronal ones, the back at the right of sagittal ones and at the
+    bottom of axial ones, the feet at the bottom of the others. `stored` cuts along the third axis of the file: columns
+    along the first one, rows along the second."""
     orientation: Literal["apply", "keep", "reject"] = "apply"
     """What to do with an image whose EXIF data ask for a turn, which readers ignore: turn its pixels upright (a JPEG
     without loss where its sides allow it), store it as it lies, or reject it. Boxes and masks follow."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
+from imagebeam import plural
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, FolderProbe, and_list, name_some
@@ -236,6 +237,23 @@ def notes_on_masks(probe: FolderProbe) -> list[str]:
     if len(masks) > 1:
         return [f"{shown} would be read as images, but may hold masks of the images beside them; {remedy}"]
     return [f"{shown} would be a class by its name, but may hold masks of the images beside it; {remedy}"]
+
+
+def notes_on_volumes(probe: FolderProbe) -> list[str]:
+    """Returns a note if volumes of NIfTI are likely masks of others: they would be read as images."""
+    volumes = [
+        folder.below(name)
+        for folder in probe.seen()
+        for name in folder.images
+        if image_formats.BY_EXTENSION[image_formats.extension_of(name)] == image_formats.NIFTI
+    ]
+    named = [path for path in volumes if MASKS.fullmatch(path)]
+    if not named:
+        return []
+    return [
+        f"{len(named):,} of {plural.count(len(volumes), 'volume')} are named as masks, such as {named[0]}, and would "
+        "be examples of their own: masks in NIfTI are not read; name the volumes of images in source.include"
+    ]
 
 
 def masks_below(probe: FolderProbe, folder: Folder) -> list[str]:

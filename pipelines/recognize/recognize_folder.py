@@ -258,6 +258,7 @@ def _against(probe: FolderProbe, findings: Sequence[Finding]) -> tuple[list[str]
     unread, against = list[str](), list[str]()
     if all(each.doubts for each in findings if not each.reads_images_alone):
         unread, against = contradictions.find(probe), mask_folders.notes_on_masks(probe)
+    against += mask_folders.notes_on_volumes(probe)
     if not others:
         unread += table_heads.notes_on_tables(probe)
     against += [f"{each.preset} may be meant, which reads more than images: {each.evidence}" for each in others]

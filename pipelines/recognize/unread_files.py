@@ -1,4 +1,4 @@
-"""Files that no preset reads, in one line for each kind: what they are, how many, and what to do with them."""
+"""Files that no preset reads by itself, in one line for each kind: what they are, how many, what to do with them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,16 @@ _VIDEO = (
     "videos, which are not read: save their frames as images",
 )
 _MEDICAL = (
-    "medical image, which is not read: save it as PNG",
-    "medical images, which are not read: save them as PNG",
+    "medical image, which is not read: save it as NIfTI",
+    "medical images, which are not read: save them as NIfTI",
+)
+_TO_BE_MEASURED = (
+    "set image.dtype: float32 and image.encode: raw, or image.range, and image.frames: each for volumes "
+    "(docs/recipes/medical.md)"
+)
+_SLICES = (
+    f"file of DICOM or NIfTI: to store its slices, {_TO_BE_MEASURED}",
+    f"files of DICOM or NIfTI: to store their slices, {_TO_BE_MEASURED}",
 )
 _LMDB = (
     "LMDB database, which is not read: save its images as files, and its labels as a table of them",
@@ -25,7 +33,8 @@ _LMDB = (
 _ARCHIVE = ("archive: unpack it", "archives: unpack them")
 _UNREAD = {  # by the end of the name, in words: of one file, and of several
     **dict.fromkeys((".mp4", ".m4v", ".avi", ".mov", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv"), _VIDEO),
-    **dict.fromkeys((".dcm", ".dicom", ".nii", ".nii.gz", ".mha", ".mhd", ".nrrd"), _MEDICAL),
+    **dict.fromkeys((".mha", ".mhd", ".nrrd"), _MEDICAL),
+    **dict.fromkeys((".dcm", ".dicom", ".nii", ".nii.gz"), _SLICES),
     **dict.fromkeys((".7z", ".rar", ".xz", ".bz2"), _ARCHIVE),
     **dict.fromkeys(("data.mdb", ".lmdb"), _LMDB),
 }
@@ -60,7 +69,7 @@ def describe(probe: FolderProbe, is_known: bool) -> Iterator[str]:
                 counts[kind] += 1
     for folder in [each for each in probe.seen() if _unnamed(each)][:_MAX_UNNAMED]:
         if probe.head(folder.below(_unnamed(folder)[0]), 132)[128:] == _DICOM:
-            counts[_MEDICAL] += len(_unnamed(folder))
+            counts[_SLICES] += len(_unnamed(folder))
     more = "" if probe.is_all_seen else " or more"
     yield from (
         f"{number:,}{more} {several if number > 1 or more else one}" for (one, several), number in counts.items()

@@ -83,6 +83,8 @@ def test_trainer_installs_no_beam(base: list[str], extras: dict[str, list[str]],
         ("hdf5", "h5py"),
         ("matlab", "scipy"),
         ("dataflow", "apache-beam"),
+        ("medical", "pydicom"),
+        ("medical", "nibabel"),
         ("openlineage", "openlineage-python"),
     ],
 )

@@ -85,6 +85,11 @@ def several_frames() -> BadImageError:
     return BadImageError(Reason.SEVERAL_FRAMES, "it holds several images: set image.frames: first, or split it")
 
 
+def several_slices(count: int) -> BadImageError:
+    """Returns the error for a volume where image.frames does not store each slice."""
+    return BadImageError(Reason.SEVERAL_FRAMES, f"it holds {count:,} slices: set image.frames: each, or split it")
+
+
 def corrupt(found: str) -> BadImageError:
     """Returns the error for bytes that contradict each other."""
     return BadImageError(Reason.CORRUPT, found)

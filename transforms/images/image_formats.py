@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import struct
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,12 @@ JPEG = "jpeg"
 PNG = "png"
 WEBP = "webp"
 RAW = "raw"  # bare pixels, without a header
+DICOM, NIFTI = "dicom", "nifti"
+MEDICAL = (DICOM, NIFTI)  # measurements, and files of many slices: read by `medical_reader`, not by Pillow
 
-SNIFF_BYTES = 32
+SNIFF_BYTES = 348  # NIfTI's signature is at byte 344
+_GZIP, _GZIP_WRAPPER = b"\x1f\x8b\x08", 31
+_COMPRESSED_HEAD_BYTES = 4096
 
 _EXTENSIONS = {  # by format
     JPEG: ("jpg", "jpeg", "jpe", "jfif"),
@@ -32,6 +37,8 @@ _EXTENSIONS = {  # by format
     "ppm": ("ppm", "pgm", "pbm", "pnm"),
     "psd": ("psd",),
     "ico": ("ico",),
+    DICOM: ("dcm", "dicom"),
+    NIFTI: ("nii", "nii.gz"),
 }
 BY_EXTENSION = {extension: name for name, extensions in _EXTENSIONS.items() for extension in extensions}
 
@@ -54,6 +61,8 @@ _SIGNATURES = {  # in the order in which they are tried
     "exr": rb"v/1\x01",
     "hdr": rb"#\?RADIANCE",
     "svg": rb"<svg\s",
+    DICOM: rb".{128}DICM",
+    NIFTI: rb"(?:\x5c\x01\0\0|\0\0\x01\x5c).{340}n\+1\0|(?:\x1c\x02\0\0|\0\0\x02\x1c)n\+2\0",
 }
 # Formats that are not read. They are named where a file cannot be used; a listing skips files under such names.
 _UNREAD_SIGNATURES = {
@@ -93,7 +102,25 @@ def _unread_signatures() -> re.Pattern[bytes]:
 def sniff_format(data: bytes) -> str | None:
     """Returns the format whose signature the first `SNIFF_BYTES` bytes match, such as "jpeg", or None."""
     match = _signatures().match(data, 0, SNIFF_BYTES)
+    if match is None and data[: len(_GZIP)] == _GZIP:
+        return _sniff_compressed(data)
     return match.lastgroup if match else None
+
+
+def _sniff_compressed(data: bytes) -> str | None:
+    """Returns the format of a file in gzip, which NIfTI alone may be."""
+    try:
+        head = zlib.decompressobj(_GZIP_WRAPPER).decompress(data[:_COMPRESSED_HEAD_BYTES], SNIFF_BYTES)
+    except zlib.error:
+        return None
+    match = _signatures().match(head)
+    return NIFTI if match and match.lastgroup == NIFTI else None
+
+
+def extension_of(name: str) -> str:
+    """Returns the extension of a file in lower case without a dot, "nii.gz" as one; "" if there is none."""
+    stem, _, extension = name.lower().rpartition(".")
+    return "nii.gz" if extension == "gz" and stem.endswith(".nii") else extension if stem else ""
 
 
 def name_unread(data: bytes) -> str | None:

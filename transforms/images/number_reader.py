@@ -7,7 +7,7 @@ import io
 import logging
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -57,6 +57,17 @@ def of_picture(picture: PIL.Image.Image, data: bytes) -> np.ndarray:
     else:
         found = np.asarray(picture if picture.mode in _NUMBERS else pixels.to_eight_bits(picture))
     return found if found.ndim == 3 else found[:, :, None]
+
+
+class Page(Protocol):
+    """One picture of a file: its size, the EXIF orientation of its pixels, and its numbers."""
+
+    height: int
+    width: int
+    orientation: int
+
+    def read(self) -> np.ndarray:
+        """Returns the numbers, [height, width, bands]."""
 
 
 class TiffPage:

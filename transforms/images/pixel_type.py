@@ -15,7 +15,7 @@ from imagebeam.transforms.images import checked_image, image_formats
 UINT8, UINT16, FLOAT32 = "uint8", "uint16", "float32"
 ALL = "all"  # value of `bands`
 PICTURE_BANDS = (1, 3)  # numbers of bands that a PNG, JPEG or WebP holds without taking one for alpha
-_PACKAGES = ("imagecodecs", "tifffile")  # of the extra `bands`
+_PACKAGES = ("imagecodecs", "tifffile", "nibabel", "pydicom", "python-gdcm")  # of the extras `bands` and `medical`
 
 
 @dataclasses.dataclass(frozen=True)

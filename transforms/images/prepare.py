@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from imagebeam.transforms.elements import Reason
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
     import PIL.Image
 
-    from imagebeam.transforms.images import image_objects
+    from imagebeam.transforms.images import image_objects, number_reader
 
 KEEP = "keep"
 APPLY, REJECT = "apply", "reject"  # values of orientation, beside "keep"
@@ -64,6 +64,7 @@ class ImagePolicy:
     white_level: int = pixels.WHITE  # the gray number of 16 bits that becomes 255
     profile: str = KEEP  # or "srgb": converts colors with an ICC profile
     numbers: pixel_type.PixelType = pixel_type.USUAL  # which numbers and bands of a file are stored, and as what
+    plane: str = "axial"  # or coronal, sagittal, stored: how a volume of NIfTI is cut into slices
     metadata: str = KEEP  # or "strip": of images whose bytes are kept; what is encoded here has none
     scaling: resample.Scaling = resample.UNSCALED
     encoding: pixels.Encoding = pixels.USUAL
@@ -105,8 +106,8 @@ class ImagePolicy:
             stated = checked.orientation
         elif format not in self._accepted():
             raise structure.refusal(data, format, self._accepted())
-        elif format == frame_reader.TIFF and not self.numbers.is_usual:
-            return self._encode_page(data, 0, expected)
+        elif self._reads_numbers(format):
+            return self._encode_first_page(data, str(format), expected)
         else:
             opened = pillow_decoder.open_picture(data, str(format))
             stated = pixels.orientation(opened)
@@ -124,10 +125,9 @@ class ImagePolicy:
         if format in structure.CHECKED_FORMATS:
             checked = structure.check_format(data, format, "header")
             height, width, turn = checked.height, checked.width, checked.orientation
-        elif format == frame_reader.TIFF and not self.numbers.is_usual:
-            from imagebeam.transforms.images import number_reader
-
-            page = number_reader.TiffPage(data)
+        elif self._reads_numbers(format):
+            _, page_of = self._open_pages(data, str(format))
+            page = page_of(0)
             height, width, turn = page.height, page.width, page.orientation
         elif format in pillow_decoder.decoded_formats():
             opened = pillow_decoder.open_lazily(data, str(format))
@@ -168,7 +168,8 @@ class ImagePolicy:
             BadImageError: if the whole file is to be rejected.
         """
         format = image_formats.sniff_format(data)
-        if self.frames != EACH or self.raw_shape is not None or self.is_raw or format not in frame_reader.FORMATS:
+        is_one = format not in (*frame_reader.FORMATS, *image_formats.MEDICAL)
+        if self.frames != EACH or self.raw_shape is not None or self.is_raw or is_one:
             return None
         stated = None
         if format == image_formats.PNG:
@@ -179,19 +180,21 @@ class ImagePolicy:
             return None
         structure.check_size(data)
         self.limits.check_bytes(len(data))
-        if format == frame_reader.TIFF and not self.numbers.is_usual:
-            count = frame_reader.count_pages(data)
+        if self._reads_numbers(format):
+            count, page_of = self._open_pages(data, str(format))
             self.limits.check_frames(count)
-            pages = frame_reader.each(count, lambda number: self._encode_page(data, number, expected, is_frame=True))
+            pages = frame_reader.each(
+                count, lambda number: self._encode_page(page_of(number), str(format), expected, is_frame=True)
+            )
             return None if count < 2 else frame_reader.Frames(count, pages)
-        reader = frame_reader.FrameReader(data, format)
+        reader = frame_reader.FrameReader(data, str(format))
         if reader.count < 2 or (format == frame_reader.TIFF and image_formats.is_raw_photo(reader.opened)):
             return None
         self.limits.check_frames(reader.count)
         if format in frame_reader.ANIMATED:  # all frames have one size
             stated = pixels.orientation(reader.opened) if stated is None else stated
             self._check_header(*pixels.stored_size(reader.opened, stated), stated, expected)
-        return frame_reader.Frames(reader.count, self._each_frame(reader, data, format, stated, expected))
+        return frame_reader.Frames(reader.count, self._each_frame(reader, data, str(format), stated, expected))
 
     def _each_frame(
         self,
@@ -245,7 +248,20 @@ class ImagePolicy:
     def _accepted(self) -> tuple[str, ...]:
         if self.encode == KEEP and self.other_formats == REJECT:
             return structure.CHECKED_FORMATS
-        return tuple(pillow_decoder.decoded_formats())
+        return (*pillow_decoder.decoded_formats(), *image_formats.MEDICAL)
+
+    def _reads_numbers(self, format: str | None) -> bool:
+        """Returns whether the numbers of a file are read without Pillow."""
+        return format in image_formats.MEDICAL or (format == frame_reader.TIFF and not self.numbers.is_usual)
+
+    def _open_pages(self, data: bytes, format: str) -> tuple[int, Callable[[int], number_reader.Page]]:
+        """Returns how many pages or slices a file has, and what opens one by its number."""
+        from imagebeam.transforms.images import medical_reader, number_reader  # late: a writer needs 15 MB for NumPy
+
+        if format == frame_reader.TIFF:
+            return frame_reader.count_pages(data), functools.partial(number_reader.TiffPage, data)
+        slices = medical_reader.open_slices(data, format, self.plane)
+        return slices.count, functools.partial(medical_reader.Slice, slices)
 
     def _shape_of(self, data: bytes, expected: tuple[int, int] | None) -> tuple[int, int, int] | None:
         """Returns height, width and channels of an image that comes as bare pixels; None for any other.
@@ -420,19 +436,36 @@ class ImagePolicy:
             image = image._replace(reencoded=self._cause(format, target, upright, is_frame, is_wide))
         return self._note_turn(image, turn)._replace(source_format=format, highest=highest)
 
-    def _encode_page(self, data: bytes, number: int, expected: tuple[int, int] | None, is_frame: bool = False) -> Image:
-        """Decodes, changes and encodes a page of a TIFF."""
-        from imagebeam.transforms.images import number_reader  # late: a writer process needs 15 MB more with NumPy
+    def _encode_first_page(self, data: bytes, format: str, expected: tuple[int, int] | None) -> Image:
+        """Encodes the first page of a TIFF, or the only slice of another file."""
+        num_pages, page_of = self._open_pages(data, format)
+        if num_pages > 1 and format in image_formats.MEDICAL:  # the first slice of a volume is of no use
+            raise checked_image.several_slices(num_pages)
+        if num_pages > 1 and self.frames == REJECT:
+            raise checked_image.several_frames()
+        self.limits.check_frames(num_pages)
+        return self._encode_page(page_of(0), format, expected)
 
-        if not is_frame:
-            num_pages = frame_reader.count_pages(data)
-            if self.frames == REJECT and num_pages > 1:
-                raise checked_image.several_frames()
-            self.limits.check_frames(num_pages)
-        page = number_reader.TiffPage(data, number)
+    def _encode_page(
+        self, page: number_reader.Page, format: str, expected: tuple[int, int] | None, is_frame: bool = False
+    ) -> Image:
+        """Decodes, changes and encodes a page of a TIFF, or a slice."""
         self._check_header(page.height, page.width, page.orientation, expected)
-        self.limits.check_decoded(page.height, page.width, frame_reader.TIFF)
-        return self._encode_numbers(page.read(), frame_reader.TIFF, page.orientation, is_frame=is_frame)
+        self.limits.check_decoded(page.height, page.width, format)
+        numbers = page.read()
+        if self.numbers.is_usual:
+            return self._encode_eight_bits(numbers, format, is_frame)
+        return self._encode_numbers(numbers, format, page.orientation, is_frame=is_frame)
+
+    def _encode_eight_bits(self, numbers: np.ndarray, format: str, is_frame: bool) -> Image:
+        """Changes and encodes a slice that is a picture; rejects one that has other numbers than those of a picture."""
+        from imagebeam.transforms.images import stored_numbers
+
+        values = stored_numbers.convert(numbers, self.numbers)
+        target = image_formats.PNG if self.encode == KEEP else self.encode
+        image = self._encode_picture(pixels.from_bytes(values.tobytes(), values.shape), target)
+        cause = self._cause(format, target, values.shape[1::-1], is_frame) if self.encode == KEEP else ""
+        return image._replace(source_format=format, reencoded=cause)
 
     def _encode_numbers(
         self, numbers: np.ndarray, format: str, stated: int, done: int = checked_image.UPRIGHT, is_frame: bool = False

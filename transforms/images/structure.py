@@ -26,6 +26,7 @@ _STRUCTURE_CHECKS: dict[str | None, Callable[[bytes, bool], Image]] = {
 }
 CHECKED_FORMATS = (image_formats.JPEG, image_formats.PNG)  # those whose bytes may be stored
 CHECKS = ("header", "structure", "decode")
+_TEXT_BYTES = 32  # of a file that is no image, to say what it is
 
 
 def check_image(data: bytes, check: str = "structure") -> Image:
@@ -107,7 +108,7 @@ def refusal(data: bytes, format: str | None, supported: Iterable[str | None]) ->
         return checked_image.unsupported(found, remedy)
     if name := image_formats.name_unread(data):
         return checked_image.unsupported(f"{name} (first bytes {head!r})")
-    text = data[: image_formats.SNIFF_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    text = data[:_TEXT_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         found = "HTML, perhaps a download's error page"
     elif text.startswith(b"version https://git-lfs"):

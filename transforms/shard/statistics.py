@@ -60,7 +60,7 @@ def misname(uri: str, format: str) -> str:
     """Returns "png named jpg" where the name of a file states another format; "" where it does not."""
     if format == image_formats.RAW:
         return ""
-    extension = uri.rpartition(".")[2].lower()
+    extension = image_formats.extension_of(uri)
     named = image_formats.BY_EXTENSION.get(extension, format)
     return "" if named == format else f"{format} named {extension}"
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from imagebeam import errors, storage
 from imagebeam.transforms import elements
+from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.sources import files, image_source, input_places, table_rows
 
 # Kinds of files that are skipped and counted, beside the objects that become none.
@@ -90,7 +91,7 @@ class Folders:
 
 
 def _is_image(name: str) -> bool:
-    return not name.startswith(".") and name.rpartition(".")[2].lower() in files.IMAGE_EXTENSIONS
+    return not name.startswith(".") and image_formats.extension_of(name) in files.IMAGE_EXTENSIONS
 
 
 def _mask_at(uri: str, folders: Folders) -> elements.Mask:

@@ -207,8 +207,8 @@ class FilesSource(image_source.ImageSource):
     def _add_included(self, path: str, entry: storage.Entry, found: image_source.ListingBuilder) -> None:
         """Adds a file that matches a glob, if it is an image."""
         uri = storage.join(self.root, path)
-        stem, _, extension = entry.name.rpartition(".")
-        named_image = bool(stem) and extension.lower() in IMAGE_EXTENSIONS
+        extension = image_formats.extension_of(entry.name)
+        named_image = extension in IMAGE_EXTENSIONS
         if entry.kind == storage.BROKEN_LINK:
             if named_image:
                 detail = "a broken link; repair or remove it"
@@ -228,8 +228,7 @@ class FilesSource(image_source.ImageSource):
         if is_image:
             found.refs.append(elements.ImageRef(path, uri, entry.size, entry.version))
         else:
-            is_unread = bool(stem) and extension.lower() in _UNREAD_EXTENSIONS
-            found.skipped[f"{UNREAD}_{extension.lower()}" if is_unread else NON_IMAGE] += 1
+            found.skipped[f"{UNREAD}_{extension}" if extension in _UNREAD_EXTENSIONS else NON_IMAGE] += 1
 
 
 def _list_or_cut(store: storage.RangeLister, uri: str, directory: Directory) -> Iterator[storage.Entry | Directory]:
@@ -261,7 +260,7 @@ _NAMELESS_FOLDER = (
 )
 # Pictures that no signature shows, or that are known and not read, by extension.
 _UNREAD_EXTENSIONS = frozenset(
-    ("dcm", "dds", "eps", "fits", "icns", "nii", "pcx", "pdf", "qoi", "sgi", "svg", "tga", "xcf", "xpm")
+    ("dds", "eps", "fits", "icns", "mha", "nrrd", "pcx", "pdf", "qoi", "sgi", "svg", "tga", "xcf", "xpm")
 )
 
 

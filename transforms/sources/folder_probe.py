@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from imagebeam import errors, plural, storage
+from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.sources import files as files_lib
 from imagebeam.transforms.sources import input_places
 
@@ -83,7 +84,7 @@ class Folder:
     @functools.cached_property
     def images(self) -> tuple[str, ...]:
         """The names with the extension of an image."""
-        return tuple(name for name in self.files if extension_of(name)[1:] in files_lib.IMAGE_EXTENSIONS)
+        return tuple(name for name in self.files if image_formats.extension_of(name) in files_lib.IMAGE_EXTENSIONS)
 
     @functools.cached_property
     def stems(self) -> frozenset[str]:

@@ -151,13 +151,13 @@ def test_json_of_coco_is_known_by_its_annotations_and_not_by_its_name(tmp_path: 
 
 
 def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
-    tree = files(_POINTER, "{cat,dog}/1.jpg") | files("", "{a.mp4,b.rar,c.7z,d.dcm}")
+    tree = files(_POINTER, "{cat,dog}/1.jpg") | files("", "{a.mp4,b.rar,c.7z,d.mha}")
     assert recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree))).remarks == (
         "cat/1.jpg is a pointer of Git LFS, not an image: run git lfs pull in the clone first (1 other .jpg file of "
         "its size)",
         "1 video, which is not read: save its frames as images",
         "2 archives: unpack them",
-        "1 medical image, which is not read: save it as PNG",
+        "1 medical image, which is not read: save it as NIfTI",
     )
     with error_texts.raises("input-not-found"):
         recognize_folder.recognize(f"{tmp_path}/none")

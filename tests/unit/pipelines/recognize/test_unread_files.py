@@ -12,7 +12,8 @@ from tests.folder_shapes import files, images
 
 _POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 _DICOM = b"\0" * 128 + b"DICM"
-_MEDICAL = "medical images, which are not read: save them as PNG"
+_MEDICAL = "medical images, which are not read: save them as NIfTI"
+_SLICES = "8 files of DICOM or NIfTI: to store their slices, set image.dtype: float32 and image.encode: raw"
 _LMDB = "1 LMDB database, which is not read: save its images as files, and its labels as a table of them"
 
 
@@ -20,9 +21,8 @@ _LMDB = "1 LMDB database, which is not read: save its images as files, and its l
     ("tree", "line"),
     [
         pytest.param(files("x", "{run,walk}/#.avi"), "8 videos, which are not read: save their frames", id="videos"),
-        pytest.param(files("x", "{run,walk}/#.dcm"), f"8 {_MEDICAL}", id="dicom"),
-        pytest.param(files(_DICOM, "p/s{1,2}/IM#"), f"8 {_MEDICAL}", id="dicom-without-extension"),
-        pytest.param(files("x", "{imagesTr,labelsTr}/#.nii.gz") | {"a.nii": "x"}, f"9 {_MEDICAL}", id="nifti"),
+        pytest.param(files("x", "{run,walk}/#.mha"), f"8 {_MEDICAL}", id="medical"),
+        pytest.param(files(_DICOM, "p/s{1,2}/IM#"), _SLICES, id="dicom-without-extension"),
         pytest.param(files("x", "train/{data,lock}.mdb"), _LMDB, id="lmdb"),
         pytest.param(files("x", "d/{a.rar,b.7z}"), "2 archives: unpack them", id="archives"),
         pytest.param(
@@ -40,6 +40,15 @@ def test_each_kind_is_named_once(tmp_path: pathlib.Path, tree: folder_shapes.Tre
     beside = recognize_folder.recognize(str(root))
     assert [each.preset for each in beside.candidates] == ["image_folder"]
     assert beside.remarks == alone.remarks
+
+
+def test_volumes_of_masks_are_a_question(tmp_path: pathlib.Path) -> None:
+    for number, tree in enumerate((files("x", "{run,walk}/#.dcm"), files("x", "{imagesTr,labelsTr}/#.nii.gz"))):
+        found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / str(number), tree)))
+        (classes,) = found.candidates
+        doubts = [each for each in classes.doubts if each.startswith("4 of 8 volumes are named as masks, such as lab")]
+        assert (classes.preset, len(doubts)) == ("image_folder", number)
+        assert [each.startswith(_SLICES) for each in found.remarks] == [True]
 
 
 @pytest.mark.parametrize(

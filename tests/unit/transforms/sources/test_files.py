@@ -125,10 +125,10 @@ def test_folder_named_as_an_image_is_a_folder(root: pathlib.Path) -> None:
 
 
 def test_pictures_of_formats_that_are_not_read_are_counted_by_extension(tmp_path: pathlib.Path) -> None:
-    write(tmp_path, "a.TGA", "b.tga", "c.dcm", "tga", "d.txt", data=b"no signature")
+    write(tmp_path, "a.TGA", "b.tga", "c.pcx", "tga", "d.txt", data=b"no signature")
     write(tmp_path, "e.tga")  # a JPEG under another name
     found = gather(FilesSource(str(tmp_path)))
-    assert found.skipped == {"unread_tga": 2, "unread_dcm": 1, "non_image": 2}
+    assert found.skipped == {"unread_tga": 2, "unread_pcx": 1, "non_image": 2}
     assert list(found.refs) == ["e.tga"]
 
 
