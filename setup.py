@@ -163,8 +163,8 @@ setuptools.setup(
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
     python_requires=">=3.10,<3.14",
-    # imagebeam/{pipelines,transforms,configs} are links to the folders beside it. With links, unlike package_dir, one
-    # name finds a module wherever it is imported: a checkout, an editable install, a wheel, a worker's sdist, mypy.
+    # imagebeam/{beam,pipelines,transforms,configs} are links to the folders beside it. With links, unlike package_dir,
+    # one name finds a module wherever it is imported: a checkout, an editable install, a wheel, a worker's sdist, mypy.
     packages=setuptools.find_packages(include=["imagebeam", "imagebeam.*"]),
     ext_modules=[READER, WRITER],
     cmdclass={"build_ext": BuildExtensions},

@@ -24,7 +24,7 @@ class ImagebeamError(Exception):
 
     def __init__(self, code: str, text: str):
         super().__init__(code, text)
-        self.code = code
+        self.code = _STEP.sub("", code)  # Beam makes the error again, with the step at the end of the first argument
         self.text = text
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ def copy_sources(folder: pathlib.Path) -> pathlib.Path:
         if (command_line.ROOT / name).exists():
             shutil.copy(command_line.ROOT / name, folder)
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in ("imagebeam", "pipelines", "transforms", "configs"):
+    for name in ("imagebeam", "beam", "pipelines", "transforms", "configs"):
         shutil.copytree(command_line.ROOT / name, folder / name, symlinks=True, ignore=ignored)
     return folder
 

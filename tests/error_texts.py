@@ -31,6 +31,15 @@ def raises(code: str) -> Iterator[pytest.ExceptionInfo[errors.ImagebeamError]]:
     check(caught.value, code)
 
 
+@contextlib.contextmanager
+def raises_in_pipeline(code: str) -> Iterator[None]:
+    """Expects that a step of a pipeline raises an error with this code, as Beam raises it again."""
+    with pytest.raises(Exception) as caught:  # runners raise any type
+        yield
+    last = [line for line in str(caught.value).splitlines() if line.strip()][-1]
+    check(errors.find_in(last, caught.value), code)
+
+
 def check(error: BaseException | None, code: str) -> None:
     """Checks the code of an error, and that its text is known."""
     assert isinstance(error, errors.ImagebeamError), repr(error)

@@ -136,6 +136,7 @@ LISTED = "images-listed"  # found by the source, also those that become rejects
 PLANNED = "images-planned"  # to be read and written
 COMPARED = "images-compared"  # read to find out whether they are the same: update.compare is content
 OUT = "images-out"  # written by this run
+READ = "images-read"  # from a dataset
 KEPT = "images-kept"  # in shards that an earlier run finished
 BYTES_OUT = "bytes-out"  # size of the shards that this run wrote
 REJECTS = "rejects-"  # followed by the reason

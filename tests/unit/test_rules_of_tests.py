@@ -136,7 +136,7 @@ UNSEEN = {  # cannot be raised in a test
 
 
 def codes_of_product() -> Iterator[str]:
-    for folder in ("imagebeam", "transforms", "pipelines", "deploy"):
+    for folder in ("imagebeam", "transforms", "pipelines", "beam", "deploy"):
         for path in sorted((command_line.ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if not isinstance(node, ast.Call) or len(node.args) < 2 or not isinstance(node.args[0], ast.Constant):
