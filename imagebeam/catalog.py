@@ -182,7 +182,9 @@ class Catalog:
             "label_base": self.label_base,
             "labels": list(self.labels),
             "features": [
-                {"key": f.key, "source": f.source, "type": f.kind} | ({"list": True} if f.many else {})
+                {"key": f.key, "source": f.source, "type": f.kind}
+                | ({"list": True} if f.many else {})
+                | ({} if f.shape is None else {"shape": f.shape})
                 for f in self.features
             ],
             "config": self.config,
@@ -236,7 +238,14 @@ class Catalog:
                 "splits": {name: Split(tuple(_shards_of(split))) for name, split in fields["splits"].items()},
                 "labels": tuple(fields["labels"]),
                 "features": tuple(
-                    features.Feature(f["key"], f["source"], f["type"], f.get("list", False)) for f in fields["features"]
+                    features.Feature(
+                        f["key"],
+                        f["source"],
+                        f["type"],
+                        f.get("list", False),
+                        tuple(f["shape"]) if "shape" in f else None,
+                    )
+                    for f in fields["features"]
                 ),
                 "counts": Counts(**fields["counts"]),
                 "files": {name: File(**file) for name, file in fields.get("files", {}).items()},

@@ -24,6 +24,7 @@ class Feature(NamedTuple):
     source: str  # what the value means: a key of STANDARD, or "columns/<name>"
     kind: str  # bytes, int64 or float
     many: bool = False  # whether it is a list of any length, 0 included; else it has exactly one value
+    shape: tuple[int, ...] | None = None  # of the array whose values are the list, in row-major order; None: any length
 
 
 class Standard(NamedTuple):

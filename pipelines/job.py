@@ -16,6 +16,7 @@ from typing import Any
 
 from imagebeam import errors, features, storage
 from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.config import sections
 from imagebeam.pipelines.recognize import contradictions, mask_signs
 from imagebeam.pipelines.request import Checked, RunFiles, check_address
 from imagebeam.storage import remote
@@ -23,7 +24,9 @@ from imagebeam.transforms import dataset_settings, elements, kept_features, sort
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import (
+    checked_image,
     class_masks,
+    image_functions,
     pillow_decoder,
     pixel_type,
     prepare,
@@ -37,6 +40,7 @@ from imagebeam.transforms.sources import image_source, input_places, listing_rul
 
 _TRANSFORM_PACKAGES = ("tensorflow", "tensorflow_transform")
 _COMPUTED_HERE = frozenset({"z_score", "bucketize"})  # from statistics that are not tf.Transform's
+_MAX_SECONDS = 60.0  # for one image where code of the user runs, unless image.limits.max_seconds is set
 _STATISTICS_VERSION = "2"  # raised when they give other numbers; 1 were tf.Transform's
 
 
@@ -241,6 +245,8 @@ def _label_rule(
         kind=config.label.kind,
         names=names,
         hint=_hint_on_folders(config, source),
+        function=sections.code_of("label.function", config.label.function),
+        columns=_columns_of(config, source),
     )
 
 
@@ -303,6 +309,13 @@ def _settings_of(
         reader_decoder.require()
     known = source.facts()
     facts = _other_facts(config, known.shape)
+    functions = _image_functions(config, source)
+    limits = checked_image.Limits(**config.image.limits.model_dump())
+    if functions and limits.max_seconds is None:
+        limits = dataclasses.replace(limits, max_seconds=_MAX_SECONDS)
+    codes = (sections.code_of("label.function", config.label.function), functions.function, functions.keep_if)
+    if sources := {code.setting: code.digest for code in codes if code is not None and code.digest}:
+        facts["source_of_functions"] = sources
     if known.annotations is not None:
         facts["classes"] = known.annotations.classes.as_json()
     masks = mask_policy(config)
@@ -315,7 +328,7 @@ def _settings_of(
         output=output,
         identity=json.dumps([config.identity(), facts], sort_keys=True),
         features=config.resolve_features(),
-        columns=(*known.columns, *(f"columns/{name}" for name in config.columns)),
+        columns=_columns_of(config, source),
         extra_images=config.source.gives().extra_images,
         label_kind=config.label.kind,
         label_base=config.label.base,
@@ -335,6 +348,8 @@ def _settings_of(
             is_raw=known.is_raw,
             is_base64=known.is_base64,
             part=known.part,
+            functions=functions,
+            limits=limits,
         ),
         read_ahead=read_ahead.ReadAhead(
             config.source.reads_ahead,
@@ -363,6 +378,39 @@ def _settings_of(
         ),
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
+    )
+
+
+def _columns_of(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns the sources of the values in ImageRef.columns, in their order."""
+    return (*source.facts().columns, *(f"columns/{name}" for name in config.columns))
+
+
+def _image_functions(config: config_lib.Config, source: image_source.ImageSource) -> image_functions.ImageFunctions:
+    """Returns the functions of the user that see each image.
+
+    Raises:
+        ConfigError: if there is no such function, or the images are of a kind that it cannot change.
+    """
+    image, gives, facts = config.image, config.source.gives(), source.facts()
+    if image.function is not None and gives.extra_images:
+        raise errors.ConfigError(
+            "function-of-extra-images",
+            f"image.function would change one of several images of an example ({', '.join(gives.extra_images)} as "
+            "well): leave it out, or convert each of them alone",
+        )
+    if image.function is not None and (facts.shape is not None or facts.is_raw) and image.encode == prepare.KEEP:
+        raise errors.ConfigError(
+            "function-of-bare-pixels",
+            "image.function changes pixels, and those of this source are stored as they are: set image.encode: png, or "
+            "raw",
+        )
+    refers = {"objects", "object masks", "segmentation"} & gives.features
+    return image_functions.ImageFunctions(
+        sections.code_of("image.function", image.function),
+        sections.code_of("image.keep_if", image.keep_if),
+        _columns_of(config, source),
+        keeps_size=bool(refers) or config.source.masks.rule is not None,
     )
 
 

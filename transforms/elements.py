@@ -240,6 +240,8 @@ class Reason(str, enum.Enum):
     SEVERAL_FRAMES = "several_frames"  # the file holds several images, and image.frames rejects it
     PIXEL_TYPE = "pixel_type"  # numbers or bands that image.dtype, image.range and image.bands do not store
     NOT_UPRIGHT = "not_upright"  # EXIF data ask for a turn, and image.orientation rejects it
+    FILTERED = "filtered"  # image.keep_if or image.function leaves it out
+    FUNCTION = "function"  # a function of the user raised, or returned something else than it should
     DUPLICATE = "duplicate"  # another image is the same or nearly so, and `duplicates` drops this one
 
     def __str__(self) -> str:

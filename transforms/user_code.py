@@ -13,10 +13,11 @@ import json
 import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import errors
+from imagebeam.transforms import elements
 
 _REMEDY = (
     "install its package, or start from the folder that holds it; workers of a cluster get it by --setup_file or "
@@ -40,6 +41,23 @@ class Reference(NamedTuple):
     """Values of the config's `columns` by name: str, int, float, or a list of these."""
 
 
+def reference_of(ref: elements.ImageRef, columns: Sequence[str]) -> Reference:
+    """Returns what a user's function gets to know of an image; `columns` are the sources of `ref.columns`."""
+    named = {
+        name.removeprefix("columns/"): _as_text(value)
+        for name, value in zip(columns, ref.columns)
+        if name.startswith("columns/")
+    }
+    return Reference(ref.key, ref.uri, ref.label, ref.split, named)
+
+
+def _as_text(value: Any) -> Any:
+    """Returns the value of a column with text instead of bytes."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return [_as_text(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 class UserCode(NamedTuple):
     """A function or class of the user. Hashable and picklable."""
 
@@ -57,13 +75,8 @@ class UserCode(NamedTuple):
         """
         return _start(self)
 
-    @property
-    def identity(self) -> list[str]:
-        """What decides the results, for the fingerprint of the dataset."""
-        return [self.path, self.options, self.version or self.digest]
 
-
-def user_code(setting: str, path: str, options: Mapping[str, Any] | None = None, version: str | None = None) -> UserCode:
+def find(setting: str, path: str, options: Mapping[str, Any] | None = None, version: str | None = None) -> UserCode:
     """Returns the code that a config names, after a look that it can be imported.
 
     Args:
@@ -143,7 +156,7 @@ def digest_of(setting: str, path: str, found: Any) -> str:
     return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _start(code: UserCode) -> Callable[..., Any]:
     found = load(code.setting, code.path)
     if code.digest and (digest := digest_of(code.setting, code.path, found)) != code.digest:
@@ -186,3 +199,12 @@ def describe(error: BaseException) -> str:
         where = f", {os.path.basename(traceback.tb_frame.f_code.co_filename)} line {traceback.tb_lineno}"
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+
+
+def describe_value(value: Any) -> str:
+    """Returns a value of the wrong kind for an error: type and shape of an array, else the value, shortened."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        return f"{dtype} {list(shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}... ({type(value).__name__})"

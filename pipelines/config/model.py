@@ -103,7 +103,8 @@ def _mapping_meant(error: Any, config: type[pydantic.BaseModel]) -> str:
 
 
 _MAX_MEANT = 3  # keys that are named
-_FORMS = {  # how to write a list, for values that are no lists
+_FORMS = {  # how to write a list, for values that are no lists; or the key that is meant
+    "image.filter": "a function of yours that leaves images out is image.keep_if",
     "image.background": "write [red, green, blue], such as [255, 255, 255]",
     "image.resize": "write [height, width], such as [224, 224]",
 }

@@ -46,9 +46,16 @@ def _models_in(model: type) -> Iterator[type]:
     """Yields a section and those in its fields."""
     yield model
     for field in sections.fields_of(model).values():
-        for kind in (field.kind, *typing.get_args(field.kind)):
+        for kind in _alternatives(field.kind):
             if sections.fields_of(kind):
                 yield from _models_in(kind)
+
+
+def _alternatives(kind: Any) -> Iterator[Any]:
+    """Yields a type and, at any depth, those that it is made of."""
+    yield kind
+    for each in typing.get_args(kind):
+        yield from _alternatives(each)
 
 
 @functools.cache

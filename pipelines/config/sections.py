@@ -16,6 +16,7 @@ import pydantic
 import pydantic_core
 
 from imagebeam import features, records, storage
+from imagebeam.transforms import user_code
 from imagebeam.transforms.shard import image_hashes
 from imagebeam.transforms.sources import table_rows
 
@@ -61,14 +62,51 @@ CountBySplit = Annotated[
 ]
 
 
+class FunctionConfig(pydantic.BaseModel):
+    """A function of the user."""
+
+    model_config = STRICT
+
+    function: Annotated[str, pydantic.Field(min_length=1)]
+    """Its import path, such as `my_package.faces:crop`. It may be a class: then an instance is called, which is made
+    once in each process, and whose method `setup`, if it has one, is called before."""
+    options: dict[str, Any] = {}
+    """Keyword arguments of each call; of a class, for making the instance."""
+    version: Annotated[str, pydantic.Field(min_length=1, coerce_numbers_to_str=True)] | None = None
+    """Version of the function: with another one, the dataset is another one. Without it, a digest of the source of the
+    function's module counts, but not of other modules that it imports."""
+
+
+Function = Annotated[
+    Annotated[str, pydantic.Tag("(one)")] | Annotated[FunctionConfig, pydantic.Tag("(all)")],
+    pydantic.Discriminator(lambda value: "(one)" if isinstance(value, str) else "(all)"),
+]
+
+
+def code_of(setting: str, given: str | FunctionConfig | None) -> user_code.UserCode | None:
+    """Returns the function that a key of a config names; None if it names none.
+
+    Raises:
+        ConfigError: if there is no such function.
+    """
+    if given is None:
+        return None
+    one = FunctionConfig(function=given) if isinstance(given, str) else given
+    return user_code.find(setting, one.function, one.options, one.version)
+
+
 class LabelConfig(pydantic.BaseModel):
     """The class or target of an image."""
 
     model_config = STRICT
 
-    by: Literal["directory", "filename", "column", "columns", "none"] = "directory"
+    by: Literal["directory", "filename", "column", "columns", "function", "none"] = "directory"
     """Where the label comes from. `directory`: the folder, label/image (or split/label/image); `filename`: `pattern`;
-    `column` and `columns`: the manifest; `none`: no labels."""
+    `column` and `columns`: the manifest; `function`: code of yours; `none`: no labels."""
+    function: Function | None = None
+    """For `by: function`: import path of a function that gets an `imagebeam.Reference` (key, address, columns) and
+    returns the label: a text, a number, several classes as a tuple, or None for an image without one, which is a
+    reject."""
     pattern: str | None = None
     """For `by: filename`: a regular expression for the whole file name, with a group `(?P<label>...)`."""
     column: str | None = None
@@ -108,7 +146,7 @@ class LabelConfig(pydantic.BaseModel):
                 raise ValueError(f"label.pattern {self.pattern!r} is not a regular expression: {e}") from e
             if "label" not in groups:
                 raise ValueError(f"label.pattern {self.pattern!r} has no group named label; write (?P<label>...)")
-        for by, named in (("column", self.column), ("columns", self.columns)):
+        for by, named in (("column", self.column), ("columns", self.columns), ("function", self.function)):
             if (self.by == by) != (named not in (None, ())):
                 raise ValueError(f"label.by: {by} and label.{by} go together")
         repeated = next((name for name in self.columns if self.columns.count(name) > 1), None)
@@ -118,8 +156,8 @@ class LabelConfig(pydantic.BaseModel):
             raise ValueError("label.separator needs label.by: column and label.type: class")
         if self.lists and self.by != "directory":
             raise ValueError(f"label.lists needs label.by: directory, not {self.by}")
-        if self.type != "class" and self.by != "column":
-            raise ValueError(f"label.type: {self.type} needs label.by: column")
+        if self.type != "class" and self.by not in ("column", "function"):
+            raise ValueError(f"label.type: {self.type} needs label.by: column or function")
         if self.by != "filename" and self.pattern is not None:
             raise ValueError(f"label.pattern needs label.by: filename, not {self.by}")
         if self.kind != "class" and (self.base or self.vocabulary is not None or self.texts is not None):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import pydantic
 
-from imagebeam.pipelines.config.sections import STRICT, Bytes, Count, NotBool
+from imagebeam.pipelines.config.sections import STRICT, Bytes, Count, Function, NotBool
 from imagebeam.storage import http
 from imagebeam.transforms.formats import base_format as format_lib
 from imagebeam.transforms.formats import masks as mask_options
@@ -178,7 +178,8 @@ class LimitsConfig(pydantic.BaseModel):
     max_frames: Count | None = None
     """Largest number of images in one file (GIF, TIFF, WebP, APNG)."""
     max_seconds: Annotated[float, pydantic.Field(gt=0), NotBool] | None = None
-    """Longest time to check, decode and encode one image. Which images exceed it depends on the machine's speed."""
+    """Longest time to check, decode and encode one image, functions of yours included. Which images exceed it depends
+    on the machine's speed. Without it there is no limit, but 60 seconds with a function."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> LimitsConfig:
@@ -282,6 +283,16 @@ class ImageConfig(pydantic.BaseModel):
     and chunk, without decoding; `decode` also decodes every pixel by Pillow, `tensorflow` by the decoders of the
     reader, which is slow to start."""
     limits: LimitsConfig = LimitsConfig()
+    function: Function | None = None
+    """Import path of a function of yours that gets the decoded pixels of each image, uint8 [height, width, channels],
+    turned upright, with the channels of `color`, and an `imagebeam.Reference` (key, address, label, split, columns). It
+    returns the pixels to store, which are scaled and encoded as the other keys say, or None: then the image is left out
+    as `filtered`, which does not count against `rejects.max_fraction`. An error in it makes the image a reject,
+    `function`."""
+    keep_if: Function | None = None
+    """Import path of a function of yours that gets the same as `function`, before it, and returns whether the image
+    stays: True, or False, which leaves it out as `filtered`. The bytes of an image that stays are kept as without
+    it."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> ImageConfig:
@@ -341,7 +352,7 @@ class ImageConfig(pydantic.BaseModel):
                 f"image.encode: {self.encode} holds 1 band or 3, and image.bands is "
                 f"{self.bands if self.bands == pixel_type.ALL else list(self.bands or ())}: set image.encode: raw"
             )
-        for name in ("color", "background", "white_level", "profile"):
+        for name in ("color", "background", "white_level", "profile", "function", "keep_if"):
             if getattr(self, name) != ImageConfig.model_fields[name].default:
                 raise ValueError(
                     f"image.{name} is for pictures of 8 bits: leave it out, or image.dtype, image.range and image.bands"

@@ -17,6 +17,7 @@ from imagebeam.transforms.images import (
     class_masks,
     frame_reader,
     image_formats,
+    image_functions,
     orientations,
     pillow_decoder,
     pixel_type,
@@ -73,13 +74,17 @@ class ImagePolicy:
     sum_pixels: bool = False  # compute the sums for mean and deviation
     objects: image_objects.AnnotationReader | None = None  # reads the file with each image's objects, if there is one
     masks: class_masks.MaskPolicy = class_masks.NUMBERS  # how masks with classes are stored
+    functions: image_functions.ImageFunctions = image_functions.NONE  # code of the user that sees each picture
 
-    def prepare(self, data: bytes, expected: tuple[int, int] | None = None) -> Image:
+    def prepare(
+        self, data: bytes, expected: tuple[int, int] | None = None, edit: image_functions.Edit | None = None
+    ) -> Image:
         """Returns the image to store.
 
         Args:
             data: the bytes of one image.
             expected: height and width in pixels that the annotated image must have; None allows any.
+            edit: the functions of the user for this image.
 
         Raises:
             BadImageError: if the image is to be rejected.
@@ -87,7 +92,7 @@ class ImagePolicy:
         if self.is_base64:
             data = structure.decode_base64(data)
         if (shape := self._shape_of(data, expected)) is not None:
-            return self._prepare_raw(data, shape, expected)
+            return self._prepare_raw(data, shape, expected, edit)
         structure.check_size(data)
         self.limits.check_bytes(len(data))
         format = image_formats.sniff_format(data)
@@ -97,7 +102,7 @@ class ImagePolicy:
                 self._check_header(checked.height, checked.width, checked.orientation, expected)
             if self._wants_any_pixels or self._has_wanted_pixels(checked):
                 turned = self._turn(checked)
-                return self._keep(structure.strip_metadata(turned) if self.metadata == STRIP else turned)
+                return self._keep(structure.strip_metadata(turned) if self.metadata == STRIP else turned, edit)
             if self.resizes_in_c and (resized := self._resize_in_c(checked)) is not None:
                 return resized
             if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
@@ -112,7 +117,7 @@ class ImagePolicy:
             opened = pillow_decoder.open_picture(data, str(format))
             stated = pixels.orientation(opened)
             self._check_header(*pixels.stored_size(opened, stated), stated, expected)
-        return self._encode(opened, data, str(format), stated)
+        return self._encode(opened, data, str(format), stated, edit)
 
     def find_size(self, data: bytes) -> tuple[int, int]:
         """Returns height and width, in pixels, of the picture that annotations of an image refer to.
@@ -155,14 +160,17 @@ class ImagePolicy:
 
     @functools.cached_property
     def _for_extra_images(self) -> ImagePolicy:
-        return dataclasses.replace(self, sum_pixels=False, objects=None)
+        return dataclasses.replace(self, sum_pixels=False, objects=None, functions=image_functions.NONE)
 
-    def prepare_frames(self, data: bytes, expected: tuple[int, int] | None = None) -> frame_reader.Frames | None:
+    def prepare_frames(
+        self, data: bytes, expected: tuple[int, int] | None = None, edit: image_functions.Edit | None = None
+    ) -> frame_reader.Frames | None:
         """Returns the pictures of a file that has several, if each is stored; None if `prepare` takes the file.
 
         Args:
             data: the bytes of one file.
             expected: as for `prepare`, of each picture.
+            edit: as for `prepare`, of the file.
 
         Raises:
             BadImageError: if the whole file is to be rejected.
@@ -194,7 +202,7 @@ class ImagePolicy:
         if format in frame_reader.ANIMATED:  # all frames have one size
             stated = pixels.orientation(reader.opened) if stated is None else stated
             self._check_header(*pixels.stored_size(reader.opened, stated), stated, expected)
-        return frame_reader.Frames(reader.count, self._each_frame(reader, data, str(format), stated, expected))
+        return frame_reader.Frames(reader.count, self._each_frame(reader, data, str(format), stated, expected, edit))
 
     def _each_frame(
         self,
@@ -203,6 +211,7 @@ class ImagePolicy:
         format: str,
         stated: int | None,
         expected: tuple[int, int] | None,
+        edit: image_functions.Edit | None,
     ) -> Iterator[Image | BadImageError]:
         """Yields the pictures of a file; `stated` is their EXIF orientation, None if each has its own."""
 
@@ -212,7 +221,7 @@ class ImagePolicy:
             self._check_header(*pixels.stored_size(opened, turn), turn, expected)
             self.limits.check_decoded(opened.height, opened.width, format)
             reader.load(number)
-            return self._encode(opened, data, format, turn, is_frame=True)
+            return self._encode(opened, data, format, turn, edit, is_frame=True)
 
         return frame_reader.each(reader.count, encode)
 
@@ -221,6 +230,7 @@ class ImagePolicy:
         """Whether each whole JPEG that is upright is stored as it is, and nothing but its header is looked at."""
         takes_bytes = self.raw_shape is None and not self.is_raw and not self.is_base64 and self.metadata == KEEP
         looks_further = self._checks_headers or self.sum_pixels or self.objects is not None or self.frames == EACH
+        looks_further = looks_further or bool(self.functions)
         return self._wants_any_pixels and takes_bytes and self.check == "structure" and not looks_further
 
     # These two are asked for every image.
@@ -232,6 +242,7 @@ class ImagePolicy:
     def _wants_any_pixels(self) -> bool:
         """Whether the pixels of every JPEG and PNG are stored as they are, perhaps turned upright."""
         takes_all = self.color == self.profile == self.encode == KEEP and self.background is None
+        takes_all = takes_all and self.functions.function is None
         takes_all = takes_all and self.white_level == pixels.WHITE and self.numbers.is_usual and self.part.is_whole
         return takes_all and self.scaling == resample.UNSCALED and self.frames != REJECT and not self.limits.max_frames
 
@@ -277,7 +288,13 @@ class ImagePolicy:
             raise BadImageError(Reason.TRUNCATED, f"{len(data):,} bytes are no {height} x {width} pixels")
         return height, width, channels
 
-    def _prepare_raw(self, data: bytes, shape: tuple[int, int, int], expected: tuple[int, int] | None) -> Image:
+    def _prepare_raw(
+        self,
+        data: bytes,
+        shape: tuple[int, int, int],
+        expected: tuple[int, int] | None,
+        edit: image_functions.Edit | None,
+    ) -> Image:
         """Prepares bare pixels."""
         image = structure.raw_image(data, shape)
         if self._checks_headers or expected is not None:
@@ -288,16 +305,18 @@ class ImagePolicy:
             numbers = number_reader.of_picture(pixels.from_bytes(data, shape), data)
             return self._encode_numbers(numbers, image.format, checked_image.UPRIGHT)
         if self.encode == KEEP:
+            if edit is not None:
+                edit.apply(pixels.from_bytes(data, shape))
             return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
         if self._scales_alone and (scaled := self.scaling.apply_to_bare(image)) is not None:
             return scaled
-        return self._encode_picture(pixels.from_bytes(data, shape), self.encode)
+        return self._encode_picture(pixels.from_bytes(data, shape), self.encode, edit=edit)
 
     @functools.cached_property
     def _scales_alone(self) -> bool:
         """Whether nothing but their size is changed of bare pixels, and no picture of Pillow is needed for that."""
         is_cut = self.scaling.size is not None and self.scaling.fit != "stretch"
-        return self.encode in pixels.BARE and self.color == KEEP and not (self.sum_pixels or is_cut)
+        return self.encode in pixels.BARE and self.color == KEEP and not (self.sum_pixels or is_cut or self.functions)
 
     def _check_header(self, height: int, width: int, orientation: int, expected: tuple[int, int] | None) -> None:
         self.limits.check_size(height, width)
@@ -330,6 +349,8 @@ class ImagePolicy:
 
     def _has_wanted_pixels(self, image: Image) -> bool:
         """Returns whether the pixels of a checked JPEG or PNG are stored as they are, perhaps turned upright."""
+        if self.functions.function is not None:
+            return False
         if self.encode != KEEP or image.colorspace not in _KEPT_COLORSPACES.get(self.color, (image.colorspace,)):
             return False
         if not self.part.is_whole:
@@ -354,9 +375,12 @@ class ImagePolicy:
             return self.profile != SRGB or not pixels.has_other_profile(opened)
         return True
 
-    def _keep(self, image: Image) -> Image:
-        if self.sum_pixels:
-            return self._check_by_reader(self._with_sums(image, pillow_decoder.decode(image)))
+    def _keep(self, image: Image, edit: image_functions.Edit | None) -> Image:
+        if self.sum_pixels or edit is not None:
+            picture = pillow_decoder.decode(image)
+            if edit is not None:
+                edit.apply(pixels.to_eight_bits(pixels.with_alpha(picture), self.white_level))
+            return self._check_by_reader(self._with_sums(image, picture) if self.sum_pixels else image)
         if self.check == "decode":
             pillow_decoder.decode(image)
         return self._check_by_reader(image)
@@ -386,7 +410,15 @@ class ImagePolicy:
         resized = resized._replace(orientation=image.orientation, source_format=image.format, reencoded=cause)
         return self._check_by_reader(resized)
 
-    def _encode(self, opened: PIL.Image.Image, data: bytes, format: str, stated: int, is_frame: bool = False) -> Image:
+    def _encode(
+        self,
+        opened: PIL.Image.Image,
+        data: bytes,
+        format: str,
+        stated: int,
+        edit: image_functions.Edit | None,
+        is_frame: bool = False,
+    ) -> Image:
         """Decodes, changes and encodes an opened image whose EXIF data state an orientation.
 
         `is_frame` says that it is one of several pictures, and decoded already.
@@ -428,7 +460,7 @@ class ImagePolicy:
             target = image_formats.JPEG if is_lossy else image_formats.PNG
         else:
             is_lossy = target == image_formats.WEBP and image_formats.is_lossy(opened, data, format)
-        image = self._encode_picture(picture, target, chroma, upright, is_lossy)
+        image = self._encode_picture(picture, target, chroma, upright, is_lossy, edit)
         if turn == checked_image.UPRIGHT:
             image = image._replace(orientation=stated)
         if self.encode == KEEP:
@@ -494,6 +526,8 @@ class ImagePolicy:
             return f"{format} frame"
         if is_wide:
             return f"{format} of 16 bits"
+        if self.functions.function is not None:
+            return f"{format} changed by a function"
         if not self.part.is_whole:
             return f"{format} split"
         return f"{format} {'scaled' if self.scaling.is_needed(*size) else 'recolored'}"
@@ -505,8 +539,13 @@ class ImagePolicy:
         chroma: str | None = None,
         size: tuple[int, int] | None = None,
         is_lossy: bool = False,
+        edit: image_functions.Edit | None = None,
     ) -> Image:
         picture = pixels.recolor(picture, self.color, self.background)
+        if edit is not None:
+            picture = edit.apply(picture)
+            if edit.changes:
+                picture, size = pixels.recolor(picture, self.color, self.background), None
         picture = self.scaling.apply(picture, self.background, size)
         image = self.encoding.encode(picture, target, chroma, is_lossy)
         if self.sum_pixels:

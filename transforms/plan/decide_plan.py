@@ -324,10 +324,12 @@ _ADVICE = {
     elements.Reason.SEVERAL_FRAMES: "set image.frames: first, or raise image.limits.max_frames",
     elements.Reason.PIXEL_TYPE: "set image.range (one for all files), image.dtype or image.bands, as the rejects say",
     elements.Reason.NOT_UPRIGHT: "set image.orientation: apply",
+    elements.Reason.FUNCTION: "correct the function as the rejects say, and try it by imagebeam plan --try 8",
 }
 _NO_ADVICE = {
     elements.Reason.CHANGED: "its remedy depends on the source, and is given for a part of the images, too",
     elements.Reason.DUPLICATE: "the config asks to drop these, and one of each stays",
+    elements.Reason.FILTERED: "the config asks to leave these out",
     **dict.fromkeys(
         (
             elements.Reason.OUTSIDE_ROOT,
@@ -342,6 +344,9 @@ _NO_ADVICE = {
 }
 
 
+_ASKED_FOR = (elements.Reason.DUPLICATE.value, elements.Reason.FILTERED.value)  # the config asks to leave these out
+
+
 def find_excess(
     settings: dataset_settings.DatasetSettings, listed: int, rejected: Mapping[str, int], advises: bool = False
 ) -> errors.TooManyRejectsError | None:
@@ -350,12 +355,12 @@ def find_excess(
     Args:
         settings: of the dataset.
         listed: number of images.
-        rejected: number of rejects by reason; duplicates that were dropped do not count.
+        rejected: number of rejects by reason; duplicates that were dropped and images that the user's functions leave
+            out do not count.
         advises: whether the error says what to do if every image was rejected. Not needed beside the text of a reject.
     """
-    wanted = elements.Reason.DUPLICATE.value  # the config asks to drop these
-    others = listed - rejected.get(wanted, 0)
-    rejected = {reason: number for reason, number in rejected.items() if reason != wanted}
+    others = listed - sum(rejected.get(reason, 0) for reason in _ASKED_FOR)
+    rejected = {reason: number for reason, number in rejected.items() if reason not in _ASKED_FOR}
     total = sum(rejected.values())
     is_within = total <= settings.max_reject_fraction * listed
     if is_within and not 0 < total == others:

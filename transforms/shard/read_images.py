@@ -131,7 +131,8 @@ def _prepare(
     source = data if ref.inside is None else data[start : start + length]
     found = None if policy.objects is None else _read_objects(ref, files, source, policy)
     try:
-        image = policy.prepare(source, ref.expected if found is None else found.expected)
+        expected = ref.expected if found is None else found.expected
+        image = policy.prepare(source, expected, policy.functions.of_image(ref))
     except MemoryError as e:
         detail = "the image does not fit into memory: set image.limits.max_pixels, or take fewer --workers"
         raise MemoryError(f"{ref.uri!r} ({ref.key!r}): {detail}") from e
@@ -337,7 +338,7 @@ def read_frames(
         BadImageError: if the whole file is to be rejected.
     """
     source = data if ref.inside is None else data[ref.inside[0] : sum(ref.inside)]
-    frames = policy.prepare_frames(source, ref.expected)
+    frames = policy.prepare_frames(source, ref.expected, policy.functions.of_image(ref))
     if frames is None:
         return None
     if ref.mask is not None:

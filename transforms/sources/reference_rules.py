@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from imagebeam import records
-from imagebeam.transforms import elements, sort_intervals
+from imagebeam.transforms import elements, sort_intervals, user_code
 from imagebeam.transforms.classes import class_names, label_names
 from imagebeam.transforms.sources import image_source, listing_rules, table_rows
 from imagebeam.transforms.sources.table_rows import BadRowError
@@ -144,6 +144,8 @@ class LabelRule(elements.PickledFields):
     kind: str | None = "class"  # class, int64, float or None
     names: label_names.LabelNames | label_names.StagedNames = label_names.NO_NAMES
     hint: str = ""  # for directory: hint for an image that is in no folder
+    function: user_code.UserCode | None = None  # for function
+    columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns, for `function`
 
     def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
         """Returns `ref` with its label.
@@ -154,6 +156,8 @@ class LabelRule(elements.PickledFields):
         if self.by == "none":
             return ref
         group = ref.group
+        if self.by == "function":
+            ref = ref.with_label(self._from_function(ref), group)
         if self.by == "directory":
             label = self._from_directory(ref)
         elif self.by == "filename":
@@ -163,7 +167,8 @@ class LabelRule(elements.PickledFields):
         else:
             label = "" if ref.label is None else str(ref.label)
             if not label or label.isspace():
-                raise BadRowError(elements.Reason.NO_LABEL, "the label's column is empty")
+                where = f"{self.function.setting} returned none" if self.function else "the label's column is empty"
+                raise BadRowError(elements.Reason.NO_LABEL, where)
         if self.kind != "class":
             try:
                 return ref.with_label(_parse_number(str(self.kind), label), group)
@@ -174,6 +179,23 @@ class LabelRule(elements.PickledFields):
             label = class_names.spell(label)
         self._check_class(ref, label)
         return ref.with_label(label, group)
+
+    def _from_function(self, ref: elements.ImageRef) -> elements.Label:
+        """Returns what the user's function returns for an image."""
+        assert self.function is not None
+        function = self.function.start()
+        where = f"{self.function.setting} {self.function.path!r}"
+        try:
+            label = function(user_code.reference_of(ref, self.columns))
+        except Exception as e:  # code of the user raises any type
+            raise BadRowError(elements.Reason.FUNCTION, f"{where} raised {user_code.describe(e)}") from e
+        if isinstance(label, (list, tuple)) and self.kind == "class" and all(isinstance(one, str) for one in label):
+            return tuple(label)
+        if label is None or (isinstance(label, (str, int, float)) and not isinstance(label, bool)):
+            return label
+        expected = "a text, several texts, or None" if self.kind == "class" else "a number, or None"
+        detail = f"{where} returned {user_code.describe_value(label)}, expected {expected}"
+        raise BadRowError(elements.Reason.FUNCTION, detail)
 
     def _with_several(self, ref: elements.ImageRef, labels: tuple[str, ...]) -> elements.ImageRef:
         if self.by == "column":
