@@ -151,6 +151,8 @@ class Catalog:
     # {} for the usual pixels, of 8 bits; otherwise "dtype" of the stored ones and "shape", height, width and channels,
     # each None where images differ
     pixels: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # By the name of an extra image whose pixels are no colors of 8 bits: their "dtype" and "channels".
+    extra_pixels: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     # {} unless `imagebeam index` made the catalog, of shards that another tool wrote: they are never moved or removed
     indexed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -162,7 +164,7 @@ class Catalog:
 
     @property
     def _format_version(self) -> int:
-        if self.pixels:
+        if self.pixels or self.extra_pixels:
             return FORMAT_VERSION
         if self.indexed:
             return _INDEX_FORMAT
@@ -198,6 +200,7 @@ class Catalog:
             "object_classes": {str(label): name for label, name in self.object_classes.items()},
             "keypoints": list(self.keypoints),
             "pixels": self.pixels,
+            "extra_pixels": self.extra_pixels,
             "indexed": self.indexed,
         }
         fields |= {name: value for name, value in optional.items() if value}

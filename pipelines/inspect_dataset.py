@@ -118,6 +118,7 @@ def save_images(
         raise errors.ConfigError("dataset-without-images", "--save-to: the examples hold no image")
     is_raw = bare_pixels.is_raw(catalog, bare_pixels.formats_in(catalog_lib.load_statistics(directory), split))
     pixels, form = bare_pixels.PixelReader(catalog) if is_raw else None, bare_pixels.form_of(catalog)
+    forms = bare_pixels.forms_of_extra_images(catalog)
     folder = os.fspath(folder)
     target = _make_folder(folder)
     uris = []
@@ -133,7 +134,13 @@ def save_images(
         found = [("", image, image_format)]
         for extra, parts in features.extra_images(catalog.features).items():
             of_extra = next(filter(None, _texts(values, parts.get("format"))), "image")
-            found += [(f".{extra}", each, of_extra) for each in values.get(parts["encoded"], ())]
+            for each in values.get(parts["encoded"], ()):
+                if of_extra == bare_pixels.FORMAT and {"height", "width"} <= parts.keys() and extra in forms:
+                    height, width = (values[parts[side]][0] for side in ("height", "width"))
+                    numbers = bare_pixels.Pixels(each, height, width, forms[extra].channels)
+                    found.append((f".{extra}", _to_file(numbers, forms[extra]), "npy"))
+                else:
+                    found.append((f".{extra}", each, of_extra))
         for suffix, data, extension in found:
             stem = _file_name(name, _MAX_STEM_BYTES) + suffix
             uri = storage.join(target, f"{stem}.{_file_name(extension, _MAX_FORMAT_BYTES)}")

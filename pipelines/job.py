@@ -350,6 +350,7 @@ def _settings_of(
             part=known.part,
             functions=functions,
             limits=limits,
+            extra_types=config.image.types_of(config.source.gives().extra_images),
         ),
         read_ahead=read_ahead.ReadAhead(
             config.source.reads_ahead,
@@ -448,9 +449,9 @@ def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | No
         libraries |= pillow_decoder.plugin_versions()
         if config.image.encode == prepare.KEEP and config.image.orientation == prepare.APPLY:
             libraries["turned_by"] = turn_upright.library()
-    if not config.image.numbers.is_usual:
+    if not config.image.numbers.is_usual or config.image.extra_images:
         libraries |= pixel_type.versions()
-    elif config.image.is_sized and config.image.resampler == resample.NATIVE:
+    if config.image.numbers.is_usual and config.image.is_sized and config.image.resampler == resample.NATIVE:
         resample.require()
         libraries["resized_by"] = resample.library()
     if any(feature.source == features.ENTRY_POINTS for feature in config.resolve_features()):

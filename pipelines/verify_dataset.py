@@ -124,6 +124,7 @@ class _DecodeRecord:
         self._image = keys[features.ENCODED]
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
         self._extra_images = features.extra_images(catalog.features)
+        self._extra_forms = bare_pixels.forms_of_extra_images(catalog)
         self._key = keys.get("image/key")
         self._points = keys.get(features.ENTRY_POINTS) if reader_decoder.has_decoder_in_c() else None
         self._decoder = reader_decoder.ImageDecoder()
@@ -157,7 +158,12 @@ class _DecodeRecord:
             for name, parts in self._extra_images.items():
                 where = f"{key}image/{name}: "
                 of_extra = tuple(values[parts[each]][0] for each in ("height", "width") if each in parts)
-                self._decoder.check(values[parts["encoded"]][0], of_extra if len(of_extra) == 2 else None)
+                data, form = values[parts["encoded"]][0], self._extra_forms.get(name)
+                if form is not None and form.dtype == "float32":
+                    if len(of_extra) == 2 and not form.fits(len(data), *of_extra, form.channels):
+                        return f"{where}{len(data):,} bytes are no {of_extra[0]} x {of_extra[1]} numbers of float32"
+                else:
+                    self._decoder.check(data, of_extra if len(of_extra) == 2 else None)
         except checked_image.BadImageError as e:
             return f"{where}{e.reason}: {e.detail}"
         except ValueError as e:

@@ -45,6 +45,13 @@ def form_of(catalog: catalog_lib.Catalog) -> PixelForm:
     return PixelForm(catalog.pixels["dtype"], catalog.pixels["shape"][2] or 0, is_usual=False)
 
 
+def forms_of_extra_images(catalog: catalog_lib.Catalog) -> dict[str, PixelForm]:
+    """Returns by its name the form of each extra image whose pixels are no colors of 8 bits."""
+    return {
+        name: PixelForm(each["dtype"], each["channels"], is_usual=False) for name, each in catalog.extra_pixels.items()
+    }
+
+
 def describe(dtype: str, statistics: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns `Catalog.pixels` for stored pixels of a type that is not the usual one.
 

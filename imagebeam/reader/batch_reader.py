@@ -12,7 +12,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -140,7 +140,7 @@ class BatchReader:
         threads: int,
         values: np.ndarray | None = None,
         by_tensorflow: tuple[Decode, Measure] | None = None,
-        decode_masks: Decode | None = None,
+        decode_numbers: Mapping[bare_pixels.PixelForm, Decode] | None = None,
     ):
         """Opens nothing yet.
 
@@ -150,7 +150,7 @@ class BatchReader:
             threads: number of threads that decode the images of one batch.
             values: [3, 256], what each level of each channel becomes, of the type of the images; None: uint8 as it is.
             by_tensorflow: decodes images, and finds their sizes where records have none; None: the decoder in C.
-            decode_masks: decodes the masks among the extra images.
+            decode_numbers: decodes the extra images of each form that are masks or other numbers.
         """
         self._fetcher = plan.fetcher
         self._schedule = plan.schedule
@@ -161,7 +161,7 @@ class BatchReader:
         self.values = values
         self._dtype = np.dtype(np.uint8) if values is None else values.dtype
         self._by_tensorflow = by_tensorflow
-        self._decode_masks = decode_masks
+        self._decode_numbers = decode_numbers or {}
         self._buffers = _Buffers()
         self._first_label = 0 if plan.label is None else options.label_base - plan.label_base
         self._columns = tuple(plan.columns.values())
@@ -187,7 +187,8 @@ class BatchReader:
 
         Returns:
             images [n, height, width, channels] in the plan's form, or cast; int64 [n], positions; the label if there is
-            one; the extra features; if there are lists, bytes [n]; the extra images, as images; masks uint8 [..., 1].
+            one; the extra features; if there are lists, bytes [n]; the extra images, as images or of
+            their own form.
 
         Raises:
             ShardError: if a whole shard cannot be read.
@@ -225,9 +226,7 @@ class BatchReader:
             faults[parsed.kept[row]] = self._fetcher.fault(record, f"the image cannot be decoded, {library}: {failure}")
         others = []
         for extra, one in zip(self._extra, parsed.extra, strict=True):
-            decoder = self._decode_masks if extra.is_mask else self.decode
-            assert decoder is not None, "make_reader"
-            decoded, more = decoder(one)
+            decoded, more = self.decode(one) if extra.form is None else self._decode_numbers[extra.form](one)
             others.append(decoded)
             for row, failure in more:
                 detail = f"image {extra.name!r} cannot be decoded: {failure}"

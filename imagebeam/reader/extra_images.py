@@ -19,10 +19,12 @@ class ExtraImage(NamedTuple):
 
     name: str  # in a batch
     stored: tuple[features.Feature, ...]  # encoded, height, width; a mask has the sides of the first image
+    # Of numbers that are resized to the nearest pixel and keep their type: classes, depth. None of colors, which become
+    # like the first image.
+    form: bare_pixels.PixelForm | None = None
 
-    @property
-    def is_mask(self) -> bool:
-        return len(self.stored) == 1
+
+_CLASSES = bare_pixels.PixelForm("uint8", 1, is_usual=False)
 
 
 def choose_image(
@@ -47,7 +49,7 @@ def choose_image(
         )
     first = [by_source.get(side) for side in bare_pixels.SHAPE[:2]]
     if name in masks and None not in first:
-        return ExtraImage(name, (by_source[SEGMENTATION],))
+        return ExtraImage(name, (by_source[SEGMENTATION],), _CLASSES)
     keys = stored.get(name, {})
     if None in first or not {"height", "width"} <= keys.keys():
         raise errors.ConfigError(
@@ -55,13 +57,15 @@ def choose_image(
             f"images asks for {name!r}, and the config dropped the height or width of it or of the first image: "
             "convert again with them",
         )
-    if not form.is_usual:
+    own_form = bare_pixels.forms_of_extra_images(catalog).get(name)
+    if not form.is_usual and own_form is None:
         raise errors.ConfigError(
             "image-other-form",
-            f"images decodes RGB of 8 bits, and the dataset holds pixels of {form.dtype}: take the bytes, "
+            f"images decodes RGB of 8 bits, and the dataset holds pixels of {form.dtype}: convert again with "
+            f"image.extra_images: {{{name}: {{dtype: {form.dtype}}}}}, or take the bytes, "
             f'features=["{keys["encoded"]}"], and decode them',
         )
-    return ExtraImage(name, tuple(by_key[keys[part]] for part in ("encoded", "height", "width")))
+    return ExtraImage(name, tuple(by_key[keys[part]] for part in ("encoded", "height", "width")), own_form)
 
 
 def unlike(images: Sequence[ExtraImage], sides: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[int, str]:

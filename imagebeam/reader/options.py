@@ -287,8 +287,9 @@ class ReadOptions:
             (image, label, weight); 0 where the mask is False.
         features: keys of further features; each comes under its own key, as it is stored.
         images: names of extra images of each example, or "segmentation"; each comes under its name, decoded with the
-            crop, flip and size of the image. Its type is that of the image too; a mask is uint8 [..., 1], resized to
-            the nearest pixel. Under a crop their sides must be equal or differ by a whole factor.
+            crop, flip and size of the image. Its type is that of the image too; a mask is uint8 [..., 1], and an image
+            of image.extra_images of its stored type, both resized to the nearest pixel. Under a crop their sides must
+            be equal or differ by a whole factor.
         list_size: number of values of each list among them in a batch: a shorter list is filled up with 0 or empty
             bytes, a longer one is cut, and "KEY/count" has the stored number; None keeps the length of each list.
         label_base: id of the first class in the batches, whatever it is in the records.

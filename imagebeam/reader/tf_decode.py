@@ -88,11 +88,15 @@ class Decoder:
         return sizes[:, 0], sizes[:, 1], failures
 
 
-class MaskDecoder:
-    """Decodes the masks of a batch and resizes them to the nearest pixel. Thread-safe."""
+class NumberDecoder:
+    """Decodes the images of a batch that hold classes, depth or other numbers, each to the nearest pixel. Thread-safe.
 
-    def __init__(self, options: options_lib.ReadOptions, threads: int):
+    Numbers between those of two pixels would be of no class, and no depth of the scene.
+    """
+
+    def __init__(self, options: options_lib.ReadOptions, threads: int, form: bare_pixels.PixelForm):
         self._size = options.size if options.crop else None
+        self._form = form
         sides = self._size or (None, None)
         specs = {
             "encoded": tf.TensorSpec([None], tf.string),
@@ -102,22 +106,23 @@ class MaskDecoder:
         }
 
         def decode_all(examples: dict[str, tf.Tensor]) -> tf.Tensor:
-            made = tf.TensorSpec([*sides, 1], tf.uint8)
-            return tf.map_fn(_decode_mask, examples, fn_output_signature=made, parallel_iterations=threads)
+            made = tf.TensorSpec([*sides, form.channels], form.dtype)
+            decode_one = functools.partial(_decode_numbers, form)
+            return tf.map_fn(decode_one, examples, fn_output_signature=made, parallel_iterations=threads)
 
         self._decode_all = tf.function(decode_all, input_signature=[specs], autograph=False)
 
     def decode(self, parsed: batch_reader.Parsed) -> tuple[np.ndarray, batch_reader.Failures]:
-        """Returns the masks, uint8 [k, height, width, 1], and the failures."""
+        """Returns the images, [k, height, width, channels] of their form, and the failures."""
         if not parsed.images:
-            return np.zeros((0, *(self._size or (1, 1)), 1), np.uint8), []
+            return np.zeros((0, *(self._size or (1, 1)), self._form.channels), self._form.dtype), []
         assert parsed.sizes is not None, "read_plan"
         size = self._size or tuple(parsed.sizes[0].tolist())
         rows, columns = crops.nearest(parsed.sizes, parsed.parts, parsed.frames, size)
         columns[parsed.flips] = columns[parsed.flips, ::-1]
         encoded = np.array([bytes(image) for image in parsed.images], object)
         arrays = {"encoded": encoded, "sides": parsed.sizes, "rows": rows, "columns": columns}
-        return _decode_each(self._decode_all, arrays, np.zeros((1, *size, 1), np.uint8))
+        return _decode_each(self._decode_all, arrays, np.zeros((1, *size, self._form.channels), self._form.dtype))
 
 
 def _decode_each(
@@ -142,22 +147,28 @@ def _decode_each(
     return np.concatenate(images), failures
 
 
-def _decode_mask(example: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the pixels of a PNG at `rows` and `columns`, uint8 [rows, columns, 1].
+def _decode_numbers(form: bare_pixels.PixelForm, example: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the pixels of a PNG, or bare ones of float32, at `rows` and `columns`, [rows, columns, channels].
 
     Args:
+        form: type and channels of the pixels.
         example: "encoded", string []; "sides", int32 [2], which it must have; "rows" and "columns", int32.
     """
-    encoded = example["encoded"]
-    depth = tf.strings.substr(encoded, _PNG_DEPTH, 1)
-    is_wide = tf.debugging.assert_none_equal(depth, b"\x10", message="a mask of 16 bits is no uint8: take its bytes")
-    with tf.control_dependencies([is_wide]):
-        mask = tf.io.decode_png(encoded, 1)
-    has_sides = tf.debugging.assert_equal(
-        tf.shape(mask)[:2], example["sides"], message="it has not the size of the image"
-    )
+    encoded, sides = example["encoded"], example["sides"]
+    if form.dtype == "float32":
+        numbers = raw_image(encoded, tf.concat([sides, [form.channels]], 0), form)
+    else:
+        depth = tf.strings.substr(encoded, _PNG_DEPTH, 1)
+        if form.dtype == "uint16":
+            fits = tf.debugging.assert_equal(depth, b"\x10", message="it is no PNG of 16 bits")
+        else:
+            message = "a mask of 16 bits is no uint8: take its bytes"
+            fits = tf.debugging.assert_none_equal(depth, b"\x10", message=message)
+        with tf.control_dependencies([fits]):
+            numbers = tf.io.decode_png(encoded, form.channels, form.dtype)
+    has_sides = tf.debugging.assert_equal(tf.shape(numbers)[:2], sides, message="it has not the size of the image")
     with tf.control_dependencies([has_sides]):
-        return tf.gather(tf.gather(mask, example["rows"]), example["columns"], axis=1)
+        return tf.gather(tf.gather(numbers, example["rows"]), example["columns"], axis=1)
 
 
 def _decode_one(

@@ -176,8 +176,8 @@ class _Pipeline:
         if self.plan.lists:
             specs[_PACKED] = tf.TensorSpec([None], tf.string)
         for each in self.plan.images:
-            is_mask = tf.TensorSpec([None, *sides, 1], tf.uint8)
-            specs[f"features/{each.name}"] = is_mask if each.is_mask else specs["image"]
+            of_form = each.form and tf.TensorSpec([None, *sides, each.form.channels], each.form.dtype)
+            specs[f"features/{each.name}"] = of_form or specs["image"]
         dtypes = [spec.dtype for spec in specs.values()]
 
         def read_batch(first: tf.Tensor) -> Batch:
@@ -250,8 +250,8 @@ class _Pipeline:
 
     @property
     def _pictures(self) -> list[str]:
-        """Names in a batch of the images whose pixels are cast: all but masks."""
-        return ["image", *(f"features/{each.name}" for each in self.plan.images if not each.is_mask)]
+        """Names in a batch of the images whose pixels are cast: all but masks and other numbers."""
+        return ["image", *(f"features/{each.name}" for each in self.plan.images if each.form is None)]
 
     def cardinality(self) -> int | None:
         """Returns the number of elements; None if it is not known before they are read."""
@@ -303,13 +303,13 @@ def make_reader(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> b
         ConfigError: if the options ask for the decoder in C and it cannot.
     """
     threads = num_threads(options)
-    has_masks = any(each.is_mask for each in plan.images)
-    masks = tf_decode.MaskDecoder(options, threads).decode if has_masks else None
+    forms = {each.form for each in plan.images if each.form is not None}
+    numbers = {form: tf_decode.NumberDecoder(options, threads, form).decode for form in forms}
     if decodes_natively(plan, options):
         values = tf_decode.make_values(options, plan.mean_and_std)
-        return batch_reader.BatchReader(plan, options, threads, values, decode_masks=masks)
+        return batch_reader.BatchReader(plan, options, threads, values, decode_numbers=numbers)
     decoder = tf_decode.Decoder(plan, options, threads)
-    return batch_reader.BatchReader(plan, options, threads, None, (decoder.decode, decoder.measure), masks)
+    return batch_reader.BatchReader(plan, options, threads, None, (decoder.decode, decoder.measure), numbers)
 
 
 def num_threads(options: options_lib.ReadOptions) -> int:

@@ -233,6 +233,9 @@ class Config(pydantic.BaseModel):
             path, _, value = setting.partition(": ")
             if str(operator.attrgetter(path)(self)) == value:
                 raise ValueError(f"{setting} {reason}")
+        if unknown := sorted(set(self.image.extra_images) - set(gives.extra_images)):
+            known = ", ".join(gives.extra_images) or "none"
+            raise ValueError(f"image.extra_images names {unknown[0]}, and the extra images of an example are {known}")
         dropping = [name for name, action in self.duplicates.settings().actions.items() if action == "drop"]
         if self.image.frames == "each" and dropping:
             raise ValueError(

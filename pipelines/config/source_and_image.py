@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import pydantic
@@ -193,6 +193,41 @@ class LimitsConfig(pydantic.BaseModel):
         return min(structure.MAX_IMAGE_BYTES, structure.MAX_IMAGE_BYTES if self.max_bytes is None else self.max_bytes)
 
 
+class ExtraImageConfig(pydantic.BaseModel):
+    """The numbers of an extra image that is no picture, such as depth beside colors."""
+
+    model_config = STRICT
+
+    dtype: Literal["uint8", "uint16", "float32"] = "uint8"
+    """As `image.dtype`. `uint8` needs `range`; `uint16` is stored as PNG, `float32` without a header, little-endian."""
+    range: tuple[_Number, _Number] | None = None
+    """As `image.range`."""
+    channels: Literal[1, 3] = 1
+    """Channels of all such images; one of others is a reject."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> ExtraImageConfig:
+        if self.dtype == pixel_type.UINT8 and self.range is None:
+            raise ValueError(
+                "image.extra_images is for numbers beyond 8 bits: set dtype: uint16 or float32, or range, or leave the "
+                "image out (if the first image has more bits, exchange the two)"
+            )
+        _check_range("image.extra_images: ", self.dtype, self.range)
+        return self
+
+    def type_of(self, name: str) -> pixel_type.ExtraType:
+        """Returns the numbers that are stored of the extra images with this name."""
+        section = f"image.extra_images.{name}"
+        return pixel_type.ExtraType(pixel_type.PixelType(self.dtype, self.range, section=section), self.channels)
+
+
+def _check_range(prefix: str, dtype: str, given: tuple[float, float] | None) -> None:
+    if given is not None and dtype == pixel_type.FLOAT32:
+        raise ValueError(f"{prefix}range is for {prefix}dtype: uint8 and uint16; float32 stores numbers as they are")
+    if given is not None and given[0] >= given[1]:
+        raise ValueError(f"{prefix}range is {list(given)}: write [LOWEST, HIGHEST]")
+
+
 class ImageConfig(pydantic.BaseModel):
     """Checks that images pass, and the form in which they are stored."""
 
@@ -217,6 +252,9 @@ class ImageConfig(pydantic.BaseModel):
     """Bands that are stored, counted from 1, in this order: [4, 3, 2] are red, green and blue of Sentinel-2; `all`
     needs `encode: raw`. Without it, pictures of 8 bits have their usual channels; with `dtype` or `range`, an image has
     1 band or 3, and one of others is rejected."""
+    extra_images: dict[str, ExtraImageConfig] = {}
+    """By the name of an extra image (`source.pairs.others`, `source.manifest.further`) whose numbers are no pictures',
+    such as `depth: {dtype: uint16}`: their type. Without it an extra image is stored like the first one."""
     frames: Literal["first", "reject", "each"] = "first"
     """What to do with a file of several images, such as an animated GIF: store the first one, reject it, or store each
     frame of an animation (GIF, WebP, APNG, AVIF), each page of a TIFF and each slice of DICOM and NIfTI as an example
@@ -334,10 +372,7 @@ class ImageConfig(pydantic.BaseModel):
         return self
 
     def _check_numbers(self) -> None:
-        if self.range is not None and self.dtype == pixel_type.FLOAT32:
-            raise ValueError("image.range is for image.dtype: uint8 and uint16; float32 stores numbers as they are")
-        if self.range is not None and self.range[0] >= self.range[1]:
-            raise ValueError(f"image.range is {list(self.range)}: write [LOWEST, HIGHEST]")
+        _check_range("image.", self.dtype, self.range)
         holding = {pixel_type.FLOAT32: ("raw",), pixel_type.UINT16: ("raw", *_PNGS)}.get(
             self.dtype, ("raw", *_PICTURES)
         )
@@ -362,6 +397,13 @@ class ImageConfig(pydantic.BaseModel):
     def numbers(self) -> pixel_type.PixelType:
         """The numbers that are stored of every image."""
         return pixel_type.PixelType(self.dtype, self.range, self.bands)
+
+    def types_of(self, extra_images: Sequence[str]) -> tuple[pixel_type.ExtraType | None, ...]:
+        """Returns the types of extra images; () if all are stored like the first one."""
+        if not self.extra_images:
+            return ()
+        given = ((name, self.extra_images.get(name)) for name in extra_images)
+        return tuple(None if each is None else each.type_of(name) for name, each in given)
 
     @property
     def is_sized(self) -> bool:

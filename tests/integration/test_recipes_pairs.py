@@ -185,7 +185,7 @@ def test_snippet_of_the_page_on_pairs_reads_the_pairs_of_folders(
     output = {"uri": str(tmp_path / "records")}
     convert.convert({**sections, "split": {"by": "none"}, "output": output}, workers=1)
     monkeypatch.chdir(tmp_path)
-    [snippet] = docs_pages.blocks("recipes/pairs.md", "python")
+    [snippet, _] = docs_pages.blocks("recipes/pairs.md", "python")
     first, target = next(iter(docs_pages.run_snippet(snippet)["train"]))
     assert np.array_equal(first, target)
 

@@ -250,7 +250,13 @@ class Committer:
         policy = self.settings.policy
         is_typed = policy.numbers.is_typed(policy.encode)
         pixels = bare_pixels.describe(policy.numbers.dtype, dataset.merged.values()) if is_typed else {}
-        return dataset._replace(catalog=dataclasses.replace(dataset.catalog, object_classes=names, pixels=pixels))
+        extra_pixels = {
+            name: {"dtype": each.numbers.dtype, "channels": each.channels}
+            for name, each in zip(self.settings.extra_images, policy.extra_types)
+            if each is not None
+        }
+        catalog = dataclasses.replace(dataset.catalog, object_classes=names, pixels=pixels, extra_pixels=extra_pixels)
+        return dataset._replace(catalog=catalog)
 
     def _retries_in_vain(self, written: Sequence[elements.WrittenShard]) -> bool:
         """Returns whether the run has read only images that were rejected before, and none is good now."""

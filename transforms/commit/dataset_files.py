@@ -331,7 +331,11 @@ def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: 
     if feature.source == features.ENCODED and feature.kind == features.BYTES and encoding not in _AS_BYTES:
         image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}
         return _node("image_feature.Image", {"image": image | ({"encodingFormat": encoding} if encoding else {})})
-    if _is_further(feature) and encoding not in _AS_BYTES:  # only the formats of first images are counted
+    further = _further_of(feature)
+    if (form := catalog.extra_pixels.get(further)) is not None:
+        shape = [None, None, form["channels"]]
+        return _pixels({"dtype": form["dtype"], "shape": shape}, "raw" if form["dtype"] == "float32" else "png")
+    if further and encoding not in _AS_BYTES:  # only the formats of first images are counted
         return _node("image_feature.Image", {"image": {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"}})
     if feature.source == features.LABEL and catalog.label_kind == "class":
         num_classes = str(len(catalog.labels) + catalog.label_base)
@@ -354,8 +358,10 @@ def _pixels(form: Mapping[str, Any], encoding: str | None) -> dict[str, Any]:
     return _node("tensor_feature.Tensor", {"tensor": tensor})
 
 
-def _is_further(feature: features.Feature) -> bool:
-    return (features.extra_image_part(feature.source) or ("", ""))[1] == "encoded"
+def _further_of(feature: features.Feature) -> str:
+    """Returns the name of the extra image whose bytes a feature holds; "" for other features."""
+    name, part = features.extra_image_part(feature.source) or ("", "")
+    return name if part == "encoded" else ""
 
 
 def _node(class_name: str, content: Mapping[str, Any]) -> dict[str, Any]:

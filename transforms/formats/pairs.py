@@ -18,7 +18,14 @@ from imagebeam import errors, features
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, masks
-from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, side_by_side, structure
+from imagebeam.transforms.images import (
+    checked_image,
+    image_formats,
+    pillow_decoder,
+    pixel_type,
+    side_by_side,
+    structure,
+)
 from imagebeam.transforms.sources import files, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, NEARLY_ALL, Finding, Folder, FolderProbe, splits_in
 
@@ -105,16 +112,16 @@ class Pairs(masks.PartnerRule, base_format.Format):
         splits = splits_in(root.folders)
         if splits and all(_roles_in(probe, probe.look(root.below(name))) for name in splits):
             first = next(iter(splits))
-            yield _finding_of(_roles_in(probe, probe.look(root.below(first))), at, first, splits)
+            yield _finding_of(probe, _roles_in(probe, probe.look(root.below(first))), at, first, splits)
         elif roles := _roles_in(probe, root):
-            yield _finding_of(roles, at, "", {})
+            yield _finding_of(probe, roles, at, "", {})
         else:
             splits = splits_in(probe.look(root.below(root.folders[0])).folders) if root.folders else {}
             if splits and all(_roles_in(probe, root, name) for name in splits):
                 first = next(iter(splits))
-                yield _finding_of(_roles_in(probe, root, first), at, first, splits)
+                yield _finding_of(probe, _roles_in(probe, root, first), at, first, splits)
             elif root.images:
-                yield from _find_endings(root, at)
+                yield from _find_endings(probe, root, at)
 
     def is_mask(self, path: str) -> bool:
         """Returns whether `path` has the form of the path of another image."""
@@ -184,7 +191,33 @@ _OF_MASKS = re.compile(r"(?i).*(mask|seg|label|annot|gt).*")
 _MAX_ROLES = 4
 
 
-def _find_endings(folder: Folder, at: str) -> Iterator[Finding]:
+def _types_of(probe: FolderProbe, first: str, others: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the setting for other images whose numbers are beyond 8 bits, as those of depth beside colors.
+
+    Args:
+        probe: of the data set.
+        first: path of one first image.
+        others: by its name, the path of each other image of the example.
+    """
+    types = {name: dtype for name, path in others.items() if (dtype := _dtype_of(probe.head(path))) is not None}
+    if not types or _dtype_of(probe.head(first)) is not None:
+        return {}
+    return {"image.extra_images": {name: {"dtype": dtype} for name, dtype in types.items()}}
+
+
+def _dtype_of(head: bytes) -> str | None:
+    """Returns the type of the numbers of a gray image with more than 8 bits, by the beginning of its file."""
+    image_format = image_formats.sniff_format(head)
+    if image_format not in (image_formats.PNG, "tiff"):
+        return None
+    try:
+        mode = pillow_decoder.open_lazily(head, image_format).mode
+    except checked_image.BadImageError:
+        return None
+    return pixel_type.UINT16 if mode.startswith("I;16") else pixel_type.FLOAT32 if mode == "F" else None
+
+
+def _find_endings(probe: FolderProbe, folder: Folder, at: str) -> Iterator[Finding]:
     """Finds images of one folder whose names end in the few roles of an example: `1_LR.png`, `1_HR.png`."""
     matches = [_ENDING.fullmatch(name) for name in folder.images]
     names: dict[str, set[str]] = {}  # by the ending of the files
@@ -199,6 +232,7 @@ def _find_endings(folder: Folder, at: str) -> Iterator[Finding]:
     if len(ranks) < len(roles) or any(map(_OF_MASKS.fullmatch, roles.values())):
         return
     first, *others = sorted(ranks, key=lambda end: ranks[end])
+    of_one = {end: folder.below(min(names[end]) + end) for end in roles}
     prefix, shown = folder_probe.prefix_of(folder, at), folder_probe.and_list([*roles.values()])
     may_be_classes = all(map(_OFTEN_CLASSES.fullmatch, roles.values()))
     yield Finding(
@@ -208,6 +242,7 @@ def _find_endings(folder: Folder, at: str) -> Iterator[Finding]:
             "split": HASH_SPLIT,
             "source.pairs.image": f"{re.escape(prefix)}(?P<name>.*){re.escape(first)}",
             "source.pairs.others": {roles[end].lower(): rf"{prefix}\g<name>{end}" for end in others},
+            **_types_of(probe, of_one[first], {roles[end].lower(): of_one[end] for end in others}),
         },
         (f"the first image is that of {roles[first]}",),
         doubts=(f"{shown} may be classes: for those take the preset cats_dogs",) if may_be_classes else (),
@@ -258,7 +293,7 @@ def _size_of(head: bytes) -> tuple[int, int] | None:
         return None
 
 
-def _finding_of(roles: Sequence[Folder], at: str, split: str, splits: Mapping[str, str]) -> Finding:
+def _finding_of(probe: FolderProbe, roles: Sequence[Folder], at: str, split: str, splits: Mapping[str, str]) -> Finding:
     """Returns the finding for aligned folders, those of one split if `split` is in their paths."""
     paths = [folder_probe.prefix_of(each, at) for each in roles]
     image, *others = (f"{path}{{name}}{posixpath.splitext(each.images[0])[1]}" for path, each in zip(paths, roles))
@@ -274,6 +309,8 @@ def _finding_of(roles: Sequence[Folder], at: str, split: str, splits: Mapping[st
     settings["source.pairs.others"] = {
         name.lower(): path.replace("{name}", r"\g<name>") for name, path in zip(names[1:], others)
     }
+    first, *of_others = (each.below(each.images[0]) for each in roles)
+    settings |= _types_of(probe, first, {name.lower(): path for name, path in zip(names[1:], of_others)})
     shown = folder_probe.and_list([path.rstrip("/") for path in paths])
     evidence = f"{shown} hold images of the same names: each example has one of each"
     doubts = (f"{folder_probe.and_list(names)} may be classes: for those take the preset image_folder",)

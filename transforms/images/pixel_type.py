@@ -25,6 +25,7 @@ class PixelType:
     dtype: str = UINT8  # or uint16, float32
     range: tuple[float, float] | None = None  # what becomes 0 and the largest value of `dtype`; None keeps the numbers
     bands: tuple[int, ...] | str | None = None  # from 1, in the order in which they are stored; ALL; None: all, 1 or 3
+    section: str = dataclasses.field(default="image", compare=False)  # of the config, for errors
 
     @property
     def is_usual(self) -> bool:
@@ -51,7 +52,36 @@ class PixelType:
 USUAL = PixelType()
 
 
-SET_RANGE = "set image.range: [LOWEST, HIGHEST], which holds for all files, or image.dtype: float32"
+@dataclasses.dataclass(frozen=True)
+class ExtraType:
+    """The numbers that are stored of an extra image, where they are not those of pictures."""
+
+    numbers: PixelType
+    channels: int
+
+    @property
+    def encode(self) -> str:
+        """As `ImagePolicy.encode`: no picture format that readers decode holds float32."""
+        return image_formats.RAW if self.numbers.dtype == FLOAT32 else "keep"
+
+    def check(self, image: checked_image.Image) -> checked_image.Image:
+        """Returns an image if it has the channels that all of its kind must have.
+
+        Raises:
+            BadImageError: if not.
+        """
+        if image.channels != self.channels:
+            found = f"{image.channels} channels, and {self.numbers.section}.channels is {self.channels}"
+            raise checked_image.other_numbers(found, "change it if all files are so")
+        return image
+
+
+def set_range(section: str) -> str:
+    """Returns what to do about numbers that do not fit into the type of those that are stored."""
+    return f"set {section}.range: [LOWEST, HIGHEST], which holds for all files, or {section}.dtype: float32"
+
+
+SET_RANGE = set_range("image")
 
 
 def several_bands(there: int) -> str:

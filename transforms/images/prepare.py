@@ -70,6 +70,7 @@ class ImagePolicy:
     scaling: resample.Scaling = resample.UNSCALED
     encoding: pixels.Encoding = pixels.USUAL
     limits: checked_image.Limits = checked_image.NO_LIMITS
+    extra_types: tuple[pixel_type.ExtraType | None, ...] = ()  # of extra images, in their order; None: as the first
     part: side_by_side.Part = side_by_side.WHOLE  # what is stored of a file that holds several images side by side
     sum_pixels: bool = False  # compute the sums for mean and deviation
     objects: image_objects.AnnotationReader | None = None  # reads the file with each image's objects, if there is one
@@ -142,13 +143,25 @@ class ImagePolicy:
             raise structure.refusal(data, format, self._accepted())
         return orientations.turn_size(height, width, turn) if self.annotations == "upright" else (height, width)
 
-    def prepare_extra_image(self, data: bytes) -> Image:
+    def prepare_extra_image(self, data: bytes, place: int) -> Image:
         """Returns an extra image of an example, checked and changed like the first; no statistics are taken of it.
+
+        Args:
+            data: the bytes of its file.
+            place: its number among the extra images.
 
         Raises:
             BadImageError: if the example is to be rejected.
         """
-        return self._for_extra_images.prepare(data)
+        wanted = self.extra_types[place] if self.extra_types else None
+        if wanted is not None:
+            return wanted.check(self._for_types[wanted].prepare(data))
+        try:
+            return self._for_extra_images.prepare(data)
+        except BadImageError as e:
+            if e.reason is not Reason.PIXEL_TYPE:
+                raise
+            raise BadImageError(e.reason, f"{e.detail}; for this image alone: image.extra_images") from e
 
     def prepare_other_parts(self, data: bytes) -> list[Image]:
         """Returns the images beside the one that `prepare` returns, from left to right.
@@ -161,6 +174,15 @@ class ImagePolicy:
     @functools.cached_property
     def _for_extra_images(self) -> ImagePolicy:
         return dataclasses.replace(self, sum_pixels=False, objects=None, functions=image_functions.NONE)
+
+    @functools.cached_property
+    def _for_types(self) -> dict[pixel_type.ExtraType, ImagePolicy]:
+        own = dataclasses.replace(self._for_extra_images, color=KEEP, background=None, white_level=pixels.WHITE)
+        return {
+            each: dataclasses.replace(own, profile=KEEP, extra_types=(), numbers=each.numbers, encode=each.encode)
+            for each in self.extra_types
+            if each is not None
+        }
 
     def prepare_frames(
         self, data: bytes, expected: tuple[int, int] | None = None, edit: image_functions.Edit | None = None

@@ -54,10 +54,10 @@ def convert(numbers: np.ndarray, wanted: pixel_type.PixelType) -> np.ndarray:
     if given == np.dtype(wanted.dtype):
         return numbers
     if given == np.uint8:
-        remedy = "set image.range: [0, 65535] to keep the numbers of all files, or [0, 255] to scale them"
+        remedy = f"set {wanted.section}.range: [0, 65535] to keep the numbers of all files, or [0, 255] to scale them"
     else:
-        remedy = pixel_type.SET_RANGE + (" or uint16" if given == np.uint16 else "")
-    raise checked_image.other_numbers(f"{found}, and image.dtype is {wanted.dtype}", remedy)
+        remedy = pixel_type.set_range(wanted.section) + (" or uint16" if given == np.uint16 else "")
+    raise checked_image.other_numbers(f"{found}, and {wanted.section}.dtype is {wanted.dtype}", remedy)
 
 
 def _choose(numbers: np.ndarray, bands: tuple[int, ...] | str | None) -> np.ndarray:

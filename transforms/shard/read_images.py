@@ -176,9 +176,9 @@ def _add_extra_images(
     policy: prepare.ImagePolicy,
 ) -> checked_image.Image:
     prepared = []
-    for extra, data in zip(ref.extra_images, files, strict=True):
+    for place, (extra, data) in enumerate(zip(ref.extra_images, files, strict=True)):
         with _naming(f"column {extra.column!r}, {extra.uri!r}"):
-            prepared.append(policy.prepare_extra_image(_content(data)))
+            prepared.append(policy.prepare_extra_image(_content(data), place))
     return _with_extra_images(image, prepared)
 
 
