@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from imagebeam.transforms.formats.annotations import syntax
@@ -24,6 +24,11 @@ _EDGES: dict[str, tuple[str, ...]] = {
 }
 
 
+def _class_in(cells: Mapping[str, str]) -> str:
+    """Returns the class of a row: one of all objects if the file has no column for it, unknown if the cell is empty."""
+    return cells.get("label", syntax.NO_NAME) or syntax.UNKNOWN
+
+
 class BoxCsv(syntax.Syntax):
     """A row for each box with the columns image, xmin, ymin, xmax, ymax and label, as VoTT writes them.
 
@@ -38,7 +43,7 @@ class BoxCsv(syntax.Syntax):
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         for line, cells in syntax.table_of(file, _NAMES | _EDGES):
             fields = [cells[each] for each in _EDGES]
-            name = (cells["label"] or syntax.NO_NAME) if any(fields) else None
+            name = _class_in(cells) if any(fields) else None
             yield Row(cells["image"], f"line {line}", name, fields)
 
     def question(self, head: bytes) -> str:
@@ -75,8 +80,9 @@ class OpenImages(syntax.Syntax):
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         columns = {name: (name,) for name in ("imageid", "labelname", "xmin", "xmax", "ymin", "ymax")}
         for line, cells in syntax.table_of(file, columns | {"isgroupof": ("isgroupof", "")}):
-            image, name, *fields = cells.values()
-            yield Row(image, f"line {line}", name or syntax.UNKNOWN, fields)
+            fields = [cells[each] for each in ("xmin", "xmax", "ymin", "ymax")]
+            name = cells["labelname"] or syntax.UNKNOWN
+            yield Row(cells["imageid"], f"line {line}", name, [*fields, cells.get("isgroupof", "")])
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:
         xmin, xmax, ymin, ymax = syntax.numbers(fields, "XMin", "XMax", "YMin", "YMax")
@@ -103,9 +109,10 @@ class RunLengths(syntax.Syntax):
         columns: dict[str, Sequence[str]] = {"image": (*_NAMES["image"], *self._BOTH), "runs": ("encodedpixels",)}
         columns |= {"label": ("classid", "class", "label", ""), "both": (*self._BOTH, "")}
         for line, cells in syntax.table_of(file, columns):
-            image, name, runs = cells["image"], cells["label"] or syntax.NO_NAME, cells["runs"]
-            if cells["both"]:
+            image, name, runs = cells["image"], _class_in(cells), cells["runs"]
+            if "both" in cells:
                 image, _, name = cells["both"].rpartition("_")
+                name = name or syntax.UNKNOWN
             yield Row(image, f"line {line}", name if runs not in ("", "-1") else None, runs)
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import posixpath
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -59,7 +60,7 @@ def find(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool)
 def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool) -> Places | None:
     for images, texts in syntax.FOLDERS or ():
         found, evidence = [], []
-        num_images = num_paired = 0
+        num_images = num_paired = num_looked = num_other = 0
         for holder in syntax.holders(probe, at, most):
             if not {images, texts.partition("/")[0]} - {""} <= {*holder.folders}:
                 continue
@@ -71,6 +72,8 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
             if paired and (is_known or _are_of(syntax, probe, other, paired)):
                 found.append(Place(split_meant(holder.path) or "train", folder_probe.prefix_of(folder, at)[:-1]))
                 num_images, num_paired = num_images + len(names), num_paired + len(paired)
+                num_looked += min(_NUM_HEADS, len(paired))
+                num_other += _count_other_shapes(syntax, probe, other, paired)
                 evidence.append(
                     f"{folder.path} in {other.path}" if folder is not other else folder.path or "the folder"
                 )
@@ -82,8 +85,20 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
                     f"{num_paired:,} of {plural.count(num_images, 'image')} have one: the others are skipped; "
                     "source.annotations.without_annotations=keep takes them as images without objects",
                 )
-            return Places(tuple(found), (images or "images", texts or images or "images"), "{name}", shown, doubts)
+            notes: tuple[str, ...] = ()
+            if num_other:
+                objects, looked = plural.count(num_other, "object"), plural.count(num_looked, "file")
+                notes = (f"{objects} in {looked} that were looked at, such as points, lines or masks, are not stored",)
+            folders = images or "images", texts or images or "images"
+            return Places(tuple(found), folders, "{name}", shown, doubts, notes)
     return None
+
+
+def _count_other_shapes(syntax: Syntax, probe: FolderProbe, folder: Folder, names: Sequence[str]) -> int:
+    """Returns the number of objects of shapes that are not stored in the files that `_are_of` looks into."""
+    heads = [probe.head(folder.below(name)) for name in folder_probe.spread(names, _NUM_HEADS)[:_NUM_HEADS]]
+    rows = [syntax.first_rows(head, len(head) < HEAD_BYTES) or () for head in heads]
+    return sum(map(syntax.has_other_shape, itertools.chain.from_iterable(rows)))
 
 
 def _are_of(syntax: Syntax, probe: FolderProbe, folder: Folder, names: Sequence[str]) -> bool:

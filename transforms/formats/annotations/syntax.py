@@ -284,7 +284,7 @@ def lines_of(file: IO[bytes]) -> Iterator[tuple[int, str]]:
 
 
 def table_of(file: IO[bytes], columns: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yields the rows of a CSV file with their lines: the wanted cells by our names of the columns.
+    """Yields the rows of a CSV file with their lines: the wanted cells by our names of the columns that it has.
 
     Args:
         file: of the table.
@@ -305,7 +305,7 @@ def table_of(file: IO[bytes], columns: Mapping[str, Sequence[str]]) -> Iterator[
                     raise ValueError(f"has no column {' or '.join(names)}; its first line names {shown}")
             for row in table:
                 if row:
-                    cells = {ours: row[at].strip() if 0 <= at < len(row) else "" for ours, at in places.items()}
+                    cells = {ours: row[at].strip() if at < len(row) else "" for ours, at in places.items() if at >= 0}
                     yield table.line_num, cells
         except (csv.Error, UnicodeDecodeError) as e:
             raise ValueError(f"cannot be read as CSV in UTF-8 after line {table.line_num}: {e}") from e

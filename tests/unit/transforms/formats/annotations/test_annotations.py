@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import pathlib
 import pickle
@@ -10,6 +11,9 @@ import random
 from collections import Counter
 from typing import Any
 
+import hypothesis
+import hypothesis.extra.numpy
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 from PIL import Image
@@ -19,6 +23,7 @@ from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.annotations import annotations
+from imagebeam.transforms.formats.annotations.syntaxes import SYNTAXES
 from imagebeam.transforms.images import checked_image, image_objects, object_masks
 from tests import annotation_sets, detection_sets, error_texts, image_sets, spread_rows
 from tests.annotation_sets import SETS, put
@@ -85,7 +90,8 @@ def test_set_is_recognized_and_plans_like_its_options(tmp_path: pathlib.Path, na
     assert not found.remarks
     is_of_many = annotations.SYNTAXES[case.syntax].FOLDERS is None
     left_out = case.dropped.get("object_of_other_shape") if is_of_many else None
-    assert [note.partition(" ")[0] for note in first.notes] == ([str(left_out)] if left_out else [])
+    if is_of_many or "object_of_other_shape" not in case.dropped:  # of the others, a few files are looked into
+        assert [note.partition(" ")[0] for note in first.notes] == ([str(left_out)] if left_out else [])
     if name in asks:
         assert any(asks[name] in doubt for doubt in first.doubts)
 
@@ -173,6 +179,31 @@ def test_class_of_a_box_in_csv_is_in_a_column_that_is_known_or_asked_for(
     assert (found.sure is None) == bool(asks)
     assert asks in " ".join(found.candidates[0].doubts)
     assert listed(tmp_path, options("vott"))[0].facts().annotations.classes.names == names
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("vott", "image,xmin,ymin,xmax,ymax,label\n0.jpg,1,1,5,5,cat\n1.jpg,1,1,5,5,\n2.jpg,,,,,\n"),
+        ("run_lengths", "ImageId,ClassId,EncodedPixels\n0.jpg,1,1 3\n1.jpg,,1 3\n2.jpg,,\n"),
+        ("run_lengths", "ImageId_ClassId,EncodedPixels\n0.jpg_1,1 3\n1.jpg_,1 3\n2.jpg_1,\n"),
+    ],
+)
+def test_empty_class_rejects_the_image_where_a_column_has_the_classes(
+    tmp_path: pathlib.Path, name: str, table: str
+) -> None:
+    for number in range(3):
+        detection_sets.write_image(tmp_path / f"{number}.jpg", number)
+    (tmp_path / "all.csv").write_text(table)
+    source, refs, rejects, _ = listed(tmp_path, options(name))
+    assert (len(refs), rejects) == (3, [])
+    assert source.facts().annotations.classes.names == (("cat",) if name == "vott" else ("1",))
+    for ref in refs:
+        if ref.key == "1.jpg":
+            with pytest.raises(checked_image.BadImageError, match=r"line 3 of all.csv: it has no class"):
+                read(source, ref)
+        else:
+            assert len(read(source, ref)["image/object/class/text"]) == (ref.key == "0.jpg")
 
 
 def test_labels_beside_the_boxes_of_mot_name_their_classes(tmp_path: pathlib.Path) -> None:
@@ -445,11 +476,51 @@ def test_images_elsewhere_are_named_in_the_plan(tmp_path: pathlib.Path) -> None:
     assert any("project-1.json is of Label Studio, and the images that it names" in each for each in found.remarks)
 
 
+@hypothesis.given(
+    hypothesis.extra.numpy.arrays(bool, st.tuples(st.integers(1, 9), st.integers(1, 9))),
+    *[st.integers(0, 3)] * 4,
+)
+def test_mask_of_cvat_is_drawn_where_it_is(inside: np.ndarray, left: int, right: int, top: int, bottom: int) -> None:
+    counts = [len([*same]) for _, same in itertools.groupby([False, *inside.ravel().tolist()])]  # of pixels outside
+    counts[0] -= 1
+    height, width = inside.shape
+    fields = {"left": f"{left}", "top": f"{top}", "width": f"{width}", "height": f"{height}"}
+    fields["rle"] = ", ".join(map(str, counts))
+    whole = np.pad(inside, ((top, bottom), (left, right)))
+    if not inside.any():
+        with pytest.raises(ValueError, match="no pixel of the object"):
+            SYNTAXES["cvat"].region(["mask", [None, None], fields], whole.shape)
+        return
+    region = SYNTAXES["cvat"].region(["mask", [f"{side}" for side in whole.shape], fields], whole.shape)
+    png = object_masks.render(object_masks.pack(region.outline, *whole.shape), whole.shape)
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(png))), whole)
+    down, across = np.nonzero(whole)
+    assert region.box == (across.min(), across.max() + 1, down.min(), down.max() + 1)
+    assert region.size == whole.shape
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [({"rle": "1, x"}, "its rle is '1, x'"), ({"rle": "1, 2"}, "its rle has 3 pixels"), ({"left": "9"}, "at left 9")],
+)
+def test_broken_mask_of_cvat_is_named(changed: dict[str, str], text: str) -> None:
+    fields = {"left": "0", "top": "0", "width": "2", "height": "2", "rle": "1, 3"} | changed
+    with pytest.raises(ValueError, match=text):
+        SYNTAXES["cvat"].region(["mask", [None, None], fields], (4, 4))
+
+
 def test_tracks_of_a_video_are_named_in_the_plan(tmp_path: pathlib.Path) -> None:
     detection_sets.write_image(tmp_path / "images/frame_000001.png", 1)
     put(tmp_path / "annotations.xml", '<annotations>\n<track id="0" label="cat">\n</track>\n</annotations>\n')
     expected = "annotations.xml is of CVAT, and is not read: it holds tracks of a video: export it as CVAT for images"
     assert expected in recognize_folder.recognize(str(tmp_path)).remarks
+
+
+def test_plan_notes_objects_of_other_shapes_in_files_of_one_image(tmp_path: pathlib.Path) -> None:
+    SETS["supervisely"].write(tmp_path)
+    found = recognize_folder.recognize(str(tmp_path)).sure
+    assert found is not None
+    assert found.notes == ("5 objects in 6 files that were looked at, such as points, lines or masks, are not stored",)
 
 
 def test_two_syntaxes_of_the_same_images_are_a_question(tmp_path: pathlib.Path) -> None:
