@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the same names as in _NAMES
     from imagebeam.reader.options import ReadOptions as ReadOptions
     from imagebeam.reader.record_order import ReaderState as ReaderState
     from imagebeam.snapshots import load_catalog as load_catalog
+    from imagebeam.transforms.user_code import Reference as Reference
 
 _NAMES = {
     "catalog": ("Catalog",),
@@ -56,6 +57,7 @@ _NAMES = {
     "reader.options": ("ReadOptions",),
     "reader.record_order": ("ReaderState",),
     "snapshots": ("load_catalog",),
+    "transforms.user_code": ("Reference",),
 }
 _MODULE_OF = {name: f"imagebeam.{module}" for module, names in _NAMES.items() for name in names}
 _MODULES = ("catalog", "errors", "features", "records", "snapshots", "storage")  # `import imagebeam` gives them, too

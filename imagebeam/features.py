@@ -121,6 +121,7 @@ def resolve_features(
     pixels: str | None = None,
     extra_images: Iterable[str] = (),
     given: Collection[str] = (),
+    computed: Iterable[Feature] = (),
 ) -> tuple[Feature, ...]:
     """Returns the features of every example, `image/encoded` last so that its bytes are written without a copy.
 
@@ -135,6 +136,7 @@ def resolve_features(
             "object flags" (which are difficult or truncated, and their view), "object masks", "object keypoints",
             "captions", "segmentation" (the class of each pixel); or the name of one feature of these. "typed pixels" is
             what the config asks for.
+        computed: features that functions of the user compute.
 
     Raises:
         ValueError: if a standard key is unknown, or two features would have the same key.
@@ -162,6 +164,7 @@ def resolve_features(
         key = renamed.get(name, name.removeprefix("columns/"))
         if wanted and key is not None and not there.isdisjoint((_needs(name), name)):
             chosen.append(Feature(key, name, kind, many))
+    chosen += computed
     taken: dict[str, str] = {}
     for feature in chosen:
         if feature.key in taken:

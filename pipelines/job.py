@@ -20,7 +20,7 @@ from imagebeam.pipelines.config import sections
 from imagebeam.pipelines.recognize import contradictions, mask_signs
 from imagebeam.pipelines.request import Checked, RunFiles, check_address
 from imagebeam.storage import remote
-from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals
+from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals, user_code
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import (
@@ -35,7 +35,7 @@ from imagebeam.transforms.images import (
     turn_upright,
 )
 from imagebeam.transforms.output import run_report
-from imagebeam.transforms.shard import read_ahead
+from imagebeam.transforms.shard import feature_functions, read_ahead
 from imagebeam.transforms.sources import image_source, input_places, listing_rules, reference_rules, table_rows
 
 _TRANSFORM_PACKAGES = ("tensorflow", "tensorflow_transform")
@@ -159,7 +159,7 @@ def _request_of(config: config_lib.Config, uri: str, output: str) -> base_format
             elsewhere=frozenset({*config.columns, *([] if label.column is None else [label.column])}),
             renamed=tuple((name.removeprefix("columns/"), key) for name, key in config.renamed_in_records.items()),
         ),
-        key_feature=config.features.get("image/key", "image/key"),
+        key_feature=config.features.renamed.get("image/key", "image/key"),
     )
 
 
@@ -311,9 +311,15 @@ def _settings_of(
     facts = _other_facts(config, known.shape)
     functions = _image_functions(config, source)
     limits = checked_image.Limits(**config.image.limits.model_dump())
-    if functions and limits.max_seconds is None:
+    if (functions or config.features.functions) and limits.max_seconds is None:
         limits = dataclasses.replace(limits, max_seconds=_MAX_SECONDS)
-    codes = (sections.code_of("label.function", config.label.function), functions.function, functions.keep_if)
+    computing = _feature_functions(config, source, float(limits.max_seconds or _MAX_SECONDS))
+    codes = (
+        sections.code_of("label.function", config.label.function),
+        functions.function,
+        functions.keep_if,
+        *(each.code for each in computing.functions),
+    )
     if sources := {code.setting: code.digest for code in codes if code is not None and code.digest}:
         facts["source_of_functions"] = sources
     if known.annotations is not None:
@@ -379,6 +385,7 @@ def _settings_of(
         ),
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
+        functions=computing,
     )
 
 
@@ -413,6 +420,23 @@ def _image_functions(config: config_lib.Config, source: image_source.ImageSource
         _columns_of(config, source),
         keeps_size=bool(refers) or config.source.masks.rule is not None,
     )
+
+
+def _feature_functions(
+    config: config_lib.Config, source: image_source.ImageSource, max_seconds: float
+) -> feature_functions.FeatureFunctions:
+    """Returns the functions of the user that compute features.
+
+    Raises:
+        ConfigError: if there is no such function.
+    """
+    given = config.features.functions
+    functions = []
+    for feature in config.features.computed():
+        one = given[feature.key]
+        code = user_code.find(f"features.functions {feature.key}", one.function, one.options, one.version)
+        functions.append(feature_functions.FeatureFunction(feature, code, one.batch))
+    return feature_functions.FeatureFunctions(tuple(functions), _columns_of(config, source), max_seconds)
 
 
 def _digest_command(checked: Checked, output: str, vocabulary: tuple[str, ...] | None) -> str:

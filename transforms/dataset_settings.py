@@ -13,7 +13,7 @@ from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.shard import encode, image_hashes, shard_writer
+from imagebeam.transforms.shard import encode, feature_functions, image_hashes, shard_writer
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import snapshot_drift
 
@@ -127,6 +127,7 @@ class DatasetSettings:
     hints: tuple[str, ...] = ()  # notes on the config, known before the input is listed
     snapshot: SnapshotSettings | None = None  # None for a dataset without snapshots
     duplicates: image_hashes.DuplicateSettings = image_hashes.OFF
+    functions: feature_functions.FeatureFunctions = feature_functions.NONE
 
     @property
     def vocabulary(self) -> tuple[str, ...] | None:
@@ -152,7 +153,10 @@ class DatasetSettings:
 
     def recipe(self, plan: elements.DatasetPlan) -> encode.ExampleRecipe:
         ids = self.label_ids(plan.labels)
-        return encode.ExampleRecipe(self.features_of(plan), ids, self.columns, self.texts, self.extra_images, plan.kept)
+        computed = tuple(each.feature for each in self.functions.functions)
+        return encode.ExampleRecipe(
+            self.features_of(plan), ids, self.columns, self.texts, self.extra_images, plan.kept, computed
+        )
 
     def policy_of(self, plan: elements.DatasetPlan) -> prepare.ImagePolicy:
         """Returns how every image is checked and stored. Images are not rotated if kept features hold coordinates."""
@@ -172,6 +176,7 @@ class DatasetSettings:
             suffix=self.suffix,
             keeps_state=self.snapshot is not None,
             hasher=self.duplicates.only("report", "fail").hasher(self.policy.limits),
+            functions=self.functions,
         )
 
 

@@ -152,8 +152,8 @@ class Config(pydantic.BaseModel):
     image: source_and_image.ImageConfig = source_and_image.ImageConfig()
     columns: dict[str, sections.ColumnConfig] = {}
     """Columns of the manifest that become features, by name."""
-    features: dict[str, Key | None] = {}
-    """From a standard key to the key to write; null drops it."""
+    features: sections.FeaturesConfig = sections.FeaturesConfig()
+    """Key of a feature to write, by its standard key; null drops it."""
     output: sections.OutputConfig = sections.OutputConfig()
     statistics: sections.StatisticsConfig = sections.StatisticsConfig()
     rejects: sections.RejectsConfig = sections.RejectsConfig()
@@ -199,7 +199,7 @@ class Config(pydantic.BaseModel):
             raise ValueError(f"split.group {group!r} is neither a manifest's column nor a group of label.pattern")
         if self.split.stratify and self.label.kind != "class":
             raise ValueError("split.stratify needs classes: label.by directory, filename or column, label.type class")
-        if self.label.texts is not None and self.features.get(features_lib.TEXT, "") is None:
+        if self.label.texts is not None and self.features.renamed.get(features_lib.TEXT, "") is None:
             raise ValueError(f"label.texts is for {features_lib.TEXT}, which features drops; leave out one of the two")
         if self.split.stratify and self.label.many:
             raise ValueError(
@@ -227,6 +227,8 @@ class Config(pydantic.BaseModel):
                     "output.writer: beam keeps no hashes of what it has written: set duplicates.exact and "
                     "duplicates.near to drop or off, or leave output.writer out"
                 )
+            if self.features.functions:
+                raise ValueError("output.writer: beam computes no features: leave out features.functions, or it")
             if self.output.shuffle == "none":
                 raise ValueError("output.writer: beam cannot keep an order; output.shuffle: none needs writer: stream")
         for setting, reason in gives.refuses:
@@ -249,6 +251,7 @@ class Config(pydantic.BaseModel):
             for name, is_used in (
                 ("statistics.pixels", self.statistics.pixels),
                 ("duplicates.near", self.duplicates.near != "off"),
+                ("features.functions", bool(self.features.functions)),
             ):
                 if is_used:
                     raise ValueError(
@@ -312,8 +315,10 @@ class Config(pydantic.BaseModel):
         """The part of `features` about rewritten records; only the records show whether such a feature exists."""
         if self.kept_in_records == ():
             return {}
-        names = (name for name in self.features if name.startswith("columns/"))
-        return {name: self.features[name] for name in names if name.removeprefix("columns/") not in self.columns}
+        names = (name for name in self.features.renamed if name.startswith("columns/"))
+        return {
+            name: self.features.renamed[name] for name in names if name.removeprefix("columns/") not in self.columns
+        }
 
     def resolve_features(self) -> tuple[features_lib.Feature, ...]:
         """Returns the features of every example."""
@@ -323,7 +328,7 @@ class Config(pydantic.BaseModel):
         }
         gives = self.source.gives()
         return features_lib.resolve_features(
-            {name: key for name, key in self.features.items() if name not in self.renamed_in_records},
+            {name: key for name, key in self.features.renamed.items() if name not in self.renamed_in_records},
             self.label.kind,
             columns,
             has_many_labels=self.label.many,
@@ -334,6 +339,7 @@ class Config(pydantic.BaseModel):
                 *(["segmentation"] if self.source.masks.rule is not None else []),
                 *(["typed pixels"] if self.image.numbers.is_typed(self.image.encode) else []),
             },
+            computed=self.features.computed(),
         )
 
     def identity(self) -> dict[str, Any]:

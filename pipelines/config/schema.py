@@ -14,6 +14,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+import pydantic_core
+
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.config import sections, source_and_image
 
@@ -60,13 +62,14 @@ def _alternatives(kind: Any) -> Iterator[Any]:
 
 @functools.cache
 def _docstrings(model: type) -> dict[str, str]:
-    """Returns the text below each field in the source of a section, or of the section that it adds fields to."""
+    """Returns the text below each field in the source of a section, and of the sections that it adds fields to."""
     if model is source_and_image.SourceConfig:
         named = {name: f"For `by: {name}`." for name in source_and_image.SECTIONS}
         return {**named, **_docstrings(model.__mro__[1])}
     (defined,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(defined, ast.ClassDef)
-    return {
+    inherited = _docstrings(model.__mro__[1]) if sections.fields_of(model.__mro__[1]) else {}
+    return inherited | {
         field.target.id: inspect.cleandoc(text.value.value)
         for field, text in itertools.pairwise(defined.body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
@@ -91,20 +94,31 @@ def key_rows() -> Iterator[tuple[str, str, str]]:
     return _rows(config_lib.Config, "")
 
 
+_BY_NAME = {  # sections of each name that the user gives
+    "columns": ("columns.NAME", sections.ColumnConfig),
+    "features.functions": ("features.functions.KEY", sections.FeatureFunctionConfig),
+}
+
+
 def _rows(model: type, prefix: str) -> Iterator[tuple[str, str, str]]:
     for name, field in sections.fields_of(model).items():
         if sections.fields_of(field.kind):
+            if field.kind is sections.FeaturesConfig:  # whose other keys are those of the features
+                yield f"{prefix}{name}.KEY", "", " ".join(_docstrings(model)[name].split())
             yield from _rows(field.kind, f"{prefix}{name}.")
-        elif name == "columns" and not prefix:  # label.columns is a key like any other
-            for column, default, meaning in _rows(sections.ColumnConfig, ""):
-                yield f"columns.NAME.{column}", default, meaning
+        elif prefix + name in _BY_NAME:
+            shown, section = _BY_NAME[prefix + name]
+            if meaning := " ".join(_docstrings(model).get(name, "").split()) if prefix else "":
+                yield shown, "", meaning
+            for key, default, of_key in _rows(section, "."):
+                yield f"{shown}{key}", default, of_key
         else:
             meaning = " ".join(_docstrings(model).get(name, "").split())
             yield f"{prefix}{name}", _default(field.default), meaning
 
 
 def _default(value: Any) -> str:
-    if value is None:
+    if value is None or value is pydantic_core.PydanticUndefined:  # a key that must be given
         return ""
     shown = list(value) if isinstance(value, tuple) else value
     return f"`{json.dumps(shown)}`"

@@ -77,6 +77,41 @@ class FunctionConfig(pydantic.BaseModel):
     function's module counts, but not of other modules that it imports."""
 
 
+class FeatureFunctionConfig(FunctionConfig):
+    """A function of the user that computes a feature."""
+
+    type: Literal["string", "int", "float"] = "float"
+    """Type of the values. `float` has 32 bits."""
+    shape: tuple[Count, ...] = ()
+    """Shape of the values of each image, such as [512]; without it one value."""
+    batch: Count = 32
+    """Number of images in a call; fewer at the end of a shard, and where their pixels are more than 256 MB."""
+
+
+class FeaturesConfig(pydantic.BaseModel):
+    """The features of every example."""
+
+    model_config = pydantic.ConfigDict(**{**STRICT, "extra": "allow"})
+    __pydantic_extra__: dict[str, Annotated[str, pydantic.Field(min_length=1)] | None]
+
+    functions: dict[str, FeatureFunctionConfig] = {}
+    """Features that functions of yours compute, by their keys, such as image/embedding. A function gets a list of
+    images, uint8 [height, width, channels] as they are stored, and a list of as many `imagebeam.Reference`; it returns
+    one array for each image."""
+
+    @property
+    def renamed(self) -> dict[str, str | None]:
+        """The keys to write, by standard key; None for a feature that is dropped."""
+        return self.__pydantic_extra__
+
+    def computed(self) -> tuple[features.Feature, ...]:
+        """Returns the features that functions compute."""
+        return tuple(
+            features.Feature(key, f"functions/{key}", KINDS[each.type], bool(each.shape), each.shape or None)
+            for key, each in self.functions.items()
+        )
+
+
 Function = Annotated[
     Annotated[str, pydantic.Tag("(one)")] | Annotated[FunctionConfig, pydantic.Tag("(all)")],
     pydantic.Discriminator(lambda value: "(one)" if isinstance(value, str) else "(all)"),

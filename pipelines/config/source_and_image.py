@@ -326,7 +326,7 @@ class ImageConfig(pydantic.BaseModel):
     turned upright, with the channels of `color`, and an `imagebeam.Reference` (key, address, label, split, columns). It
     returns the pixels to store, which are scaled and encoded as the other keys say, or None: then the image is left out
     as `filtered`, which does not count against `rejects.max_fraction`. An error in it makes the image a reject,
-    `function`."""
+    `function`. A mapping gives `options` and `version`, too, as in `features.functions`."""
     keep_if: Function | None = None
     """Import path of a function of yours that gets the same as `function`, before it, and returns whether the image
     stays: True, or False, which leaves it out as `filtered`. The bytes of an image that stays are kept as without

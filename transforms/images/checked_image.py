@@ -55,6 +55,7 @@ class Image(NamedTuple):
     extra_images: tuple[Image, ...] = ()  # extra images of the example, in the order of ImageRef.extra_images
     highest: int | None = None  # number of a gray picture that was stored with 8 bits of 16; None for others
     dtype: str = "uint8"  # type of the stored numbers: uint8, uint16 or float32
+    computed: tuple[bytes, ...] = ()  # features that the user's functions compute, as they are stored
     dropped_objects: Mapping[str, int] = types.MappingProxyType({})  # by kind, see transforms.images.image_objects
 
 

@@ -38,10 +38,11 @@ class ExampleRecipe:
     texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     extra_images: tuple[str, ...] = ()  # names, in the order of ImageRef.extra_images
     kept: tuple[Feature, ...] = ()  # the part of `features` that is copied from the image's record
+    computed: tuple[Feature, ...] = ()  # the part of `features` that functions of the user compute
 
     @functools.cached_property
     def _encoder(self) -> example.ExampleEncoder:
-        return example.ExampleEncoder(self.features, {feature.source for feature in self.kept})
+        return example.ExampleEncoder(self.features, {feature.source for feature in (*self.kept, *self.computed)})
 
     @functools.cached_property
     def _kept_kinds(self) -> dict[str, str]:
@@ -63,6 +64,7 @@ class ExampleRecipe:
         needs_more = (
             self.extra_images
             or self.kept
+            or self.computed
             or self._object_places
             or self._has_entry_points
             or self._draws_masks
@@ -114,6 +116,8 @@ class ExampleRecipe:
             values[features.extra_image_source(name, "format")] = extra.format.encode()
             values[features.extra_image_source(name, "height")] = extra.height
             values[features.extra_image_source(name, "width")] = extra.width
+        for feature, computed in zip(self.computed, image.computed):
+            values[feature.source] = computed
         if self._has_entry_points:
             values[features.ENTRY_POINTS] = reader_decoder.find_entry_points(image)
         for name, value in zip(self.columns, (*image.objects, *ref.columns) if image.objects else ref.columns):

@@ -252,24 +252,30 @@ class Watch:
 
     def __init__(self, max_seconds: float):
         self._max_seconds = max_seconds
-        self._begun: tuple[int, float] | None = None  # number and start of the image that is being prepared
+        self._begun: tuple[int, float] | None = None  # number of the image that is being prepared, end of its time
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._look, name="imagebeam-time-limit", daemon=True)
         self._thread.start()
 
-    def run(self, number: int, prepare: Callable[[], _T]) -> _T:
-        """Returns `prepare()`, the work on image `number` of the shard.
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, number: int, prepare: Callable[[], _T], num_images: int = 1) -> _T:
+        """Returns `prepare()`, the work on image `number` of the shard, or with -1 on several images.
 
         Raises:
             BadImageError: if it took too long.
         """
         begin = time.monotonic()
-        self._begun = number, begin
+        self._begun = number, begin + self._max_seconds * num_images
         try:
             done = prepare()
         finally:
             self._begun = None
-        if time.monotonic() - begin > self._max_seconds:
+        if time.monotonic() - begin > self._max_seconds * num_images:
             raise too_slow(self._max_seconds)
         return done
 
@@ -281,7 +287,7 @@ class Watch:
     def _look(self) -> None:
         while not self._ends.wait(self._max_seconds / _LOOKS):
             begun = self._begun
-            if begun is not None and time.monotonic() - begun[1] > self._max_seconds:
+            if begun is not None and time.monotonic() > begun[1]:
                 writer_processes.end_as_slow(begun[0])
 
 

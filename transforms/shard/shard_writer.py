@@ -17,7 +17,15 @@ from typing import Any, NamedTuple
 from imagebeam import catalog, errors, example, records, storage, verify_shards
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, image_formats, jpeg_structure, prepare
-from imagebeam.transforms.shard import encode, image_hashes, read_images, shard_file, statistics, writer_processes
+from imagebeam.transforms.shard import (
+    encode,
+    feature_functions,
+    image_hashes,
+    read_images,
+    shard_file,
+    statistics,
+    writer_processes,
+)
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import image_states
 
@@ -55,6 +63,7 @@ class ShardWriter:
     suffix: str = ".tfrecord"
     keeps_state: bool = False  # whether the state of each image is stored beside the shard, for the next update
     hasher: image_hashes.Hasher | None = None  # computes hashes that are stored beside the shard, to find duplicates
+    functions: feature_functions.FeatureFunctions = feature_functions.NONE  # code of the user that computes features
 
     def write(self, task: ShardTask) -> elements.WrittenShard:
         """Returns the shard of `task`; writes it unless an earlier run finished it."""
@@ -177,7 +186,7 @@ class ShardWriter:
         take = None if layout is None else KeptJpegs(writer, self.recipe, layout).take
         skipped = dict(task.skipped)
         images = read_images.read_or_take(task.refs(), self.policy, self.read_ahead, skipped, self.hasher, take)
-        for ref, image in images:
+        for ref, image in self.functions.add_to(images) if self.functions.functions else images:
             if isinstance(image, (elements.Measures, elements.Reject)):
                 yield ref, image
                 continue

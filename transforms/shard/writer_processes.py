@@ -66,7 +66,8 @@ class WriterDiedError(WriterError):
     """A writer process ended during a task.
 
     Attributes:
-        image: number of the image that it was at, counted from 0 in the task; -1 if that is not known.
+        image: number of the image that it was at, counted from 0 in the task; -1 if that is not known, or it was at
+            several.
         is_slow: whether it ended itself because that image took too long.
     """
 
@@ -95,7 +96,7 @@ def without_killer(task: _TaskT, deaths: Sequence[WriterDiedError]) -> _TaskT | 
         deaths: of its processes so far.
     """
     last = deaths[-1]
-    if last.is_slow:
+    if last.is_slow and last.image >= 0:
         reason = elements.Reason.TOO_SLOW
     elif len(deaths) == 1 or last.image < 0 or deaths[-2].is_slow:
         return task
@@ -343,7 +344,7 @@ def end_as_slow(image: int) -> None:
     """Ends this writer process, in the middle of an image; does nothing outside of a writer process.
 
     Args:
-        image: its number, counted from 0 in the task.
+        image: its number, counted from 0 in the task; -1 for several at once.
     """
     if _notes is not None:
         pickle.dump((_SLOW, image), _notes, protocol=5)

@@ -1,0 +1,198 @@
+"""Features that functions of the user compute from batches of images: `features.functions`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from imagebeam import example, features
+from imagebeam.transforms import elements, user_code
+from imagebeam.transforms.images import checked_image, image_formats, image_functions, pillow_decoder, pixels
+from imagebeam.transforms.shard import read_images, writer_processes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_MAX_BYTES = 256 << 20  # pixels of images that wait for their batch
+_DTYPES = {features.FLOAT: "f", features.INT64: "iu"}  # NumPy's kinds of dtypes whose values are stored
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureFunction:
+    """A function of the user that computes one feature of each image."""
+
+    feature: features.Feature
+    code: user_code.UserCode
+    batch: int  # images of a call, at most
+
+    def compute(
+        self, images: Sequence[np.ndarray], references: Sequence[user_code.Reference]
+    ) -> list[example.EncodedValues | checked_image.BadImageError]:
+        """Returns the feature of each image as it is stored, or why there is none.
+
+        A batch for which the function fails is computed image by image, so that only those are rejected that it fails
+        for.
+        """
+        try:
+            found = image_functions.call(self.code, list(images), list(references))
+            return self._encode(found, len(images))
+        except checked_image.BadImageError as e:
+            if len(images) == 1:
+                return [e]
+        return [
+            one
+            for image, reference in zip(images, references, strict=True)
+            for one in self.compute([image], [reference])
+        ]
+
+    def _encode(self, found: Any, count: int) -> list[example.EncodedValues | checked_image.BadImageError]:
+        """Returns what a function returned for a batch, as it is stored.
+
+        Raises:
+            BadImageError: if it is not one array of the feature's type and shape for each image.
+        """
+        import numpy as np
+
+        kind, shape = self.feature.kind, self.feature.shape or ()
+        try:
+            num_found = len(found)
+        except TypeError:
+            num_found = -1
+        if num_found != count:
+            number = "" if num_found < 0 else f", {num_found} values"
+            raise self._refuse(f"returned {user_code.describe_value(found)}{number}", count)
+        encoded: list[example.EncodedValues | checked_image.BadImageError] = []
+        for each in found:
+            if kind == features.BYTES and not shape:
+                values: Any = [each]
+            else:
+                values = np.asarray(each)
+                if values.shape != shape or (kind != features.BYTES and values.dtype.kind not in _DTYPES[kind]):
+                    raise self._refuse(f"returned {user_code.describe_value(values)} for an image", count)
+                values = values.ravel().tolist()
+            if kind == features.BYTES:
+                values = [one.encode() if isinstance(one, str) else one for one in values]
+            if not all(features.check_value(kind, one) for one in values):
+                raise self._refuse(f"returned {user_code.describe_value(each)} for an image", count)
+            encoded.append(example.EncodedValues(example.encode_values(kind, values)))
+        return encoded
+
+    def _refuse(self, found: str, count: int) -> checked_image.BadImageError:
+        wanted = f"{self.feature.kind} {list(self.feature.shape or ())}"
+        detail = f"{self.code.setting} {self.code.path!r} {found}, expected {wanted} for each of {count} images"
+        return checked_image.BadImageError(elements.Reason.FUNCTION, detail)
+
+
+Found = tuple[elements.ImageRef, "checked_image.Image | elements.Reject | elements.Measures"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureFunctions:
+    """All functions of a dataset that compute features."""
+
+    functions: tuple[FeatureFunction, ...] = ()
+    columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns
+    max_seconds: float = 60.0  # for each image of a batch
+
+    def add_to(self, images: Iterable[Found]) -> Iterator[Found]:
+        """Yields images with the features that the functions compute, in the same order.
+
+        A batch is as many images as the largest `batch`, or fewer if their pixels are more than 256 MB. It depends on
+        the images of the shard alone, so the same shard has the same batches on every runner.
+        """
+        most = max((each.batch for each in self.functions), default=0)
+        with read_images.Watch(self.max_seconds) as watch:
+            waiting: list[_Waiting] = []
+            num_waiting = num_bytes = 0
+            number = -1  # of the image in the shard
+            for ref, image in images:
+                number += ref.frame == 0
+                one = _Waiting(number, ref, image)
+                if isinstance(image, checked_image.Image):
+                    one.decode()
+                if one.pixels is not None:
+                    num_waiting, num_bytes = num_waiting + 1, num_bytes + one.pixels.nbytes
+                waiting.append(one)
+                if num_waiting >= most or num_bytes >= _MAX_BYTES or not num_waiting:
+                    yield from self._finish(waiting, watch)
+                    waiting, num_waiting, num_bytes = [], 0, 0
+            yield from self._finish(waiting, watch)
+
+    def _finish(self, waiting: Sequence[_Waiting], watch: read_images.Watch) -> Iterator[Found]:
+        """Yields images that waited, with their features."""
+        for function in self.functions:
+            there = [one for one in waiting if one.pixels is not None]
+            for start in range(0, len(there), function.batch):
+                batch = there[start : start + function.batch]
+                for one, value in zip(batch, self._compute(function, batch, watch), strict=True):
+                    one.add(value)
+        for one in waiting:
+            yield one.ref, one.image
+
+    def _compute(
+        self, function: FeatureFunction, batch: Sequence[_Waiting], watch: read_images.Watch
+    ) -> list[example.EncodedValues | checked_image.BadImageError]:
+        """Returns a feature of the images of a batch."""
+        images, references = [], []
+        for one in batch:
+            assert one.pixels is not None
+            images.append(one.pixels)
+            references.append(user_code.reference_of(one.ref, self.columns))
+
+        def compute_alone(place: int) -> example.EncodedValues | checked_image.BadImageError:
+            compute = functools.partial(function.compute, [images[place]], [references[place]])
+            try:
+                return watch.run(batch[place].number, compute)[0]
+            except checked_image.BadImageError as e:
+                return e
+
+        if writer_processes.notes_each():  # a process died: an image that kills the next one is to be known
+            for place, one in enumerate(batch):
+                writer_processes.note_progress(one.number)
+                compute_alone(place)
+            writer_processes.note_progress(-1)
+        try:
+            # If this takes too long, the process ends without blame for one of the images.
+            return watch.run(-1, functools.partial(function.compute, images, references), len(batch))
+        except checked_image.BadImageError:
+            return list(map(compute_alone, range(len(batch))))
+
+
+class _Waiting:
+    """An image that waits for its batch, or what came instead of one."""
+
+    def __init__(self, number: int, ref: elements.ImageRef, image: Any):
+        self.number, self.ref, self.image = number, ref, image
+        self.pixels: np.ndarray | None = None
+
+    def decode(self) -> None:
+        """Decodes the image as it is stored; makes it a reject if that is not possible."""
+        import numpy as np
+
+        image = self.image
+        try:
+            if image.format == image_formats.RAW:
+                picture = pixels.from_bytes(image.data, (image.height, image.width, image.channels))
+            else:
+                decoded = pillow_decoder.decode_any(image.data, image.format)
+                picture = pixels.to_eight_bits(pixels.with_alpha(decoded))
+            values = np.array(picture)
+            self.pixels = values if values.ndim == 3 else values[:, :, np.newaxis]
+        except checked_image.BadImageError as e:
+            self._reject(e)
+
+    def add(self, value: example.EncodedValues | checked_image.BadImageError) -> None:
+        """Adds the feature of the next function."""
+        if isinstance(value, checked_image.BadImageError):
+            self._reject(value)
+        else:
+            self.image = self.image._replace(computed=(*self.image.computed, value))
+
+    def _reject(self, error: checked_image.BadImageError) -> None:
+        self.image = elements.Reject(self.ref.key, self.ref.uri, "check", error.reason, error.detail)
+        self.pixels = None
+
+
+NONE = FeatureFunctions()
