@@ -22,7 +22,7 @@ from imagebeam.pipelines.request import Checked, RunFiles, check_address
 from imagebeam.storage import remote
 from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals, user_code
 from imagebeam.transforms.classes import label_names
-from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats import base_format, own_source
 from imagebeam.transforms.images import (
     checked_image,
     class_masks,
@@ -120,12 +120,17 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
         ("--input", "source.uri", config.source.uri),
         ("--output", "output.uri", config.output.uri),
     ):
+        if not address and option == "--input" and config.source.is_own:
+            continue  # the source may need none
         if not address:
             raise errors.ConfigError("address-missing", f"{option} ({key}) is missing: give an address")
         check_address(option, storage.normalize(address))
-    uri, output = storage.normalize(str(config.source.uri)), storage.normalize(str(config.output.uri))
+    uri, output = _input_of(config), storage.normalize(str(config.output.uri))
+    request, source = _request_of(config, uri, output), config.source
     try:
-        found = config.source.format.open(_request_of(config, uri, output))
+        if source.is_own:
+            return own_source.OwnSource.of(source.by, source.version, source.format, request)
+        found = source.format.open(request)
         is_all = config.label.by == "directory" and config.source.include == ("**/*",)
         if is_all and found.listed_folder() == uri:
             with remote.budget(remote.CHECK_BUDGET_SEC):
@@ -138,6 +143,11 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
         if not advice:
             raise
         raise e.extended(f"; {advice}") from e
+
+
+def _input_of(config: config_lib.Config) -> str:
+    """Returns the address that is read; "" for a source of the user that has none."""
+    return storage.normalize(config.source.uri) if config.source.uri else ""
 
 
 def _request_of(config: config_lib.Config, uri: str, output: str) -> base_format.Request:
@@ -192,7 +202,7 @@ def mask_policy(config: config_lib.Config) -> class_masks.MaskPolicy:
 
 def _root_of(config: config_lib.Config) -> str:
     """Returns the folder that is listed, or was."""
-    return config.source.format.folder_of(storage.normalize(str(config.source.uri)))
+    return config.source.format.folder_of(_input_of(config))
 
 
 def _row_fields(config: config_lib.Config) -> table_rows.RowFields:
@@ -320,7 +330,10 @@ def _settings_of(
         functions.keep_if,
         *(each.code for each in computing.functions),
     )
-    if sources := {code.setting: code.digest for code in codes if code is not None and code.digest}:
+    sources = {code.setting: code.digest for code in codes if code is not None and code.digest}
+    if known.code:
+        sources[base_format.SETTING] = known.code
+    if sources:
         facts["source_of_functions"] = sources
     if known.annotations is not None:
         facts["classes"] = known.annotations.classes.as_json()
@@ -363,6 +376,7 @@ def _settings_of(
             config.source.bytes_ahead,
             known.size_column,
             config.source.web.options(config.image.limits.image_bytes),
+            read_ahead.OwnScheme(known.scheme, source.read_image) if known.scheme else None,
         ),
         compression=config.output.compression,
         suffix=config.output.suffix + (".gz" if config.output.compression == "gzip" and config.output.suffix else ""),
@@ -442,7 +456,7 @@ def _feature_functions(
 def _digest_command(checked: Checked, output: str, vocabulary: tuple[str, ...] | None) -> str:
     """Returns a digest that is equal if the same command runs again."""
     config = checked.config
-    addresses = storage.normalize(str(config.source.uri)), output
+    addresses = _input_of(config), output
     parts = config.model_dump(mode="json"), addresses, vocabulary, checked.overwrite, checked.snapshot
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 

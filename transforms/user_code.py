@@ -114,9 +114,9 @@ def load(setting: str, path: str) -> Any:
             raise errors.ConfigError(
                 "user-code-missing", f"{setting}: {path!r}: there is no module {e.name!r} here: {_REMEDY}"
             ) from e
-        raise _failed(setting, path, "its module fails", e) from e
+        raise failed(setting, path, "its module fails", e) from e
     except Exception as e:  # code of the user raises any type
-        raise _failed(setting, path, "its module fails", e) from e
+        raise failed(setting, path, "its module fails", e) from e
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise errors.ConfigError(
@@ -156,16 +156,30 @@ def digest_of(setting: str, path: str, found: Any) -> str:
     return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-@functools.cache
-def _start(code: UserCode) -> Callable[..., Any]:
-    found = load(code.setting, code.path)
-    if code.digest and (digest := digest_of(code.setting, code.path, found)) != code.digest:
+def load_same(setting: str, path: str, digest: str) -> Any:
+    """Returns what `load` does, in a process that may have other code than the one that began the run.
+
+    Args:
+        setting: key of the config that names it.
+        path: "module:name".
+        digest: of the source of its module there; "" if the user gives a version.
+
+    Raises:
+        ConfigError: if there is no such code in this process, or it is another one.
+    """
+    found = load(setting, path)
+    if digest and (here := digest_of(setting, path, found)) != digest:
         raise errors.ConfigError(
             "user-code-differs",
-            f"{code.setting}: {code.path!r}: the source of its module is not that of the command that began the run "
-            f"({digest[:8]} here, {code.digest[:8]} there): install the same package on the workers, or "
-            f"{_REMEDY_FOR_DIGEST}",
+            f"{setting}: {path!r}: the source of its module is not that of the command that began the run "
+            f"({here[:8]} here, {digest[:8]} there): install the same package on the workers, or {_REMEDY_FOR_DIGEST}",
         )
+    return found
+
+
+@functools.cache
+def _start(code: UserCode) -> Callable[..., Any]:
+    found = load_same(code.setting, code.path, code.digest)
     options = json.loads(code.options)
     try:
         if isinstance(found, type):
@@ -175,7 +189,7 @@ def _start(code: UserCode) -> Callable[..., Any]:
         elif options:
             found = functools.partial(found, **options)
     except Exception as e:  # code of the user raises any type
-        raise _failed(code.setting, code.path, "it cannot be made", e) from e
+        raise failed(code.setting, code.path, "it cannot be made", e) from e
     if not callable(found):
         raise errors.ConfigError(
             "user-code-form", f"{code.setting}: {code.path!r} is {found!r}, which cannot be called: name a function"
@@ -183,7 +197,8 @@ def _start(code: UserCode) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _failed(setting: str, path: str, what: str, error: Exception) -> errors.ConfigError:
+def failed(setting: str, path: str, what: str, error: Exception) -> errors.ConfigError:
+    """Returns the error for code of the user that raised one."""
     return errors.ConfigError(
         "user-code-failed", f"{setting}: {path!r}: {what} ({describe(error)}): try it in Python, and correct it"
     )

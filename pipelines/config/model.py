@@ -30,14 +30,20 @@ def explain(error: Any, config: type[pydantic.BaseModel]) -> str:
         error: one of those of a `pydantic.ValidationError`.
         config: model of the whole config.
     """
-    location = ".".join(str(part) for part in error["loc"] if part not in ("(one)", "(by split)", "(all)"))
+    location = ".".join(str(part) for part in error["loc"] if part not in ("(one)", "(own)", "(by split)", "(all)"))
     if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {location!r}; {_key_meant(error['loc'], error['input'], config)}"
     if error["type"] == "value_error":  # one of the checks of models: the text names its keys, but not the column
         text = error["msg"].removeprefix("Value error, ")
         return f"{location}: {text.removeprefix('columns: ')}" if text.startswith("columns: ") else text
     text = _EXPECTED.get(error["type"], error["msg"][:1].lower() + error["msg"][1:])
-    hint = _mapping_meant(error, config) if error["type"] in _MAPPINGS else _FORMS.get(location, "")
+    if error["type"] in _MAPPINGS:
+        hint = _mapping_meant(error, config)
+    elif location == "source.by":
+        near = difflib.get_close_matches(str(error["input"]), source_and_image.BY, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "MODULE:CLASS is a source of your own"
+    else:
+        hint = _FORMS.get(location, "")
     return f"{location}: {text}, got {_show(error['input'])}" + (hint and f"; {hint}")
 
 
@@ -363,6 +369,11 @@ class Config(pydantic.BaseModel):
             exclude["source"]["by"] = True
         exclude["source"]["masks"] = {"colors", "ignore"}  # the order of colors counts: see make_job
         fields = self.model_dump(mode="json", exclude=exclude, exclude_defaults=True)
+        if self.source.is_own:
+            options = fields["source"].get("options", {})
+            fields["source"]["options"] = {
+                name: value for name, value in options.items() if name not in self.source.format.PLACES
+            }
         return _without_empty(fields | {"duplicates": self.duplicates.identity()})
 
 

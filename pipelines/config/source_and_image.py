@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import pydantic
+import pydantic_core
 
 from imagebeam.pipelines.config.sections import STRICT, Bytes, Count, Function, NotBool
 from imagebeam.storage import http
@@ -30,6 +32,31 @@ _PNGS = ("png", "keep")
 _WEBPS = ("webp",)
 _PICTURES = ("keep", "jpeg", "png", "webp")
 SIZES = ("resize", "shortest_side", "longest_side", "max_pixels")
+
+_BuiltIn = Literal[
+    "files",
+    "manifest",
+    "listing",
+    "pairs",
+    "idx",
+    "arrays",
+    "coco",
+    "yolo",
+    "voc",
+    "labelme",
+    "annotations",
+    "sidecars",
+    "box_csv",
+    "tar",
+    "zip",
+    "tfrecord",
+    "parquet",
+]
+_By = Annotated[
+    Annotated[_BuiltIn, pydantic.Tag("(one)")]
+    | Annotated[str, pydantic.WithJsonSchema({"type": "string", "pattern": ":"}), pydantic.Tag("(own)")],
+    pydantic.Discriminator(lambda value: "(own)" if isinstance(value, str) and ":" in value else "(one)"),
+]
 
 
 def _read_chroma(value: Any) -> Any:
@@ -72,31 +99,18 @@ class SourceConfig(pydantic.BaseModel):
 
     uri: str | None = None
     """Folder, glob, manifest or listing; `--input` on the command line."""
-    by: Literal[
-        "files",
-        "manifest",
-        "listing",
-        "pairs",
-        "idx",
-        "arrays",
-        "coco",
-        "yolo",
-        "voc",
-        "labelme",
-        "annotations",
-        "sidecars",
-        "box_csv",
-        "tar",
-        "zip",
-        "tfrecord",
-        "parquet",
-    ] = "files"
+    by: _By = "files"
     """`files` lists a folder and all folders below it; `pairs` does so for several images in each example; `manifest`
     reads a table; `listing` reads the output of `plan --save-listing`; `arrays` reads images that are rows of arrays
     (CIFAR, .npz, .h5, .mat, pixels in CSV); `sidecars` reads columns from files beside the images; `idx`, `coco`,
     `yolo`, `voc`, `labelme`, `box_csv` (a row for each box), `annotations` (boxes and masks in one of many syntaxes),
     `tar` (WebDataset), `zip` (all archives of a folder), `tfrecord` and `parquet` (with the bytes of images; with paths
-    it is a manifest) read these formats."""
+    it is a manifest) read these formats. `MODULE:CLASS` is a source of your own (docs/own_code.md)."""
+    options: Annotated[Any, pydantic.WithJsonSchema({"type": "object"})] = {}
+    """For `by: MODULE:CLASS`: the fields of that class."""
+    version: Annotated[str, pydantic.Field(min_length=1)] | None = None
+    """For `by: MODULE:CLASS`: version of the class, for the fingerprint of the dataset. Without it the source code of
+    the module counts, so that any change there makes another dataset."""
     include: tuple[str, ...] = ("**/*",)
     """Globs relative to the folder; an image that matches none is skipped."""
     pattern: str | None = None
@@ -122,9 +136,51 @@ class SourceConfig(pydantic.BaseModel):
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
+    @pydantic.field_validator("options")
+    @classmethod
+    def _of_own(cls, value: Any, fields: pydantic.ValidationInfo) -> Any:
+        """Returns the user's class made of its options; an error in them names the option."""
+        by = fields.data.get("by")
+        if by is None or not format_lib.is_own(by):  # None: it has an error of its own
+            if value and by is not None:
+                raise ValueError(f"source.options needs source.by: MODULE:CLASS; not {by}")
+            return {}
+        kind = format_lib.format_of(by)
+        if not isinstance(value, (dict, kind)):
+            raise pydantic_core.PydanticCustomError("dict_type", "")
+        known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        for name in value if isinstance(value, dict) else ():
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known) or 'none'}"
+                raise ValueError(f"unknown key 'source.options.{name}'; {hint}")
+        return pydantic.TypeAdapter(kind).validate_python(value)
+
+    @pydantic.field_validator("version")
+    @classmethod
+    def _of_own_alone(cls, value: str | None, fields: pydantic.ValidationInfo) -> str | None:
+        by = fields.data.get("by")
+        if value is not None and by is not None and not format_lib.is_own(by):
+            raise ValueError(f"source.version needs source.by: MODULE:CLASS; not {by}")
+        return value
+
+    @pydantic.field_serializer("options")
+    def _as_fields(self, value: Any) -> Any:
+        """Returns the options that are no defaults."""
+        if isinstance(value, dict):
+            return value
+        return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json", exclude_defaults=True)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a class of the user lists the images."""
+        return format_lib.is_own(self.by)
+
     @property
     def format(self) -> format_lib.Format:
         """The options of the format that is read."""
+        if self.is_own:
+            return self.options
         found: format_lib.Format = getattr(self, self.by) if self.by in SECTIONS else format_lib.format_of(self.by)()
         return found
 
@@ -149,7 +205,7 @@ if not TYPE_CHECKING:
         "SourceConfig", __base__=SourceConfig, __module__=__name__, __doc__=SourceConfig.__doc__, **_SECTIONS
     )
 
-BY: tuple[str, ...] = get_args(SourceConfig.model_fields["by"].annotation)
+BY: tuple[str, ...] = get_args(_BuiltIn)
 SECTIONS = tuple(name for name in BY if name in SourceConfig.model_fields)
 
 

@@ -375,6 +375,8 @@ def _differs(finding: Finding, config: config_lib.Config) -> bool:
 
 def advise(config: config_lib.Config) -> str:
     """Returns which preset fits the input of a config that cannot read it; "" if nothing is known."""
+    if config.source.is_own:
+        return ""
     try:
         return explain(recognize(str(config.source.uri), str(config.output.uri or "")), config)
     except (OSError, ValueError, errors.ConfigError):  # the error that is being explained matters more

@@ -76,7 +76,14 @@ PATHS = {
 
 def modules_of_the_trainer() -> list[str]:
     """All modules that belong to the reader's side."""
-    apart = ("imagebeam.transforms", "imagebeam.pipelines", "imagebeam.beam", "imagebeam.configs", "imagebeam.__main__")
+    apart = (
+        "imagebeam.transforms",
+        "imagebeam.pipelines",
+        "imagebeam.beam",
+        "imagebeam.configs",
+        "imagebeam.__main__",
+        "imagebeam.sources",
+    )
     return [name for name in PATHS if not name.startswith(apart)]
 
 

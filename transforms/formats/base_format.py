@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import importlib
 import posixpath
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from imagebeam.transforms import kept_features
+from imagebeam import errors, storage
+from imagebeam.transforms import elements, kept_features, user_code
 from imagebeam.transforms.images import structure
 from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, table_rows
 
@@ -35,6 +38,9 @@ class Gives(NamedTuple):
     needs_lists: str = ""  # the error of a config without a column of lists; "" if it may have none
 
 
+_NO_ROW: Mapping[str, Any] = types.MappingProxyType({})
+
+
 class Request(NamedTuple):
     """Request of the rest of a config to a source."""
 
@@ -50,6 +56,58 @@ class Request(NamedTuple):
     max_image_bytes: int = structure.MAX_IMAGE_BYTES
     keep: kept_features.KeepRule = kept_features.NOTHING  # without the features that the source itself takes
     key_feature: str | None = "image/key"  # under which keys are stored
+
+    def reference(
+        self,
+        uri: str,
+        row: Mapping[str, Any] = _NO_ROW,
+        *,
+        key: str = "",
+        size: int = -1,
+        version: int = 0,
+        split: str = "",
+    ) -> elements.ImageRef | elements.Reject:
+        """Returns the reference of an image, or its reject if a value is not as the config wants it.
+
+        Args:
+            uri: address of the image, or its path below the folder of `source.uri`.
+            row: values by name. The config takes from them what it names: `label.column`, `split.column`,
+                `split.group`, `columns`.
+            key: stable id; by default the path below that folder, or the address.
+            size: number of its bytes; without it the file is looked up, with its version.
+            version: with `size`: a number that changes with the image, so that an update reads it again. Of a file it
+                is the one that its storage has: the generation in GCS, elsewhere the change time in ns, or 0.
+            split: for `split.by: source`.
+
+        Raises:
+            ConfigError: if the row lacks a column that the config names, or a path has no folder.
+            MissingValueError: if a value is missing, and `columns.NAME.missing` is error.
+        """
+        for name in self.fields.required:
+            if name not in row:
+                raise errors.ConfigError(
+                    "source-no-column",
+                    f"the config names the column {name!r}, and the source gives {', '.join(map(repr, row)) or 'none'}",
+                )
+        folder = _folder_of(self.uri) if self.uri else ""
+        if not folder and not table_rows.is_absolute(uri):
+            raise errors.ConfigError(
+                "source-no-folder",
+                f"the source gives the path {uri!r}: give --input, the folder that it is relative to",
+            )
+        address = table_rows.resolve_path(uri, folder, allow_outside=True)
+        key = key or address.removeprefix(storage.join(folder, ""))
+        try:
+            return self.fields.fill(elements.ImageRef(key, address, size, version, split=split), row)
+        except table_rows.BadRowError as e:
+            return elements.Reject(key, address, "list", e.reason, e.detail)
+
+
+@functools.lru_cache(maxsize=8)
+def _folder_of(uri: str) -> str:
+    """Returns the folder that paths are relative to, once in each process."""
+    root = files.split_glob(uri)[0]
+    return root if input_places.is_folder(root) else posixpath.dirname(root)
 
 
 class Format(abc.ABC):
@@ -75,8 +133,7 @@ class Format(abc.ABC):
 
     def folder_of(self, uri: str) -> str:
         """Returns the folder that addresses in the config are relative to, given that of the input."""
-        root = files.split_glob(uri)[0]
-        return root if input_places.is_folder(root) else posixpath.dirname(root)
+        return _folder_of(uri)
 
     @classmethod
     def hint_on_file(cls, uri: str) -> str:
@@ -100,6 +157,7 @@ class Format(abc.ABC):
         return iter(())
 
 
+SETTING = "source.by"
 # By the value of `source.by`, in the order in which findings are taken and shown: "module:Class", imported
 # when the config is checked.
 FORMATS: Mapping[str, str] = {
@@ -123,10 +181,35 @@ FORMATS: Mapping[str, str] = {
 }
 
 
+def is_own(by: str) -> bool:
+    """Returns whether a value of `source.by` is the import path of a user's class."""
+    return ":" in by
+
+
 def format_of(by: str) -> type[Format]:
-    """Returns the format of a value of `source.by`."""
+    """Returns the format of a value of `source.by`.
+
+    Raises:
+        ConfigError: if it is a path where no format is.
+    """
+    if is_own(by):
+        return _check_own(by, user_code.load(SETTING, by))
     module, _, name = FORMATS[by].partition(":")
     found: type[Format] = getattr(importlib.import_module(f"imagebeam.transforms.formats.{module}"), name)
+    return found
+
+
+def _check_own(by: str, found: Any) -> type[Format]:
+    # a subclass without the decorator would ignore its options, and the base class has the attributes, too
+    params = vars(found).get("__dataclass_params__") if isinstance(found, type) else None
+    if params is None or not params.frozen or not issubclass(found, Format):
+        raise errors.ConfigError(
+            "source-no-format",
+            f"{SETTING}: {by!r} is no source: derive the class from imagebeam.sources.Source, below a line "
+            "@dataclasses.dataclass(frozen=True)",
+        )
+    if missing := sorted(found.__abstractmethods__):
+        raise errors.ConfigError("source-no-format", f"{SETTING}: {by!r} has no method {', '.join(missing)}: add it")
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import os
 import resource
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent import futures
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 
 from imagebeam import errors, storage
 from imagebeam.storage import local
@@ -37,6 +38,21 @@ _MAX_SHARED = 2 * MAX_READS  # open files that hold many images each, so that no
 _LIST_AGAIN = "to take it in, run the same convert command again with --overwrite"
 
 
+@dataclasses.dataclass(frozen=True)
+class OwnScheme:
+    """A scheme whose addresses a source of the user reads: as much of a storage as is used here."""
+
+    is_local: ClassVar[bool] = False
+
+    scheme: str
+    read_whole: Callable[[str], bytes]
+
+    def read(self, uri: str, offset: int, length: int, size: int, version: int) -> bytes:
+        """Returns the bytes of an image, or a range of them; nothing tells their version."""
+        data = self.read_whole(uri)
+        return data[offset : None if length < 0 else offset + length]
+
+
 class ReadAhead(NamedTuple):
     """Limits of reading ahead, and where the sizes of the files come from."""
 
@@ -44,9 +60,12 @@ class ReadAhead(NamedTuple):
     num_bytes: int  # total size of images requested and not taken yet; the last one may exceed it
     size_column: str = ""  # column of a table whose sizes are trusted; "" if the files were listed
     web: tuple[tuple[str, Any], ...] = ()  # options of the storage of images at http:// and https://
+    own: OwnScheme | None = None  # of images whose bytes the source reads itself
 
     def storage_of(self, uri: str) -> storage.Storage:
         """Returns the storage that an image is read from."""
+        if self.own is not None and storage.scheme_of(uri) == self.own.scheme:
+            return cast(storage.Storage, self.own)
         return storage.storage_of(uri, dict(self.web) if self.web and uri.startswith(_WEB) else None)
 
 
@@ -174,7 +193,7 @@ def _fetch_ranges(
         shared = stack.enter_context(SharedFiles())
         try:
             for ref in refs:
-                if not ahead and (data := _read_now(ref, kernel, shared, take)) is not None:
+                if not ahead and (data := _read_now(ref, limit, kernel, shared, take)) is not None:
                     yield ref, data
                     continue
                 if ref.length >= 0 and unpacked_content.is_packed(ref.uri):
@@ -235,7 +254,7 @@ def _bytes_of(ref: elements.ImageRef) -> int:
 
 
 def _read_now(
-    ref: elements.ImageRef, kernel: _Kernel, shared: SharedFiles, take: Take | None
+    ref: elements.ImageRef, limit: ReadAhead, kernel: _Kernel, shared: SharedFiles, take: Take | None
 ) -> elements.Measures | bytes | None:
     """Returns the bytes of a local image as it was listed, while reads are fast; else None, and others read it."""
     size = ref.size
@@ -248,7 +267,7 @@ def _read_now(
         start = time.perf_counter()
         data = _read_part(descriptor, ref.offset, size, ref.version)
     else:
-        if ref.offset or size < 0 or not storage.storage_of(ref.uri).is_local:
+        if ref.offset or size < 0 or not limit.storage_of(ref.uri).is_local:
             return None
         if take is not None and not ref.sha256 and (taken := take(ref)) is not None:
             kernel.note_read(taken[1], size)

@@ -67,6 +67,8 @@ class SourceFacts(NamedTuple):
     own_columns: tuple[str, ...] = ()  # that the options of a table use: they name no label
     size_column: str = ""  # column of a table with the sizes of images that were not looked up
     on_repeated_key: str = ""  # what to do about two images with one key; "" for a table
+    scheme: str = ""  # of the addresses of images whose bytes `ImageSource.read_image` returns; "" if it reads none
+    code: str = ""  # digest of the user's code that lists the images; "" without such code, and if it has a version
 
 
 class ImageSource(abc.ABC):
@@ -98,6 +100,14 @@ class ImageSource(abc.ABC):
     def hint(self, reason: elements.Reason) -> str:
         """Returns what to do if every image is rejected for this reason; "" if there is none."""
         return ""
+
+    def read_image(self, uri: str) -> bytes:
+        """Returns the bytes of an image whose address has the scheme of `facts`. Writers call it, on many threads.
+
+        Raises:
+            OSError: if this image cannot be read; it becomes a reject.
+        """
+        raise NotImplementedError
 
 
 class RowSource(ImageSource):
