@@ -294,4 +294,36 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         images(*(f"{c}/{k}/{k}#.jpg" for c in ("cat", "dog") for k in ("original", "augmented"))),
     ),
     "land-use": ("image_folder", images("2750/Crop/Crop_#.jpg", "2750/Forest/Forest_#.jpg")),
+    "sun397": (None, images("a/abbey/s#.jpg", "b/bar/s#.jpg", "c/church/indoor/s#.jpg", "c/church/outdoor/s#.jpg")),
+    "bigearthnet": (None, images(*(f"S2A_{k}_1/S2A_{k}_1_{b}.png" for k in range(4) for b in ("B01", "B02")))),
+    "places365": (
+        None,
+        images("val_large/Places_#.jpg", "data_large/a/airfield/#.jpg", "data_large/b/bar/#.jpg")
+        | {"places365_val.txt": "".join(f"Places_{n}.jpg {n % 3}\n" for n in range(4))},
+    ),
+    "deepfashion": (
+        None,
+        images("img/{Tee,Skirt}/img_#.jpg")
+        | {
+            f"Anno/{name}.txt": f"8\nimage_name {columns}\n"
+            + "".join(f"img/{kind}/img_{n}.jpg {values}\n" for kind in ("Tee", "Skirt") for n in range(4))
+            for name, columns, values in (
+                ("list_category_img", "category_label", "3"),
+                ("list_bbox", "x_1 y_1 x_2 y_2", "1 1 5 5"),
+            )
+        },
+    ),
+    "sidd": (None, images(*(f"Data/{k}_001_S6/{k}_{e}_010.png" for k in range(4) for e in ("GT", "NOISY")))),
+    "lol": (None, images("{our485,eval15}/{low,high}/#.png")),
+    "reside": (None, images("ITS/clear/#0.png", "ITS/hazy/#0_{1_0.8,2_0.9}.png")),
+    "sots": (None, images("indoor/gt/14#0.png", "indoor/hazy/14#0_1.png")),
+    "middlebury": (
+        None,
+        images("{Adirondack,Jadeplant}/im{0,1}.png") | _files("Adirondack/disp#.pfm", "Pf\n", range(2)),
+    ),
+    "tusimple": (
+        None,
+        images("clips/60{10,20}/#.jpg")
+        | {"labels.json": _json([{"raw_file": f"clips/{k}/3.jpg"} for k in (6010, 6020)])},
+    ),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import io
+import itertools
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -18,6 +19,7 @@ from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderPro
 
 _SIDECARS = "the preset sidecars reads texts and JSON of the images' names (docs/recipes/sidecars.md)"
 _REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
+_MAPS = (".pfm", ".flo", ".exr")
 _OF_SIDECARS = frozenset({".txt", ".caption", ".json"})
 _DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".txt", ".lst", ".list")
 _ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
@@ -25,6 +27,7 @@ _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compi
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d{5,}")  # names in a table that no number of another kind equals
 _COUNTER = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 _ENDING = re.compile(r"[_\-. ][^_\-. \d]+\Z")
+_NUMBER = re.compile(r"[_\-. ][^_\-. ]*\Z")
 _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
 _DEPTH = 4
 _NUM_FILES = 3  # read of each extension in a folder
@@ -45,7 +48,13 @@ def find(probe: FolderProbe) -> list[str]:
 
 
 def _workbooks(probe: FolderProbe) -> Iterator[str]:
-    """Yields a line for the spreadsheets and one for the MATLAB files, which may say what the images show."""
+    """Yields a line for each kind of files that may say what the images show, or their pixels."""
+    maps = [folder.below(name) for folder in probe.seen() for name in folder.ending(*_MAPS)]
+    if maps:
+        yield (
+            f"{plural.count(len(maps), 'file')} with numbers of pixels ({name_some(maps)}), such as depth or flow, not "
+            "read: save them as TIFFs of float32, and each is read as an image, or beside one (docs/recipes/bands.md)"
+        )
     for kind, suffixes in (("spreadsheet", (".xlsx", ".xls", ".ods")), (".mat file", (".mat",))):
         names = [folder.below(name) for folder in probe.seen() for name in folder.ending(*suffixes)]
         if len(names) == 1:
@@ -105,6 +114,11 @@ def _folders_of_equal_names(probe: FolderProbe) -> Iterator[str]:
             yield f"{held_in} holds files with the names of images in {other.path}, not read: {remedy}"
 
 
+def notes_on_tables(probe: FolderProbe) -> list[str]:
+    """Returns a line for the tables, lists, JSON and XML of each folder that name two or more images."""
+    return [*_files_that_name_images(probe, probe.seen())]
+
+
 def _files_that_name_images(
     probe: FolderProbe, folders: Sequence[Folder], images: Collection[Folder] = ()
 ) -> Iterator[str]:
@@ -112,6 +126,7 @@ def _files_that_name_images(
     held = images or probe.seen()
     names = {name for folder in held for name in folder.images}
     stems = {stem for folder in held for stem in folder.stems if _IDENTIFIES.fullmatch(stem)}
+    places = {folder.below(name) for folder in probe.seen() for name in folder.images if folder.path}
     if images:  # in another folder, where 1.jpg may be any image
         names = {name for name in names if posixpath.splitext(name)[0] in stems}
     for folder in folders:
@@ -127,7 +142,9 @@ def _files_that_name_images(
                     continue  # a listing that plan --save-listing wrote
                 words = {*_BETWEEN_WORDS.split(text), *_BETWEEN_CELLS.split(text)}
                 bases = {word.rpartition("/")[2].strip() for word in words}
-                if named := bases & names or bases & stems:
+                whole = {word.strip().lstrip("./") for word in words if "/" in word} & places
+                named = max(bases & names or bases & stems, whole, key=len)  # each folder may have an image 1.jpg
+                if named:
                     found[path] = named
             if len(set().union(*found.values())) >= min(2, len(names)) and found:
                 examples = name_some(sorted(next(iter(found.values()))), 2)
@@ -159,6 +176,16 @@ def aligned(probe: FolderProbe, holder: Folder) -> str:
     held = [each for each in probe.some(holder, holder.folders, _NUM_FOLDERS) if each.images and each.is_whole]
     if not held or len(held[0].stems) < 2:
         return ""
+    if len(held) > 1 and (files := _files_of_an_example(held)):
+        return (
+            f"each folder holds images that end in {name_some(files)} after a beginning of its own: if it is one "
+            "example, write a table with a row for each (docs/recipes/tables.md, Several images in one example)"
+        )
+    if longer := _longer_names(held):
+        return (
+            f"each image in {longer[1].path} has the name of one in {longer[0].path}, and more: they may be pairs, no "
+            "classes"
+        )
     if endings := paired_endings(held[0].stems):
         return (
             f"each image in {held[0].path} has one of the endings {name_some(endings)}: they may be pairs, no classes"
@@ -176,6 +203,34 @@ def aligned(probe: FolderProbe, holder: Folder) -> str:
         "each folder is one example, write a table with a row for each (docs/recipes/tables.md, Several images in one "
         "example)"
     )
+
+
+def _files_of_an_example(folders: Sequence[Folder]) -> list[str]:
+    """Returns what the names of images end in, if that is the same in all folders and begins differently in each."""
+    own = [re.sub(r"[^_\-. ]*\Z", "", posixpath.commonprefix([*each.stems])) for each in folders]
+    endings = [{stem.removeprefix(prefix) for stem in each.stems} for prefix, each in zip(own, folders)]
+    first = sorted(endings[0])
+    are_same = len(first) > 1 and len({*own}) == len(own) and all(each == endings[0] for each in endings)
+    return [] if all(map(str.isdecimal, first)) or not are_same else first  # cat_1 may be in a class cat
+
+
+def _longer_names(folders: Sequence[Folder]) -> tuple[Folder, Folder] | None:
+    """Returns two folders if every name in the second one is a name in the first one and a mark with more after it."""
+    for first, second in itertools.permutations(folders[:2]) if len(folders) == 2 else ():
+        starts = {
+            stem: next(each for each in _starts(stem) if each in first.stems or not each) for stem in second.stems
+        }
+        if {*starts.values()} == first.stems:
+            return first, second
+    return None
+
+
+def _starts(stem: str) -> Iterator[str]:
+    """Yields what precedes each mark in a name, from the longest; and "" at the end."""
+    while match := _ENDING.search(stem) or _NUMBER.search(stem):
+        stem = stem[: match.start()]
+        yield stem
+    yield ""
 
 
 def paired_endings(stems: Collection[str]) -> list[str]:

@@ -135,7 +135,10 @@ def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
     if len(inner) < max(2, len(looked)) or len(names := sorted({*inner[0]}.intersection(*inner[1:]))) < 2:
         return ""
     if _are_parts(names):
-        return ""
+        first, *others = (probe.look(looked[0].below(name)) for name in names)
+        are_aligned = first.images and all(each.stems == first.stems for each in others)
+        where = f"{name_some(names)} in {looked[0].path}"
+        return f"{where} hold images of the same names: parts of an example, not of a class" if are_aligned else ""
     return (
         f"{name_some([posixpath.basename(each.path) for each in looked])} all hold the folders {name_some(names)}: for "
         "these as the classes set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
@@ -190,10 +193,14 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         settings["source.include"] = ["*/**"]
         notes.append(f"{root.count(len(root.images), 'image')} beside the folders are left out")
     if not held[0].images:
-        notes.append(
+        note = (
             "the images are in further folders, and the first folder is the class; for the folder of the image as the "
             "class set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
         )
+        if all(len(name) == 1 for name in names):  # folders by the first letter of a class
+            doubts = (*doubts, note)
+        else:
+            notes.append(note)
     yield Finding(
         "image_folder", evidence, settings, tuple(notes), (_STRATIFY,), doubts=doubts, reads_images_alone=True
     )

@@ -30,6 +30,11 @@ _VOID = re.compile(rb"(?i)\bvoid\b")
 _CAR = re.compile(r"[^/_]+_\d+\.jpg")
 _CARVANA = (r"train/(?P<name>.*)\.jpg", r"train_masks/\g<name>_mask.gif")
 _DIGIT = re.compile(r"\d")
+_TRUTH = re.compile(r"(?i)gt|ground[_ ]?truth")
+_TARGETS = (
+    "is it the picture that is wanted, as of a photo without noise or haze? Then take the preset pairs "
+    "(docs/recipes/pairs.md); of masks set source.masks.colors"
+)
 _NUM_TRIED = 3  # masks that are read
 
 
@@ -62,7 +67,11 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
             f"{first} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
             "{road: [128, 64, 128]}, or the file that lists them"
         )
-        yield dataclasses.replace(finding, notes=(*finding.notes, note))
+        if _TRUTH.fullmatch(posixpath.basename(posixpath.dirname(first))):
+            doubt = f"{first} is drawn in colors: {_TARGETS}"
+            yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
+        else:
+            yield dataclasses.replace(finding, notes=(*finding.notes, note))
     elif heads and mask_pixels.are_black_and_white([*map(mask_pixels.count_numbers, heads.values())]):
         note = (
             f"{describe(heads)} have only the numbers 0 and 255, which become the classes 0 and 1 by "

@@ -246,6 +246,9 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
             notes += unread if each.preset == _SYNSETS else ()
             doubts += [*unread, *against] if each.preset != _SYNSETS else against
         doubts += as_pairs if "source.manifest.path" in each.settings else ()
+        doubts += _beside_table(probe, each)
+        if "source.masks.image" in each.settings or "source.pairs.image" in each.settings:
+            notes += contradictions.notes_on_tables(probe)
         found = dataclasses.replace(each, notes=tuple(notes), doubts=tuple(dict.fromkeys(doubts)))
         (parts if elsewhere else whole).append(found)
     of_all = {each.preset for each in whole}
@@ -272,6 +275,20 @@ def _elsewhere(probe: FolderProbe, finding: Finding) -> Iterator[str]:
     if finding.input and not probe.holds(finding.input) and len(others) > (1 - folder_probe.NEARLY_ALL) * len(paths):
         total = plural.count(len(paths), "image")
         yield f"{len(others):,} of {total} that were seen are not in {finding.input}, such as {others[0]}"
+
+
+def _beside_table(probe: FolderProbe, finding: Finding) -> Iterator[str]:
+    """Yields a doubt if many images that were seen are in other folders than those of a table, but for tests."""
+    path, root = (finding.settings.get(f"source.manifest.{key}") for key in ("path", "root"))
+    if not path or not root or "*" in path or "**" in str(finding.settings.get("source.manifest.image")):
+        return
+    place = posixpath.normpath(posixpath.join(finding.input, posixpath.dirname(path), root))
+    paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
+    others = [each for each in paths if place != "." and not each.startswith(f"{place}/") and not _is_of_test(each)]
+    if len(others) > (1 - folder_probe.NEARLY_ALL) * len(paths):
+        total = plural.count(len(paths), "image")
+        shown = f"{len(others):,} of {total} that were seen are not in {place}"
+        yield f"{shown}, where {path} names images, such as {others[0]}"
 
 
 def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:

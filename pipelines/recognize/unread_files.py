@@ -11,8 +11,8 @@ from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import Folder, FolderProbe
 
 _VIDEO = (
-    "video, which is not read: save its frames as images",
-    "videos, which are not read: save their frames as images",
+    "video, which is not read: save its frames as images (ffmpeg -i VIDEO frames/%06d.png)",
+    "videos, which are not read: save their frames as images (ffmpeg -i VIDEO frames/%06d.png)",
 )
 _MEDICAL = (
     "medical image, which is not read: save it as NIfTI",
@@ -38,7 +38,11 @@ _UNREAD = {  # by the end of the name, in words: of one file, and of several
     **dict.fromkeys((".7z", ".rar", ".xz", ".bz2"), _ARCHIVE),
     **dict.fromkeys(("data.mdb", ".lmdb"), _LMDB),
 }
-_UNKNOWN = (".zip", ".tgz", ".gz")  # archives, unless a preset reads them
+_TABLE = (
+    "Parquet file in which no column of images was found: as a table of images beside it, take --config kaggle",
+    "Parquet files in which no column of images was found: as tables of images beside them, take --config kaggle",
+)
+_UNKNOWN = {**dict.fromkeys((".zip", ".tgz", ".gz"), _ARCHIVE), ".parquet": _TABLE}  # unless a preset reads them
 _DICOM = b"DICM"  # at byte 128; its files often have no extension
 _POINTER = b"version https://git-lfs"
 _MAX_POINTER_BYTES = 300
@@ -56,15 +60,15 @@ def describe(probe: FolderProbe, is_known: bool) -> Iterator[str]:
 
     Args:
         probe: of the input.
-        is_known: whether a preset may read it; otherwise zip archives in it are such files, too.
+        is_known: whether a preset may read it; otherwise archives and Parquet files in it are such files, too.
     """
     yield from _pointers(probe)
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     for folder in probe.seen():
         for name in folder.files:
             kind = kind_of(name)
-            if kind is None and not is_known and not folder.path and name.lower().endswith(_UNKNOWN):
-                kind = _ARCHIVE
+            if not is_known and not folder.path:
+                kind = kind or _UNKNOWN.get(folder_probe.extension_of(name))
             if kind is not None:
                 counts[kind] += 1
     for folder in [each for each in probe.seen() if _unnamed(each)][:_MAX_UNNAMED]:

@@ -77,11 +77,11 @@ def _best_of(
 
     found = sorted(found, key=rank) if len(found) > 1 else found
     (_, findings), *others = found
-    is_read = findings[0].settings.get("source.manifest.path")  # may be a pattern: */labels.csv
+    is_read = _path_in(findings[0])  # may be a pattern: */labels.csv
     apart: list[str] = []
     same: list[str] = []
     for other, its in others:
-        if is_read and its[0].settings.get("source.manifest.path", is_read) != is_read:
+        if is_read and (_path_in(its[0]) or is_read) != is_read:
             adds = _order(other.path)[0] != _LAST and _adds_to(probe, at, found[0][0], other)
             (same if adds else apart).append(f"{other.path} ({_describe_rows(probe, other)})")
     if apart:
@@ -96,6 +96,12 @@ def _best_of(
         )
         findings[:] = [dataclasses.replace(each, doubts=(*each.doubts, doubt)) for each in findings]
     yield from findings
+
+
+def _path_in(finding: Finding) -> str | None:
+    """Returns the path of the table that a finding reads."""
+    boxes = finding.settings.get("source.box_csv.annotations")
+    return next(iter(boxes.values())) if boxes else finding.settings.get("source.manifest.path")
 
 
 def _adds_to(probe: FolderProbe, at: str, table: table_heads.Table, other: table_heads.Table) -> bool:
@@ -203,7 +209,8 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         note = "it has columns of boxes under other names than box_csv reads: " + ",".join(sorted(_BOX_COLUMNS))
         yield Finding("box_csv", evidence, {"source.box_csv.annotations": {"train": path}}, doubts=(note,))
         return
-    settings |= _of_split_folders(probe, at, table)
+    if f"{place.folder}/".startswith(f"{posixpath.dirname(table.path)}/"):
+        settings |= _of_split_folders(probe, at, table)
     split = label_columns.find_split(table)
     if split is not None:
         others.remove(split)

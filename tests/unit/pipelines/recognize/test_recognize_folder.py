@@ -155,7 +155,7 @@ def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
     assert recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree))).remarks == (
         "cat/1.jpg is a pointer of Git LFS, not an image: run git lfs pull in the clone first (1 other .jpg file of "
         "its size)",
-        "1 video, which is not read: save its frames as images",
+        "1 video, which is not read: save its frames as images (ffmpeg -i VIDEO frames/%06d.png)",
         "2 archives: unpack them",
         "1 medical image, which is not read: save it as NIfTI",
     )

@@ -51,6 +51,16 @@ def test_volumes_of_masks_are_a_question(tmp_path: pathlib.Path) -> None:
         assert [each.startswith(_SLICES) for each in found.remarks] == [True]
 
 
+def test_parquet_without_images_and_maps_of_numbers_are_named(tmp_path: pathlib.Path) -> None:
+    tree = {"a.parquet": folder_shapes.parquet({"x": [1, 2]})}
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "a", tree)))
+    assert found.candidates == ()
+    assert [each[:52] for each in found.remarks] == ["1 Parquet file in which no column of images was found"[:52]]
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "b", files("x", "flow/#.{flo,exr,pfm}"))))
+    assert found.candidates == ()
+    assert found.remarks[0].startswith("12 files with numbers of pixels (flow/0.exr, flow/0.flo, ")
+
+
 @pytest.mark.parametrize(
     ("tree", "line"),
     [

@@ -52,6 +52,20 @@ def test_number_of_rows_of_a_long_table_is_a_guess(tmp_path: pathlib.Path) -> No
     assert found.sure.notes[-1].startswith("t.csv (about 2,000 rows), a.csv (4 rows) name images, too")
 
 
+def test_folder_of_a_table_is_no_split_of_images_elsewhere(tmp_path: pathlib.Path) -> None:
+    found = recognized(tmp_path, images("Training_Input/#.jpg") | {"Training_Truth/t.csv": LABELS})
+    assert found.sure is not None
+    assert found.sure.settings["source.manifest.path"] == "Training_Truth/t.csv"
+    assert "split" not in found.sure.settings
+
+
+def test_lists_beside_masks_are_named(tmp_path: pathlib.Path) -> None:
+    tree = images("images/cat_#.jpg", "trimaps/cat_#.png") | {"annotations/trainval.txt": "cat_0 1 1 2\ncat_1 1 1 2\n"}
+    found = recognized(tmp_path, tree)
+    assert [each.preset for each in found.candidates if not each.doubts] == ["segmentation"]
+    assert "annotations/trainval.txt names images (cat_0, cat_1), and is not read" in found.candidates[0].notes
+
+
 def test_tables_of_splits_that_one_pattern_reads_are_no_others(tmp_path: pathlib.Path) -> None:
     found = recognized(tmp_path, images("train/#.jpg", "val/#.jpg") | {"train/t.csv": LABELS, "val/t.csv": LABELS})
     assert found.sure is not None
