@@ -196,7 +196,7 @@ def parse_example(data: bytes, arrays: Collection[str] = ()) -> dict[str, Any]:
     """
     with _as_value_errors():
         return {
-            key: (_parse_array(feature) if key in arrays else _parse_value_list(feature))
+            key: (_parse_array(feature) if key in arrays else parse_values(feature))
             for key, feature, _ in _entries(data)
         }
 
@@ -224,7 +224,7 @@ def locate_values(data: bytes, key: str, wanted: Collection[str]) -> Located:
             if name == key:
                 spans = _bytes_spans(name, feature, start)
             if name in wanted:
-                values[name] = _parse_value_list(feature)
+                values[name] = parse_values(feature)
     return Located(tuple(keys), values, spans)
 
 
@@ -424,7 +424,8 @@ def select_features(record: bytes, keys: Collection[str]) -> bytes:
     return delimited(b"\x0a", b"".join(delimited(b"\x0a", entry) for entry in entries))
 
 
-def _parse_value_list(feature: bytes | memoryview) -> list[Value]:
+def parse_values(feature: bytes | memoryview) -> list[Value]:
+    """Returns the values of a Feature message."""
     values: list[Value] = []
     for number, _, value_list, _ in _fields(feature):
         for _, wire_type, payload, _ in _fields(value_list):
@@ -441,7 +442,7 @@ def _parse_array(feature: bytes | memoryview) -> Any:
     """Returns the numbers of a Feature message as an array, and bytes as a list."""
     value_lists = list(_fields(feature))
     if any(number == 1 for number, *_ in value_lists):
-        return _parse_value_list(feature)
+        return parse_values(feature)
     import numpy as np  # late: a process that draws encoded images needs no NumPy
 
     parts: list[Any] = []

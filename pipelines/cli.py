@@ -328,6 +328,12 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     printed_tables.print_table(
         printed_tables.plan_rows(planned, config.output.uri or "a new folder (no --output given)")
     )
+    if known.num_tried is not None:
+        from imagebeam.pipelines import try_images
+
+        tried = try_images.try_images(_request(known, config, beam_arguments), known.num_tried)
+        try_images.write_sheet(tried, known.sheet)
+        printed_tables.print_table(try_images.rows(tried, known.sheet))
     if planned.action == "write":
         for number, command in enumerate(recognized.next):
             terminal.say(f"{'or' if number else 'next'}: {command}")

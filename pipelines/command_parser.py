@@ -220,6 +220,10 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
     retry = "with --update: read only what the last snapshot rejected"
     add("convert plan", "--retry-rejects", retry, **_FLAG)
     add("plan", "--save-listing", "save the listing, for source.by=listing", metavar="URI")
+    tries = "also read this many images, and draw what is made of them; functions of yours are called"
+    add("plan", "--try", tries, metavar="N", type=_positive, dest="num_tried")
+    sheet = "file of that picture (imagebeam-try.png)"
+    add("plan", "--sheet", sheet, metavar="PNG", default="imagebeam-try.png")
     add("convert", "--no-wait", "leave a job on Dataflow once it is submitted; see status", **_FLAG)
     cancel = "Ctrl-C and SIGTERM cancel a job on Dataflow; else it goes on"
     add("convert", "--cancel-on-interrupt", cancel, **_FLAG)

@@ -271,7 +271,7 @@ class ImagePolicy:
     @functools.cached_property
     def resizes_in_c(self) -> bool:
         """Whether any image may be scaled in C."""
-        return self.scaling.is_native and self.numbers.is_usual and self.part.is_whole
+        return self.scaling.is_native and self.numbers.is_usual and self.part.is_whole and not self.functions
 
     @property
     def narrowing_level(self) -> int | None:
