@@ -42,6 +42,7 @@ LABEL = "image/class/label"
 TEXT = "image/class/text"
 ENTRY_POINTS = "image/entry_points"
 DTYPE = "image/dtype"
+COMPUTED = "functions/"  # begins the source of a feature that a function of the user computes
 
 STANDARD: Mapping[str, Standard] = {
     "image/format": Standard(BYTES, True, "jpeg, png, webp, or raw for pixels"),

@@ -41,7 +41,7 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
         write_shards,
         write_shards_with_beam,
     )
-    from imagebeam.transforms.columns import transform_columns
+    from imagebeam.transforms.columns import infer_features, transform_columns
     from imagebeam.transforms.commit import commit_dataset, commit_step  # late: import Beam
     from imagebeam.transforms.duplicates import drop_or_report
     from imagebeam.transforms.plan import plan_dataset
@@ -69,8 +69,11 @@ def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False
     placed = ranked.runs | "Place" >> write_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
     transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
     transformed = placed | "Transform" >> transform  # the same, with transformed columns
+    inferred = transformed | "Infer" >> infer_features.InferFeatures(
+        plan, settings
+    )  # the same, with features of images
     writer = write_shards_with_beam.WriteShardsWithBeam if job.with_beam else write_shards.WriteShards
-    written = transformed | "Write" >> writer(plan, settings)  # WrittenShard
+    written = inferred | "Write" >> writer(plan, settings)  # WrittenShard
     store = commit_step.StoreDeadLetters(settings, plan)
     early_rejects = distinct.rejects | "StoreDeadLetters" >> store  # file name
     report = drop_or_report.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)

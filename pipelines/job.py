@@ -328,7 +328,7 @@ def _settings_of(
         sections.code_of("label.function", config.label.function),
         functions.function,
         functions.keep_if,
-        *(each.code for each in computing.functions),
+        *(each.code for each in (*computing.functions, *computing.inferred)),
     )
     sources = {code.setting: code.digest for code in codes if code is not None and code.digest}
     if known.code:
@@ -445,12 +445,19 @@ def _feature_functions(
         ConfigError: if there is no such function.
     """
     given = config.features.functions
-    functions = []
+    functions: dict[bool, list[feature_functions.FeatureFunction]] = {False: [], True: []}
     for feature in config.features.computed():
         one = given[feature.key]
         code = user_code.find(f"features.functions {feature.key}", one.function, one.options, one.version)
-        functions.append(feature_functions.FeatureFunction(feature, code, one.batch))
-    return feature_functions.FeatureFunctions(tuple(functions), _columns_of(config, source), max_seconds)
+        functions[one.run_inference].append(feature_functions.FeatureFunction(feature, code, one.batch))
+    columns, inferred = _columns_of(config, source), tuple(functions[True])
+    if inferred and config.image.frames == prepare.EACH:
+        raise errors.ConfigError(
+            "inference-of-frames",
+            f"features.functions {inferred[0].feature.key}: run_inference is for files of one image each, and "
+            "image.frames is each: leave out one of the two",
+        )
+    return feature_functions.FeatureFunctions(tuple(functions[False]), columns, inferred, max_seconds)
 
 
 def _digest_command(checked: Checked, output: str, vocabulary: tuple[str, ...] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import heapq
 import io
 from collections.abc import Iterable, Iterator, Sequence
@@ -93,9 +94,10 @@ def run(task: Task) -> list[Tried]:
     images: Iterable[feature_functions.Found] = read_images.read_images(
         refs, task.policy, task.read_ahead, dict(task.skipped)
     )
-    if task.functions.functions:
-        images = task.functions.add_to(images)
-    computed = [each.feature for each in task.functions.functions]
+    functions = (*task.functions.functions, *task.functions.inferred)  # RunInference would give the same
+    if functions:
+        images = dataclasses.replace(task.functions, functions=functions, inferred=()).add_to(images)
+    computed = [each.feature for each in functions]
     tried = []
     for ref, image in images:
         source = _decode(before.get(ref.key, b""), "")

@@ -153,7 +153,7 @@ class DatasetSettings:
 
     def recipe(self, plan: elements.DatasetPlan) -> encode.ExampleRecipe:
         ids = self.label_ids(plan.labels)
-        computed = tuple(each.feature for each in self.functions.functions)
+        computed = tuple(each.feature for each in (*self.functions.functions, *self.functions.inferred))
         return encode.ExampleRecipe(
             self.features_of(plan), ids, self.columns, self.texts, self.extra_images, plan.kept, computed
         )

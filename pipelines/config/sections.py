@@ -86,6 +86,10 @@ class FeatureFunctionConfig(FunctionConfig):
     """Shape of the values of each image, such as [512]; without it one value."""
     batch: Count = 32
     """Number of images in a call; fewer at the end of a shard, and where their pixels are more than 256 MB."""
+    run_inference: bool = False
+    """If true, the function is called by Beam's RunInference in a step of its own, which runners can give workers with
+    accelerators, and not by the writers of shards. Then the runner decides which images are in a call, an image that
+    kills the process or hangs is not isolated, and each image is decoded twice."""
 
 
 class FeaturesConfig(pydantic.BaseModel):
@@ -107,7 +111,7 @@ class FeaturesConfig(pydantic.BaseModel):
     def computed(self) -> tuple[features.Feature, ...]:
         """Returns the features that functions compute."""
         return tuple(
-            features.Feature(key, f"functions/{key}", KINDS[each.type], bool(each.shape), each.shape or None)
+            features.Feature(key, f"{features.COMPUTED}{key}", KINDS[each.type], bool(each.shape), each.shape or None)
             for key, each in self.functions.items()
         )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from imagebeam import example, features
 from imagebeam.transforms import elements, user_code
@@ -85,6 +86,8 @@ class FeatureFunction:
         return checked_image.BadImageError(elements.Reason.FUNCTION, detail)
 
 
+# A feature that was computed before, as it is stored; or reason and detail of the reject, or None if it was lost.
+Inferred: TypeAlias = "bytes | tuple[str, str] | None"
 Found = tuple[elements.ImageRef, "checked_image.Image | elements.Reject | elements.Measures"]
 
 
@@ -92,11 +95,33 @@ Found = tuple[elements.ImageRef, "checked_image.Image | elements.Reject | elemen
 class FeatureFunctions:
     """All functions of a dataset that compute features."""
 
-    functions: tuple[FeatureFunction, ...] = ()
+    functions: tuple[FeatureFunction, ...] = ()  # that shard writers call
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns
+    inferred: tuple[FeatureFunction, ...] = ()  # whose features are computed before: see columns.infer_features
     max_seconds: float = 60.0  # for each image of a batch
 
-    def add_to(self, images: Iterable[Found]) -> Iterator[Found]:
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a function."""
+        return bool(self.functions or self.inferred)
+
+    def take_inferred(
+        self, refs: Iterable[elements.ImageRef], inferred: dict[str, Sequence[Inferred]]
+    ) -> Iterator[elements.ImageRef]:
+        """Yields references without the features that `infer_features` has added to their columns.
+
+        Args:
+            refs: the images of a shard.
+            inferred: takes these features by key.
+        """
+        count = len(self.inferred)
+        for ref in refs:
+            inferred[ref.key] = ref.columns[len(ref.columns) - count :]
+            yield ref._replace(columns=ref.columns[: len(ref.columns) - count]) if count else ref
+
+    def add_to(
+        self, images: Iterable[Found], inferred: Mapping[str, Sequence[Inferred]] = types.MappingProxyType({})
+    ) -> Iterator[Found]:
         """Yields images with the features that the functions compute, in the same order.
 
         A batch is as many images as the largest `batch`, or fewer if their pixels are more than 256 MB. It depends on
@@ -110,17 +135,19 @@ class FeatureFunctions:
             for ref, image in images:
                 number += ref.frame == 0
                 one = _Waiting(number, ref, image)
-                if isinstance(image, checked_image.Image):
+                if isinstance(image, checked_image.Image) and self.functions:
                     one.decode()
                 if one.pixels is not None:
                     num_waiting, num_bytes = num_waiting + 1, num_bytes + one.pixels.nbytes
                 waiting.append(one)
                 if num_waiting >= most or num_bytes >= _MAX_BYTES or not num_waiting:
-                    yield from self._finish(waiting, watch)
+                    yield from self._finish(waiting, watch, inferred)
                     waiting, num_waiting, num_bytes = [], 0, 0
-            yield from self._finish(waiting, watch)
+            yield from self._finish(waiting, watch, inferred)
 
-    def _finish(self, waiting: Sequence[_Waiting], watch: read_images.Watch) -> Iterator[Found]:
+    def _finish(
+        self, waiting: Sequence[_Waiting], watch: read_images.Watch, inferred: Mapping[str, Sequence[Inferred]]
+    ) -> Iterator[Found]:
         """Yields images that waited, with their features."""
         for function in self.functions:
             there = [one for one in waiting if one.pixels is not None]
@@ -129,6 +156,8 @@ class FeatureFunctions:
                 for one, value in zip(batch, self._compute(function, batch, watch), strict=True):
                     one.add(value)
         for one in waiting:
+            if isinstance(one.image, checked_image.Image):
+                one.take_inferred(inferred.get(one.ref.key, ()))
             yield one.ref, one.image
 
     def _compute(
@@ -160,6 +189,22 @@ class FeatureFunctions:
             return list(map(compute_alone, range(len(batch))))
 
 
+def decode(image: checked_image.Image) -> np.ndarray:
+    """Returns the pixels of an image as it is stored, uint8 [height, width, channels].
+
+    Raises:
+        BadImageError: if it cannot be decoded.
+    """
+    import numpy as np
+
+    if image.format == image_formats.RAW:
+        picture = pixels.from_bytes(image.data, (image.height, image.width, image.channels))
+    else:
+        picture = pixels.to_eight_bits(pixels.with_alpha(pillow_decoder.decode_any(image.data, image.format)))
+    values = np.array(picture)
+    return values if values.ndim == 3 else values[:, :, np.newaxis]
+
+
 class _Waiting:
     """An image that waits for its batch, or what came instead of one."""
 
@@ -168,29 +213,33 @@ class _Waiting:
         self.pixels: np.ndarray | None = None
 
     def decode(self) -> None:
-        """Decodes the image as it is stored; makes it a reject if that is not possible."""
-        import numpy as np
-
-        image = self.image
+        """Decodes the image; makes it a reject if that is not possible."""
         try:
-            if image.format == image_formats.RAW:
-                picture = pixels.from_bytes(image.data, (image.height, image.width, image.channels))
-            else:
-                decoded = pillow_decoder.decode_any(image.data, image.format)
-                picture = pixels.to_eight_bits(pixels.with_alpha(decoded))
-            values = np.array(picture)
-            self.pixels = values if values.ndim == 3 else values[:, :, np.newaxis]
+            self.pixels = decode(self.image)
         except checked_image.BadImageError as e:
-            self._reject(e)
+            self.reject(e)
+
+    def take_inferred(self, values: Sequence[Inferred]) -> None:
+        """Adds the features that were computed before; makes the image a reject if one of them could not be."""
+        if None in values:
+            self.decode()  # which says what is wrong with it
+        for value in values:
+            if not isinstance(self.image, checked_image.Image):
+                return
+            reason, detail = value if isinstance(value, tuple) else (elements.Reason.FUNCTION, "RunInference lost it")
+            is_there = isinstance(value, bytes)
+            error = checked_image.BadImageError(elements.Reason(reason), detail)
+            self.add(example.EncodedValues(value) if is_there else error)  # type: ignore[arg-type]
 
     def add(self, value: example.EncodedValues | checked_image.BadImageError) -> None:
         """Adds the feature of the next function."""
         if isinstance(value, checked_image.BadImageError):
-            self._reject(value)
+            self.reject(value)
         else:
             self.image = self.image._replace(computed=(*self.image.computed, value))
 
-    def _reject(self, error: checked_image.BadImageError) -> None:
+    def reject(self, error: checked_image.BadImageError) -> None:
+        """Makes the image a reject."""
         self.image = elements.Reject(self.ref.key, self.ref.uri, "check", error.reason, error.detail)
         self.pixels = None
 

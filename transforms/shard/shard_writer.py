@@ -185,8 +185,10 @@ class ShardWriter:
         layout = find_layout(self.recipe, self.policy) if is_usual else None
         take = None if layout is None else KeptJpegs(writer, self.recipe, layout).take
         skipped = dict(task.skipped)
-        images = read_images.read_or_take(task.refs(), self.policy, self.read_ahead, skipped, self.hasher, take)
-        for ref, image in self.functions.add_to(images) if self.functions.functions else images:
+        inferred: dict[str, Sequence[feature_functions.Inferred]] = {}
+        refs = self.functions.take_inferred(task.refs(), inferred) if self.functions.inferred else task.refs()
+        images = read_images.read_or_take(refs, self.policy, self.read_ahead, skipped, self.hasher, take)
+        for ref, image in self.functions.add_to(images, inferred) if self.functions.is_on else images:
             if isinstance(image, (elements.Measures, elements.Reject)):
                 yield ref, image
                 continue
