@@ -140,7 +140,8 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
         at_least = "at least " if any(name.startswith("png") for name in dark) else ""
         count = f"{at_least}{plural.count(dark.total(), 'gray image')}"
         what = f"{count} of 16 bits with small numbers ({_most_common(dark)})"
-        remedy = "nearly black with 8 bits; set image.white_level to their largest number, 255 at least"
+        white = "image.white_level says the number that becomes white: their largest, 255 at least"
+        remedy = f"readers show them nearly black; {white}"
         rows.append(("dark", f"{what}, such as {', '.join(files)}: {remedy}"))
     if turns := counted["orientations"].total():
         what = f"{plural.count(turns, 'image')} whose EXIF data ask for a rotation that was not applied"
@@ -194,7 +195,7 @@ def plan_rows(plan: elements.DatasetPlan, output: str) -> list[tuple[str, str]]:
     if plan.labels:
         rows.append(("labels", f"{plural.count(len(plan.labels), 'class')}: {name_some(plan.labels)}"))
     rows += [("note", note) for note in plan.notes]
-    rows.append(("fingerprint", plan.fingerprint))
+    rows.append(("fingerprint", f"{plan.fingerprint} (of the config and the images: equal ones make equal shards)"))
     rows.append(("output", f"{output}: {_ACTIONS[plan.action].format(plan.message)}"))
     return rows
 

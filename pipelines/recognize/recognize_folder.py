@@ -49,6 +49,7 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
     pairs.find_side_by_side: ("pairs",),
 }
 _OF_LITTLE_EVIDENCE = (layout_signs.find_unlabelled, pairs.find_side_by_side)  # if nothing else was found
+_OF_ONE_TABLE = ("kaggle", "regression", "multilabel", "captions")  # presets of a table beside or above its images
 _OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _ZIP = ".zip"
 _SYNSETS = "imagenet"
@@ -240,13 +241,12 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
     whole, parts = list[Finding](), list[Finding]()
     for each in findings:
         elsewhere = [*_elsewhere(probe, each)]
-        doubts = [*each.doubts, *elsewhere, *_without_masks(probe, each)]
+        doubts = [*each.doubts, *elsewhere, *_without_masks(probe, each), *_outside_of_table(probe, each)]
         notes = [*each.notes]
         if each.reads_images_alone:  # folders of synsets are classes, whatever else is there
             notes += unread if each.preset == _SYNSETS else ()
             doubts += [*unread, *against] if each.preset != _SYNSETS else against
         doubts += as_pairs if "source.manifest.path" in each.settings else ()
-        doubts += _beside_table(probe, each)
         if "source.masks.image" in each.settings or "source.pairs.image" in each.settings:
             notes += contradictions.notes_on_tables(probe)
         found = dataclasses.replace(each, notes=tuple(notes), doubts=tuple(dict.fromkeys(doubts)))
@@ -277,18 +277,30 @@ def _elsewhere(probe: FolderProbe, finding: Finding) -> Iterator[str]:
         yield f"{len(others):,} of {total} that were seen are not in {finding.input}, such as {others[0]}"
 
 
-def _beside_table(probe: FolderProbe, finding: Finding) -> Iterator[str]:
-    """Yields a doubt if many images that were seen are in other folders than those of a table, but for tests."""
-    path, root = (finding.settings.get(f"source.manifest.{key}") for key in ("path", "root"))
-    if not path or not root or "*" in path or "**" in str(finding.settings.get("source.manifest.image")):
+def _outside_of_table(probe: FolderProbe, finding: Finding) -> Iterator[str]:
+    """Yields a doubt if many images that were seen are in folders that a table does not name; tests may have none."""
+    if finding.preset not in _OF_ONE_TABLE:
         return
-    place = posixpath.normpath(posixpath.join(finding.input, posixpath.dirname(path), root))
+    manifest = config_lib.load_config(finding.preset, overrides_of(finding)).source.manifest
+    if not isinstance(manifest.path, str) or any(mark in manifest.path for mark in "*?["):
+        return
+    table = table_heads.read_table(probe, posixpath.join(finding.input, manifest.path))
+    place = None if table is None else table_heads.find_place(probe, finding.input, table)
+    if table is None or place is None:
+        return
+    has_paths = bool(place.inside) or any("/" in name for name in table.values(place.column))
     paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
-    others = [each for each in paths if place != "." and not each.startswith(f"{place}/") and not _is_of_test(each)]
+    others = [
+        path
+        for path in paths
+        if not _is_of_test(path)
+        and posixpath.dirname(path) != place.folder
+        and not (has_paths and path.startswith(posixpath.join(place.folder, "")))
+    ]
     if len(others) > (1 - folder_probe.NEARLY_ALL) * len(paths):
-        total = plural.count(len(paths), "image")
-        shown = f"{len(others):,} of {total} that were seen are not in {place}"
-        yield f"{shown}, where {path} names images, such as {others[0]}"
+        shown = f"{len(others):,} of {plural.count(len(paths), 'image')} that were seen are not in"
+        where = place.folder or "the folder itself"
+        yield f"{shown} {where}, where {manifest.path} names images, such as {others[0]}"
 
 
 def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
@@ -304,7 +316,7 @@ def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
     if len(without) > (1 - folder_probe.NEARLY_ALL) * len(masks):
         yield (
             f"{len(without):,} of {plural.count(len(masks), 'image')} have no mask, such as {without[0]}: "
-            "source.masks.missing can leave those out"
+            "source.masks.missing=skip leaves those out"
         )
     known = {posixpath.dirname(path) for path in masks}  # beside an image may be a preview of it
     others = [path for path in own if posixpath.dirname(path) not in known and not rule.is_mask(path)]
@@ -470,7 +482,9 @@ def _list_candidates(found: Recognition) -> Choice:
         rows.append(("  options", options_of(found, each)))
     rows += [("note", each) for each in found.remarks]
     if not found.candidates:
-        return Choice(tuple(rows), error=f"no preset recognizes {found.given!r} ({found.seen}): {_HOW_TO_NAME_ONE}")
+        command = plural.shell_command(["imagebeam", "plan", "--config", "image_folder", "--input", found.given])
+        error = f"no preset recognizes {found.given!r} ({found.seen}): {_HOW_TO_NAME_ONE}: {command}"
+        return Choice(tuple(rows), error=error)
     names = " or ".join(dict.fromkeys(each.preset for each in found.candidates))
     init = plural.shell_command(["imagebeam", "init", found.given])
     error = f"{found.given!r} may be {names}, but not beyond doubt: see the notes, give the options of one, or "

@@ -134,7 +134,7 @@ def read_pixels(mask: OpenedMask) -> MaskPixels:
         return MaskPixels(colors=mask.array) if mask.array.ndim == 3 else MaskPixels(mask.array)
     if mask.picture is None:
         return _read_png(mask.data)
-    if getattr(mask.picture, "is_animated", False):
+    if pillow_decoder.is_animated(mask.picture):
         raise BadImageError(Reason.SEVERAL_FRAMES, f"a {mask.format} of several pictures, expected one: split it")
     if mask.format == "bmp":
         return _read_bmp(mask.data, mask.picture)

@@ -295,6 +295,16 @@ def count_frames(picture: PIL.Image.Image) -> int:
         return int(getattr(picture, "n_frames", 1))
 
 
+def is_animated(picture: PIL.Image.Image) -> bool:
+    """Returns whether an opened file has several images; a GIF is read for that up to its second one.
+
+    Raises:
+        BadImageError: if the file cannot be read so far.
+    """
+    with _as_bad_image(pillow()):
+        return bool(getattr(picture, "is_animated", False))
+
+
 @contextlib.contextmanager
 def _as_bad_image(module: types.ModuleType) -> Iterator[None]:
     try:

@@ -575,7 +575,7 @@ class ImagePolicy:
         return self._check_by_reader(image)
 
     def _check_frames(self, opened: PIL.Image.Image) -> None:
-        if self.frames == REJECT and getattr(opened, "is_animated", False):
+        if self.frames == REJECT and pillow_decoder.is_animated(opened):
             raise checked_image.several_frames()
         if self.limits.max_frames is not None:
             self.limits.check_frames(pillow_decoder.count_frames(opened))

@@ -222,9 +222,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         }
     caption = next((name for name in others if _CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name)), None)
     if caption is not None:
-        if caption != "captions":
-            settings |= {"columns": {caption: {"list": True}}, "features": {f"columns/{caption}": "image/caption"}}
-        yield Finding("captions", evidence, settings)
+        yield Finding("captions", evidence, settings | _store_texts(caption))
         return
     flags = [name for name in others if label_columns.is_flag(table, name)]
     if (len(flags) >= 3 and len(flags) >= len(others) / 2) or 1 < len(flags) == len(others):
@@ -307,6 +305,10 @@ def _find_label(
         for name in further[:1]
         if "." not in name
     )
+    text_column = label_columns.find_text(table, others) if label is None else label
+    if text_column is not None and label_columns.are_texts(table.values(text_column)):
+        yield _texts_of(table, text_column, others, evidence, settings)
+        return
     if label is None:
         text = f"{evidence}; it has no column that could be a label"
         settings = {**settings, "label": {"by": "none"}, **_no_strata(has_split)}
@@ -343,6 +345,29 @@ def _find_label(
         settings["label"] = {"by": "column", "column": label, "type": kind}
         note = f"its values are numbers to predict, stored as {kind}; for classes set label.type=class"
         yield Finding("regression", evidence, settings, (guess, note), often, doubts=doubts)
+
+
+def _store_texts(column: str) -> dict[str, Any]:
+    """Returns the settings of captions for a column of any name."""
+    if column == "captions":
+        return {}
+    return {"columns": {column: {"list": True}}, "features": {f"columns/{column}": "image/caption"}}
+
+
+def _texts_of(
+    table: table_heads.Table, column: str, others: Sequence[str], evidence: str, settings: dict[str, Any]
+) -> Finding:
+    """Returns the finding for a table with a text for each image, such as the word in it."""
+    values = table.values(column)
+    number = f"{len({*values}):,} different texts in {plural.count(len(values), 'row')}"
+    note = f"the column {column!r} has {number} ({name_some(sorted({*values}))}): it is stored as text, and is no class"
+    doubts: tuple[str, ...] = ()
+    if table.has_header and column.lower() in label_columns.LABEL_NAMES:
+        doubts = (f"the column {column!r} has {number}: if these are classes all the same, take the preset kaggle",)
+    elif len(others) > 1:
+        further = ", ".join(name for name in others if name != column)
+        doubts = (f"is {column!r} the text that belongs to an image? The other columns are {further}",)
+    return Finding("captions", evidence, settings | _store_texts(column), (note,), doubts=doubts)
 
 
 def _folders_of(probe: FolderProbe, table: table_heads.Table, place: table_heads.Place) -> list[str]:
@@ -389,7 +414,10 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
     others = [name for name in table.columns if name != "file_name"]
     label, _ = label_columns.find_label(table, others)
     notes: tuple[str, ...] = ()
-    if label is not None:
+    if label is not None and label_columns.are_texts(table.values(label)):
+        stored = f"--set 'columns={{{label}: {{type: string}}}}' stores it"
+        notes = (f"most rows have a text of their own in the column {label!r}, so it is no label: {stored}",)
+    elif label is not None:
         settings["label"] = {"by": "column", "column": label}
         distinct = sorted(set(table.values(label)))
         notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from imagebeam.transforms.formats.tables import table_heads
 from imagebeam.transforms.sources.folder_probe import split_meant
 
-_LABEL_NAMES = (
+LABEL_NAMES = (
     "label", "labels", "class", "class_name", "category", "target", "breed", "species", "diagnosis", "category_id",
     "label_id", "class_id", "tag", "tags", "attribute_ids", "landmark_id", "level", "dx", "emotion", "type", "age",
     "score", "rating", "cultivar", "variety", "finding labels", "y",
@@ -28,7 +28,7 @@ def find_label(table: table_heads.Table, others: Sequence[str]) -> tuple[str | N
     if not table.has_header:  # its names are not the user's
         usable = [name for name in usable if not _are_unique(table.values(name))]
     by_name = {name.lower(): name for name in usable}
-    for name in _LABEL_NAMES:
+    for name in LABEL_NAMES:
         if name in by_name and (name in _SAYS_LABEL or len({*table.values(by_name[name])}) > 1):
             return by_name[name], True
     usable = [name for name in usable if len({*(values := table.values(name))}) > 1 and not _are_free(values)]
@@ -59,6 +59,22 @@ def _are_free(values: Sequence[str]) -> bool:
     texts = [each for each in values if not table_heads.is_number(each)]
     is_long = sum(len(each.split()) for each in texts) > 3 * len(texts)
     return len(texts) * 2 > len(values) and (is_long or _are_unique(values))
+
+
+_MIN_TEXTS = 10  # values of which most are their own before they are called texts
+
+
+def are_texts(values: Sequence[str]) -> bool:
+    """Returns whether most values are words that no other row has: what is read in an image, not its class."""
+    words = [each for each in values if not table_heads.is_number(each)]
+    return len(values) >= _MIN_TEXTS and len(words) * 2 > len(values) and len({*values}) * 2 > len(values)
+
+
+def find_text(table: table_heads.Table, others: Sequence[str]) -> str | None:
+    """Returns the only column of texts of a table without a label; None if there is none, or several."""
+    usable = [name for name in others if not _NEVER_LABEL.fullmatch(name) and are_texts(table.values(name))]
+    usable = [name for name in usable if not _are_no_labels(table.values(name))]
+    return usable[0] if len(usable) == 1 else None
 
 
 def find_split(table: table_heads.Table) -> str | None:

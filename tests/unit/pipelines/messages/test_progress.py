@@ -292,8 +292,8 @@ def test_dark_images_of_all_splits_are_one_row() -> None:
         (
             "dark",
             "at least 8 gray images of 16 bits with small numbers (tiff up to 12 bits: 7, png up to 10 bits: 1), such "
-            "as a.tif (4,000), b.tif (4,021), c.png (1,023): nearly black with 8 bits; set image.white_level to their "
-            "largest number, 255 at least",
+            "as a.tif (4,000), b.tif (4,021), c.png (1,023): readers show them nearly black; image.white_level says "
+            "the number that becomes white: their largest, 255 at least",
         )
     ]
 

@@ -279,3 +279,20 @@ def test_no_frame_of_a_cut_gif_is_missed(count: int, disposal: int, comment: boo
         readable = found - 1
     assert readable <= found <= count + (end[:1] == b"!")
     assert is_cut == (found > readable)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_cut_or_damaged_gif_is_read_or_rejected_where_its_frames_are_counted(count: int) -> None:
+    """Pillow looks for a second picture, and raises IndexError or struct.error where the file ends too early."""
+    gif = animations.save(animations.draw(1, count), "gif") if count > 1 else image_sets.make_image(1, "GIF")
+    damaged = [gif[:end] for end in range(7, len(gif))]
+    damaged += [gif[:at] + bytes([value]) + gif[at + 1 :] for at in range(6, 60) for value in (0, 0x21, 0x2C, 255)]
+    policies = [ImagePolicy(frames="reject"), ImagePolicy(frames="reject", limits=Limits(max_frames=2))]
+    reasons = set[Reason]()
+    for data in damaged:
+        for policy in policies:
+            try:
+                policy.prepare(data)
+            except checked_image.BadImageError as e:
+                reasons.add(e.reason)
+    assert Reason.UNDECODABLE in reasons and (count == 1 or Reason.SEVERAL_FRAMES in reasons)

@@ -6,8 +6,10 @@ import pathlib
 
 import pytest
 
+import imagebeam
+from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
-from tests import command_line, folder_shapes
+from tests import command_line, datasets, folder_shapes
 from tests.folder_shapes import images, table
 
 LABELS = table("image,label", (f"{n}.jpg,{'cd'[n % 2]}" for n in range(4)))
@@ -179,3 +181,62 @@ def test_no_folder_above_the_root_of_a_bucket_is_looked_into() -> None:
     above = [*recognize_folder._folders_above("gs://b/c", "gs://b/c/t.csv")]
     assert above == [("gs://b", "gs://b", "c/t.csv")]
     assert not [*recognize_folder._folders_above("/", "/t.csv")]
+
+
+TEXT = "Tiredness kills A short break could save your life the exit WAY Market Bus stop AND the A Hotel Cafe"
+WORDS = TEXT.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "row", "doubt"),
+    [
+        ("gt.txt", "", 'word_{}.png, "{}"', ""),
+        ("words.csv", "image,word", "word_{}.png,{}", ""),
+        ("labels.csv", "image,label", "word_{}.png,{}", "if these are classes all the same, take the preset kaggle"),
+        ("words.csv", "image,word,author", "word_{}.png,{},me", "The other columns are author"),
+    ],
+)
+def test_texts_of_which_most_are_their_own_are_no_classes(
+    tmp_path: pathlib.Path, name: str, header: str, row: str, doubt: str
+) -> None:
+    tree = images("word_#.png", numbers=range(len(WORDS)))
+    rows = [row.format(number, word) for number, word in enumerate(WORDS)]
+    found = recognized(tmp_path, tree | {name: "\n".join([*([header] if header else []), *rows, ""])})
+    first = found.candidates[0]
+    assert first.preset == "captions" and "label" not in first.settings
+    assert (found.sure is None) == bool(doubt)
+    assert doubt in " ".join(first.doubts)
+    assert f"{len({*WORDS})} different texts in {len(WORDS)} rows" in first.notes[0]
+    assert "it is stored as text, and is no class" in first.notes[0]
+    given = [*recognize_folder.overrides_of(first), f"source.uri={tmp_path}", f"output.uri={tmp_path}-out"]
+    imagebeam.convert(config_lib.load_config(first.preset, [*given, "split={by: none}"]), workers=1)
+    stored = [values["image/caption"] for values in datasets.read(pathlib.Path(f"{tmp_path}-out"))]
+    assert sorted(stored) == sorted(word.encode() for word in WORDS)
+
+
+def test_texts_of_a_metadata_table_are_no_label(tmp_path: pathlib.Path) -> None:
+    rows = [f"word_{number}.png,{word}" for number, word in enumerate(WORDS)]
+    tree = images("word_#.png", numbers=range(len(WORDS))) | {"metadata.csv": table("file_name,word", rows)}
+    found = recognized(tmp_path, tree).candidates[0]
+    assert found.preset == "imagefolder_metadata" and "label" not in found.settings
+    assert found.notes[0].startswith("most rows have a text of their own in the column 'word', so it is no label")
+
+
+@pytest.mark.parametrize(
+    ("tree", "doubt"),
+    [
+        (
+            images("images/#.jpg", "more/1#.jpg"),
+            "4 of 8 images that were seen are not in images, where labels.csv names images",
+        ),
+        (images("images/#.jpg", "images/old/1#.jpg"), "where labels.csv names images, such as images/old/10.jpg"),
+        (images("images/#.jpg", "test/1#.jpg"), ""),
+    ],
+)
+def test_images_in_folders_that_the_table_does_not_name_are_doubtful(
+    tmp_path: pathlib.Path, tree: folder_shapes.Tree, doubt: str
+) -> None:
+    rows = [f"{number},{('cat', 'dog')[number % 2]}" for number in range(4)]
+    found = recognized(tmp_path, {**tree, "labels.csv": table("id,label", rows)})
+    assert found.candidates[0].preset == "kaggle"
+    assert (found.sure is None) == bool(doubt) and doubt in " ".join(found.candidates[0].doubts)
