@@ -415,6 +415,11 @@ def pack_columns(columns: Iterable[tuple[Any, ...]], max_plain_bytes: int = MAX_
     return compressor.compress(pickled) + compressor.flush()
 
 
+def unpack_table(packed: bytes) -> RefTable:
+    """Returns the columns of references that `pack_refs` or `pack_columns` packed."""
+    return new_ref(_load_columns(packed))
+
+
 def unpack_rows(packed: bytes) -> Iterator[tuple[Any, ...]]:
     """Returns the rows that `pack_rows` or `pack_columns` packed."""
     return zip(*_load_columns(packed))

@@ -251,9 +251,18 @@ class ImagePolicy:
     def keeps_any_jpeg(self) -> bool:
         """Whether each whole JPEG that is upright is stored as it is, and nothing but its header is looked at."""
         takes_bytes = self.raw_shape is None and not self.is_raw and not self.is_base64 and self.metadata == KEEP
-        looks_further = self._checks_headers or self.sum_pixels or self.objects is not None or self.frames == EACH
-        looks_further = looks_further or bool(self.functions)
-        return self._wants_any_pixels and takes_bytes and self.check == "structure" and not looks_further
+        return self._wants_any_pixels and takes_bytes and self.check == "structure" and not self._looks_further
+
+    @property
+    def kept_shape(self) -> tuple[int, int, int] | None:
+        """Height, width and channels of bare pixels that are stored unseen; None if there is more to do."""
+        takes_bytes = self.encode == KEEP and not self.is_raw and not self.is_base64 and self.numbers.is_usual
+        return self.raw_shape if takes_bytes and not self._looks_further else None
+
+    @property
+    def _looks_further(self) -> bool:
+        needs_pixels = self.sum_pixels or self.objects is not None or self.frames == EACH or bool(self.functions)
+        return self._checks_headers or needs_pixels
 
     # These two are asked for every image.
     @functools.cached_property

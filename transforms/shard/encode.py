@@ -73,6 +73,13 @@ class ExampleRecipe:
         return None if needs_more else self._encoder.layout
 
     @functools.cached_property
+    def is_of_label(self) -> bool:
+        """Whether the examples of images of one label and size differ in nothing but the images' bytes."""
+        # 0.0 and -0.0 are equal, and differ in an Example
+        has_float = any(feature.kind == features.FLOAT for feature in self.features)
+        return self.layout is not None and not (self._has_names or self.columns or has_float)
+
+    @functools.cached_property
     def _has_names(self) -> bool:
         return any(feature.source in _NAMES for feature in self.features)
 

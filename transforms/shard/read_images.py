@@ -24,6 +24,8 @@ from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 from imagebeam.transforms.snapshots import image_states
 
 _Files: TypeAlias = list[bytes | read_ahead_lib.ReadError]  # files of one example
+# (image, its bytes) -> its Measures if it was written; None if it is still to be prepared.
+Put: TypeAlias = Callable[[elements.ImageRef, bytes], "elements.Measures | None"]
 _BESIDE = (-2, -2)  # `ImageRef.inside` of a further file of an example, which is no example itself
 
 
@@ -43,7 +45,7 @@ def read_images(
         skipped: images that are rejected without a look at their bytes, by their number in `refs`.
         hasher: of the images' hashes; None without them.
     """
-    images = read_or_take(refs, policy, read_ahead, skipped, hasher, None)
+    images = read_or_take(refs, policy, read_ahead, skipped, hasher)
     return cast(Iterator[tuple[elements.ImageRef, checked_image.Image | elements.Reject]], images)
 
 
@@ -53,15 +55,20 @@ def read_or_take(
     read_ahead: read_ahead_lib.ReadAhead,
     skipped: Mapping[int, elements.Reason],
     hasher: image_hashes.Hasher | None,
-    take: read_ahead_lib.Take | None,
+    take: read_ahead_lib.Take | None = None,
+    put: Put | None = None,
+    num_before: int = 0,
 ) -> Iterator[tuple[elements.ImageRef, checked_image.Image | elements.Reject | elements.Measures]]:
-    """Yields images like `read_images`, or what is counted of those that `take` wrote."""
+    """Yields images like `read_images`, or what is counted of those that `take` or `put` wrote.
+
+    `num_before` is the number of the first one.
+    """
     limit = policy.limits.max_seconds
     watch = None if limit is None else Watch(limit)
     in_time = _at_once if watch is None else watch.run
-    image: checked_image.Image | elements.Reject
+    image: Any
     try:
-        for number, (ref, files) in enumerate(_read_or_take_files(refs, read_ahead, take)):
+        for number, (ref, files) in enumerate(_read_or_take_files(refs, read_ahead, take), num_before):
             writer_processes.note_progress(number)
             if isinstance(files, elements.Measures):
                 yield ref, files
@@ -74,7 +81,7 @@ def read_or_take(
                 data = _content(files[0])
                 if policy.frames == prepare.EACH:
                     frames = read_frames(ref, data, policy, hasher, functools.partial(in_time, number))
-                if frames is None:
+                if frames is None and (put is None or (image := put(only, data)) is None):
                     image = in_time(number, functools.partial(_prepare, only, files, policy, hasher))
             except (checked_image.BadImageError, read_ahead_lib.ReadError) as e:
                 image = _reject(only, e, read_ahead.size_column)

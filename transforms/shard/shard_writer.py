@@ -9,18 +9,20 @@ import collections
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import catalog, errors, example, records, storage, verify_shards
+from imagebeam import catalog, errors, records, storage, verify_shards
 from imagebeam.transforms import elements
-from imagebeam.transforms.images import checked_image, image_formats, jpeg_structure, prepare
+from imagebeam.transforms.images import prepare
 from imagebeam.transforms.shard import (
     encode,
     feature_functions,
     image_hashes,
+    kept_images,
     read_images,
     shard_file,
     statistics,
@@ -32,6 +34,7 @@ from imagebeam.transforms.snapshots import image_states
 DONE_SUFFIX = ".done.json"  # description beside a staged shard; written last, so a shard that has one is complete
 MARK_SUFFIX = ".begun.json"  # beside a staged shard while a worker writes it, and after a worker that died
 REJECTS_SUFFIX = ".rejects.jsonl"
+_MAX_REFS = 256  # references that are looked at together
 
 
 class ShardTask(NamedTuple):
@@ -44,10 +47,16 @@ class ShardTask(NamedTuple):
     # Images that are rejected unread, because they ended a process that tried them: number in this shard, reason.
     skipped: tuple[tuple[int, elements.Reason], ...] = ()
 
-    def refs(self) -> Iterable[elements.ImageRef]:
-        """Yields the references in the order of their ranks."""
+    def tables(self) -> Iterator[elements.RefTable]:
+        """Yields the references in the order of their ranks, up to 256 at a time."""
         for _, packed in sorted(self.runs):
-            yield from elements.unpack_refs(packed)
+            table = elements.unpack_table(packed) if packed else ()
+            for start in range(0, len(table.key) if table else 0, _MAX_REFS):
+                yield elements.slice_columns(table, start, start + _MAX_REFS)
+
+    def refs(self) -> Iterator[elements.ImageRef]:
+        """Yields the references in the order of their ranks."""
+        return itertools.chain.from_iterable(map(elements.rows_of, self.tables()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,12 +191,28 @@ class ShardWriter:
         """
         # A process that died may have died of an image: the next one tells of each before it looks at it.
         is_usual = self.hasher is None and not task.skipped and not writer_processes.notes_each()
-        layout = find_layout(self.recipe, self.policy) if is_usual else None
-        take = None if layout is None else KeptJpegs(writer, self.recipe, layout).take
-        skipped = dict(task.skipped)
+        jpegs = kept_images.find_jpegs(writer, self.recipe, self.policy) if is_usual else None
+        pixels = kept_images.find_pixels(writer, self.recipe, self.policy) if is_usual else None
+        tables, num_before = task.tables(), 0
+        for table in tables:
+            if pixels is None or not pixels.put_run(table):
+                tables = itertools.chain([table], tables)
+                break
+            num_before += len(table.key)
+            writer_processes.note_progress(num_before)
+            yield from zip(elements.rows_of(table), itertools.repeat(pixels.measures))
+        refs = itertools.chain.from_iterable(map(elements.rows_of, tables))
         inferred: dict[str, Sequence[feature_functions.Inferred]] = {}
-        refs = self.functions.take_inferred(task.refs(), inferred) if self.functions.inferred else task.refs()
-        images = read_images.read_or_take(refs, self.policy, self.read_ahead, skipped, self.hasher, take)
+        images = read_images.read_or_take(
+            self.functions.take_inferred(refs, inferred) if self.functions.inferred else refs,
+            self.policy,
+            self.read_ahead,
+            dict(task.skipped),
+            self.hasher,
+            None if jpegs is None else jpegs.take,
+            None if pixels is None else pixels.put,
+            num_before,
+        )
         for ref, image in self.functions.add_to(images, inferred) if self.functions.is_on else images:
             if isinstance(image, (elements.Measures, elements.Reject)):
                 yield ref, image
@@ -271,69 +296,6 @@ def decode_written(data: bytes) -> elements.WrittenShard:
     """Parses the result of `encode_written`."""
     fields: dict[str, Any] = json.loads(data)
     return elements.WrittenShard(**fields | {"shard": catalog.Shard(**fields["shard"])})
-
-
-_MAX_LEFT = 50  # images in a row that are not usual, or values that no other image has: from then on Python has all
-
-
-def find_layout(recipe: encode.ExampleRecipe, policy: prepare.ImagePolicy) -> example.Layout | None:
-    """Returns how to encode JPEGs whose bytes are kept; None if the config wants them otherwise."""
-    return recipe.layout if policy.keeps_any_jpeg else None
-
-
-class KeptJpegs:
-    """Writes JPEGs whose bytes are kept into one shard: reads, checks, encodes and frames each in one call of C.
-
-    This is the usual image, and Python's part in it would take as long as all of C's. What is not as usual in an image,
-    or in the config, is left to Python, which makes the same records. Not thread-safe.
-    """
-
-    def __init__(self, writer: records.RecordWriter, recipe: encode.ExampleRecipe, layout: example.Layout):
-        self._writer = writer
-        self._recipe = recipe
-        self._layout = layout
-        self._num_left = 0  # images in a row that C has read and left to Python
-
-    def take(self, ref: elements.ImageRef) -> tuple[elements.Measures | bytes, float] | None:
-        """Reads a local file, and writes it if it is a usual JPEG.
-
-        Returns:
-            What is counted of the image, or the bytes of a file that was not written; and how many seconds it took to
-            read them. None if the file was not read.
-        """
-        if (
-            ref.mask is not None
-            or ref.extra_images
-            or ref.inside is not None
-            or ref.expected is not None
-            or ref.content
-        ):
-            return None
-        if self._num_left == _MAX_LEFT:
-            return None
-        values = self._recipe.values_of(ref)
-        if ref.columns:
-            values.update(zip(self._recipe.columns, ref.columns))
-        found = self._writer.write_jpeg(ref.uri, ref.size, ref.version, self._layout, values)
-        if found is None:
-            return None
-        read_nsec, data, height, width, channels = found
-        if data is not None:
-            self._num_left += 1
-            return data, read_nsec * 1e-9
-        self._num_left = 0
-        measures = elements.Measures(
-            image_formats.JPEG,
-            jpeg_structure.COLORSPACES[channels],
-            checked_image.UPRIGHT,
-            height,
-            width,
-            ref.size,
-            "",
-            "",
-            statistics.misname(ref.uri, image_formats.JPEG),
-        )
-        return measures, read_nsec * 1e-9
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from imagebeam import features, records
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, WrittenShard
 from imagebeam.transforms.images import checked_image, jpeg_structure, orientations, prepare, resample, side_by_side
-from imagebeam.transforms.shard import encode, image_hashes, read_ahead, shard_file, shard_writer, writer_processes
+from imagebeam.transforms.shard import encode, image_hashes, kept_images, read_ahead, shard_file, writer_processes
 from tests import encoded_images, pictures
 from tests.unit.transforms import small_dataset
 
@@ -81,15 +81,15 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> list[ImageRef]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that C wrote."""
     names: list[str] = []
-    take = shard_writer.KeptJpegs.take
+    take = kept_images.KeptJpegs.take
 
-    def note(self: shard_writer.KeptJpegs, ref: ImageRef) -> Any:
+    def note(self: kept_images.KeptJpegs, ref: ImageRef) -> Any:
         outcome = take(self, ref)
         if outcome is not None and isinstance(outcome[0], elements.Measures):
             names.append(pathlib.Path(ref.uri).name)
         return outcome
 
-    monkeypatch.setattr(shard_writer.KeptJpegs, "take", note)
+    monkeypatch.setattr(kept_images.KeptJpegs, "take", note)
     return names
 
 
@@ -97,6 +97,10 @@ def write(
     folder: pathlib.Path, refs: list[ImageRef], skipped: tuple[tuple[int, Reason], ...] = (), **fields: Any
 ) -> tuple[WrittenShard, dict[str, bytes]]:
     return small_dataset.write_shard(folder, refs, skipped=skipped, **{"recipe": dataclasses.replace(RECIPE), **fields})
+
+
+def find_jpegs(recipe: encode.ExampleRecipe, policy: prepare.ImagePolicy) -> kept_images.KeptJpegs | None:
+    return kept_images.find_jpegs(None, recipe, policy)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("keeps_state", [False, True], ids=["no-state", "state"])
@@ -174,8 +178,8 @@ def test_policy_that_looks_further_leaves_all_to_python() -> None:
         {"is_base64": True},
         {"part": side_by_side.Part(0, 2)},
     ]:
-        assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy()) is not None
-        assert shard_writer.find_layout(RECIPE, prepare.ImagePolicy(**fields)) is None
+        assert find_jpegs(RECIPE, prepare.ImagePolicy()) is not None
+        assert find_jpegs(RECIPE, prepare.ImagePolicy(**fields)) is None
 
 
 def test_recipe_that_needs_more_leaves_all_to_python() -> None:
@@ -187,7 +191,7 @@ def test_recipe_that_needs_more_leaves_all_to_python() -> None:
         {"extra_images": ("after",)},  # further
         {"columns": ("image/object/class/label", "image/object/class/text")},  # objects
     ]:
-        assert shard_writer.find_layout(dataclasses.replace(RECIPE, **fields), prepare.AS_IT_IS) is None
+        assert find_jpegs(dataclasses.replace(RECIPE, **fields), prepare.AS_IT_IS) is None
 
 
 def test_reference_that_says_more_is_left_to_python(refs: list[ImageRef]) -> None:
@@ -198,11 +202,11 @@ def test_reference_that_says_more_is_left_to_python(refs: list[ImageRef]) -> Non
         {"mask": elements.Mask("mask.png")},
         {"extra_images": (elements.ExtraImage("after.jpg"),)},
     ]:
-        layout = shard_writer.find_layout(RECIPE, prepare.AS_IT_IS)
-        assert layout is not None
+        jpegs = find_jpegs(RECIPE, prepare.AS_IT_IS)
+        assert jpegs is not None
         with pytest.raises(AttributeError):  # there is no writer to ask
-            shard_writer.KeptJpegs(None, RECIPE, layout).take(refs[0])  # type: ignore[arg-type]
-        assert shard_writer.KeptJpegs(None, RECIPE, layout).take(refs[0]._replace(**change)) is None  # type: ignore[arg-type]
+            jpegs.take(refs[0])
+        assert jpegs.take(refs[0]._replace(**change)) is None
 
 
 @pytest.mark.parametrize("kind", ["int64", "float"])
