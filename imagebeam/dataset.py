@@ -393,6 +393,8 @@ class ImageDataset:
     def pixel_statistics(self, split: str, **options: Any) -> ChannelStatistics:
         """Returns mean and standard deviation of each channel, of pixels from 0 to 255, over 1,000 examples of a split.
 
+        Of a list of images it takes the first.
+
         Args:
             split: "train", or a part such as "train[:10%]".
             **options: `on_error` and `max_error_fraction`, as in `imagebeam.ReadOptions`.
@@ -403,8 +405,11 @@ class ImageDataset:
         count = min(_MAX_MEASURED, self.num_examples(split))
         shuffle = "global" if self.catalog.compression == "none" else "stream"
         options |= {"crop": "squash", "image_size": 64, "shuffle": shuffle, "num_epochs": 1, "drop_remainder": False}
+        if features_lib.has_lists_of_images(self.catalog.features):
+            options["max_images"] = 1
         batches = self.as_tf(split, 1, **options).take(count).as_numpy_iterator()
-        images = (batch["image"].astype(np.float64) for batch in batches)  # all of one size
+        shape = (-1, 64, 64, bare_pixels.form_of(self.catalog).channels)  # all of one size
+        images = (batch["image"].astype(np.float64).reshape(shape) for batch in batches)
         moments = [(image.mean((0, 1, 2)), (image**2).mean((0, 1, 2))) for image in images]
         if not moments:
             raise errors.ExampleError(

@@ -49,13 +49,16 @@ class ExampleEncoder:
     """Encodes examples with a fixed set of features, in their order. Not thread-safe.
 
     Args:
-        features: features of every example; `image/encoded` must be the last.
+        features: features of every example; `image/encoded` must be the last. If it is a list of bytes, it is a
+            feature like the others, whose values are copied.
         copied: sources of the features whose values are given as `EncodedValues`.
     """
 
     def __init__(self, features: Sequence[features_lib.Feature], copied: Collection[str] = ()):
         last = features[-1] if features else None
-        self._has_image = last is not None and last.source == features_lib.ENCODED
+        self._has_image = (
+            last is not None and last.source == features_lib.ENCODED and not features_lib.is_list_of_images(last)
+        )
         self._image_kind = last.kind if last is not None else ""
         # Source, kind, encoded key, entries of values met before, and heads of entries by the length of their value.
         self._plain: list[tuple[str, str, bytes, dict[Value, bytes] | None, dict[int, bytes] | None]] = []

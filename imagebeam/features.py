@@ -43,6 +43,7 @@ TEXT = "image/class/text"
 ENTRY_POINTS = "image/entry_points"
 DTYPE = "image/dtype"
 COMPUTED = "functions/"  # begins the source of a feature that a function of the user computes
+POSITION = "image/position"
 
 STANDARD: Mapping[str, Standard] = {
     "image/format": Standard(BYTES, True, "jpeg, png, webp, or raw for pixels"),
@@ -83,9 +84,16 @@ STANDARD: Mapping[str, Standard] = {
     "image/object/mask": Standard(BYTES, True, "a PNG for each object", True, "object masks"),
     "image/segmentation/class/encoded": Standard(BYTES, True, "a PNG of classes", needs="segmentation"),
     "image/segmentation/class/format": Standard(BYTES, True, "png", needs="segmentation"),
+    POSITION: Standard(INT64, True, "place of each image in the list of its row, from 0", True, "lists of images"),
     ENTRY_POINTS: Standard(BYTES, False, "places in a JPEG where a decoder can begin; empty if it has none"),
     ENCODED: Standard(BYTES, True, "the image's bytes, or its pixels as numbers"),
 }
+
+# Features that are lists where an example has a list of images: one value for each image.
+OF_EACH_IMAGE = (
+    *("image/format", "image/height", "image/width", "image/channels", "image/colorspace", DTYPE, "image/filename"),
+    ENCODED,
+)
 
 # Features of each extra image of an example, whose keys are image/<name>/<part>.
 EXTRA_IMAGE_PARTS: Mapping[str, Standard] = {
@@ -108,6 +116,7 @@ _ABSENT = {  # error text for each requirement that is not met
     "object keypoints": "source gives no keypoints (source.coco.keypoints)",
     "captions": "source gives no captions (source.coco.captions)",
     "object masks": "source gives no masks of objects (source.coco.masks, source.labelme.masks)",
+    "lists of images": "source gives one image for each example (source.parquet.images, source.manifest.images)",
     "typed pixels": "image.dtype and image.bands are the usual ones, so pixels have 8 bits",
     "segmentation": "there are no masks (source.masks)",
 }
@@ -135,8 +144,8 @@ def resolve_features(
         extra_images: names of the extra images of each example.
         given: what the source gives of each image: "objects" (with boxes), "object areas" (and which are crowds),
             "object flags" (which are difficult or truncated, and their view), "object masks", "object keypoints",
-            "captions", "segmentation" (the class of each pixel); or the name of one feature of these. "typed pixels" is
-            what the config asks for.
+            "captions", "segmentation" (the class of each pixel), "lists of images" (any number of images in an
+            example); or the name of one feature of these. "typed pixels" is what the config asks for.
         computed: features that functions of the user compute.
 
     Raises:
@@ -150,6 +159,9 @@ def resolve_features(
     known[TEXT] = known["image/class/synset"] = (BYTES, has_many_labels)
     if pixels is not None:
         known[ENCODED] = (pixels, True)
+    if "lists of images" in given:
+        known |= {name: (known[name][0], True) for name in OF_EACH_IMAGE}
+        del known[ENTRY_POINTS]  # of one image, for a decoder that reads one
     there = {"", *given}  # requirements, and features that are given without all others of their requirement
     if label_kind is not None:
         there |= {"labels", "classes"} if label_kind == "class" else {"labels"}
@@ -206,6 +218,16 @@ def extra_images(features: Iterable[Feature]) -> dict[str, dict[str, str]]:
         if (part := extra_image_part(feature.source)) is not None:
             found.setdefault(part[0], {})[part[1]] = feature.key
     return {name: keys for name, keys in sorted(found.items()) if "encoded" in keys}
+
+
+def has_lists_of_images(features: Iterable[Feature]) -> bool:
+    """Returns whether an example has any number of images, and not one, which may be a list of its pixels."""
+    return any(each.source == ENCODED and is_list_of_images(each) for each in features)
+
+
+def is_list_of_images(image: Feature) -> bool:
+    """Returns whether the feature of the image holds any number of encoded images, and not the pixels of one."""
+    return image.many and image.kind == BYTES
 
 
 def meaning_of(source: str) -> str:

@@ -107,7 +107,7 @@ def save_images(
     """Writes the first images of a split as files, named by position, label and key; returns their addresses.
 
     Images stored as pixels become PNGs, with `image.dtype` or `image.bands` .npy files. Further images of an example
-    have their name before the extension.
+    have their name before the extension, those of a list their number.
 
     Raises:
         ConfigError: if there are no images, or pixels without a shape, or `folder` cannot be written.
@@ -141,6 +141,9 @@ def save_images(
                     found.append((f".{extra}", _to_file(numbers, forms[extra]), "npy"))
                 else:
                     found.append((f".{extra}", each, of_extra))
+        if pixels is None and len(images := values[keys[features.ENCODED]]) > 1:
+            formats = _texts(values, keys.get("image/format")) or ["image"] * len(images)
+            found = [(f".{n}", *each) for n, each in enumerate(zip(images, formats))]
         for suffix, data, extension in found:
             stem = _file_name(name, _MAX_STEM_BYTES) + suffix
             uri = storage.join(target, f"{stem}.{_file_name(extension, _MAX_FORMAT_BYTES)}")

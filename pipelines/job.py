@@ -364,6 +364,7 @@ def _settings_of(
             config.image.policy(known.shape, config.statistics.pixels),
             objects=known.annotations,
             masks=masks,
+            list_column=config.source.gives().list_column,
             is_raw=known.is_raw,
             is_base64=known.is_base64,
             part=known.part,
@@ -478,6 +479,8 @@ def _notes_on_counts(config: config_lib.Config) -> Iterator[str]:
     if names := config.source.gives().extra_images:
         stored = ", ".join(f"image/{name}" for name in names)
         yield f"each example has further images ({stored}): statistics and duplicates are of the first image alone"
+    if column := config.source.gives().list_column:
+        yield f"each example has the list of images in {column!r}: statistics are of the first, duplicates of all"
 
 
 def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, plural, snapshots, storage, verify_shards
@@ -125,6 +127,7 @@ class _DecodeRecord:
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
         self._extra_images = features.extra_images(catalog.features)
         self._extra_forms = bare_pixels.forms_of_extra_images(catalog)
+        self._has_lists = features.has_lists_of_images(catalog.features)
         self._key = keys.get("image/key")
         self._points = keys.get(features.ENTRY_POINTS) if reader_decoder.has_decoder_in_c() else None
         self._decoder = reader_decoder.ImageDecoder()
@@ -145,6 +148,8 @@ class _DecodeRecord:
         key = f"image {values[self._key][0].decode('utf-8', 'backslashreplace')!r}: " if self._key else ""
         where = key
         try:
+            if self._has_lists:
+                return self._check_each(values, key)
             if self._pixels is None:
                 size = tuple(values[each][0] for each in self._size)
                 self._decoder.check(values[self._image][0], size if len(size) == 2 else None)
@@ -168,6 +173,19 @@ class _DecodeRecord:
             return f"{where}{e.reason}: {e.detail}"
         except ValueError as e:
             return f"{where}{e}"
+        return None
+
+    def _check_each(self, values: Mapping[str, Sequence[Any]], key: str) -> str | None:
+        """Returns what is wrong with the images of an example that has a list of them; None if nothing is."""
+        images, sizes = values[self._image], list(zip(*(values[each] for each in self._size)))
+        of_each = [each.key for each in self._features if each.source in (*features.OF_EACH_IMAGE, features.POSITION)]
+        if len({len(values[each]) for each in of_each}) > 1:
+            return f"{key}{', '.join(of_each)} have different numbers of values"
+        for number, image in enumerate(images):
+            try:
+                self._decoder.check(image, sizes[number] if len(self._size) == 2 else None)
+            except checked_image.BadImageError as e:
+                return f"{key}{self._image}[{number}]: {e.reason}: {e.detail}"
         return None
 
 

@@ -493,6 +493,12 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         images("img/#a.jpg", numbers=_NUMBERS)
         | {"data.jsonl": _rows('{{"image": "img/{n}a.jpg", "label": "{v}"}}', ("cat", "dog"))},
     ),
+    "lists-of-images": (
+        "image_lists",
+        20,
+        images("img/#a.jpg", numbers=_NUMBERS)
+        | {"data.jsonl": _rows('{{"id": {n}, "images": ["img/{n}a.jpg", null], "texts": [null, "{v}"]}}', ("a", "b"))},
+    ),
     "pixels-of-faces": (
         "fer2013",
         4,

@@ -265,7 +265,10 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         | {"train/_classes.csv": table("filename, cat, dog, owl", (f"{n}.jpg, {n % 2}, 1, 0" for n in range(4)))},
     ),
     "labels-in-a-workbook": (None, images("cat/#.jpg", "dog/#.jpg") | {"labels.xlsx": b"PK\x03\x04"}),
-    "images-in-lists": (None, {"d/train-0.parquet": parquet({"images": [[{"bytes": b"x", "path": None}] * 2] * 4})}),
+    "images-in-lists": (
+        "parquet",
+        {"d/train-0.parquet": parquet({"images": [[{"bytes": b"x", "path": None}] * 2] * 4})},
+    ),
     # folders
     "folds": (None, images(*(f"fold{k}/{c}/{k}{c}#.jpg" for k in range(3) for c in ("a", "b")))),
     "patients-and-findings": (None, images(*(f"P{p}/{c}/{p}{c}#.png" for p in range(3) for c in ("benign", "sick")))),

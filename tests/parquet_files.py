@@ -49,3 +49,23 @@ def write(
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(table, path, **options)
     return path
+
+
+def write_lists(
+    path: pathlib.Path,
+    lists: Sequence[Sequence[bytes | None] | None],
+    columns: Mapping[str, Sequence[Any]] = {},
+    bare: bool = False,
+    nullable: bool = True,
+    **options: Any,
+) -> pathlib.Path:
+    """Writes a column `images` of lists, as `write` a column of images; `nullable` says whether a list may be null."""
+    of_images = pa.list_(pa.binary() if bare else IMAGE)
+    rows = [each and [data if bare else data and {"bytes": data, "path": None} for data in each] for each in lists]
+    fields = [pa.field("images", of_images, nullable)]
+    table = pa.Table.from_arrays([pa.array(rows, of_images)], schema=pa.schema(fields))
+    for name, values in columns.items():
+        table = table.append_column(name, pa.array(values))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(table, path, **options)
+    return path

@@ -478,6 +478,24 @@ def pairs(folder: pathlib.Path) -> None:
     put(folder / "pairs", "notes.txt", "of a camera")
 
 
+def image_lists(folder: pathlib.Path) -> None:
+    """Writes documents of one to three images, half of them with nulls where texts are."""
+    keys = images(folder / "documents", *(f"{n}.{'png' if n % 3 else 'jpg'}" for n in range(40)))
+    rows: list[dict[str, Any]] = []
+    for n in range(60):
+        entries: list[str | None] = [keys[(n + each) % 40] for each in range(1 + n % 3)]
+        rows.append({"images": entries, "texts": [f"said {n}"]})
+        if n % 2:
+            rows[-1] = {"images": [None, *entries, None], "texts": [f"“before” {n}", *[None] * len(entries), "after"]}
+    rows_of(folder / "documents" / "rows.jsonl", rows)
+
+
+def galleries(folder: pathlib.Path) -> None:
+    lists = [[packed(n * 3 + each, "PNG" if each else "JPEG") for each in range(1 + n % 3)] for n in range(12)]
+    titles = {"title": [f"product {n}" for n in range(12)]}
+    parquet_files.write_lists(folder / "gallery" / "train-00000-of-00001.parquet", lists, titles)
+
+
 def ade20k(folder: pathlib.Path) -> None:
     root = folder / "ADEChallengeData2016"
     for name, count in (("training", 7), ("validation", 3)):

@@ -97,25 +97,37 @@ class Mask(NamedTuple):
     version: int = 0  # as in ImageRef
 
 
-class ExtraImage(NamedTuple):
-    """A file with another picture of the same example, such as the same place at another time."""
-
-    uri: str
-    size: int = -1  # bytes; -1 when not known
-    version: int = 0  # as in ImageRef
-    column: str = ""  # column of the table that names it, or the template
-
-    @property
-    def identity(self) -> tuple[str, int, int]:
-        """All that the record depends on: the file's name without its folder, its size and its version."""
-        return self.uri.rpartition("/")[2], self.size, self.version
-
-
 class SnappyBlocks(NamedTuple):
     """The place of an image in compressed blocks that hold others too."""
 
     num_bytes: int  # size of the blocks when they are unpacked
     start: int  # byte offset of the image in them; its length is ImageRef.size
+
+
+class ExtraImage(NamedTuple):
+    """Another picture of the same example: a file, or a part of one as the fields of ImageRef say it."""
+
+    uri: str
+    size: int = -1  # bytes; -1 when not known
+    version: int = 0  # as in ImageRef
+    column: str = ""  # column of the table that names it, or the template
+    offset: int = 0
+    length: int = -1
+    blocks: SnappyBlocks | None = None
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """All that the record depends on: the file's name without its folder, its size, its version, and the part."""
+        part = () if self.length < 0 else (self.offset, self.length, self.blocks)
+        return self.uri.rpartition("/")[2], self.size, self.version, *part
+
+    def as_ref(self, key: str) -> ImageRef:
+        """Returns a reference to this image, as to one that is read alone."""
+        return ImageRef(key, self.uri, self.size, self.version, self.offset, self.length, blocks=self.blocks)
+
+    def without_version(self) -> ExtraImage:
+        """Returns this image without what changes with the file around it."""
+        return self._replace(version=0, offset=0, length=-1, blocks=None)
 
 
 class ImageRef(NamedTuple):
@@ -268,7 +280,7 @@ class Reject(NamedTuple):
 class Measures(NamedTuple):
     """Values that the statistics count for one image that was written."""
 
-    format: str  # as in checked_image.Image, like those below
+    format: str  # as in checked_image.Image, like those below; of several images each format once, with "+" between
     colorspace: str
     orientation: int
     height: int

@@ -18,7 +18,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from imagebeam import concurrency, errors, example, features, plural
-from imagebeam.reader import bare_pixels, crops, extra_images, read_plan, record_order, shard_files, skipped_examples
+from imagebeam.reader import (
+    bare_pixels,
+    crops,
+    extra_images,
+    image_lists,
+    read_plan,
+    record_order,
+    shard_files,
+    skipped_examples,
+)
 from imagebeam.reader import options as options_lib
 
 try:
@@ -111,6 +120,7 @@ class Parsed(NamedTuple):
     """The parsed examples of a chunk, before their images are decoded."""
 
     kept: list[int]  # places in the chunk of the examples that were parsed; the fields below hold only these
+    owners: np.ndarray | None  # index in `kept` of the example of each image; None if each has one
     images: list[bytes | memoryview]  # encoded, or bare pixels
     points: list[bytes | memoryview]  # entry points of each image, empty where it has none
     sizes: np.ndarray | None  # int32 [k, 2]: height and width of each image, as its record says; None if unknown
@@ -175,6 +185,10 @@ class BatchReader:
         self._image = plan.by_source[features.ENCODED]
         self._extra = plan.images
         needed = [self._image, *self._sizes, *(feature for each in plan.images for feature in each.stored)]
+        self._lists = (needed[0].key, *(each.key for each in self._sizes)) if plan.has_lists_of_images else ()
+        if self._lists:
+            needed = []
+        self._max_images = options.max_images or 0
         self._needed = len(needed)
         self._wanted = [*needed, *self._columns, *([] if points is None else [points])]
         self._keys = tuple(feature.key.encode() for feature in self._wanted)
@@ -186,9 +200,9 @@ class BatchReader:
         be full, the next example that can be read takes its place.
 
         Returns:
-            images [n, height, width, channels] in the plan's form, or cast; int64 [n], positions; the label if there is
-            one; the extra features; if there are lists, bytes [n]; the extra images, as images or of
-            their own form.
+            images [n, height, width, channels] in the plan's form, or cast, or of lists [n, max_images, height, ...];
+            int64 [n], positions; the label if there is one; the extra features; if there are lists, bytes [n]; the
+            number of images, if there are lists of them, int64 [n]; the extra images, as images or of their own form.
 
         Raises:
             ShardError: if a whole shard cannot be read.
@@ -219,11 +233,20 @@ class BatchReader:
         parsed = self.parse(chunk)
         images, failures = self.decode(parsed)
         faults = dict(parsed.faults)
-        for row, failure in failures:
+        for number, failure in failures:
+            row, what = number, "the image"
+            if parsed.owners is not None:
+                row = int(parsed.owners[number])
+                what = f"image {image_lists.places_of(parsed.owners)[number]} of its list"
             record = int(chunk.records[parsed.kept[row]])
-            library = "libpng" if parsed.images[row][: len(_PNG_START)] == _PNG_START else "libjpeg"
+            library = "libpng" if parsed.images[number][: len(_PNG_START)] == _PNG_START else "libjpeg"
             library = library if self._by_tensorflow is None else "TensorFlow"
-            faults[parsed.kept[row]] = self._fetcher.fault(record, f"the image cannot be decoded, {library}: {failure}")
+            fault = self._fetcher.fault(record, f"{what} cannot be decoded, {library}: {failure}")
+            faults.setdefault(parsed.kept[row], fault)
+        if parsed.owners is not None:
+            failures = [(int(parsed.owners[number]), failure) for number, failure in failures]
+            stacked = self._buffers.make((len(parsed.kept), self._max_images, *images.shape[1:]), images.dtype)
+            images = image_lists.stack(images, parsed.owners, stacked, self.values)
         others = []
         for extra, one in zip(self._extra, parsed.extra, strict=True):
             decoded, more = self.decode(one) if extra.form is None else self._decode_numbers[extra.form](one)
@@ -272,15 +295,19 @@ class BatchReader:
         if self._list_keys:
             packed, more = self._pack_lists(contents)
             failures = {**more, **failures}
-        images = _bytes_in(contents, values[0])
-        sizes = values[1 : 1 + len(self._sizes)]
+        every: list[list[Any]]  # of each example its image, or the ImageList; then the extra images
+        if self._lists:
+            listed, more = self._find_lists(contents)
+            every, sizes, failures = [listed], [], {**more, **failures}
+        else:
+            every, sizes = [_bytes_in(contents, values[0])], values[1 : 1 + len(self._sizes)]
         if self._is_raw:
-            failures |= _check_pixels(images, sizes, failures, self._form)
-        elif not sizes and self._options.crop is not None:
+            failures |= _check_pixels(every[0], sizes, failures, self._form)
+        elif not sizes and self._options.crop is not None and not self._lists:
             assert self._by_tensorflow is not None, "why_not"
-            *sizes, unknown = self._by_tensorflow[1](images)
+            *sizes, unknown = self._by_tensorflow[1](every[0])
             failures |= {row: f"the image cannot be decoded, TensorFlow: {failure}" for row, failure in unknown}
-        every, sides, place = [images], [(sizes[0], sizes[1])] if sizes else [], 1 + len(self._sizes)
+        sides, place = [(sizes[0], sizes[1])] if sizes else [], 1 + len(self._sizes)
         for extra in self._extra:
             encoded, *own = values[place : place + len(extra.stored)]
             every.append(_bytes_in(contents, encoded))
@@ -303,14 +330,19 @@ class BatchReader:
             columns[0] = (columns[0] + self._first_label).astype(np.int32)
         if self._list_keys:
             columns.append(np.array(packed, object))
-        uniforms = chunk.uniforms[kept]
+        uniforms, owners = chunk.uniforms[kept], None
+        if self._lists:
+            columns.append(np.array([each.num_stored for each in every[0]], np.int64))
+            flat, owners, sides_of_each = image_lists.flatten(every[0])
+            every, sides, points = [flat], [sides_of_each], [b""] * len(flat)
+            uniforms = uniforms[owners]
         windows: list[Any] = [None] * len(sides)
         if self._options.crop is not None:
             windows = crops.windows_alike(sides, uniforms, self._options)
         shapes = np.stack(sizes, axis=1) if self._is_raw else None
         flips = (uniforms[:, -1] < 0.5) & self._options.flips
-        first = Parsed(kept, every[0], points, None, shapes, None, None, flips, columns, [], faults)
-        beside = Parsed(kept, [], [b""] * len(kept), None, None, None, None, flips, [], [], {})
+        first = Parsed(kept, owners, every[0], points, None, shapes, None, None, flips, columns, [], faults)
+        beside = Parsed(kept, None, [], [b""] * len(kept), None, None, None, None, flips, [], [], {})
         parsed = [first, *(beside._replace(images=images) for images in every[1:])]
         for index, ((height, width), parts) in enumerate(zip(sides, windows, strict=True)):
             frames = crops.frames(height, width, parts, self._options) if self._options.filters else None
@@ -348,7 +380,7 @@ class BatchReader:
             end in their record, int64 [n, 2]. Zeros for what a record lacks. The failures.
         """
         found = np.zeros((len(contents), len(self._keys)), np.bool_)
-        in_c = _native is not None and not self._image.many
+        in_c = _native is not None and (not self._image.many or bool(self._lists))
         values = []
         for feature in self._wanted:
             if feature.kind == features.BYTES or feature.many:
@@ -382,6 +414,17 @@ class BatchReader:
             except (TypeError, ValueError) as e:
                 failures[row] = str(e)
         return failures
+
+    def _find_lists(self, contents: list[bytes]) -> tuple[list[image_lists.ImageList], dict[int, str]]:
+        """Returns the images of each record, and by its row why they cannot be used."""
+        found, failures = [], {}
+        for row, content in enumerate(contents):
+            try:
+                found.append(image_lists.find(content, self._lists, self._max_images))
+            except ValueError as e:
+                found.append(image_lists.NOTHING)
+                failures[row] = str(e)
+        return found, failures
 
     def _pack_lists(self, contents: list[bytes]) -> tuple[list[bytes], dict[int, str]]:
         """Returns the packed lists of each record, and by its row why it cannot be read."""

@@ -124,13 +124,28 @@ class ExampleSource:
     def _image(self, parsed: dict[str, list[Any]], feature: features.Feature, values: list[Any]) -> Any:
         if self._pixels is not None:
             return _to_array_of(self._pixels.read(parsed), self._form)
-        if feature.many:
+        if feature.many and not (self._decode and features.is_list_of_images(feature)):
             return _to_array(feature.kind, values)
         if not self._decode:
             return values[0]
+        if feature.many:
+            return self._images(parsed, values)
         sides = [value for key in self._sides for value in parsed.get(key, [])]
         size = (sides[0], sides[1]) if len(sides) == 2 else None
         return _decode_image(values[0], size) if self._form.is_usual else _decode_wide(values[0], size)
+
+    def _images(self, parsed: dict[str, list[Any]], values: list[bytes]) -> np.ndarray:
+        """Returns the images of a list in an array of arrays, which may have any sides."""
+        sides = list(zip(*(parsed.get(key, []) for key in self._sides)))
+        sizes = sides if len(self._sides) == 2 and len(sides) == len(values) else [None] * len(values)
+        decode = _decode_image if self._form.is_usual else _decode_wide
+        images: np.ndarray = np.empty(len(values), object)
+        for number, (encoded, size) in enumerate(zip(values, sizes)):
+            try:
+                images[number] = decode(encoded, size)
+            except ValueError as e:
+                raise ValueError(f"image {number} of its list: {e}") from e
+        return images
 
     def _multi_hot(self, ids: list[int]) -> np.ndarray:
         vector = np.zeros(self._num_classes, np.float32)

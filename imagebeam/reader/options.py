@@ -290,6 +290,10 @@ class ReadOptions:
             crop, flip and size of the image. Its type is that of the image too; a mask is uint8 [..., 1], and an image
             of image.extra_images of its stored type, both resized to the nearest pixel. Under a crop their sides must
             be equal or differ by a whole factor.
+        max_images: for a dataset whose examples have lists of images: number of images of each example in a batch,
+            whose "image" is [batch, max_images, height, width, channels]. A shorter list is filled up with black
+            images, a longer one is cut, and "image/count", int64 [batch], has the stored number. The images of an
+            example have the same flip, and the same crop as far as their sides are equal.
         list_size: number of values of each list among them in a batch: a shorter list is filled up with 0 or empty
             bytes, a longer one is cut, and "KEY/count" has the stored number; None keeps the length of each list.
         label_base: id of the first class in the batches, whatever it is in the records.
@@ -338,6 +342,7 @@ class ReadOptions:
     weights: str | Mapping[int, float] | None = _option(None, _weights)
     features: Sequence[str] = _option((), _keys)
     images: Sequence[str] = _option((), _names)
+    max_images: int | None = _option(None, whole(1, may_be_none=True))
     list_size: int | None = _option(None, whole(1, may_be_none=True))
     label_base: int = _option(0, whole(0))
     num_classes: int | None = _option(None, whole(1, may_be_none=True))
@@ -426,6 +431,11 @@ class ReadOptions:
             yield (
                 f"supervised=True gives (image, label), which has no room for images={self.images!r}: take batches by "
                 "name, and map them to pairs"
+            )
+        if self.supervised and self.max_images is not None:
+            yield (
+                f"supervised=True gives (image, label), which has no room for the number of images that max_images="
+                f"{self.max_images} goes with: take batches by name, and map them to pairs"
             )
         if self.supervised and self.features:
             yield (

@@ -11,7 +11,7 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from imagebeam.reader import bare_pixels, batch_schedule, extra_images, record_selection, shard_reader
+from imagebeam.reader import bare_pixels, batch_schedule, extra_images, image_lists, record_selection, shard_reader
 from imagebeam.reader import options as options_lib
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
@@ -55,6 +55,11 @@ class ReadPlan:
     num_classes: int
     weight: features.Feature | None
     mean_and_std: options_lib.MeanAndStd | None
+
+    @functools.cached_property
+    def has_lists_of_images(self) -> bool:
+        """Whether an example has any number of images."""
+        return features.is_list_of_images(self.by_source[features.ENCODED])
 
     @functools.cached_property
     def label(self) -> features.Feature | None:
@@ -110,6 +115,8 @@ def make_plan(
     if is_raw:
         bare_pixels.check_shape_is_stored(catalog)
     own = own_names(catalog, asked.pad, asked.weights is not None)
+    if asked.max_images is not None:
+        own[image_lists.COUNT] = "the number of images"
     form = _form(directory, catalog, asked)
     images = tuple(extra_images.choose_image(catalog, name, own, form) for name in asked.images)
     own |= {name: "an extra image" for name in asked.images}
@@ -202,6 +209,7 @@ def _check_options(
         raise errors.ConfigError(
             "dataset-no-images", f"{directory} was written without images: features drops image/encoded"
         )
+    image_lists.check(directory, by_source, asked)
     if asked.supervised and features.LABEL not in by_source:
         boxes = [each.key for each in catalog.features if each.source.startswith(_BOXES)]
         named = f", with the boxes: features={boxes}" if boxes else ""

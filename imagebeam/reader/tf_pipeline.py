@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from imagebeam import concurrency, errors, features
-from imagebeam.reader import batch_reader, batch_schedule, read_plan, tf_decode
+from imagebeam.reader import batch_reader, batch_schedule, image_lists, read_plan, tf_decode
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
@@ -166,8 +166,10 @@ class _Pipeline:
         options, form = self.options, self.plan.form
         size = options.batch_size or (1 if options.crop is None else _EXAMPLES_AT_ONCE)
         sides = (None, None) if options.crop is None else options.size
+        listed = [options.max_images] if self.plan.has_lists_of_images else []
+        dtype = form.dtype if self.values is None else options.dtype
         specs = {
-            "image": tf.TensorSpec([None, *sides, form.channels], form.dtype if self.values is None else options.dtype),
+            "image": tf.TensorSpec([None, *listed, *sides, form.channels], dtype),
             "position": tf.TensorSpec([None], tf.int64),
         }
         for name, feature in self.plan.columns.items():
@@ -175,6 +177,8 @@ class _Pipeline:
             specs[name] = tf.TensorSpec([None], tf.int32 if is_class else TF_TYPES[feature.kind])
         if self.plan.lists:
             specs[_PACKED] = tf.TensorSpec([None], tf.string)
+        if listed:
+            specs[image_lists.COUNT] = tf.TensorSpec([None], tf.int64)
         for each in self.plan.images:
             of_form = each.form and tf.TensorSpec([None, *sides, each.form.channels], each.form.dtype)
             specs[f"features/{each.name}"] = of_form or specs["image"]

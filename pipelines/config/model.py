@@ -241,6 +241,16 @@ class Config(pydantic.BaseModel):
             path, _, value = setting.partition(": ")
             if str(operator.attrgetter(path)(self)) == value:
                 raise ValueError(f"{setting} {reason}")
+        of_one = {
+            "image.function": self.image.function,
+            "image.keep_if": self.image.keep_if,
+            "features.functions": self.features.functions,
+        }
+        if gives.list_column and (used := [name for name, value in of_one.items() if value]):
+            raise ValueError(
+                f"{used[0]} sees one image, and an example has all images of the list {gives.list_column!r}: leave it "
+                "out, or give each image a row"
+            )
         if unknown := sorted(set(self.image.extra_images) - set(gives.extra_images)):
             known = ", ".join(gives.extra_images) or "none"
             raise ValueError(f"image.extra_images names {unknown[0]}, and the extra images of an example are {known}")
@@ -343,6 +353,7 @@ class Config(pydantic.BaseModel):
             given={
                 *gives.features,
                 *(["segmentation"] if self.source.masks.rule is not None else []),
+                *(["lists of images"] if gives.list_column else []),
                 *(["typed pixels"] if self.image.numbers.is_typed(self.image.encode) else []),
             },
             computed=self.features.computed(),

@@ -144,6 +144,8 @@ RECIPES = {
     "lvis": Recipe(of(recipe_sets.coco, "lvis"), "coco 4"),
     "coco_panoptic": Recipe(recipe_sets.panoptic, "coco 5"),
     "pairs": Recipe(recipe_sets.pairs, "pairs 0"),
+    "image_lists": Recipe(recipe_sets.image_lists, "image_lists 0"),
+    "parquet-lists": Recipe(recipe_sets.galleries, "image_lists 1"),
     "segmentation": Recipe(recipe_sets.ade20k, "segmentation 0"),
     "segmentation-voc": Recipe(recipe_sets.voc_masks, "segmentation 1", file="voc.yaml"),
     "carvana": Recipe(recipe_sets.carvana, "carvana"),
@@ -351,7 +353,7 @@ def test_bucket_gives_the_shards_of_the_folder(
 RUN_PAGE = (  # recipes whose page has code that reads the records
     *("cats_dogs", "image_folder", "flowers", "imagefolder_metadata", "imagenet", "captions", "captions-rows"),
     *("multilabel", "multilabel-columns", "regression-columns", "mnist", "parquet", "webdataset", "tfrecord", "coco"),
-    *("segmentation", "segmentation-voc"),
+    *("segmentation", "segmentation-voc", "image_lists"),
 )
 
 
@@ -386,7 +388,10 @@ def test_code_of_a_page_gives_the_labels_of_the_files(tmp_path: pathlib.Path, mo
     assert sorted(seen) == list(range(25))
 
 
-READ_BY_TFDS = ("imagefolder", "faces_age-names", "multilabel", "coco-masks", "tfrecord", "cifar10", "coco_keypoints")
+READ_BY_TFDS = (
+    *("imagefolder", "faces_age-names", "multilabel", "coco-masks", "tfrecord", "cifar10", "coco_keypoints"),
+    *("image_lists", "parquet-lists"),
+)
 READ_BY_IMAGEBEAM = ("webdataset", "mnist", "cifar10-binary", "coco", "multilabel")
 
 

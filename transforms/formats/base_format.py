@@ -31,6 +31,7 @@ class Gives(NamedTuple):
     folders: bool = False  # an image may be in a folder of its class, for label.by: directory
     is_saved: bool = False  # it is a saved listing: the dataset is that of the folder that was listed
     extra_images: tuple[str, ...] = ()  # names of extra images of each example
+    list_column: str = ""  # column with a list of any number of images, all of one example; "" for one image
     takes: frozenset[str] = frozenset()  # keys that formats share and that it uses: include, pattern, masks
     refuses: tuple[tuple[str, str], ...] = ()  # settings as `section.key: value`, each with the reason
     keeps: Literal["all"] | tuple[str, ...] | None = ()  # features of records; None: all, or those in `columns` alone
@@ -211,6 +212,26 @@ def _check_own(by: str, found: Any) -> type[Format]:
     if missing := sorted(found.__abstractmethods__):
         raise errors.ConfigError("source-no-format", f"{SETTING}: {by!r} has no method {', '.join(missing)}: add it")
     return found
+
+
+def no_pixels_or_frames(option: str) -> tuple[tuple[str, str], ...]:
+    """Returns what a format refuses whose examples have several images by an option."""
+    frames = (
+        f"makes an example of each frame of a file, and {option} puts several files into one example: set "
+        "image.frames: first or reject"
+    )
+    pixels = (
+        f"is for the one image of an example, and {option} gives several: set image.encode: keep, jpeg, png or webp"
+    )
+    bare = ("raw", "int64_list", "float_list")
+    return (("image.frames: each", frames), *((f"image.encode: {encode}", pixels) for encode in bare))
+
+
+def of_lists(option: str) -> tuple[tuple[str, str], ...]:
+    """Returns what a format refuses whose examples have lists of images by an option."""
+    near = f"compares pictures, and {option} gives an example several: set duplicates.near: off; duplicates.exact works"
+    actions = ("report", "fail", "drop")
+    return (*no_pixels_or_frames(option), *((f"duplicates.near: {action}", near) for action in actions))
 
 
 def no_frames(by: str) -> tuple[str, str]:

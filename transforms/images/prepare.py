@@ -76,6 +76,7 @@ class ImagePolicy:
     objects: image_objects.AnnotationReader | None = None  # reads the file with each image's objects, if there is one
     masks: class_masks.MaskPolicy = class_masks.NUMBERS  # how masks with classes are stored
     functions: image_functions.ImageFunctions = image_functions.NONE  # code of the user that sees each picture
+    list_column: str = ""  # column with the lists of images, whose places are the first of ImageRef.columns; "": none
 
     def prepare(
         self, data: bytes, expected: tuple[int, int] | None = None, edit: image_functions.Edit | None = None

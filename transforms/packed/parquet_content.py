@@ -48,14 +48,44 @@ def explain(error: BaseException) -> str:
 
 
 def binary_values(parquet: Any, column: str, row_group: int) -> Iterator[Any]:
-    """Yields arrays of the values of a column in one row group, nulls included, a few rows at a time."""
+    """Yields arrays of the values of a column in one row group, nulls included, a few rows at a time.
+
+    Of lists these are the values of their entries, one after the other.
+    """
+    for cells in _cells(parquet, column, row_group):
+        yield _bytes_of(cells.flatten() if is_list(cells.type) else cells)
+
+
+def _cells(parquet: Any, column: str, row_group: int) -> Iterator[Any]:
+    for batch in parquet.iter_batches(_ROWS_AT_ONCE, [row_group], [column], use_threads=False):
+        yield batch.column(0)
+
+
+def _bytes_of(values: Any) -> Any:
+    """Returns an array of bytes; of structs that of their only field."""
     import pyarrow.compute
 
-    rest = column.split(".")[1:]
-    for batch in parquet.iter_batches(_ROWS_AT_ONCE, [row_group], [column], use_threads=False):
-        values = batch.column(0)
-        values = pyarrow.compute.struct_field(values, rest) if rest and values.type.num_fields else values
-        yield values.cast(pyarrow.large_binary())  # views have no lengths
+    values = pyarrow.compute.struct_field(values, [0]) if values.type.num_fields else values
+    return values.cast(pyarrow.large_binary())  # views have no lengths
+
+
+def is_list(type_: Any) -> bool:
+    """Returns whether a type, None for none, is that of lists."""
+    return str(type_).startswith(("list<", "large_list<", "fixed_size_list<"))
+
+
+def list_sizes(parquet: Any, column: str, row_group: int) -> Iterator[list[int | None]]:
+    """Yields the bytes of the values of each list of a column: None for a null entry, -1 for one without bytes."""
+    import pyarrow.compute
+
+    for cells in _cells(parquet, column, row_group):
+        entries = cells.flatten()
+        held = pyarrow.compute.fill_null(pyarrow.compute.binary_length(_bytes_of(entries)), -1)
+        sizes = pyarrow.compute.if_else(entries.is_valid(), held, None).to_pylist()
+        start = 0
+        for length in pyarrow.compute.list_value_length(cells).to_pylist():
+            yield sizes[start : start + (length or 0)]
+            start += length or 0
 
 
 def value_sizes(parquet: Any, column: str, row_group: int) -> Iterator[int | None]:

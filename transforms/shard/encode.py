@@ -69,6 +69,7 @@ class ExampleRecipe:
             or self._has_entry_points
             or self._draws_masks
             or self._has_dtype
+            or self._has_lists
         )
         return None if needs_more else self._encoder.layout
 
@@ -90,6 +91,10 @@ class ExampleRecipe:
     @functools.cached_property
     def _has_dtype(self) -> bool:
         return any(feature.source == features.DTYPE for feature in self.features)
+
+    @functools.cached_property
+    def _has_lists(self) -> bool:
+        return features.POSITION in self.columns
 
     @functools.cached_property
     def _object_places(self) -> tuple[int, int] | None:
@@ -127,6 +132,8 @@ class ExampleRecipe:
             values[feature.source] = computed
         if self._has_entry_points:
             values[features.ENTRY_POINTS] = reader_decoder.find_entry_points(image)
+        if self._has_lists:
+            values.update(_values_of_each(ref, image))
         for name, value in zip(self.columns, (*image.objects, *ref.columns) if image.objects else ref.columns):
             values[name] = value
         if image.annotation_turn != checked_image.UPRIGHT and _BOX[0] in values:
@@ -178,6 +185,22 @@ class ExampleRecipe:
 
     def _text(self, label: str) -> bytes:
         return elements.encode_key(self.texts.get(label, label))
+
+
+def _values_of_each(ref: elements.ImageRef, image: checked_image.Image) -> dict[str, example.Values]:
+    """Returns the features of all images of an example, each as a list."""
+    every = (image, *image.extra_images)
+    uris = (ref.uri, *(each.uri for each in ref.extra_images))
+    return {
+        features.ENCODED: [each.data for each in every],
+        "image/format": [each.format.encode() for each in every],
+        "image/height": [each.height for each in every],
+        "image/width": [each.width for each in every],
+        "image/channels": [each.channels for each in every],
+        "image/colorspace": [each.colorspace.encode() for each in every],
+        features.DTYPE: [each.dtype.encode() for each in every],
+        "image/filename": [elements.encode_key(uri.rpartition("/")[2]) for uri in uris],
+    }
 
 
 def _turn_keypoints(values: dict[str, example.Values], turn: int) -> None:

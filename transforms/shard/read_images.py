@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import itertools
 import re
 import threading
@@ -139,7 +140,8 @@ def _prepare(
     found = None if policy.objects is None else _read_objects(ref, files, source, policy)
     try:
         expected = ref.expected if found is None else found.expected
-        image = policy.prepare(source, expected, policy.functions.of_image(ref))
+        with _naming(_name_in_list(ref, policy, 0)):
+            image = policy.prepare(source, expected, policy.functions.of_image(ref))
     except MemoryError as e:
         detail = "the image does not fit into memory: set image.limits.max_pixels, or take fewer --workers"
         raise MemoryError(f"{ref.uri!r} ({ref.key!r}): {detail}") from e
@@ -147,12 +149,14 @@ def _prepare(
         image = image._replace(objects=found.values, annotated=found.expected, dropped_objects=found.dropped)
     if ref.inside is not None:
         image = image._replace(record=data)
-    if hasher is not None:
-        image = image._replace(hashes=hasher.hash(source, image))
     if ref.extra_images:
         image = _add_extra_images(ref, image, files[-len(ref.extra_images) :], policy)
     elif not policy.part.is_whole:
         image = _with_extra_images(image, policy.prepare_other_parts(source))
+    if hasher is not None:
+        if policy.list_column:  # examples are the same if all of their images are
+            source = b"".join(hashlib.sha256(_content(each)).digest() for each in files)
+        image = image._replace(hashes=hasher.hash(source, image))
     if ref.mask is not None and policy.objects is None:
         place = policy.masks.segments
         segments = ref.columns[place] if place >= 0 else None
@@ -184,7 +188,7 @@ def _add_extra_images(
 ) -> checked_image.Image:
     prepared = []
     for place, (extra, data) in enumerate(zip(ref.extra_images, files, strict=True)):
-        with _naming(f"column {extra.column!r}, {extra.uri!r}"):
+        with _naming(f"{_name_in_list(ref, policy, place + 1) or f'column {extra.column!r}'}, {extra.uri!r}"):
             prepared.append(policy.prepare_extra_image(_content(data), place))
     return _with_extra_images(image, prepared)
 
@@ -198,6 +202,11 @@ def _with_extra_images(image: checked_image.Image, prepared: Sequence[checked_im
     return image._replace(extra_images=tuple(prepared))
 
 
+def _name_in_list(ref: elements.ImageRef, policy: prepare.ImagePolicy, number: int) -> str:
+    """Returns which image of a list one is, by its place in the row; "" where examples have no lists."""
+    return f"{policy.list_column}[{ref.columns[0][number]}]" if policy.list_column else ""
+
+
 def _content(data: bytes | read_ahead_lib.ReadError) -> bytes:
     if isinstance(data, read_ahead_lib.ReadError):
         raise data
@@ -206,13 +215,13 @@ def _content(data: bytes | read_ahead_lib.ReadError) -> bytes:
 
 @contextlib.contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Adds the name of a file to the error for it."""
+    """Adds the name of a file to the error for it; nothing if the name is ""."""
     try:
         yield
     except read_ahead_lib.ReadError as e:
         raise read_ahead_lib.ReadError(e.reason, f"{where}: {e.detail}") from e
     except checked_image.BadImageError as e:
-        raise checked_image.BadImageError(e.reason, f"{where}: {e.detail}") from e
+        raise checked_image.BadImageError(e.reason, f"{where}: {e.detail}" if where else e.detail) from e
 
 
 def _reject(
@@ -238,7 +247,7 @@ def _each_file(refs: Iterable[elements.ImageRef]) -> Iterator[elements.ImageRef]
         if ref.mask is not None:
             yield elements.ImageRef(ref.key, *ref.mask, inside=_BESIDE)
         for extra in ref.extra_images:
-            yield elements.ImageRef(ref.key, extra.uri, extra.size, extra.version, inside=_BESIDE)
+            yield extra.as_ref(ref.key)._replace(inside=_BESIDE)
 
 
 _T = TypeVar("_T")

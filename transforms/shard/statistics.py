@@ -27,6 +27,7 @@ _ASPECT_BINS = (
 _SIDE_BINS = tuple(f"{1 << bits >> 1}-{(1 << bits) - 1}" for bits in range(1, 31))
 _CHANGES = ("turned", "reencoded", "misnamed")  # fields of elements.Measures
 _DROPPED = "dropped_objects"
+_BETWEEN = "+"  # of the formats of the images of one example
 _NUM_DARK = 10  # dark images that are named, of all shards of a split
 # The names of all bins, ascending; sides are in pixels, the ratio is width / height.
 BINS: Mapping[str, Sequence[str]] = {"shorter_side": _SIDE_BINS, "aspect_ratio": _ASPECT_BINS}
@@ -42,7 +43,7 @@ def measure(uri: str, image: checked_image.Image, objects: dict[str, int] | None
     """
     sums = image.sums
     return elements.Measures(
-        image.format,
+        _BETWEEN.join(sorted({each.format for each in (image, *image.extra_images)})),
         image.colorspace,
         image.orientation,
         image.height,
@@ -133,10 +134,13 @@ class StatisticsBuilder:
         for (height, width), count in collections.Counter(zip(columns["height"], columns["width"])).items():
             bins["shorter_side"][_SIDE_BINS[min(height, width).bit_length() - 1]] += count
             bins["aspect_ratio"][_ASPECT_BINS[bisect.bisect(_ASPECT_RATIOS, width / height)]] += count
+        formats: collections.Counter[str] = collections.Counter()
+        for joined, count in collections.Counter(columns["format"]).items():
+            formats.update(dict.fromkeys(joined.split(_BETWEEN), count))
         turns = (str(each) for each in columns["orientation"] if each != checked_image.UPRIGHT)
         self._counted.add(
             {
-                "formats": collections.Counter(columns["format"]),
+                "formats": formats,
                 "colorspaces": collections.Counter(columns["colorspace"]),
                 "orientations": collections.Counter(turns),
                 "labels": collections.Counter(itertools.chain.from_iterable(self._classes)),

@@ -85,7 +85,7 @@ def stable_fingerprint_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
     """
     length = ref.length if ref.blocks is None else ref.size  # the blocks around it change with its neighbours
     unversioned = (
-        ref._replace(extra_images=tuple(image._replace(version=0) for image in ref.extra_images))
+        ref._replace(extra_images=tuple(image.without_version() for image in ref.extra_images))
         if ref.extra_images
         else ref
     )

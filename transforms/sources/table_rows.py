@@ -7,7 +7,7 @@ import math
 import posixpath
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imagebeam import features, storage
@@ -156,6 +156,24 @@ class RowFields:
 
 
 NO_FIELDS = RowFields()
+
+
+def with_list(key: str, column: str, images: Sequence[tuple[int, elements.ExtraImage]]) -> elements.ImageRef:
+    """Returns the reference of an example with a list of images.
+
+    Args:
+        key: of the example.
+        column: with the list.
+        images: each with its place in the list.
+
+    Raises:
+        BadRowError: if there is none.
+    """
+    if not images:
+        raise BadRowError(elements.Reason.BAD_ROW, f"column {column!r} lists no image")
+    positions = tuple(position for position, _ in images)
+    (_, first), *others = images
+    return first.as_ref(key)._replace(columns=(positions,), extra_images=tuple(image for _, image in others))
 
 
 def _parse_sha256(column: str, cells: Mapping[str, Any]) -> str:

@@ -25,13 +25,13 @@ class Layout(NamedTuple):
     """The columns of one file, and where its images are."""
 
     uri: str
-    image: str  # path of the column with the bytes of the images
+    image: str  # path of the column with the bytes of the images; of lists, the path in the file
     columns: tuple[str, ...]  # names of all columns; of a struct the paths of its fields, too
     names: tuple[str, ...]  # names of classes in the order of the ids in the label's column; () without such ids
     notes: tuple[str, ...]  # for the user
 
 
-def lay_out(uri: str, parquet: Any, image: str | None, label: str | None) -> Layout:
+def lay_out(uri: str, parquet: Any, image: str | None, label: str | None, has_lists: bool = False) -> Layout:
     """Returns what a file holds.
 
     Args:
@@ -39,6 +39,7 @@ def lay_out(uri: str, parquet: Any, image: str | None, label: str | None) -> Lay
         parquet: a pyarrow.parquet.ParquetFile.
         image: the column with the images; None finds it.
         label: the column whose names of classes are wanted; None for none.
+        has_lists: whether the cells of `image` are lists of images.
 
     Raises:
         ConfigError: if its column of images cannot be told.
@@ -53,11 +54,14 @@ def lay_out(uri: str, parquet: Any, image: str | None, label: str | None) -> Lay
         )
     _check_once(uri, columns, image)
     path = f"{image}.{BYTES}" if f"{image}.{BYTES}" in columns else image
-    if not is_binary(types[path]):
+    if has_lists:
+        path = _path_of_entries(uri, parquet, image)
+    elif not is_binary(types[path]):
+        several = f"set source.parquet.images: {image}" if holds_lists(types[path]) else "set source.parquet.image"
         raise errors.ConfigError(
             "parquet-no-image",
             f"{NOUN} {uri!r}: column {image!r} holds {types[path]}, and images are "
-            f"binary, or a struct with a field {BYTES!r}; set source.parquet.image",
+            f"binary, or a struct with a field {BYTES!r}; {several}",
         )
     notes = []
     if said.problem:
@@ -71,6 +75,24 @@ def lay_out(uri: str, parquet: Any, image: str | None, label: str | None) -> Lay
         )
     names = said.names.get(label, ()) if label is not None else ()
     return Layout(uri, path, columns, tuple(map(class_names.spell, names)), tuple(notes))
+
+
+def _path_of_entries(uri: str, parquet: Any, image: str) -> str:
+    """Returns the path in the file of the bytes in a column of lists.
+
+    Raises:
+        ConfigError: if it holds none.
+    """
+    type_ = parquet.schema_arrow.field(image).type
+    if not holds_lists(type_):
+        raise errors.ConfigError(
+            "parquet-no-image",
+            f"{NOUN} {uri!r}: column {image!r} holds {type_}, and lists of images are lists of binary, or of structs "
+            f"with a field {BYTES!r}; set source.parquet.images, or source.parquet.image for one image a row",
+        )
+    paths = (parquet.schema.column(index).path for index in range(len(parquet.schema)))
+    held = [path for path in paths if path.startswith(f"{image}.")]
+    return next((path for path in held if path.endswith(f".{BYTES}")), held[0])
 
 
 def _check_once(uri: str, columns: Sequence[str], name: str) -> None:
@@ -98,7 +120,10 @@ def holds_bytes(uri: str, column: str) -> bool:
     try:
         with parquet_content.open_parquet(uri) as parquet:
             schema = parquet.schema_arrow
-            return column in schema.names and is_binary(_types_in(schema)[1].get(f"{column}.{BYTES}"))
+            is_there = column in schema.names
+            return is_there and (
+                is_binary(_types_in(schema)[1].get(f"{column}.{BYTES}")) or holds_lists(schema.field(column).type)
+            )
     except OSError:
         return False  # whatever reads it says why
 
@@ -182,7 +207,10 @@ def _find_image(uri: str, names: Sequence[str], types: Mapping[str, Any], said: 
     if found:
         detail = f"several columns of images, {few(found)}: name one in source.parquet.image"
     else:
-        detail = f"no column of images; its columns are {few(names)}: where one holds paths, set source.by: manifest"
+        lists = [name for name in names if holds_lists(types[name])]
+        remedy = f"where one holds lists of images, {few(lists)}, set source.parquet.images" if lists else ""
+        remedy = remedy or "where one holds paths, set source.by: manifest"
+        detail = f"no column of images; its columns are {few(names)}: {remedy}"
     raise errors.ConfigError("parquet-no-image", f"{NOUN} {uri!r} has {detail}")
 
 
@@ -200,6 +228,25 @@ def _types_in(schema: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
 def is_binary(type_: Any) -> bool:
     """Returns whether a type, None for none, is of bytes."""
     return type_ is not None and str(type_) in ("binary", "large_binary", "binary_view")
+
+
+def holds_images(type_: Any) -> bool:
+    """Returns whether a column of a type may hold the bytes of an image in each cell."""
+    import pyarrow.types
+
+    is_struct = type_ is not None and pyarrow.types.is_struct(type_)
+    return is_binary(type_) or (is_struct and any(field.name == BYTES and is_binary(field.type) for field in type_))
+
+
+def holds_lists(type_: Any) -> bool:
+    """Returns whether a column of a type may hold a list of images in each cell."""
+    return parquet_content.is_list(type_) and holds_images(type_.value_type)
+
+
+def list_levels(lists: Any) -> tuple[int, int]:
+    """Returns the definition levels of a column of lists, given its field: of an entry, and of one that is not null."""
+    level = 1 + lists.nullable
+    return level, level + lists.type.value_field.nullable
 
 
 def few(names: Sequence[str]) -> str:

@@ -9,8 +9,9 @@ compact protocol of Thrift, https://github.com/apache/thrift/blob/master/doc/spe
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam.transforms import elements
@@ -38,6 +39,8 @@ class Chunk(NamedTuple):
     num_values: int  # with nulls
     is_snappy: bool  # else it is not compressed
     max_level: int  # definition level of a value that is not null
+    list_level: int = 0  # in a column of lists: definition level from which on a list has an entry; 0 without lists
+    entry_level: int = 0  # the same of an entry that is not null
 
 
 class Place(NamedTuple):
@@ -49,7 +52,29 @@ class Place(NamedTuple):
     blocks: elements.SnappyBlocks | None = None  # set if these bytes are compressed
 
 
+NO_BYTES = Place(-1, 0, 0)  # of an entry of a list that is there, and has none
+
 Read = Callable[[int, int], bytes]  # offset and length of a range of a file -> its bytes, fewer at the end
+
+
+def locate_lists(read: Read, chunk: Chunk) -> Iterator[list[Place | None]]:
+    """Yields the places of the values of each list of a chunk; none for null. None and NO_BYTES are entries of a list.
+
+    Raises:
+        NotLocatedError: as `locate_values`.
+        OSError: if the file cannot be read.
+    """
+    row: list[Place | None] | None = None
+    for place, level, repeat in _locate_entries(read, chunk):
+        if not repeat:
+            if row is not None:
+                yield row
+            row = []
+        _check(row is not None, "a list that begins in no row")
+        if level >= chunk.list_level and row is not None:
+            row.append(NO_BYTES if place is None and level >= chunk.entry_level else place)
+    if row is not None:
+        yield row
 
 
 def locate_values(read: Read, chunk: Chunk) -> Iterator[Place | None]:
@@ -61,6 +86,11 @@ def locate_values(read: Read, chunk: Chunk) -> Iterator[Place | None]:
         NotLocatedError: if a page is of a kind that is not read here, is damaged or larger than `MAX_PAGE_BYTES`.
         OSError: if the file cannot be read.
     """
+    return (place for place, _, _ in _locate_entries(read, chunk))
+
+
+def _locate_entries(read: Read, chunk: Chunk) -> Iterator[tuple[Place | None, int, int]]:
+    """Yields the place of each value, its definition level, and its repetition level: 0 where a row begins."""
     at, found = chunk.start, 0
     dictionary: Sequence[Place] = ()
     while found < chunk.num_values:
@@ -84,31 +114,38 @@ def locate_values(read: Read, chunk: Chunk) -> Iterator[Place | None]:
 
 def _locate_in_page(
     read: Read, at: int, header: dict[int, Any], about: dict[int, Any], chunk: Chunk, dictionary: Sequence[Place]
-) -> Iterator[Place | None]:
+) -> Iterator[tuple[Place | None, int, int]]:
     is_second = header[1] == _DATA_2
     encoding, count = about.get(4 if is_second else 2), _count(about)
     _check(encoding == _PLAIN or encoding in _BY_INDEX, "an unknown encoding of values")
     if is_second:  # levels are before the values, never compressed
-        num_levels = _number(about, 5)
-        _check(num_levels <= header[3] and about.get(6) == 0, "other levels")
-        levels = read(at, num_levels) if num_levels else b""
+        num_repeats, num_levels = _number(about, 6), _number(about, 5)
+        _check(num_repeats + num_levels <= header[3] and bool(num_repeats) <= bool(chunk.list_level), "other levels")
+        repeats = read(at, num_repeats) if num_repeats else b""
+        levels = read(at + num_repeats, num_levels) if num_levels else b""
+        num_levels += num_repeats
         page = _open_page(read, at, header, num_levels, is_snappy=chunk.is_snappy and about.get(7, True))
         start = 0
     else:
         page = _open_page(read, at, header, 0, is_snappy=chunk.is_snappy)
-        levels, start = b"", 0
-        if chunk.max_level:
-            _check(about.get(3) == _RLE, "an unknown encoding of levels")
-            (num_levels,) = _LENGTH.unpack(page.read(0, _LENGTH.size))
-            start = _LENGTH.size + num_levels
-            levels = page.read(_LENGTH.size, num_levels)
+        repeats, start = _read_levels(page, 0, about.get(4)) if chunk.list_level else (b"", 0)
+        levels, start = _read_levels(page, start, about.get(3)) if chunk.max_level else (b"", start)
     decoded = decode_levels(levels, chunk.max_level.bit_length(), count) if chunk.max_level else []
+    repeated: Iterable[int] = decode_levels(repeats, 1, count) if chunk.list_level else itertools.repeat(0)
     num_there = decoded.count(chunk.max_level) if chunk.max_level else count
     places = page.values(start, num_there) if encoding == _PLAIN else _by_index(page, start, num_there, dictionary)
     if num_there == count:
-        yield from places
+        yield from zip(places, itertools.repeat(chunk.max_level), repeated)
     else:
-        yield from (next(places) if level == chunk.max_level else None for level in decoded)
+        levelled = zip(decoded, repeated)
+        yield from ((next(places) if level == chunk.max_level else None, level, repeat) for level, repeat in levelled)
+
+
+def _read_levels(page: _Page, at: int, encoding: int | None) -> tuple[bytes, int]:
+    """Returns the levels of a page that begin at an offset, and where they end."""
+    _check(encoding == _RLE, "an unknown encoding of levels")
+    (num_bytes,) = _LENGTH.unpack(page.read(at, _LENGTH.size))
+    return page.read(at + _LENGTH.size, num_bytes), at + _LENGTH.size + num_bytes
 
 
 def _by_index(page: _Page, start: int, count: int, dictionary: Sequence[Place]) -> Iterator[Place]:

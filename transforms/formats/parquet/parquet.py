@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from imagebeam import errors, plural, storage
+from imagebeam import errors, features, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
@@ -45,11 +45,22 @@ class Parquet(base_format.Format):
 
     image: str | None = None
     """Column with the images: their bytes, or a struct with the field `bytes`. By default the only column of images."""
+    images: str | None = None
+    """Column with a list of any number of images, as `image` holds one: all images of a row are one example. The
+    features of images become lists, and `image/position` has the place of each image in the list of the file, whose
+    nulls are left out. If one image is bad, the whole example is a reject; so is a row without an image."""
     key: str | None = None
     """Column with the stable id, such as `image.path`; by default the file's path and the row's number."""
 
+    def __post_init__(self) -> None:
+        if self.image is not None and self.images is not None:
+            raise ValueError("source.parquet.image is for one image a row, and images for lists: leave one of them out")
+
     def gives(self) -> base_format.Gives:
-        return base_format.Gives(columns=True, takes=frozenset({"include"}))
+        refuses = () if self.images is None else base_format.of_lists("source.parquet.images")
+        return base_format.Gives(
+            columns=True, takes=frozenset({"include"}), list_column=self.images or "", refuses=refuses
+        )
 
     @classmethod
     def hint_on_file(cls, uri: str) -> str:
@@ -61,7 +72,8 @@ class Parquet(base_format.Format):
         """Returns the source, after a look at the first file."""
         found = ParquetSource.find(request.uri, request.include, request.output)
         fields = dataclasses.replace(request.fields, key=self.key)
-        source = ParquetSource(*found, fields, self.image, request.label_kind == "class")
+        names_classes, has_lists = request.label_kind == "class", self.images is not None
+        source = ParquetSource(*found, fields, self.images or self.image, names_classes, has_lists)
         with remote.budget(remote.CHECK_BUDGET_SEC):
             layout = source.layout
         if layout.names:
@@ -78,37 +90,42 @@ class Parquet(base_format.Format):
             except errors.ConfigError as e:
                 yield Finding("parquet", folder.count(len(names), "Parquet file"), doubts=(str(e),))
                 return
-            kinds = [field.name for field in schema if _holds_images(field.type)]
-            others = [field.name for field in schema if field.name not in kinds]
-            if kinds:
+            kinds = [field.name for field in schema if columns.holds_images(field.type)]
+            lists = [field.name for field in schema if columns.holds_lists(field.type)]
+            others = [field.name for field in schema if field.name not in (*kinds, *lists)]
+            if kinds or lists:
                 where = f" in {folder.path}" if folder.path else ""
-                evidence = (
-                    f"{folder.count(len(names), 'Parquet file')}{where} with images in the column {name_some(kinds)}"
-                )
+                held = f"images in the column {name_some(kinds)}" if kinds else f"lists of images in {name_some(lists)}"
+                evidence = f"{folder.count(len(names), 'Parquet file')}{where} with {held}"
                 settings: dict[str, Any] = {"source.parquet.image": kinds[0]} if len(kinds) > 1 else {}
+                if not kinds:
+                    settings = {"source.parquet.images": lists[0]}
                 label = next((name for name in _LABEL_KEYS if name in others), None)
                 if label is None:
                     settings["label"] = {"by": "none"}
                 elif label != "label":
                     settings["label.column"] = label
                 shown = ", ".join(others) or "none"
+                is_open = len(lists) > 1 and not kinds
+                doubts = (f"which column has the images of an example: {', '.join(lists)}?",) if is_open else ()
                 note = f"its other columns are not stored unless columns names them: {shown}"
-                yield Finding("parquet", evidence, settings, (note,))
+                yield Finding("parquet", evidence, settings, (note,), doubts=doubts)
                 return
 
     @classmethod
     def remarks(cls, probe: FolderProbe) -> Iterator[str]:
-        """Yields a remark for each column of the first Parquet file of a folder that holds lists of images."""
+        """Yields a remark for each column of lists of images beside one of images in a folder's first Parquet file."""
         for folder in probe.seen():
             names = folder.ending(".parquet")
             with contextlib.suppress(errors.ConfigError):
-                for field in _schema_of(probe.uri(folder.below(names[0]))) if names else ():
-                    if _holds_images(getattr(field.type, "value_type", None)):
-                        yield (
-                            f"{plural.count(len(names), 'Parquet file')}: the column {field.name!r} of "
-                            f"{folder.below(names[0])} holds a list of images in each row, which is not read: write "
-                            "Parquet files with one image in each row"
-                        )
+                schema = [*_schema_of(probe.uri(folder.below(names[0])))] if names else []
+                lists = [field.name for field in schema if columns.holds_lists(field.type)]
+                has_single = any(columns.holds_images(field.type) for field in schema)
+                for name in lists if has_single else ():
+                    yield (
+                        f"{plural.count(len(names), 'Parquet file')}: the column {name!r} of {folder.below(names[0])} "
+                        f"holds a list of images in each row, which is not read: source.parquet.images={name} reads it"
+                    )
 
 
 _LABEL_KEYS = ("label", "class", "target", "labels", "fine_label")
@@ -129,14 +146,6 @@ def _schema_of(uri: str) -> Any:
         return ()
 
 
-def _holds_images(type: Any) -> bool:
-    """Returns whether a column of a type may hold the bytes of an image in each cell."""
-    import pyarrow.types
-
-    is_struct = type is not None and pyarrow.types.is_struct(type)
-    return columns.is_binary(type) or (is_struct and any(field.name == columns.BYTES for field in type))
-
-
 @dataclasses.dataclass(frozen=True)
 class ParquetSource(elements.PickledFields, containers.ContainerSource):
     """The Parquet files of a folder."""
@@ -149,9 +158,11 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
 
     image: str | None = None  # column with the images; None finds it
     names_classes: bool = True  # replace the ids in the label's column by the names of the classes, if these are known
+    has_lists: bool = False  # whether a cell of `image` is a list of images, all of one example
 
     def facts(self) -> image_source.SourceFacts:
-        return image_source.SourceFacts(class_names=self.layout.names or None, notes=self.layout.notes)
+        placed = (features.POSITION,) if self.has_lists else ()
+        return image_source.SourceFacts(placed, class_names=self.layout.names or None, notes=self.layout.notes)
 
     @functools.cached_property
     def layout(self) -> columns.Layout:
@@ -195,18 +206,18 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
                 f"the first file names them {first or 'not'}: convert them apart, or set label.type: int, which keeps "
                 "the numbers"
             )
-        places = _Places(container, parquet, layout.image)
+        places = _Places(container, parquet, layout.image, self.image if self.has_lists else None)
         split = _split_of(container)
         cells_of = columns.CellReader(self.fields, layout, split)
         number = 0
         for group in range(parquet.metadata.num_row_groups):
             rows = cells_of.rows(parquet, group)
-            for place in places.in_group(group):
+            for found in places.in_group(group):
                 cells = next(rows, None)
                 if cells is None:
                     detail = f"has columns of different lengths in row group {group}: fetch it again"
                     raise packed_file.broken(detail)
-                yield self._make(container, number, place, cells, places)
+                yield self._make(container, number, found, cells, places)
                 number += 1
         yield containers.Cells(frozenset({*layout.columns, *([columns.SPLIT] if split else [])}))
 
@@ -214,21 +225,24 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
         self,
         container: containers.Container,
         number: int,
-        place: pages.Place | None,
+        found: list[pages.Place | None],
         cells: Mapping[str, Any] | table_rows.BadRowError,
         places: _Places,
     ) -> elements.ImageRef | elements.Reject:
         try:
             if isinstance(cells, table_rows.BadRowError):
                 raise cells
+            key = self.key_of(container, number, cells)
+            uri = container.uri if places.are_located else places.unpacked
+            if self.has_lists:
+                ref = table_rows.with_list(key, str(self.image), [*self._images_in(found, uri, container.version)])
+                return containers.fill(self.fields, ref, cells)
+            (place,) = found
             if place is None:
-                raise containers.bad_row(
-                    f"column {places.column!r} is empty; where images are named by path alone, store their bytes: "
-                    "Dataset.to_parquet of `datasets` does"
-                )
+                raise containers.bad_row(f"column {places.column!r} is empty; {_BY_PATH}")
             ref = elements.ImageRef(
-                self.key_of(container, number, cells),
-                container.uri if places.are_located else places.unpacked,
+                key,
+                uri,
                 place.size,
                 container.version,
                 offset=place.offset,
@@ -240,48 +254,74 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
             key = f"{container.path}/{number}"
             return elements.Reject(key, container.uri, "list", e.reason, f"row {number} of {container.uri}: {e.detail}")
 
+    def _images_in(
+        self, found: Sequence[pages.Place | None], uri: str, version: int
+    ) -> Iterator[tuple[int, elements.ExtraImage]]:
+        """Yields the images of a list, each with its place in it."""
+        for position, place in enumerate(found):
+            if place is not None and place.size < 0:
+                raise containers.bad_row(f"{self.image}[{position}] has no bytes; {_BY_PATH}")
+            if place is not None:
+                size, offset, length, blocks = place
+                yield position, elements.ExtraImage(uri, size, version, "", offset, length, blocks)
+
     def _lay_out(self, container: containers.Container, parquet: Any) -> columns.Layout:
         label = self.fields.label if self.names_classes else None
-        return columns.lay_out(container.uri, parquet, self.image, label)
+        return columns.lay_out(container.uri, parquet, self.image, label, self.has_lists)
+
+
+_BY_PATH = "where images are named by path alone, store their bytes: Dataset.to_parquet of `datasets` does"
 
 
 class _Places:
-    """Finds the bytes of the images of one file."""
+    """Finds the bytes of the images of one file: in one column, which may be the entries of a column of lists."""
 
-    def __init__(self, container: containers.Container, parquet: Any, column: str):
+    def __init__(self, container: containers.Container, parquet: Any, column: str, lists: str | None):
         self.column = column
         self.unpacked = unpacked_content.part_of(container.uri, column)
         self.are_located = True  # whether the last image was; else its place is in the unpacked column
         self._container, self._parquet = container, parquet
         self._index = columns.index_of(parquet, column)
         self._read = containers.open_window(container.uri, container.size, container.version).read
+        self._lists = None if lists is None else parquet.schema_arrow.field(lists)
         self._num_bytes = 0  # bytes of earlier values in the unpacked column
 
-    def in_group(self, group: int) -> Iterator[pages.Place | None]:
-        """Yields the place of each image in a row group, None for null.
+    def in_group(self, group: int) -> Iterator[list[pages.Place | None]]:
+        """Yields the places of the images in each row of a row group, None for null: one, or those of a list.
 
         Raises:
-            BrokenContentError: if the row group has another number of images than of rows.
+            BrokenContentError: if the row group has another number of rows than its footer says.
         """
         num_rows = self._parquet.metadata.row_group(group).num_rows
         found = 0
         chunk = self._chunk(group)
         self.are_located = chunk is not None
         try:
-            for place in pages.locate_values(self._read, chunk) if chunk is not None else ():
+            for row in self._locate(chunk) if chunk is not None else ():
                 found += 1
-                self._num_bytes += place.size if place else 0
-                yield place
+                self._num_bytes += sum(place.size for place in row if place and place.size > 0)
+                yield row
         except pages.NotLocatedError:
             self.are_located = False
         if not self.are_located:
-            for size in itertools.islice(parquet_content.value_sizes(self._parquet, self.column, group), found, None):
+            for sizes in itertools.islice(self._sizes(group), found, None):
                 found += 1
-                yield None if size is None else pages.Place(size, self._num_bytes, size)
-                self._num_bytes += size or 0
+                starts = itertools.accumulate((max(size or 0, 0) for size in sizes), initial=self._num_bytes)
+                *ahead, self._num_bytes = starts
+                yield [None if size is None else pages.Place(size, at, size) for size, at in zip(sizes, ahead)]
         if found != num_rows:
             detail = f"holds {plural.count(found, 'image')} in row group {group}, its footer says {num_rows:,}"
             raise packed_file.broken(f"{detail}: fetch it again")
+
+    def _locate(self, chunk: pages.Chunk) -> Iterator[list[pages.Place | None]]:
+        if chunk.list_level:
+            return pages.locate_lists(self._read, chunk)
+        return ([place] for place in pages.locate_values(self._read, chunk))
+
+    def _sizes(self, group: int) -> Iterator[list[int | None]]:
+        if self._lists is not None:
+            return parquet_content.list_sizes(self._parquet, self.column, group)
+        return ([size] for size in parquet_content.value_sizes(self._parquet, self.column, group))
 
     def _chunk(self, group: int) -> pages.Chunk | None:
         """Returns where the column lies in a row group; None if its pages are of a kind that only pyarrow reads."""
@@ -289,9 +329,10 @@ class _Places:
             return None
         about = self._parquet.metadata.row_group(group).column(self._index)
         column = self._parquet.schema.column(self._index)
+        list_level, entry_level = (0, 0) if self._lists is None else columns.list_levels(self._lists)
         if (
             about.compression not in columns.READABLE
-            or column.max_repetition_level
+            or column.max_repetition_level != bool(list_level)
             or column.physical_type != "BYTE_ARRAY"
         ):
             return None
@@ -302,7 +343,9 @@ class _Places:
         if not len(_MAGIC) <= start <= end <= self._container.size - _TAIL_BYTES:
             return None
         is_snappy = columns.READABLE[about.compression]
-        return pages.Chunk(start, end, about.num_values, is_snappy, column.max_definition_level)
+        return pages.Chunk(
+            start, end, about.num_values, is_snappy, column.max_definition_level, list_level, entry_level
+        )
 
 
 def _split_of(container: containers.Container) -> str | None:

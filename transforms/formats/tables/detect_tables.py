@@ -27,7 +27,7 @@ from imagebeam.transforms.sources.folder_probe import (
 _LAST = 2  # the order of tables of tests and submissions
 PRESETS = (
     *("cub200", "imagefolder_metadata", "box_csv", "fer2013", "mnist_csv"),
-    *("captions", "multilabel", "kaggle", "regression", "tfrecorder", "urls"),
+    *("captions", "image_lists", "multilabel", "kaggle", "regression", "tfrecorder", "urls"),
 )
 
 _BOX_COLUMNS = frozenset({"filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"})
@@ -211,6 +211,9 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         return
     if f"{place.folder}/".startswith(f"{posixpath.dirname(table.path)}/"):
         settings |= _of_split_folders(probe, at, table)
+    if place.column in table.lists:
+        yield _of_lists(table, place, evidence, settings)
+        return
     split = label_columns.find_split(table)
     if split is not None:
         others.remove(split)
@@ -237,13 +240,32 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         yield dataclasses.replace(finding, doubts=(*finding.doubts, *doubts))
 
 
+def _of_lists(table: table_heads.Table, place: table_heads.Place, evidence: str, settings: dict[str, Any]) -> Finding:
+    """Returns the finding for a table with a list of images in each row."""
+    others = [name for name in table.columns if name != place.column]
+    texts = [name for name in others if name in table.lists and _CAPTIONS.fullmatch(name)]
+    settings["columns"] = {name: {"list": True} for name in texts[:1]}
+    left_out = [name for name in others if name not in texts[:1]]
+    notes = [f"each row is an example with all images of the list {place.column!r}"]
+    if left_out:
+        notes.append(f"its other columns are not stored unless columns names them: {', '.join(left_out)}")
+    doubts = [
+        f"the column {name!r} names images, too: for one image a row set source.manifest.image={name} and images=null"
+        for name in others
+        if any(map(table_heads.is_image, table.names_in(name)))
+    ]
+    if place.found < NEARLY_ALL * place.looked_for:
+        doubts.append("the other images are in none of the folders that were looked into: see source.manifest.root")
+    return Finding("image_lists", evidence, settings, tuple(notes), doubts=tuple(doubts))
+
+
 _ADDRESS = re.compile(r"(?i)https?://\S+")
 _OF_IMAGES = re.compile(r"(?i)(image|img|photo|picture)?_?(url|uri|link|src)")
 
 
 def _find_addresses(table: table_heads.Table, shown: str) -> Iterator[Finding]:
     """Finds a table with the address of an image on a web server in each row."""
-    held = {name: table.values(name) for name in table.columns}
+    held = {name: table.names_in(name) for name in table.columns}
     urls = [
         n
         for n, each in held.items()
@@ -255,10 +277,13 @@ def _find_addresses(table: table_heads.Table, shown: str) -> Iterator[Finding]:
     others = [name for name in table.columns if name not in urls]
     texts = [name for name in others if _CAPTIONS.fullmatch(name)]
     settings = dict(table.settings)
-    if named[0] != "url":
+    if named[0] in table.lists:
+        settings["source.manifest.images"] = named[0]
+    elif named[0] != "url":
         settings["source.manifest.image"] = named[0]
     if texts:
-        settings["columns"] = {texts[0]: {"missing": "default", "default": ""}}
+        is_list = texts[0] in table.lists
+        settings["columns"] = {texts[0]: {"list": True} if is_list else {"missing": "default", "default": ""}}
     doubts = () if len(named) == 1 else (f"which column has the address of the image: {', '.join(urls)}?",)
     note = f"its other columns are not stored: {', '.join(each for each in others if each not in texts[:1])}"
     yield Finding(
@@ -432,6 +457,9 @@ def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) ->
     if place.inside:
         image = f"**/{{{place.column}}}" + ("" if place.has_extension else ".*")
     settings = {"source.manifest.path": path, **table.settings, "source.manifest.image": image}
+    if place.column in table.lists:
+        del settings["source.manifest.image"]
+        settings["source.manifest.images"] = place.column
     settings["source.manifest.root"] = root if root != "." else None
     if place.column != table.path_column:
         settings.pop("source.manifest.image_pattern", None)

@@ -28,6 +28,7 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
 
     image: str | None = "image"  # column with the path, or a template; None if another source finds the images
     fields: table_rows.RowFields = table_rows.NO_FIELDS
+    has_lists: bool = False  # whether a cell of `image` is a list of paths, all of one example
     extra_images: tuple[str, ...] = ()  # columns with the paths of extra images of the row's example, or templates
     allow_outside: bool = False
     keys_below: str | None = None  # folder that keys are relative to; None for that of the paths
@@ -45,7 +46,11 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
 
     def facts(self) -> image_source.SourceFacts:
         key = () if self.fields.key is None else (self.fields.key,)
-        return image_source.SourceFacts(own_columns=(*self._image_columns, *key), size_column=self.size or "")
+        return image_source.SourceFacts(
+            columns=(features.POSITION,) if self.has_lists else (),
+            own_columns=(*self._image_columns, *key),
+            size_column=self.size or "",
+        )
 
     @property
     def root(self) -> str:
@@ -228,7 +233,11 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
     def _paths_in(self, row: Any) -> Iterator[str]:
         """Yields the paths of all images of a row, without those of empty cells."""
         cells = _cells_of(row)
-        return (path for each in self._images if (path := table_rows.name_in(cells, each)))
+        if not self.has_lists:
+            yield from (path for each in self._images if (path := table_rows.name_in(cells, each)))
+            return
+        with contextlib.suppress(table_rows.BadRowError):  # the lookup rejects the row
+            yield from filter(None, map(table_rows.text_of, table_rows.values_of(cells.get(str(self.image)), None)))
 
     def read_rows(self) -> Iterator[tuple[table_formats.RowPlace, Any]]:
         """Yields the place of each row with its cells by column, or with a text that says what is wrong with it.
@@ -278,7 +287,8 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
         rows = (row for _, row in itertools.islice(placed, table_heads.NUM_ROWS) if isinstance(row, Mapping))
         if (template := row_steps.parse(self.image)) is not None:
             rows = (row_steps.fill(template, row) for row in rows)
-        named = filter(None, (table_rows.name_in(_cells_of(row), self.image) for row in rows))
+        one = dataclasses.replace(self, extra_images=())
+        named = itertools.chain.from_iterable(map(one._paths_in, rows))
         paths = [path for path in named if not table_rows.is_absolute(path)]
         return table_heads.hint_on_root(self.root, self.images_below, self.image, paths)
 
@@ -298,7 +308,10 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
     def _reject(self, place: table_formats.RowPlace, row: Any, reason: elements.Reason, detail: str) -> elements.Reject:
         cells = _cells_of(row)
         path = table_rows.name_in(cells, self.image)
-        key = table_rows.name_in(cells, self.fields.key) if self.fields.key else path and self._key_of(path)
+        if self.fields.key:
+            key = table_rows.name_in(cells, self.fields.key)
+        else:
+            key = self._key_of_row(place) if self.has_lists else path and self._key_of(path)
         uri, key = path or self.uri, key or str(place)
         return elements.Reject(key, uri, "list", reason, f"{place} of {self.uri}: {detail}")
 
@@ -308,16 +321,20 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
             return self.resolve(path).removeprefix(self._key_prefix)
         return path
 
+    def _key_of_row(self, place: table_formats.RowPlace) -> str:
+        """Returns the key of a row of several images: the path of the table, and the number of the row."""
+        name = self.uri.removeprefix(self._key_prefix) if self.uri.startswith(self._key_prefix) else ""
+        return f"{name or posixpath.basename(self.uri)}/{place.position}"
+
     def _reference(self, place: table_formats.RowPlace, row: Any, known: find_files.Entries) -> elements.ImageRef:
         if isinstance(row, row_steps.Conflict):
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, row.detail)
         if not isinstance(row, Mapping):
             raise table_rows.BadRowError(elements.Reason.BAD_ROW, str(row))
+        if self.has_lists:
+            return self.fields.fill(self._with_list(place, row, known), row)
         uri = self._address_in(row, str(self.image))
-        column = self.fields.key
-        key = table_rows.text_in(row, column) if column else uri.removeprefix(self._key_prefix)
-        if not key:
-            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
+        key = self._key_in(row, uri.removeprefix(self._key_prefix))
         storage.storage_of(uri)  # its scheme must be known, also where nothing is looked up
         size, version = (_size_in(row, self.size), 0) if self.trust else find_files.look_at(uri, known)
         ref = elements.ImageRef(
@@ -326,6 +343,30 @@ class ManifestSource(elements.PickledFields, table_formats.TableFile, image_sour
         if self.extra_images:
             ref = ref._replace(extra_images=tuple(self._extra_image_in(row, each, known) for each in self.extra_images))
         return self.fields.fill(ref, row)
+
+    def _key_in(self, row: Mapping[str, Any], otherwise: str) -> str:
+        """Returns the key of a row: that in its column, or `otherwise` if the config names none."""
+        column = self.fields.key
+        if not (key := table_rows.text_in(row, column) if column else otherwise):
+            raise table_rows.BadRowError(elements.Reason.BAD_ROW, f"column {column!r} is empty")
+        return key
+
+    def _with_list(
+        self, place: table_formats.RowPlace, row: Mapping[str, Any], known: find_files.Entries
+    ) -> elements.ImageRef:
+        """Returns the reference of a row with all images of its list."""
+        images: list[tuple[int, elements.ExtraImage]] = []
+        for position, cell in enumerate(table_rows.values_of(row.get(str(self.image)), None)):
+            try:
+                if path := table_rows.text_of(cell):
+                    uri = self.resolve(path)
+                    storage.storage_of(uri)  # its scheme must be known, also where nothing is looked up
+                    size, version = (-1, 0) if self.trust else find_files.look_at(uri, known)
+                    images.append((position, elements.ExtraImage(uri, size, version)))
+            except table_rows.BadRowError as e:
+                raise table_rows.BadRowError(e.reason, f"{self.image}[{position}]: {e.detail}") from e
+        ref = table_rows.with_list(self._key_in(row, self._key_of_row(place)), str(self.image), images)
+        return ref._replace(position=self.first_position + place.position, split=self.split)
 
     def _address_in(self, row: Mapping[str, Any], image: str) -> str:
         """Returns the address of an image that a row names.

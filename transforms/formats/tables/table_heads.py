@@ -25,6 +25,7 @@ from imagebeam.transforms.sources.folder_probe import (
     spread,
 )
 
+_BETWEEN = "|"
 _MAX_ROWS = 2_000
 _NUM_PARQUET_ROWS = 200
 
@@ -40,6 +41,12 @@ class Table(NamedTuple):
     last_rows: tuple[Mapping[str, str], ...] = ()  # from the end of a longer file
     doubts: tuple[str, ...] = ()  # on how it is read
     path_column: str = ""  # the column whose cells hold more than a path, if there is one
+    lists: frozenset[str] = frozenset()  # columns whose cells are lists, here as texts with "|" between the entries
+
+    def names_in(self, column: str) -> list[str]:
+        """Returns the values of a column; of lists their entries."""
+        values = self.values(column)
+        return [each for value in values for each in value.split(_BETWEEN) if each] if column in self.lists else values
 
     def values(self, column: str) -> list[str]:
         """Returns the values of a column that are not empty, from both ends of the table."""
@@ -121,15 +128,15 @@ def _parse_lines(lines: Sequence[str]) -> Iterator[Any]:
 
 
 def _of_objects(path: str, objects: Iterator[Any], settings: Mapping[str, Any]) -> Table | None:
-    rows = [
-        {name.strip(): _as_text(value) for name, value in each.items()} for each in objects if isinstance(each, dict)
-    ]
-    return Table(path, tuple(rows[0]), tuple(rows), settings) if rows else None
+    read = [{name.strip(): value for name, value in each.items()} for each in objects if isinstance(each, dict)]
+    rows = [{name: _as_text(value) for name, value in each.items()} for each in read]
+    lists = frozenset(name for each in read for name, value in each.items() if isinstance(value, list))
+    return Table(path, tuple(rows[0]), tuple(rows), settings, lists=lists) if rows else None
 
 
 def _as_text(value: Any) -> str:
     if isinstance(value, list):
-        return "|".join(map(str, value))
+        return _BETWEEN.join("" if each is None else str(each) for each in value)
     return "" if value is None else str(value)
 
 
@@ -234,14 +241,22 @@ def _read_parquet(probe: FolderProbe, path: str) -> Table | None:
             shown = [
                 field.name
                 for field in parquet.schema_arrow
-                if not pyarrow.types.is_binary(field.type) and not pyarrow.types.is_nested(field.type)
+                if not pyarrow.types.is_binary(field.type)
+                and (not pyarrow.types.is_nested(field.type) or _is_list_of_texts(field.type))
             ]
             batch = next(parquet.iter_batches(batch_size=_NUM_PARQUET_ROWS, columns=shown), None) if shown else None
             objects = batch.to_pylist() if batch is not None else []
     except (OSError, ValueError, ImportError, errors.ConfigError):
         return None
     rows = tuple({name: _as_text(value) for name, value in each.items()} for each in objects)
-    return Table(path, tuple(names), rows)
+    lists = frozenset(name for each in objects for name, value in each.items() if isinstance(value, list))
+    return Table(path, tuple(names), rows, lists=lists)
+
+
+def _is_list_of_texts(type_: Any) -> bool:
+    import pyarrow.types
+
+    return pyarrow.types.is_list(type_) and str(type_.value_type) in ("string", "large_string")
 
 
 def is_image(text: str) -> bool:
@@ -291,8 +306,9 @@ def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
     near = [(each, name) for each in folders[2:12] for name in likely_first(each, _NUM_INNER)]
     folders += [probe.look(each.below(name)) for each, name in near]
     unique = {folder.path: folder for folder in folders}
-    for column in sorted(table.columns, key=_rank_of_image):
-        values = [each for each in spread(table.values(column), _NUM_VALUES)[:_NUM_VALUES] if len(each) < 1000]
+    listing = {name for name in table.lists if any(map(is_image, table.names_in(name)))}
+    for column in sorted(table.columns, key=lambda name: (name not in listing, _rank_of_image(name))):
+        values = [each for each in spread(table.names_in(column), _NUM_VALUES)[:_NUM_VALUES] if len(each) < 1000]
         if not values or len({*values}) < len(values) / 6:
             continue
         if all(map(is_number, values)) and not _IMAGE_WORD.search(column):  # 1, 2, 3 may be anything
@@ -304,6 +320,8 @@ def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
         ]
         spread_out = _find_spread(found, singles[0]) if singles else None
         likely = [each for each in singles if each.found >= len(values) / 4]
+        if column in table.lists:  # paths as they are, and no templates
+            spread_out, likely = None, [each for each in likely if each.has_extension]
         if spread_out is not None:
             yield spread_out
         if spread_out is not None or likely:

@@ -72,6 +72,11 @@ class Tables(base_format.Format):
     """Column with the image's path, relative to `root`; or a template with columns in braces, like `images/{id}.jpg`. A
     template that ends in `.*` finds the extension by one listing of the folder, and one like `**/{id}.jpg` the folder
     below `root`. Null if the table does not name its images, see `files`."""
+    images: str | None = None
+    """Column with a list of any number of paths, for JSON and Parquet: all images of a row are one example. Replaces
+    `image`. The features of images become lists, and `image/position` has the place of each image in the list of the
+    table, whose nulls and empty texts are left out. If one image is bad, the whole example is a reject; so is a row
+    without an image."""
     image_pattern: str | None = None
     """Regular expression for the whole cell of the column `image`, whose first group is the path: `(.*)#\\d` for
     `1.jpg#0`, and `(?:.*[\\\\/])?([^\\\\/]+)` for the name in `C:\\photos\\1.jpg`. A row that does not match is a
@@ -141,6 +146,15 @@ class Tables(base_format.Format):
             )
         if self.files is not None and (why := next((text for other, text in with_files if other), "")):
             raise ValueError(f"source.manifest.files {why}")
+        of_one = (
+            *(("further", self.further), ("image_pattern", self.image_pattern), ("sha256", self.sha256)),
+            *(("files", self.files), ("merge_rows", self.merge_rows), ("size", self.size)),
+        )
+        if self.images is not None and (name := next((name for name, used in of_one if used), "")):
+            raise ValueError(
+                f"source.manifest.images puts several images into one example, and source.manifest.{name} is for one "
+                "image a row: leave one of the two out"
+            )
         for name, used in (("files", self.image is None), ("merge_rows", self.merge_rows), ("trust", self.trust)):
             if self.further and used:
                 raise ValueError(
@@ -155,18 +169,9 @@ class Tables(base_format.Format):
     def gives(self) -> base_format.Gives:
         refuses: tuple[tuple[str, str], ...] = ()
         if self.further:
-            one = (
-                "is for the one image of an example, and source.manifest.further gives several: set image.encode: "
-                "keep, jpeg, png or webp"
-            )
-            refuses = (
-                (
-                    "image.frames: each",
-                    "makes an example of each frame of a file, and source.manifest.further puts several files into one "
-                    "example: set image.frames: first or reject",
-                ),
-                *((f"image.encode: {encode}", one) for encode in ("raw", "int64_list", "float_list")),
-            )
+            refuses = base_format.no_pixels_or_frames("source.manifest.further")
+        elif self.images is not None:
+            refuses = base_format.of_lists("source.manifest.images")
         unsized = (
             "source.manifest.trust leaves the sizes of the images unknown: name a column in source.manifest.size, or "
             "set output.examples_per_shard or output.num_shards"
@@ -176,6 +181,7 @@ class Tables(base_format.Format):
             columns=True,
             tables=True,
             extra_images=tuple(sorted(self.further)),
+            list_column=self.images or "",
             refuses=refuses,
             needs_shards=unsized if self.trust and self.size is None else "",
             needs_lists=unlisted if self.merge_rows else "",
@@ -293,16 +299,21 @@ def _table(wanted: Tables, request: base_format.Request, uri: str, output: str) 
         raise errors.ConfigError("table-option-of-json", f"source.manifest.items is for JSON, {read_as}")
     if wanted.encoding != table_formats.UTF8 and format == "parquet":
         raise errors.ConfigError("table-option-of-text", f"source.manifest.encoding is for CSV and JSON, {read_as}")
-    if format == "parquet" and wanted.image is not None and parquet_columns.holds_bytes(uri, wanted.image):
+    column = wanted.images or wanted.image
+    if format == "parquet" and column is not None and parquet_columns.holds_bytes(uri, column):
         raise errors.ConfigError(
             "table-holds-images",
-            f"manifest {uri!r}: column {wanted.image!r} holds the bytes of images, not their paths: set "
-            "source.by: parquet",
+            f"manifest {uri!r}: column {column!r} holds the bytes of images, not their paths: set source.by: parquet",
+        )
+    if wanted.images is not None and format == "csv":
+        raise errors.ConfigError(
+            "table-option-of-json", f"source.manifest.images is for lists in JSON and Parquet, {read_as}"
         )
     table = manifest.ManifestSource(
         uri=uri,
         format=format,
-        image=wanted.image,
+        image=wanted.images or wanted.image,
+        has_lists=wanted.images is not None,
         fields=dataclasses.replace(request.fields, key=wanted.key, sha256=wanted.sha256),
         extra_images=tuple(column for _, column in sorted(wanted.further.items())),
         allow_outside=wanted.allow_outside,

@@ -97,7 +97,7 @@ def write(
     (folder / catalog_lib.CATALOG_FILE).write_text(catalog.to_json())
     counted = {"formats": _count(each["image/format"].decode() for each in examples)}
     for side in ("height", "width"):
-        sides = [each[f"image/{side}"] for each in examples]
+        sides = [int(np.ravel(each[f"image/{side}"])[0]) for each in examples]  # of a list of images the first
         counted[side] = {"min": min(sides), "max": max(sides), "sum": sum(sides)}
     (folder / catalog_lib.STATISTICS_FILE).write_text(json.dumps({"train": counted | dict(statistics or {})}))
     return imagebeam.open_dataset(str(folder))

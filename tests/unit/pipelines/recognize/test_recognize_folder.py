@@ -43,7 +43,7 @@ def test_folder_is_recognized_and_its_preset_lists_all_images(tmp_path: pathlib.
     assert [reject for each in listed for reject in each.rejects] == []
 
 
-_LISTS = folder_shapes.parquet({"images": [[b"x", b"y"]], "views": [[{"bytes": b"x", "path": "a"}]], "ids": [[1]]})
+_LISTS: dict[str, list[object]] = {"images": [[b"x", b"y"]], "views": [[{"bytes": b"x", "path": "a"}]], "ids": [[1]]}
 _CAPTIONS = "the preset sidecars reads texts and JSON of the images' names (docs/recipes/sidecars.md)"
 _OF_SHAPES = {name: tree for name, (_, _, tree) in SHAPES.items()}
 _XML = next(text for name, text in _OF_SHAPES["voc"].items() if name.endswith(".xml"))
@@ -254,14 +254,21 @@ def test_what_nothing_reads_is_named(tmp_path: pathlib.Path) -> None:
             id="captions-in-classes",
         ),
         pytest.param(
-            {"a.parquet": _LISTS},
-            "",
+            {"a.parquet": folder_shapes.parquet(_LISTS)},
+            "parquet",
             [
-                f"1 Parquet file: the column '{name}' of a.parquet holds a list of images in each row, which is not "
-                "read: write Parquet files with one image in each row"
-                for name in ("images", "views")
+                "which column has the images of an example: images, views?",
+                "its other columns are not stored unless columns names them: ids",
+                "source.parquet.images=images",
             ],
             id="lists-in-parquet",
+        ),
+        pytest.param(
+            images("img/#.jpg")
+            | {"a.jsonl": table('{"images": ["img/0.jpg"], "first": "img/0.jpg"}', ['{"images": ["img/1.jpg"]}'])},
+            "image_lists image_folder",
+            ["the column 'first' names images, too: for one image a row set source.manifest.image=first and"],
+            id="list-beside-one-image",
         ),
     ],
 )
@@ -269,6 +276,17 @@ def test_folder_that_is_not_beyond_doubt_has_notes(
     tmp_path: pathlib.Path, tree: folder_shapes.Tree, presets: str, texts: list[str]
 ) -> None:
     folder_shapes.check_doubtful(recognize_folder.recognize(str(folder_shapes.write(tmp_path, tree))), presets, texts)
+
+
+def test_lists_of_images_beside_single_ones_are_noted(tmp_path: pathlib.Path) -> None:
+    folder_shapes.write(tmp_path, {"a.parquet": folder_shapes.parquet({"image": [b"x"], **_LISTS})})
+    found = recognize_folder.recognize(str(tmp_path))
+    assert found.sure is not None and found.sure.settings == {"label": {"by": "none"}}
+    assert [*found.remarks] == [
+        f"1 Parquet file: the column {name!r} of a.parquet holds a list of images in each row, which is not read: "
+        f"source.parquet.images={name} reads it"
+        for name in ("images", "views")
+    ]
 
 
 def test_two_data_sets_in_one_folder_are_both_named(tmp_path: pathlib.Path) -> None:
