@@ -250,7 +250,9 @@ _FOR = re.compile(r"For `[^`]*`(, `[^`]*`)*( and `[^`]*`)?: ")  # what a key is 
 
 
 def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+    """Returns whether a key is a section whose keys are all known; `features` has those of the features."""
+    is_model = isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+    return is_model and kind.model_config.get("extra") == "forbid"
 
 
 def _as_read(default: Any) -> Any:

@@ -92,7 +92,7 @@ def test_preset_can_be_named(tmp_path: pathlib.Path) -> None:
     assert (
         "Preset flowers (not beyond doubt): chosen with --config; nothing in the folder speaks for it." in written.text
     )
-    assert config_lib.load_config(path).features["image/key"] == "image/key"
+    assert config_lib.load_config(path).features.renamed["image/key"] == "image/key"
     assert "# Also possible, by imagebeam init with --config:\n#   image_folder in " in written.text
 
 
