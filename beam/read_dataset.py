@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import apache_beam as beam
-import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features, records, snapshots, storage
@@ -15,7 +14,8 @@ from imagebeam.reader import read_plan
 from imagebeam.transforms import step
 
 # An example by the keys of its features. The type of a value follows from the feature alone, never from the value:
-# bytes, int or float; of a feature that is a list an int64 or float32 array [n], or a list of bytes.
+# bytes, int or float; of a feature that is a list an int64 or float32 array [n], or a list of bytes; of one that has a
+# shape an array of it.
 Example = dict[str, Any]
 
 
@@ -114,9 +114,10 @@ _REMEDY = "run imagebeam verify, and make the dataset again"
 
 
 def _value_of(feature: features.Feature, values: Any) -> Any:
+    if feature.shape is not None or (feature.many and feature.kind != features.BYTES):
+        return example.to_array(feature, values)
     if feature.many:
-        is_bytes = feature.kind == features.BYTES
-        return list(values) if is_bytes else np.asarray(values, features.NUMPY_DTYPES[feature.kind])
+        return list(values)
     if len(values) != 1:
         raise ValueError(f"feature {feature.key!r} has {len(values)} values, expected 1")
     return values[0]
@@ -134,6 +135,7 @@ class ReadDataset(beam.PTransform):
     | float | `float` |
     | a list of int64 or float | a NumPy array [n] of int64 or float32 |
     | a list of bytes | a list of `bytes` |
+    | a list with a shape in the catalog | a NumPy array of that shape; of bytes, of objects |
 
     Shards are read in parallel, each by one worker as a stream. Its records, its size and its checksum are compared
     with the catalog. Of snapshots, removed records are left out. The snapshot is chosen when the pipeline is built.

@@ -137,19 +137,14 @@ class ImageDataset:
 
     @property
     def feature_spec(self) -> dict[str, tf.io.FixedLenFeature | tf.io.RaggedFeature]:
-        """The spec for `tf.io.parse_single_example`, which makes a Tensor [None] of a list.
+        """The spec for `tf.io.parse_single_example`, which makes a Tensor [None] of a list of any length.
 
         `tf.io.parse_example` makes a RaggedTensor [batch, None] of it.
         """
-        tf = feeds.import_tensorflow()
+        feeds.import_tensorflow()
         from imagebeam.reader import tf_pipeline
 
-        return {
-            feature.key: tf_pipeline.spec_of(feature)
-            if feature.many
-            else tf.io.FixedLenFeature([], tf_pipeline.TF_TYPES[feature.kind])
-            for feature in self.catalog.features
-        }
+        return {feature.key: tf_pipeline.spec_of(feature) for feature in self.catalog.features}
 
     @functools.cached_property
     def statistics(self) -> Mapping[str, Any]:
@@ -212,7 +207,7 @@ class ImageDataset:
             with `pad` "mask": bool [batch]. With `supervised` (image, label), with both (image, label, sample_weight).
             The order is a pure function of seed and epoch. If images may have several labels, "label" is float32
             [batch, classes] of 0 and 1. A list is a RaggedTensor [batch, None], or with `list_size` a Tensor
-            [batch, list_size].
+            [batch, list_size]; with a shape in the catalog it is a Tensor [batch, *shape].
 
         Raises:
             ConfigError: if the options do not fit each other or the dataset.
@@ -223,7 +218,7 @@ class ImageDataset:
         """Returns an iterator over batches as NumPy arrays that can save and restore its place.
 
         Arguments as of `as_tf`. A list is an object array [batch] of arrays; with `list_size` an array
-        [batch, list_size].
+        [batch, list_size]; with a shape in the catalog an array [batch, *shape].
         """
         return _SplitFeeds(self, split).as_numpy(batch_size, **options)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ _MAX_CACHED = 4096
 _TAGS = {features_lib.BYTES: b"\x0a", features_lib.FLOAT: b"\x12", features_lib.INT64: b"\x1a"}  # fields of a Feature
 _KINDS = {1: features_lib.BYTES, 2: features_lib.FLOAT, 3: features_lib.INT64}  # by the fields of a Feature
 _INT64_LIST = 3  # field of a Feature
+_NUMPY_KINDS = {features_lib.BYTES: "S", features_lib.FLOAT: "f", features_lib.INT64: "i"}
 _WINDOW_BYTES = 4096  # read at a time while looking for a feature
 _MAX_FIELD_HEAD = 20  # bytes of a tag and a size
 
@@ -202,6 +204,30 @@ def parse_example(data: bytes, arrays: Collection[str] = ()) -> dict[str, Any]:
             key: (_parse_array(feature) if key in arrays else parse_values(feature))
             for key, feature, _ in _entries(data)
         }
+
+
+def to_array(feature: features_lib.Feature, values: Sequence[Any]) -> Any:
+    """Returns the values of a feature with many of them in one new array: of its shape, or [n] if it has none.
+
+    Args:
+        feature: the feature.
+        values: of one example, as `parse_example` returns them.
+
+    Raises:
+        ValueError: if they are too few or too many for the shape, or of another kind.
+    """
+    import numpy as np  # imported here: imagebeam without extras has no NumPy
+
+    if feature.shape is not None and len(values) != (expected := math.prod(feature.shape)):
+        raise ValueError(
+            f"feature {feature.key!r} has {len(values):,} values, expected {expected:,} of the shape "
+            f"{list(feature.shape)}"
+        )
+    if len(values) and np.asarray(values[:1]).dtype.kind != _NUMPY_KINDS[feature.kind]:
+        raise ValueError(f"feature {feature.key!r} is not stored as {feature.kind}")
+    array = np.empty(len(values), features_lib.NUMPY_DTYPES[feature.kind])
+    array[:] = values
+    return array if feature.shape is None else array.reshape(feature.shape)
 
 
 class Located(NamedTuple):

@@ -26,6 +26,17 @@ class Feature(NamedTuple):
     many: bool = False  # whether it is a list of any length, 0 included; else it has exactly one value
     shape: tuple[int, ...] | None = None  # of the array whose values are the list, in row-major order; None: any length
 
+    @property
+    def is_list(self) -> bool:
+        """True if examples may have different numbers of its values."""
+        return self.many and self.shape is None
+
+    def describe(self) -> str:
+        """Returns the type of its values, for users: "float", "float list" or "float [4, 32, 32]"."""
+        if self.shape is not None:
+            return f"{self.kind} {list(self.shape)}"
+        return f"{self.kind} list" if self.many else self.kind
+
 
 class Standard(NamedTuple):
     """A feature that imagebeam can compute."""

@@ -425,7 +425,7 @@ def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[s
 def _described(source: str, feature: features.Feature | None) -> str:
     if feature is None:
         return f"no {source}"
-    return f"{source} as {feature.key!r} ({'list of ' if feature.many else ''}{feature.kind})"
+    return f"{source} as {feature.key!r} ({feature.describe()})"
 
 
 def _stored(part: read_plan.ReadPlan) -> str:

@@ -484,7 +484,7 @@ def result_rows(result: IndexResult, directory: str) -> list[tuple[str, str]]:
     else:
         rows.append(("label", f"{label.key}: numbers"))
     taken = (features_lib.ENCODED, features_lib.LABEL)
-    others = [f"{each.key} ({each.kind}{' list' * each.many})" for each in catalog.features if each.source not in taken]
+    others = [f"{each.key} ({each.describe()})" for each in catalog.features if each.source not in taken]
     rows.append(("features", ", ".join(others) or "no others"))
     if catalog.counts.skipped:
         rows.append(("skipped", printed_tables.describe_skipped(catalog.counts.skipped)))

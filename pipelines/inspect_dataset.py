@@ -39,7 +39,7 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
 
 def feature_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:
     """Returns the features of each example as rows of a table: key and type."""
-    return [(f"  {each.key}", f"{each.kind} list" if each.many else each.kind) for each in catalog.features]
+    return [(f"  {each.key}", each.describe()) for each in catalog.features]
 
 
 def _removed_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:

@@ -122,6 +122,7 @@ class _DecodeRecord:
         self._features = catalog.features
         # other tools leave a list out if it has no values
         self._lists = () if catalog.indexed else tuple(each for each in catalog.features if each.many)
+        self._shaped = tuple(each for each in catalog.features if each.shape is not None)
         self._pixels = bare_pixels.PixelReader(catalog) if is_raw else None
         self._image = keys[features.ENCODED]
         self._size = [keys[source] for source in ("image/height", "image/width") if source in keys]
@@ -145,6 +146,11 @@ class _DecodeRecord:
         lost = [each.key for each in self._lists if each.key not in values]
         if lost:
             return f"the example lacks the list {', '.join(lost)}"
+        try:
+            for feature in self._shaped:
+                example.to_array(feature, values.get(feature.key, ()))
+        except ValueError as e:
+            return str(e)
         key = f"image {values[self._key][0].decode('utf-8', 'backslashreplace')!r}: " if self._key else ""
         where = key
         try:

@@ -128,7 +128,7 @@ class Parsed(NamedTuple):
     parts: np.ndarray | None  # int32 [k, 4]: top, left, height, width; None for whole images
     frames: np.ndarray | None  # float64 [k, 4], as `crops.frames`, if images are resized with a filter
     flips: np.ndarray  # bool [k]
-    columns: list[np.ndarray]  # the label if there is one, the extra features, and the packed lists
+    columns: list[np.ndarray]  # the label if there is one, the extra features, arrays last, and the packed lists
     extra: list[Any]  # for each extra image a Parsed of it, with the places and flips of the first
     faults: dict[int, shard_files.RecordFault]  # by their place in the chunk, the faults of the other examples
 
@@ -175,6 +175,7 @@ class BatchReader:
         self._buffers = _Buffers()
         self._first_label = 0 if plan.label is None else options.label_base - plan.label_base
         self._columns = tuple(plan.columns.values())
+        self._arrays = tuple(plan.arrays.values())
         self._has_label = plan.label is not None
         self._list_keys = frozenset(feature.key for feature in plan.lists)
         self._is_raw, self._form = plan.is_raw, plan.form
@@ -295,6 +296,10 @@ class BatchReader:
         if self._list_keys:
             packed, more = self._pack_lists(contents)
             failures = {**more, **failures}
+        arrays: list[np.ndarray] = []
+        if self._arrays:
+            arrays, more = self._find_arrays(contents)
+            failures = {**more, **failures}
         every: list[list[Any]]  # of each example its image, or the ImageList; then the extra images
         if self._lists:
             listed, more = self._find_lists(contents)
@@ -322,10 +327,10 @@ class BatchReader:
         if failures:
             kept, packed = _at(kept, rows), _at(packed, rows) if packed else []
             every, sides = [_at(each, rows) for each in every], [(each[0][rows], each[1][rows]) for each in sides]
-            sizes = [each[rows] for each in sizes]
+            sizes, arrays = [each[rows] for each in sizes], [each[rows] for each in arrays]
             others = [each[rows] if isinstance(each, np.ndarray) else _at(each, rows) for each in others]
         points = others.pop() if self._has_points else [b""] * len(kept)
-        columns = [_column(each) for each in others]
+        columns = [*map(_column, others), *arrays]
         if self._has_label and columns[0].dtype == np.int64:
             columns[0] = (columns[0] + self._first_label).astype(np.int32)
         if self._list_keys:
@@ -436,6 +441,26 @@ class BatchReader:
                 packed.append(b"")
                 failures[row] = str(e)
         return packed, failures
+
+    def _find_arrays(self, contents: list[bytes]) -> tuple[list[np.ndarray], dict[int, str]]:
+        """Returns the arrays of each record, [n, *shape], and by its row why those of a record cannot be used."""
+        keys, failures = {feature.key for feature in self._arrays}, {}
+        arrays = [
+            np.full(
+                (len(contents), *(feature.shape or ())),
+                b"" if feature.kind == features.BYTES else 0,
+                features.NUMPY_DTYPES[feature.kind],
+            )
+            for feature in self._arrays
+        ]
+        for row, content in enumerate(contents):
+            try:
+                values = example.parse_example(example.select_features(content, keys), keys)
+                for feature, array in zip(self._arrays, arrays):
+                    array[row] = example.to_array(feature, values.get(feature.key, ()))
+            except ValueError as e:
+                failures[row] = str(e)
+        return arrays, failures
 
 
 def _to_bytes(pixels: Sequence[Any]) -> bytes:

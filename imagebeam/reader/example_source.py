@@ -27,8 +27,9 @@ class ExampleSource:
 
     Each is {"image": uint8 [height, width, 3] RGB, or as it is stored; "label": as in the batches of `as_tf`, classes
     from 0}, and all other features, or the requested ones, under their own keys: int, float or bytes, and a list as an
-    array of them. Pixels of `image.dtype` are [height, width, channels] of that type. The order is that of the shards,
-    the same on every machine. Thread-safe, and small to pickle: a worker process opens the shards by itself.
+    array of them, in its shape if it has one. Pixels of `image.dtype` are [height, width, channels] of that type. The
+    order is that of the shards, the same on every machine. Thread-safe, and small to pickle: a worker process opens the
+    shards by itself.
 
     Args:
         selection: the records.
@@ -67,6 +68,7 @@ class ExampleSource:
         self._features = read_plan.choose_features(
             catalog, others if wanted is None else wanted, read_plan.own_names(catalog)
         )
+        self._arrays = frozenset(each.key for each in self._features if each.many)
         self._num_classes = len(catalog.labels)
         self._pixels = bare_pixels.PixelReader(catalog) if decode and is_raw else None
         self._form = bare_pixels.form_of(catalog)
@@ -109,11 +111,11 @@ class ExampleSource:
             raise errors.ExampleError("example-broken", str(self._fetcher.fault(int(record[0]), str(e)))) from e
 
     def _parse(self, content: bytes) -> dict[str, Any]:
-        parsed = example.parse_example(content)
+        parsed = example.parse_example(content, self._arrays)
         named: dict[str, Any] = {}
         for feature in self._features:
             values = _values_of(parsed, feature)
-            named[feature.key] = _to_array(feature.kind, values) if feature.many else values[0]
+            named[feature.key] = example.to_array(feature, values) if feature.many else values[0]
         if self._label is not None:
             values = _values_of(parsed, self._label)
             named["label"] = self._multi_hot(values) if self._label.many else values[0] - self._first_label
@@ -125,7 +127,7 @@ class ExampleSource:
         if self._pixels is not None:
             return _to_array_of(self._pixels.read(parsed), self._form)
         if feature.many and not (self._decode and features.is_list_of_images(feature)):
-            return _to_array(feature.kind, values)
+            return example.to_array(feature, values)
         if not self._decode:
             return values[0]
         if feature.many:
@@ -173,13 +175,6 @@ def _values_of(parsed: Mapping[str, list[Any]], feature: features.Feature) -> li
     if not feature.many and len(values) != 1:
         raise ValueError(f"feature {feature.key!r} has {len(values)} values, expected 1")
     return values
-
-
-def _to_array(kind: str, values: list[Any]) -> np.ndarray:
-    """Returns the values of a list in one array, because Grain and PyTorch treat a list as several values."""
-    array: np.ndarray = np.empty(len(values), features.NUMPY_DTYPES[kind])
-    array[:] = values
-    return array
 
 
 def _to_array_of(pixels: bare_pixels.Pixels, form: bare_pixels.PixelForm) -> np.ndarray:

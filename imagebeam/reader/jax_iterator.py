@@ -90,7 +90,7 @@ def check_plan(plan: read_plan.ReadPlan, asked: options_lib.ReadOptions) -> None
     Raises:
         ConfigError: if it does not.
     """
-    lists = [feature.key for feature in plan.extra if feature.many]
+    lists = [feature.key for feature in plan.extra if feature.is_list]
     if lists and asked.list_size is None:
         raise errors.ConfigError(
             "list-size-missing",

@@ -294,7 +294,7 @@ class ReadOptions:
             whose "image" is [batch, max_images, height, width, channels]. A shorter list is filled up with black
             images, a longer one is cut, and "image/count", int64 [batch], has the stored number. The images of an
             example have the same flip, and the same crop as far as their sides are equal.
-        list_size: number of values of each list among them in a batch: a shorter list is filled up with 0 or empty
+        list_size: number of values of each list without a shape among them: a shorter list is filled up with 0 or empty
             bytes, a longer one is cut, and "KEY/count" has the stored number; None keeps the length of each list.
         label_base: id of the first class in the batches, whatever it is in the records.
         num_classes: number of classes of the model; labels that do not fit are refused at once. If images may have

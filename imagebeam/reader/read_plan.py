@@ -78,11 +78,16 @@ class ReadPlan:
         return others if self.label is None else {"label": self.label, **others}
 
     @functools.cached_property
+    def arrays(self) -> Mapping[str, features.Feature]:
+        """The requested features with an array of one shape in each example, by "features/KEY"."""
+        return {f"features/{feature.key}": feature for feature in self.extra if feature.shape is not None}
+
+    @functools.cached_property
     def lists(self) -> tuple[features.Feature, ...]:
         """The requested features with any number of values in each example; the label, if it is one, comes first."""
         label = self.by_source.get(features.LABEL)
         labels = () if label is None or not label.many else (label,)
-        return (*labels, *(feature for feature in self.extra if feature.many))
+        return (*labels, *(feature for feature in self.extra if feature.is_list))
 
 
 def make_plan(
@@ -141,7 +146,7 @@ def make_plan(
 
 def lists_among(catalog: catalog_lib.Catalog, keys: Sequence[str]) -> list[str]:
     """Returns the keys whose features may have any number of values."""
-    return [feature.key for feature in catalog.features if feature.many and feature.key in keys]
+    return [feature.key for feature in catalog.features if feature.is_list and feature.key in keys]
 
 
 def own_names(catalog: catalog_lib.Catalog, pad: bool = False, has_weights: bool = False) -> dict[str, str]:
@@ -166,7 +171,8 @@ def choose_features(
         catalog: catalog of the dataset.
         keys: keys of features, from the user.
         own: names that every batch has by itself, from `own_names`.
-        list_size: length of all lists in a batch, which adds the name "KEY/count" for each; None keeps their lengths.
+        list_size: length of all lists without a shape, which adds the name "KEY/count" for each; None keeps their
+            lengths.
 
     Raises:
         ConfigError: if a feature does not exist, or its key is already a name in the batch.
@@ -182,7 +188,7 @@ def choose_features(
                 "feature-unknown", f"there is no feature {key!r}; the dataset has {', '.join(by_key)}{hint}"
             )
         chosen.append(by_key[key])
-        if list_size is not None and by_key[key].many:
+        if list_size is not None and by_key[key].is_list:
             taken[f"{key}/count"] = f"how many values {key!r} has"
     for feature in chosen:
         if feature.key in taken:
@@ -276,9 +282,9 @@ def _weight(
     if isinstance(asked.weights, str):
         [feature] = choose_features(catalog, [asked.weights], {})
         if feature.many or feature.kind == features.BYTES:
-            kind = f"{'list of ' if feature.many else ''}{feature.kind}"
             raise errors.ConfigError(
-                "weights-mismatch", f"weights={asked.weights!r} is a {kind}; name a feature with one number"
+                "weights-mismatch",
+                f"weights={asked.weights!r} is a {feature.describe()}; name a feature with one number",
             )
         return feature
     if asked.weights is not None:

@@ -175,6 +175,8 @@ class _Pipeline:
         for name, feature in self.plan.columns.items():
             is_class = name == "label" and feature.kind == features.INT64
             specs[name] = tf.TensorSpec([None], tf.int32 if is_class else TF_TYPES[feature.kind])
+        for name, feature in self.plan.arrays.items():
+            specs[name] = tf.TensorSpec([None, *(feature.shape or ())], TF_TYPES[feature.kind])
         if self.plan.lists:
             specs[_PACKED] = tf.TensorSpec([None], tf.string)
         if listed:
@@ -277,8 +279,8 @@ class _Pipeline:
 
         Returns:
             "label": float32 [n, classes] of 0 and 1, if images may have several labels; as "features/KEY" each list
-            that the user asked for, a RaggedTensor [n, None], or with `list_size` a Tensor [n, list_size] and
-            "features/KEY/count", int64 [n]. For one example without the first axis.
+            without a shape that the user asked for, a RaggedTensor [n, None], or with `list_size` a Tensor
+            [n, list_size] and "features/KEY/count", int64 [n]. For one example without the first axis.
         """
         spec = {feature.key: spec_of(feature) for feature in self.plan.lists}
         parsed = tf.io.parse_example(tf.reshape(packed, [-1]), spec)
@@ -288,7 +290,7 @@ class _Pipeline:
             if feature.source == features.LABEL:
                 unpacked["label"] = self._multi_hot(parsed[feature.key], size)
         for feature in self.plan.extra:
-            if feature.many:
+            if feature.is_list:
                 unpacked |= _sized(f"features/{feature.key}", parsed[feature.key], size, self.options.list_size)
         return unpacked if packed.shape.rank else {name: values[0] for name, values in unpacked.items()}
 
@@ -379,11 +381,13 @@ def _zero(dtype: tf.DType) -> Any:
     return "" if dtype == tf.string else tf.zeros([], dtype)
 
 
-def spec_of(feature: features.Feature) -> tf.io.RaggedFeature:
-    """Returns the spec that parses a list into a RaggedTensor.
+def spec_of(feature: features.Feature) -> tf.io.FixedLenFeature | tf.io.RaggedFeature:
+    """Returns the spec that parses a feature into a Tensor, or into a RaggedTensor if it is a list of any length.
 
     A VarLenFeature would give a SparseTensor; once it is dense, a zero and a missing value look alike.
     """
+    if not feature.is_list:
+        return tf.io.FixedLenFeature(feature.shape or (), TF_TYPES[feature.kind])
     return tf.io.RaggedFeature(TF_TYPES[feature.kind], row_splits_dtype=tf.int64)
 
 

@@ -376,7 +376,7 @@ def _make_output(journal: run_journal.Journal) -> Any:
     statistics = {}
     if (catalog := journal.catalog) is not None:
         fields = [
-            schema_dataset.SchemaDatasetFacetFields(each.key, f"list<{each.kind}>" if each.many else each.kind)
+            schema_dataset.SchemaDatasetFacetFields(each.key, f"list<{each.kind}>" if each.is_list else each.describe())
             for each in catalog.features
         ]
         version = journal.snapshot or catalog.fingerprint

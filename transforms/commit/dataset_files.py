@@ -262,7 +262,7 @@ _VERSION = "1.0.0"
 # Formats that are declared as bytes. Unless it is asked for a still picture, TensorFlow 2.21 makes an animation of one
 # frame of a WebP, uint8 [1, height, width, 3]. TFDS 4.9 does not ask, so its image feature would fail.
 _AS_BYTES = ("raw", "webp")
-_SCALAR_TYPES = {features.INT64: "int64", features.FLOAT: "float32"}
+_TENSOR_TYPES = {features.BYTES: "string", features.INT64: "int64", features.FLOAT: "float32"}
 
 
 def tfds_files(catalog: catalog_lib.Catalog, suffix: str, image_formats: set[str]) -> dict[str, bytes]:
@@ -323,6 +323,8 @@ def _features(catalog: catalog_lib.Catalog, encoding: str | None) -> dict[str, A
 
 
 def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: str | None) -> dict[str, Any]:
+    if feature.shape is not None:
+        return _tensor(feature)
     if feature.many:
         one = _feature(feature._replace(many=False), catalog, encoding)
         return _node("sequence_feature.Sequence", {"sequence": {"length": "-1", "feature": one}})
@@ -342,7 +344,12 @@ def _feature(feature: features.Feature, catalog: catalog_lib.Catalog, encoding: 
         return _node("class_label_feature.ClassLabel", {"classLabel": {"numClasses": num_classes}})
     if feature.kind == features.BYTES:
         return _node("text_feature.Text", {"text": {}})
-    tensor = {"shape": {}, "dtype": _SCALAR_TYPES[feature.kind], "encoding": "none"}
+    return _tensor(feature)
+
+
+def _tensor(feature: features.Feature) -> dict[str, Any]:
+    shape = {"dimensions": [str(side) for side in feature.shape]} if feature.shape else {}
+    tensor = {"shape": shape, "dtype": _TENSOR_TYPES[feature.kind], "encoding": "none"}
     return _node("tensor_feature.Tensor", {"tensor": tensor})
 
 

@@ -95,19 +95,20 @@ def make_plan(
     error = error or _find_error(settings, plan, ranking, tally, rejects, repeated_rows, known_splits, advice)
     if settings.snapshot is None or error is not None:
         return plan if error is None else refuse(plan, error)
-    return _continue(settings.snapshot, plan, ranking, rejects, settings.vocabulary, base, comparison)
+    return _continue(settings, plan, ranking, rejects, base, comparison)
 
 
 def _continue(
-    snapshot: dataset_settings.SnapshotSettings,
+    settings: DatasetSettings,
     plan: elements.DatasetPlan,
     ranking: summaries.Ranking,
     rejects: summaries.RejectSummary,
-    vocabulary: Sequence[str] | None,
     base: catalog_lib.Catalog | None,
     comparison: summaries.Comparison | None,
 ) -> elements.DatasetPlan:
     """Returns the plan to write a snapshot; to keep the one before if the input has not changed since."""
+    snapshot, vocabulary = settings.snapshot, settings.vocabulary
+    assert snapshot is not None, "decide"
     entry = continue_snapshot.describe(snapshot, base, rejects, plan, comparison if base is not None else None)
     plan = dataclasses.replace(plan, snapshot=entry)
     if base is None or comparison is None:
@@ -116,7 +117,7 @@ def _continue(
     plan = dataclasses.replace(
         plan, labels=labels, fingerprint=continue_snapshot.fingerprint(base, plan.fingerprint, comparison)
     )
-    if (error := continue_snapshot.find_error(snapshot, base, plan)) is not None:
+    if (error := continue_snapshot.find_error(snapshot, base, plan, settings.features_of(plan))) is not None:
         return refuse(plan, error)
     if continue_snapshot.is_unchanged(base, plan, comparison):
         message = f"nothing has changed since snapshot {snapshot.base}"

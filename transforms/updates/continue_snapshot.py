@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, snapshots, storage
+from imagebeam import features as features_lib
 from imagebeam.transforms import dataset_settings, elements, summaries
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.shard import shard_writer, statistics
@@ -37,14 +38,23 @@ def find_error(
     settings: dataset_settings.SnapshotSettings,
     base: catalog_lib.Catalog,
     plan: elements.DatasetPlan,
+    features: Sequence[features_lib.Feature],
 ) -> errors.ImagebeamError | None:
-    """Returns why the snapshot before cannot be continued, or None."""
+    """Returns why the snapshot before cannot be continued with examples of these features, or None."""
     differences = run_report.compare_configs(base.inputs, plan.inputs)
     if differences:
         return errors.ConfigError(
             "snapshot-other-config",
             f"snapshot {settings.base} was written with another config ({differences}): change it back, or write a "
             "whole new snapshot with --update --overwrite",
+        )
+    was, is_ = ({each.key: each for each in several} for several in (base.features, features))
+    if changed := sorted(key for key in was.keys() | is_.keys() if was.get(key) != is_.get(key)):
+        before, now = (each[changed[0]].describe() if changed[0] in each else "absent" for each in (was, is_))
+        return errors.ConfigError(
+            "snapshot-other-features",
+            f"feature {changed[0]!r} is {before} in snapshot {settings.base}, and {now} in the new images: examples of "
+            "one dataset must be alike; write a whole new snapshot with --update --overwrite",
         )
     if moved := [label for label, other in zip(base.labels, plan.labels) if label != other] or list(
         base.labels[len(plan.labels) :]

@@ -14,9 +14,10 @@ import pytest
 from apache_beam.testing import util
 
 import imagebeam.beam as imagebeam_beam
-from imagebeam import errors
+from imagebeam import errors, features
 from imagebeam.pipelines import convert
 from tests import case_tables, datasets, error_texts, image_sets, snapshot_sets
+from tests.unit.imagebeam.reader import written
 
 Example = imagebeam_beam.Example
 
@@ -104,6 +105,28 @@ def test_types_of_values_follow_from_the_features(tmp_path: pathlib.Path) -> Non
         assert [list(other["sizes"]), list(other["ratios"]), other["tags"]] == [[], [], []]
 
     read(tmp_path / "out", check)
+
+
+def test_arrays_have_their_shape(tmp_path: pathlib.Path) -> None:
+    latent = features.Feature("latent", "columns/latent", features.FLOAT, True, (2, 3))
+    names = features.Feature("names", "columns/names", features.BYTES, True, (2,))
+    examples = [
+        {**written.jpeg_values(index), latent.source: (float(index),) * 6, names.source: (b"a", b"b")}
+        for index in range(2)
+    ]
+    written.write(tmp_path / "good", (*written.IMAGE, latent, names), examples)
+
+    def check(found: list[Example]) -> None:
+        for each in found:
+            assert each["latent"].dtype == np.float32
+            assert each["latent"].tolist() == [[float(each["image/key"])] * 3] * 2
+            assert each["names"].tolist() == [b"a", b"b"]
+        assert len(found) == 2
+
+    read(tmp_path / "good", check)
+    written.write(tmp_path / "bad", (*written.IMAGE, latent, names), [{**examples[0], latent.source: (0.5,)}])
+    with error_texts.raises_in_pipeline("record-broken"):
+        read(tmp_path / "bad", check)
 
 
 def test_removed_records_of_snapshots_are_left_out(tmp_path: pathlib.Path) -> None:

@@ -59,7 +59,7 @@ def write(folder: pathlib.Path, text: str) -> str:
     labels=few(names),
     keypoints=few(names),
     splits=st.dictionaries(names, few(shards).map(Split), max_size=3),
-    features=few(st.builds(Feature, names, names, names, st.booleans())),
+    features=few(st.builds(Feature, names, names, names, st.booleans(), st.none() | few(counts))),
     config=st.dictionaries(names, st.none() | st.booleans() | counts | st.floats(allow_nan=False) | names, max_size=4),
     rejected=st.dictionaries(names, counts, max_size=3),
     files=st.dictionaries(names, st.builds(File, counts, st.none() | crcs), max_size=3),

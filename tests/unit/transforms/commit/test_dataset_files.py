@@ -188,6 +188,26 @@ def test_tfds_loads_pixels_as_they_are_stored(tmp_path: pathlib.Path, tfds: Any,
         assert (each["image/height"], each["image/channels"]) == (28, 1)
 
 
+@pytest.mark.slow
+def test_tfds_loads_arrays_in_their_shape(tmp_path: pathlib.Path, tfds: Any) -> None:
+    arrays = {
+        features.Feature("latent", "columns/latent", features.FLOAT, True, (2, 3, 4)): np.arange(24, dtype=np.float32),
+        features.Feature("tokens", "columns/tokens", features.INT64, True, (5,)): np.arange(5),
+        features.Feature("names", "columns/names", features.BYTES, True, (2, 1)): np.array([b"a", b"b"], object),
+    }
+    values = {each.source: tuple(array.tolist()) for each, array in arrays.items()}
+    dataset = written.write(tmp_path / "out", (*written.IMAGE, *arrays), [{**written.jpeg_values(0), **values}] * 2)
+    write_tfds_files(tmp_path / "out", dataset.catalog, {"jpeg"})
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    loaded = list(builder.as_dataset(split="train").as_numpy_iterator())
+    for feature, array in arrays.items():
+        assert builder.info.features[feature.key].shape == feature.shape
+        for each in loaded:
+            assert each[feature.key].dtype == array.dtype
+            assert each[feature.key].tolist() == array.reshape(feature.shape).tolist()
+    assert len(loaded) == 2
+
+
 def write_tfds_files(folder: pathlib.Path, catalog: catalog_lib.Catalog, formats: set[str]) -> None:
     for name, content in dataset_files.tfds_files(catalog, ".tfrecord", formats).items():
         (folder / name).write_bytes(content)

@@ -68,6 +68,7 @@ def make(
         features=(
             *features.resolve_features({}, "class", {}),
             features.Feature(HOSTILE[1], "columns/x", "float", True),
+            features.Feature("latent", "columns/latent", "float", True, (4, 32, 32)),
         ),
         config={"source": {"uri": "gs://b/" + HOSTILE[1]}, "output": {"uri": "/secret/place"}, "long": "y" * 10**6}
         | {f"key{n}": HOSTILE[0] * 9 for n in range(1000)},
@@ -183,6 +184,11 @@ def test_shares_of_images_that_were_changed_are_of_all_images() -> None:
     assert row_of("90")[1:] == ["5", "0.5 %"]  # no code of EXIF
     assert row_of("gif to png")[1:] == ["50", "5.0 %"]
     assert cells.count("share of all") == 3
+
+
+def test_table_of_features_shows_shapes() -> None:
+    texts = Events(page.render(make()).decode()).texts
+    assert {"float list", "float [4, 32, 32]", "int64"} <= set(texts)
 
 
 def test_classes_without_an_image_are_named_and_few_classes_are_all_listed() -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 
 from imagebeam import catalog as catalog_lib
+from imagebeam import features
 from imagebeam.transforms import dataset_settings
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.plan import compact_snapshot
@@ -29,8 +30,23 @@ def test_vocabulary_that_moves_ids_is_refused(tmp_path: pathlib.Path) -> None:
     snapshot = dataset_settings.SnapshotSettings(str(tmp_path), "000002", "000001")
     for labels in (("dog", "cat"), ("cat",)):
         plan = dataclasses.replace(PLAN, labels=labels)
-        error_texts.check(continue_snapshot.find_error(snapshot, base, plan), "vocabulary-moves-ids")
-    assert continue_snapshot.find_error(snapshot, base, dataclasses.replace(PLAN, labels=base.labels)) is None
+        error_texts.check(continue_snapshot.find_error(snapshot, base, plan, base.features), "vocabulary-moves-ids")
+    plan = dataclasses.replace(PLAN, labels=base.labels)
+    assert continue_snapshot.find_error(snapshot, base, plan, base.features) is None
+
+
+def test_feature_of_another_type_or_shape_is_refused(tmp_path: pathlib.Path) -> None:
+    committed = commit(tmp_path, "none")
+    embedding = features.Feature("image/embedding", "image/embedding", features.FLOAT, True, (512,))
+    before = features.in_order((*committed.features, embedding))
+    base = dataclasses.replace(committed, inputs=PLAN.inputs, features=before)
+    base = type(base).from_json(base.to_json(), "catalog.json")
+    snapshot = dataset_settings.SnapshotSettings(str(tmp_path), "000002", "000001")
+    plan = dataclasses.replace(PLAN, labels=base.labels)
+    assert continue_snapshot.find_error(snapshot, base, plan, before) is None
+    for other in (embedding._replace(shape=(2, 256)), embedding._replace(shape=None), None):
+        now = features.in_order((*committed.features, *([other] if other else [])))
+        error_texts.check(continue_snapshot.find_error(snapshot, base, plan, now), "snapshot-other-features")
 
 
 def test_records_of_a_shard_that_differs_from_the_catalog_are_not_copied(tmp_path: pathlib.Path) -> None:
