@@ -105,7 +105,7 @@ class ImagePolicy:
             if self._wants_any_pixels or self._has_wanted_pixels(checked):
                 turned = self._turn(checked)
                 return self._keep(structure.strip_metadata(turned) if self.metadata == STRIP else turned, edit)
-            if self.resizes_in_c and (resized := self._resize_in_c(checked)) is not None:
+            if edit is None and self.resizes_in_c and (resized := self._resize_in_c(checked)) is not None:
                 return resized
             if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
                 self.limits.check_decoded(checked.height, checked.width, checked.format)
@@ -114,7 +114,7 @@ class ImagePolicy:
         elif format not in self._accepted():
             raise structure.refusal(data, format, self._accepted())
         elif self._reads_numbers(format):
-            return self._encode_first_page(data, str(format), expected)
+            return self._encode_first_page(data, str(format), expected, edit)
         else:
             opened = pillow_decoder.open_picture(data, str(format))
             stated = pixels.orientation(opened)
@@ -215,7 +215,7 @@ class ImagePolicy:
             count, page_of = self._open_pages(data, str(format))
             self.limits.check_frames(count)
             pages = frame_reader.each(
-                count, lambda number: self._encode_page(page_of(number), str(format), expected, is_frame=True)
+                count, lambda number: self._encode_page(page_of(number), str(format), expected, edit, is_frame=True)
             )
             return None if count < 2 else frame_reader.Frames(count, pages)
         reader = frame_reader.FrameReader(data, str(format))
@@ -342,7 +342,7 @@ class ImagePolicy:
             return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
         if self._scales_alone and (scaled := self.scaling.apply_to_bare(image)) is not None:
             return scaled
-        return self._encode_picture(pixels.from_bytes(data, shape), self.encode, edit=edit)
+        return self._encode_picture(self._edit(pixels.from_bytes(data, shape), edit), self.encode)
 
     @functools.cached_property
     def _scales_alone(self) -> bool:
@@ -461,7 +461,7 @@ class ImagePolicy:
         chroma = pixels.chroma_of(opened)
         turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
         upright = orientations.turn_size(height, width, turn)[::-1]
-        if format == image_formats.JPEG and self.numbers.is_usual and self.part.is_whole:
+        if format == image_formats.JPEG and self.numbers.is_usual and self.part.is_whole and edit is None:
             opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turn))
         if not is_frame:
             self.limits.check_decoded(opened.height, opened.width, format)
@@ -486,13 +486,16 @@ class ImagePolicy:
             left, right = self.part.columns_of(picture.width)
             picture = picture.crop((left, 0, right, picture.height))
             upright = picture.size
+        if edit is not None:
+            picture = self._edit(picture, edit)
+            upright = picture.size
         target = self.encode
         if target == KEEP:
             is_lossy = image_formats.is_lossy(opened, data, format) and picture.mode in ("L", "RGB")
             target = image_formats.JPEG if is_lossy else image_formats.PNG
         else:
             is_lossy = target == image_formats.WEBP and image_formats.is_lossy(opened, data, format)
-        image = self._encode_picture(picture, target, chroma, upright, is_lossy, edit)
+        image = self._encode_picture(picture, target, chroma, upright, is_lossy)
         if turn == checked_image.UPRIGHT:
             image = image._replace(orientation=stated)
         if self.encode == KEEP:
@@ -500,7 +503,9 @@ class ImagePolicy:
             image = image._replace(reencoded=self._cause(format, target, upright, is_frame, is_wide))
         return self._note_turn(image, turn)._replace(source_format=format, highest=highest)
 
-    def _encode_first_page(self, data: bytes, format: str, expected: tuple[int, int] | None) -> Image:
+    def _encode_first_page(
+        self, data: bytes, format: str, expected: tuple[int, int] | None, edit: image_functions.Edit | None
+    ) -> Image:
         """Encodes the first page of a TIFF, or the only slice of another file."""
         num_pages, page_of = self._open_pages(data, format)
         if num_pages > 1 and format in image_formats.MEDICAL:  # the first slice of a volume is of no use
@@ -508,26 +513,34 @@ class ImagePolicy:
         if num_pages > 1 and self.frames == REJECT:
             raise checked_image.several_frames()
         self.limits.check_frames(num_pages)
-        return self._encode_page(page_of(0), format, expected)
+        return self._encode_page(page_of(0), format, expected, edit)
 
     def _encode_page(
-        self, page: number_reader.Page, format: str, expected: tuple[int, int] | None, is_frame: bool = False
+        self,
+        page: number_reader.Page,
+        format: str,
+        expected: tuple[int, int] | None,
+        edit: image_functions.Edit | None,
+        is_frame: bool = False,
     ) -> Image:
         """Decodes, changes and encodes a page of a TIFF, or a slice."""
         self._check_header(page.height, page.width, page.orientation, expected)
         self.limits.check_decoded(page.height, page.width, format)
         numbers = page.read()
         if self.numbers.is_usual:
-            return self._encode_eight_bits(numbers, format, is_frame)
+            return self._encode_eight_bits(numbers, format, edit, is_frame)
         return self._encode_numbers(numbers, format, page.orientation, is_frame=is_frame)
 
-    def _encode_eight_bits(self, numbers: np.ndarray, format: str, is_frame: bool) -> Image:
+    def _encode_eight_bits(
+        self, numbers: np.ndarray, format: str, edit: image_functions.Edit | None, is_frame: bool
+    ) -> Image:
         """Changes and encodes a slice that is a picture; rejects one that has other numbers than those of a picture."""
         from imagebeam.transforms.images import stored_numbers
 
         values = stored_numbers.convert(numbers, self.numbers)
         target = image_formats.PNG if self.encode == KEEP else self.encode
-        image = self._encode_picture(pixels.from_bytes(values.tobytes(), values.shape), target)
+        picture = self._edit(pixels.from_bytes(values.tobytes(), values.shape), edit)
+        image = self._encode_picture(picture, target)
         cause = self._cause(format, target, values.shape[1::-1], is_frame) if self.encode == KEEP else ""
         return image._replace(source_format=format, reencoded=cause)
 
@@ -564,6 +577,10 @@ class ImagePolicy:
             return f"{format} split"
         return f"{format} {'scaled' if self.scaling.is_needed(*size) else 'recolored'}"
 
+    def _edit(self, picture: PIL.Image.Image, edit: image_functions.Edit | None) -> PIL.Image.Image:
+        """Returns a picture as functions of the user leave it, which see the channels that are stored."""
+        return picture if edit is None else edit.apply(pixels.recolor(picture, self.color, self.background))
+
     def _encode_picture(
         self,
         picture: PIL.Image.Image,
@@ -571,13 +588,8 @@ class ImagePolicy:
         chroma: str | None = None,
         size: tuple[int, int] | None = None,
         is_lossy: bool = False,
-        edit: image_functions.Edit | None = None,
     ) -> Image:
         picture = pixels.recolor(picture, self.color, self.background)
-        if edit is not None:
-            picture = edit.apply(picture)
-            if edit.changes:
-                picture, size = pixels.recolor(picture, self.color, self.background), None
         picture = self.scaling.apply(picture, self.background, size)
         image = self.encoding.encode(picture, target, chroma, is_lossy)
         if self.sum_pixels:
