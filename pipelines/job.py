@@ -15,18 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors, features, storage
+from imagebeam.pipelines import own_code
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.config import sections
 from imagebeam.pipelines.recognize import contradictions, mask_signs
 from imagebeam.pipelines.request import Checked, RunFiles, check_address
 from imagebeam.storage import remote
-from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals, user_code
+from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.formats import base_format, own_source
 from imagebeam.transforms.images import (
-    checked_image,
     class_masks,
-    image_functions,
     pillow_decoder,
     pixel_type,
     prepare,
@@ -35,12 +33,11 @@ from imagebeam.transforms.images import (
     turn_upright,
 )
 from imagebeam.transforms.output import run_report
-from imagebeam.transforms.shard import feature_functions, read_ahead
+from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import image_source, input_places, listing_rules, reference_rules, table_rows
 
 _TRANSFORM_PACKAGES = ("tensorflow", "tensorflow_transform")
 _COMPUTED_HERE = frozenset({"z_score", "bucketize"})  # from statistics that are not tf.Transform's
-_MAX_SECONDS = 60.0  # for one image where code of the user runs, unless image.limits.max_seconds is set
 _STATISTICS_VERSION = "2"  # raised when they give other numbers; 1 were tf.Transform's
 
 
@@ -255,8 +252,8 @@ def _label_rule(
         kind=config.label.kind,
         names=names,
         hint=_hint_on_folders(config, source),
-        function=sections.code_of("label.function", config.label.function),
-        columns=_columns_of(config, source),
+        function=own_code.label_code(config),
+        columns=own_code.columns_of(config, source),
     )
 
 
@@ -319,22 +316,9 @@ def _settings_of(
         reader_decoder.require()
     known = source.facts()
     facts = _other_facts(config, known.shape)
-    functions = _image_functions(config, source)
-    limits = checked_image.Limits(**config.image.limits.model_dump())
-    if (functions or config.features.functions) and limits.max_seconds is None:
-        limits = dataclasses.replace(limits, max_seconds=_MAX_SECONDS)
-    computing = _feature_functions(config, source, float(limits.max_seconds or _MAX_SECONDS))
-    codes = (
-        sections.code_of("label.function", config.label.function),
-        functions.function,
-        functions.keep_if,
-        *(each.code for each in (*computing.functions, *computing.inferred)),
-    )
-    sources = {code.setting: code.digest for code in codes if code is not None and code.digest}
-    if known.code:
-        sources[base_format.SETTING] = known.code
-    if sources:
-        facts["source_of_functions"] = sources
+    code = own_code.find(config, source)
+    if code.digests:
+        facts["source_of_functions"] = code.digests
     if known.annotations is not None:
         facts["classes"] = known.annotations.classes.as_json()
     masks = mask_policy(config)
@@ -347,7 +331,7 @@ def _settings_of(
         output=output,
         identity=json.dumps([config.identity(), facts], sort_keys=True),
         features=config.resolve_features(),
-        columns=_columns_of(config, source),
+        columns=own_code.columns_of(config, source),
         extra_images=config.source.gives().extra_images,
         label_kind=config.label.kind,
         label_base=config.label.base,
@@ -368,8 +352,8 @@ def _settings_of(
             is_raw=known.is_raw,
             is_base64=known.is_base64,
             part=known.part,
-            functions=functions,
-            limits=limits,
+            functions=code.images,
+            limits=code.limits,
             extra_types=config.image.types_of(config.source.gives().extra_images),
         ),
         read_ahead=read_ahead.ReadAhead(
@@ -400,65 +384,8 @@ def _settings_of(
         ),
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
-        functions=computing,
+        functions=code.features,
     )
-
-
-def _columns_of(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
-    """Returns the sources of the values in ImageRef.columns, in their order."""
-    return (*source.facts().columns, *(f"columns/{name}" for name in config.columns))
-
-
-def _image_functions(config: config_lib.Config, source: image_source.ImageSource) -> image_functions.ImageFunctions:
-    """Returns the functions of the user that see each image.
-
-    Raises:
-        ConfigError: if there is no such function, or the images are of a kind that it cannot change.
-    """
-    image, gives, facts = config.image, config.source.gives(), source.facts()
-    if image.function is not None and gives.extra_images:
-        raise errors.ConfigError(
-            "function-of-extra-images",
-            f"image.function would change one of several images of an example ({', '.join(gives.extra_images)} as "
-            "well): leave it out, or convert each of them alone",
-        )
-    if image.function is not None and (facts.shape is not None or facts.is_raw) and image.encode == prepare.KEEP:
-        raise errors.ConfigError(
-            "function-of-bare-pixels",
-            "image.function changes pixels, and those of this source are stored as they are: set image.encode: png, or "
-            "raw",
-        )
-    refers = {"objects", "object masks", "segmentation"} & gives.features
-    return image_functions.ImageFunctions(
-        sections.code_of("image.function", image.function),
-        sections.code_of("image.keep_if", image.keep_if),
-        _columns_of(config, source),
-        keeps_size=bool(refers) or config.source.masks.rule is not None,
-    )
-
-
-def _feature_functions(
-    config: config_lib.Config, source: image_source.ImageSource, max_seconds: float
-) -> feature_functions.FeatureFunctions:
-    """Returns the functions of the user that compute features.
-
-    Raises:
-        ConfigError: if there is no such function.
-    """
-    given = config.features.functions
-    functions: dict[bool, list[feature_functions.FeatureFunction]] = {False: [], True: []}
-    for feature in config.features.computed():
-        one = given[feature.key]
-        code = user_code.find(f"features.functions {feature.key}", one.function, one.options, one.version)
-        functions[one.run_inference].append(feature_functions.FeatureFunction(feature, code, one.batch))
-    columns, inferred = _columns_of(config, source), tuple(functions[True])
-    if inferred and config.image.frames == prepare.EACH:
-        raise errors.ConfigError(
-            "inference-of-frames",
-            f"features.functions {inferred[0].feature.key}: run_inference is for files of one image each, and "
-            "image.frames is each: leave out one of the two",
-        )
-    return feature_functions.FeatureFunctions(tuple(functions[False]), columns, inferred, max_seconds)
 
 
 def _digest_command(checked: Checked, output: str, vocabulary: tuple[str, ...] | None) -> str:
