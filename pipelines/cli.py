@@ -328,7 +328,7 @@ def _plan(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     printed_tables.print_table(
         printed_tables.plan_rows(planned, config.output.uri or "a new folder (no --output given)")
     )
-    if known.num_tried is not None:
+    if known.num_tried is not None and planned.listed:
         from imagebeam.pipelines import try_images
 
         tried = try_images.try_images(_request(known, config, beam_arguments), known.num_tried)

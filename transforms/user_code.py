@@ -9,10 +9,10 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -141,18 +141,14 @@ def digest_of(setting: str, path: str, found: Any) -> str:
     Raises:
         ConfigError: if the module has no source.
     """
-    module: types.ModuleType = sys.modules[path.partition(":")[0]]
     try:
-        assert module.__spec__ is not None and module.__spec__.loader is not None and module.__spec__.origin is not None
-        source: str | None = module.__spec__.loader.get_source(module.__name__)  # type: ignore[attr-defined]
-    except (AssertionError, AttributeError, ImportError, OSError):
-        source = None
-    if source is None:
+        source = inspect.getsource(sys.modules[path.partition(":")[0]])
+    except (OSError, TypeError) as e:
         raise errors.ConfigError(
             "user-code-without-source",
             f"{setting}: {path!r}: the source of its module cannot be read, so a change would not be noticed: "
             f"{_REMEDY_FOR_DIGEST}",
-        )
+        ) from e
     return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
