@@ -253,6 +253,7 @@ def _label_rule(
         names=names,
         hint=_hint_on_folders(config, source),
         function=own_code.label_code(config),
+        many=config.label.many,
         columns=own_code.columns_of(config, source),
     )
 

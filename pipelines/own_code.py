@@ -17,6 +17,10 @@ from imagebeam.transforms.images import checked_image, image_functions, prepare
 from imagebeam.transforms.shard import feature_functions
 from imagebeam.transforms.sources import image_source
 
+_OF_PLACES = (  # sources of features that refer to places in an image
+    *(f"image/object/{name}" for name in ("area", "bbox", "corners", "keypoint", "mask")),
+    "image/segmentation",
+)
 _MAX_SECONDS = 60.0  # for one image where code of the user runs, unless image.limits.max_seconds is set
 
 
@@ -85,12 +89,11 @@ def _image_functions(config: config_lib.Config, source: image_source.ImageSource
             "image.function changes pixels, and those of this source are stored as they are: set image.encode: png, or "
             "raw",
         )
-    refers = {"objects", "object masks", "segmentation"} & gives.features
     return image_functions.ImageFunctions(
         sections.code_of("image.function", image.function),
         sections.code_of("image.keep_if", image.keep_if),
         columns_of(config, source),
-        keeps_size=bool(refers) or config.source.masks.rule is not None,
+        keeps_size=any(each.source.startswith(_OF_PLACES) for each in config.resolve_features()),
     )
 
 

@@ -100,3 +100,11 @@ NUMBER = 5
 
 def add(*arguments: Any, **options: Any) -> Any:
     return arguments, options
+
+
+class Levels:
+    """Computes the mean level of images of a batch."""
+
+    def __call__(self, images: list[np.ndarray], references: list[user_code.Reference]) -> list[int]:
+        seen.extend(image.copy() for image in images)
+        return [int(image.mean()) for image in images]

@@ -205,9 +205,10 @@ def describe(error: BaseException) -> str:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    where = ""
-    if traceback is not None:
-        where = f", {os.path.basename(traceback.tb_frame.f_code.co_filename)} line {traceback.tb_lineno}"
+    file = "" if traceback is None else traceback.tb_frame.f_code.co_filename
+    where = (
+        "" if traceback is None or file.startswith("<") else f", {os.path.basename(file)} line {traceback.tb_lineno}"
+    )
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
 

@@ -209,8 +209,8 @@ class Config(pydantic.BaseModel):
             raise ValueError(f"label.texts is for {features_lib.TEXT}, which features drops; leave out one of the two")
         if self.split.stratify and self.label.many:
             raise ValueError(
-                "split.stratify needs one class for each image; label.separator and label.columns give several: leave "
-                "split.stratify out, and the shares hold by hash"
+                "split.stratify needs one class for each image; label.separator, label.columns and label.type: classes "
+                "give several: leave split.stratify out, and the shares hold by hash"
             )
         if gives.needs_shards and self.output.num_shards is None and self.output.examples_per_shard is None:
             raise ValueError(gives.needs_shards)

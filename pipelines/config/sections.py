@@ -144,8 +144,8 @@ class LabelConfig(pydantic.BaseModel):
     `column` and `columns`: the manifest; `function`: code of yours; `none`: no labels."""
     function: Function | None = None
     """For `by: function`: import path of a function that gets an `imagebeam.Reference` (key, address, columns) and
-    returns the label: a text, a number, several classes as a tuple, or None for an image without one, which is a
-    reject."""
+    returns the label: a text or a number, with `type: classes` a tuple of texts, or None for an image without one,
+    which is a reject."""
     pattern: str | None = None
     """For `by: filename`: a regular expression for the whole file name, with a group `(?P<label>...)`."""
     column: str | None = None
@@ -157,8 +157,9 @@ class LabelConfig(pydantic.BaseModel):
     columns: tuple[str, ...] = ()
     """For `by: columns`: columns of 0 (or -1) and 1, one for each class; an image may have several classes or none. The
     columns are the vocabulary unless another one is given."""
-    type: Literal["class", "int", "float"] = "class"
-    """`class` stores ids from the vocabulary; `int` and `float` store the column's number unchanged."""
+    type: Literal["class", "classes", "int", "float"] = "class"
+    """`class` stores ids from the vocabulary; `int` and `float` store the column's number unchanged. `classes` is for
+    `by: function`: an image may have several classes or none."""
     base: Annotated[Literal[0, 1], NotBool] = 0
     """Id of the first class in the records; 1 for other readers that follow the 1-based ImageNet convention.
     imagebeam's own reader subtracts the base: its labels count from 0."""
@@ -195,6 +196,8 @@ class LabelConfig(pydantic.BaseModel):
             raise ValueError("label.separator needs label.by: column and label.type: class")
         if self.lists and self.by != "directory":
             raise ValueError(f"label.lists needs label.by: directory, not {self.by}")
+        if self.type == "classes" and self.by != "function":
+            raise ValueError("label.type: classes needs label.by: function; with columns see label.separator")
         if self.type != "class" and self.by not in ("column", "function"):
             raise ValueError(f"label.type: {self.type} needs label.by: column or function")
         if self.by != "filename" and self.pattern is not None:
@@ -208,12 +211,12 @@ class LabelConfig(pydantic.BaseModel):
         """Kind of the label's feature: "class", "int64", "float", or None without labels."""
         if self.by == "none":
             return None
-        return "class" if self.type == "class" else KINDS[self.type]
+        return KINDS.get(self.type, "class")
 
     @property
     def many(self) -> bool:
         """True if an image may have several classes."""
-        return self.separator is not None or bool(self.columns)
+        return self.separator is not None or bool(self.columns) or self.type == "classes"
 
 
 class Holdout(pydantic.BaseModel):
@@ -514,8 +517,9 @@ class DuplicatesConfig(pydantic.BaseModel):
     model_config = STRICT
 
     exact: Literal["off", "report", "drop", "fail"] = "off"
-    """Images with the same bytes. `report` counts them and lists them in `duplicates.jsonl`; `fail` commits nothing if
-    there are any, with exit code 3; `drop` leaves one of them and rejects the others, and reads all images twice."""
+    """Images with the same bytes: in the source, or with `image.function` as they are stored. `report` counts them and
+    lists them in `duplicates.jsonl`; `fail` commits nothing if there are any, with exit code 3; `drop` leaves one of
+    them and rejects the others, and reads all images twice."""
     near: Literal["off", "report", "drop", "fail"] = "off"
     """The same for images that look alike, saved again, scaled or recolored. Every image is decoded for it. Images with
     the same bytes count here only if `exact` is off."""

@@ -54,9 +54,7 @@ class FeatureFunction:
         Raises:
             BadImageError: if it is not one array of the feature's type and shape for each image.
         """
-        import numpy as np
-
-        kind, shape = self.feature.kind, self.feature.shape or ()
+        kind = self.feature.kind
         try:
             num_found = len(found)
         except TypeError:
@@ -66,19 +64,34 @@ class FeatureFunction:
             raise self._refuse(f"returned {user_code.describe_value(found)}{number}", count)
         encoded: list[example.EncodedValues | checked_image.BadImageError] = []
         for each in found:
-            if kind == features.BYTES and not shape:
-                values: Any = [each]
-            else:
-                values = np.asarray(each)
-                if values.shape != shape or (kind != features.BYTES and values.dtype.kind not in _DTYPES[kind]):
-                    raise self._refuse(f"returned {user_code.describe_value(values)} for an image", count)
-                values = values.ravel().tolist()
-            if kind == features.BYTES:
-                values = [one.encode() if isinstance(one, str) else one for one in values]
-            if not all(features.check_value(kind, one) for one in values):
+            values = self._values_of(each)
+            try:
+                packed = None if values is None else example.encode_values(kind, values)
+            except OverflowError:  # a float of more than 32 bits
+                packed = None
+            if packed is None:
                 raise self._refuse(f"returned {user_code.describe_value(each)} for an image", count)
-            encoded.append(example.EncodedValues(example.encode_values(kind, values)))
+            encoded.append(example.EncodedValues(packed))
         return encoded
+
+    def _values_of(self, found: Any) -> list[Any] | None:
+        """Returns the values that a function returned for one image; None if they have another type or shape."""
+        import numpy as np
+
+        kind, shape = self.feature.kind, self.feature.shape or ()
+        if kind == features.BYTES and not shape:
+            values = [found]
+        else:
+            try:
+                array = np.asarray(found)
+            except ValueError:  # lists of several lengths
+                return None
+            if array.shape != shape or (kind != features.BYTES and array.dtype.kind not in _DTYPES[kind]):
+                return None
+            values = array.ravel().tolist()
+        if kind == features.BYTES:
+            values = [one.encode() if isinstance(one, str) else one for one in values]
+        return values if all(features.check_value(kind, one) for one in values) else None
 
     def _refuse(self, found: str, count: int) -> checked_image.BadImageError:
         wanted = f"{self.feature.kind} {list(self.feature.shape or ())}"

@@ -156,6 +156,8 @@ def _prepare(
     if hasher is not None:
         if policy.list_column:  # examples are the same if all of their images are
             source = b"".join(hashlib.sha256(_content(each)).digest() for each in files)
+        elif policy.functions.function is not None:  # it may make two images of equal files
+            source = image.data
         image = image._replace(hashes=hasher.hash(source, image))
     if ref.mask is not None and policy.objects is None:
         place = policy.masks.segments

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import gc
 import itertools
+import numbers
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -137,7 +138,7 @@ _parse_number = functools.lru_cache(maxsize=4096)(table_rows.parse_number)  # cl
 class LabelRule(elements.PickledFields):
     """Rule that finds the label of a reference."""
 
-    by: str  # directory, filename, column or none
+    by: str  # directory, filename, column, function or none
     level: int = 0  # for directory: which folder below the root, from 0
     pattern: str | None = None  # for filename
     group: str | None = None  # for filename: the pattern's group that is the split's group
@@ -145,6 +146,7 @@ class LabelRule(elements.PickledFields):
     names: label_names.LabelNames | label_names.StagedNames = label_names.NO_NAMES
     hint: str = ""  # for directory: hint for an image that is in no folder
     function: user_code.UserCode | None = None  # for function
+    many: bool = False  # for function: whether an image may have several classes
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns, for `function`
 
     def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
@@ -189,11 +191,17 @@ class LabelRule(elements.PickledFields):
             label = function(user_code.reference_of(ref, self.columns))
         except Exception as e:  # code of the user raises any type
             raise BadRowError(elements.Reason.FUNCTION, f"{where} raised {user_code.describe(e)}") from e
-        if isinstance(label, (list, tuple)) and self.kind == "class" and all(isinstance(one, str) for one in label):
-            return tuple(label)
-        if label is None or (isinstance(label, (str, int, float)) and not isinstance(label, bool)):
-            return label
-        expected = "a text, several texts, or None" if self.kind == "class" else "a number, or None"
+        if label is None:
+            return None
+        if self.many:
+            if isinstance(label, (list, tuple)) and all(isinstance(one, str) and one for one in label):
+                return tuple(label)
+            expected = "a tuple of texts, or None"
+        else:
+            if isinstance(label, (str, numbers.Real)) and not isinstance(label, bool):
+                return str(label)
+            expected = "a text, or None; for several classes set label.type: classes"
+            expected = expected if self.kind == "class" else "a number, or None"
         detail = f"{where} returned {user_code.describe_value(label)}, expected {expected}"
         raise BadRowError(elements.Reason.FUNCTION, detail)
 
