@@ -105,7 +105,7 @@ class ImagePolicy:
             if self._wants_any_pixels or self._has_wanted_pixels(checked):
                 turned = self._turn(checked)
                 return self._keep(structure.strip_metadata(turned) if self.metadata == STRIP else turned, edit)
-            if edit is None and self.resizes_in_c and (resized := self._resize_in_c(checked)) is not None:
+            if self.resizes_in_c and (resized := self._resize_in_c(checked)) is not None:
                 return resized
             if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
                 self.limits.check_decoded(checked.height, checked.width, checked.format)
