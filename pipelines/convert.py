@@ -34,52 +34,13 @@ if TYPE_CHECKING:
 
 def add_steps(pipeline: beam.Pipeline, job: job_lib.Job, plan_only: bool = False) -> None:
     """Adds the steps of a job to the pipeline, from the listing to the commit, or to the plan alone."""
-    from imagebeam.transforms import (
-        list_images,
-        rank_references,
-        stratify_splits,
-        write_shards,
-        write_shards_with_beam,
-    )
-    from imagebeam.transforms.columns import infer_features, transform_columns
-    from imagebeam.transforms.commit import commit_dataset, commit_step  # late: import Beam
-    from imagebeam.transforms.duplicates import drop_or_report
-    from imagebeam.transforms.plan import plan_dataset
-    from imagebeam.transforms.updates import compare_with_snapshot
+    from imagebeam.pipelines import write_references  # late: imports Beam
+    from imagebeam.transforms import list_images
 
-    settings = job.settings
     list_all = list_images.ListImages(job.source, job.rules, job.early_order)
     listed = pipeline | "List" >> list_all  # batches of ImageRef: where images are, their labels and splits; Reject
-    split = listed.images | "Stratify" >> stratify_splits.StratifySplits(job.split)  # the same, all with splits
-    compare = compare_with_snapshot.CompareWithSnapshot(
-        settings.snapshot, listed.rejects, job.keeps_position, settings.read_ahead
-    )
-    compared = split | "Compare" >> compare  # ImageRef of new images, Reject; what has changed
-    drop = drop_or_report.DropDuplicates(settings.duplicates, settings.policy, settings.read_ahead, compared.rejects)
-    distinct = compared.images | "DropDuplicates" >> drop  # ImageRef of the images that stay, Reject, Duplicate
-    rank = rank_references.RankInSplits(job.order, listed.ranked)
-    ranked = distinct.images | "Rank" >> rank  # SortedRun; PartialRanking
-    plan_of = plan_dataset.PlanDataset(
-        settings, listed.tallies, distinct.rejects, job.table, compared.comparison, job.hints
-    )
-    plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
-    if plan_only:
-        return
-    _ = plan | "StageInputs" >> plan_dataset.StageInputs(settings)
-    placed = ranked.runs | "Place" >> write_shards.PlaceInShards(plan, ranking)  # (shard, [packed references])
-    transform = transform_columns.TransformColumns(job.transforms, plan, settings, job.scratch)
-    transformed = placed | "Transform" >> transform  # the same, with transformed columns
-    inferred = transformed | "Infer" >> infer_features.InferFeatures(
-        plan, settings
-    )  # the same, with features of images
-    writer = write_shards_with_beam.WriteShardsWithBeam if job.with_beam else write_shards.WriteShards
-    written = inferred | "Write" >> writer(plan, settings)  # WrittenShard
-    store = commit_step.StoreDeadLetters(settings, plan)
-    early_rejects = distinct.rejects | "StoreDeadLetters" >> store  # file name
-    report = drop_or_report.ReportDuplicates(settings.duplicates, settings.paths, plan, distinct.duplicates)
-    duplicates = written | "ReportDuplicates" >> report  # StoredDuplicates
-    committer = commit_dataset.Committer(settings, job.name, job.config)
-    _ = written | "Commit" >> commit_step.CommitDataset(committer, plan, early_rejects, compared, duplicates)
+    steps = write_references.PlanReferences if plan_only else write_references.WriteReferences
+    _ = listed.images | "WriteDataset" >> steps(job, listed)
 
 
 @dataclasses.dataclass(frozen=True)

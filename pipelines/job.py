@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
+import os
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ class Job:
 
     source: image_source.ImageSource
     rules: reference_rules.ReferenceRules  # for each image that the source lists
+    fields: table_rows.RowFields  # what the columns of a row are
     split: reference_rules.SplitRule
     order: sort_intervals.Order
     is_complete: bool  # whether all that is listed is written: no step leaves out images before they are read
@@ -79,21 +81,27 @@ class Job:
         return None if self.source.column_names() is None else self.source
 
 
-def make_job(checked: Checked, run: RunFiles | None = None) -> Job:
-    """Returns the job of a checked request, whose config has `source.uri` and `output.uri`.
+def make_job(checked: Checked, run: RunFiles | None = None, source: image_source.ImageSource | None = None) -> Job:
+    """Returns the job of a checked request, whose config has `output.uri`.
+
+    Args:
+        checked: the request.
+        run: the identity of the run, and its temporary files.
+        source: of the images, instead of the one at `source.uri`.
 
     Raises:
         ConfigError: if an address, the manifest's columns, the IDX files or the vocabulary is not as the config says,
             or a package is missing.
     """
     config, snapshot, run = checked.config, checked.snapshot, run or RunFiles()
-    source = make_source(config)
+    source = source or make_source(config)
     names = label_names.stage_if_long(_names_of(config, source), run.names)
     settings = _settings_of(checked, run, source, names)
     label, split = _label_rule(config, source, names), _split_rule(config)
     early_split = None if split.stratify else split
     return Job(
         source=source,
+        fields=row_fields(config),
         rules=reference_rules.ReferenceRules(listing_rules_of(config), label, early_split),
         split=split,
         order=sort_intervals.order_of(config.output.shuffle, config.split.seed),
@@ -113,15 +121,9 @@ def make_source(config: config_lib.Config) -> image_source.ImageSource:
     Raises:
         ConfigError: if an address, the manifest's columns or the IDX files are not as the config says.
     """
-    for option, key, address in (
-        ("--input", "source.uri", config.source.uri),
-        ("--output", "output.uri", config.output.uri),
-    ):
-        if not address and option == "--input" and config.source.is_own:
-            continue  # the source may need none
-        if not address:
-            raise errors.ConfigError("address-missing", f"{option} ({key}) is missing: give an address")
-        check_address(option, storage.normalize(address))
+    if config.source.uri or not config.source.is_own:  # a source of the user may need no address
+        require_address("--input", "source.uri", config.source.uri)
+    require_address("--output", "output.uri", config.output.uri)
     uri, output = _input_of(config), storage.normalize(str(config.output.uri))
     request, source = _request_of(config, uri, output), config.source
     try:
@@ -147,6 +149,17 @@ def _input_of(config: config_lib.Config) -> str:
     return storage.normalize(config.source.uri) if config.source.uri else ""
 
 
+def require_address(option: str, key: str, address: str | os.PathLike[str] | None) -> None:
+    """Checks that the config has an address, and that it answers.
+
+    Raises:
+        ConfigError: if not.
+    """
+    if not address:
+        raise errors.ConfigError("address-missing", f"{option} ({key}) is missing: give an address")
+    check_address(option, storage.normalize(address))
+
+
 def _request_of(config: config_lib.Config, uri: str, output: str) -> base_format.Request:
     """Returns what a config asks of the source at an address."""
     label = config.label
@@ -154,7 +167,7 @@ def _request_of(config: config_lib.Config, uri: str, output: str) -> base_format
         uri=uri,
         output=output,
         include=config.source.include,
-        fields=_row_fields(config),
+        fields=row_fields(config),
         label_by=label.by,
         split_by=config.split.by,
         label_kind=label.kind,
@@ -178,7 +191,7 @@ def listing_rules_of(config: config_lib.Config) -> listing_rules.ListingRules:
     """
     pattern = lists = None
     if config.source.pattern is not None:
-        pattern = listing_rules.PathPattern(config.source.pattern, _row_fields(config))
+        pattern = listing_rules.PathPattern(config.source.pattern, row_fields(config))
     if config.split.lists:
         root = _root_of(config)
         given = ((split, (one,) if isinstance(one, str) else one) for split, one in config.split.lists.items())
@@ -202,7 +215,7 @@ def _root_of(config: config_lib.Config) -> str:
     return config.source.format.folder_of(_input_of(config))
 
 
-def _row_fields(config: config_lib.Config) -> table_rows.RowFields:
+def row_fields(config: config_lib.Config) -> table_rows.RowFields:
     """Returns which fields of a row describe its image, if the source is a table; the key is an option of formats."""
     columns = [
         table_rows.Column(

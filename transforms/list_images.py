@@ -17,7 +17,7 @@ from imagebeam.transforms.summaries import PartialRanking
 
 
 class ListedImages(NamedTuple):
-    """The outputs of ListImages."""
+    """The outputs of ListImages, and of steps that reject some of its images."""
 
     images: beam.PCollection[step.RefBatch]
     rejects: beam.PCollection[elements.Reject]
@@ -100,6 +100,32 @@ def _open_listing(element: image_source.Listing) -> Iterator[Any]:
         for run in element.ranked.runs:
             yield beam.pvalue.TaggedOutput("runs", run)
         yield beam.pvalue.TaggedOutput("rankings", element.ranked.ranking)
+
+
+def _apply(refs: step.RefBatch, rules: reference_rules.ReferenceRules) -> Iterator[Any]:
+    """References -> those with labels and splits; rejects; what was found about label.lists."""
+    found = rules.apply(image_source.Listing(elements.UnpackedRefs(refs), len(refs), (), {}, ()))
+    yield from step.batch(elements.unpack_refs(found.packed_refs))
+    for reject in found.rejects:
+        yield beam.pvalue.TaggedOutput("rejects", reject)
+    step.count_rejects(collections.Counter(reject.reason.value for reject in found.rejects))
+    yield beam.pvalue.TaggedOutput("tallies", summaries.Tally(0, found.skipped, found.problems, found.lists))
+
+
+@decorators.with_input_types(step.RefBatch)
+@dataclasses.dataclass
+class ApplyRules(step.Step):
+    """Gives references their labels and splits, as far as no other image decides them."""
+
+    rules: reference_rules.ReferenceRules
+
+    @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
+    def expand(self, refs: beam.PCollection[step.RefBatch]) -> ListedImages:
+        outputs: dict[str, Any] = {"rejects": elements.Reject, "tallies": summaries.Tally}
+        found = refs | "Apply" >> beam.FlatMap(_apply, rules=self.rules).with_output_types(
+            step.RefBatch, **outputs
+        ).with_outputs(*outputs, main="images")
+        return ListedImages(step.typed(found.images), found.rejects, found.tallies)
 
 
 @dataclasses.dataclass

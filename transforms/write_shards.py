@@ -18,6 +18,7 @@ from apache_beam.utils import windowed_value
 
 from imagebeam import concurrency, storage
 from imagebeam.transforms import dataset_settings, elements, rank_references, sort_intervals, step, summaries
+from imagebeam.transforms.publish import commit_rights
 from imagebeam.transforms.shard import shard_writer, writer_processes
 
 ShardKey = tuple[str, int]  # split, shard index
@@ -174,8 +175,9 @@ def _remove_mark(mark: str) -> None:
 class _WriteShardFn(beam.DoFn):
     """(shard, [run]) -> WrittenShard. Uses the launcher's writer processes if there are any, else writes in place."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings, writers: str | None):
+    def __init__(self, settings: dataset_settings.DatasetSettings, writers: str | None, renews: bool):
         self._settings = settings
+        self._renews = renews  # whether steps hold the lock of the output
         self._writers = writers  # token of the writer processes that the launcher started
         self._writer: WorkerWriter | None = None  # for this bundle, in a worker without writer processes
 
@@ -191,7 +193,10 @@ class _WriteShardFn(beam.DoFn):
         if pool is None:
             if self._writer is None:
                 self._writer = WorkerWriter(self._settings.writer_of(plan))
-            yield self._counted(self._writer.write(task))
+            lock = commit_rights.StepsLock(self._settings.paths, plan.run_id)
+            with lock.renewed() if self._renews else contextlib.nullcontext():
+                written = self._writer.write(task)
+            yield self._counted(written)
             return
         if self._write is None:
             self._write = self._settings.writer_of(plan).write
@@ -233,8 +238,10 @@ class WriteShards(step.Step):
 
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     settings: dataset_settings.DatasetSettings
+    renews: bool = False  # whether steps hold the lock of the output, so that it is renewed here
 
     def expand(self, shards: beam.PCollection[PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         return shards | "Write" >> beam.ParDo(
-            _WriteShardFn(self.settings, writer_processes.current_token()), plan=beam.pvalue.AsSingleton(self.plan)
+            _WriteShardFn(self.settings, writer_processes.current_token(), self.renews),
+            plan=beam.pvalue.AsSingleton(self.plan),
         ).with_output_types(elements.WrittenShard)

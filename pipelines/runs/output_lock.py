@@ -193,6 +193,23 @@ class NoLock(Lock):
         super().__init__(commit_rights.RunRecord.of_this_process(""))
 
 
+def hold_for_steps(control: str, run: str) -> None:
+    """Takes the lock of an output for a pipeline without a launcher, whose steps renew it: see StepsLock.
+
+    A bundle that runs twice takes it twice.
+
+    Args:
+        control: the metadata folder of the output.
+        run: id of the run.
+
+    Raises:
+        BusyError: if another run holds it.
+        ConfigError: if the folder cannot be made.
+    """
+    with _hold(control, Lock(commit_rights.RunRecord.of_this_process(run, by_steps=True))) as lock:
+        lock.is_kept = True
+
+
 @contextlib.contextmanager
 def hold(control: str, run: str = "", config: str = "", attaches: bool = False) -> Iterator[Lock]:
     """Holds the lock in the metadata folder of an output.
@@ -214,8 +231,14 @@ def hold(control: str, run: str = "", config: str = "", attaches: bool = False) 
         BusyError: if another run holds it.
         ConfigError: if the folder cannot be made.
     """
+    record = commit_rights.RunRecord.of_this_process(run or output_folder.new_run_id(), config=config)
+    with _hold(control, Lock(record, attaches)) as lock:
+        yield lock
+
+
+@contextlib.contextmanager
+def _hold(control: str, lock: Lock) -> Iterator[Lock]:
     path = storage.join(control, output_folder.LOCK_FILE)
-    lock = Lock(commit_rights.RunRecord.of_this_process(run or output_folder.new_run_id(), config=config), attaches)
     with (_LocalLock if storage.storage_of(control).is_local else _Lease)(path, lock).held():
         yield lock
 
@@ -292,7 +315,8 @@ class _LocalLock:
         if holder is None:
             waits = Verdict("wait", explain_process(f"its lock is {self._path}", is_renewed=False))
             return Verdict("take") if is_free else waits
-        verdict = judge(self._path, holder, self._lock.own_config, is_gone=is_free, is_renewed=False)
+        is_gone = is_free and (not holder.by_steps or holder.is_gone(True) or holder.run == self._lock.record.run)
+        verdict = judge(self._path, holder, self._lock.own_config, is_gone, is_renewed=holder.by_steps)
         if verdict.action == "attach" and verdict.job is not None:
             self._lock.attach(verdict.job, holder.run)
         elif verdict.action == "take" and not is_free:  # its launcher is just ending
@@ -357,7 +381,8 @@ class _Lease:
             verdict = Verdict("take")  # nobody can tell who wrote something else
             seen = "renewed" if holder is None or holder.is_dated else watch.look(content)
             if holder is not None:
-                is_gone = holder.is_left_to_job or holder.is_gone(is_renewed=True) or seen == "expired"
+                is_left = holder.is_left_to_job or holder.run == self._lock.record.run
+                is_gone = is_left or holder.is_gone(is_renewed=True) or seen == "expired"
                 verdict = judge(self._uri, holder, self._lock.own_config, is_gone, is_renewed=True)
             if verdict.action == "attach" and verdict.job is not None and holder is not None:
                 self._lock.attach(verdict.job, holder.run)

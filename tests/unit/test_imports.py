@@ -30,16 +30,16 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "packed": set(),
         "classes": set(),
         "snapshots": set(),
-        "output": {"classes"},
+        "output": {"classes", "packed"},
         "images": set(),
         "sources": {"classes", "images", "output", "packed"},
         "formats": {"classes", "images", "output", "packed", "sources"},
         "shard": {"classes", "images", "packed", "snapshots"},
         "html_report": {"images", "shard"},
-        "duplicates": {"images", "output", "shard"},
+        "duplicates": {"images", "output", "packed", "shard"},
         "columns": {"output"},
         "updates": {"output", "shard", "snapshots"},
-        "plan": {"classes", "output", "shard", "snapshots", "sources", "updates"},
+        "plan": {"classes", "output", "packed", "shard", "snapshots", "sources", "updates"},
         "publish": {"output", "shard"},
         "commit": {
             *("classes", "html_report", "images", "output", "plan"),
@@ -293,6 +293,13 @@ def test_unknown_name_is_an_attribute_error() -> None:
 def test_names_of_the_converter_import_no_beam_before_the_call() -> None:
     names = "imagebeam.convert, imagebeam.plan, imagebeam.verify"
     assert run_python(f"import imagebeam, sys; {names}; print('apache_beam' in sys.modules)") == "False"
+
+
+def test_import_of_the_beam_library_without_beam_names_the_extra() -> None:
+    code = "import sys\nsys.modules['apache_beam'] = None\nimport imagebeam\n"
+    code += "try:\n    import imagebeam.beam\nexcept imagebeam.ConfigError as e:\n    print(e)"
+    message = "apache_beam is not installed, imagebeam.beam needs it: pip install 'imagebeam[convert]'"
+    assert run_python(code) == message
 
 
 @pytest.mark.parametrize(

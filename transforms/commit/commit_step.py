@@ -8,6 +8,7 @@ each split, and shards without statistics.
 """
 
 import array
+import contextlib
 import dataclasses
 import logging
 import pickle
@@ -159,8 +160,9 @@ def _after_reading(
 class _CommitFn(beam.DoFn):
     """Runs the commit once all shards are written, reports its result, and fails the job if it fails."""
 
-    def __init__(self, committer: commit_dataset.Committer):
+    def __init__(self, committer: commit_dataset.Committer, renews: bool):
         self._committer = committer
+        self._renews = renews  # whether steps hold the lock of the output
 
     def process(
         self,
@@ -181,12 +183,18 @@ class _CommitFn(beam.DoFn):
         removed_by_split = unpack_by_split(removed_statistics)
         changes = continue_snapshot.Changes(comparison, removed, removed_by_split, reject_states)
         notes: list[str] = []
+        lock = commit_rights.StepsLock(self._committer.settings.paths, plan.run_id)
         try:
-            catalog = self._committer.commit(plan, written, early_rejects, by_split, changes, duplicates, notes.append)
+            with lock.renewed() if self._renews else contextlib.nullcontext():
+                catalog = self._committer.commit(
+                    plan, written, early_rejects, by_split, changes, duplicates, notes.append
+                )
         except errors.ImagebeamError as e:
             rejected = commit_dataset.count_rejects(plan, written)
             self._report(run_report.RunReport("refused", plan, error=e, rejected=rejected))
             _LOGGER.info("refused %s, exit code %d", self._committer.settings.output, e.exit_code)
+            if self._renews:
+                lock.end()
             raise
         state: run_report.State = "kept" if catalog is None else "committed"
         if catalog is not None:
@@ -205,6 +213,8 @@ class _CommitFn(beam.DoFn):
             "%s %s: %d shards; %s", state, self._committer.settings.output, len(written), message or "none kept"
         )
         commit_rights.leave_output(self._committer.settings)
+        if self._renews:
+            lock.end()
         yield state
 
     def _report(self, report: run_report.RunReport) -> None:
@@ -222,6 +232,7 @@ class CommitDataset(step.Step):
     compared: compare_with_snapshot.ComparedImages | None = None  # with the snapshot before
     duplicates: "beam.PCollection[image_hashes.StoredDuplicates] | None" = None
     reject_states: "beam.PCollection[elements.NamedFile] | None" = None  # when a snapshot is compacted
+    renews: bool = False  # whether steps hold the lock of the output, so that it is renewed and released here
 
     def expand(self, written: beam.PCollection[elements.WrittenShard]) -> beam.PCollection[str]:
         taken = written | "MergeStatistics" >> MergeStatistics()
@@ -243,7 +254,7 @@ class CommitDataset(step.Step):
             | "StartCommit" >> beam.Impulse()
             | "Commit"
             >> beam.ParDo(
-                _CommitFn(committer),
+                _CommitFn(committer, self.renews),
                 plan=beam.pvalue.AsSingleton(self.plan),
                 written=beam.pvalue.AsList(taken.written),
                 early_rejects=beam.pvalue.AsList(self.early_rejects),

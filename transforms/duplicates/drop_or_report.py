@@ -21,6 +21,7 @@ from imagebeam.transforms import elements, step
 from imagebeam.transforms.duplicates import find_duplicates
 from imagebeam.transforms.images import prepare
 from imagebeam.transforms.output import output_folder
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.shard import image_hashes, read_images, shard_writer, writer_processes
 from imagebeam.transforms.shard import read_ahead as read_ahead_lib
 
@@ -105,7 +106,7 @@ def reject_of(duplicate: elements.Duplicate) -> elements.Reject:
     like = "it has the bytes of"
     if duplicate.kind == "near":
         like = f"its perceptual hash differs in {duplicate.distance} bits of {find_duplicates.HASH_BITS} from that of"
-    first = f"{like} {duplicate.first_key!r} in split {duplicate.first_split}, {duplicate.first_uri}"
+    first = f"{like} {duplicate.first_key!r} in split {duplicate.first_split}, {packed_file.shown(duplicate.first_uri)}"
     return elements.Reject(duplicate.key, duplicate.uri, "duplicates", elements.Reason.DUPLICATE, first)
 
 
@@ -173,6 +174,10 @@ def _store(
 ) -> Iterator[image_hashes.StoredDuplicates]:
     """(file index, [Duplicate]) -> StoredDuplicates."""
     duplicates = sorted(element[1], key=lambda each: (each.kind, elements.encode_key(each.key)))
+    duplicates = [
+        each._replace(uri=packed_file.shown(each.uri), first_uri=packed_file.shown(each.first_uri))
+        for each in duplicates
+    ]
     lines = b"".join(json.dumps(each._asdict()).encode() + b"\n" for each in duplicates)
     staging = paths.staging(plan.fingerprint)
     name = step.stage_file(staging, "duplicates-", element[0], count_files(plan), ".jsonl", lines)

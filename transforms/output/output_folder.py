@@ -13,6 +13,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, plural, records, snapshots, storage, verify_shards
 from imagebeam.transforms import elements
 from imagebeam.transforms.classes import class_names
+from imagebeam.transforms.packed import packed_file
 
 INPUTS_FILE = "inputs.json"  # in the staging folder: what the dataset is made of, see run_report
 STAGED_FILES = "files.json"  # in the staging folder: sizes and checksums of tf.Transform's staged output
@@ -79,6 +80,10 @@ class OutputPaths:
     def names_file(self, run_id: str) -> str:
         """The address of the staged names of one run."""
         return storage.join(self.metadata, f"{NAMES_PREFIX}{run_id}.json")
+
+    def spill(self, run_id: str) -> str:
+        """The folder for the bytes of images that a pipeline brings, until the commit: see packed_file."""
+        return storage.join(self.metadata, f"{packed_file.SPILL_PREFIX}{run_id}")
 
     def new_transform_folder(self) -> str:
         """An address for tf.Transform's output, before it is staged."""

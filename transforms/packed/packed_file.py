@@ -147,6 +147,25 @@ _DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
 _IN_ARCHIVE = re.compile(r"(.+?\.zip)!/(.+)", re.IGNORECASE | re.DOTALL)
 
 
+# Images that a pipeline brings as bytes are members of archives in a folder of this name, each with its key as path.
+# Which archive, and where in it, differs from run to run: the key and the SHA-256 of the bytes stand for the image.
+SPILL_PREFIX = "spill-"
+_SPILLED = re.compile(rf".*/\.imagebeam/{SPILL_PREFIX}\w+/\w+\.zip!/(.*)", re.DOTALL)
+
+
+def spilled_key(address: str) -> str | None:
+    """Returns the key of an image that a pipeline brought as bytes; None for any other address."""
+    if ZIP_MARK not in address:
+        return None
+    match = _SPILLED.fullmatch(address)
+    return match[1] if match else None
+
+
+def shown(address: str) -> str:
+    """Returns an address for users: an image that a pipeline brought as bytes has none, and its key stands there."""
+    return spilled_key(address) or address
+
+
 def member_address(archive: str, member: str) -> str:
     """Returns the address of a member."""
     return f"{archive}{ZIP_MARK}{member}"
@@ -158,6 +177,12 @@ def archive_of(address: str) -> str | None:
         return None
     match = _IN_ARCHIVE.fullmatch(address)
     return match[1] if match else None
+
+
+def pack_member(content: bytes) -> bytes:
+    """Returns a header to write before a member that is stored as it is; `unpack_member` takes both."""
+    sizes = len(content), len(content)
+    return LOCAL_HEADER.pack(_LOCAL_SIGNATURE, 20, 0, ZIP_STORED, 0, 0, zlib.crc32(content), *sizes, 0, 0)
 
 
 def unpack_member(data: bytes, size: int) -> bytes:

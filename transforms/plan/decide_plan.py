@@ -16,6 +16,7 @@ from imagebeam.transforms import dataset_settings, elements, kept_features, summ
 from imagebeam.transforms.classes import class_names
 from imagebeam.transforms.dataset_settings import DatasetSettings
 from imagebeam.transforms.output import run_report
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.sources import files
 from imagebeam.transforms.updates import continue_snapshot
 
@@ -230,7 +231,8 @@ def _advise_on_holdout(settings: DatasetSettings, plan: elements.DatasetPlan, mi
 def _explain_repeated_key(ranking: summaries.Ranking, rows: Sequence[str], remedy: str) -> str:
     repeated = ranking.duplicates[0]
     more = f" ({ranking.num_duplicates:,} keys are given more than once)" if ranking.num_duplicates > 1 else ""
-    first, second = (f"{uri} ({row})" for uri, row in zip(repeated.uris, rows)) if rows else repeated.uris
+    uris = [packed_file.shown(uri) for uri in repeated.uris]
+    first, second = (f"{uri} ({row})" for uri, row in zip(uris, rows)) if rows else uris
     is_table = not remedy
     remedy = remedy or "remove one, or name a column of unique ids in source.manifest.key"
     if is_table and repeated.uris[0] == repeated.uris[1]:

@@ -106,6 +106,7 @@ class _PlanFn(beam.DoFn):
         tallies: Iterable[_Stock],
         rejects: Iterable[_Stock],
         comparison: summaries.Comparison | None = None,
+        run_id: str = "",
     ) -> Iterator[Any]:
         begun = time.time()
         ranking = summaries.merge_rankings(rankings)
@@ -117,7 +118,7 @@ class _PlanFn(beam.DoFn):
         plan = decide_plan.make_plan(self._settings, ranking, *stock, rows, base, comparison, hint)
         if comparison is None and plan.action == "write":
             plan = dataclasses.replace(plan, notes=(*plan.notes, *find_notes(self._hints, ranking)))
-        plan = finish_plan(self._settings, plan, begun)
+        plan = finish_plan(self._settings, plan, begun, run_id)
         num_images = sum(split.num_records for split in plan.splits.values())
         num_shards = sum(split.num_shards for split in plan.splits.values())
         step.count(step.PLANNED, num_images if plan.action == "write" else 0)
@@ -136,12 +137,12 @@ class _PlanFn(beam.DoFn):
 
 
 def finish_plan(
-    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan, begun: float
+    settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan, begun: float, run_id: str = ""
 ) -> elements.DatasetPlan:
     """Returns a plan compared with the output, with the id and the times of its run, and reports it."""
     plan = compare_with_committed(settings, plan)
-    # without a launcher, as from a template, there is no lock: the run needs an id nevertheless
-    run_id = settings.run_id or output_folder.new_run_id()
+    # from a template there is neither a launcher nor a lock: the run needs an id nevertheless
+    run_id = run_id or settings.run_id or output_folder.new_run_id()
     plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
     run_report.RunReport("planned", plan).write(settings.report)
     return plan
@@ -218,19 +219,22 @@ class PlanDataset(step.Step):
     table: Table | None = None  # the source, if its references are rows
     comparison: "beam.pvalue.AsSingleton | None" = None  # with the snapshot before
     hints: listing_rules.HintFinder | None = None  # the source, if it can look for what is wrong
+    run_id: "beam.PCollection[str] | None" = None  # of a run without a launcher, once it holds the lock
 
     @decorators.no_annotations  # Beam warns of an output that is a NamedTuple
     def expand(self, rankings: beam.PCollection[summaries.PartialRanking]) -> PlannedDataset:
         # Few elements are left of each, so that they are side inputs of the plan: a combine costs 30 ms of start-up.
         tallies = self.tallies | "AddTallies" >> beam.ParDo(step.AddUpBundleFn(_Stock)).with_output_types(_Stock)
         rejects = self.rejects | "AddRejects" >> beam.ParDo(step.AddUpBundleFn(_Stock)).with_output_types(_Stock)
-        compared = {} if self.comparison is None else {"comparison": self.comparison}
+        known: dict[str, Any] = {} if self.comparison is None else {"comparison": self.comparison}
+        if self.run_id is not None:
+            known["run_id"] = beam.pvalue.AsSingleton(self.run_id)
         return plan_once(
             rankings,
             _PlanFn(self.settings, self.table, self.hints),
             tallies=beam.pvalue.AsIter(tallies),
             rejects=beam.pvalue.AsIter(rejects),
-            **compared,
+            **known,
         )
 
 

@@ -22,6 +22,7 @@ from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
 
 RENEW_SEC, LEASE_SEC = 30.0, 150.0  # a record is renewed that often; after so long without it, its run is gone
+_FRESH_SEC = 10.0  # a lock that several workers renew is not renewed again within this time
 WATCH_SEC = 2.0  # between two looks at a record that is not dated
 _MAX_ENDED = 20
 _READ_ATTEMPTS, _READ_WAIT_SEC = 10, 0.05
@@ -40,6 +41,7 @@ class RunRecord:
     job: Mapping[str, Any] | None = None  # in the lock: fields of a RemoteJob that outlives its launcher
     is_left_to_job: bool = False  # in the lock: whether the launcher has left on purpose, and its job goes on
     ended: tuple[str, ...] = ()  # in the lock: ids of runs whose jobs are known to have ended, the latest last
+    by_steps: bool = False  # in the lock: whether no launcher holds it, and steps of a pipeline renew it: see StepsLock
 
     @classmethod
     def of_this_process(cls, run: str, **fields: Any) -> RunRecord:
@@ -68,9 +70,10 @@ class RunRecord:
         """Returns whether the process that signed is gone. Clocks of hosts may differ by a minute.
 
         Args:
-            is_renewed: whether the record is renewed every `RENEW_SEC`, as all are but the lock on a local disk.
+            is_renewed: whether the record is renewed every `RENEW_SEC`, as all are but the lock on a local disk that a
+                launcher holds.
         """
-        if is_renewed and self.is_dated and time.time() - self.time > LEASE_SEC:
+        if (is_renewed or self.by_steps) and self.is_dated and time.time() - self.time > LEASE_SEC:
             return True
         if self.host != socket.gethostname() or self.process <= 0:
             return False
@@ -85,6 +88,7 @@ class RunRecord:
     def describe(self, is_renewed: bool) -> str:
         """Returns text such as `process 1 on elsewhere, last renewed 12 s ago`."""
         who = f"process {self.process} on {self.host}"
+        is_renewed = is_renewed or self.by_steps
         if self.job is not None:
             return f"{self.job.get('runner')} job {self.job.get('id') or self.job.get('name')}"
         if is_renewed and not self.is_dated:
@@ -129,7 +133,9 @@ def parse_record(data: bytes) -> RunRecord | None:
         return None
     numbers = isinstance(record.time, (int, float)) and isinstance(record.process, int)
     texts = (record.run, record.host, record.fingerprint, record.config, *record.ended)
-    others = isinstance(record.job, (dict, type(None))) and isinstance(record.is_left_to_job, bool)
+    others = isinstance(record.job, (dict, type(None))) and {type(record.is_left_to_job), type(record.by_steps)} == {
+        bool
+    }
     if not (numbers and others and all(isinstance(each, str) for each in texts)):
         return None
     try:
@@ -230,7 +236,7 @@ def look_at_lock(paths: output_folder.OutputPaths, run_id: str) -> LockView:
 def leave_output(settings: dataset_settings.DatasetSettings) -> None:
     """Removes the report and the lock of a run that has committed, if nobody else does: its launcher is gone.
 
-    Only a job that is named in the lock outlives its launcher.
+    Only a job that is named in the lock outlives its launcher. See `StepsLock` for a run without a launcher.
     """
     record = read_record(settings.paths.lock) if settings.run_id else None
     if record is None or record.run != settings.run_id or record.job is None:
@@ -241,6 +247,92 @@ def leave_output(settings: dataset_settings.DatasetSettings) -> None:
             store.remove(settings.report)
         remove_own_record(settings.paths.lock, lambda found: found == record)
         remove_if_empty(settings.paths.metadata)
+
+
+class StepsLock:
+    """The lock of an output in a pipeline without a launcher of imagebeam: no process lives as long as the run.
+
+    Whoever works for the run renews the lock meanwhile. If nobody does for the lease, or the process that was the last
+    to renew it is gone from its host, another run may take it over. Each step notices that before it works on, and the
+    commit looks again. Whoever fails releases it, and a retry takes it again: a failed pipeline locks out no other.
+    """
+
+    def __init__(self, paths: output_folder.OutputPaths, run_id: str):
+        self._paths = paths
+        self._run_id = run_id
+        self._store = storage.storage_of(paths.output)
+
+    @contextlib.contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Renews the lock during the block.
+
+        Raises:
+            BusyError: if another run took it over.
+        """
+        self._claim()
+        is_over = threading.Event()
+        renewing = threading.Thread(target=self._renew_until, args=(is_over,), daemon=True)
+        renewing.start()
+        try:
+            yield
+        except BaseException:
+            is_over.set()
+            renewing.join()
+            with contextlib.suppress(OSError):  # otherwise it expires
+                self.release()
+            raise
+        finally:
+            is_over.set()
+            renewing.join()
+
+    def end(self) -> None:
+        """Removes the temporary files of the run, and the lock."""
+        self._store.remove_tree(self._paths.spill(self._run_id))
+        self.release()
+
+    def release(self) -> None:
+        """Removes the lock, and the metadata folder if it is empty then."""
+        remove_own_record(self._paths.lock, self._is_own)
+        remove_if_empty(self._paths.metadata)
+
+    def _claim(self) -> None:
+        """Renews the lock; takes it again if another worker of this run has released it."""
+        uri, record = self._paths.lock, RunRecord.of_this_process(self._run_id, by_steps=True).encode()
+        while True:
+            try:
+                content = self._store.read(uri)
+            except FileNotFoundError:
+                self._store.make_directories(self._paths.metadata)
+                if self._store.create_new(uri, record):
+                    return
+                continue
+            found = parse_record(content)
+            if found is None or not self._is_own(found):
+                raise errors.BusyError(
+                    "lock-taken-over",
+                    f"another run took over the lock {uri}, which was not renewed for {LEASE_SEC:g} s: run this one "
+                    "again once that run has ended",
+                )
+            if (
+                abs(time.time() - found.time) < _FRESH_SEC
+            ):  # a bucket takes one write of a file a second, of all workers
+                return
+            if self._store.replaces_in_place:
+                self._store.replace(uri, content, record)
+            else:
+                self._store.write_whole(uri, record, durable=False)
+
+    def _renew_until(self, is_over: threading.Event) -> None:
+        while not is_over.wait(RENEW_SEC):
+            try:
+                self._claim()
+            except OSError:
+                continue  # try again at the next renewal
+            except errors.BusyError:
+                return  # the next step, or the commit, sees it
+
+    def _is_own(self, found: RunRecord) -> bool:
+        return found.run == self._run_id
 
 
 def remove_if_empty(folder: str) -> None:

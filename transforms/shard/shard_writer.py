@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from imagebeam import catalog, errors, records, storage, verify_shards
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import prepare
+from imagebeam.transforms.packed import packed_file
 from imagebeam.transforms.shard import (
     encode,
     feature_functions,
@@ -284,6 +285,7 @@ def store_rejects(staging: str, shard_name: str, rejects: Sequence[elements.Reje
 
 def encode_rejects(rejects: Sequence[elements.Reject]) -> bytes:
     """Returns the lines of `rejects.jsonl`, in ASCII so that any file name survives."""
+    rejects = [each._replace(uri=packed_file.shown(each.uri)) for each in rejects]
     return b"".join(json.dumps(reject._asdict()).encode() + b"\n" for reject in rejects)
 
 
