@@ -69,7 +69,7 @@ class FunctionConfig(pydantic.BaseModel):
 
     function: Annotated[str, pydantic.Field(min_length=1)]
     """Its import path, such as `my_package.faces:crop`. It may be a class: then an instance is called, which is made
-    once in each process, and whose method `setup`, if it has one, is called before."""
+    once in each process, and whose method `setup`, if it has one, is called before. See docs/own_code.md."""
     options: dict[str, Any] = {}
     """Keyword arguments of each call; of a class, for making the instance."""
     version: Annotated[str, pydantic.Field(min_length=1, coerce_numbers_to_str=True)] | None = None

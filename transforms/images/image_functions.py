@@ -86,7 +86,7 @@ class Edit:
         limit = checked_image.MAX_DECODED_PIXELS
         if height * width > limit:
             raise _refuse(code, f"returned {height} x {width} pixels, which are more than {limit:,}")
-        return pillow().frombytes(pixels.MODES[channels], (width, height), np.ascontiguousarray(changed).tobytes())
+        return pillow().frombytes(pixels.MODES[channels], (width, height), np.ascontiguousarray(changed).data)
 
 
 def call(code: user_code.UserCode, *arguments: Any) -> Any:
