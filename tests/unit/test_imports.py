@@ -37,7 +37,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "shard": {"classes", "images", "packed", "snapshots"},
         "html_report": {"images", "shard"},
         "duplicates": {"images", "output", "packed", "shard"},
-        "columns": {"output"},
+        "columns": {"images", "output", "shard"},
         "updates": {"output", "shard", "snapshots"},
         "plan": {"classes", "output", "packed", "shard", "snapshots", "sources", "updates"},
         "publish": {"output", "shard"},
