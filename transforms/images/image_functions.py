@@ -86,7 +86,8 @@ class Edit:
         limit = checked_image.MAX_DECODED_PIXELS
         if height * width > limit:
             raise _refuse(code, f"returned {height} x {width} pixels, which are more than {limit:,}")
-        return pillow().frombytes(pixels.MODES[channels], (width, height), np.ascontiguousarray(changed).data)
+        mode = pixels.MODES[channels]
+        return pillow().frombuffer(mode, (width, height), np.ascontiguousarray(changed).data, "raw", mode, 0, 1)
 
 
 def call(code: user_code.UserCode, *arguments: Any) -> Any:
