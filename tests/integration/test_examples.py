@@ -71,7 +71,7 @@ def test_types_of_the_examples_pass_a_strict_check_of_a_user(tmp_path: pathlib.P
     assert (command_line.ROOT / "imagebeam" / "py.typed").exists()
     (tmp_path / "installed").mkdir()  # as pip installs it: found with its types, and not checked itself
     (tmp_path / "installed" / "imagebeam").symlink_to(command_line.ROOT / "imagebeam")
-    scripts = [str(EXAMPLES / name) for name in SCRIPTS]
+    scripts = [str(EXAMPLES / name) for name in (*SCRIPTS, "pets.py")]
     options = ["--config-file", str(config), "--cache-dir", str(tmp_path / "cache"), "--follow-imports=silent"]
     searched = f"{tmp_path / 'installed'}:{EXAMPLES}"
     done = command_line.run_other(sys.executable, "-m", "mypy", *options, *scripts, cwd=tmp_path, MYPYPATH=searched)
