@@ -91,6 +91,12 @@ def make(uri: str, preset: str | None = None, command: str = "") -> Written:
     Raises:
         ConfigError: if there is no such folder, or nothing is known of it, or the preset is not known.
     """
+    if preset is not None and preset not in config_lib.preset_names():
+        raise errors.ConfigError(
+            "config-unknown",
+            f"init writes a preset, and --config {preset!r} is none ({', '.join(config_lib.preset_names())}); a YAML "
+            "file needs no other: give it to plan and convert",
+        )
     found = recognize_folder.recognize(uri)
     chosen = next((each for each in found.candidates if preset in (None, each.preset)), None)
     if chosen is None and preset is None:

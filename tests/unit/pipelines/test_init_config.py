@@ -96,6 +96,12 @@ def test_preset_can_be_named(tmp_path: pathlib.Path) -> None:
     assert "# Also possible, by imagebeam init with --config:\n#   image_folder in " in written.text
 
 
+def test_file_instead_of_a_preset_is_an_error(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "own.yaml").write_text("source: {by: files}")
+    with error_texts.raises("config-unknown"):
+        write(tmp_path, CLASSES, f"{tmp_path}/own.yaml")
+
+
 def test_folder_of_nothing_known_is_an_error(tmp_path: pathlib.Path) -> None:
     folder_shapes.write(tmp_path, {"run.py": "", "film.mp4": ""})
     with error_texts.raises("folder-not-recognized"):
