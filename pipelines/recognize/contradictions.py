@@ -25,11 +25,13 @@ _DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".txt", ".lst", "
 _ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d{5,}")  # names in a table that no number of another kind equals
+_SPLIT = re.compile(r"(?<![a-zA-Z])(?:train|val|test)|Train|Val|Test|TRAIN|VAL|TEST")  # the beginning of a word
 _COUNTER = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 _ENDING = re.compile(r"[_\-. ][^_\-. \d]+\Z")
 _NUMBER = re.compile(r"[_\-. ][^_\-. ]*\Z")
 _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
 _DEPTH = 4
+_LISTS, _NUM_LISTS = (".txt", ".lst", ".list", ".csv"), 24
 _NUM_FILES = 3  # read of each extension in a folder
 _NUM_FOLDERS = 6  # folders of images that are compared
 _BOUNDS_ABOVE = folder_probe.Bounds(folders=4, entries=1_000, heads=9)
@@ -42,6 +44,7 @@ def find(probe: FolderProbe) -> list[str]:
         *_sidecars(probe),
         *_folders_of_equal_names(probe),
         *_files_that_name_images(probe, probe.seen()),
+        *lists_of_folders(probe),
         *_files_above(probe),
         *_workbooks(probe),
     ]
@@ -103,10 +106,11 @@ def _sidecars(probe: FolderProbe) -> Iterator[str]:
 def _folders_of_equal_names(probe: FolderProbe) -> Iterator[str]:
     """Yields a line for each folder without images whose files have the names of images in another folder."""
     held = [folder for folder in probe.seen() if folder.images]
+    names_of = {each.path: each.stems | {*each.images} for each in held}  # x.txt, or x.jpg.txt
     for folder in probe.seen():
         stems = {posixpath.splitext(name)[0] for name in folder.files} if not folder.images else set[str]()
         if len(stems) > 1 and (
-            other := next((each for each in held if len(stems & each.stems) > len(stems) / 2), None)
+            other := next((each for each in held if len(stems & names_of[each.path]) > len(stems) / 2), None)
         ):
             held_in = folder.path or "the folder"
             are_sidecars = {*map(folder_probe.extension_of, folder.files)} <= _OF_SIDECARS
@@ -153,6 +157,37 @@ def _files_that_name_images(
                 else:
                     others = plural.count(len(paths) - 1, f"other {extension} file")
                     yield f"{next(iter(found))} and {others} name images ({examples}), and are not read"
+
+
+def mixed_splits(probe: FolderProbe) -> Iterator[str]:
+    """Yields what contradicts that images are divided into splits by hash: folders or lists that are splits."""
+    for folder in probe.seen():
+        splits = {name: match[0].lower() for name in folder.folders if (match := _SPLIT.search(name))}
+        if len({*splits.values()}) > 1:
+            yield (
+                f"{name_some([folder.below(name) for name in splits])} look like splits, and all images would be "
+                "divided by hash: convert each of these folders alone, or write a table with a row for each image and "
+                "a column of its split (docs/recipes/tables.md)"
+            )
+            return
+    yield from lists_of_folders(probe)
+
+
+def lists_of_folders(probe: FolderProbe) -> Iterator[str]:
+    """Yields a line if lists name folders of images, each list some of them: as videos are divided into splits."""
+    held = {posixpath.basename(folder.path) for folder in probe.seen() if folder.images and folder.path}
+    found: dict[str, set[str]] = {}
+    paths = [folder.below(name) for folder in probe.seen() for name in folder.ending(*_LISTS)]
+    for path in paths if len(paths) <= _NUM_LISTS else ():  # more are no lists of a whole set
+        words = _BETWEEN_WORDS.split((probe.head(path) + b"\n" + probe.tail(path)).decode("utf-8", "replace"))
+        bases = {word.rpartition("/")[2] for word in words}
+        if named := held & (bases | {posixpath.splitext(base)[0] for base in bases}):
+            found[path] = named
+    if len(found) > 1 and all(named < held for named in found.values()):
+        yield (
+            f"{name_some([*found])} name folders of images, each some of them, and are not read: if they are splits, "
+            "write a table with a row for each image and a column of its split (docs/recipes/tables.md)"
+        )
 
 
 def _files_above(probe: FolderProbe) -> Iterator[str]:

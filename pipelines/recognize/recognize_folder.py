@@ -249,6 +249,8 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
         doubts += as_pairs if "source.manifest.path" in each.settings else ()
         if "source.masks.image" in each.settings or "source.pairs.image" in each.settings:
             notes += contradictions.notes_on_tables(probe)
+            if each.settings.get("split") == folder_probe.HASH_SPLIT:
+                doubts += contradictions.mixed_splits(probe)
         found = dataclasses.replace(each, notes=tuple(notes), doubts=tuple(dict.fromkeys(doubts)))
         (parts if elsewhere else whole).append(found)
     of_all = {each.preset for each in whole}

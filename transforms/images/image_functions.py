@@ -100,7 +100,7 @@ def call(code: user_code.UserCode, *arguments: Any) -> Any:
     function: Callable[..., Any] = code.start()
     try:
         return function(*arguments)
-    except Exception as e:  # code of the user raises any type
+    except (Exception, SystemExit) as e:  # code of the user raises any type
         raise _refuse(code, f"raised {user_code.describe(e)}") from e
 
 

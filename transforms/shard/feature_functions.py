@@ -37,7 +37,8 @@ class FeatureFunction:
         for.
         """
         try:
-            found = image_functions.call(self.code, list(images), list(references))
+            # Copies: a function may write into its images, and others, or this one once more, get them as they are.
+            found = image_functions.call(self.code, [image.copy() for image in images], list(references))
             return self._encode(found, len(images))
         except checked_image.BadImageError as e:
             if len(images) == 1:
@@ -55,11 +56,9 @@ class FeatureFunction:
             BadImageError: if it is not one array of the feature's type and shape for each image.
         """
         kind = self.feature.kind
-        try:
-            num_found = len(found)
-        except TypeError:
-            num_found = -1
-        if num_found != count:
+        # Not a set or a mapping, whose order is not that of the images.
+        num_found = len(found) if isinstance(found, Sequence) or hasattr(found, "__array__") else -1
+        if num_found != count or isinstance(found, str):
             number = "" if num_found < 0 else f", {num_found} values"
             raise self._refuse(f"returned {user_code.describe_value(found)}{number}", count)
         encoded: list[example.EncodedValues | checked_image.BadImageError] = []

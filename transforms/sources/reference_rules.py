@@ -189,7 +189,7 @@ class LabelRule(elements.PickledFields):
         where = f"{self.function.setting} {self.function.path!r}"
         try:
             label = function(user_code.reference_of(ref, self.columns))
-        except Exception as e:  # code of the user raises any type
+        except (Exception, SystemExit) as e:  # code of the user raises any type
             raise BadRowError(elements.Reason.FUNCTION, f"{where} raised {user_code.describe(e)}") from e
         if label is None:
             return None
