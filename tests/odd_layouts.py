@@ -55,6 +55,8 @@ _WIDER = "".join(f"0--Parade/0_Parade_{n}.jpg\n1\n4 3 12 14 0 0 0 0 0 0\n" for n
 _CREATEML = _json([{"image": f"{n}.jpg", "annotations": [{"label": "cat", "coordinates": _CENTER}]} for n in range(4)])
 _MMOCR = _json({"metainfo": {}, "data_list": [{"img_path": f"imgs/{n}a.jpg", "instances": []} for n in _N]})
 
+_ADE = (".jpg", "_seg.png", "_parts_1.png")
+
 LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     # annotations
     "yolo-deeper": ("yolo", images("images/#.jpg") | _files("labels/yolo/#.txt", _BOX)),
@@ -323,6 +325,38 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "middlebury": (
         None,
         images("{Adirondack,Jadeplant}/im{0,1}.png") | _files("Adirondack/disp#.pfm", "Pf\n", range(2)),
+    ),
+    "sbu": (
+        None,
+        images("SBU/{SBUTrain4K,SBU-Test}/ShadowImages/lssd#.jpg", "SBU/{SBUTrain4K,SBU-Test}/ShadowMasks/lssd#.png"),
+    ),
+    "ade20k": (
+        None,
+        images(*(f"ADE/images/{k}/b/bedroom/ADE_{k}_0000#{e}" for k in ("training", "validation") for e in _ADE)),
+    ),
+    "davis": (
+        None,
+        images("DAVIS/JPEGImages/480p/{bear,camel,dog}/0000#.jpg", "DAVIS/Annotations/480p/{bear,camel,dog}/0000#.png")
+        | {"DAVIS/ImageSets/2017/train.txt": "bear\ncamel\n", "DAVIS/ImageSets/2017/val.txt": "dog\n"},
+    ),
+    "ucf101": (
+        None,
+        images(*(f"{c}/v_{c}_g0{g}_c01/frame#.jpg" for c in ("Archery", "Biking") for g in (1, 2)))
+        | {
+            f"ucfTrainTestlist/{split}list01.txt": "".join(
+                f"{c}/v_{c}_g0{g}_c01.avi {n}\n" for n, c in enumerate(("Archery", "Biking"), 1)
+            )
+            for g, split in enumerate(("train", "test"), 1)
+        },
+    ),
+    "exdark": (
+        None,
+        images(*(f"ExDark/{c}/2015_{n}#.jpg" for n, c in enumerate(("Boat", "Cup"))))
+        | {
+            f"ExDark_Annno/{c}/2015_{n}{k}.jpg.txt": f"% bbGt version=3\n{c} 1 1 5 5 0 0 0 0 0 0 0\n"
+            for n, c in enumerate(("Boat", "Cup"))
+            for k in range(4)
+        },
     ),
     "tusimple": (
         None,

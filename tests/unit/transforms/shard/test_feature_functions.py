@@ -32,6 +32,18 @@ def fails_at_ten(images: list[np.ndarray], references: list[user_code.Reference]
     return widths(images, references)
 
 
+def darkens(images: list[np.ndarray], references: list[user_code.Reference]) -> list[int]:
+    for image in images:
+        image[...] = 0
+    if len(images) > 1:
+        raise SystemExit(1)  # so each image is given once more
+    return [0]
+
+
+def brightest(images: list[np.ndarray], references: list[user_code.Reference]) -> list[int]:
+    return [int(image.max()) for image in images]
+
+
 def returns(images: list[np.ndarray], references: list[user_code.Reference], *, what: str) -> Any:
     return RETURNED[what](len(images))
 
@@ -54,6 +66,9 @@ RETURNED: dict[str, Any] = {
     "too few": lambda count: [1] * (count - 1),
     "no values": lambda count: [None] * count,
     "nan": lambda count: [float("nan")] * count,
+    "a set": lambda count: {*range(count)},
+    "a mapping": lambda count: dict.fromkeys(range(count), 1),
+    "a text": lambda count: "x" * count,
 }
 
 
@@ -101,6 +116,13 @@ def test_functions_have_batches_of_their_own() -> None:
     found = run(function("widths", batch=2), function("widths", batch=4))
     assert sorted(map(len, calls)) == [1, 2, 2, 2, 3, 4]
     assert all(len(image.computed) == 2 for _, image in found)
+
+
+def test_function_that_writes_into_its_images_changes_none_of_the_next() -> None:
+    alone = [image.computed[0] for _, image in run(function("brightest"))]
+    both = [image.computed for _, image in run(function("darkens"), function("brightest"))]
+    assert both == [(packed(features.INT64, 0), each) for each in alone]
+    assert {*alone} != {packed(features.INT64, 0)}
 
 
 def test_images_above_256_megabytes_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
