@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import re
+import shlex
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from PIL import Image
 import imagebeam
 from imagebeam import errors, example, records
 from imagebeam.pipelines import convert, inspect_dataset, verify_dataset
-from tests import datasets, docs_pages, image_sets, snapshot_sets
+from tests import command_line, datasets, docs_pages, image_sets, snapshot_sets
 
 TURNED, BROKEN = 3, 5  # pairs whose second image asks for a turn, and is cut short
 SIZE = (40, 24)  # width and height of the stored images
@@ -221,3 +222,24 @@ def test_same_input_is_the_same_dataset_and_a_changed_further_image_another(
     os.utime(root / "after/0.jpg", (1, 1))
     with pytest.raises(errors.ImagebeamError, match="--overwrite"):
         convert.convert(sections, workers=1)
+
+
+def test_commands_of_the_page_for_depth_and_for_halves_run(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("scenes/rgb", "scenes/depth", "facades/train", "facades/val"):
+        (tmp_path / folder).mkdir(parents=True)
+    for number in range(40):  # enough for both splits
+        Image.new("RGB", (24, 16), "red").save(tmp_path / f"scenes/rgb/{number}.jpg")
+        Image.fromarray(np.full((16, 24), 4000 + number, np.uint16)).save(tmp_path / f"scenes/depth/{number}.png")
+        for split in ("train", "val"):
+            Image.new("RGB", (48, 24), "blue").save(tmp_path / f"facades/{split}/{number}.png")
+    monkeypatch.chdir(tmp_path)
+    blocks = "\n".join(docs_pages.blocks("recipes/pairs.md", "sh")).replace("\\\n", " ").splitlines()
+    depth, halves = [line for line in blocks if "--input scenes" in line or "--input facades" in line]
+    for command, output in ((depth, "depth"), (halves, "halves")):
+        arguments = shlex.split(command)[1:]
+        arguments[arguments.index("--output") + 1] = output
+        command_line.succeed(*arguments)
+        found = [datasets.read_lists(tmp_path / output, split) for split in ("train", "validation")]
+        assert sum(map(len, found)) == (40 if output == "depth" else 80)

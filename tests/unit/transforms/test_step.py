@@ -206,7 +206,7 @@ def test_graph_of_a_compaction_without_type_checks_packs_batches_by_their_coder(
 def test_batches_without_type_are_found(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "typed", lambda batches, element_type=None: batches)
     found = pickled_batches(steps_of(folder, {}))
-    assert "Rank/KeyBySplit" in found
+    assert any(label.endswith("Rank/KeyBySplit") for label in found)
 
 
 # ---- spread rows
