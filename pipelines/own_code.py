@@ -109,7 +109,8 @@ def _feature_functions(
     functions: dict[bool, list[feature_functions.FeatureFunction]] = {False: [], True: []}
     for feature in config.features.computed():
         one = given[feature.key]
-        code = user_code.find(f"features.functions {feature.key}", one.function, one.options, one.version)
+        code = sections.code_of(f"features.functions {feature.key}", one)
+        assert code is not None
         functions[one.run_inference].append(feature_functions.FeatureFunction(feature, code, one.batch))
     columns, inferred = columns_of(config, source), tuple(functions[True])
     if inferred and config.image.frames == prepare.EACH:

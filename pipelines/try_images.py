@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import heapq
 import io
@@ -100,7 +101,7 @@ def run(task: Task) -> list[Tried]:
     computed = [each.feature for each in functions]
     tried = []
     for ref, image in images:
-        source = _decode(before.get(ref.key, b""), "")
+        source = _decode(before.get(ref.key, b""))
         if isinstance(image, elements.Reject):
             lines: list[str] = [image.detail]
             tried.append(Tried(ref.key, image.reason.value, tuple(lines), _as_png(source), b""))
@@ -110,9 +111,9 @@ def run(task: Task) -> list[Tried]:
         was = "?" if source is None else f"{source.height} x {source.width}"
         lines.append(f"{was} px -> {image.height} x {image.width} px, {image.format}, {len(image.data):,} bytes")
         lines += [_describe(feature, value) for feature, value in zip(computed, image.computed)]
-        shape = (image.height, image.width, image.channels)
-        stored = pixels.from_bytes(image.data, shape) if image.format == image_formats.RAW else None
-        after = stored if stored is not None else _decode(image.data, image.format)
+        after = None
+        with contextlib.suppress(checked_image.BadImageError):
+            after = feature_functions.show(image)
         tried.append(Tried(ref.key, "", tuple(lines), _as_png(source), _as_png(after)))
     return tried
 
@@ -125,9 +126,9 @@ def _describe(feature: features.Feature, value: bytes) -> str:
     return f"{feature.key}: {feature.kind} {list(feature.shape or ())}: {shown}{', ...' if len(values) > 4 else ''}"
 
 
-def _decode(data: bytes, format: str) -> PIL.Image.Image | None:
+def _decode(data: bytes) -> PIL.Image.Image | None:
     try:
-        decoded = pillow_decoder.decode_any(data, format or str(image_formats.sniff_format(data)))
+        decoded = pillow_decoder.decode_any(data, str(image_formats.sniff_format(data)))
     except (checked_image.BadImageError, KeyError):
         return None
     return pixels.to_eight_bits(pixels.with_alpha(decoded))

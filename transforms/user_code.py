@@ -88,11 +88,11 @@ def find(setting: str, path: str, options: Mapping[str, Any] | None = None, vers
     Raises:
         ConfigError: if there is no such code, or without a version its source cannot be read.
     """
-    found = load(setting, path)
+    load(setting, path)
     given = json.dumps(options or {}, sort_keys=True)
     if version is not None:
         return UserCode(setting, path, given, version)
-    return UserCode(setting, path, given, digest=digest_of(setting, path, found))
+    return UserCode(setting, path, given, digest=digest_of(setting, path))
 
 
 def load(setting: str, path: str) -> Any:
@@ -135,7 +135,7 @@ def _find_in_working_folder(name: str) -> None:
         importlib.invalidate_caches()
 
 
-def digest_of(setting: str, path: str, found: Any) -> str:
+def digest_of(setting: str, path: str) -> str:
     """Returns a digest of the source of the module that a path names.
 
     Raises:
@@ -164,7 +164,7 @@ def load_same(setting: str, path: str, digest: str) -> Any:
         ConfigError: if there is no such code in this process, or it is another one.
     """
     found = load(setting, path)
-    if digest and (here := digest_of(setting, path, found)) != digest:
+    if digest and (here := digest_of(setting, path)) != digest:
         raise errors.ConfigError(
             "user-code-differs",
             f"{setting}: {path!r}: the source of its module is not that of the command that began the run "

@@ -183,7 +183,7 @@ class OwnSource(image_source.RowSource):
         Raises:
             ConfigError: if it cannot be opened, or without a version its source code cannot be read.
         """
-        code = "" if version is not None else user_code.digest_of(SETTING, path, type(format))
+        code = "" if version is not None else user_code.digest_of(SETTING, path)
         try:
             options = pickle.dumps(format)
         except Exception as e:  # what pickle raises is of any type

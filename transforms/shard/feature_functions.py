@@ -15,6 +15,7 @@ from imagebeam.transforms.shard import read_images, writer_processes
 
 if TYPE_CHECKING:
     import numpy as np
+    import PIL.Image
 
 _MAX_BYTES = 256 << 20  # pixels of images that wait for their batch
 _DTYPES = {features.FLOAT: "f", features.INT64: "iu"}  # NumPy's kinds of dtypes whose values are stored
@@ -129,7 +130,7 @@ class FeatureFunctions:
         count = len(self.inferred)
         for ref in refs:
             inferred[ref.key] = ref.columns[len(ref.columns) - count :]
-            yield ref._replace(columns=ref.columns[: len(ref.columns) - count]) if count else ref
+            yield ref._replace(columns=ref.columns[: len(ref.columns) - count])
 
     def add_to(
         self, images: Iterable[Found], inferred: Mapping[str, Sequence[Inferred]] = types.MappingProxyType({})
@@ -201,6 +202,17 @@ class FeatureFunctions:
             return list(map(compute_alone, range(len(batch))))
 
 
+def show(image: checked_image.Image) -> PIL.Image.Image:
+    """Returns the picture of an image as it is stored.
+
+    Raises:
+        BadImageError: if it cannot be decoded.
+    """
+    if image.format == image_formats.RAW:
+        return pixels.from_bytes(image.data, (image.height, image.width, image.channels))
+    return pixels.to_eight_bits(pixels.with_alpha(pillow_decoder.decode_any(image.data, image.format)))
+
+
 def decode(image: checked_image.Image) -> np.ndarray:
     """Returns the pixels of an image as it is stored, uint8 [height, width, channels].
 
@@ -209,11 +221,7 @@ def decode(image: checked_image.Image) -> np.ndarray:
     """
     import numpy as np
 
-    if image.format == image_formats.RAW:
-        picture = pixels.from_bytes(image.data, (image.height, image.width, image.channels))
-    else:
-        picture = pixels.to_eight_bits(pixels.with_alpha(pillow_decoder.decode_any(image.data, image.format)))
-    values = np.array(picture)
+    values = np.array(show(image))
     return values if values.ndim == 3 else values[:, :, np.newaxis]
 
 
