@@ -96,8 +96,9 @@ def make_job(checked: Checked, run: RunFiles | None = None, source: image_source
     config, snapshot, run = checked.config, checked.snapshot, run or RunFiles()
     source = source or make_source(config)
     names = label_names.stage_if_long(_names_of(config, source), run.names)
-    settings = _settings_of(checked, run, source, names)
-    label, split = _label_rule(config, source, names), _split_rule(config)
+    code = own_code.find(config, source)
+    settings = _settings_of(checked, run, source, names, code)
+    label, split = _label_rule(config, source, names, code), _split_rule(config)
     early_split = None if split.stratify else split
     return Job(
         source=source,
@@ -254,7 +255,10 @@ def _names_of(config: config_lib.Config, source: image_source.ImageSource) -> la
 
 
 def _label_rule(
-    config: config_lib.Config, source: image_source.ImageSource, names: label_names.LabelNames | label_names.StagedNames
+    config: config_lib.Config,
+    source: image_source.ImageSource,
+    names: label_names.LabelNames | label_names.StagedNames,
+    code: own_code.OwnCode,
 ) -> reference_rules.LabelRule:
     group, pattern = config.split.group, config.label.pattern or ""
     return reference_rules.LabelRule(
@@ -265,7 +269,7 @@ def _label_rule(
         kind=config.label.kind,
         names=names,
         hint=_hint_on_folders(config, source),
-        function=own_code.label_code(config),
+        function=code.label,
         many=config.label.many,
         columns=own_code.columns_of(config, source),
     )
@@ -312,6 +316,7 @@ def _settings_of(
     run: RunFiles,
     source: image_source.ImageSource,
     names: label_names.LabelNames | label_names.StagedNames,
+    code: own_code.OwnCode,
 ) -> dataset_settings.DatasetSettings:
     """Returns the settings of the dataset that a job writes."""
     config, snapshot = checked.config, checked.snapshot
@@ -330,7 +335,6 @@ def _settings_of(
         reader_decoder.require()
     known = source.facts()
     facts = _other_facts(config, known.shape)
-    code = own_code.find(config, source)
     if code.digests:
         facts["source_of_functions"] = code.digests
     if known.annotations is not None:

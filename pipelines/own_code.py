@@ -21,12 +21,12 @@ _OF_PLACES = (  # sources of features that refer to places in an image
     *(f"image/object/{name}" for name in ("area", "bbox", "corners", "keypoint", "mask")),
     "image/segmentation",
 )
-_MAX_SECONDS = 60.0  # for one image where code of the user runs, unless image.limits.max_seconds is set
 
 
 class OwnCode(NamedTuple):
     """All code of the user that a job calls for its images."""
 
+    label: user_code.UserCode | None
     images: image_functions.ImageFunctions
     features: feature_functions.FeatureFunctions
     limits: checked_image.Limits  # of every image, with a limit of time where code of the user runs
@@ -38,15 +38,6 @@ def columns_of(config: config_lib.Config, source: image_source.ImageSource) -> t
     return (*source.facts().columns, *(f"columns/{name}" for name in config.columns))
 
 
-def label_code(config: config_lib.Config) -> user_code.UserCode | None:
-    """Returns the function that says the label of an image, if there is one.
-
-    Raises:
-        ConfigError: if there is no such function.
-    """
-    return sections.code_of("label.function", config.label.function)
-
-
 def find(config: config_lib.Config, source: image_source.ImageSource) -> OwnCode:
     """Returns the code of the user that a config names.
 
@@ -56,18 +47,15 @@ def find(config: config_lib.Config, source: image_source.ImageSource) -> OwnCode
     images = _image_functions(config, source)
     limits = checked_image.Limits(**config.image.limits.model_dump())
     if (images or config.features.functions) and limits.max_seconds is None:
-        limits = dataclasses.replace(limits, max_seconds=_MAX_SECONDS)
-    computing = _feature_functions(config, source, limits.max_seconds or _MAX_SECONDS)
-    codes = (
-        label_code(config),
-        images.function,
-        images.keep_if,
-        *(each.code for each in (*computing.functions, *computing.inferred)),
-    )
+        limits = dataclasses.replace(limits, max_seconds=user_code.MAX_SECONDS)
+    label = sections.code_of("label.function", config.label.function)
+    computing = _feature_functions(config, source, limits.max_seconds or user_code.MAX_SECONDS)
+    of_features = (each.code for each in (*computing.functions, *computing.inferred))
+    codes = (label, images.function, images.keep_if, *of_features)
     digests = {code.setting: code.digest for code in codes if code is not None and code.digest}
     if of_source := source.facts().code:
         digests[base_format.SETTING] = of_source
-    return OwnCode(images, computing, limits, digests)
+    return OwnCode(label, images, computing, limits, digests)
 
 
 def _image_functions(config: config_lib.Config, source: image_source.ImageSource) -> image_functions.ImageFunctions:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from imagebeam import errors
 from imagebeam.transforms import elements
 
+MAX_SECONDS = 60.0  # for one image where code of the user runs, unless image.limits.max_seconds is set
 _REMEDY = (
     "install its package, or start from the folder that holds it; workers of a cluster get it by --setup_file or "
     "--extra_package, or by their image"

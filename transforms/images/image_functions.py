@@ -22,26 +22,14 @@ class ImageFunctions:
     keep_if: user_code.UserCode | None = None
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns
     keeps_size: bool = False  # whether boxes or masks refer to the pixels, so that no other size may be returned
+    reference: user_code.Reference | None = None  # of the image that they are called for
 
     def __bool__(self) -> bool:
         return self.function is not None or self.keep_if is not None
 
-    def of_image(self, ref: elements.ImageRef) -> Edit | None:
-        """Returns the functions for one image; None if there are none."""
-        return Edit(self, user_code.reference_of(ref, self.columns)) if self else None
-
-
-@dataclasses.dataclass(frozen=True)
-class Edit:
-    """The functions of the user for one image."""
-
-    functions: ImageFunctions
-    reference: user_code.Reference
-
-    @property
-    def changes(self) -> bool:
-        """Whether the pixels may change."""
-        return self.functions.function is not None
+    def for_image(self, ref: elements.ImageRef) -> ImageFunctions:
+        """Returns the functions for the image of a reference."""
+        return dataclasses.replace(self, reference=user_code.reference_of(ref, self.columns))
 
     def apply(self, picture: PIL.Image.Image) -> PIL.Image.Image:
         """Returns a decoded, upright picture as it is to be stored, before it is scaled.
@@ -53,19 +41,19 @@ class Edit:
 
         values = np.array(picture)  # a copy that the user may change
         values = values if values.ndim == 3 else values[:, :, np.newaxis]
-        if self.functions.keep_if is not None:
-            stays = call(self.functions.keep_if, values.copy() if self.changes else values, self.reference)
+        if self.keep_if is not None:
+            stays = call(self.keep_if, values if self.function is None else values.copy(), self.reference)
             if not isinstance(stays, (bool, np.bool_)):
                 found = user_code.describe_value(stays)
-                raise _refuse(self.functions.keep_if, f"returned {found}, expected True or False")
+                raise _refuse(self.keep_if, f"returned {found}, expected True or False")
             if not stays:
-                raise _left_out(f"{self.functions.keep_if.setting} returned False")
-        if self.functions.function is None:
+                raise _left_out(f"{self.keep_if.setting} returned False")
+        if self.function is None:
             return picture
-        changed = call(self.functions.function, values, self.reference)
+        changed = call(self.function, values, self.reference)
         if changed is None:
-            raise _left_out(f"{self.functions.function.setting} returned None")
-        return self._as_picture(changed, picture, self.functions.function)
+            raise _left_out(f"{self.function.setting} returned None")
+        return self._as_picture(changed, picture, self.function)
 
     def _as_picture(self, changed: Any, before: PIL.Image.Image, code: user_code.UserCode) -> PIL.Image.Image:
         import numpy as np
@@ -77,7 +65,7 @@ class Edit:
         height, width, channels = changed.shape
         if not height or not width or channels not in pixels.MODES:
             raise _refuse(code, f"returned {user_code.describe_value(changed)}, {expected}")
-        if self.functions.keeps_size and (width, height) != before.size:
+        if self.keeps_size and (width, height) != before.size:
             raise _refuse(
                 code,
                 f"returned {height} x {width} pixels for {before.height} x {before.width}, and the boxes or masks of "

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import (
     checked_image,
@@ -78,15 +79,16 @@ class ImagePolicy:
     functions: image_functions.ImageFunctions = image_functions.NONE  # code of the user that sees each picture
     list_column: str = ""  # column with the lists of images, whose places are the first of ImageRef.columns; "": none
 
-    def prepare(
-        self, data: bytes, expected: tuple[int, int] | None = None, edit: image_functions.Edit | None = None
-    ) -> Image:
+    def for_image(self, ref: elements.ImageRef) -> ImagePolicy:
+        """Returns the policy for one image, whose reference the functions of the user get."""
+        return dataclasses.replace(self, functions=self.functions.for_image(ref)) if self.functions else self
+
+    def prepare(self, data: bytes, expected: tuple[int, int] | None = None) -> Image:
         """Returns the image to store.
 
         Args:
             data: the bytes of one image.
             expected: height and width in pixels that the annotated image must have; None allows any.
-            edit: the functions of the user for this image.
 
         Raises:
             BadImageError: if the image is to be rejected.
@@ -94,7 +96,7 @@ class ImagePolicy:
         if self.is_base64:
             data = structure.decode_base64(data)
         if (shape := self._shape_of(data, expected)) is not None:
-            return self._prepare_raw(data, shape, expected, edit)
+            return self._prepare_raw(data, shape, expected)
         structure.check_size(data)
         self.limits.check_bytes(len(data))
         format = image_formats.sniff_format(data)
@@ -104,7 +106,7 @@ class ImagePolicy:
                 self._check_header(checked.height, checked.width, checked.orientation, expected)
             if self._wants_any_pixels or self._has_wanted_pixels(checked):
                 turned = self._turn(checked)
-                return self._keep(structure.strip_metadata(turned) if self.metadata == STRIP else turned, edit)
+                return self._keep(structure.strip_metadata(turned) if self.metadata == STRIP else turned)
             if self.resizes_in_c and (resized := self._resize_in_c(checked)) is not None:
                 return resized
             if checked.format == image_formats.PNG:  # a JPEG may be decoded at a part of its size
@@ -114,12 +116,12 @@ class ImagePolicy:
         elif format not in self._accepted():
             raise structure.refusal(data, format, self._accepted())
         elif self._reads_numbers(format):
-            return self._encode_first_page(data, str(format), expected, edit)
+            return self._encode_first_page(data, str(format), expected)
         else:
             opened = pillow_decoder.open_picture(data, str(format))
             stated = pixels.orientation(opened)
             self._check_header(*pixels.stored_size(opened, stated), stated, expected)
-        return self._encode(opened, data, str(format), stated, edit)
+        return self._encode(opened, data, str(format), stated)
 
     def find_size(self, data: bytes) -> tuple[int, int]:
         """Returns height and width, in pixels, of the picture that annotations of an image refer to.
@@ -185,15 +187,12 @@ class ImagePolicy:
             if each is not None
         }
 
-    def prepare_frames(
-        self, data: bytes, expected: tuple[int, int] | None = None, edit: image_functions.Edit | None = None
-    ) -> frame_reader.Frames | None:
+    def prepare_frames(self, data: bytes, expected: tuple[int, int] | None = None) -> frame_reader.Frames | None:
         """Returns the pictures of a file that has several, if each is stored; None if `prepare` takes the file.
 
         Args:
             data: the bytes of one file.
             expected: as for `prepare`, of each picture.
-            edit: as for `prepare`, of the file.
 
         Raises:
             BadImageError: if the whole file is to be rejected.
@@ -215,7 +214,7 @@ class ImagePolicy:
             count, page_of = self._open_pages(data, str(format))
             self.limits.check_frames(count)
             pages = frame_reader.each(
-                count, lambda number: self._encode_page(page_of(number), str(format), expected, edit, is_frame=True)
+                count, lambda number: self._encode_page(page_of(number), str(format), expected, is_frame=True)
             )
             return None if count < 2 else frame_reader.Frames(count, pages)
         reader = frame_reader.FrameReader(data, str(format))
@@ -225,7 +224,7 @@ class ImagePolicy:
         if format in frame_reader.ANIMATED:  # all frames have one size
             stated = pixels.orientation(reader.opened) if stated is None else stated
             self._check_header(*pixels.stored_size(reader.opened, stated), stated, expected)
-        return frame_reader.Frames(reader.count, self._each_frame(reader, data, str(format), stated, expected, edit))
+        return frame_reader.Frames(reader.count, self._each_frame(reader, data, str(format), stated, expected))
 
     def _each_frame(
         self,
@@ -234,7 +233,6 @@ class ImagePolicy:
         format: str,
         stated: int | None,
         expected: tuple[int, int] | None,
-        edit: image_functions.Edit | None,
     ) -> Iterator[Image | BadImageError]:
         """Yields the pictures of a file; `stated` is their EXIF orientation, None if each has its own."""
 
@@ -244,7 +242,7 @@ class ImagePolicy:
             self._check_header(*pixels.stored_size(opened, turn), turn, expected)
             self.limits.check_decoded(opened.height, opened.width, format)
             reader.load(number)
-            return self._encode(opened, data, format, turn, edit, is_frame=True)
+            return self._encode(opened, data, format, turn, is_frame=True)
 
         return frame_reader.each(reader.count, encode)
 
@@ -325,7 +323,6 @@ class ImagePolicy:
         data: bytes,
         shape: tuple[int, int, int],
         expected: tuple[int, int] | None,
-        edit: image_functions.Edit | None,
     ) -> Image:
         """Prepares bare pixels."""
         image = structure.raw_image(data, shape)
@@ -337,12 +334,12 @@ class ImagePolicy:
             numbers = number_reader.of_picture(pixels.from_bytes(data, shape), data)
             return self._encode_numbers(numbers, image.format, checked_image.UPRIGHT)
         if self.encode == KEEP:
-            if edit is not None:
-                edit.apply(pixels.from_bytes(data, shape))
+            if self.functions:
+                self.functions.apply(pixels.from_bytes(data, shape))
             return self._with_sums(image, pixels.from_bytes(data, shape)) if self.sum_pixels else image
         if self._scales_alone and (scaled := self.scaling.apply_to_bare(image)) is not None:
             return scaled
-        return self._encode_picture(self._edit(pixels.from_bytes(data, shape), edit), self.encode)
+        return self._encode_picture(self._edit(pixels.from_bytes(data, shape)), self.encode)
 
     @functools.cached_property
     def _scales_alone(self) -> bool:
@@ -407,11 +404,11 @@ class ImagePolicy:
             return self.profile != SRGB or not pixels.has_other_profile(opened)
         return True
 
-    def _keep(self, image: Image, edit: image_functions.Edit | None) -> Image:
-        if self.sum_pixels or edit is not None:
+    def _keep(self, image: Image) -> Image:
+        if self.sum_pixels or self.functions:
             picture = pillow_decoder.decode(image)
-            if edit is not None:
-                edit.apply(pixels.to_eight_bits(pixels.with_alpha(picture), self.white_level))
+            if self.functions:
+                self.functions.apply(pixels.to_eight_bits(pixels.with_alpha(picture), self.white_level))
             return self._check_by_reader(self._with_sums(image, picture) if self.sum_pixels else image)
         if self.check == "decode":
             pillow_decoder.decode(image)
@@ -448,7 +445,6 @@ class ImagePolicy:
         data: bytes,
         format: str,
         stated: int,
-        edit: image_functions.Edit | None,
         is_frame: bool = False,
     ) -> Image:
         """Decodes, changes and encodes an opened image whose EXIF data state an orientation.
@@ -461,7 +457,7 @@ class ImagePolicy:
         chroma = pixels.chroma_of(opened)
         turn = stated if self.orientation == APPLY else checked_image.UPRIGHT
         upright = orientations.turn_size(height, width, turn)[::-1]
-        if format == image_formats.JPEG and self.numbers.is_usual and self.part.is_whole and edit is None:
+        if format == image_formats.JPEG and self.numbers.is_usual and self.part.is_whole and not self.functions:
             opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turn))
         if not is_frame:
             self.limits.check_decoded(opened.height, opened.width, format)
@@ -486,8 +482,8 @@ class ImagePolicy:
             left, right = self.part.columns_of(picture.width)
             picture = picture.crop((left, 0, right, picture.height))
             upright = picture.size
-        if edit is not None:
-            picture = self._edit(picture, edit)
+        if self.functions:
+            picture = self._edit(picture)
             upright = picture.size
         target = self.encode
         if target == KEEP:
@@ -503,9 +499,7 @@ class ImagePolicy:
             image = image._replace(reencoded=self._cause(format, target, upright, is_frame, is_wide))
         return self._note_turn(image, turn)._replace(source_format=format, highest=highest)
 
-    def _encode_first_page(
-        self, data: bytes, format: str, expected: tuple[int, int] | None, edit: image_functions.Edit | None
-    ) -> Image:
+    def _encode_first_page(self, data: bytes, format: str, expected: tuple[int, int] | None) -> Image:
         """Encodes the first page of a TIFF, or the only slice of another file."""
         num_pages, page_of = self._open_pages(data, format)
         if num_pages > 1 and format in image_formats.MEDICAL:  # the first slice of a volume is of no use
@@ -513,14 +507,13 @@ class ImagePolicy:
         if num_pages > 1 and self.frames == REJECT:
             raise checked_image.several_frames()
         self.limits.check_frames(num_pages)
-        return self._encode_page(page_of(0), format, expected, edit)
+        return self._encode_page(page_of(0), format, expected)
 
     def _encode_page(
         self,
         page: number_reader.Page,
         format: str,
         expected: tuple[int, int] | None,
-        edit: image_functions.Edit | None,
         is_frame: bool = False,
     ) -> Image:
         """Decodes, changes and encodes a page of a TIFF, or a slice."""
@@ -528,18 +521,16 @@ class ImagePolicy:
         self.limits.check_decoded(page.height, page.width, format)
         numbers = page.read()
         if self.numbers.is_usual:
-            return self._encode_eight_bits(numbers, format, edit, is_frame)
+            return self._encode_eight_bits(numbers, format, is_frame)
         return self._encode_numbers(numbers, format, page.orientation, is_frame=is_frame)
 
-    def _encode_eight_bits(
-        self, numbers: np.ndarray, format: str, edit: image_functions.Edit | None, is_frame: bool
-    ) -> Image:
+    def _encode_eight_bits(self, numbers: np.ndarray, format: str, is_frame: bool) -> Image:
         """Changes and encodes a slice that is a picture; rejects one that has other numbers than those of a picture."""
         from imagebeam.transforms.images import stored_numbers
 
         values = stored_numbers.convert(numbers, self.numbers)
         target = image_formats.PNG if self.encode == KEEP else self.encode
-        picture = self._edit(pixels.from_bytes(values.tobytes(), values.shape), edit)
+        picture = self._edit(pixels.from_bytes(values.tobytes(), values.shape))
         image = self._encode_picture(picture, target)
         cause = self._cause(format, target, values.shape[1::-1], is_frame) if self.encode == KEEP else ""
         return image._replace(source_format=format, reencoded=cause)
@@ -577,9 +568,9 @@ class ImagePolicy:
             return f"{format} split"
         return f"{format} {'scaled' if self.scaling.is_needed(*size) else 'recolored'}"
 
-    def _edit(self, picture: PIL.Image.Image, edit: image_functions.Edit | None) -> PIL.Image.Image:
+    def _edit(self, picture: PIL.Image.Image) -> PIL.Image.Image:
         """Returns a picture as functions of the user leave it, which see the channels that are stored."""
-        return picture if edit is None else edit.apply(pixels.recolor(picture, self.color, self.background))
+        return self.functions.apply(pixels.recolor(picture, self.color, self.background)) if self.functions else picture
 
     def _encode_picture(
         self,

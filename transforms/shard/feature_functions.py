@@ -111,7 +111,7 @@ class FeatureFunctions:
     functions: tuple[FeatureFunction, ...] = ()  # that shard writers call
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns
     inferred: tuple[FeatureFunction, ...] = ()  # whose features are computed before: see columns.infer_features
-    max_seconds: float = 60.0  # for each image of a batch
+    max_seconds: float = user_code.MAX_SECONDS  # for each image of a batch
 
     @property
     def is_on(self) -> bool:

@@ -141,7 +141,7 @@ def _prepare(
     try:
         expected = ref.expected if found is None else found.expected
         with _naming(_name_in_list(ref, policy, 0)):
-            image = policy.prepare(source, expected, policy.functions.of_image(ref))
+            image = policy.for_image(ref).prepare(source, expected)
     except MemoryError as e:
         detail = "the image does not fit into memory: set image.limits.max_pixels, or take fewer --workers"
         raise MemoryError(f"{ref.uri!r} ({ref.key!r}): {detail}") from e
@@ -362,7 +362,7 @@ def read_frames(
         BadImageError: if the whole file is to be rejected.
     """
     source = data if ref.inside is None else data[ref.inside[0] : sum(ref.inside)]
-    frames = policy.prepare_frames(source, ref.expected, policy.functions.of_image(ref))
+    frames = policy.for_image(ref).prepare_frames(source, ref.expected)
     if frames is None:
         return None
     if ref.mask is not None:

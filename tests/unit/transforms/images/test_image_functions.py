@@ -74,8 +74,7 @@ def policy(data: bytes, function: str = "", keep_if: str = "", **options: object
 
 def run(data: bytes, *functions: str, **options: object) -> checked_image.Image:
     user_functions.seen.clear()
-    made = policy(data, *functions, **options)
-    return made.prepare(data, None, made.functions.of_image(REF))
+    return policy(data, *functions, **options).for_image(REF).prepare(data)
 
 
 def refused(data: bytes, *functions: str, **options: object) -> checked_image.BadImageError:
@@ -206,8 +205,7 @@ def test_function_sees_slices_of_medical_files(encode: str) -> None:
 
 
 def frames_of(data: bytes, function: str, keep_if: str = "") -> Iterator[checked_image.Image]:
-    made = policy(data, function, keep_if, frames="each")
-    frames = made.prepare_frames(data, None, made.functions.of_image(REF))
+    frames = policy(data, function, keep_if, frames="each").for_image(REF).prepare_frames(data)
     assert frames is not None
     for image in frames.images:
         assert isinstance(image, checked_image.Image), image
