@@ -92,6 +92,11 @@ def format_of(uri: str) -> Format | None:
     return next((each for end, each in FORMATS.items() if uri.endswith(end)), None)
 
 
+def _format(uri: str) -> Format:
+    """Returns how a file is read that was listed: one whose name says nothing is IDX, which can have any name."""
+    return format_of(uri) or FORMATS[packed_file.IDX[0]]
+
+
 def read_images(uri: str, version: int, part: str) -> Iterator[bytes]:
     """Yields the images of an array as rows of pixels, in pieces of some megabytes.
 
@@ -106,7 +111,7 @@ def read_images(uri: str, version: int, part: str) -> Iterator[bytes]:
         OSError: if the file cannot be read.
     """
     name, _, axes = part.rpartition(":")
-    format = FORMATS[next(end for end in FORMATS if uri.endswith(end))]
+    format = _format(uri)
     array = next((each for each in format.list_arrays(uri, version) if each.name == name), None)
     if array is None:
         raise packed_file.broken(f"has no array {name!r} any more")
@@ -122,10 +127,8 @@ def check(uri: str, version: int, array: found_array.FoundArray) -> None:
         BrokenContentError: if the values are not those that were written.
         OSError: if the file cannot be read.
     """
-    format = format_of(uri)
-    assert format is not None
-    if format.check is not None:
-        format.check(uri, version, array)
+    if (compare := _format(uri).check) is not None:
+        compare(uri, version, array)
 
 
 def part_name(array: found_array.FoundArray, axes: found_array.ImageAxes) -> str:
@@ -133,21 +136,17 @@ def part_name(array: found_array.FoundArray, axes: found_array.ImageAxes) -> str
     return f"{array.name}:{axes}"
 
 
-def load(uri: str, version: int, array: found_array.FoundArray, read_as: str = "") -> Any:
+def load(uri: str, version: int, array: found_array.FoundArray) -> Any:
     """Returns the values of an array of labels: `np.ndarray` [count], or a list of texts.
-
-    `read_as` is the end of the name of such files, if that of this file says no format.
 
     Raises:
         BrokenContentError: if the file is broken, or the array too large.
         OSError: if the file cannot be read.
     """
-    format = format_of(read_as or uri)
-    assert format is not None
     is_text = array.dtype == found_array.TEXT
     if array.num_values * (1 if is_text else np.dtype(array.dtype).itemsize) > MAX_LOADED_BYTES:
         raise packed_file.broken(f"has {array.num_values:,} values in the array {array.name!r}, too many for labels")
-    values = b"".join(format.read_values(uri, version, array))
+    values = b"".join(_format(uri).read_values(uri, version, array))
     if is_text:
         return [text.decode("utf-8", "surrogateescape") for text in values.split(b"\0")[:-1]]
     return np.frombuffer(values, array.dtype).reshape(array.shape, order=array.order)  # type: ignore[call-overload]

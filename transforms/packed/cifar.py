@@ -23,7 +23,7 @@ _MAX_SHOWN = 100  # characters of a name in an error
 _MAX_INTEGER_BITS = 63
 _BROKEN = (
     ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError,
-    pickle.UnpicklingError,
+    SyntaxError, pickle.UnpicklingError,
 )  # fmt: skip
 
 

@@ -59,9 +59,9 @@ class Role(NamedTuple):
 class Files:
     """The files with arrays at an address; each is looked into once."""
 
-    def __init__(self, uri: str, looks_below: bool):
+    def __init__(self, uri: str, looks_below: bool, has_idx: bool = False):
         self.uri = uri
-        self._looks_below = looks_below
+        self._looks_below, self._has_idx = looks_below, has_idx
         self._arrays: dict[str, tuple[int, list[found_array.FoundArray]]] = {}
         self.is_folder = input_places.stat_input(uri, uri).kind == storage.DIRECTORY
         self.folder = uri if self.is_folder else posixpath.dirname(uri)
@@ -88,11 +88,13 @@ class Files:
         return found[holding[0]]
 
     def match(self, option: str, glob: str) -> list[str]:
-        """Returns the addresses of the files that a glob matches, sorted."""
+        """Returns the addresses of the files that a glob matches, sorted; leaves out a .gz beside the plain file."""
         below, _, pattern = glob.rpartition("/")
         folder = storage.join(self.uri, below) if below else self.folder
         names = list_files(folder) if below else self.names
-        found = [storage.join(folder, name) for name in sorted(fnmatch.filter(names, pattern))]
+        matching = fnmatch.filter(names, pattern)
+        plain = sorted({*matching} - {f"{name}{packed_file.GZIP_SUFFIX}" for name in matching})
+        found = [storage.join(folder, name) for name in plain]
         if not found:
             raise errors.ConfigError("arrays-no-file", f"{option}: no file in {folder!r} matches {glob!r}")
         return found
@@ -105,6 +107,8 @@ class Files:
         """Returns the arrays of one file."""
         if uri not in self._arrays:
             format = array_files.format_of(uri)
+            if format is None and self._has_idx:
+                format = array_files.FORMATS[packed_file.IDX[0]]
             if format is None:
                 raise errors.ConfigError(
                     "arrays-unknown-file",
@@ -193,13 +197,13 @@ def axes_of(place: Place, wanted: array_source.Wanted) -> found_array.ImageAxes:
     return axes
 
 
-def only_shape(shapes: Mapping[found_array.Shape, Place], option: str = "source.arrays.images") -> found_array.Shape:
+def only_shape(shapes: Mapping[found_array.Shape, Place], option: str) -> found_array.Shape:
     """Returns the shape of all images, of shapes with an array of each; raises ConfigError if there are several."""
     if len(shapes) > 1:
         (first, one), (second, other) = list(shapes.items())[:2]
         raise errors.ConfigError(
             "arrays-shapes-differ",
             f"images of {' x '.join(map(str, first))} in {one}, of {' x '.join(map(str, second))} in {other}: all must "
-            f"have one shape; name them in {option} of two runs",
+            f"have one shape; name them in {option}.images of two runs",
         )
     return next(iter(shapes))

@@ -27,6 +27,8 @@ class Wanted(NamedTuple):
     layout: str | None = None
     shape: tuple[int, int, int] | None = None
     classes: Names = ()
+    option: str = "source.arrays"  # section of the config, for errors
+    has_idx: bool = False  # whether files are IDX, whatever their names are, and each glob means one of them
 
 
 class ImageRows(NamedTuple):
@@ -46,7 +48,6 @@ class LabelArray(NamedTuple):
     version: int
     array: found_array.FoundArray
     names: Names = ()
-    read_as: str = ""  # end of the name of such files, if that of this file says no format
 
 
 class ArrayPart(NamedTuple):
@@ -182,7 +183,7 @@ def read_texts(label: LabelArray) -> list[str | None]:
     """
     from imagebeam.transforms.packed import array_files  # late: NumPy
 
-    values = array_files.load(label.uri, label.version, label.array, label.read_as)
+    values = array_files.load(label.uri, label.version, label.array)
     if isinstance(values, list):
         return list(values)
     if values.size and values.size != max(values.shape):  # one-hot: [count, classes]

@@ -46,12 +46,6 @@ class Arrays(base_format.Format):
     def open(self, request: base_format.Request) -> array_source.ArraysSource:
         from imagebeam.transforms.formats.arrays import find_arrays  # late: NumPy
 
-        if request.label_by not in ("column", "none"):
-            raise errors.ConfigError(
-                "arrays-label-by",
-                f"label.by is {request.label_by!r}, and source.by: arrays has its labels in arrays: set label.by: "
-                f"column and label.column: {array_source.LABEL}, or label.by: none",
-            )
         named = self.classes if isinstance(self.classes, dict) else dict(enumerate(self.classes))
         classes = tuple((str(number), name) for number, name in named.items())
         wanted = array_source.Wanted(self.images, self.labels, self.layout, self.shape, classes)

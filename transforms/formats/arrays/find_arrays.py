@@ -50,12 +50,18 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> array_sou
     Raises:
         ConfigError: if there are no such arrays, or they contradict each other.
     """
-    files, fields = array_places.Files(request.uri, looks_below=not wanted.images), request.fields
+    if request.label_by not in ("column", "none"):
+        raise errors.ConfigError(
+            "arrays-label-by",
+            f"label.by is {request.label_by!r}, and {wanted.option} has its labels in arrays: set label.by: column "
+            f"and label.column: {array_source.LABEL}, or label.by: none",
+        )
+    files, fields = array_places.Files(request.uri, not wanted.images, wanted.has_idx), request.fields
     found = _named(files, wanted) if wanted.images else _find_csv(files) or _find_cifar(files) or recognize(files)
     if not request.label_kind and not fields.needed:
         found = found._replace(labels={})
     found = _add_columns(files, found, fields)
-    _check_roles(files, found, request)
+    _check_roles(files, found, request, wanted.option)
     given = wanted.classes or _classes_in(found.classes)
     without_names = {column.name for column in fields.columns if column.kind != "bytes"}
     if request.label_kind != "class" and fields.label is not None:
@@ -64,17 +70,17 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> array_sou
     shapes: dict[found_array.Shape, Place] = {}
     for name, images in found.images.items():
         parts = []
-        for place, labels in _pair(name, images, found.labels.get(name, ())):
+        for place, labels in _pair(name, images, found.labels.get(name, ()), wanted.option):
             rows, shape = _image_rows(place, _CIFAR_AXES if found.cifar_classes else None, wanted)
             shapes.setdefault(shape, place)
             label_arrays = []
             for each in labels:
                 is_named = not each.is_csv or each.array.name == fields.label
-                label = _label_array(place, rows, each, found.cifar_classes, given if is_named else ())
+                label = _label_array(place, rows, each, found.cifar_classes, given if is_named else (), wanted.option)
                 label_arrays.append(label._replace(names=()) if label.cell in without_names else label)
             parts.append(array_source.ArrayPart(rows, tuple(label_arrays), place.uri if place.is_csv else ""))
         splits.append(array_source.ArraySplit(name, tuple(parts)))
-    source = array_source.ArraysSource(tuple(splits), array_places.only_shape(shapes), fields)
+    source = array_source.ArraysSource(tuple(splits), array_places.only_shape(shapes, wanted.option), fields)
     cells = {label.cell for label in source.labels()}
     if unknown := [name for name in fields.needed if name not in cells]:
         raise errors.ConfigError(
@@ -87,7 +93,7 @@ def find(wanted: array_source.Wanted, request: base_format.Request) -> array_sou
     return source
 
 
-def _check_roles(files: array_places.Files, found: Roles, request: base_format.Request) -> None:
+def _check_roles(files: array_places.Files, found: Roles, request: base_format.Request, option: str) -> None:
     """Raises ConfigError if the arrays do not have what the config asks for."""
     if request.split_by == "source" and "" in found.images:
         column = "split.by: column, or " if found.images[""][0].is_csv else ""
@@ -101,7 +107,7 @@ def _check_roles(files: array_places.Files, found: Roles, request: base_format.R
             raise errors.ConfigError(
                 "arrays-no-labels",
                 f"there are no labels of the split {name or '(unnamed)'}, whose images are {images[0]}: name "
-                f"them in source.arrays.labels, or set label.by: none{_name_arrays(files)}",
+                f"them in {option}.labels, or set label.by: none{_name_arrays(files)}",
             )
     for name in (name for name, images in found.images.items() if not images):
         raise errors.ConfigError(
@@ -109,7 +115,7 @@ def _check_roles(files: array_places.Files, found: Roles, request: base_format.R
         )
 
 
-def _pair(split: str, images: Sequence[Place], labels: Sequence[Place]) -> list[tuple[Place, list[Place]]]:
+def _pair(split: str, images: Sequence[Place], labels: Sequence[Place], option: str) -> list[tuple[Place, list[Place]]]:
     """Returns each array of images with its labels: those in the same file, or in the same place of the order."""
     files = [place.uri for place in images]
     if {place.uri for place in labels} <= set(files) and len(set(files)) == len(files):
@@ -118,7 +124,7 @@ def _pair(split: str, images: Sequence[Place], labels: Sequence[Place]) -> list[
         raise errors.ConfigError(
             "arrays-counts-differ",
             f"the split {split or '(unnamed)'} has {plural.count(len(images), 'array')} of images and "
-            f"{len(labels):,} of labels; correct source.arrays.images or labels",
+            f"{len(labels):,} of labels; correct {option}.images or labels",
         )
     return [(place, [label]) for place, label in zip(images, labels)]
 
@@ -175,6 +181,7 @@ def _label_array(
     place: Place,
     cifar_classes: Mapping[str, array_source.Names],
     given: array_source.Names,
+    option: str,
 ) -> array_source.LabelArray:
     array = place.array
     if array.dtype != found_array.TEXT and np.dtype(array.dtype).kind not in "iufbS":
@@ -188,7 +195,7 @@ def _label_array(
         raise errors.ConfigError(
             "arrays-counts-differ",
             f"{place} are not the labels of {images}, which holds {plural.count(rows.num_images, 'image')}; "
-            "correct source.arrays.images or labels",
+            f"correct {option}.images or labels",
         )
     cell = array.name if place.is_csv else array_source.LABEL
     cell = _CIFAR_LABELS[array.name][0] if array.name in cifar_classes else cell
@@ -298,14 +305,17 @@ def _named(files: array_places.Files, wanted: array_source.Wanted) -> Roles:
     unknown = sorted(set(wanted.labels) - set(wanted.images))
     if unknown:
         raise errors.ConfigError(
-            "arrays-unknown-split", f"source.arrays.labels names the split {unknown[0]}, source.arrays.images does not"
+            "arrays-unknown-split",
+            f"{wanted.option}.labels names the split {unknown[0]}, {wanted.option}.images does not",
         )
-    images = {split: _find_named(files, f"source.arrays.images.{split}", one) for split, one in wanted.images.items()}
-    labels = {split: _find_named(files, f"source.arrays.labels.{split}", one) for split, one in wanted.labels.items()}
+    images, labels = (
+        {split: _find_named(files, f"{wanted.option}.{kind}.{split}", one, wanted.has_idx) for split, one in of.items()}
+        for kind, of in (("images", wanted.images), ("labels", wanted.labels))
+    )
     return Roles(images, labels)
 
 
-def _find_named(files: array_places.Files, option: str, text: str) -> list[Place]:
+def _find_named(files: array_places.Files, option: str, text: str, is_one_file: bool) -> list[Place]:
     glob, hash, name = text.partition("#")
     if not hash and not files.is_folder and not text.endswith(packed_file.CSV):
         glob, name = "", text
@@ -314,6 +324,9 @@ def _find_named(files: array_places.Files, option: str, text: str) -> list[Place
         raise errors.ConfigError(
             "arrays-no-file-named", f"{option} is {text!r}, and --input is a folder: write FILE#ARRAY"
         )
+    if is_one_file and len(uris) > 1:
+        names = ", ".join(map(posixpath.basename, uris))
+        raise errors.ConfigError("arrays-not-one", f"{option}, {text!r}, must name one file, it matches {names}")
     found = []
     for uri in uris:
         places = files.open(uri)

@@ -133,13 +133,13 @@ GOOD = idx_files.encode(idx_files.pictures(0, 3, 4, 5))
         pytest.param("images", GOOD[:9], "file-broken", id="header"),
         pytest.param("images", GOOD[:-1], "file-broken", id="cut-short"),
         pytest.param("images", GOOD + b"..", "file-broken", id="trailing"),
-        pytest.param("images", header(8, 3) + bytes(3), "idx-wrong-dimensions", id="labels"),
+        pytest.param("images", header(8, 3) + bytes(3), "arrays-open-layout", id="labels"),
         pytest.param("images", header(13, 3, 4, 5) + bytes(240), "file-broken", id="floats"),
         pytest.param("images", header(7, 3, 4, 5) + bytes(60), "file-broken", id="no-type"),
         pytest.param("images", b"\x01" + GOOD[1:], "file-broken", id="first-byte"),
         pytest.param("images", gzip.compress(GOOD), "file-broken", id="gzip"),
-        pytest.param("images", header(8, 3, 0, 5), "idx-wrong-shape", id="no-height"),
-        pytest.param("images", header(8, 3, 4, 5, 5) + bytes(300), "idx-wrong-shape", id="five-channels"),
+        pytest.param("images", header(8, 3, 0, 5), "arrays-wrong-shape", id="no-height"),
+        pytest.param("images", header(8, 3, 5, 5, 5) + bytes(375), "arrays-open-layout", id="five-channels"),
         pytest.param("images", header(8, 2**32 - 1, 2**32 - 1, 2**32 - 1), "file-broken", id="huge"),
         pytest.param("images.gz", gzip.compress(GOOD)[:-4], "file-broken", id="gz-cut-short"),
         pytest.param("images.gz", GOOD, "file-broken", id="gz-plain"),
@@ -156,18 +156,17 @@ def test_open_source_of_a_broken_file_names_it(tmp_path: pathlib.Path, name: str
 @pytest.mark.parametrize(
     ("images", "labels", "fields", "code"),
     [
-        pytest.param({"train": "a-*"}, {}, LABELLED, "idx-no-labels", id="no-labels"),
-        pytest.param({"train": "a-*"}, {"train": "few"}, LABELLED, "idx-counts-differ", id="fewer-labels"),
-        pytest.param({"train": "a-*"}, {"train": "few"}, NO_FIELDS, "idx-counts-differ", id="labels-not-asked-for"),
-        pytest.param({"train": "a-*"}, {"train": "a-*"}, LABELLED, "idx-wrong-dimensions", id="images-as-labels"),
+        pytest.param({"train": "a-*"}, {}, LABELLED, "arrays-no-labels", id="no-labels"),
+        pytest.param({"train": "a-*"}, {"train": "few"}, LABELLED, "arrays-counts-differ", id="fewer-labels"),
+        pytest.param({"train": "a-*"}, {"train": "a-*"}, LABELLED, "arrays-counts-differ", id="images-as-labels"),
         pytest.param({"train": "a-*", "test": "b-*"}, {}, NO_FIELDS, "arrays-shapes-differ", id="two-shapes"),
         pytest.param({"train": "c-*"}, {}, NO_FIELDS, "arrays-no-file", id="none"),
-        pytest.param({"train": "*-images"}, {}, NO_FIELDS, "idx-not-one-file", id="several"),
+        pytest.param({"train": "*-images"}, {}, NO_FIELDS, "arrays-not-one", id="several"),
         pytest.param({"train": "folder"}, {}, NO_FIELDS, "arrays-no-file", id="folder"),
         pytest.param({"train": "x/*"}, {}, NO_FIELDS, "folder-unreadable", id="no-folder"),
-        pytest.param({"train": "a-*"}, {"trian": "few"}, NO_FIELDS, "idx-unknown-split", id="split"),
-        pytest.param({}, {}, NO_FIELDS, "idx-unknown-split", id="nothing"),
-        pytest.param({"train": "a-*"}, {}, table_rows.RowFields(label="digit"), "idx-unknown-column", id="column"),
+        pytest.param({"train": "a-*"}, {"trian": "few"}, NO_FIELDS, "arrays-unknown-split", id="split"),
+        pytest.param({}, {}, NO_FIELDS, "arrays-no-images", id="nothing"),
+        pytest.param({"train": "a-*"}, {}, table_rows.RowFields(split="digit"), "arrays-unknown-column", id="column"),
     ],
 )
 def test_open_source_of_files_that_contradict_each_other_raises(
@@ -265,14 +264,14 @@ def test_convert_of_files_that_contradict_each_other_writes_nothing(tmp_path: pa
     idx_files.write_mnist(tmp_path / "in", 3, 2)
     idx_files.write(tmp_path / "in" / "t10k-labels-idx1-ubyte", idx_files.digits(0, 3))
     config = {"source": {"by": "idx", "uri": str(tmp_path / "in")}, "output": {"uri": str(tmp_path / "out")}}
-    with error_texts.raises("idx-counts-differ"):
+    with error_texts.raises("arrays-counts-differ"):
         convert.convert(config | {"label": {"by": "column", "column": "label"}}, workers=1)
     assert not (tmp_path / "out").exists()
 
 
 def test_convert_with_labels_from_folders_says_where_they_are(tmp_path: pathlib.Path) -> None:
     config = {"source": {"by": "idx", "uri": str(tmp_path)}, "output": {"uri": str(tmp_path / "out")}}
-    with error_texts.raises("idx-label-by"):
+    with error_texts.raises("arrays-label-by"):
         convert.convert(config, workers=1)
 
 
