@@ -9,16 +9,19 @@ Source: https://github.com/wkentaro/labelme, labelme/label_file.py
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import posixpath
 import re
 import reprlib
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from typing import IO, Any, ClassVar, Literal
 
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.images import checked_image, image_objects, object_masks
+from imagebeam.transforms.formats.annotations import syntax
+from imagebeam.transforms.formats.annotations.syntax import Region, Row
+from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotated_files, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import Finding
 
@@ -63,16 +66,19 @@ class Labelme(base_format.Format):
             parts = input_places.given_parts(uri, self.images, "source.labelme.images")
         else:
             parts = input_places.parts_of_splits(input_places.names_in(uri))
+        shapes, rejects_outside = Shapes(self.masks), self.outside == "reject"
+        classes = image_objects.ClassNames(())
+        reader = syntax.RowReader(classes, shapes, self.masks, rejects_outside, "source.labelme")
         source = annotated_files.AnnotatedFilesSource(
             uri,
             parts,
             annotated_files.PairRule(".json", self.image_folder, self.annotation_folder, self.without_annotations),
-            LabelmeReader(image_objects.ClassNames(()), self.masks, self.outside == "reject"),
+            reader,
             exclude=input_places.leave_out(request.output, uri),
             option="source.labelme",
             on_repeated_key="name each folder of images in one split (source.labelme.images)",
         )
-        source = source.with_classes(self.classes, self.base, class_names)
+        source = source.with_classes(self.classes, self.base, functools.partial(syntax.class_names, shapes))
         return source.with_unread(self.annotation_folder)
 
     @classmethod
@@ -134,102 +140,56 @@ def _has_flags_alone(probe: folder_probe.FolderProbe, folder: folder_probe.Folde
 
 # --- JSON files -------------------------------------------------------------------------------------------------------
 
-OTHER_SHAPE = "object_of_other_shape"  # points and lines
-
-_MAX_BYTES = 256 << 20  # the image itself may be in the file, as text
-_SLACK_PX = 0.5
 _MAX_SIDE_PX = 1_000_000
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 _CIRCLE_CORNERS = 64  # a circle becomes a polygon with so many
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelmeReader(image_objects.ReaderOfAnySize):
-    """Reads annotation files."""
+class Shapes(syntax.Syntax):
+    """The files of LabelMe."""
 
-    classes: image_objects.ClassNames
-    masks: bool = False
-    rejects_outside: bool = False
+    FOLDERS = (("", ""),)
+    SIZED = True
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*image_objects.COLUMNS, *((object_masks.FEATURE,) if self.masks else ()))
+    masks: bool = False  # whether outlines are stored: not of a shape that is a picture
 
-    def read(self, data: bytes | None) -> image_objects.Annotations:
-        """Returns the objects in the order of the file.
-
-        Raises:
-            BadImageError: if the file, the size of the image or an object cannot be used.
-        """
-        rejecting = "source.labelme.outside" if self.rejects_outside else ""
-        found = image_objects.ObjectsBuilder(len(self.columns), rejecting)
-        if data is None:
-            return found.build()
-        file = _parse(data)
-        height, width = (_side(file.get(name), name) for name in ("imageHeight", "imageWidth"))
-        shapes = file.get("shapes")
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        fields = _parse(file.read())
+        yield Row("", "", None, tuple(_side(fields.get(name), name) for name in ("imageHeight", "imageWidth")))
+        shapes = fields.get("shapes")
         if not isinstance(shapes, list):
-            raise image_objects.bad_value("has no list of shapes; a file of LabelMe has one")
-        across, down = (image_objects.pixels(side, _SLACK_PX) for side in (width, height))
+            raise ValueError("has no list of shapes; a file of LabelMe has one")
         for number, shape in enumerate(shapes, 1):
-            try:
-                fields = shape if isinstance(shape, dict) else {}
-                kind = fields.get("shape_type") or "polygon"  # early versions know no other
-                if kind in _WITHOUT_AREA:
-                    found.dropped[OTHER_SHAPE] += 1
-                    continue
-                outline = _outline(fields.get("points"), kind)
-                xs, ys = outline[::2], outline[1::2]
-                box = min(xs), max(xs), min(ys), max(ys)
-                values: tuple[Any, ...] = self._class_of(fields.get("label"))
-                if self.masks:
-                    values += (self._mask(kind, outline, height, width),)
-                found.add(box, across, down, values)
-            except ValueError as e:
-                raise image_objects.bad_value_at(f"shape {number}", e) from e
-        return found.build((height, width))
+            of_shape = shape if isinstance(shape, dict) else {}
+            kind = of_shape.get("shape_type") or "polygon"  # early versions know no other
+            yield Row("", f"shape {number}", syntax.name_of(of_shape.get("label")), (kind, of_shape.get("points")))
 
-    def _class_of(self, name: Any) -> tuple[int, bytes]:
-        if not isinstance(name, str) or not name.strip():
-            raise ValueError(f"its label is {reprlib.repr(name)}, expected a name")
-        return self.classes.find(name.strip(), "source.labelme.classes")
-
-    def _mask(self, kind: str, outline: list[float], height: int, width: int) -> bytes:
-        if kind == "mask":
+    def region(self, fields: Any, size: tuple[int, int]) -> Region | None:
+        kind, points = fields
+        if kind in _WITHOUT_AREA:
+            return None
+        outline = _outline(points, kind)
+        if kind == "mask" and self.masks:
             raise ValueError("a shape of the type mask holds a picture; source.labelme.masks takes outlines")
-        return object_masks.pack([outline], height, width)
-
-
-def class_names(data: bytes) -> set[str]:
-    """Returns the classes of the shapes in an annotation file; none if it cannot be parsed."""
-    try:
-        shapes = _parse(data).get("shapes")
-    except checked_image.BadImageError:
-        return set()
-    names = (shape.get("label") for shape in shapes if isinstance(shape, dict)) if isinstance(shapes, list) else ()
-    return {name.strip() for name in names if isinstance(name, str) and name.strip()}
+        xs, ys = outline[::2], outline[1::2]
+        return Region((min(xs), max(xs), min(ys), max(ys)), [outline])
 
 
 def _parse(data: bytes) -> dict[str, Any]:
-    """Returns the fields of a file.
-
-    Raises:
-        BadImageError: if it is no JSON object.
-    """
-    image_objects.check_size(data, _MAX_BYTES)
+    """Returns the fields of a file."""
     try:
-        file = json.loads(data.decode("utf-8-sig"))
+        fields = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as e:
-        reason = "is nested too deep" if isinstance(e, RecursionError) else f"is not JSON: {e}"
-        raise image_objects.bad_value(reason) from e
-    if not isinstance(file, dict):
-        raise image_objects.bad_value(f"holds a JSON {type(file).__name__}; a file of LabelMe is an object")
-    return file
+        raise ValueError("is nested too deep" if isinstance(e, RecursionError) else f"is not JSON: {e}") from e
+    if not isinstance(fields, dict):
+        raise ValueError(f"holds a JSON {type(fields).__name__}; a file of LabelMe is an object")
+    return fields
 
 
 def _side(value: Any, name: str) -> int:
     if type(value) is not int or not 0 < value <= _MAX_SIDE_PX:
-        raise image_objects.bad_value(f"{name} is {reprlib.repr(value)}, expected the pixels of the image")
+        raise ValueError(f"{name} is {reprlib.repr(value)}, expected the pixels of the image")
     return value
 
 

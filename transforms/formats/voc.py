@@ -12,17 +12,18 @@ Source: section 8 of the VOC2012 development kit, http://host.robots.ox.ac.uk/pa
 from __future__ import annotations
 
 import dataclasses
-import math
 import posixpath
 import re
 import reprlib
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import IO, Any, ClassVar, Literal
 from xml.parsers import expat
 
 from imagebeam import plural, storage
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.images import checked_image, image_objects
+from imagebeam.transforms.formats.annotations import syntax
+from imagebeam.transforms.formats.annotations.syntax import Region, Row
+from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotated_files, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder
 
@@ -63,11 +64,12 @@ class Voc(base_format.Format):
 
     def open(self, request: base_format.Request) -> image_source.ImageSource:
         parts, image_folder, annotation_folder = find(request.uri, self)
+        xml, classes = Xml(self.origin), image_objects.ClassNames(())
         source = annotated_files.AnnotatedFilesSource(
             request.uri,
             parts,
             annotated_files.PairRule(".xml", image_folder, annotation_folder, self.without_annotations),
-            VocReader(image_objects.ClassNames(()), self.origin, self.outside == "reject"),
+            syntax.RowReader(classes, xml, rejects_outside=self.outside == "reject", option="source.voc"),
             exclude=input_places.leave_out(request.output, request.uri),
             named_in=image_folder,
             option="source.voc",
@@ -281,9 +283,8 @@ def parse(data: bytes) -> VocFile:
     """Parses an annotation file.
 
     Raises:
-        BadImageError: if it is not XML of this format.
+        ValueError: if it is not XML of this format.
     """
-    image_objects.check_size(data)
     parser = expat.ParserCreate()
     parser.buffer_text = True
     file = VocFile()
@@ -294,12 +295,16 @@ def parse(data: bytes) -> VocFile:
     try:
         parser.Parse(data, True)
     except expat.ExpatError as e:
-        raise image_objects.bad_value(f"is not XML: {e}") from e
-    except checked_image.BadImageError:
+        raise ValueError(f"is not XML: {e}") from e
+    except _OtherFormError:
         raise
     except (LookupError, UnicodeError, ValueError) as e:  # an encoding that the parser does not know
-        raise image_objects.bad_value(f"is not XML that can be read: {e}; save it as UTF-8") from e
+        raise ValueError(f"is not XML that can be read: {e}; save it as UTF-8") from e
     return file
+
+
+class _OtherFormError(ValueError):
+    """A file is XML, and not of this format."""
 
 
 class VocFile:
@@ -312,14 +317,14 @@ class VocFile:
         self._texts: list[str] | None = None  # pieces of the text of the open field
 
     def refuse_document_type(self, *_: object) -> None:
-        raise image_objects.bad_value("has a document type (<!DOCTYPE), which could define entities: remove it")
+        raise _OtherFormError("has a document type (<!DOCTYPE), which could define entities: remove it")
 
     def start(self, name: str, _: object) -> None:
         if not self._path and name != _ROOT:
-            raise image_objects.bad_value(f"begins with <{reprlib.repr(name)[1:-1]}>, expected <{_ROOT}>")
+            raise _OtherFormError(f"begins with <{reprlib.repr(name)[1:-1]}>, expected <{_ROOT}>")
         self._path.append(name)
         if len(self._path) > _MAX_DEPTH:
-            raise image_objects.bad_value(f"has elements nested more than {_MAX_DEPTH} deep")
+            raise _OtherFormError(f"has elements nested more than {_MAX_DEPTH} deep")
         path = "/".join(self._path)
         if path == _OBJECT:
             self.objects.append({})
@@ -333,7 +338,7 @@ class VocFile:
         if self._texts is not None:
             fields = self.size if "/".join(self._path) in _SIZES else self.objects[-1]
             if name in fields:
-                raise image_objects.bad_value(f"states <{name}> twice{self._where()}")
+                raise _OtherFormError(f"states <{name}> twice{self._where()}")
             fields[name] = "".join(self._texts).strip()
         self._texts = None
         self._path.pop()
@@ -356,79 +361,53 @@ def class_names(data: bytes) -> set[str]:
                 return set()
     try:
         return {fields["name"] for fields in parse(data).objects if fields.get("name")}
-    except checked_image.BadImageError:
+    except ValueError:
         return set()
 
 
 @dataclasses.dataclass(frozen=True)
-class VocReader(image_objects.ReaderOfAnySize):
-    """Reads annotation files."""
+class Xml(syntax.Syntax):
+    """The files of Pascal VOC."""
 
-    classes: image_objects.ClassNames
+    FOLDERS = (("", ""),)
+    SIZED = True
+    MORE = FLAG_COLUMNS
+
     origin: int = 1  # number of the first pixel; with 0, xmin and xmax are distances from the image's edge
-    rejects_outside: bool = False
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return (*image_objects.COLUMNS, *FLAG_COLUMNS)
+    def rows(self, file: IO[bytes]) -> Iterator[Row]:
+        parsed = parse(file.read())
+        yield Row("", "", None, tuple(_side(parsed.size.get(name), name) for name in ("height", "width")))
+        for number, fields in enumerate(parsed.objects, 1):
+            yield Row("", f"object {number}", fields.get("name") or syntax.UNKNOWN, fields)
 
-    def read(self, data: bytes | None) -> image_objects.Annotations:
-        """Returns the objects in the order of the file.
-
-        Raises:
-            BadImageError: if the file, the size of the image or an object cannot be used.
-        """
-        rejecting = "source.voc.outside" if self.rejects_outside else ""
-        found = image_objects.ObjectsBuilder(len(self.columns), rejecting)
-        if data is None:
-            return found.build()
-        file = parse(data)
-        height, width = (_side(file.size.get(name), name) for name in ("height", "width"))
-        across, down = (image_objects.pixels(side, _SLACK_PX) for side in (width, height))
-        for number, fields in enumerate(file.objects, 1):
-            try:
-                box = self._box(fields)
-                found.add(box, across, down, self._values(fields))
-            except ValueError as e:
-                raise image_objects.bad_value_at(f"object {number}", e) from e
-        return found.build((height, width))
-
-    def _box(self, fields: Mapping[str, str]) -> tuple[float, float, float, float]:
-        """Returns xmin, xmax, ymin, ymax in pixels from the left and upper edge of the image."""
+    def region(self, fields: Any, size: tuple[int, int]) -> Region:
+        if not fields.get("name"):
+            raise ValueError("it has no <name>")
         xmin, xmax, ymin, ymax = (_number(fields.get(edge), edge) for edge in _EDGES)
         if xmin > xmax or ymin > ymax:
             raise ValueError(
                 f"the box ends before it begins: xmin {xmin:g}, xmax {xmax:g}, ymin {ymin:g}, ymax {ymax:g}"
             )
-        return xmin - self.origin, xmax, ymin - self.origin, ymax
-
-    def _values(self, fields: Mapping[str, str]) -> tuple[int | bytes, ...]:
-        """Returns the values of the columns after the box."""
-        name = fields.get("name")
-        if not name:
-            raise ValueError("it has no <name>")
-        label, text = self.classes.find(name, "source.voc.classes")
         flags = (_flag(fields.get(flag), flag) for flag in ("difficult", "truncated"))
-        return label, text, *flags, image_objects.encode_text(fields.get("pose") or _UNSPECIFIED)
+        view = image_objects.encode_text(fields.get("pose") or _UNSPECIFIED)
+        return Region((xmin - self.origin, xmax, ymin - self.origin, ymax), more=(*flags, view))
 
 
 def _side(text: str | None, name: str) -> int:
     try:
         side = _number(text, name)
     except ValueError as e:
-        raise image_objects.bad_value(f"<size>: {e}") from e
+        raise ValueError(f"<size>: {e}") from e
     if not side.is_integer() or not 0 < side <= _MAX_SIDE_PX:
-        raise image_objects.bad_value(f"<size>: {name} is {text!r}, expected the pixels of the image")
+        raise ValueError(f"<size>: {name} is {text!r}, expected the pixels of the image")
     return int(side)
 
 
 def _number(text: str | None, name: str) -> float:
     if not text:
         raise ValueError(f"it has no <{name}>")
-    number = image_objects.parse_finite(text)
-    if math.isnan(number):
-        raise ValueError(f"{name} is {reprlib.repr(text)}, expected a finite number")
-    return number
+    return syntax.number(text, name)
 
 
 def _flag(text: str | None, name: str) -> int:

@@ -25,10 +25,6 @@ def _list(value: Any, what: str) -> list[Any]:
     return value
 
 
-def _name(value: Any, default: str = syntax.UNKNOWN) -> str:
-    return value.strip() if isinstance(value, str) and value.strip() else default
-
-
 def _points(value: Any) -> list[float]:
     """Returns x, y, x, y, ... of a list of [x, y]."""
     points = [syntax.numbers(point, "x", "y") for point in _list(value, "a list of points")]
@@ -48,11 +44,11 @@ class CreateMl(syntax.Syntax):
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         for number, entry in enumerate(map(_dict, syntax.json_entries(file, "item")), 1):
-            image = _name(entry.get("image") or entry.get("imagefilename"), "")
+            image = syntax.name_of(entry.get("image") or entry.get("imagefilename"), "")
             yield Row(image, f"entry {number}", None)
             for index, each in enumerate(map(_dict, entry.get("annotations") or entry.get("annotation") or ()), 1):
                 where = f"annotation {index} of entry {number}"
-                yield Row(image, where, _name(each.get("label")), each.get("coordinates"))
+                yield Row(image, where, syntax.name_of(each.get("label")), each.get("coordinates"))
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:
         x, y, width, height = syntax.numbers(fields, "x", "y", "width", "height")
@@ -78,7 +74,7 @@ class Via(syntax.Syntax):
             yield from self._rows_of_csv(data)
             return
         for number, entry in enumerate(_entries_of_object(data, b'"_via_img_metadata"' in data), 1):
-            image = _name(entry.get("filename"), "")
+            image = syntax.name_of(entry.get("filename"), "")
             yield Row(image, f"image {number}", None)
             regions = entry.get("regions") or ()
             for index, each in enumerate(map(_dict, regions.values() if isinstance(regions, dict) else regions), 1):
@@ -123,7 +119,7 @@ def _via_row(image: str, where: str, shape: dict[str, Any], attributes: dict[str
     value: Any = next(iter(attributes.values()), syntax.NO_NAME)
     if isinstance(value, dict):
         value = next((name for name, is_set in value.items() if is_set in (True, "true")), None)
-    return Row(image, where, _name(value), [[*attributes], shape])
+    return Row(image, where, syntax.name_of(value), [[*attributes], shape])
 
 
 def _entries_of_object(data: bytes, is_project: bool) -> Iterator[dict[str, Any]]:
@@ -165,7 +161,7 @@ class LabelStudio(syntax.Syntax):
                 kind = str(each.get("type"))
                 if kind != "choices":
                     label = value.get(kind)
-                    name = _name(label[0] if isinstance(label, list) and label else None, syntax.NO_NAME)
+                    name = syntax.name_of(label[0] if isinstance(label, list) and label else None, syntax.NO_NAME)
                     sides = [each.get("original_height"), each.get("original_width")]
                     yield Row(image, f"result {index} of task {number}", name, [kind, sides, value])
 
@@ -211,7 +207,7 @@ class Supervisely(syntax.Syntax):
                 continue
             index += 1
             fields = [each.get("geometryType"), size, _dict(each.get("points")).get("exterior")]
-            yield Row("", f"object {index}", _name(each.get("classTitle")), fields)
+            yield Row("", f"object {index}", syntax.name_of(each.get("classTitle")), fields)
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region | None:
         kind, stated, exterior = fields

@@ -73,6 +73,7 @@ class Syntax(abc.ABC):
     SHARES: ClassVar[bool] = False  # whether numbers are shares of the image's width and height, and no pixels
     OUTLINES: ClassVar[bool] = False  # whether objects have outlines, which can be stored as masks
     MASKS: ClassVar[bool] = False  # whether these are always stored
+    SIZED: ClassVar[bool] = False  # whether a file begins with a row without a class whose fields are height and width
     ENTRIES: ClassVar[bool] = False  # whether a row without a class begins the entry of an image, which has one
     CODES: ClassVar[Mapping[str, str]] = {}  # names of the classes that rows name by codes
     CODES_FILE: ClassVar[str] = ""  # beside a file of annotations; has the names in place of `CODES`, in their order
@@ -166,14 +167,15 @@ class RowReader:
     syntax: Syntax
     masks: bool = False
     rejects_outside: bool = False
-    size: tuple[int, int] | None = None  # height and width of the image in pixels
+    option: str = "source.annotations"  # section of the config, for errors
+    size: tuple[int, int] | None = None  # height and width of the image in pixels, unless its file states them
 
     @property
     def columns(self) -> tuple[str, ...]:
         return (*image_objects.COLUMNS, *self.syntax.MORE, *((object_masks.FEATURE,) if self.masks else ()))
 
     def for_image(self, find_size: Callable[[], tuple[int, int]]) -> RowReader:
-        return dataclasses.replace(self, size=find_size())
+        return self if self.syntax.SIZED else dataclasses.replace(self, size=find_size())
 
     def read(self, data: bytes | None) -> image_objects.Annotations:
         """Returns the objects in the order of the rows.
@@ -181,31 +183,31 @@ class RowReader:
         Raises:
             BadImageError: if an object cannot be used.
         """
-        assert self.size is not None
-        found = image_objects.ObjectsBuilder(
-            len(self.columns), "source.annotations.outside" if self.rejects_outside else ""
-        )
-        expected = self.size
-        width, height = (image_objects.pixels(side, _SLACK_PX) for side in self.size[::-1])
-        if self.syntax.SHARES:
-            width = height = image_objects.SHARES
+        rejecting = f"{self.option}.outside" if self.rejects_outside else ""
+        found = image_objects.ObjectsBuilder(len(self.columns), rejecting)
+        size = expected = self.size
+        width, height = self._extents(size)
         for row in self._rows(data):
             if row.name is None:
+                if self.syntax.SIZED:
+                    size = expected = row.fields
+                    width, height = self._extents(size)
                 continue
             if not row.name:
                 found.dropped[IGNORED] += 1
                 continue
             try:
-                region = self.syntax.region(row.fields, self.size)
+                assert size is not None
+                region = self.syntax.region(row.fields, size)
                 if region is None:
                     found.dropped[OTHER_SHAPE] += 1
                     continue
                 if row.name == UNKNOWN:
                     raise ValueError("it has no class")
                 expected = region.size or expected
-                values = (*self.classes.find(row.name, "source.annotations.classes"), *region.more)
+                values = (*self.classes.find(row.name, f"{self.option}.classes"), *region.more)
                 if self.masks:
-                    values += (object_masks.pack(region.outline, *self.size),)
+                    values += (object_masks.pack(region.outline, *size),)
                 found.add(region.box, width, height, values)
             except ValueError as e:
                 raise image_objects.bad_value_at(row.where, e) from e
@@ -216,8 +218,14 @@ class RowReader:
             built = built._replace(values=(*built.values[:place], corners, *built.values[place + 1 :]))
         return built
 
+    def _extents(self, size: tuple[int, int] | None) -> tuple[image_objects.Extent, image_objects.Extent]:
+        """Returns those of the width and the height of the image."""
+        if size is None or self.syntax.SHARES:
+            return image_objects.SHARES, image_objects.SHARES
+        return image_objects.pixels(size[1], _SLACK_PX), image_objects.pixels(size[0], _SLACK_PX)
+
     def _rows(self, data: bytes | None) -> Iterable[Row]:
-        if not data:
+        if data is None or (not data and self.syntax.FOLDERS is None):
             return
         if self.syntax.FOLDERS is None:
             file, *lines = data.decode("utf-8", "surrogateescape").splitlines()
@@ -265,6 +273,11 @@ def class_names(syntax: Syntax, data: bytes) -> set[str]:
 
 
 # --- for parsers ------------------------------------------------------------------------------------------------------
+
+
+def name_of(value: Any, default: str = UNKNOWN) -> str:
+    """Returns the name that a value of JSON is; `default` if it is none."""
+    return value.strip() if isinstance(value, str) and value.strip() else default
 
 
 def lines_of(file: IO[bytes]) -> Iterator[tuple[int, str]]:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import labelme as labelme_format
+from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.images import checked_image, image_objects, object_masks
 
 CLASSES = image_objects.ClassNames(("cat", "dog"), None, 1)
@@ -35,7 +36,8 @@ def shape(kind: Any, points: Any, label: Any = "cat") -> dict[str, Any]:
 
 
 def read(data: bytes | None, **options: Any) -> image_objects.Annotations:
-    return labelme_format.LabelmeReader(CLASSES, **options).read(data)
+    shapes = labelme_format.Shapes(bool(options.get("masks")))
+    return syntax.RowReader(CLASSES, shapes, option="source.labelme", **options).read(data)
 
 
 def test_shapes_become_boxes_and_others_are_counted() -> None:
@@ -89,7 +91,7 @@ def test_masks_are_those_of_the_outlines() -> None:
         (labelme(shape("polygon", [[1, float("nan")]] * 3)), Reason.BAD_VALUE, "points are"),
         (labelme(shape("polygon", [[1, True]] * 3)), Reason.BAD_VALUE, "points are"),
         (labelme(shape("cube", POLYGON)), Reason.BAD_VALUE, "the shape_type is 'cube'"),
-        (labelme(shape("polygon", POLYGON, None)), Reason.BAD_VALUE, "its label is None, expected a name"),
+        (labelme(shape("polygon", POLYGON, None)), Reason.BAD_VALUE, "shape 1: it has no class"),
         (labelme(shape("polygon", POLYGON, "cow")), Reason.UNKNOWN_LABEL, "'cow' is none of source.labelme.classes"),
     ],
 )
@@ -123,9 +125,11 @@ def test_damaged_files_are_bad_images_or_boxes() -> None:
             assert e.detail
         else:
             assert len({len(column) for column in found.values}) == 1
-        labelme_format.class_names(bytes(damaged))
+        syntax.class_names(labelme_format.Shapes(), bytes(damaged))
 
 
 def test_class_names_are_collected() -> None:
-    assert labelme_format.class_names(labelme(shape("point", []), shape("rectangle", [], " dog "), 5)) == {"cat", "dog"}
-    assert labelme_format.class_names(b"") == set()
+    assert syntax.class_names(
+        labelme_format.Shapes(), labelme(shape("point", []), shape("rectangle", [], " dog "), 5)
+    ) == {"cat", "dog"}
+    assert syntax.class_names(labelme_format.Shapes(), b"") == set()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pathlib
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import recognize_folder
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import voc
+from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.images import checked_image, image_objects
 from imagebeam.transforms.sources import annotated_files, input_places
 from tests import detection_sets, error_texts
@@ -121,7 +123,7 @@ def test_classes_are_collected_from_the_files_or_given(tmp_path: pathlib.Path) -
 # --- XML files -------------------------------------------------------------------------------------------------------
 
 CLASSES = image_objects.ClassNames(("cat", "dog"), base=1)
-READER = voc.VocReader(CLASSES)
+READER = syntax.RowReader(CLASSES, voc.Xml(), option="source.voc")
 BOX = "<bndbox><xmin>1</xmin><ymin>6</ymin><xmax>20</xmax><ymax>15</ymax></bndbox>"
 DOG = f"<object><name>dog</name>{BOX}</object>"
 SIZE = "<size><width>40</width><height>20</height></size>"
@@ -145,7 +147,7 @@ def test_edges_count_from_one_and_belong_to_the_box() -> None:
         "image/object/truncated": (0,),
         "image/object/view": (b"Unspecified",),
     }
-    from_zero = voc.VocReader(CLASSES, origin=0).read(xml(SIZE, DOG))
+    from_zero = dataclasses.replace(READER, syntax=voc.Xml(0)).read(xml(SIZE, DOG))
     assert from_zero.values[0] == (0.025,)
 
 
@@ -227,7 +229,7 @@ ATTACKS = {
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack_is_a_reject_and_expands_nothing(name: str) -> None:
     with pytest.raises(checked_image.BadImageError):
-        voc.parse(ATTACKS[name].encode())
+        READER.read(ATTACKS[name].encode())
     assert voc.class_names(ATTACKS[name].encode()[:100_000]) == set()
 
 
@@ -247,7 +249,7 @@ def test_box_is_clipped_or_dropped_and_counted(edges: tuple[int, ...], values: o
     assert (found.values[:4], found.dropped) == (values, dropped)
     if edges[0] != 40:
         with pytest.raises(checked_image.BadImageError, match=r"source\.voc\.outside: clip would cut it"):
-            voc.VocReader(CLASSES, rejects_outside=True).read(data)
+            dataclasses.replace(READER, rejects_outside=True).read(data)
 
 
 def test_image_without_file_has_no_objects() -> None:
