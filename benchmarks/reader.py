@@ -48,7 +48,6 @@ _PEERS = {
     "imagebeam_global": _IMAGEBEAM._replace(options=("--shuffle", "global")),
     "imagebeam_tensorflow": _IMAGEBEAM._replace(options=("--decoder", "tensorflow")),
     "imagebeam_numpy": _IMAGEBEAM._replace(options=("--feed", "numpy")),
-    "tfds": _Peer("reader_tfds.py", "psutil, tensorflow_datasets", "tensorflow tensorflow-datasets psutil"),
     "tfdata": _Peer("reader_tfdata.py", "psutil, tensorflow", "tensorflow psutil"),
     "dali": _Peer("reader_dali.py", "psutil, nvidia.dali.fn", "nvidia-dali-cuda120 psutil"),
     "grain": _Peer(

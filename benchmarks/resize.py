@@ -13,16 +13,25 @@ from typing import Any
 
 from benchmarks import harness, inputs
 
-_RESAMPLERS = {"imagebeam": "native", "pillow": "pillow"}  # peers that are imagebeam
-_PEERS = ["bare", *_RESAMPLERS, "img2dataset"]
-_PAIRS = [(ours, other) for ours in _RESAMPLERS for other in ("bare", "img2dataset")]
+_OURS = {  # peers that are imagebeam
+    "imagebeam": "image.resampler=native",
+    "pillow": "image.resampler=pillow",
+    "function": "image.function=benchmarks.resize:identity",
+}
+_PEERS = ["bare", *_OURS, "img2dataset"]
+_PAIRS = [*((ours, other) for ours in _OURS for other in ("bare", "img2dataset")), ("function", "imagebeam")]
 _WARM_UP_COUNT = 64
 
 
+def identity(image: Any, reference: object) -> Any:
+    """A function of the user that changes nothing."""
+    return image
+
+
 def _command(peer: str, source: Path, output: Path, args: argparse.Namespace) -> list[str]:
-    if peer in _RESAMPLERS:
+    if peer in _OURS:
         shape = f"image.resize=[{args.size},{args.size}]" if args.stretch else f"image.shortest_side={args.size}"
-        settings = ["image.encode=jpeg", shape, f"image.resampler={_RESAMPLERS[peer]}", *inputs.SETTINGS]
+        settings = ["image.encode=jpeg", shape, _OURS[peer], *inputs.SETTINGS]
         options = ["--input", source, "--output", output, "--workers", 2]
         return harness.imagebeam_command("convert", "imagenet_files", settings, *options)
     if peer == "bare":
@@ -37,7 +46,7 @@ def _measure(args: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         source = inputs.link_images(images, count, scratch / f"input-{rounds}-{count}")
         runs = {}
         for peer in args.peers:
-            command, records = _command(peer, source, output, args), count if peer in _RESAMPLERS else None
+            command, records = _command(peer, source, output, args), count if peer in _OURS else None
             runs[peer] = functools.partial(harness.run_writer, peer, command, output, records)
         results = harness.run_in_turn(runs, rounds, name=f"{count} images,")
     return {"images": args.count, "size": args.size, **harness.compare(results, _PAIRS, args.count)}
