@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
-import pydantic_core
 
 from imagebeam import features, records, storage
 from imagebeam.transforms import user_code
+from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.shard import image_hashes
 from imagebeam.transforms.sources import table_rows
 
@@ -43,18 +43,10 @@ def fields_of(section: Any) -> dict[str, Field]:
     return {each.name: Field(kinds[each.name], getattr(defaults, each.name)) for each in dataclasses.fields(section)}
 
 
-def _refuse_bool(value: Any) -> Any:
-    if isinstance(value, bool):  # a bool is an int in Python
-        raise pydantic_core.PydanticCustomError(
-            "number_type", "input should be a number (or, where that is meant, text in quotes)"
-        )
-    return value
-
-
-NotBool = pydantic.BeforeValidator(_refuse_bool)
+NotBool = base_format.NOT_BOOL
 Bytes = Annotated[pydantic.ByteSize, NotBool, pydantic.AfterValidator(int)]  # which a process without pydantic takes
 Fraction = Annotated[float, pydantic.Field(gt=0, lt=1), NotBool]
-Count = Annotated[int, pydantic.Field(ge=1), NotBool]
+Count = base_format.Count
 # Discriminated by the type of the value, so that an error is about that alternative alone.
 CountBySplit = Annotated[
     Annotated[Count, pydantic.Tag("(one)")] | Annotated[dict[str, Count], pydantic.Tag("(by split)")],

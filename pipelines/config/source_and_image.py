@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 import pydantic_core
@@ -33,25 +33,8 @@ _WEBPS = ("webp",)
 _PICTURES = ("keep", "jpeg", "png", "webp")
 SIZES = ("resize", "shortest_side", "longest_side", "max_pixels")
 
-_BuiltIn = Literal[
-    "files",
-    "manifest",
-    "listing",
-    "pairs",
-    "idx",
-    "arrays",
-    "coco",
-    "yolo",
-    "voc",
-    "labelme",
-    "annotations",
-    "sidecars",
-    "box_csv",
-    "tar",
-    "zip",
-    "tfrecord",
-    "parquet",
-]
+BY = tuple(format_lib.FORMATS)  # values of `source.by`, beside the import paths of users' classes
+_BuiltIn: Any = Literal[BY]
 _By = Annotated[
     Annotated[_BuiltIn, pydantic.Tag("(one)")]
     | Annotated[str, pydantic.WithJsonSchema({"type": "string", "pattern": ":"}), pydantic.Tag("(own)")],
@@ -205,7 +188,6 @@ if not TYPE_CHECKING:
         "SourceConfig", __base__=SourceConfig, __module__=__name__, __doc__=SourceConfig.__doc__, **_SECTIONS
     )
 
-BY: tuple[str, ...] = get_args(_BuiltIn)
 SECTIONS = tuple(name for name in BY if name in SourceConfig.model_fields)
 
 

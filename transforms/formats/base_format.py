@@ -274,12 +274,13 @@ def _as_lists(value: Any) -> Any:
     return {split: (path,) if isinstance(path, str) else path for split, path in value.items()}
 
 
+NOT_BOOL = _Check(_refuse_bool)
 Text = Annotated[str, _Check(min_length=1)]
 Character = Annotated[str, _Check(min_length=1, max_length=1)]
-ClassBase = Annotated[int, _Check(ge=0, le=1), _Check(_refuse_bool)]
-Count = Annotated[int, _Check(ge=1), _Check(_refuse_bool)]
-Natural = Annotated[int, _Check(ge=0), _Check(_refuse_bool)]
-Level = Annotated[int, _Check(ge=0, le=255), _Check(_refuse_bool)]  # one channel of a color
-Bits = Annotated[Literal[8, 16], _Check(_refuse_bool)]
-Channels = Annotated[int, _Check(ge=1, le=4), _Check(_refuse_bool)]
+ClassBase = Annotated[int, _Check(ge=0, le=1), NOT_BOOL]
+Count = Annotated[int, _Check(ge=1), NOT_BOOL]
+Natural = Annotated[int, _Check(ge=0), NOT_BOOL]
+Level = Annotated[int, _Check(ge=0, le=255), NOT_BOOL]  # one channel of a color
+Bits = Annotated[Literal[8, 16], NOT_BOOL]
+Channels = Annotated[int, _Check(ge=1, le=4), NOT_BOOL]
 PathsBySplit = Annotated[dict[str, tuple[str, ...]], _Check(_as_lists)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from imagebeam import errors, plural, storage
 from imagebeam.storage import remote
@@ -21,21 +21,7 @@ from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotated_files, annotation_tables, folder_probe, image_source, input_places
 from imagebeam.transforms.sources.folder_probe import Change, Finding
 
-_Name = Literal[
-    "kitti",
-    "dota",
-    "wider_face",
-    "mot",
-    "open_images",
-    "vott",
-    "run_lengths",
-    "createml",
-    "via",
-    "label_studio",
-    "supervisely",
-    "segment_anything",
-    "cvat",
-]
+_Name: Any = Literal[tuple(SYNTAXES)]
 _EVERYTHING = folder_probe.Bounds(folders=100_000, entries=1_000_000, all_entries=100_000_000, heads=100_000)
 _FEW = 5  # folders beside those of splits that are looked into, if the syntax is not known
 _OF_EACH = ("image_folder", "annotation_folder", "without_annotations")  # options for files of one image each
