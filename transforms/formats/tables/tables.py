@@ -13,7 +13,14 @@ from imagebeam import errors, features, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.parquet import columns as parquet_columns
-from imagebeam.transforms.formats.tables import detect_tables, manifest, row_steps, table_formats, table_per_folder
+from imagebeam.transforms.formats.tables import (
+    detect_tables,
+    manifest,
+    paired_files,
+    row_steps,
+    table_formats,
+    table_per_folder,
+)
 from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, listing_rules, table_rows
 
 
@@ -246,7 +253,7 @@ def _open_table(
     return _below(uri, tables, left_out)
 
 
-def _open_pairs(wanted: Tables, table: manifest.ManifestSource, output: str) -> manifest.PairedFilesSource:
+def _open_pairs(wanted: Tables, table: manifest.ManifestSource, output: str) -> paired_files.PairedFilesSource:
     """Returns a table with the files that its rows go with: those of the first glob that matches some.
 
     Raises:
@@ -371,7 +378,7 @@ def _explain_root(root: str, table: manifest.ManifestSource) -> errors.Imagebeam
 
 def _paired_with(
     glob: str, table: manifest.ManifestSource, output: str, order: Literal["text", "natural"] | None
-) -> manifest.PairedFilesSource:
+) -> paired_files.PairedFilesSource:
     """Returns a table with the files that `glob` matches.
 
     Raises:
@@ -388,6 +395,6 @@ def _paired_with(
             "table-files-not-folder",
             f"source.manifest.files {glob!r}: {root!r} is not a folder; give it relative to the table's folder",
         )
-    return manifest.PairedFilesSource(
+    return paired_files.PairedFilesSource(
         table, files.FilesSource(root, include, exclude=input_places.leave_out(output, root)), order
     )

@@ -9,7 +9,7 @@ import pytest
 
 from imagebeam import errors
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.config import sections
+from imagebeam.pipelines.config import output_sections
 from tests import case_tables, error_texts
 
 HASH = {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}}
@@ -399,8 +399,8 @@ def test_identity_tells_what_changes_the_shards(sections: dict[str, Any]) -> Non
     },
 )
 def test_default_name_is_usable_by_tfds(output: str, name: str) -> None:
-    assert sections.OutputConfig(uri=output).dataset == name
-    assert sections.OutputConfig(name=name).name == name
+    assert output_sections.OutputConfig(uri=output).dataset == name
+    assert output_sections.OutputConfig(name=name).name == name
 
 
 # --- images that are encoded again -----------------------------------------------------------------------------------

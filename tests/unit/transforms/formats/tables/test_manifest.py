@@ -23,7 +23,8 @@ from imagebeam.features import BYTES, FLOAT, INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ExtraImage, ImageRef, Reason, Reject
 from imagebeam.transforms.formats.tables import manifest, table_formats, table_per_folder
-from imagebeam.transforms.formats.tables.manifest import ManifestSource, PairedFilesSource
+from imagebeam.transforms.formats.tables.manifest import ManifestSource
+from imagebeam.transforms.formats.tables.paired_files import PairedFilesSource
 from imagebeam.transforms.sources import files, image_source, table_rows
 from tests import error_texts, image_sets, listed_bucket, spread_rows, written_files
 

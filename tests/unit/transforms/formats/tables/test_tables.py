@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from imagebeam.transforms.formats import base_format, folder
-from imagebeam.transforms.formats.tables import table_heads, tables
+from imagebeam.transforms.formats.tables import table_hints, tables
 from imagebeam.transforms.formats.tables.table_formats import TableFile
 from imagebeam.transforms.sources import files
 from tests import error_texts, image_sets
@@ -66,7 +66,7 @@ SET_THEM = "set source.manifest.image, label.column and the like"
 )
 def test_advice_names_the_setting_that_helps(names: list[str], expected: str) -> None:
     missing = [name for name in NEEDED if name not in names]
-    assert table_heads.hint_on_columns(TableFile("/t.csv", "csv"), names, missing, NEEDED) == expected
+    assert table_hints.hint_on_columns(TableFile("/t.csv", "csv"), names, missing, NEEDED) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_advice_names_the_setting_that_helps(names: list[str], expected: str) ->
     ids=["json-lines", "header-is-given"],
 )
 def test_advice_on_a_table_whose_names_are_no_first_line_is_on_spelling_alone(table: TableFile) -> None:
-    assert table_heads.hint_on_columns(table, ["a.jpg", "cat"], list(NEEDED), NEEDED) == SET_THEM
+    assert table_hints.hint_on_columns(table, ["a.jpg", "cat"], list(NEEDED), NEEDED) == SET_THEM
