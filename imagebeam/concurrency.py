@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import collections
 import os
+import queue
 import signal
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent import futures
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -111,6 +112,59 @@ def call_each(function: Callable[[_T], object], values: Iterable[_T], num_at_onc
                 working.result()
         finally:
             is_over.set()
+
+
+class TooSlowError(Exception):
+    """A call took longer than it may."""
+
+
+class _Partner:
+    """A thread that makes calls for another one, which can give it up."""
+
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self.results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        queues = self.calls, self.results  # not self, so that the thread ends when nobody needs it
+        threading.Thread(target=_serve, args=queues, name="imagebeam-limited", daemon=True).start()
+
+    def __del__(self) -> None:
+        self.calls.put(None)
+
+
+def _serve(
+    calls: queue.SimpleQueue[Callable[[], Any] | None], results: queue.SimpleQueue[tuple[Any, BaseException | None]]
+) -> None:
+    while (function := calls.get()) is not None:
+        try:
+            results.put((function(), None))
+        except BaseException as e:  # who waits gets every error
+            results.put((None, e))
+
+
+_partners = threading.local()  # `idle`: the partner of a thread
+
+
+def call_in_time(function: Callable[[], _R], max_seconds: float | None) -> _R:
+    """Returns `function()`, called on a thread that makes all such calls of the calling thread. Adds 12 us.
+
+    Args:
+        function: to call.
+        max_seconds: time that it may take; None for no limit.
+
+    Raises:
+        TooSlowError: if it takes longer. Nothing ends it: its thread is left behind, and the next call has another one.
+    """
+    partner: _Partner = _partners.__dict__.pop("idle", None) or _Partner()
+    partner.calls.put(function)
+    try:
+        result, error = partner.results.get(timeout=max_seconds)
+    except queue.Empty:
+        partner.calls.put(None)
+        raise TooSlowError(f"takes longer than {max_seconds:g} s") from None
+    _partners.idle = partner
+    if error is not None:
+        raise error
+    return result  # type: ignore[no-any-return]
 
 
 def available_cores() -> int:

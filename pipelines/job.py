@@ -270,6 +270,7 @@ def _label_rule(
         names=names,
         hint=_hint_on_folders(config, source),
         function=code.label,
+        max_seconds=code.features.max_seconds,
         many=config.label.many,
         columns=own_code.columns_of(config, source),
     )

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagebeam import errors
+from imagebeam import concurrency, errors
 from imagebeam.transforms import elements
 
 MAX_SECONDS = 60.0  # for one image where code of the user runs, unless image.limits.max_seconds is set
@@ -199,6 +199,11 @@ def failed(setting: str, path: str, what: str, error: Exception) -> errors.Confi
     return errors.ConfigError(
         "user-code-failed", f"{setting}: {path!r}: {what} ({describe(error)}): try it in Python, and correct it"
     )
+
+
+def too_slow(code: UserCode, error: concurrency.TooSlowError) -> str:
+    """Returns the detail of a reject for whose image code of the user took longer than it may."""
+    return f"{code.setting} {code.path!r} {error}, the limit of image.limits.max_seconds"
 
 
 def describe(error: BaseException) -> str:

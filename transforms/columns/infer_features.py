@@ -77,7 +77,7 @@ class InferFeatures(step.Step):
         computed = []
         for function in functions:
             key = function.feature.key
-            infer = function_handler.infer(function)
+            infer = function_handler.infer(function, self.settings.functions.max_seconds)
             result = images | f"Infer {key}" >> infer  # ((shard, rank), PredictionResult)
             name = beam.Map(_with_name, name=function.feature.source)
             computed.append(result | f"Name {key}" >> name.with_output_types(tuple[write_shards.ShardKey, Any]))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from imagebeam import concurrency
 from imagebeam.transforms import elements, user_code
 from imagebeam.transforms.images import checked_image, pixels
 from imagebeam.transforms.images.pillow_decoder import pillow
@@ -30,6 +32,12 @@ class ImageFunctions:
     def for_image(self, ref: elements.ImageRef) -> ImageFunctions:
         """Returns the functions for the image of a reference."""
         return dataclasses.replace(self, reference=user_code.reference_of(ref, self.columns))
+
+    def start(self) -> None:
+        """Makes the functions ready to be called, which may take longer than an image may."""
+        for code in (self.function, self.keep_if):
+            if code is not None:
+                code.start()
 
     def apply(self, picture: PIL.Image.Image) -> PIL.Image.Image:
         """Returns a decoded, upright picture as it is to be stored, before it is scaled.
@@ -78,16 +86,25 @@ class ImageFunctions:
         return pillow().frombuffer(mode, (width, height), np.ascontiguousarray(changed).data, "raw", mode, 0, 1)
 
 
-def call(code: user_code.UserCode, *arguments: Any) -> Any:
+def call(code: user_code.UserCode, *arguments: Any, max_seconds: float | None = None) -> Any:
     """Returns what a function of the user returns.
 
+    Args:
+        code: the function.
+        arguments: to call it with.
+        max_seconds: time that it may take; None where a `Watch` limits it, which ends the process.
+
     Raises:
-        BadImageError: if it raises.
+        BadImageError: if it raises, or takes too long.
         ConfigError: if there is no such function in this process.
     """
     function: Callable[..., Any] = code.start()
     try:
-        return function(*arguments)
+        if max_seconds is None:
+            return function(*arguments)
+        return concurrency.call_in_time(functools.partial(function, *arguments), max_seconds)
+    except concurrency.TooSlowError as e:
+        raise checked_image.BadImageError(elements.Reason.TOO_SLOW, user_code.too_slow(code, e)) from e
     except (Exception, SystemExit) as e:  # code of the user raises any type
         raise _refuse(code, f"raised {user_code.describe(e)}") from e
 

@@ -30,16 +30,27 @@ class FeatureFunction:
     batch: int  # images of a call, at most
 
     def compute(
-        self, images: Sequence[np.ndarray], references: Sequence[user_code.Reference]
+        self,
+        images: Sequence[np.ndarray],
+        references: Sequence[user_code.Reference],
+        max_seconds: float | None = None,
     ) -> list[example.EncodedValues | checked_image.BadImageError]:
         """Returns the feature of each image as it is stored, or why there is none.
 
         A batch for which the function fails is computed image by image, so that only those are rejected that it fails
         for.
+
+        Args:
+            images: pixels, uint8 [height, width, channels].
+            references: what is known of the images.
+            max_seconds: time for each image; None where a `Watch` limits it.
         """
+        seconds = None if max_seconds is None else max_seconds * len(images)
         try:
             # Copies: a function may write into its images, and others, or this one once more, get them as they are.
-            found = image_functions.call(self.code, [image.copy() for image in images], list(references))
+            found = image_functions.call(
+                self.code, [image.copy() for image in images], list(references), max_seconds=seconds
+            )
             return self._encode(found, len(images))
         except checked_image.BadImageError as e:
             if len(images) == 1:
@@ -47,7 +58,7 @@ class FeatureFunction:
         return [
             one
             for image, reference in zip(images, references, strict=True)
-            for one in self.compute([image], [reference])
+            for one in self.compute([image], [reference], max_seconds)
         ]
 
     def _encode(self, found: Any, count: int) -> list[example.EncodedValues | checked_image.BadImageError]:
@@ -140,6 +151,8 @@ class FeatureFunctions:
         A batch is as many images as the largest `batch`, or fewer if their pixels are more than 256 MB. It depends on
         the images of the shard alone, so the same shard has the same batches on every runner.
         """
+        for function in self.functions:
+            function.code.start()  # may take longer than an image may
         most = max((each.batch for each in self.functions), default=0)
         with read_images.Watch(self.max_seconds) as watch:
             waiting: list[_Waiting] = []

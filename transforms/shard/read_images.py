@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
+from imagebeam import concurrency
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.images import checked_image, class_masks, frame_reader, image_objects, prepare, structure
@@ -65,6 +66,7 @@ def read_or_take(
     `num_before` is the number of the first one.
     """
     limit = policy.limits.max_seconds
+    policy.functions.start()
     watch = None if limit is None else Watch(limit)
     in_time = _at_once if watch is None else watch.run
     image: Any
@@ -265,15 +267,17 @@ class Watch:
     """Limits the seconds that one image of a shard may take. To be closed, so that its thread ends.
 
     A decoder in C cannot be interrupted. In a writer process, an image that takes too long ends the process, and the
-    next one goes on without it (`writer_processes.end_as_slow`). Elsewhere it is rejected when its decoder returns.
+    next one goes on without it (`writer_processes.end_as_slow`). Elsewhere it is rejected, and its thread left behind.
     """
 
     def __init__(self, max_seconds: float):
         self._max_seconds = max_seconds
         self._begun: tuple[int, float] | None = None  # number of the image that is being prepared, end of its time
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="imagebeam-time-limit", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if writer_processes.is_writer():
+            self._thread = threading.Thread(target=self._look, name="imagebeam-time-limit", daemon=True)
+            self._thread.start()
 
     def __enter__(self) -> Watch:
         return self
@@ -287,20 +291,27 @@ class Watch:
         Raises:
             BadImageError: if it took too long.
         """
+        seconds = self._max_seconds * num_images
+        if self._thread is None:
+            try:
+                return concurrency.call_in_time(prepare, seconds)
+            except concurrency.TooSlowError as e:
+                raise too_slow(self._max_seconds) from e
         begin = time.monotonic()
-        self._begun = number, begin + self._max_seconds * num_images
+        self._begun = number, begin + seconds
         try:
             done = prepare()
         finally:
             self._begun = None
-        if time.monotonic() - begin > self._max_seconds * num_images:
+        if time.monotonic() - begin > seconds:
             raise too_slow(self._max_seconds)
         return done
 
     def close(self) -> None:
         """Ends the thread."""
         self._ends.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _look(self) -> None:
         while not self._ends.wait(self._max_seconds / _LOOKS):

@@ -340,16 +340,21 @@ def note_progress(images: int) -> None:
     _next_note = time.monotonic() + _NOTE_SEC
 
 
+def is_writer() -> bool:
+    """Whether this is a writer process, which may end in the middle of an image."""
+    return _notes is not None
+
+
 def end_as_slow(image: int) -> None:
-    """Ends this writer process, in the middle of an image; does nothing outside of a writer process.
+    """Ends this writer process, in the middle of an image.
 
     Args:
         image: its number, counted from 0 in the task; -1 for several at once.
     """
-    if _notes is not None:
-        pickle.dump((_SLOW, image), _notes, protocol=5)
-        _notes.flush()
-        os._exit(1)
+    assert _notes is not None
+    pickle.dump((_SLOW, image), _notes, protocol=5)
+    _notes.flush()
+    os._exit(1)
 
 
 def _die_with(launcher: int) -> None:

@@ -13,10 +13,10 @@ import itertools
 import numbers
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from imagebeam import records
+from imagebeam import concurrency, records
 from imagebeam.transforms import elements, sort_intervals, user_code
 from imagebeam.transforms.classes import class_names, label_names
 from imagebeam.transforms.sources import image_source, listing_rules, table_rows
@@ -148,6 +148,7 @@ class LabelRule(elements.PickledFields):
     function: user_code.UserCode | None = None  # for function
     many: bool = False  # for function: whether an image may have several classes
     columns: tuple[str, ...] = ()  # sources of the values in ImageRef.columns, for `function`
+    max_seconds: float = user_code.MAX_SECONDS  # for a call of `function`
 
     def apply(self, ref: elements.ImageRef) -> elements.ImageRef:
         """Returns `ref` with its label.
@@ -182,13 +183,21 @@ class LabelRule(elements.PickledFields):
         self._check_class(ref, label)
         return ref.with_label(label, group)
 
+    @functools.cached_property
+    def _call(self) -> Callable[..., Any]:
+        """The user's function, made by the thread that will call it: a connection to a database may belong to one."""
+        assert self.function is not None
+        return concurrency.call_in_time(self.function.start, None)
+
     def _from_function(self, ref: elements.ImageRef) -> elements.Label:
         """Returns what the user's function returns for an image."""
         assert self.function is not None
-        function = self.function.start()
+        call = functools.partial(self._call, user_code.reference_of(ref, self.columns))
         where = f"{self.function.setting} {self.function.path!r}"
         try:
-            label = function(user_code.reference_of(ref, self.columns))
+            label = concurrency.call_in_time(call, self.max_seconds)
+        except concurrency.TooSlowError as e:
+            raise BadRowError(elements.Reason.TOO_SLOW, user_code.too_slow(self.function, e)) from e
         except (Exception, SystemExit) as e:  # code of the user raises any type
             raise BadRowError(elements.Reason.FUNCTION, f"{where} raised {user_code.describe(e)}") from e
         if label is None:

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import pathlib
+import queue
 import threading
 from collections.abc import Iterator
 
@@ -141,6 +142,25 @@ def test_quota_of_a_cgroup_is_read_in_whole_cores(tmp_path: pathlib.Path) -> Non
         ]
     ):
         assert concurrency.cgroup_cores(str(written_files.write(tmp_path / str(number), files))) == expected
+
+
+def test_call_in_time_is_made_by_one_thread_until_it_is_given_up() -> None:
+    hangs = threading.Event()
+
+    def fail() -> None:
+        raise queue.Empty("of the caller")
+
+    first = concurrency.call_in_time(threading.get_ident, None)
+    assert first != threading.get_ident()
+    assert concurrency.call_in_time(threading.get_ident, patience.HANG_SEC) == first
+    with pytest.raises(queue.Empty, match="of the caller"):
+        concurrency.call_in_time(fail, patience.HANG_SEC)
+    assert concurrency.call_in_time(threading.get_ident, None) == first
+    with pytest.raises(concurrency.TooSlowError, match=r"^takes longer than 0\.01 s$"):
+        concurrency.call_in_time(hangs.wait, 0.01)
+    assert concurrency.call_in_time(threading.get_ident, None) != first
+    hangs.set()
+    patience.wait_until(lambda: first not in {each.ident for each in threading.enumerate()})
 
 
 def test_cores_are_limited_by_the_affinity_and_by_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
-from imagebeam import Reference
+from imagebeam import Reference, example, features
 from imagebeam.pipelines import convert
+from imagebeam.transforms import user_code
+from imagebeam.transforms.columns import function_handler
+from imagebeam.transforms.shard import feature_functions
 from tests import datasets, error_texts, image_sets
 
 KEY = "image/mean"
@@ -62,6 +66,30 @@ def test_image_that_the_function_fails_for_is_a_reject(images: pathlib.Path, tmp
     assert {key.split(b"/")[0] for key in records(tmp_path / "out")} == {b"cat"}
     rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
     assert all("raised RuntimeError: it is a dog" in each["detail"] for each in rejects if each["reason"] == "function")
+
+
+def hang_for_a(images: list[np.ndarray], references: list[Reference]) -> list[int]:
+    """Returns 1 for each image, but hangs for "a" until the test has ended."""
+    if any(reference.key == "a" for reference in references):
+        ends.wait()
+    return [1] * len(images)
+
+
+ends = threading.Event()
+
+
+def test_image_at_which_the_function_hangs_is_a_reject() -> None:
+    code = user_code.find("features.functions n", f"{__name__}:hang_for_a", version="1")
+    feature = features.Feature("n", "functions/n", features.INT64, False)
+    handler = function_handler.FunctionHandler(feature_functions.FeatureFunction(feature, code, 2), max_seconds=1)
+    batch = [(np.zeros((1, 1, 3), np.uint8), Reference(key, key, None, "", {})) for key in "ab"]
+    try:
+        first, second = [each.inference for each in handler.run_inference(batch, handler.load_model())]
+    finally:
+        ends.set()
+    assert first.reason == "too_slow"
+    assert "hang_for_a' takes longer than 1 s, the limit of image.limits.max_seconds" in first.detail
+    assert second == example.encode_values(features.INT64, [1])
 
 
 def test_frames_are_refused(images: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ def label(reference: user_code.Reference) -> Any:
     assert (reference.key, reference.columns) == ("a/b.jpg", {"name": "Ann"})
     if isinstance(returned[0], Exception):
         raise returned[0]
+    if isinstance(returned[0], threading.Event):
+        returned[0].wait()
     return returned[0]
 
 
@@ -27,6 +31,8 @@ def found(value: Any, kind: str, many: bool) -> Any:
     """Returns the label of an image whose function returns `value`, or the reason and detail of its reject."""
     code = user_code.find("label.function", f"{__name__}:label", version="1")
     rule = reference_rules.LabelRule("function", kind=kind, function=code, many=many, columns=("columns/name",))
+    if isinstance(value, threading.Event):
+        rule = dataclasses.replace(rule, max_seconds=0.01)
     returned[:] = [value]
     ref = elements.ImageRef("a/b.jpg", "/a/b.jpg", columns=(b"Ann",))
     try:
@@ -73,6 +79,12 @@ REJECTED = [
         (*ONE, KeyError("x")),
         Reason.FUNCTION,
         f"label.function '{__name__}:label' raised KeyError: 'x', test_label_function.py line ",
+    ),
+    ((*ONE, TimeoutError("x")), Reason.FUNCTION, "raised TimeoutError: x, test_label_function.py line "),
+    (
+        (*ONE, threading.Event()),
+        Reason.TOO_SLOW,
+        f"label.function '{__name__}:label' takes longer than 0.01 s, the limit of image.limits.max_seconds",
     ),
 ]
 
