@@ -13,7 +13,7 @@ from imagebeam.pipelines.messages import progress
 from imagebeam.pipelines.runs import output_lock, remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms.output import output_folder, run_report
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import run_records
 
 Summary: TypeAlias = Literal["running", "committed", "failed", "cancelled", "stopped", "unknown", "nothing"]
 _EXIT_CODES: dict[Summary, int] = {"running": 0, "committed": 0, "nothing": 2}  # 1 for all others
@@ -109,7 +109,7 @@ def status(output: str) -> Status:
 
 def _look(output: str) -> Status:
     paths = _paths_of_runs(output)
-    record = commit_rights.read_record(paths.lock)
+    record = run_records.read_record(paths.lock)
     known = Status(output, "nothing", catalog=_find_catalog(output))
     if record is not None:
         job = output_lock.job_in(record)
@@ -143,7 +143,7 @@ def _paths_of_runs(output: str) -> output_folder.OutputPaths:
     with contextlib.suppress(errors.CatalogError):
         latest = snapshots.latest_name(output)
     next_one = output_folder.OutputPaths(snapshots.folder_of(output, snapshots.name_after(latest)))
-    if latest is None and commit_rights.read_record(next_one.lock) is None:  # no first snapshot is being written either
+    if latest is None and run_records.read_record(next_one.lock) is None:  # no first snapshot is being written either
         return output_folder.OutputPaths(output)
     return next_one
 
@@ -206,7 +206,7 @@ def _of_job(known: Status, job: remote_job.RemoteJob, paths: output_folder.Outpu
         return dataclasses.replace(known, state="unknown", job=job, causes=[cause], release=release)
 
 
-def _of_process(known: Status, record: commit_rights.RunRecord) -> Status:
+def _of_process(known: Status, record: run_records.RunRecord) -> Status:
     """Returns the status of an output that a process writes, or wrote until it was killed."""
     is_renewed = not storage.storage_of(known.output).is_local
     who = record.describe(is_renewed)

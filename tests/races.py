@@ -17,7 +17,7 @@ from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.plan import plan_dataset
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import run_records
 from tests.unit.transforms import small_dataset
 
 STEPS = ("plan", "write", "commit")
@@ -58,7 +58,7 @@ class Run:
         """Holds the lock, as its launcher does."""
         store = storage.storage_of(self.settings.output)
         store.make_directories(self.settings.paths.metadata)
-        record = commit_rights.RunRecord.of_this_process(self.settings.run_id)
+        record = run_records.RunRecord.of_this_process(self.settings.run_id)
         store.write_whole(self.settings.paths.lock, record.encode())
 
     def drop_lock(self) -> None:

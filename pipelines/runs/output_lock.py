@@ -20,11 +20,11 @@ from imagebeam import errors, storage
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import run_records
 from imagebeam.transforms.shard import shard_writer
 
 
-def job_in(record: commit_rights.RunRecord) -> remote_job.RemoteJob | None:
+def job_in(record: run_records.RunRecord) -> remote_job.RemoteJob | None:
     """Returns the job that a lock names; None if it names none.
 
     Raises:
@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
     job: remote_job.RemoteJob | None = None  # the job that holds the lock; of "take", the job that has ended
 
 
-def judge(lock: str, holder: commit_rights.RunRecord, config: str, is_gone: bool, is_renewed: bool) -> Verdict:
+def judge(lock: str, holder: run_records.RunRecord, config: str, is_gone: bool, is_renewed: bool) -> Verdict:
     """Decides what to do about a lock; asks the service of the job that it names.
 
     Args:
@@ -104,7 +104,7 @@ def advise_release(lock: str, job: remote_job.RemoteJob, error: Exception) -> st
     return f"if the job has ended, remove {lock} and run the same command again"
 
 
-def _explain(lock: str, holder: commit_rights.RunRecord, is_renewed: bool) -> str:
+def _explain(lock: str, holder: run_records.RunRecord, is_renewed: bool) -> str:
     return explain_process(holder.describe(is_renewed), is_renewed, "" if holder.is_dated else f"remove {lock}")
 
 
@@ -118,7 +118,7 @@ def explain_process(who: str, is_renewed: bool, remedy: str = "") -> str:
     """
     moment = "" if is_renewed else " at this moment"
     text = f"another run writes to this output{moment} ({who}): wait until it has ended, or choose another --output"
-    remedy = remedy or f"try again in {commit_rights.LEASE_SEC / 60:g} minutes"
+    remedy = remedy or f"try again in {run_records.LEASE_SEC / 60:g} minutes"
     return f"{text}; if it was killed, {remedy}" if is_renewed else text
 
 
@@ -126,7 +126,6 @@ _LOGGER = logging.getLogger("imagebeam.pipelines.output_lock")  # users select l
 
 _PATIENCE_SEC = 2.0  # how long to wait for a run that is just ending
 _LOOK_SEC, _LOOK_AT_LEASE_SEC = 0.05, 0.2  # between two looks at its lock
-_RENEW_SEC = commit_rights.RENEW_SEC  # on storages without file locks
 
 
 class Lock:
@@ -139,13 +138,13 @@ class Lock:
         own_config: digest by which this run knows the job to attach to; "" if it attaches to none.
     """
 
-    def __init__(self, record: commit_rights.RunRecord, attaches: bool = False):
+    def __init__(self, record: run_records.RunRecord, attaches: bool = False):
         self.record = record
         self.own_config = record.config if attaches else ""
         self.running: remote_job.RemoteJob | None = None
         self.running_run = ""
         self.is_kept = False
-        self.write: Callable[[commit_rights.RunRecord], None] | None = None  # stores the record after each change
+        self.write: Callable[[run_records.RunRecord], None] | None = None  # stores the record after each change
         self._changing = threading.Lock()
 
     def name_job(self, job: remote_job.RemoteJob) -> None:
@@ -190,7 +189,7 @@ class NoLock(Lock):
     """Lock of jobs that write nothing to an output."""
 
     def __init__(self) -> None:
-        super().__init__(commit_rights.RunRecord.of_this_process(""))
+        super().__init__(run_records.RunRecord.of_this_process(""))
 
 
 def hold_for_steps(control: str, run: str) -> None:
@@ -206,7 +205,7 @@ def hold_for_steps(control: str, run: str) -> None:
         BusyError: if another run holds it.
         ConfigError: if the folder cannot be made.
     """
-    with _hold(control, Lock(commit_rights.RunRecord.of_this_process(run, by_steps=True))) as lock:
+    with _hold(control, Lock(run_records.RunRecord.of_this_process(run, by_steps=True))) as lock:
         lock.is_kept = True
 
 
@@ -231,7 +230,7 @@ def hold(control: str, run: str = "", config: str = "", attaches: bool = False) 
         BusyError: if another run holds it.
         ConfigError: if the folder cannot be made.
     """
-    record = commit_rights.RunRecord.of_this_process(run or output_folder.new_run_id(), config=config)
+    record = run_records.RunRecord.of_this_process(run or output_folder.new_run_id(), config=config)
     with _hold(control, Lock(record, attaches)) as lock:
         yield lock
 
@@ -311,7 +310,7 @@ class _LocalLock:
             is_free = _is_at(file, self._path)  # each run removes it
         except (BlockingIOError, FileNotFoundError):
             is_free = False
-        holder = commit_rights.parse_record(os.pread(file, 1 << 16, 0))
+        holder = run_records.parse_record(os.pread(file, 1 << 16, 0))
         if holder is None:
             waits = Verdict("wait", explain_process(f"its lock is {self._path}", is_renewed=False))
             return Verdict("take") if is_free else waits
@@ -325,7 +324,7 @@ class _LocalLock:
             self._lock.record = self._lock.record.after(holder, has_ended=verdict.job is not None)
         return verdict
 
-    def _write(self, record: commit_rights.RunRecord) -> None:
+    def _write(self, record: run_records.RunRecord) -> None:
         data = record.encode()
         os.pwrite(self._file, data, 0)  # before the file is cut: a reader takes the first line
         os.ftruncate(self._file, len(data))
@@ -342,11 +341,9 @@ class _Lease:
         self._uri = uri
         self._lock = lock
         self._store = storage.storage_of(uri)
-        self._is_over = threading.Event()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        renewing = threading.Thread(target=self._renew, daemon=True)
         may_be_held = True  # also if a signal ends this process while it locks
         try:
             try:
@@ -356,28 +353,25 @@ class _Lease:
                 raise errors.ConfigError("output-unwritable", f"--output cannot be written: {e.strerror or e}") from e
             if may_be_held:
                 self._lock.write = self._write
-                renewing.start()
-            yield
+            with run_records.renewing(self._lock.renew) if may_be_held else contextlib.nullcontext():
+                yield
         finally:
-            self._is_over.set()
-            if renewing.is_alive():
-                renewing.join()
             if may_be_held and not self._lock.stays:
                 with contextlib.suppress(OSError):  # if it stays, it expires
-                    commit_rights.remove_own_record(self._uri, self._is_own)
-                    commit_rights.remove_if_empty(os.path.dirname(self._uri))
+                    run_records.remove_own_record(self._uri, self._is_own)
+                    run_records.remove_if_empty(os.path.dirname(self._uri))
 
     def _acquire(self) -> bool:
         """Returns True once the lock is this run's, False if a job holds it to which this run can attach."""
         give_up = time.monotonic() + _PATIENCE_SEC
         self._store.make_directories(os.path.dirname(self._uri))
-        watch, has_warned = commit_rights.RecordWatch(), False
+        watch, has_warned = run_records.RecordWatch(), False
         while not self._store.create_new(self._uri, self._lock.record.encode()):
             try:
                 content = self._store.read(self._uri)
             except FileNotFoundError:
                 continue
-            holder = commit_rights.parse_record(content)
+            holder = run_records.parse_record(content)
             verdict = Verdict("take")  # nobody can tell who wrote something else
             seen = "renewed" if holder is None or holder.is_dated else watch.look(content)
             if holder is not None:
@@ -393,8 +387,8 @@ class _Lease:
                 if self._store.replace(self._uri, content, self._lock.record.encode()):
                     if self._store.swaps_atomically:
                         return True
-                    time.sleep(commit_rights.SETTLE_SEC)
-                    found = commit_rights.read_record(self._uri)
+                    time.sleep(run_records.SETTLE_SEC)
+                    found = run_records.read_record(self._uri)
                     if found is not None and self._is_own(found):
                         return True
             elif verdict.action == "refuse" or (time.monotonic() > give_up and seen == "renewed"):
@@ -402,30 +396,21 @@ class _Lease:
             elif time.monotonic() > give_up:
                 if not has_warned:
                     text = "%s; looking for %g s whether the lock changes, and taking it over if not"
-                    _LOGGER.warning(text, verdict.reason, commit_rights.LEASE_SEC)
+                    _LOGGER.warning(text, verdict.reason, run_records.LEASE_SEC)
                 has_warned = True
-                time.sleep(commit_rights.WATCH_SEC)
+                time.sleep(run_records.WATCH_SEC)
             time.sleep(_LOOK_AT_LEASE_SEC)
         return True
 
-    def _renew(self) -> None:
-        while not self._is_over.wait(_RENEW_SEC):
-            try:
-                self._lock.renew()
-            except OSError:
-                continue  # try again at the next renewal
-            except errors.BusyError:
-                return  # the commit sees it
-
-    def _write(self, record: commit_rights.RunRecord) -> None:
-        if not commit_rights.replace_own_record(self._uri, self._is_own, record):
+    def _write(self, record: run_records.RunRecord) -> None:
+        if not run_records.replace_own_record(self._uri, self._is_own, record):
             raise errors.BusyError(
                 "lock-taken-over",
-                f"another run took over the lock {self._uri}, which was not renewed for {commit_rights.LEASE_SEC:g} s: "
+                f"another run took over the lock {self._uri}, which was not renewed for {run_records.LEASE_SEC:g} s: "
                 "run the same command again once that run has ended",
             )
 
-    def _is_own(self, found: commit_rights.RunRecord) -> bool:
+    def _is_own(self, found: run_records.RunRecord) -> bool:
         return found.run == self._lock.record.run
 
 

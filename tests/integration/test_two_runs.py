@@ -17,7 +17,7 @@ from imagebeam import errors, storage
 from imagebeam.pipelines import verify_dataset
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import commit_rights, run_records
 from tests import command_line, image_sets, races
 from tests.servers import gcs
 
@@ -55,7 +55,7 @@ def taken_over_just_before(uri: str, operation: str) -> Iterator[None]:
 
     def stopped(*arguments: Any) -> Any:
         if arguments[0] == uri:
-            store.write_whole(uri, commit_rights.RunRecord("other", 1, "elsewhere", time.time()).encode())
+            store.write_whole(uri, run_records.RunRecord("other", 1, "elsewhere", time.time()).encode())
         return original(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -64,7 +64,7 @@ def taken_over_just_before(uri: str, operation: str) -> Iterator[None]:
 
 
 def run_at(uri: str) -> str:
-    found = commit_rights.read_record(uri)
+    found = run_records.read_record(uri)
     assert found is not None
     return found.run
 

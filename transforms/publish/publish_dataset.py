@@ -12,7 +12,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import commit_rights, run_records
 from imagebeam.transforms.shard import shard_writer
 
 _T = TypeVar("_T")
@@ -255,7 +255,7 @@ class Publication:
             ):
                 store.remove_tree(storage.join(output, folder))
         if not self._has_indexes and any(name.startswith(f"{catalog_lib.INDEX_DIRECTORY}/") for name in left):
-            commit_rights.remove_if_empty(storage.join(output, catalog_lib.INDEX_DIRECTORY))
+            run_records.remove_if_empty(storage.join(output, catalog_lib.INDEX_DIRECTORY))
 
     def _remove_file(self, name: str) -> None:
         self.commit_lock.check()

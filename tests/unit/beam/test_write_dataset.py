@@ -19,7 +19,7 @@ from imagebeam import errors
 from imagebeam.pipelines import convert, verify_dataset, write_references
 from imagebeam.pipelines.runs import output_lock
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import commit_rights, run_records
 from tests import case_tables, datasets, error_texts, image_sets, snapshot_sets
 
 SPLIT = {"by": "hash", "fractions": {"train": 0.7, "test": 0.3}}
@@ -218,7 +218,7 @@ def test_wrong_config_is_an_error_when_the_pipeline_is_built(tmp_path: pathlib.P
 def record_of(paths: output_folder.OutputPaths, age_sec: float, process: int) -> None:
     """Leaves the lock of another pipeline."""
     os.makedirs(paths.metadata, exist_ok=True)
-    record = commit_rights.RunRecord("other", process, socket.gethostname(), time.time() - age_sec, by_steps=True)
+    record = run_records.RunRecord("other", process, socket.gethostname(), time.time() - age_sec, by_steps=True)
     pathlib.Path(paths.lock).write_bytes(record.encode())
 
 
@@ -259,18 +259,18 @@ def test_step_that_works_renews_the_lock_and_notices_a_takeover(tmp_path: pathli
     output_lock.hold_for_steps(paths.metadata, "mine")  # the bundle runs twice
     lock = commit_rights.StepsLock(paths, "mine")
     with lock.renewed():
-        found = commit_rights.read_record(paths.lock)
+        found = run_records.read_record(paths.lock)
         assert found is not None and (found.run, found.process) == ("mine", os.getpid())
     with pytest.raises(KeyError), lock.renewed():
         raise KeyError
-    assert commit_rights.read_record(paths.lock) is None  # released by the step that failed
+    assert run_records.read_record(paths.lock) is None  # released by the step that failed
     with lock.renewed():  # taken again by the retry
         pass
     record_of(paths, 0, os.getpid())
     with error_texts.raises("lock-taken-over"), lock.renewed():
         pass
     lock.end()
-    found = commit_rights.read_record(paths.lock)
+    found = run_records.read_record(paths.lock)
     assert found is not None and found.run == "other"
 
 

@@ -24,7 +24,7 @@ from imagebeam.pipelines.runs import remote_job
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.output import run_report
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import run_records
 from tests import case_tables, datasets, error_texts, image_sets, linked_snapshots
 from tests.command_line import end
 from tests.servers import dataflow
@@ -218,7 +218,7 @@ def test_process_in_a_lease_runs_until_it_expires(
     monkeypatch.setattr(time, "time", lambda: 2e9)
     age = fields.get("age", 0.0)
     fields = {name: value for name, value in fields.items() if name != "age"}
-    record = commit_rights.RunRecord("1", **{"process": 7, "host": socket.gethostname(), **fields}, time=2e9 - age)
+    record = run_records.RunRecord("1", **{"process": 7, "host": socket.gethostname(), **fields}, time=2e9 - age)
     found = status._of_process(status.Status("gs://b/out", "nothing"), record)
     assert (found.state, found.doing) == (state, doing)
     assert [cause.endswith("is gone") for cause in found.causes] == [True] * (state == "stopped")
@@ -229,7 +229,7 @@ def _raise(error: Exception) -> None:
 
 
 def test_lock_that_is_not_understood_counts_for_nothing(output: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_rights, "_READ_WAIT_SEC", 0.0)
+    monkeypatch.setattr(run_records, "_READ_WAIT_SEC", 0.0)
     (output / ".imagebeam" / "lock").write_text("process 1 on h")  # of an imagebeam before locks had records
     assert status.status(str(output)).state == "nothing"
 

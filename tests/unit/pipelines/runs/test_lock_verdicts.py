@@ -17,7 +17,7 @@ import pytest
 
 from imagebeam import errors, storage
 from imagebeam.pipelines.runs import output_lock, remote_job
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import run_records
 from tests import error_texts, patience, races
 
 JOB = remote_job.RemoteJob("DataflowRunner", "pets", "europe-west4", "convert-cats", "2026-11-22_1")
@@ -30,7 +30,7 @@ AGES = {"fresh": 10.0, "expired": 151.0}
 @pytest.fixture(params=["local", "memory"])
 def control(request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.0)
-    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.0)
+    monkeypatch.setattr(run_records, "SETTLE_SEC", 0.0)
     uri = f"{tmp_path}/out" if request.param == "local" else f"memory://{tmp_path.name}"
     yield f"{uri}/.imagebeam"
     storage.storage_of(uri).remove_tree(uri)
@@ -53,7 +53,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, state: remote_job.State | Exception)
 def leave(control: str, process: str, age: float = 10.0, **fields: object) -> None:
     """Leaves the lock of another run, `other`."""
     nobody = races.pid_of_nobody()
-    record = commit_rights.RunRecord(
+    record = run_records.RunRecord(
         run="other",
         process=os.getpid() if process == "alive" else nobody,
         host="elsewhere" if process == "other-host" else socket.gethostname(),
@@ -90,7 +90,7 @@ def test_lock_is_taken_attached_to_or_respected(control: str, monkeypatch: pytes
         before, end = storage.storage_of(control).read(f"{control}/lock"), "busy"
         with contextlib.suppress(errors.BusyError), output_lock.hold(control, "mine", "c1", attaches=True) as lock:
             end = "take" if lock.running is None else "attach"
-            held = commit_rights.read_record(f"{control}/lock")
+            held = run_records.read_record(f"{control}/lock")
             assert held is not None
             if end == "attach":
                 assert (lock.running, lock.running_run) == (JOB, "other")  # with the id, also if the lock has none
@@ -136,10 +136,10 @@ def test_job_that_this_version_does_not_know_is_respected(control: str) -> None:
 def test_kept_lock_names_its_job_after_the_launcher_has_left(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(dataclasses.replace(JOB, id=""))
-        first = commit_rights.read_record(f"{control}/lock")
+        first = run_records.read_record(f"{control}/lock")
         lock.name_job(JOB)
         lock.keep()
-    left = commit_rights.read_record(f"{control}/lock")
+    left = run_records.read_record(f"{control}/lock")
     assert first is not None and first.job is not None and first.job["id"] == ""
     assert left is not None and (left.run, left.job, left.is_left_to_job) == ("mine", JOB.to_fields(), True)
     answer(monkeypatch, "running")
@@ -158,17 +158,17 @@ def test_run_that_attaches_to_no_job_is_refused(control: str, monkeypatch: pytes
     with output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(JOB)
         lock.keep()
-    before = commit_rights.read_record(f"{control}/lock")
+    before = run_records.read_record(f"{control}/lock")
     with error_texts.raises("output-busy"), output_lock.hold(control, "second", "c1"):
         pass
-    assert commit_rights.read_record(f"{control}/lock") == before
+    assert run_records.read_record(f"{control}/lock") == before
 
 
 def test_error_of_the_launcher_does_not_release_the_lock_of_a_job_that_may_run(control: str) -> None:
     with pytest.raises(ValueError), output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(JOB)
         raise ValueError("an answer that nobody foresaw")
-    left = commit_rights.read_record(f"{control}/lock")
+    left = run_records.read_record(f"{control}/lock")
     assert left is not None and left.job == JOB.to_fields()
 
 
@@ -176,7 +176,7 @@ def test_lock_whose_job_has_ended_is_released(control: str) -> None:
     with output_lock.hold(control, "mine", "c1", attaches=True) as lock:
         lock.name_job(JOB)
         lock.forget_job()
-    assert commit_rights.read_record(f"{control}/lock") is None
+    assert run_records.read_record(f"{control}/lock") is None
 
 
 def test_second_run_attaches_while_the_launcher_still_waits(control: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_second_run_attaches_while_the_launcher_still_waits(control: str, monkey
         with output_lock.hold(control, "second", "c1", attaches=True) as attached:
             assert attached.running == JOB
         answer(monkeypatch, "done")
-        found = commit_rights.read_record(f"{control}/lock")
+        found = run_records.read_record(f"{control}/lock")
         assert found is not None and found.run == "mine"
 
 
@@ -220,7 +220,7 @@ def test_of_two_runs_one_takes_an_expired_lock(tmp_path: pathlib.Path, monkeypat
     is_over = threading.Event()
 
     def take(run: str) -> None:
-        lock = output_lock.Lock(commit_rights.RunRecord.of_this_process(run))
+        lock = output_lock.Lock(run_records.RunRecord.of_this_process(run))
         try:
             with output_lock._Lease(f"{control}/lock", lock).held():
                 ends.append("taken")

@@ -21,7 +21,7 @@ import pytest
 from imagebeam import storage
 from imagebeam.pipelines.messages import terminal
 from imagebeam.pipelines.runs import output_lock
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import run_records
 from tests import case_tables, command_line, error_texts, patience, written_files
 
 HOLDER = """
@@ -182,7 +182,7 @@ LOCK = f"{CONTROL}/lock"
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[storage.Storage]:
     monkeypatch.setattr(output_lock, "_PATIENCE_SEC", 0.01)
     monkeypatch.setattr(output_lock, "_LOOK_AT_LEASE_SEC", 0.01)
-    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.0)
+    monkeypatch.setattr(run_records, "SETTLE_SEC", 0.0)
     store = storage.storage_of(LOCK)
     yield store
     store.remove_tree("memory://out")
@@ -242,8 +242,8 @@ NO_DATES = [float("nan"), float("inf"), 9e9]
 def test_lease_with_an_impossible_time_that_is_not_renewed_is_taken_over(
     store: storage.Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: float
 ) -> None:
-    monkeypatch.setattr(commit_rights, "LEASE_SEC", 0.5)
-    monkeypatch.setattr(commit_rights, "WATCH_SEC", 0.01)
+    monkeypatch.setattr(run_records, "LEASE_SEC", 0.5)
+    monkeypatch.setattr(run_records, "WATCH_SEC", 0.01)
     leave(store, time=clock)
     with output_lock.hold(CONTROL):
         assert json.loads(store.read(LOCK))["host"] == socket.gethostname()
@@ -268,7 +268,7 @@ def test_command_line_shows_why_a_run_waits(monkeypatch: pytest.MonkeyPatch) -> 
 def test_lease_with_an_impossible_time_that_changes_is_respected(
     store: storage.Storage, monkeypatch: pytest.MonkeyPatch, clock: float
 ) -> None:
-    monkeypatch.setattr(commit_rights, "WATCH_SEC", 0.01)
+    monkeypatch.setattr(run_records, "WATCH_SEC", 0.01)
     leave(store, time=clock)
     after_two_looks(store, monkeypatch, lambda: leave(store, time=clock, config="renewed"))
     with error_texts.raises("output-busy"), output_lock.hold(CONTROL):
@@ -277,7 +277,7 @@ def test_lease_with_an_impossible_time_that_changes_is_respected(
 
 
 def test_lease_is_renewed(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_lock, "_RENEW_SEC", 0.02)
+    monkeypatch.setattr(run_records, "RENEW_SEC", 0.02)
     with output_lock.hold(CONTROL):
         first = json.loads(store.read(LOCK))["time"]
         patience.wait_until(lambda: json.loads(store.read(LOCK))["time"] != first)
@@ -301,7 +301,7 @@ def test_run_that_is_stopped_while_it_locks_leaves_no_lock(
 
 
 def test_lease_taken_over_by_another_run_is_left_to_it(store: storage.Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_lock, "_RENEW_SEC", 0.02)
+    monkeypatch.setattr(run_records, "RENEW_SEC", 0.02)
     with output_lock.hold(CONTROL):
         leave(store)
         time.sleep(patience.MOMENT_SEC)

@@ -17,7 +17,7 @@ from imagebeam import errors
 from imagebeam.pipelines.runs import output_lock, remote_job, run_remotely
 from imagebeam.transforms import elements
 from imagebeam.transforms.output import run_report
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import run_records
 from tests import datasets, error_texts, image_sets, patience
 from tests.servers import dataflow
 
@@ -29,7 +29,7 @@ class Lock(output_lock.Lock):
     """Notes which jobs are named."""
 
     def __init__(self) -> None:
-        super().__init__(commit_rights.RunRecord.of_this_process("1"))
+        super().__init__(run_records.RunRecord.of_this_process("1"))
         self.named: list[str] = []
 
     def name_job(self, job: remote_job.RemoteJob) -> None:

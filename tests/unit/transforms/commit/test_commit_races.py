@@ -15,7 +15,7 @@ from imagebeam import storage
 from imagebeam.storage import fsspec_files, remote
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.output import output_folder
-from imagebeam.transforms.publish import commit_rights, publish_dataset
+from imagebeam.transforms.publish import commit_rights, publish_dataset, run_records
 from tests import error_texts, lost_answers, races
 from tests.unit.transforms import small_dataset
 
@@ -34,7 +34,7 @@ inside = pytest.mark.parametrize(("outputs", "config", "has_earlier", "locked"),
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power failure is tested
-    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.0)
+    monkeypatch.setattr(run_records, "SETTLE_SEC", 0.0)
     monkeypatch.setattr(publish_dataset, "REQUESTS_AT_ONCE", 1)  # so that change number n is the same one in each run
 
 
@@ -142,16 +142,16 @@ def test_run_after_a_commit_that_was_killed_anywhere_commits(
     outputs: str, refs: list[ImageRef], config: str, has_earlier: bool, locked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = races.pid_of_nobody()
-    sign = commit_rights.RunRecord.of_this_process
+    sign = run_records.RunRecord.of_this_process
 
-    def sign_as(run: str, **fields: Any) -> commit_rights.RunRecord:
+    def sign_as(run: str, **fields: Any) -> run_records.RunRecord:
         record = sign(run, **fields)
         return dataclasses.replace(record, process=nobody) if run == "A" else record
 
     def kill() -> None:
         raise Killed
 
-    monkeypatch.setattr(commit_rights.RunRecord, "of_this_process", sign_as)
+    monkeypatch.setattr(run_records.RunRecord, "of_this_process", sign_as)
     for number in itertools.count():
         output = f"{outputs}/{number}"
         if has_earlier:
@@ -208,7 +208,7 @@ def test_killed_commit_is_known_if_answers_are_lost(tmp_path: pathlib.Path, monk
     monkeypatch.setattr(remote, "_FIRST_WAIT_SEC", 0.001)
     paths = output_folder.OutputPaths(f"lossymemory://{tmp_path.name}")
     killed = dataclasses.replace(
-        commit_rights.RunRecord.of_this_process("A", fingerprint="f1"), process=races.pid_of_nobody()
+        run_records.RunRecord.of_this_process("A", fingerprint="f1"), process=races.pid_of_nobody()
     )
     for number in itertools.count():
         storage.storage_of(paths.output).write_whole(paths.commit_lock, killed.encode())

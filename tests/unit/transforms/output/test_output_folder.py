@@ -19,7 +19,7 @@ from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import Committed, DatasetPlan, ImageRef
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.plan import decide_plan, plan_dataset
-from imagebeam.transforms.publish import commit_rights
+from imagebeam.transforms.publish import run_records
 from tests import delayed_storage, error_texts, races
 from tests.unit.transforms import small_dataset
 
@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_rights, "SETTLE_SEC", 0.0)  # of a run that takes over from one that was killed
+    monkeypatch.setattr(run_records, "SETTLE_SEC", 0.0)  # of a run that takes over from one that was killed
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ import pytest
 
 from imagebeam import concurrency
 from imagebeam.transforms.output.output_folder import OutputPaths
-from imagebeam.transforms.publish import commit_rights
-from imagebeam.transforms.publish.commit_rights import CommitLock, LockView, RunRecord
+from imagebeam.transforms.publish import commit_rights, run_records
+from imagebeam.transforms.publish.commit_rights import CommitLock, LockView
+from imagebeam.transforms.publish.run_records import RunRecord
 from tests import error_texts, races
 from tests.unit.transforms import small_dataset
 
@@ -42,7 +43,7 @@ def sign(uri: str, run: str, is_gone: bool = False, age: float = 0.0, **fields: 
 
 
 def test_lock_is_held_while_it_names_the_run(paths: OutputPaths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_rights, "_READ_WAIT_SEC", 0.0)  # of a lock that is not signed
+    monkeypatch.setattr(run_records, "_READ_WAIT_SEC", 0.0)  # of a lock that is not signed
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=False)
     sign(paths.lock, "mine", age=1e6, ended=("old",))
     assert commit_rights.look_at_lock(paths, "mine") == LockView(is_held=True, ended=("old",))
@@ -89,7 +90,7 @@ def test_job_removes_report_and_lock_if_nobody_else_does(
 
 def test_commit_lock_is_there_while_it_is_held(paths: OutputPaths) -> None:
     with CommitLock(paths, "mine", "f1").held() as commit_lock:
-        found = commit_rights.read_record(paths.commit_lock)
+        found = run_records.read_record(paths.commit_lock)
         assert found is not None and (found.run, found.fingerprint) == ("mine", "f1")
         assert not commit_lock.continues
     assert os.listdir(paths.metadata) == []
@@ -114,7 +115,7 @@ def test_commit_lock_is_taken_over_from_a_run_that_is_gone(paths: OutputPaths) -
             else:
                 with error_texts.raises("output-commit-by-another-run"), commit_lock.held(ended):
                     pass
-                assert commit_rights.read_record(paths.commit_lock) == record
+                assert run_records.read_record(paths.commit_lock) == record
 
 
 @pytest.mark.parametrize("is_renewed", [False, True], ids=["left", "renewed"])
@@ -138,7 +139,7 @@ def test_commit_lock_with_an_impossible_time_is_watched(
             pass
     else:
         with commit_lock.held():
-            assert now[0] - start > commit_rights.LEASE_SEC
+            assert now[0] - start > run_records.LEASE_SEC
 
 
 def test_commit_lock_that_is_not_understood_is_taken_over(paths: OutputPaths) -> None:
@@ -166,7 +167,7 @@ def test_commit_lock_is_renewed_twice_a_minute(paths: OutputPaths, monkeypatch: 
         times = []
         for _ in range(8):
             commit_lock.check()
-            found = commit_rights.read_record(paths.commit_lock)
+            found = run_records.read_record(paths.commit_lock)
             assert found is not None
             times.append(found.time)
             now[0] += 10
@@ -179,7 +180,7 @@ def test_commit_lock_is_renewed_once_by_threads(paths: OutputPaths, monkeypatch:
         renew = commit_lock.renew
         monkeypatch.setattr(commit_lock, "renew", lambda: (renewed.append(None), time.sleep(0.05), renew()))
         now = time.time()
-        monkeypatch.setattr(time, "time", lambda: now + commit_rights.RENEW_SEC)
+        monkeypatch.setattr(time, "time", lambda: now + run_records.RENEW_SEC)
         concurrency.call_each(lambda _: commit_lock.check(), range(100), 8)
         assert len(renewed) == 1
 
@@ -197,7 +198,7 @@ def test_commit_that_was_stopped_notices_the_takeover_and_leaves_the_commit_lock
         else:
             sign(paths.commit_lock, "other", fingerprint="f2")
         commit_lock.check()
-    found = commit_rights.read_record(paths.commit_lock)
+    found = run_records.read_record(paths.commit_lock)
     assert is_removed == (found is None)
     assert found is None or found.run == "other"
 
@@ -213,9 +214,9 @@ def test_record_survives_its_encoding(tmp_path: pathlib.Path) -> None:
         "f00d", fingerprint="ab", config="c", job={"id": "1"}, is_left_to_job=True, ended=("a",)
     )
     assert (record.process, record.host) == (os.getpid(), HERE)
-    assert commit_rights.parse_record(record.encode()) == record
+    assert run_records.parse_record(record.encode()) == record
     (tmp_path / "lock").write_bytes(record.encode() + b'the rest of a longer record"}\n')
-    assert commit_rights.read_record(str(tmp_path / "lock")) == record
+    assert run_records.read_record(str(tmp_path / "lock")) == record
 
 
 def test_other_content_is_no_record() -> None:
@@ -235,17 +236,17 @@ def test_other_content_is_no_record() -> None:
         b'{"ended": [7]}',
         b'{"is_left_to_job": "no"}',
     ]:
-        assert commit_rights.parse_record(content) is None
+        assert run_records.parse_record(content) is None
 
 
 def test_record_with_fields_of_a_newer_version_is_read() -> None:
-    assert commit_rights.parse_record(json.dumps({"run": "y", "mood": "good"}).encode()) == RunRecord("y")
+    assert run_records.parse_record(json.dumps({"run": "y", "mood": "good"}).encode()) == RunRecord("y")
 
 
 def test_missing_file_holds_no_record(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
-    assert commit_rights.read_record(str(tmp_path / "nothing")) is None
-    assert commit_rights.read_record(str(tmp_path / "file" / "below")) is None
+    assert run_records.read_record(str(tmp_path / "nothing")) is None
+    assert run_records.read_record(str(tmp_path / "file" / "below")) is None
 
 
 def test_lock_that_is_being_signed_is_waited_for(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +254,7 @@ def test_lock_that_is_being_signed_is_waited_for(tmp_path: pathlib.Path, monkeyp
     lock.touch()
     record = RunRecord.of_this_process("f00d")
     monkeypatch.setattr(time, "sleep", lambda seconds: lock.write_bytes(record.encode()))
-    assert commit_rights.read_record(str(lock)) == record
+    assert run_records.read_record(str(lock)) == record
 
 
 def test_process_is_gone_if_it_ended_here_or_its_record_expired() -> None:
@@ -277,7 +278,7 @@ NO_DATES = ["NaN", "Infinity", "-Infinity", "1e400", "1" + "0" * 400, "9e9"]
 
 def test_record_with_an_impossible_time_is_read_and_not_dated() -> None:
     for number in NO_DATES:
-        record = commit_rights.parse_record(
+        record = run_records.parse_record(
             b'{"run": "x", "process": 1, "host": "elsewhere", "time": %s}' % number.encode()
         )
         assert record is not None
@@ -297,7 +298,7 @@ def test_clock_of_another_host_may_be_a_little_ahead() -> None:
 
 def test_watch_tells_a_record_that_changes_from_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.monotonic()
-    watch, other = commit_rights.RecordWatch(), commit_rights.RecordWatch()
+    watch, other = run_records.RecordWatch(), run_records.RecordWatch()
     assert (watch.look(b"a"), other.look(b"a")) == ("watching", "watching")
     monkeypatch.setattr(time, "monotonic", lambda: now + 149)
     assert (watch.look(b"a"), other.look(b"b")) == ("watching", "renewed")

@@ -19,7 +19,7 @@ from imagebeam.transforms import elements
 from imagebeam.transforms.commit import commit_dataset, commit_step
 from imagebeam.transforms.elements import ImageRef
 from imagebeam.transforms.output import run_report
-from imagebeam.transforms.publish import commit_rights, publish_dataset
+from imagebeam.transforms.publish import commit_rights, publish_dataset, run_records
 from tests import delayed_storage, error_texts, patience, races
 from tests.unit.transforms import small_dataset
 
@@ -124,21 +124,21 @@ def test_commit_that_loses_its_lock_while_it_moves_stops(refs: list[ImageRef], m
     store, moved = delayed_storage.DelayedStorage(), []
     with delayed_storage.mounted(store) as output:
         run, move, now = staged_run(output, refs, 12), store._move, time.time()
-        other, one_by_one = commit_rights.RunRecord.of_this_process("B", fingerprint="f2"), threading.Lock()
+        other, one_by_one = run_records.RunRecord.of_this_process("B", fingerprint="f2"), threading.Lock()
 
         def lose(source: str, target: str, must_be_new: bool) -> None:
             with one_by_one:
                 moved.append(target)
                 if len(moved) == 5:  # stopped for a while, as far as it can tell; the other run took over meanwhile
                     store.add(run.settings.paths.commit_lock, other.encode())
-                    monkeypatch.setattr(time, "time", lambda: now + commit_rights.RENEW_SEC + 1)
+                    monkeypatch.setattr(time, "time", lambda: now + run_records.RENEW_SEC + 1)
             move(source, target, must_be_new)
 
         monkeypatch.setattr(store, "_move", lose)
         monkeypatch.setattr(publish_dataset, "REQUESTS_AT_ONCE", 3)
         assert run.step() == "busy"
         assert 5 <= len(moved) <= 7  # those under way
-        assert commit_rights.read_record(run.settings.paths.commit_lock) == other
+        assert run_records.read_record(run.settings.paths.commit_lock) == other
         assert races.committed_by(output) == ("", "")
 
 
@@ -165,13 +165,13 @@ def die_after(patch: pytest.MonkeyPatch, store: delayed_storage.DelayedStorage, 
 def test_run_after_a_commit_that_was_killed_among_many_requests_commits(
     refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch, has_earlier: bool, follower: str
 ) -> None:
-    sign, nobody = commit_rights.RunRecord.of_this_process, races.pid_of_nobody()
+    sign, nobody = run_records.RunRecord.of_this_process, races.pid_of_nobody()
 
-    def sign_as(run: str, **fields: Any) -> commit_rights.RunRecord:
+    def sign_as(run: str, **fields: Any) -> run_records.RunRecord:
         record = sign(run, **fields)
         return dataclasses.replace(record, process=nobody) if run == "A" else record
 
-    monkeypatch.setattr(commit_rights.RunRecord, "of_this_process", sign_as)
+    monkeypatch.setattr(run_records.RunRecord, "of_this_process", sign_as)
     for number in range(0, 12, 2):
         store = delayed_storage.DelayedStorage()
         with delayed_storage.mounted(store) as output:
@@ -304,7 +304,7 @@ def reported_run(output: pathlib.Path, refs: list[ImageRef]) -> races.Run:
     run = staged_run(str(output), refs)
     run.settings = dataclasses.replace(run.settings, report=run.settings.paths.report("A"))
     job = {"runner": "DataflowRunner", "project": "p", "region": "r", "name": "cats", "id": "5"}
-    record = commit_rights.RunRecord.of_this_process("A", job=job, is_left_to_job=True)
+    record = run_records.RunRecord.of_this_process("A", job=job, is_left_to_job=True)
     pathlib.Path(run.settings.paths.lock).write_bytes(record.encode())
     return run
 
