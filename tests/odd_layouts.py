@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tests import detection_sets
-from tests.folder_shapes import IMAGE, Tree, images, parquet, table
+from tests.folder_shapes import IMAGE, Tree, files, images, parquet, table
 
 _N = range(20)
 _BOX = "0 0.5 0.5 0.2 0.2\n"
@@ -327,7 +327,7 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         images("{Adirondack,Jadeplant}/im{0,1}.png") | _files("Adirondack/disp#.pfm", "Pf\n", range(2)),
     ),
     "sbu": (
-        None,
+        "segmentation",
         images("SBU/{SBUTrain4K,SBU-Test}/ShadowImages/lssd#.jpg", "SBU/{SBUTrain4K,SBU-Test}/ShadowMasks/lssd#.png"),
     ),
     "ade20k": (
@@ -357,6 +357,100 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
             for n, c in enumerate(("Boat", "Cup"))
             for k in range(4)
         },
+    ),
+    "exdark-with-a-table": (
+        None,
+        images("Cup/2015_0#.jpg", "Boat/2015_1#.jpg")
+        | _files("anno/Cup/2015_0#.jpg.txt", "% bbGt version=3\nCup 1 1 5 5 0 0 0 0 0 0 0\n")
+        | _files("anno/Boat/2015_1#.jpg.txt", "% bbGt version=3\nBoat 1 1 5 5 0 0 0 0 0 0 0\n")
+        | {"list.txt": _rows("Name Class Light", "2015_{0}.jpg {1} 1", ("00", "01", "10", "11"), (1, 1, 2, 2))},
+    ),
+    "numbers-for-names-of-folders": (
+        None,
+        images("Cup/0#a.jpg", "Boat/1#a.jpg")
+        | {"list.csv": _rows("name,class", "0{n}a.jpg,1", numbers=range(4)) + "10a.jpg,2\n11a.jpg,2\n"},
+    ),
+    "partition-as-numbers": (
+        None,
+        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("image,label,partition", "{n}a.jpg,c{0},{0}", (0, 1, 2))},
+    ),
+    "lists-of-splits": (
+        None,
+        images("images/0#.jpg", "images/1#.jpg", numbers=_N)
+        | {f"{s}.txt": "".join(f"{k}{n}.jpg {n % 2}\n" for n in _N) for k, s in enumerate(("train", "val"))},
+    ),
+    "activitynet": (
+        None,
+        images("frames/v_{a1,b2,c3}/00000#.jpg") | {"a.json": _json({"database": {"a1": {}, "b2": {}, "c3": {}}})},
+    ),
+    "lasot": (
+        None,
+        images("cat/cat-{1,2}/img/0000#.jpg", "dog/dog-{1,2}/img/0000#.jpg")
+        | files("1,1,5,5\n", "cat/cat-{1,2}/groundtruth.txt", "dog/dog-{1,2}/groundtruth.txt"),
+    ),
+    "got-10k": (None, images("train/T_{1,2}/0000#.jpg") | files("1,1,5,5\n", "train/T_{1,2}/groundtruth.txt")),
+    "trackingnet": (None, images("T/frames/v{a,b,c}_0/#.jpg") | files("1,1,5,5\n", "T/anno/v{a,b,c}_0.txt")),
+    "hpatches": (None, images("v_{adam,boat}/#.png") | files("1 0 0\n", "v_{adam,boat}/H_1_{2,3}")),
+    "icdar": (None, images("{cat,dog}/img_#.jpg") | _files("gt/gt_img_#.txt", "1,2,10,2,10,8,1,8,STOP\n")),
+    "citypersons": (
+        None,
+        images("leftImg8bit/aachen/a_00000#_leftImg8bit.png")
+        | images("leftImg8bit/ulm/u_00000#_leftImg8bit.png", numbers=range(4, 9))
+        | _files("gtBbox/aachen/a_00000#_gtBbox.json", '{"objects": []}'),
+    ),
+    "spacenet": (
+        None,
+        images("{AOI_2,AOI_3}/PAN_img#.png")
+        | _files("geojson/buildings_img#.geojson", '{"type": "FeatureCollection", "features": []}'),
+    ),
+    "crowdhuman": (
+        None,
+        images("day/27#,c0.jpg", "night/2#8,c1.jpg")
+        | {"a.odgt": "".join(f'{{"ID": "27{n},c0", "gtboxes": []}}\n' for n in range(4))},
+    ),
+    "flir": (
+        "coco",
+        images("{train,val}/{thermal,rgb}/F_#.jpg")
+        | {f"{split}/thermal_annotations.json": _coco("thermal/F_{n}.jpg") for split in ("train", "val")},
+    ),
+    "inaturalist": (
+        None,
+        images("all/{Aves,Fungi}/#a.jpg")
+        | {
+            "train.json": _json(
+                {
+                    "images": [{"id": n, "file_name": f"all/Aves/{n}a.jpg"} for n in range(4)],
+                    "annotations": [{"id": n, "image_id": n, "category_id": 1} for n in range(4)],
+                    "categories": [{"id": 1, "name": "a"}],
+                }
+            )
+        },
+    ),
+    "carpk": (
+        None,
+        images("Images/2016_NTU_0#.png") | {f"{s}.txt": f"2016_NTU_0{n}\n" for n, s in enumerate(("train", "test"))},
+    ),
+    "awa2": (
+        None,
+        images("J/{cat,dog,owl}/#.jpg") | {"classes.txt": "cat\ndog\nowl\n", "a.txt": "cat\ndog\n", "b.txt": "owl\n"},
+    ),
+    "lung-and-colon": (None, images("colon/{acb,benign}/#.jpg", "lung/{scc,normal}/#.jpg")),
+    "first-letters-of-classes": (
+        None,
+        images("{training,validation}/{b/bar,s/street}/#a.jpg"),
+    ),
+    "parts-of-another-format": (
+        None,
+        images("cat/c_a#.jpg", "cat/c_a#_parts_{1,2}.png") | images("dog/d_b#.jpg", "dog/d_b#_parts_1.png", numbers=_N),
+    ),
+    "fruits-360": (
+        "imagefolder",
+        images("Training/{Apple,Kiwi}/#_100.jpg") | images("Test/{Apple,Kiwi}/#_100.jpg", numbers=range(50, 54)),
+    ),
+    "captions-as-objects": (
+        None,
+        images("i/a_#.jpg", numbers=_N)
+        | {"d.json": _json([{"filename": f"a_{n}.jpg", "sentences": [{"raw": "a cat on a mat"}]} for n in _N])},
     ),
     "tusimple": (
         None,

@@ -17,16 +17,19 @@ from imagebeam.transforms.formats.tables import table_heads
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
+_XML = re.compile(rb"\A\s*(<\?xml|<annotation)")
 _SIDECARS = "the preset sidecars reads texts and JSON of the images' names (docs/recipes/sidecars.md)"
 _REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
 _MAPS = (".pfm", ".flo", ".exr")
 _OF_SIDECARS = frozenset({".txt", ".caption", ".json"})
-_DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".xml", ".txt", ".lst", ".list")
+_DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".odgt", ".geojson", ".xml", ".txt", ".lst", ".list", ".token")
+_DATA_OF_FOLDERS = (*_DATA, ".mat", ".npy", ".yml", ".yaml", ".label", ".gt", ".pkl", ".pickle")
 _ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d{5,}")  # names in a table that no number of another kind equals
-_SPLIT = re.compile(r"(?<![a-zA-Z])(?:train|val|test)|Train|Val|Test|TRAIN|VAL|TEST")  # the beginning of a word
-_COUNTER = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
+_ON_THE_SET = re.compile(r"(?i)read_?me|licen[cs]e|copying|authors|attribution|notice")
+_NUMBERS = re.compile(r"(\d+)")
+_SYNSET = re.compile(r"n\d{8}")  # names a class of ImageNet wherever it is found
 _ENDING = re.compile(r"[_\-. ][^_\-. \d]+\Z")
 _NUMBER = re.compile(r"[_\-. ][^_\-. ]*\Z")
 _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
@@ -43,11 +46,18 @@ def find(probe: FolderProbe) -> list[str]:
     return [
         *_sidecars(probe),
         *_folders_of_equal_names(probe),
+        *_repeated_files(probe),
         *_files_that_name_images(probe, probe.seen()),
         *lists_of_folders(probe),
         *_files_above(probe),
         *_workbooks(probe),
     ]
+
+
+def beside(probe: FolderProbe) -> list[str]:
+    """Returns a line for the files of images that a table of all images leaves out."""
+    _walk(probe, [""])
+    return [*_sidecars(probe), *_folders_of_equal_names(probe)]
 
 
 def _workbooks(probe: FolderProbe) -> Iterator[str]:
@@ -104,18 +114,61 @@ def _sidecars(probe: FolderProbe) -> Iterator[str]:
 
 
 def _folders_of_equal_names(probe: FolderProbe) -> Iterator[str]:
-    """Yields a line for each folder without images whose files have the names of images in another folder."""
+    """Yields a line for folders without images whose files have the names of images, or of folders of them, elsewhere.
+
+    What all names of a folder begin and end with is left out: gt_1.txt may be for img_1.jpg.
+    """
     held = [folder for folder in probe.seen() if folder.images]
-    names_of = {each.path: each.stems | {*each.images} for each in held}  # x.txt, or x.jpg.txt
+    above = dict.fromkeys(posixpath.dirname(folder.path) for folder in held if folder.path)
+    names_of = {f"images in {each.path or 'the folder'}": each.stems | {*each.images} for each in held}  # x.jpg.txt
+    names_of |= {f"folders in {path or 'the folder'}": _no_splits(probe.look(path).folders) for path in above}
+    cores = {f"images in {each.path or 'the folder'}": _cores(each.stems) for each in held}
+    found: dict[str, list[tuple[str, Folder]]] = collections.defaultdict(list)
     for folder in probe.seen():
-        stems = {posixpath.splitext(name)[0] for name in folder.files} if not folder.images else set[str]()
-        if len(stems) > 1 and (
-            other := next((each for each in held if len(stems & names_of[each.path]) > len(stems) / 2), None)
-        ):
-            held_in = folder.path or "the folder"
-            are_sidecars = {*map(folder_probe.extension_of, folder.files)} <= _OF_SIDECARS
-            remedy = _SIDECARS if are_sidecars else _REMEDY
-            yield f"{held_in} holds files with the names of images in {other.path}, not read: {remedy}"
+        files = [] if folder.images else [name for name in folder.files if unread_files.kind_of(name) is None]
+        stems = {posixpath.splitext(name)[0] for name in files}
+        for own, known in ((stems, names_of), (_cores(stems), cores)) if len(stems) > 1 else ():
+            if where := next((each for each in known if len(own & known[each]) > len(own) / 2), None):
+                found[folder_probe.extension_of(files[0])].append((where, folder))
+                break
+    for extension, places in found.items():
+        where, folder = places[0]
+        others = f" and {plural.count(len(places) - 1, 'other folder')}" if len(places) > 1 else ""
+        remedy = _SIDECARS if extension in _OF_SIDECARS and where.startswith("images") else _REMEDY
+        if _XML.search(probe.head(folder.below(next(iter(folder.files))), 256)) and extension != ".xml":
+            remedy = "they are XML: with .xml at the end of their names the preset voc may read them"
+        holds = "hold" if others else "holds"
+        yield f"{folder.path or 'the folder'}{others} {holds} files with the names of {where}, not read: {remedy}"
+
+
+def _no_splits(names: Collection[str]) -> frozenset[str]:
+    return frozenset(name for name in names if folder_probe.split_meant(name) is None)
+
+
+def _cores(names: Collection[str]) -> set[str]:
+    """Returns names without what all of them begin and end with, up to a mark or digit."""
+    before = re.sub(r"[^_\-. ]*\Z", "", posixpath.commonprefix([*names]))
+    after = re.sub(r"[^_\-. ]*\Z", "", posixpath.commonprefix([name[::-1] for name in names]))
+    cores = {name[len(before) : len(name) - len(after)] for name in names}
+    return {core for core in cores if _IDENTIFIES.fullmatch(core)} | (cores if before else set())
+
+
+def _repeated_files(probe: FolderProbe) -> Iterator[str]:
+    """Yields a line for the names of data files that several folders of images have: groundtruth.txt."""
+    places: dict[str, list[str]] = collections.defaultdict(list)
+    with_images = {path for each in probe.seen() if each.images for path in (each.path, posixpath.dirname(each.path))}
+    for folder in probe.seen():
+        data = (*folder.ending(*_DATA_OF_FOLDERS), *(name for name in folder.files if "." not in name))
+        for name in data if folder.path in with_images else ():
+            if posixpath.splitext(name)[0] not in folder.stems and not _ON_THE_SET.match(name):
+                places[name].append(folder.path)
+    by_places: dict[tuple[str, ...], list[str]] = collections.defaultdict(list)
+    for name, paths in places.items():
+        by_places[tuple(paths)].append(name)
+    for (first, *others), names in by_places.items():
+        if others:
+            shown, number = posixpath.join(first, name_some(names)), plural.count(len(others), "other folder")
+            yield f"{shown} and files of the same names in {number} are not read: {_REMEDY}"
 
 
 def notes_on_tables(probe: FolderProbe) -> list[str]:
@@ -131,6 +184,8 @@ def _files_that_name_images(
     names = {name for folder in held for name in folder.images}
     stems = {stem for folder in held for stem in folder.stems if _IDENTIFIES.fullmatch(stem)}
     places = {folder.below(name) for folder in probe.seen() for name in folder.images if folder.path}
+    own = {posixpath.basename(folder.path) for folder in held if folder.images and folder.path}
+    of_folders = {each for each in own | _cores(own) if _IDENTIFIES.fullmatch(each) and not _SYNSET.fullmatch(each)}
     if images:  # in another folder, where 1.jpg may be any image
         names = {name for name in names if posixpath.splitext(name)[0] in stems}
     for folder in folders:
@@ -140,29 +195,32 @@ def _files_that_name_images(
                 by_extension[folder_probe.extension_of(name)].append(folder.below(name))
         for extension, paths in by_extension.items():
             found: dict[str, set[str]] = {}
+            what = "images"
             for path in folder_probe.spread(paths, _NUM_FILES)[:_NUM_FILES]:
                 text = (probe.head(path) + b"\n" + probe.tail(path)).decode("utf-8", "replace").replace("\\", "/")
                 if '"imagebeam-' in text[:_LISTING_CHARS]:
                     continue  # a listing that plan --save-listing wrote
-                words = {*_BETWEEN_WORDS.split(text), *_BETWEEN_CELLS.split(text)}
+                words = {*_BETWEEN_WORDS.split(text), *_BETWEEN_CELLS.split(text), *text.split('"')}
                 bases = {word.rpartition("/")[2].strip() for word in words}
                 whole = {word.strip().lstrip("./") for word in words if "/" in word} & places
                 named = max(bases & names or bases & stems, whole, key=len)  # each folder may have an image 1.jpg
+                if not named and len(named := bases & of_folders) > 1:
+                    what = "folders of images"
                 if named:
                     found[path] = named
             if len(set().union(*found.values())) >= min(2, len(names)) and found:
                 examples = name_some(sorted(next(iter(found.values()))), 2)
                 if len(paths) == 1:
-                    yield f"{paths[0]} names images ({examples}), and is not read"
+                    yield f"{paths[0]} names {what} ({examples}), and is not read"
                 else:
                     others = plural.count(len(paths) - 1, f"other {extension} file")
-                    yield f"{next(iter(found))} and {others} name images ({examples}), and are not read"
+                    yield f"{next(iter(found))} and {others} name {what} ({examples}), and are not read"
 
 
 def mixed_splits(probe: FolderProbe) -> Iterator[str]:
     """Yields what contradicts that images are divided into splits by hash: folders or lists that are splits."""
     for folder in probe.seen():
-        splits = {name: match[0].lower() for name in folder.folders if (match := _SPLIT.search(name))}
+        splits = {name: meant for name in folder.folders if (meant := folder_probe.split_meant(name))}
         if len({*splits.values()}) > 1:
             yield (
                 f"{name_some([folder.below(name) for name in splits])} look like splits, and all images would be "
@@ -181,9 +239,10 @@ def lists_of_folders(probe: FolderProbe) -> Iterator[str]:
     for path in paths if len(paths) <= _NUM_LISTS else ():  # more are no lists of a whole set
         words = _BETWEEN_WORDS.split((probe.head(path) + b"\n" + probe.tail(path)).decode("utf-8", "replace"))
         bases = {word.rpartition("/")[2] for word in words}
-        if named := held & (bases | {posixpath.splitext(base)[0] for base in bases}):
+        named = held & (bases | {posixpath.splitext(base)[0] for base in bases})
+        if named and named < held:
             found[path] = named
-    if len(found) > 1 and all(named < held for named in found.values()):
+    if len(found) > 1:
         yield (
             f"{name_some([*found])} name folders of images, each some of them, and are not read: if they are splits, "
             "write a table with a row for each image and a column of its split (docs/recipes/tables.md)"
@@ -208,6 +267,9 @@ def aligned(probe: FolderProbe, holder: Folder) -> str:
     Numbers without gaps are no such names, as classes have them, too: there the sizes of a few images must differ
     from each other, and be the same or in the same proportion in all folders.
     """
+    looked = [probe.with_images(each.path) for each in probe.some(holder, holder.folders, _NUM_FOLDERS)]
+    if parts := next(filter(None, (_beside_of_other_format(each) for each in looked if each is not None)), None):
+        return f"{parts[0]} has the name of {parts[1]} beside it, and more: they may be parts of one example"
     held = [each for each in probe.some(holder, holder.folders, _NUM_FOLDERS) if each.images and each.is_whole]
     if not held or len(held[0].stems) < 2:
         return ""
@@ -260,6 +322,18 @@ def _longer_names(folders: Sequence[Folder]) -> tuple[Folder, Folder] | None:
     return None
 
 
+def _beside_of_other_format(folder: Folder) -> tuple[str, str] | None:
+    """Returns an image and the one of another format whose name it begins with, if a third are so: x_seg.png."""
+    image_of = {posixpath.splitext(name)[0]: name for name in folder.images}
+    found = {
+        name: image_of[start]
+        for stem, name in image_of.items()
+        for start in _starts(stem)
+        if start in image_of and folder_probe.extension_of(image_of[start]) != folder_probe.extension_of(name)
+    }
+    return next(iter(found.items())) if len(found) * 3 >= len(image_of) and found else None
+
+
 def _starts(stem: str) -> Iterator[str]:
     """Yields what precedes each mark in a name, from the longest; and "" at the end."""
     while match := _ENDING.search(stem) or _NUMBER.search(stem):
@@ -279,10 +353,17 @@ def paired_endings(stems: Collection[str]) -> list[str]:
 
 
 def _is_counter(stems: Collection[str]) -> bool:
-    found = [match for stem in stems if (match := _COUNTER.fullmatch(stem))]
-    numbers = {int(match[2]) for match in found}
-    has_one_form = len(found) == len(stems) and len({(match[1], match[3]) for match in found}) == 1
-    return has_one_form and max(numbers) - min(numbers) < len(stems)
+    """Returns whether names differ in one number alone, which has no gaps: 0_100, 1_100."""
+    parts = [*zip(*map(_NUMBERS.split, stems))]
+    varying = [{*each} for each in parts if len({*each}) > 1]
+    if len({len(_NUMBERS.split(stem)) for stem in stems}) > 1 or len(varying) != 1 or not _are_decimal(varying[0]):
+        return False
+    numbers = {*map(int, varying[0])}
+    return max(numbers) - min(numbers) < len(stems)
+
+
+def _are_decimal(texts: Collection[str]) -> bool:
+    return all(map(str.isdecimal, texts))
 
 
 def _have_sizes_in_proportion(probe: FolderProbe, folders: Sequence[Folder], stems: Sequence[str]) -> bool:

@@ -33,6 +33,10 @@ _DOMAINS = (
     "split={{by: column, column: split}}; if images of the same names are pairs, see the preset pairs "
     "(docs/recipes/pairs.md)"
 )
+_DEEPER = (
+    "the images are in further folders, and the first folder is the class; for the folder of the image as the class "
+    "set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
+)
 _SYNSET = re.compile(r"n\d{8}")
 _RENAMED = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"}
 _STRATIFY = Change(
@@ -92,6 +96,7 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
             yield Finding("imagenet", evidence, settings, tuple(notes), reads_images_alone=True)
         return
     doubts = _doubts_on_classes(probe, [*with_classes.values()])
+    notes += _notes_on_depth(probe, held[next(iter(with_classes))])
     yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)
 
 
@@ -123,9 +128,19 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[s
             break
     if len(first) == 1:
         doubts.append(f"{first[0]} would be the only class")
+    elif _notes_on_depth(probe, holders[0]):
+        below = [{*each.folders} for each in probe.some(holders[0], first)]
+        are_named = not any(map(_NO_CLASS.search, set().union(*below))) and not set.intersection(*below)
+        if all(len(name) == 1 for name in first) or (are_named and min(map(len, below)) > 1):
+            doubts.append(f"the classes may be {name_some(first)}, or the folders in them: {_DEEPER}")
     doubts += filter(None, (_repeated_folders(probe, each) for each in holders))
-    doubts += filter(None, (contradictions.aligned(probe, each) for each in holders))
+    doubts += [*filter(None, (contradictions.aligned(probe, each) for each in holders))][:1]
     return tuple(dict.fromkeys(doubts))
+
+
+def _notes_on_depth(probe: FolderProbe, holder: Folder) -> list[str]:
+    """Returns a note if the folders in a folder have no images, but hold further folders that have."""
+    return [] if any(each.images for each in probe.some(holder, holder.folders)) else [_DEEPER]
 
 
 def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
@@ -192,15 +207,7 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     if root.images:
         settings["source.include"] = ["*/**"]
         notes.append(f"{root.count(len(root.images), 'image')} beside the folders are left out")
-    if not held[0].images:
-        note = (
-            "the images are in further folders, and the first folder is the class; for the folder of the image as the "
-            "class set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
-        )
-        if all(len(name) == 1 for name in names):  # folders by the first letter of a class
-            doubts = (*doubts, note)
-        else:
-            notes.append(note)
+    notes += _notes_on_depth(probe, root)
     yield Finding(
         "image_folder", evidence, settings, tuple(notes), (_STRATIFY,), doubts=doubts, reads_images_alone=True
     )
@@ -211,7 +218,7 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
 _UTKFACE = re.compile(r"\d{1,3}_[01]_[0-4]_\d+\.")
 _CATS_DOGS = re.compile(r"(cat|dog)\.\d+\.jpg")
 _SYNSET_FILE = re.compile(r"n\d{8}_.*\.JPEG")
-_PET = re.compile(r".+_\d+\.\w+")
+_PET = re.compile(r"(.+)_\d+\.\w+")
 _NUMBERED = re.compile(r"(?P<label>.*?[^\d_\-. ])(?P<between>[_\-. ]*)(?P<open>\(?)\d+(?P<close>\)?)\.\w+")
 _NO_CLASS = re.compile(
     r"(?i)^(img|image|dsc[nf]?|photo|picture|pic|p|screenshot|scan|file|page|sample)s?$|frame|mask|\d"
@@ -304,9 +311,12 @@ def find_lists_of_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
                     "source.pattern": rf"{re.escape(name)}/(?P<label>.+)_\d+\.\w+",
                     "split.lists": paths,
                 }
+                classes = {match[1] for each in images.images if (match := _PET.fullmatch(each))}
                 others = [each for each in images.images if not _PET.fullmatch(each)]
-                doubts = (f"{name_some(others)} state no class before a number",) if others else ()
-                yield Finding("oxford_pets", evidence, settings, doubts=doubts)
+                doubts = [f"{name_some(others)} state no class before a number"] if others else []
+                if len(classes) == 1 or all(map(_NO_CLASS.search, classes)):
+                    doubts.append(f"what precedes the last number in {images.images[0]} would be the class")
+                yield Finding("oxford_pets", evidence, settings, doubts=tuple(doubts))
             return
 
 

@@ -79,8 +79,18 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
         )
         settings = {**finding.settings, "source.masks.colors": mask_pixels.BLACK_AND_WHITE}
         yield dataclasses.replace(finding, notes=(*finding.notes, note), settings=settings)
+    elif path := next((path for path, head in heads.items() if _is_measured(head)), ""):
+        doubt = f"{path} has 16 bits, or more numbers than classes: is it depth, or a picture? {_TARGETS}"
+        yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     else:
         yield finding
+
+
+def _is_measured(head: bytes) -> bool:
+    """Returns whether a file is a gray PNG of 16 bits, or has more gray numbers than masks have classes."""
+    numbers = mask_pixels.count_numbers(head)
+    is_picture = len(numbers) > mask_pixels.MAX_CLASSES and not mask_pixels.are_smoothed([numbers])
+    return (head.startswith(b"\x89PNG\r\n\x1a\n") and head[24:26] == b"\x10\0") or is_picture
 
 
 def is_colored(head: bytes) -> bool:

@@ -162,7 +162,7 @@ def _search(probe: FolderProbe) -> list[Finding]:
             break
         below = [probe.look(at).below(name) for at in level for name in probe.look(at).folders[:_MAX_INNER]]
         level = below[:_MAX_INNER]
-    return findings or doubted
+    return [*findings, *(each for each in doubted if each not in findings)]
 
 
 def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]:
@@ -246,7 +246,8 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
         if each.reads_images_alone:  # folders of synsets are classes, whatever else is there
             notes += unread if each.preset == _SYNSETS else ()
             doubts += [*unread, *against] if each.preset != _SYNSETS else against
-        doubts += as_pairs if "source.manifest.path" in each.settings else ()
+        if "source.manifest.path" in each.settings:
+            doubts += [*as_pairs, *contradictions.beside(probe)]
         if "source.masks.image" in each.settings or "source.pairs.image" in each.settings:
             notes += contradictions.notes_on_tables(probe)
             if each.settings.get("split") == folder_probe.HASH_SPLIT:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from imagebeam import errors, storage
+from imagebeam import errors, plural, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, coco_json
@@ -308,7 +308,8 @@ def _find_coco(probe: FolderProbe, at: str) -> Iterator[Finding]:
     places = _find_places(probe, at, files, "coco", prefers="instances")
     if places:
         often = (Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN"),)
-        yield Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), (), often)
+        notes = (*_unread_files(files, "coco", places, at), *_unnamed_images(probe, at, places))
+        yield Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), notes, often)
     kinds = {kind: found for kind in _KINDS if (found := _find_places(probe, at, files, kind.preset))}
     doubts: tuple[str, ...] = ()
     if len(kinds) > 1 and not places:
@@ -366,7 +367,8 @@ _NUM_FOLDERS = 20
 
 def _holders(probe: FolderProbe, at: str) -> list[Folder]:
     root = probe.look(at)
-    return [root, *(probe.look(root.below(name)) for name in root.folders if _FOLDERS.search(name))]
+    names = [name for name in root.folders if _FOLDERS.search(name) or split_meant(name) is not None]
+    return [root, *(probe.look(root.below(name)) for name in names)]
 
 
 def _files_in(probe: FolderProbe, at: str) -> list[_File]:
@@ -395,13 +397,44 @@ def _find_places(
     root = probe.look(at)
     places: dict[str, _Place] = {}
     for holder, name, _, first_image in (each for each in files if each.preset == preset):
-        split = split_meant(name) or "train"
+        path = holder.below(name).removeprefix(f"{at}/")
+        split = split_meant(name) or split_meant(path) or "train"
         if split in places and (prefers is None or prefers not in name):
             continue
-        folder = _folder_of_names(probe, at, root, first_image, name)
+        folder = _folder_of_names(probe, at, root, first_image, posixpath.splitext(path)[0])
         if folder is not None:
-            places[split] = _Place(holder.below(name).removeprefix(f"{at}/"), folder)
+            places[split] = _Place(path, folder)
     return places
+
+
+def _unread_files(files: Sequence[_File], preset: str, places: Mapping[str, _Place], at: str) -> Iterator[str]:
+    """Yields a note on the files of a preset that are not read, since another one is of their split."""
+    read = {place.annotations for place in places.values()}
+    paths = [each.holder.below(each.name).removeprefix(f"{at}/") for each in files if each.preset == preset]
+    if others := [path for path in paths if path not in read]:
+        yield f"{folder_probe.name_some(others)} {'is' if len(others) == 1 else 'are'} of COCO, too, and not read"
+
+
+_FILE_NAME = re.compile(rb'"file_name"\s*:\s*"([^"\\]*)"')
+
+
+def _unnamed_images(probe: FolderProbe, at: str, places: Mapping[str, _Place]) -> Iterator[str]:
+    """Yields a note if many images are in folders that the beginnings of the files do not name; test ones are not."""
+    named = set[str]()
+    for place in places.values():
+        holder = probe.look(posixpath.join(at, place.images))
+        for name in holder.folders[:_NUM_FOLDERS]:
+            probe.look(holder.below(name))
+        names = _FILE_NAME.findall(probe.head(posixpath.join(at, place.annotations)))
+        named |= {posixpath.dirname(holder.below(name.decode("utf-8", "replace"))) for name in names}
+    seen = [folder for folder in probe.seen() if folder.images and folder.path.startswith(f"{at}/" if at else "")]
+    others = [each for each in seen if each.path not in named and split_meant(each.path) != "test"]
+    number, total = (sum(len(each.images) for each in folders) for folders in (others, seen))
+    if number > (1 - folder_probe.NEARLY_ALL) * total:
+        yield (
+            f"{number:,} of {plural.count(total, 'image')} that were seen are in folders that these files do not name "
+            f"in their beginnings, such as {others[0].below(others[0].images[0])}: images without an entry are left out"
+        )
 
 
 def _settings_of(places: Mapping[str, _Place]) -> dict[str, Any]:
@@ -432,7 +465,9 @@ def _preset_of(name: str, shape: Mapping[str, Mapping[str, Any]]) -> str:
     kinds = [kind.preset for kind in _KINDS if kind.names.fullmatch(name)]
     if "coco_keypoints" in kinds:
         return "coco_keypoints"
-    if first or not _OTHER_KINDS.search(name):  # objects
+    if first:  # without a box, category_id is the class of an image
+        return "coco" if "bbox" in first else ""
+    if not _OTHER_KINDS.search(name):
         return "coco"
     return kinds[0] if kinds else ""
 
@@ -441,9 +476,9 @@ def _folder_of_names(probe: FolderProbe, at: str, root: Folder, name: Any, file:
     """Returns the folder below `at` that has the first image of a JSON file; None if it is nowhere."""
     if not isinstance(name, str) or not name:
         return None
-    stem = posixpath.splitext(file)[0]
+    stem = posixpath.basename(file)
     near = [each for each in root.folders if stem.endswith(each) or each.endswith(stem)]
-    meant = split_meant(file)
+    meant = split_meant(stem) or split_meant(file)
     near += [each for each in root.folders if meant is not None and split_meant(each) == meant]
     below = [
         f"{each}/{inner}"

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 _IGNORED = frozenset({"__MACOSX", "$RECYCLE.BIN", "lost+found"})
 _WORD = re.compile(r"[a-z]+")
-_BEFORE_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_BEFORE_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # seg|Train, SBU|Train
 _SPLITS = {
     "train": ("train", "training"),
     "validation": ("val", "valid", "validation", "dev"),
@@ -142,6 +142,7 @@ class FolderProbe:
 
     def look(self, path: str = "") -> Folder:
         """Returns the entries of a folder; none if it cannot be listed, or enough was looked at."""
+        path = path.rstrip("/")
         found = self._folders.get(path)
         if found is None:
             found = Folder(path, is_whole=False)
@@ -252,9 +253,14 @@ def _is_ignored(name: str) -> bool:
 
 def split_meant(name: str) -> str | None:
     """Returns the split that a name means, such as `train` for `seg_train` and `TrainingSet`; None for other names."""
-    words = _WORD.findall(_BEFORE_CAPITAL.sub(" ", name).lower())
-    meant = {_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS}
+    meant = splits_named(name)
     return meant.pop() if len(meant) == 1 else None
+
+
+def splits_named(name: str) -> set[str]:
+    """Returns the splits that the words of a name mean."""
+    words = _WORD.findall(_BEFORE_CAPITAL.sub(" ", name).lower())
+    return {_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS}
 
 
 def splits_in(names: Iterable[str]) -> dict[str, str]:

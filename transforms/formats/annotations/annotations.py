@@ -205,7 +205,9 @@ class Annotations(base_format.Format):
             for file in locate.naming_files(syntax, probe, "", _FEW):
                 if file.fault:
                     yield f"{file.path} is of {syntax.TITLE}, and is not read: it {file.fault}"
-                elif not locate.find_images(probe, "", file)[0]:
+                elif not locate.find_images(probe, "", file)[0] and not any(
+                    file.names[0] in (*each.files, *each.stems) for each in probe.seen()
+                ):
                     yield (
                         f"{file.path} is of {syntax.TITLE}, and the images that it names ({file.names[0]}, ...) are "
                         "not here: give the folder that holds both"

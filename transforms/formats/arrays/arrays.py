@@ -95,9 +95,9 @@ class Arrays(base_format.Format):
             split = "train" if name.startswith("train") else name.partition("_")[0]
             yield Finding("svhn", f"{name} is a file of SVHN, with the split {split}", input=name)
             return
-        for preset, ends in _PRESETS.items():
-            if name.lower().endswith(ends):
-                yield _look_into(probe, name, preset, f"{name} is a file with arrays")
+        for preset in (each for each, ends in _PRESETS.items() if name.lower().endswith(ends)):
+            if found := _look_into(probe, name, preset, f"{name} is a file with arrays"):
+                yield found
 
 
 _PRESETS = {"hdf5": packed_file.HDF5, "npz": (packed_file.NPZ, packed_file.NPY, packed_file.MATLAB)}
@@ -113,11 +113,12 @@ def _find_by_names(probe: FolderProbe, folder: Folder, where: str) -> Iterator[F
             continue
         kinds = sorted({posixpath.splitext(name)[1].lower() for name in names})
         evidence = f"{folder.count(len(names), f'{kinds[0]} file')}{where} ({name_some(names)})"
-        yield _look_into(probe, folder.path, preset, evidence)
+        if found := _look_into(probe, folder.path, preset, evidence):
+            yield found
 
 
-def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Finding:
-    """Returns the finding for the arrays of a file or folder; its notes say what they leave open."""
+def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Finding | None:
+    """Returns the finding for the arrays of a file or folder; None if they are no images, and image files were seen."""
     from imagebeam.transforms.formats.arrays import array_places, array_source, find_arrays  # late: NumPy
 
     try:
@@ -126,6 +127,8 @@ def _look_into(probe: FolderProbe, path: str, preset: str, evidence: str) -> Fin
         for place in places:
             array_places.axes_of(place, array_source.Wanted())
     except errors.ConfigError as e:
+        if e.code == "arrays-no-images" and any(each.images for each in probe.seen()):
+            return None
         return Finding(preset, evidence, doubts=(str(e)[:_MAX_NOTE],), input=path)
     settings: dict[str, Any] = {}
     if "" in roles.images:

@@ -54,11 +54,8 @@ def find_tables(probe: FolderProbe, at: str) -> Iterator[Finding]:
     names = [folder.below(name) for folder in folders for name in folder.ending(*table_heads.SUFFIXES)]
     tables = [table_heads.read_table(probe, path) for path in sorted(names, key=_order)[: table_heads.MAX_TABLES]]
     found = [(table, [*_find_in_table(probe, at, table)]) for table in tables if table is not None]
-    strong = [each for each in found if each[1] and not each[1][0].doubts]
-    if strong:
-        yield from _best_of(probe, at, [each for each in found if each[1]])
-    else:
-        yield from (finding for _, findings in found for finding in findings)
+    if found := [each for each in found if each[1]]:
+        yield from _best_of(probe, at, found)
 
 
 def _best_of(
@@ -88,6 +85,14 @@ def _best_of(
         verb = "names images, too, and is not read" if len(apart) == 1 else "name images, too, and are not read"
         note = f"{name_some(apart)} {verb}: plan --input with the address of such a table takes that one"
         findings[0] = dataclasses.replace(findings[0], notes=(*findings[0].notes, note))
+    meant, columns = split_meant(posixpath.basename(found[0][0].path)), found[0][0].columns
+    parts = [each.path for each, _ in others if each.columns == columns and _is_other_split(each, meant)]
+    if is_read and parts:
+        doubt = (
+            f"{name_some(parts)} may be the other splits: to read all set source.manifest.path to a glob of these "
+            "tables, and split={by: table} (docs/recipes/paths_and_lists.md)"
+        )
+        findings[:] = [dataclasses.replace(each, doubts=(*each.doubts, doubt)) for each in findings]
     if same:
         verb = "has more on the same images and is" if len(same) == 1 else "have more on the same images and are"
         doubt = (
@@ -96,6 +101,10 @@ def _best_of(
         )
         findings[:] = [dataclasses.replace(each, doubts=(*each.doubts, doubt)) for each in findings]
     yield from findings
+
+
+def _is_other_split(table: table_heads.Table, split: str | None) -> bool:
+    return split is not None and split_meant(posixpath.basename(table.path)) not in (None, split)
 
 
 def _path_in(finding: Finding) -> str | None:
@@ -223,7 +232,8 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
             "column": split,
             "rename": {k: v for k, v in rename.items() if v and v != k},
         }
-    caption = next((name for name in others if _CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name)), None)
+    captions = (name for name in others if _CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
+    caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
     if caption is not None:
         yield Finding("captions", evidence, settings | _store_texts(caption))
         return
@@ -234,6 +244,11 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         yield Finding("multilabel", text, settings, ("each column of 0 and 1 is a class",))
         return
     doubts = [*_doubts_on_masks(table, others)]
+    if split is None and (unread := label_columns.may_be_splits(table, others)):
+        doubts.append(
+            f"the column {unread[0]!r} may be the split ({name_some(sorted({*table.values(unread[0])}))}): set "
+            f"split={{by: column, column: {unread[0]}, rename: {{...}}}}, or split.by=hash if it is none"
+        )
     if place.found < NEARLY_ALL * place.looked_for:
         doubts.append("the other images are in none of the folders that were looked into: see source.manifest.root")
     for finding in _find_label(probe, table, place, others, evidence, settings):
@@ -348,7 +363,8 @@ def _find_label(
         doubts = (f"{table.path} has no header, and most rows have a number of their own: ids are no labels",)
     elif not table.has_header and len(distinct) == 1:
         doubts = (f"{table.path} has no header, and {distinct[0]!r} in every row: is it a label?",)
-    if label.lower() in _MAY_BE_NO_CLASS and (folders := _folders_of(probe, table, place)):
+    is_open = label.lower() in _MAY_BE_NO_CLASS or all(map(table_heads.is_number, distinct))
+    if is_open and (folders := _folders_of(probe, table, place)):
         doubts += (f"the images are in the folders {name_some(folders)}: is the label {label!r}, or the folder?",)
     folded = {name.casefold() for name in distinct}
     if len(folded) < len(distinct):

@@ -7,13 +7,14 @@ import re
 from collections.abc import Sequence
 
 from imagebeam.transforms.formats.tables import table_heads
-from imagebeam.transforms.sources.folder_probe import split_meant
+from imagebeam.transforms.sources.folder_probe import split_meant, splits_named
 
 LABEL_NAMES = (
     "label", "labels", "class", "class_name", "category", "target", "breed", "species", "diagnosis", "category_id",
     "label_id", "class_id", "tag", "tags", "attribute_ids", "landmark_id", "level", "dx", "emotion", "type", "age",
     "score", "rating", "cultivar", "variety", "finding labels", "y",
 )  # fmt: skip
+_NUM_SPLITS = 6  # values of a column of splits
 _SPLIT_NAMES = ("split", "set", "usage", "subset", "partition", "fold")
 _SEPARATORS = ("|", ";", ",", " ")
 
@@ -24,7 +25,7 @@ def find_label(table: table_heads.Table, others: Sequence[str]) -> tuple[str | N
     if "x" in map(str.lower, others):  # coordinates
         usable = [name for name in usable if name.lower() != "y"]
     usable = [name for name in usable if not _NEVER_LABEL.fullmatch(name)]
-    usable = [name for name in usable if (values := table.values(name)) and not _are_no_labels(values)]
+    usable = [name for name in usable if (values := table.values(name)) and not are_no_labels(values)]
     if not table.has_header:  # its names are not the user's
         usable = [name for name in usable if not _are_unique(table.values(name))]
     by_name = {name.lower(): name for name in usable}
@@ -45,7 +46,7 @@ _NEVER_LABEL = re.compile(
 _NO_LABEL = re.compile(r"[\[{].*[\]}]|\w+://.*|[0-9a-fA-F-]{16,}|.*[/\\].*\.\w{2,5}", re.DOTALL)
 
 
-def _are_no_labels(values: Sequence[str]) -> bool:
+def are_no_labels(values: Sequence[str]) -> bool:
     """Returns whether values are objects, addresses, hashes or names of files, which are never labels."""
     return sum(bool(_NO_LABEL.fullmatch(each)) or table_heads.is_image(each) for each in values) * 2 > len(values)
 
@@ -73,7 +74,7 @@ def are_texts(values: Sequence[str]) -> bool:
 def find_text(table: table_heads.Table, others: Sequence[str]) -> str | None:
     """Returns the only column of texts of a table without a label; None if there is none, or several."""
     usable = [name for name in others if not _NEVER_LABEL.fullmatch(name) and are_texts(table.values(name))]
-    usable = [name for name in usable if not _are_no_labels(table.values(name))]
+    usable = [name for name in usable if not are_no_labels(table.values(name))]
     return usable[0] if len(usable) == 1 else None
 
 
@@ -81,9 +82,15 @@ def find_split(table: table_heads.Table) -> str | None:
     """Returns the column whose values are the names of splits; None if there is none."""
     for name in table.columns:
         values = {*table.values(name)}
-        if name.lower() in _SPLIT_NAMES and 0 < len(values) <= 6 and any(map(split_meant, values)):
+        if name.lower() in _SPLIT_NAMES and 0 < len(values) <= _NUM_SPLITS and any(map(split_meant, values)):
             return name
     return None
+
+
+def may_be_splits(table: table_heads.Table, others: Sequence[str]) -> list[str]:
+    """Returns the columns that are called splits, with a few values that do not say which: 1, 2, 3."""
+    named = [name for name in others if name.lower() in _SPLIT_NAMES or len(splits_named(name)) > 1]
+    return [name for name in named if 1 < len({*table.values(name)}) <= _NUM_SPLITS]
 
 
 def separator_of(values: Sequence[str]) -> str:

@@ -163,7 +163,9 @@ def test_numbers_of_splits_are_no_labels(tmp_path: pathlib.Path) -> None:
     rows = (f"{n}.jpg,{n % 3}" for n in range(4))
     found = recognized(tmp_path, images("#.jpg") | {"t.csv": table("image_id,partition", rows)})
     assert found.sure is None
-    assert found.candidates[0].doubts == ("no column could be the label: name it in label.column",)
+    no_label, may_be_split = found.candidates[0].doubts
+    assert no_label == "no column could be the label: name it in label.column"
+    assert may_be_split.startswith("the column 'partition' may be the split (0, 1, 2): set split={")
 
 
 def test_table_without_a_column_of_images_has_no_remark(tmp_path: pathlib.Path) -> None:
