@@ -19,6 +19,7 @@ if _VERSION is None:
 BEAM = "apache-beam>=2.77,<3"
 BEAM_GCP = "apache-beam[gcp]>=2.77,<3"
 FSSPEC = "fsspec>=2025.3"
+IMAGES = ("numpy>=1.26", "pillow>=12.1.1")  # what every reader needs
 
 EXTRAS = {
     # Writes datasets.
@@ -31,9 +32,10 @@ EXTRAS = {
         "pyyaml>=6",
     ],
     # Readers of a dataset, one for each kind of trainer.
-    "tf": ["tensorflow>=2.21,<2.22"],
-    "grain": ["grain>=0.2.12", "numpy>=1.26", "pillow>=12.1.1"],
-    "jax": ["jax>=0.6"],
+    "numpy": [*IMAGES, "ml_dtypes>=0.4"],
+    "tf": [*IMAGES, "tensorflow>=2.21,<2.22"],
+    "grain": [*IMAGES, "grain>=0.2.12"],
+    "jax": [*IMAGES, "jax>=0.6"],
     # tf.Transform over labels and tabular columns; each of its releases wants one release of TensorFlow. Not on Python
     # 3.10: tensorflow-metadata 1.21 wants protobuf <=6.32 there, and what apache-beam[gcp] 2.77 brings wants >=6.33.5.
     "transform": [

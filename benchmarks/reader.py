@@ -46,7 +46,7 @@ _IMAGEBEAM = _Peer("reader_imagebeam.py", "imagebeam, tensorflow, psutil", "imag
 _PEERS = {
     "imagebeam": _IMAGEBEAM,
     "imagebeam_global": _IMAGEBEAM._replace(options=("--shuffle", "global")),
-    "imagebeam_tensorflow": _IMAGEBEAM._replace(options=("--decoder", "tensorflow")),
+    "imagebeam_pillow": _IMAGEBEAM._replace(options=("--feed", "numpy", "--decoder", "pillow")),
     "imagebeam_numpy": _IMAGEBEAM._replace(options=("--feed", "numpy")),
     "tfdata": _Peer("reader_tfdata.py", "psutil, tensorflow", "tensorflow psutil"),
     "dali": _Peer("reader_dali.py", "psutil, nvidia.dali.fn", "nvidia-dali-cuda120 psutil"),

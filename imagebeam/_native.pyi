@@ -24,6 +24,7 @@ def decode(
     accurate_dct: bool = ...,
     values: np.ndarray | None = ...,
     sizes: np.ndarray | None = ...,
+    shapes: np.ndarray | None = ...,
 ) -> list[tuple[int, str]]: ...
 def decode_whole(
     image: Any, max_pixels: int, height: int = ..., width: int = ...

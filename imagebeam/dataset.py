@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import difflib
 import functools
+import itertools
 import logging
 import operator
 import os
@@ -402,7 +403,7 @@ class ImageDataset:
         options |= {"crop": "squash", "image_size": 64, "shuffle": shuffle, "num_epochs": 1, "drop_remainder": False}
         if features_lib.has_lists_of_images(self.catalog.features):
             options["max_images"] = 1
-        batches = self.as_tf(split, 1, **options).take(count).as_numpy_iterator()
+        batches = itertools.islice(self.as_numpy(split, 1, **options), count)
         shape = (-1, 64, 64, bare_pixels.form_of(self.catalog).channels)  # all of one size
         images = (batch["image"].astype(np.float64).reshape(shape) for batch in batches)
         moments = [(image.mean((0, 1, 2)), (image**2).mean((0, 1, 2))) for image in images]

@@ -3,8 +3,9 @@
 // Only the wanted part of a JPEG is decoded: the columns outside are not transformed, the rows above are only
 // entropy-decoded, the rows below are not read, and libjpeg scales down if the part is at least twice the wanted size.
 // With entry points (entry_points.c), columns and rows outside are not entropy-decoded either.
-// The part is then resized (resample.c) and written, mirrored if asked for, to its place in the batch. Levels become other numbers, such as floats, while the image is in the
-// processor's cache: a pass over the finished batch would read and write all of it again.
+// The part is then resized (resample.c) and written, mirrored if asked for, to its place in the batch. Levels become
+// other numbers, such as floats, while the image is in the processor's cache: a pass over the finished batch would read
+// and write all of it again.
 
 #include "native_methods.h"
 
@@ -48,6 +49,7 @@ typedef struct {
   Py_buffer *points;  // entry points of each image, empty if there are none
   const Part *parts;
   const int32_t *sizes;  // [count, 2]: height and width in each record; NULL if they are not known
+  const int32_t *shapes;  // [count, 3] of bare pixels: height, width, channels; channels are 0 of an encoded image
   const Frame *frames;  // NULL: whole parts are resized from the four nearest pixels
   int filter, is_antialiased;  // of the filter
   J_DCT_METHOD dct_method;
@@ -180,6 +182,15 @@ static void resize_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
   if (!resample_rgb(pixels, stride, &across, &down, flip, out, &worker->scratch)) fail(worker, "out of memory");
 }
 
+// Makes room for the decoded part, and for the slack behind it.
+static uint8_t *room_for_pixels(Worker *worker, size_t size) {
+  if (size > worker->num_pixel_bytes) {
+    worker->pixels = grow(worker, worker->pixels, size + PIXELS_SLACK);
+    worker->num_pixel_bytes = size;
+  }
+  return worker->pixels;
+}
+
 // `type` has the size of a value.
 #define WRITE_VALUES(type)                                          \
   do {                                                              \
@@ -235,10 +246,7 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
   JDIMENSION first_column = left, num_columns = width;
   if (num_columns < jpeg->output_width) jpeg_crop_scanline(jpeg, &first_column, &num_columns);  // to whole blocks
   size_t stride = (size_t)num_columns * (is_cmyk ? 4 : 3);
-  if (stride * height > worker->num_pixel_bytes) {
-    worker->pixels = grow(worker, worker->pixels, stride * height + PIXELS_SLACK);
-    worker->num_pixel_bytes = stride * height;
-  }
+  room_for_pixels(worker, stride * height);
   if (top > 0) jpeg_skip_scanlines(jpeg, top);
   for (int y = 0; y < height;) {
     JSAMPROW rows[ROWS_AT_ONCE];
@@ -281,6 +289,29 @@ static void decode_png_part(Worker *worker, const Batch *batch, Py_ssize_t index
 }
 #endif
 
+// Bare pixels: gray becomes RGB, transparency is dropped.
+static void copy_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
+  const Py_buffer *image = &batch->images[index];
+  const int32_t *shape = batch->shapes + 3 * index;
+  int height = shape[0], width = shape[1], channels = shape[2];
+  Part part = batch->parts[index];
+  if (height < 1 || width < 1 || channels < 1 || (int64_t)height * width * channels != image->len)
+    fail(worker, "the pixels are not as many as their shape says");
+  check_part(worker, batch, part, batch->frames ? &batch->frames[index] : NULL, width, height);
+  size_t stride = (size_t)3 * part.width;
+  uint8_t *to = room_for_pixels(worker, stride * part.height);
+  int green = channels > 2, blue = 2 * green;
+  for (int y = 0; y < part.height; y++) {
+    const uint8_t *from = (const uint8_t *)image->buf + ((size_t)(part.top + y) * width + part.left) * channels;
+    for (int x = 0; x < part.width; x++, from += channels, to += 3) {
+      to[0] = from[0];
+      to[1] = from[green];
+      to[2] = from[blue];
+    }
+  }
+  write_part(worker, batch, index, worker->pixels, stride, part, part, 1);
+}
+
 // Decodes the part out of a smaller JPEG. Returns 0 if there are no entry points, or they do not fit the image: an image
 // that has them is whole, so libjpeg warns of nothing if they fit.
 static int decode_cut(Worker *worker, const Batch *batch, Py_ssize_t index) {
@@ -313,6 +344,8 @@ static void decode_images(Worker *worker, Batch *batch) {
     worker->failure = batch->failures[index];
     if (setjmp(worker->on_error))
       ;  // it failed
+    else if (batch->shapes && batch->shapes[3 * index + 2])
+      copy_part(worker, batch, index);
 #ifdef HAVE_PNG
     else if (is_png(&batch->images[index]))
       decode_png_part(worker, batch, index);
@@ -361,7 +394,8 @@ static PyObject *failures_of(const Batch *batch) {
 
 PyDoc_STRVAR(decode_doc,
              "decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,\n"
-             "    accurate_dct=False, values=None, sizes=None) -> list[tuple[int, str]]\n\n"
+             "    accurate_dct=False, values=None, sizes=None, shapes=None)\n"
+             "    -> list[tuple[int, str]]\n\n"
              "Decodes a part of each image, resized, into a batch; other Python threads go on meanwhile.\n\n"
              "Args:\n    images: a list of bytes or memoryviews: JPEGs, and PNGs if DECODES_PNG is 1.\n"
              "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
@@ -376,27 +410,30 @@ PyDoc_STRVAR(decode_doc,
              "    antialias: with frames: whether the filter is as wide as a pixel of a reduced image.\n"
              "    accurate_dct: whether blocks are decoded by libjpeg's accurate method; else by its fast one.\n"
              "    values: [3, 256], contiguous, of a type of 2 or 4 bytes: what each level of each channel becomes.\n"
-             "    sizes: int32 [n, 2], contiguous: the height and width that each image must have. None allows any.\n\n"
+             "    sizes: int32 [n, 2], contiguous: the height and width that each image must have. None allows any.\n"
+             "    shapes: int32 [n, 3], contiguous, of images that are bare pixels: height, width, channels. Channels are 0\n"
+             "        of an encoded image; None: all are.\n\n"
              "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
 
 static PyObject *decode(PyObject *module, PyObject *arguments) {
   PyObject *images, *points = NULL, *failures = NULL;
-  Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0}, values = {0}, sizes = {0};
+  Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0}, values = {0}, sizes = {0}, shapes = {0};
   Batch batch = {.filter = FILTER_BILINEAR};
   Py_ssize_t num_points = 0;
   int num_threads, is_accurate = 0;
   PyObject *parts_object, *flips_object, *out_object, *frames_object = Py_None, *values_object = Py_None;
-  PyObject *sizes_object = Py_None;
-  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!OippOO:decode", &PyList_Type, &images, &parts_object, &flips_object,
+  PyObject *sizes_object = Py_None, *shapes_object = Py_None;
+  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!OippOOO:decode", &PyList_Type, &images, &parts_object, &flips_object,
                         &out_object, &num_threads, &PyList_Type, &points, &frames_object, &batch.filter,
-                        &batch.is_antialiased, &is_accurate, &values_object, &sizes_object))
+                        &batch.is_antialiased, &is_accurate, &values_object, &sizes_object, &shapes_object))
     return NULL;
   Py_ssize_t count = PyList_GET_SIZE(images);
   if (PyObject_GetBuffer(parts_object, &parts, PyBUF_ND) || PyObject_GetBuffer(flips_object, &flips, PyBUF_ND) ||
       PyObject_GetBuffer(out_object, &out, PyBUF_ND | PyBUF_WRITABLE) ||
       (frames_object != Py_None && PyObject_GetBuffer(frames_object, &frames, PyBUF_ND)) ||
       (values_object != Py_None && PyObject_GetBuffer(values_object, &values, PyBUF_ND)) ||
-      (sizes_object != Py_None && PyObject_GetBuffer(sizes_object, &sizes, PyBUF_ND)))
+      (sizes_object != Py_None && PyObject_GetBuffer(sizes_object, &sizes, PyBUF_ND)) ||
+      (shapes_object != Py_None && PyObject_GetBuffer(shapes_object, &shapes, PyBUF_ND)))
     goto done;
   int is_known = values.obj ? out.itemsize == 2 || out.itemsize == 4 : out.itemsize == 1;
   int is_fitting = out.ndim == 4 && is_known && out.shape[0] == count && out.shape[3] == 3 &&
@@ -415,8 +452,10 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
     PyErr_SetString(PyExc_ValueError, "out and values do not fit each other");
     goto done;
   }
-  if (sizes.obj && (sizes.len != count * 2 * (Py_ssize_t)sizeof(int32_t) || sizes.itemsize != 4)) {
-    PyErr_SetString(PyExc_ValueError, "images and sizes do not fit each other");
+  Py_ssize_t row_bytes = count * (Py_ssize_t)sizeof(int32_t);
+  if ((sizes.obj && (sizes.len != 2 * row_bytes || sizes.itemsize != 4)) ||
+      (shapes.obj && (shapes.len != 3 * row_bytes || shapes.itemsize != 4))) {
+    PyErr_SetString(PyExc_ValueError, "images, sizes and shapes do not fit each other");
     goto done;
   }
   if (batch.filter != FILTER_BILINEAR && batch.filter != FILTER_BICUBIC) {
@@ -440,6 +479,7 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
   batch.parts = parts.buf;
   batch.frames = frames.buf;
   batch.sizes = sizes.buf;
+  batch.shapes = shapes.buf;
   batch.dct_method = is_accurate ? JDCT_ISLOW : JDCT_IFAST;  // TensorFlow's default is the fast one
   batch.flips = flips.buf;
   batch.out = out.buf;
@@ -464,6 +504,7 @@ done:
   PyBuffer_Release(&frames);
   PyBuffer_Release(&values);
   PyBuffer_Release(&sizes);
+  PyBuffer_Release(&shapes);
   return failures;
 }
 

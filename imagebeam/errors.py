@@ -132,8 +132,8 @@ _EXTRAS = {  # by the top-level module; all other packages belong to the convert
     "fsspec": "hdfs",
     "google": "gcs",
     "grain": "grain",
-    "jax": "tf,jax",  # batches for JAX come from tf.data
-    "numpy": "tf",
+    "jax": "jax",
+    "numpy": "numpy",
     "requests": "hdfs",
     "tensorflow": "tf",
 }

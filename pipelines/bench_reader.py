@@ -15,8 +15,7 @@ from typing import Any
 
 import imagebeam
 from imagebeam import plural
-from imagebeam.reader import batch_reader, read_plan
-from imagebeam.reader import options as options_lib
+from imagebeam.reader import batch_reader, image_decoder
 
 _ROUNDS = 5
 _POOL_IMAGES = 256  # images that are prepared for a stage
@@ -94,19 +93,17 @@ def run_bench(
         threads: threads of the reader; by default one for each core that this process may use.
 
     Raises:
-        ConfigError: if TensorFlow is not installed, or the options do not fit the split.
+        ConfigError: if the options do not fit the split.
         ExampleError: if an image cannot be read or decoded.
     """
     asked: dict[str, Any] = {"image_size": image_size, "dtype": dtype, "threads": threads}
     asked |= {"crop": "random", "shuffle": "stream"}
     batches = dataset.as_numpy(split, batch_size, **asked)  # first, because it checks all arguments
     together = _measure(lambda: next(batches), batch_size, seconds, time.perf_counter)
-    from imagebeam.reader import tf_pipeline
-
     options = imagebeam.ReadOptions(batch_size=batch_size, **asked)
     plan = dataset.records(split, options)
-    num_threads = tf_pipeline.num_threads(options)
-    is_native = tf_pipeline.decodes_natively(plan, options)
+    reader = batch_reader.BatchReader(plan, options)
+    num_threads = batch_reader.num_threads(options)
     return BenchResult(
         dataset=dataset.directory,
         split=split,
@@ -116,10 +113,10 @@ def run_bench(
         image_size=image_size,
         dtype=dtype,
         threads=num_threads,
-        decoder=(batch_reader.library() or "") if is_native else "TensorFlow",
+        decoder=(image_decoder.library() or "") if reader.decoder.is_native else "Pillow",
         stages={
             name: _measure(stage, batch_size * num_threads, seconds, time.process_time)
-            for name, stage in _stages(plan, options).items()
+            for name, stage in _stages(reader, batch_size).items()
         },
         together=together,
     )
@@ -128,13 +125,8 @@ def run_bench(
 _Stage = Callable[[], object]  # does the work for one batch
 
 
-def _stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> dict[str, _Stage]:
+def _stages(reader: batch_reader.BatchReader, size: int) -> dict[str, _Stage]:
     """Returns the stages of the reader in their order."""
-    from imagebeam.reader import tf_pipeline
-
-    assert options.batch_size is not None
-    size = options.batch_size
-    reader = tf_pipeline.make_reader(plan, options)
     starts = itertools.count(0, size)
 
     def read() -> Any:
@@ -146,7 +138,7 @@ def _stages(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> dict[
     return {
         "read": read,
         "parse": lambda: reader.parse(next(chunk)),
-        "decode": lambda: reader.decode(next(parsed)),  # with the crop, the resize and the flip
+        "decode": lambda: reader.decoder.decode(next(parsed).images),  # with the crop, the resize and the flip
     }
 
 

@@ -29,6 +29,6 @@ def images_of(args: argparse.Namespace) -> Iterator[Any]:
 if __name__ == "__main__":
     parser = reader_measure.make_parser(__doc__)
     parser.add_argument("--shuffle", choices=("stream", "global"), default="stream")
-    parser.add_argument("--decoder", choices=("native", "tensorflow"), default="native")
+    parser.add_argument("--decoder", choices=("native", "pillow"), default="native")
     parser.add_argument("--feed", choices=("tf", "numpy"), default="tf")
     reader_measure.run(parser, images_of, "imagebeam", "numpy")

@@ -163,6 +163,14 @@ class BatchSchedule:
         """Number of positions within which this process meets each of its records at least once."""
         return -(-self.epoch_size // self.start.process_count)
 
+    def positions_of(self, number: int, size: int) -> tuple[int, int]:
+        """Returns the first position of a batch of `size`, and the position after its last one.
+
+        They are equal of a batch that is only padding.
+        """
+        first, end = self.begin + number * size, self.begin + (number + 1) * size
+        return (first, end) if self.end is None else (min(first, self.end), min(end, self.end))
+
     def state_after(self, num_batches: int) -> record_order.ReaderState:
         """Returns the state of the job after every process has made `num_batches` batches."""
         done = self.start.epoch * self.epoch_size + self.start.position + num_batches * self.records_per_batch

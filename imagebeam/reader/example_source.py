@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import operator
-import struct
-import sys
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,12 +10,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features
-from imagebeam.reader import bare_pixels, read_plan, record_selection, shard_files, shard_reader
-
-try:
-    from imagebeam import _native
-except ImportError:  # installed without a compiler, or without libjpeg-turbo
-    _native = None  # type: ignore[assignment]
+from imagebeam.reader import bare_pixels, read_plan, record_selection, shard_files, shard_reader, whole_images
 
 
 class ExampleSource:
@@ -81,7 +72,7 @@ class ExampleSource:
             )
         if decode:
             if not is_raw:
-                _import_pillow()
+                whole_images.import_pillow()
             if self._encoded is None:
                 raise errors.ConfigError(
                     "dataset-no-images",
@@ -125,7 +116,7 @@ class ExampleSource:
 
     def _image(self, parsed: dict[str, list[Any]], feature: features.Feature, values: list[Any]) -> Any:
         if self._pixels is not None:
-            return _to_array_of(self._pixels.read(parsed), self._form)
+            return whole_images.of_pixels(self._pixels.read(parsed), self._form)
         if feature.many and not (self._decode and features.is_list_of_images(feature)):
             return example.to_array(feature, values)
         if not self._decode:
@@ -134,17 +125,21 @@ class ExampleSource:
             return self._images(parsed, values)
         sides = [value for key in self._sides for value in parsed.get(key, [])]
         size = (sides[0], sides[1]) if len(sides) == 2 else None
-        return _decode_image(values[0], size) if self._form.is_usual else _decode_wide(values[0], size)
+        return self._decode_one(values[0], size)
+
+    def _decode_one(self, encoded: bytes, size: tuple[int, int] | None) -> np.ndarray:
+        if self._form.is_usual:
+            return whole_images.decode_rgb(encoded, size)
+        return whole_images.decode_numbers(encoded, self._form, size)
 
     def _images(self, parsed: dict[str, list[Any]], values: list[bytes]) -> np.ndarray:
         """Returns the images of a list in an array of arrays, which may have any sides."""
         sides = list(zip(*(parsed.get(key, []) for key in self._sides)))
         sizes = sides if len(self._sides) == 2 and len(sides) == len(values) else [None] * len(values)
-        decode = _decode_image if self._form.is_usual else _decode_wide
         images: np.ndarray = np.empty(len(values), object)
         for number, (encoded, size) in enumerate(zip(values, sizes)):
             try:
-                images[number] = decode(encoded, size)
+                images[number] = self._decode_one(encoded, size)
             except ValueError as e:
                 raise ValueError(f"image {number} of its list: {e}") from e
         return images
@@ -175,75 +170,3 @@ def _values_of(parsed: Mapping[str, list[Any]], feature: features.Feature) -> li
     if not feature.many and len(values) != 1:
         raise ValueError(f"feature {feature.key!r} has {len(values)} values, expected 1")
     return values
-
-
-def _to_array_of(pixels: bare_pixels.Pixels, form: bare_pixels.PixelForm) -> np.ndarray:
-    """Returns uint8 [height, width, 3], as `_decode_image`; pixels of another form as they are stored."""
-    stored = pixels.to_array(form)
-    if not form.is_usual:
-        return stored.astype(form.dtype)
-    return stored[:, :, :3].copy() if pixels.channels >= 3 else np.repeat(stored[:, :, :1], 3, axis=2)
-
-
-def _decode_image(encoded: bytes, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Returns the pixels of an image as RGB, uint8 [height, width, 3]; transparency is dropped, as TensorFlow does.
-
-    Sound JPEGs in gray or color are decoded in C, to the same pixels in three quarters of the time. Pillow decodes all
-    others, and says what is wrong with an image.
-
-    Args:
-        encoded: the bytes of the image.
-        size: height and width that its record says; None if it says nothing.
-
-    Raises:
-        ValueError: if it cannot be decoded, or has another size.
-    """
-    pillow = _import_pillow()
-    if _native is not None:
-        found = _native.decode_whole(encoded, pillow.MAX_IMAGE_PIXELS or sys.maxsize, *(size or ()))
-        if found is not None:
-            pixels, height, width = found
-            return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
-    try:
-        with pillow.open(io.BytesIO(encoded)) as picture:
-            if size is not None and size != (picture.height, picture.width):  # before memory is taken for the pixels
-                sides = f"{picture.height} x {picture.width} pixels"
-                raise ValueError(f"the image has {sides}, its record says {size[0]} x {size[1]}")
-            if picture.mode.startswith("I;16"):  # gray of 16 bits, which Pillow would clip at 255
-                gray = (np.asarray(picture) >> 8).astype(np.uint8)
-                return np.repeat(gray[:, :, None], 3, axis=2)
-            return np.array(picture.convert("RGB"))  # a copy: PyTorch warns about read-only arrays
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, pillow.DecompressionBombError) as e:
-        # The text of UnidentifiedImageError holds a memory address.
-        reason = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
-        raise ValueError(f"the image cannot be decoded, Pillow: {reason}") from e
-
-
-def _decode_wide(encoded: bytes, size: tuple[int, int] | None) -> np.ndarray:
-    """Returns the numbers of a PNG of 16 bits, uint16 [height, width, channels]; arguments as of `_decode_image`.
-
-    Gray ones are decoded by Pillow, which takes the upper 8 bits of colors.
-    """
-    try:
-        with _import_pillow().open(io.BytesIO(encoded)) as picture:
-            is_gray = picture.mode.startswith("I;16")
-            found = np.array(picture) if is_gray else _import_codecs().png_decode(encoded)
-    except (OSError, SyntaxError, ValueError, RuntimeError, struct.error, zlib.error) as e:
-        raise ValueError(f"the image cannot be decoded: {e}") from e
-    if found.dtype != np.uint16 or (size is not None and found.shape[:2] != size):
-        raise ValueError(f"the image is {found.dtype} of {found.shape[:2]}, its record says uint16 of {size}")
-    return found if found.ndim == 3 else found[:, :, None]
-
-
-def _import_codecs() -> Any:
-    with errors.imports_for("as_grain, of a PNG of 16 bits a color,", "bands"):
-        import imagecodecs
-    return imagecodecs
-
-
-def _import_pillow() -> Any:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as e:
-        raise errors.missing_package(e, "as_grain", "grain", otherwise="give decode=False") from e
-    return Image

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import abc
-import atexit
-import functools
-import itertools
 import os
-import queue
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.reader import batch_schedule, jax_iterator, read_plan, record_order
+from imagebeam.reader import batch_reader, batch_schedule, batch_stream, jax_iterator, read_plan, record_order
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-# The batches, those whose examples were all skipped included, and the schedule that they follow.
-Begun: TypeAlias = tuple[Iterator[Any], batch_schedule.BatchSchedule]
 
 _started_in: int | None = None  # process in which TensorFlow's threads read
 
@@ -64,9 +53,9 @@ def check_process(started_in: int) -> None:
     if os.getpid() != started_in:
         raise errors.ConfigError(
             "reader-forked",
-            f"process {os.getpid()} was forked from process {started_in}, which reads with TensorFlow, and its threads "
-            "do not exist in a forked process: start workers by spawn (multiprocessing.get_context('spawn'), "
-            "DataLoader(..., multiprocessing_context='spawn')), or read in one process only",
+            f"process {os.getpid()} was forked from process {started_in}, where this reader began, and its threads do "
+            "not exist in a forked process: call as_numpy there, or restore(state), or start it by spawn "
+            "(multiprocessing.get_context('spawn'), DataLoader(..., multiprocessing_context='spawn'))",
         )
 
 
@@ -79,24 +68,23 @@ class BatchIterator(Iterator[Any]):
 
     def __init__(
         self,
-        begin: Callable[[record_order.ReaderState | None], Begun],
+        begin: Callable[[record_order.ReaderState | None], batch_stream.BatchStream],
         state: record_order.ReaderState | None,
         is_deterministic: bool,
     ):
         """Begins at `state`.
 
         Args:
-            begin: returns the batches from a state on.
+            begin: returns the batches from a state on, those whose examples were all skipped included.
             state: where to begin; None for the first epoch.
             is_deterministic: whether the batches come in the order of the schedule.
         """
         self._begin = begin
         self.has_state = is_deterministic
-        self._started_in = os.getpid()
         self.restore(state)
 
     def check_process(self) -> None:
-        """Refuses to read in a forked process, as `check_process`."""
+        """Refuses to read on in a forked process, as `check_process`."""
         check_process(self._started_in)
 
     def __next__(self) -> Any:
@@ -119,83 +107,23 @@ class BatchIterator(Iterator[Any]):
                 "deterministic=False gives examples in the order in which they are decoded, so there is no state from "
                 "which another reader could go on exactly: leave it out where you need state()",
             )
-        return self._schedule.state_after(self._num_batches)
+        return self._batches.schedule.state_after(self._num_batches)
 
     def restore(self, state: record_order.ReaderState | None) -> None:
         """Goes on from `state`, as fast as a start: nothing before it is read."""
-        self._batches, self._schedule = self._begin(state)
+        self._batches = self._begin(state)
+        self._started_in = os.getpid()
         self._num_batches = 0  # since the schedule began
 
+    def metrics(self) -> Mapping[str, float | str]:
+        """Returns what the trainer waited for since the iterator began, or was restored.
 
-# TensorFlow's iterators by the number of the NumpyIterator that uses each, and those that nobody uses any more. To free
-# one waits for its running calls, which take locks. The garbage collector frees on any thread, which may hold such a
-# lock. So they are freed on a thread of their own.
-_used: dict[int, Iterator[Any]] = {}
-_unused: queue.SimpleQueue[Iterator[Any]] = queue.SimpleQueue()  # `put` may be called by the garbage collector
-_NUMBERS = itertools.count()
-atexit.register(_used.clear)
-
-
-def _stop_using(number: int) -> None:
-    if number in _used:
-        _unused.put(_used.pop(number))
-
-
-@functools.cache
-def _start_freeing() -> None:
-    threading.Thread(target=_free_unused, name="imagebeam-free", daemon=True).start()
-
-
-def _free_unused() -> None:
-    while True:
-        _unused.get()
-
-
-class NumpyIterator(Iterator[Any]):
-    """The elements of a dataset as NumPy arrays. Raises errors of imagebeam themselves, not TensorFlow's wrappers.
-
-    A RaggedTensor becomes an object array with one array for each row.
-    """
-
-    def __init__(self, dataset: tf.data.Dataset, raised: Iterable[errors.ImagebeamError] = ()):
-        """Begins to read. `raised` holds the errors that the functions of the dataset raised."""
-        self._tf = import_tensorflow()
-        self._raised = raised
-        _start_freeing()
-        self._number = next(_NUMBERS)
-        weakref.finalize(self, _stop_using, self._number).atexit = False
-        ragged = self._tf.RaggedTensorSpec
-        if any(isinstance(spec, ragged) for spec in self._tf.nest.flatten(dataset.element_spec)):
-            parts = dataset.map(_split_ragged, num_parallel_calls=1)
-            _used[self._number] = map(_join_ragged, parts.as_numpy_iterator())
-        else:
-            _used[self._number] = dataset.as_numpy_iterator()
-
-    def __next__(self) -> Any:
-        try:
-            return next(_used[self._number])
-        except self._tf.errors.OpError as e:
-            found: Exception = next((each for each in list(self._raised) if str(each) in str(e)), e)
-            raise found from e.with_traceback(None)  # whose frames hold the iterator
-
-
-def _split_ragged(batch: dict[str, Any]) -> dict[str, Any]:
-    """Replaces each RaggedTensor by its values and row splits, which TensorFlow converts to NumPy arrays."""
-    ragged = import_tensorflow().RaggedTensor
-    return {
-        name: (value.values, value.row_splits) if isinstance(value, ragged) else value for name, value in batch.items()
-    }
-
-
-def _join_ragged(batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: _rows(*value) if isinstance(value, tuple) else value for name, value in batch.items()}
-
-
-def _rows(values: np.ndarray, splits: np.ndarray) -> np.ndarray:
-    rows = np.empty(len(splits) - 1, object)
-    for row, (start, end) in enumerate(itertools.pairwise(splits.tolist())):
-        rows[row] = values[start:end]
-    return rows
+        Returns:
+            "wait_seconds" that the trainer waited for batches, and "step_seconds" between two of them; "bound": "input"
+            if it waited for more than a tenth of its steps, else "step"; "batches_ready" now; "examples", "bytes" and
+            "skipped" that were read; "read_seconds", "parse_seconds" and "decode_seconds" of all threads together.
+        """
+        return self._batches.metrics()
 
 
 class Feeds(abc.ABC):
@@ -284,8 +212,7 @@ class Feeds(abc.ABC):
     ) -> BatchIterator:
         """Returns an iterator over batches as NumPy arrays. `check` is called with each plan and its options."""
 
-        def begin(state: record_order.ReaderState | None) -> Begun:
-            start_tensorflow()
+        def begin(state: record_order.ReaderState | None) -> batch_stream.BatchStream:
             asked = self._options(batch_size, {**options, "state": state})
             if asked.batch_size is None:
                 raise errors.ConfigError(
@@ -299,21 +226,14 @@ class Feeds(abc.ABC):
                 )
             plan = self.make_plan(asked)
             check(plan, asked)
-            dataset = self._build(plan, asked, keep_empty=True)
-            return NumpyIterator(dataset, dataset.imagebeam_reader.raised), plan.schedule
+            return batch_stream.BatchStream(batch_reader.BatchReader(plan, asked), asked, plan.fetcher.is_local)
 
         return BatchIterator(begin, options.get("state"), bool(options.get("deterministic", True)))
 
     def _read(self, asked: options_lib.ReadOptions, replicas: int) -> tf.data.Dataset:
-        return self._build(self.make_plan(asked, replicas), asked)
-
-    def _build(
-        self, plan: read_plan.ReadPlan, asked: options_lib.ReadOptions, keep_empty: bool = False
-    ) -> tf.data.Dataset:
-        """Returns the tf.data pipeline; `keep_empty` keeps batches whose examples were all skipped."""
         from imagebeam.reader import tf_pipeline
 
-        return tf_pipeline.build(plan, asked, keep_empty)
+        return tf_pipeline.build(self.make_plan(asked, replicas), asked)
 
 
 def _check_process_is_left_out(options: Mapping[str, Any], origin: str) -> None:

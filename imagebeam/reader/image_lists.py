@@ -105,15 +105,15 @@ def places_of(owners: np.ndarray) -> np.ndarray:
     return np.arange(len(owners)) - np.searchsorted(owners, owners)
 
 
-def stack(images: np.ndarray, owners: np.ndarray, stacked: np.ndarray, values: np.ndarray | None) -> np.ndarray:
+def stack(images: np.ndarray, owners: np.ndarray, stacked: np.ndarray, blank: np.ndarray) -> np.ndarray:
     """Puts decoded images into an array of examples, and fills up with black images; returns it.
 
     Args:
         images: [m, height, width, channels].
         owners: as of `Flat`.
         stacked: [n, max_images, height, width, channels].
-        values: as of `BatchReader`.
+        blank: as of `ImageDecoder`.
     """
-    stacked[...] = 0 if values is None else values[:, 0]
+    stacked[...] = blank
     stacked[owners, places_of(owners)] = images
     return stacked

@@ -25,7 +25,7 @@ SHUFFLES = ("stream", "global", None)
 CROPS = ("random", "center", "resize_shorter", "squash", None)
 INTERPOLATIONS = ("bilinear", "bicubic")
 DCTS = ("fast", "accurate")
-DECODERS = ("auto", "native", "tensorflow")
+DECODERS = ("auto", "native", "pillow")
 DTYPES = ("uint8", "uint16", "float32", "bfloat16", "float16")
 IMAGENET_MEAN = (123.675, 116.28, 103.53)  # for pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
 IMAGENET_STD = (58.395, 57.12, 57.375)  # torchvision's 0.229, 0.224, 0.225
@@ -318,9 +318,9 @@ class ReadOptions:
         shuffle_records: the same as a number of records.
         threads: number of threads that read and decode; by default the number of cores that this process may use,
             within the CPU limit of its container.
-        decoder: "native" (in C, a batch in one call), "tensorflow" (its operations, for any format), "auto" (native if
-            it was built and every image of the split is a JPEG or a PNG). Their pixels differ slightly, as
-            docs/reader.md says.
+        prefetch: number of batches that are ready ahead of the trainer, besides those being made.
+        decoder: "auto" (JPEG and PNG in C, other formats with Pillow), "native" (refuses what the code in C cannot
+            decode), "pillow" (all images with Pillow and NumPy, slowly; where there is no C compiler).
     """
 
     batch_size: int | None = _option(None, whole(1, may_be_none=True))
@@ -359,6 +359,7 @@ class ReadOptions:
     shuffle_bytes: int = _option(256 << 20, whole(1))
     shuffle_records: int | None = _option(None, whole(1, may_be_none=True))
     threads: int | None = _option(None, whole(1, may_be_none=True))
+    prefetch: int = _option(2, whole(1))
     decoder: str = _option("auto", _choice(DECODERS))
 
     @classmethod

@@ -69,7 +69,7 @@ class ReadPlan:
 
     @functools.cached_property
     def columns(self) -> Mapping[str, features.Feature]:
-        """The requested features with one value in each example, by their names inside a pipeline.
+        """The requested features with one value in each example, by their names inside the reader.
 
         "label" comes first, if there is one. The others are "features/KEY".
         """
@@ -78,16 +78,11 @@ class ReadPlan:
         return others if self.label is None else {"label": self.label, **others}
 
     @functools.cached_property
-    def arrays(self) -> Mapping[str, features.Feature]:
-        """The requested features with an array of one shape in each example, by "features/KEY"."""
-        return {f"features/{feature.key}": feature for feature in self.extra if feature.shape is not None}
-
-    @functools.cached_property
-    def lists(self) -> tuple[features.Feature, ...]:
-        """The requested features with any number of values in each example; the label, if it is one, comes first."""
+    def many(self) -> Mapping[str, features.Feature]:
+        """The requested features with several values in each example, and the label if it is one, named likewise."""
         label = self.by_source.get(features.LABEL)
-        labels = () if label is None or not label.many else (label,)
-        return (*labels, *(feature for feature in self.extra if feature.is_list))
+        labels = {LABEL: label} if label is not None and label.many else {}
+        return labels | {f"features/{feature.key}": feature for feature in self.extra if feature.many}
 
 
 def make_plan(

@@ -25,6 +25,9 @@ class SkippedExamples:
         self._farthest = begin
         self._logged: set[str] = set()  # shards
 
+    def __len__(self) -> int:
+        return len(self._positions)
+
     def add(self, position: int, fault: shard_files.RecordFault) -> None:
         """Skips an example, if the options allow it.
 

@@ -98,7 +98,7 @@ def test_records_hold_the_numbers_of_the_files(output: pathlib.Path, kind: str) 
         assert found[key].dtype == depth.dtype and np.array_equal(found[key], depth)
 
 
-@pytest.mark.parametrize("decoder", ["auto", "tensorflow"])
+@pytest.mark.parametrize("decoder", ["auto", "pillow"])
 def test_whole_images_are_read_back_exactly(output: pathlib.Path, kind: str, decoder: str) -> None:
     dataset = imagebeam.open_dataset(output)
     options: dict[str, Any] = {"image_size": (HEIGHT, WIDTH), "crop": "squash", "images": ["depth"], "flip": False}
@@ -115,7 +115,7 @@ def test_whole_images_are_read_back_exactly(output: pathlib.Path, kind: str, dec
             assert depth.dtype == wanted.dtype and np.array_equal(depth[..., 0], wanted)
 
 
-@pytest.mark.parametrize("decoder", ["auto", "tensorflow"])
+@pytest.mark.parametrize("decoder", ["auto", "pillow"])
 @pytest.mark.parametrize("factor", [1, 2])
 @pytest.mark.parametrize("options", [{"crop": "random", "flip": True}, {"crop": "resize_shorter"}, {"crop": "center"}])
 def test_depth_has_the_geometry_of_the_colors(

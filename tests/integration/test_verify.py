@@ -108,7 +108,7 @@ def test_decode_takes_what_the_reader_takes(tmp_path: pathlib.Path) -> None:
     convert.convert({"source": {"uri": f"{tmp_path}/in"}, "output": {"uri": f"{tmp_path}/out"}}, workers=1)
     command_line.succeed("verify", tmp_path / "out", "--decode")
     dataset = imagebeam.open_dataset(str(tmp_path / "out"))
-    for options in ({"crop": "squash", "decoder": "native"}, {"crop": "squash", "decoder": "tensorflow"}):
+    for options in ({"crop": "squash", "decoder": "native"}, {"crop": "squash", "decoder": "pillow"}):
         [batch] = dataset.as_numpy("train", 2, image_size=16, num_epochs=1, shuffle=None, **options)
         assert batch["image"].any(axis=(1, 2, 3)).all()
 

@@ -101,14 +101,12 @@ def make_catalog(
     num_broken = sum(scan.num_broken for scan in merged.scans.values())
     if num_broken:
         notes.append(f"{plural.count(num_broken, 'record')} cannot be read; readers need on_error='skip'")
-    if others := _formats_that_need_tensorflow(described):
+    if others := _formats_that_need_pillow(described):
         notes.append(
-            f"the images are {others}: TensorFlow decodes them, at half to two thirds of the speed of JPEG alone"
+            f"some images are {others}: Pillow decodes them, more slowly than the code in C decodes JPEG and PNG"
         )
     elif not keys.is_raw and not {"image/height", "image/width"} <= {each.source for each in chosen.features}:
-        notes.append(
-            "no features hold height and width of every image: TensorFlow decodes, at half to two thirds of the speed"
-        )
+        notes.append("no features hold height and width of every image: the reader takes them from the header of each")
     content = [
         [(name, [(each.name, each.bytes, each.crc32c) for each in split.shards]) for name, split in splits.items()],
         [tuple(each) for each in chosen.features],
@@ -150,9 +148,9 @@ def describe_size(described: Mapping[str, Any]) -> str:
     return f"{texts[0]} x {texts[1]}"
 
 
-def _formats_that_need_tensorflow(described: Mapping[str, Any]) -> str:
-    formats = sorted({name for split in described.values() for name in split.get("formats", {})})
-    return ", ".join(formats) if formats not in ([], ["jpeg"], ["raw"]) else ""
+def _formats_that_need_pillow(described: Mapping[str, Any]) -> str:
+    formats = {name for split in described.values() for name in split.get("formats", {})}
+    return ", ".join(sorted(formats - {"jpeg", "png", "raw"}))
 
 
 def _read_class_names(folder: str, key: str, highest: int) -> list[str] | None:

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from imagebeam.reader import batch_reader
+from imagebeam.reader import image_decoder
 
 
-@pytest.fixture(params=["native", "tensorflow"])
+@pytest.fixture(params=["native", "pillow"])
 def decoder(request: pytest.FixtureRequest) -> str:
-    if request.param == "native" and batch_reader.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
+    if request.param == "native" and image_decoder.library() is None and os.environ.get("IMAGEBEAM_CI") != "1":
         pytest.skip("the decoder in C was not built here: docs/reader.md lists what it needs")
     return str(request.param)

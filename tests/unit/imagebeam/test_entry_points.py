@@ -17,7 +17,7 @@ from PIL import Image
 import imagebeam
 from imagebeam import features
 from imagebeam.pipelines import verify_dataset
-from imagebeam.reader import batch_reader
+from imagebeam.reader import image_decoder
 from imagebeam.transforms.images import checked_image, reader_decoder
 from tests import datasets, error_texts
 from tests.pictures import damage, encode, photo, without_segments
@@ -214,7 +214,7 @@ def test_batches_are_the_same_with_entry_points(folder: pathlib.Path, monkeypatc
         )
         return [batch["image"].tobytes() + b"".join(batch["points"]) for batch in read]
 
-    assert batch_reader.library() is not None
+    assert image_decoder.library() is not None
     assert batches(True) == batches(False)
     assert sorted(map(bool, passed)) == [False] * 4 + [True] * 32
 

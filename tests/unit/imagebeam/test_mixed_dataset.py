@@ -111,7 +111,7 @@ def test_pattern_mixes_in_every_stretch() -> None:
 # graph.
 @pytest.mark.parametrize(
     ("decoder", "shuffle"),
-    [("native", "stream"), ("native", "global"), ("native", None), ("tensorflow", "stream")],
+    [("native", "stream"), ("native", "global"), ("native", None), ("pillow", "stream")],
     indirect=["decoder"],
 )
 def test_every_dataset_is_read_in_its_own_order(

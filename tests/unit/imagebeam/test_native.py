@@ -16,7 +16,7 @@ from hypothesis import strategies
 from PIL import Image
 
 from imagebeam import example, features, records
-from imagebeam.reader import batch_reader
+from imagebeam.reader import image_decoder
 from tests import case_tables
 from tests.image_sets import save
 from tests.pictures import damage, encode, photo, psnr, without_segments
@@ -425,4 +425,4 @@ def test_arguments_of_a_batch_that_do_not_fit_are_refused() -> None:
 
 
 def test_library_is_named() -> None:
-    assert (batch_reader.library() or "").startswith("libjpeg-turbo ")
+    assert (image_decoder.library() or "").startswith("libjpeg-turbo ")

@@ -96,7 +96,7 @@ def test_pixels_are_cropped_resized_and_flipped_like_decoded_ones(
 ) -> None:
     options: dict[str, Any] = {"image_size": (8, 6), "crop": crop, "flip": True, "pad": True, "num_epochs": 1}
     options["features"] = ("image/key",)
-    expected = list(encoded.as_numpy("train", 4, decoder="tensorflow", **options))  # which resizes bare pixels too
+    expected = list(encoded.as_numpy("train", 4, **options))
     for one, two in zip(make(tmp_path, kind).as_numpy("train", 4, **options), expected, strict=True):
         assert one["image"].shape == (4, 8, 6, 3)
         for name, value in one.items():
@@ -153,11 +153,6 @@ def test_pixels_without_a_shape_are_refused(tmp_path: pathlib.Path, kind: str, d
             ask()
     assert verify_dataset.verify(dataset.directory).problems == ()
     assert dataset.as_grain("train", decode=False)[0]["image/key"] == b"0"
-
-
-def test_decoder_in_c_refuses_pixels(tmp_path: pathlib.Path) -> None:
-    with error_texts.raises("decoder-cannot-read"):
-        make(tmp_path, features.INT64).as_tf("train", 4, decoder="native")
 
 
 def test_pixels_need_no_pillow(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,12 +125,12 @@ KEYS = [
     [
         ("one-label", "native", False),
         ("one-label", "native", True),
-        ("one-label", "tensorflow", False),
+        ("one-label", "pillow", False),
         ("many-labels", "native", True),
-        ("many-labels", "tensorflow", False),
-        ("many-labels", "tensorflow", True),
+        ("many-labels", "pillow", False),
+        ("many-labels", "pillow", True),
         ("no-label", "native", True),
-        ("no-label", "tensorflow", False),
+        ("no-label", "pillow", False),
     ],
     indirect=["dataset", "decoder"],
 )
@@ -208,7 +208,7 @@ def many_labels(dataset: imagebeam.ImageDataset) -> bool:
 @pytest.mark.parametrize("dataset", ["one-label"], indirect=True)
 @pytest.mark.parametrize(
     ("decoder", "feed"),
-    [("native", "as_tf"), ("native", "as_numpy"), ("native", "as_jax"), ("tensorflow", "as_tf")],
+    [("native", "as_tf"), ("native", "as_numpy"), ("native", "as_jax"), ("pillow", "as_tf")],
     indirect=["decoder"],
 )
 def test_count_of_a_list_never_takes_a_features_name(dataset: imagebeam.ImageDataset, decoder: str, feed: str) -> None:

@@ -24,7 +24,7 @@ from PIL import Image
 import imagebeam
 from imagebeam import errors, example
 from imagebeam.pipelines import convert
-from imagebeam.reader import example_source
+from imagebeam.reader import whole_images
 from imagebeam.reader.example_source import ExampleSource
 from tests import datasets, error_texts, image_sets, pictures
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL, SIZE, keys_of
@@ -215,11 +215,11 @@ JPEG_KINDS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("size", [(70, 50), (1, 1), (33, 17), (640, 401)])
 def test_jpeg_has_the_pixels_of_pillow(size: tuple[int, int], mode: str, options: dict[str, Any]) -> None:
     encoded = pictures.encode(pictures.photo(*size).convert(mode), **options)
-    found = example_source._decode_image(encoded)
+    found = whole_images.decode_rgb(encoded)
     assert found.flags.writeable and (found == _decode_with_pillow(encoded)).all()
-    if example_source._native is not None:
-        assert (example_source._native.decode_whole(encoded, 1 << 30) is None) == (mode == "CMYK")
-        assert example_source._native.decode_whole(encoded, size[0] * size[1] - 1) is None
+    if whole_images._native is not None:
+        assert (whole_images._native.decode_whole(encoded, 1 << 30) is None) == (mode == "CMYK")
+        assert whole_images._native.decode_whole(encoded, size[0] * size[1] - 1) is None
 
 
 @hypothesis.given(strategies.integers(0, 2**32 - 1))
@@ -231,12 +231,12 @@ def test_broken_jpeg_is_decoded_or_refused_as_by_pillow(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Image, "MAX_IMAGE_PIXELS", 1 << 20)
         outcomes = []
-        for native in (example_source._native, None):
-            patch.setattr(example_source, "_native", native)
+        for native in (whole_images._native, None):
+            patch.setattr(whole_images, "_native", native)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
-                    outcomes.append(example_source._decode_image(broken).tobytes())
+                    outcomes.append(whole_images.decode_rgb(broken).tobytes())
                 except ValueError as e:
                     outcomes.append(str(e))
     assert outcomes[0] == outcomes[1]
@@ -246,7 +246,7 @@ def test_jpeg_is_decoded_by_many_threads_at_once() -> None:
     encoded = [pictures.encode(pictures.photo(90 + 10 * index, 60)) for index in range(6)]
     expected = [_decode_with_pillow(each) for each in encoded] * 5
     with futures.ThreadPoolExecutor(6) as threads:
-        found = list(threads.map(example_source._decode_image, encoded * 5))
+        found = list(threads.map(whole_images.decode_rgb, encoded * 5))
     assert all((one == other).all() for one, other in zip(found, expected, strict=True))
 
 

@@ -24,8 +24,8 @@ READERS: dict[str, dict[str, Any]] = {
     "flip": {"crop": "squash", "flip": True, "decoder": "native"},
     "shorter": {"crop": "resize_shorter", "antialias": True, "decoder": "native"},
     "random": {"crop": "random", "decoder": "native"},
-    "center": {"crop": "center", "decoder": "tensorflow"},
-    "random of tensorflow": {"crop": "random", "decoder": "tensorflow"},
+    "center": {"crop": "center", "decoder": "pillow"},
+    "random of pillow": {"crop": "random", "decoder": "pillow"},
 }
 
 
@@ -72,7 +72,7 @@ def test_images_of_a_list_are_those_of_single_examples(tmp_path: pathlib.Path, r
     assert counts.tolist() == [*COUNTS] * 2 and listed[0]["image"].shape == (4, 2, *SIZE, 3)
 
 
-@pytest.mark.parametrize("decoder", ["native", "tensorflow"])
+@pytest.mark.parametrize("decoder", ["native", "pillow"])
 def test_images_of_equal_sides_have_one_crop_and_flip(tmp_path: pathlib.Path, decoder: str) -> None:
     batches = write(tmp_path / "set", equal=True).as_tf("train", 6, image_size=SIZE, max_images=4, decoder=decoder)
     seen = set()
@@ -131,7 +131,7 @@ def test_statistics_are_of_first_images(tmp_path: pathlib.Path) -> None:
     assert write(tmp_path / "set").pixel_statistics("train") == expected
 
 
-@pytest.mark.parametrize("decoder", ["native", "tensorflow"])
+@pytest.mark.parametrize("decoder", ["native", "pillow"])
 @pytest.mark.parametrize(
     ("changed", "detail"),
     [

@@ -94,7 +94,7 @@ def test_fit_without_steps_ends_after_each_epoch(dataset: ImageDataset, model: A
 
 
 @pytest.mark.parametrize(
-    ("decoder", "shuffle"), [("auto", "stream"), ("auto", "global"), ("auto", None), ("tensorflow", "stream")]
+    ("decoder", "shuffle"), [("auto", "stream"), ("auto", "global"), ("auto", None), ("pillow", "stream")]
 )
 def test_each_iteration_has_the_order_and_the_crops_of_its_epoch(
     dataset: ImageDataset, shuffle: str | None, decoder: str
@@ -171,7 +171,7 @@ WEIGHTS = {0: 0.5, 1: 3.0}
 
 
 @pytest.mark.parametrize("weights", [WEIGHTS, "my_weight"], ids=["class", "feature"])
-@pytest.mark.parametrize("decoder", ["auto", "tensorflow"])
+@pytest.mark.parametrize("decoder", ["auto", "pillow"])
 def test_weights_are_those_of_classes_or_of_a_feature_and_zero_for_padding(
     tmp_path: pathlib.Path, weights: Any, decoder: str
 ) -> None:

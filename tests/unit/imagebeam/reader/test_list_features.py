@@ -86,7 +86,7 @@ def test_feature_spec_parses_lists_to_rows_of_their_own_length(objects: imagebea
 
 @pytest.mark.parametrize(
     ("decoder", "shuffle"),
-    [("native", "stream"), ("native", "global"), ("native", None), ("tensorflow", "stream")],
+    [("native", "stream"), ("native", "global"), ("native", None), ("pillow", "stream")],
     indirect=["decoder"],
 )
 def test_lists_come_as_ragged_tensors_with_their_images(
@@ -109,7 +109,7 @@ def test_lists_come_as_ragged_tensors_with_their_images(
 
 
 @pytest.mark.parametrize(
-    ("decoder", "process_count"), [("native", 1), ("native", 3), ("tensorflow", 3)], indirect=["decoder"]
+    ("decoder", "process_count"), [("native", 1), ("native", 3), ("pillow", 3)], indirect=["decoder"]
 )
 def test_padding_has_empty_lists_no_labels(objects: imagebeam.ImageDataset, decoder: str, process_count: int) -> None:
     found, counts = [], set()

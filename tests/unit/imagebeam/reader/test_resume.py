@@ -83,9 +83,9 @@ def is_equal(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) 
             ]
             for on_error in ("raise", "skip")
         ),
-        ("tensorflow", "stream", "drop", "skip"),
-        ("tensorflow", "global", "keep", "raise"),
-        ("tensorflow", None, "pad", "skip"),
+        ("pillow", "stream", "drop", "skip"),
+        ("pillow", "global", "keep", "raise"),
+        ("pillow", None, "pad", "skip"),
     ],
     indirect=["decoder"],
 )
@@ -171,9 +171,9 @@ def test_numpy_batches_need_a_size(whole: ImageDataset) -> None:
     ("decoder", "way", "deterministic"),
     [
         *itertools.product(["native"], sorted(WAYS), [True, False]),
-        ("tensorflow", "drop", True),
-        ("tensorflow", "keep", False),  # where examples are skipped they come in order all the same
-        ("tensorflow", "pad", True),
+        ("pillow", "drop", True),
+        ("pillow", "keep", False),  # where examples are skipped they come in order all the same
+        ("pillow", "pad", True),
     ],
     indirect=["decoder"],
 )

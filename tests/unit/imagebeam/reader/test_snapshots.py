@@ -81,7 +81,7 @@ def test_snapshot_has_the_examples_that_remain(either: pathlib.Path, snapshot: A
         ("stream", 3, "auto"),
         ("global", 3, "auto"),
         (None, 3, "auto"),
-        ("stream", 1, "tensorflow"),
+        ("stream", 1, "pillow"),
     ],
 )
 def test_every_process_reads_its_share_of_what_remains(

@@ -1,0 +1,247 @@
+"""Decodes the images of a batch: only the wanted part of each, resized, mirrored, and cast to the type of the batch.
+
+The code in C decodes JPEGs and PNGs, and resizes RGB of 8 bits wherever it comes from. Pillow decodes other formats;
+NumPy resizes pixels of other types and numbers of channels.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from imagebeam import concurrency, errors, plural
+from imagebeam.reader import bare_pixels, batch_buffers, crops, read_plan, resampling, whole_images
+from imagebeam.reader import options as options_lib
+
+try:
+    from imagebeam import _native
+except ImportError:  # installed without a compiler, or without libjpeg-turbo
+    _native = None  # type: ignore[assignment]
+
+_FILTERS = {"bilinear": 1, "bicubic": 2}  # the numbers that `_native.decode` takes
+_JPEG_START, _PNG_START = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_LEVELS = 256
+
+Failures: TypeAlias = list[tuple[int, str]]  # the row of each image that cannot be decoded, and why
+
+
+class Wanted(NamedTuple):
+    """Encoded images, and the part of each that a batch takes."""
+
+    images: Sequence[bytes | memoryview]  # encoded, or bare pixels
+    points: Sequence[bytes | memoryview]  # entry points of each image, empty where it has none
+    sizes: np.ndarray  # int32 [n, 2]: height and width of each
+    shapes: np.ndarray | None  # int32 [n, 3] of bare pixels: height, width, channels
+    parts: np.ndarray | None  # int32 [n, 4]: top, left, height, width; None for a whole image
+    frames: np.ndarray | None  # float64 [n, 4], as `crops.frames`, if images are resized with a filter
+    flips: np.ndarray  # bool [n]
+
+
+def library() -> str | None:
+    """Returns the JPEG library that the decoder in C was built with; None if it was not built."""
+    return None if _native is None else _native.LIBRARY
+
+
+def why_not_native(plan: read_plan.ReadPlan) -> str | None:
+    """Returns the reason why the decoder in C cannot decode all images of a split; None if it can."""
+    if _native is None:
+        return "imagebeam was installed without its decoder in C: docs/reader.md lists what is needed to build it"
+    if not plan.form.is_usual:
+        stored = plural.count(plan.form.channels, "channel")
+        return f"it makes RGB of 8 bits, and the images have {stored} of {plan.form.dtype}"
+    decoded = {"jpeg": "JPEG", "png": "PNG"} if _native.DECODES_PNG else {"jpeg": "JPEG"}
+    if not plan.is_raw and not (plan.formats and plan.formats <= decoded.keys()):
+        found = ", ".join(sorted(plan.formats)) or "unknown formats"
+        return f"it decodes only {' and '.join(decoded.values())}, and the split holds {found}"
+    return None
+
+
+class ImageDecoder:
+    """Decodes images of a dataset into the arrays of batches. Thread-safe.
+
+    Attributes:
+        dtype: type of the pixels in a batch.
+        blank: what a pixel of zeros becomes in a batch, [channels] of `dtype`.
+    """
+
+    def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, threads: int):
+        """Decodes with `threads` threads for each batch.
+
+        Raises:
+            ConfigError: if the options ask for the decoder in C and it cannot decode these images, or a package is
+                missing for the type of the pixels.
+        """
+        reason = why_not_native(plan)
+        if reason is not None and options.decoder == "native":
+            text = f"decoder='native' cannot read this: {reason}; give decoder='auto'"
+            raise errors.ConfigError("decoder-cannot-read", text)
+        self.is_native = reason is None and options.decoder != "pillow"
+        self._uses_c = _native is not None and plan.form.is_usual and options.decoder != "pillow"
+        self._options, self._threads = options, threads
+        self._is_raw, self._form = plan.is_raw, plan.form
+        self.dtype = dtype_of(options.dtype)
+        self._cast = functools.partial(_cast, dtype=self.dtype, mean_and_std=plan.mean_and_std)
+        self.blank = self._cast(np.zeros(self._form.channels, self._form.dtype))
+        self._values: np.ndarray | None = None  # [3, 256] of `dtype`, what each level of each channel becomes
+        if plan.form.is_usual and options.dtype != plan.form.dtype:
+            levels = np.arange(_LEVELS, dtype=np.uint8)[:, None].repeat(3, axis=1)
+            self._values = np.ascontiguousarray(self._cast(levels).T)
+        self._buffers = batch_buffers.BatchBuffers()
+
+    def make_batch(self, *shape: int) -> np.ndarray:
+        """Returns an array for the pixels of a batch, not filled."""
+        return self._buffers.make(shape, self.dtype)
+
+    def decode(self, wanted: Wanted) -> tuple[np.ndarray, Failures]:
+        """Returns the images, [n, height, width, channels], and the row and error of each one that cannot be decoded.
+
+        Without a crop all images must have one size.
+        """
+        sides = self._options.size if self._options.crop is not None else _common_size(wanted)
+        images = self.make_batch(len(wanted.images), *sides, self._form.channels)
+        if self._uses_c:
+            return images, self._decode_in_c(wanted, images)
+        return images, self._decode_each(range(len(wanted.images)), lambda row: self._decode_here(wanted, row, images))
+
+    def _decode_in_c(self, wanted: Wanted, images: np.ndarray) -> Failures:
+        """Decodes with the code in C, which gets the pixels of what it cannot decode."""
+        shapes, encoded, points = wanted.shapes, list(wanted.images), list(wanted.points)
+        failures: Failures = []
+        others = [] if self._is_raw else [row for row, image in enumerate(encoded) if not _is_decoded_in_c(image)]
+        if others:
+            shapes = np.zeros((len(encoded), 3), np.int32)
+
+            def decode_whole(row: int) -> None:
+                pixels = whole_images.decode_reduced(encoded[row], _size_of(wanted, row), 1)
+                encoded[row], points[row], shapes[row] = pixels.data.cast("B"), b"", pixels.shape
+
+            failures = self._decode_each(others, decode_whole)
+        parts = wanted.parts
+        if parts is None:
+            parts = np.concatenate([np.zeros_like(wanted.sizes), wanted.sizes], axis=1)
+        unsigned = f"u{self.dtype.itemsize}"  # NumPy passes no bfloat16 on to C
+        found = _native.decode(
+            encoded,
+            np.ascontiguousarray(parts),
+            wanted.flips,
+            images.view(unsigned),
+            self._threads,
+            points,
+            wanted.frames,
+            _FILTERS[self._options.interpolation],
+            self._options.antialias,
+            self._options.dct == "accurate",
+            None if self._values is None else self._values.view(unsigned),
+            wanted.sizes,
+            shapes,
+        )
+        told = {row for row, _ in failures}
+        in_c = [(row, f"{_library_of(wanted.images[row])}: {failure}") for row, failure in found if row not in told]
+        return sorted(failures + in_c)
+
+    def _decode_here(self, wanted: Wanted, row: int, images: np.ndarray) -> None:
+        """Decodes an image with Pillow, and resizes it with NumPy."""
+        part = None if wanted.parts is None else wanted.parts[row]
+        frame = None if wanted.frames is None else wanted.frames[row].copy()
+        size = _size_of(wanted, row)
+        if wanted.shapes is not None:
+            height, width, channels = wanted.shapes[row].tolist()
+            pixels = bare_pixels.Pixels(bytes(wanted.images[row]), height, width, channels)
+            image = whole_images.of_pixels(pixels, self._form)
+        elif not self._form.is_usual:
+            image = whole_images.decode_numbers(wanted.images[row], self._form, size)
+        else:
+            reduction = 1
+            if part is not None and bytes(wanted.images[row][: len(_JPEG_START)]) == _JPEG_START:
+                index = crops.reductions(part[None], None if frame is None else frame[None], self._options)[0]
+                reduction = crops.REDUCTIONS[index]
+            image = whole_images.decode_reduced(wanted.images[row], size, reduction)
+            if reduction > 1:
+                assert part is not None
+                reduced = crops.reduced_windows(part[None], np.array([reduction]), self._options)[0]
+                if frame is not None:
+                    frame[::2] = (part[:2] + frame[::2]) / reduction - reduced[:2]
+                    frame[1::2] /= reduction
+                part = reduced
+        if part is not None:
+            top, left, height, width = part.tolist()
+            image = image[top : top + height, left : left + width]
+            if frame is None:
+                frame = np.array([0, height / self._options.size[0], 0, width / self._options.size[1]])
+            image = resampling.resize(image, frame, self._options)
+        images[row] = self._cast(image[:, ::-1] if wanted.flips[row] else image)
+
+    def _decode_each(self, rows: Sequence[int], decode: Callable[[int], None]) -> Failures:
+        """Calls a function for each row, on several threads, and returns the rows for which it raises ValueError."""
+
+        def try_decode(row: int) -> str | None:
+            try:
+                decode(row)
+            except ValueError as e:
+                return (
+                    str(e).removeprefix("the image cannot be decoded, ").removeprefix("the image cannot be decoded: ")
+                )
+            return None
+
+        found = concurrency.map_ahead(try_decode, rows, min(self._threads, max(1, len(rows))))
+        return [(row, failure) for row, failure in zip(rows, found) if failure is not None]
+
+    def decode_numbers(self, wanted: Wanted, form: bare_pixels.PixelForm) -> tuple[np.ndarray, Failures]:
+        """Returns extra images that hold classes, depth or other numbers, each to the nearest pixel, and the failures.
+
+        Numbers between those of two pixels would be of no class, and no depth of the scene.
+        """
+        size = self._options.size if self._options.crop is not None else _common_size(wanted)
+        numbers = np.zeros((len(wanted.images), *size, form.channels), form.dtype)
+        rows, columns = crops.nearest(wanted.sizes, wanted.parts, wanted.frames, size)
+        columns[wanted.flips] = columns[wanted.flips, ::-1]
+
+        def decode(row: int) -> None:
+            whole = whole_images.decode_numbers(wanted.images[row], form, _size_of(wanted, row))
+            numbers[row] = whole[rows[row][:, None], columns[row]]
+
+        return numbers, self._decode_each(range(len(wanted.images)), decode)
+
+
+def dtype_of(name: str) -> np.dtype:
+    """Returns the type of the pixels in a batch.
+
+    Raises:
+        ConfigError: if it is bfloat16, and its package is not installed.
+    """
+    if name != "bfloat16":
+        return np.dtype(name)
+    with errors.imports_for("dtype='bfloat16'", "numpy"):
+        import ml_dtypes
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def _cast(pixels: np.ndarray, dtype: np.dtype, mean_and_std: options_lib.MeanAndStd | None) -> np.ndarray:
+    """Returns pixels, [..., channels], in the type of a batch, normalised if mean and standard deviation are given."""
+    with np.errstate(all="ignore"):  # of a value too large for float16
+        if mean_and_std is None:
+            return pixels.astype(dtype, copy=False)
+        mean, std = (np.array(each, np.float32) for each in mean_and_std)
+        return ((pixels.astype(np.float32) - mean) / std).astype(dtype)
+
+
+def _common_size(wanted: Wanted) -> tuple[int, int]:
+    height, width = wanted.sizes[0].tolist() if len(wanted.sizes) else (1, 1)
+    return height, width
+
+
+def _size_of(wanted: Wanted, row: int) -> tuple[int, int]:
+    height, width = wanted.sizes[row].tolist()
+    return height, width
+
+
+def _is_decoded_in_c(image: bytes | memoryview) -> bool:
+    start = bytes(image[: len(_PNG_START)])
+    return start.startswith(_JPEG_START) or (start == _PNG_START and bool(_native.DECODES_PNG))
+
+
+def _library_of(image: bytes | memoryview) -> str:
+    return "libpng" if bytes(image[: len(_PNG_START)]) == _PNG_START else "libjpeg"
