@@ -1,9 +1,9 @@
 """Writes and reads tf.train.Example without TensorFlow.
 
 `ExampleEncoder` takes a third of the time of the protobuf class, and copies no image. The functions below it read all
-features of an example, a few of them, or where they are. The last ones are for protocol buffers in general.
+features of an example, a few of them, or where they are.
 
-Sources: tensorflow/core/example/{example,feature}.proto, https://protobuf.dev/programming-guides/encoding/.
+Source: tensorflow/core/example/{example,feature}.proto.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import features as features_lib
+from imagebeam import wire_format
+from imagebeam.wire_format import delimited, fields_of, int_values, read_varint, signed, unpack_varints, varint
 
 Value = bytes | int | float
 Values = Value | Sequence[Value]  # a sequence for a feature that is a list
@@ -29,13 +31,6 @@ _INT64_LIST = 3  # field of a Feature
 _NUMPY_KINDS = {features_lib.BYTES: "S", features_lib.FLOAT: "f", features_lib.INT64: "i"}
 _WINDOW_BYTES = 4096  # read at a time while looking for a feature
 _MAX_FIELD_HEAD = 20  # bytes of a tag and a size
-
-_LENGTH_DELIMITED = 2  # wire type
-_FIXED_SIZES = {1: 8, 5: 4}  # bytes of a field, by wire type
-_MAX_VARINT_BITS = 70  # ten bytes
-_UINT64 = (1 << 64) - 1
-_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
-_PIECE_BYTES = 1 << 16  # varints that are unpacked at once
 
 # See its docstring; None where the C extension was not built.
 _encode_prefix: Callable[[list[Any], Mapping[str, Any], bytes, int, int], bytes | None] | None = None
@@ -267,19 +262,19 @@ def _as_value_errors() -> Iterator[None]:
 
 def _entries(data: bytes) -> Iterator[tuple[str, Any, int]]:
     """Yields each feature of an Example: its key, its Feature message, and where the message starts in `data`."""
-    for _, _, features, features_start in _fields(data):
-        for _, _, entry, entry_start in _fields(features):
-            message = {number: (payload, start) for number, _, payload, start in _fields(entry)}
+    for _, _, features, features_start in fields_of(data):
+        for _, _, entry, entry_start in fields_of(features):
+            message = {number: (payload, start) for number, _, payload, start in fields_of(entry)}
             feature, start = message.get(2, (b"", 0))
             yield str(message[1][0], "utf-8"), feature, features_start + entry_start + start
 
 
 def _bytes_spans(key: str, feature: Any, start: int) -> list[tuple[int, int]]:
     spans = []
-    for number, _, value_list, list_start in _fields(feature):
+    for number, _, value_list, list_start in fields_of(feature):
         if number != 1:
             raise ValueError(f"feature {key!r} holds numbers, expected bytes")
-        spans += [(start + list_start + first, len(value)) for _, _, value, first in _fields(value_list)]
+        spans += [(start + list_start + first, len(value)) for _, _, value, first in fields_of(value_list)]
     return spans
 
 
@@ -296,7 +291,7 @@ def find_bytes(head: bytes, key: str) -> bytes:
     view, size = memoryview(head), 0
     try:
         for _ in range(3):  # the map entry's value, its list, the first of the list
-            size, position = _read_varint(view, position + 1)
+            size, position = read_varint(view, position + 1)
     except IndexError as e:
         raise ValueError(f"feature {key!r} is broken: {e}") from e
     return head[position : position + size]
@@ -327,10 +322,10 @@ def find_ints(head: bytes, key: str, read: Callable[[int, int], bytes] | None = 
     try:
         return [
             value
-            for number, _, value_list, _ in _fields(feature)
+            for number, _, value_list, _ in fields_of(feature)
             if number == _INT64_LIST
-            for _, wire_type, payload, _ in _fields(value_list)
-            for value in _int_values(wire_type, payload)
+            for _, wire_type, payload, _ in fields_of(value_list)
+            for value in int_values(wire_type, payload)
         ]
     except (IndexError, TypeError) as e:
         raise ValueError(f"feature {key!r} is broken: {e}") from e
@@ -357,13 +352,13 @@ class _ReadWindow:
     def take_field(self, position: int) -> tuple[int, int, int]:
         """Returns the number of the field at `position`, and start and stop of its payload, maybe beyond the end."""
         view = self.view(position, position + _MAX_FIELD_HEAD)
-        tag, used = _read_varint(view, 0)
-        if tag & 7 == _LENGTH_DELIMITED:
-            size, used = _read_varint(view, used)
+        tag, used = read_varint(view, 0)
+        if tag & 7 == wire_format.LENGTH_DELIMITED:
+            size, used = read_varint(view, used)
         elif tag & 7 == 0:
-            size = _read_varint(view, used)[1] - used
-        elif tag & 7 in _FIXED_SIZES:
-            size = _FIXED_SIZES[tag & 7]
+            size = read_varint(view, used)[1] - used
+        elif tag & 7 in wire_format.FIXED_SIZES:
+            size = wire_format.FIXED_SIZES[tag & 7]
         else:
             raise IndexError(f"wire type {tag & 7}")
         return tag >> 3, position + used, position + used + size
@@ -425,18 +420,18 @@ def look_at_features(record: bytes) -> list[tuple[str, str | None, bool]]:
 
 def _kind_and_single(feature: bytes | memoryview) -> tuple[str | None, bool]:
     kind, num_values = None, 0
-    for number, _, value_list, _ in _fields(feature):
+    for number, _, value_list, _ in fields_of(feature):
         found = _KINDS[number]
         if kind is not None and kind != found:
             num_values = 0  # the last field of a oneof counts
         kind = found
-        for _, wire_type, payload, _ in _fields(value_list):
-            if number == 1 or wire_type != _LENGTH_DELIMITED:
+        for _, wire_type, payload, _ in fields_of(value_list):
+            if number == 1 or wire_type != wire_format.LENGTH_DELIMITED:
                 num_values += 1
             elif number == 2:
                 num_values += len(payload) // 4
             else:  # for a long list it is enough to know that there are many
-                is_long = len(payload) > _MAX_VARINT_BITS // 7
+                is_long = len(payload) > wire_format.MAX_VARINT_BITS // 7
                 num_values += 2 if is_long else sum(byte < 0x80 for byte in payload)
     return kind, num_values == 1
 
@@ -456,156 +451,35 @@ def select_features(record: bytes, keys: Collection[str]) -> bytes:
 def parse_values(feature: bytes | memoryview) -> list[Value]:
     """Returns the values of a Feature message."""
     values: list[Value] = []
-    for number, _, value_list, _ in _fields(feature):
-        for _, wire_type, payload, _ in _fields(value_list):
+    for number, _, value_list, _ in fields_of(feature):
+        for _, wire_type, payload, _ in fields_of(value_list):
             if number == 1:
                 values.append(memoryview(payload).tobytes())  # bytes() of an int would be that many zeros
             elif number == 2:
                 values.extend(value for (value,) in struct.iter_unpack("<f", payload))
             else:
-                values.extend(_int_values(wire_type, payload))
+                values.extend(int_values(wire_type, payload))
     return values
 
 
 def _parse_array(feature: bytes | memoryview) -> Any:
     """Returns the numbers of a Feature message as an array, and bytes as a list."""
-    value_lists = list(_fields(feature))
+    value_lists = list(fields_of(feature))
     if any(number == 1 for number, *_ in value_lists):
         return parse_values(feature)
     import numpy as np  # late: a process that draws encoded images needs no NumPy
 
     parts: list[Any] = []
     for number, _, value_list, _ in value_lists:
-        for _, wire_type, payload, _ in _fields(value_list):
+        for _, wire_type, payload, _ in fields_of(value_list):
             if number == 2:
                 if len(payload) % 4:
                     raise IndexError(f"floats of {len(payload)} bytes")
                 parts.append(np.frombuffer(payload, "<f4"))
             elif wire_type == 0:  # not packed
-                parts.append(np.array([_signed(payload)], np.int64))
+                parts.append(np.array([signed(payload)], np.int64))
             else:
-                parts.append(_unpack_varints(np.frombuffer(payload, np.uint8)))
+                parts.append(unpack_varints(np.frombuffer(payload, np.uint8)))
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-def varint(value: int) -> bytes:
-    """Returns the varint of a number; of a negative one that of its two's complement in 64 bits."""
-    if 0 <= value < 0x80:  # these three cases are the same as the loop, and several times as fast
-        return _ONE_BYTE[value]
-    if 0 < value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if 0 < value < 0x200000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    value &= _UINT64
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def delimited(tag: bytes, payload: bytes) -> bytes:
-    """Returns a length-delimited field."""
-    return tag + varint(len(payload)) + payload
-
-
-def _fields(data: bytes | memoryview) -> list[tuple[int, int, Any, int]]:
-    """Returns the fields of a message: number, wire type, payload and where the payload starts.
-
-    Raises:
-        IndexError: if the message is broken.
-    """
-    view, position = memoryview(data), 0
-    fields: list[tuple[int, int, Any, int]] = []
-    while position < len(view):
-        tag, position = _read_varint(view, position)
-        wire_type = tag & 7
-        if wire_type == _LENGTH_DELIMITED:
-            size, position = _read_varint(view, position)
-            if position + size > len(view):
-                raise IndexError(f"a field of {size} bytes ends beyond the message")
-            fields.append((tag >> 3, wire_type, view[position : position + size], position))
-            position += size
-        elif wire_type == 0:
-            start = position
-            value, position = _read_varint(view, position)
-            fields.append((tag >> 3, wire_type, value, start))
-        elif wire_type == 5:
-            fields.append((tag >> 3, wire_type, view[position : position + 4], position))
-            position += 4
-        else:
-            raise IndexError(f"wire type {wire_type}")
-    return fields
-
-
-def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
-    """Returns the varint at `position`, and the position after it.
-
-    Raises:
-        IndexError: if it does not end, or not within ten bytes.
-    """
-    value = shift = 0
-    while True:
-        byte = view[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & _UINT64, position
-        shift += 7
-        if shift == _MAX_VARINT_BITS:
-            raise IndexError("a varint of more than ten bytes")
-
-
-def _int_values(wire_type: int, payload: Any) -> Iterator[int]:
-    """Yields the values in one field of an Int64List, packed or not."""
-    if wire_type == 0:
-        yield _signed(payload)
-        return
-    position = 0
-    while position < len(payload):
-        value, position = _read_varint(payload, position)
-        yield _signed(value)
-
-
-def _signed(value: int) -> int:
-    """Decodes a 64-bit two's complement value."""
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _unpack_varints(packed: Any) -> Any:
-    """Returns consecutive varints, uint8 [m], as int64 [n].
-
-    Raises:
-        IndexError: if one does not end, or not within ten bytes.
-    """
-    import numpy as np
-
-    values = np.empty(np.count_nonzero(packed < 0x80), np.int64)
-    first = start = 0
-    while start < len(packed):  # in pieces, to bound the memory of intermediate arrays
-        ends = np.flatnonzero(packed[start : start + _PIECE_BYTES] < 0x80)
-        if not len(ends):
-            raise IndexError("a varint is cut short, or has more than ten bytes")
-        size = int(ends[-1]) + 1
-        values[first : first + len(ends)] = _unpack_piece(packed[start : start + size], ends)
-        first, start = first + len(ends), start + size
-    return values
-
-
-def _unpack_piece(packed: Any, ends: Any) -> Any:
-    """Returns varints whose last bytes are at `ends`, with one pass for each byte of the longest."""
-    import numpy as np
-
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    lengths = ends - starts + 1
-    longest = int(lengths.max())
-    if 7 * longest > _MAX_VARINT_BITS:
-        raise IndexError("a varint of more than ten bytes")
-    values = packed[starts].astype(np.uint64) & 0x7F
-    for place in range(1, longest):
-        here = np.flatnonzero(lengths > place)
-        values[here] |= (packed[starts[here] + place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
-    return values.view(np.int64)

@@ -201,7 +201,7 @@ def _import_libraries(config: config_lib.Config, beam_arguments: list[str], verb
 
 
 def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
-    from imagebeam.pipelines import convert, job
+    from imagebeam.pipelines import convert, dataset_facts
     from imagebeam.pipelines.beam import runners
 
     leaves = known.no_wait or (runners.is_dataflow(beam_arguments) and runners.leaves_job(beam_arguments))
@@ -215,7 +215,7 @@ def _convert(known: argparse.Namespace, beam_arguments: list[str]) -> int:
     start = time.monotonic()
     config = _load_config(known)
     texts = [f"imagebeam {imagebeam.__version__} on {runners.runner_name(beam_arguments)}"]
-    if transform_version := job.transform_versions(config).get("tensorflow_transform"):
+    if transform_version := dataset_facts.transform_versions(config).get("tensorflow_transform"):
         texts.append(f"tf.Transform {transform_version}")
     if not known.quiet:
         terminal.tell(", ".join(texts))

@@ -6,17 +6,13 @@ Reads small files only, no image. Importing this module imports no Beam.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import importlib.metadata
 import json
 import os
-import sys
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from imagebeam import errors, features, storage
-from imagebeam.pipelines import own_code
+from imagebeam import errors, storage
+from imagebeam.pipelines import dataset_facts, own_code
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import contradictions, mask_signs
 from imagebeam.pipelines.request import Checked, RunFiles, check_address
@@ -26,20 +22,11 @@ from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.formats import base_format, own_source
 from imagebeam.transforms.images import (
     class_masks,
-    pillow_decoder,
-    pixel_type,
-    prepare,
     reader_decoder,
-    resample,
-    turn_upright,
 )
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import image_source, input_places, listing_rules, reference_rules, table_rows
-
-_TRANSFORM_PACKAGES = ("tensorflow", "tensorflow_transform")
-_COMPUTED_HERE = frozenset({"z_score", "bucketize"})  # from statistics that are not tf.Transform's
-_STATISTICS_VERSION = "2"  # raised when they give other numbers; 1 were tf.Transform's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,27 +263,6 @@ def _label_rule(
     )
 
 
-def _hint_on_folders(config: config_lib.Config, source: image_source.ImageSource) -> str:
-    """Returns the hint for an image without a class folder."""
-    if config.label.by != "directory":
-        return ""
-    if (names := source.column_names()) is not None:
-        return (
-            "label.by: directory takes the folder in the path; for a column of the table set label.by: column "
-            f"and label.column (its columns are {', '.join(map(repr, names))}), without labels label.by: none"
-        )
-    if not config.source.gives().folders:
-        return "set label.by: column and label.column, or label.by: none"
-    by_directory = config.split.by == "directory"
-    below = "'*/*/*'" if by_directory else "'*/*'"
-    given = "if all folders are classes, set split={by: none}; " if by_directory else ""
-    return (
-        f"the folder with the image is the class: {given}if a few images are next to the class folders, leave them "
-        f"out with source.include={below}; if the folder given is itself a class, give its parent folder "
-        "as --input; without classes set label.by: none, for classes in the file names label.by: filename"
-    )
-
-
 def _split_rule(config: config_lib.Config) -> reference_rules.SplitRule:
     return reference_rules.SplitRule(
         by=config.split.by,
@@ -335,7 +301,7 @@ def _settings_of(
     if config.image.check == "tensorflow":
         reader_decoder.require()
     known = source.facts()
-    facts = _other_facts(config, known.shape)
+    facts = dataset_facts.other_facts(config, known.shape)
     if code.digests:
         facts["source_of_functions"] = code.digests
     if known.annotations is not None:
@@ -391,7 +357,7 @@ def _settings_of(
         writes_report=config.output.report,
         saved_listing=config.source.gives().is_saved,
         run_id=run.run_id,
-        command=_digest_command(checked, output, names.vocabulary),
+        command=dataset_facts.digest_command(checked, _input_of(config), output, names.vocabulary),
         report=run.report,
         keypoints=known.keypoints,
         on_repeated_key=known.on_repeated_key,
@@ -404,71 +370,6 @@ def _settings_of(
         snapshot=snapshot,
         duplicates=config.duplicates.settings(),
         functions=code.features,
-    )
-
-
-def _digest_command(checked: Checked, output: str, vocabulary: tuple[str, ...] | None) -> str:
-    """Returns a digest that is equal if the same command runs again."""
-    config = checked.config
-    addresses = _input_of(config), output
-    parts = config.model_dump(mode="json"), addresses, vocabulary, checked.overwrite, checked.snapshot
-    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-
-
-def _notes_on_counts(config: config_lib.Config) -> Iterator[str]:
-    """Yields notes on what is counted in files or of the first image alone."""
-    if config.image.frames == prepare.EACH:
-        yield (
-            "image.frames: each: the plan, the shares of splits and the sizes of shards count files; their frames are "
-            "counted when they are read"
-        )
-    if names := config.source.gives().extra_images:
-        stored = ", ".join(f"image/{name}" for name in names)
-        yield f"each example has further images ({stored}): statistics and duplicates are of the first image alone"
-    if column := config.source.gives().list_column:
-        yield f"each example has the list of images in {column!r}: statistics are of the first, duplicates of all"
-
-
-def _other_facts(config: config_lib.Config, raw_shape: tuple[int, int, int] | None) -> dict[str, Any]:
-    """Returns the facts outside the config that decide what shards hold: library versions, the shape of raw pixels.
-
-    An update goes on with other `libraries`; any other difference makes it another dataset.
-    """
-    facts: dict[str, Any] = {}
-    libraries: dict[str, Any] = {}
-    if config.output.compression == "gzip" or "object masks" in config.source.gives().features:
-        libraries["zlib"] = zlib.ZLIB_RUNTIME_VERSION
-    if raw_shape is None or config.image.encode != prepare.KEEP:  # any image may have to be encoded again
-        libraries["pillow"] = pillow_decoder.pillow_version()
-        libraries |= pillow_decoder.plugin_versions()
-        if config.image.encode == prepare.KEEP and config.image.orientation == prepare.APPLY:
-            libraries["turned_by"] = turn_upright.library()
-    if not config.image.numbers.is_usual or config.image.extra_images:
-        libraries |= pixel_type.versions()
-    if config.image.numbers.is_usual and config.image.is_sized and config.image.resampler == resample.NATIVE:
-        resample.require()
-        libraries["resized_by"] = resample.library()
-    if any(feature.source == features.ENTRY_POINTS for feature in config.resolve_features()):
-        reader_decoder.require_entry_points()
-    if libraries:
-        facts[run_report.LIBRARIES] = libraries
-    if raw_shape is not None:
-        facts["raw_shape"] = raw_shape
-    return facts | transform_versions(config)
-
-
-def _notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
-    """Returns a note on a table if the config does not name its label column."""
-    names = source.column_names()
-    if names is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
-        return ()
-    used = {*source.facts().own_columns, config.split.column, config.split.group}
-    unused = [name for name in names if name not in used and name not in config.columns]
-    if not unused:
-        return ()
-    return (
-        "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
-        f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
     )
 
 
@@ -494,27 +395,51 @@ def make_transforms(config: config_lib.Config, sources: Sequence[str]) -> tuple[
     )
 
 
-def transform_versions(config: config_lib.Config) -> dict[str, str]:
-    """Returns the versions of all that decides the transformed values: packages, and statistics computed by imagebeam.
+def _hint_on_folders(config: config_lib.Config, source: image_source.ImageSource) -> str:
+    """Returns the hint for an image without a class folder."""
+    if config.label.by != "directory":
+        return ""
+    if (names := source.column_names()) is not None:
+        return (
+            "label.by: directory takes the folder in the path; for a column of the table set label.by: column "
+            f"and label.column (its columns are {', '.join(map(repr, names))}), without labels label.by: none"
+        )
+    if not config.source.gives().folders:
+        return "set label.by: column and label.column, or label.by: none"
+    by_directory = config.split.by == "directory"
+    below = "'*/*/*'" if by_directory else "'*/*'"
+    given = "if all folders are classes, set split={by: none}; " if by_directory else ""
+    return (
+        f"the folder with the image is the class: {given}if a few images are next to the class folders, leave them "
+        f"out with source.include={below}; if the folder given is itself a class, give its parent folder "
+        "as --input; without classes set label.by: none, for classes in the file names label.by: filename"
+    )
 
-    It is {} if no column is transformed.
 
-    Raises:
-        ConfigError: if one of them is not installed.
-    """
-    if not config.transformed:
-        return {}
-    found = {}
-    for package in _TRANSFORM_PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError as e:
-            python = " with Python 3.11 or later" if sys.version_info < (3, 11) else ""
-            raise errors.ConfigError(
-                "package-missing",
-                f"columns.{config.transformed[0]}.transform needs {package}, which is not installed: "
-                f"pip install 'imagebeam[transform]'{python}",
-            ) from e
-    if any(config.columns[name].transform in _COMPUTED_HERE for name in config.transformed):
-        found["column_statistics"] = _STATISTICS_VERSION
-    return found
+def _notes_on_counts(config: config_lib.Config) -> Iterator[str]:
+    """Yields notes on what is counted in files or of the first image alone."""
+    if config.image.frames == prepare.EACH:
+        yield (
+            "image.frames: each: the plan, the shares of splits and the sizes of shards count files; their frames are "
+            "counted when they are read"
+        )
+    if names := config.source.gives().extra_images:
+        stored = ", ".join(f"image/{name}" for name in names)
+        yield f"each example has further images ({stored}): statistics and duplicates are of the first image alone"
+    if column := config.source.gives().list_column:
+        yield f"each example has the list of images in {column!r}: statistics are of the first, duplicates of all"
+
+
+def _notes_on_labels(config: config_lib.Config, source: image_source.ImageSource) -> tuple[str, ...]:
+    """Returns a note on a table if the config does not name its label column."""
+    names = source.column_names()
+    if names is None or config.label.by != "directory" or "by" in config.label.model_fields_set:
+        return ()
+    used = {*source.facts().own_columns, config.split.column, config.split.group}
+    unused = [name for name in names if name not in used and name not in config.columns]
+    if not unused:
+        return ()
+    return (
+        "label.by is left out, so the class of an image is the folder in its path, not a column of the table "
+        f"({', '.join(map(repr, unused))}); for a column set label.by: column and label.column",
+    )

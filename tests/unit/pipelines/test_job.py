@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors, features, storage
-from imagebeam.pipelines import job, launch, request
+from imagebeam.pipelines import dataset_facts, job, launch, request
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.elements import ColumnTransform
@@ -123,8 +123,8 @@ def test_column_that_is_not_written_is_not_transformed() -> None:
 def test_missing_package_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])  # where the versions of packages are looked up
     with error_texts.raises("package-missing"):
-        job.transform_versions(parse(columns={"age": AGE}))
-    assert job.transform_versions(parse(columns={"age": {}})) == {}
+        dataset_facts.transform_versions(parse(columns={"age": AGE}))
+    assert dataset_facts.transform_versions(parse(columns={"age": {}})) == {}
 
 
 @case_tables.each_case(
@@ -140,7 +140,7 @@ def test_version_of_statistics_counts_for_columns_that_need_them(
 ) -> None:
     pytest.importorskip("tensorflow_transform")
     packages = {name: importlib.metadata.version(name) for name in ("tensorflow", "tensorflow_transform")}
-    assert job.transform_versions(parse(columns={"age": column})) == packages | expected
+    assert dataset_facts.transform_versions(parse(columns={"age": column})) == packages | expected
 
 
 def test_scratch_folder_is_on_this_machine_for_a_runner_that_is() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import imagebeam
 from imagebeam import catalog as catalog_lib
-from imagebeam import example, features, records
+from imagebeam import features, records, wire_format
 from imagebeam.reader import record_selection
 from tests import case_tables, error_texts
 from tests.unit.imagebeam.reader import restarts, written
@@ -202,7 +202,7 @@ CAPTION = features.Feature("a caption", "columns/caption", features.BYTES)  # co
 def caption_of(index: int) -> bytes:
     """Returns up to 20 KB; every second caption contains bytes that look like the key of the label."""
     text = b"x" * (index * 700)
-    return text + example.delimited(b"\x0a", b"image/class/label") * (index % 2)
+    return text + wire_format.delimited(b"\x0a", b"image/class/label") * (index % 2)
 
 
 def classes_of(index: int) -> tuple[int, ...]:
