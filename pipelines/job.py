@@ -22,6 +22,7 @@ from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.formats import base_format, own_source
 from imagebeam.transforms.images import (
     class_masks,
+    prepare,
     reader_decoder,
 )
 from imagebeam.transforms.output import run_report
