@@ -262,8 +262,7 @@ class MixturePart:
 def options_of_part(asked: options_lib.ReadOptions) -> options_lib.ReadOptions:
     """Returns the options for reading each dataset of a mixture: batches, an end and a state belong to the mixture.
 
-    With "global" the mixture is one common order, distributed round-robin among the processes, so each dataset has a
-    common order.
+    With "global" the mixture is one common order, dealt to the processes, so each dataset has a common order.
     """
     alone = dataclasses.replace(asked, batch_size=None, pad=False, state=None)
     return dataclasses.replace(alone, process_index=0, process_count=1) if asked.shuffle == "global" else alone
@@ -303,7 +302,7 @@ class MixtureEpochs:
     def order(self, asked: options_lib.ReadOptions, done: int) -> MixedOrder:
         """Returns the order of one process, as `batch_schedule.Epochs.order`."""
         if asked.shuffle == "global":
-            return MixedOrder(self.pattern, self.parts, done, asked.process_index, asked.process_count)
+            return MixedOrder(self.pattern, self.parts, done, batch_schedule.deal_of(asked))
         return MixedOrder(self.pattern, self.parts)
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
@@ -322,29 +321,27 @@ class MixtureEpochs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedOrder:
-    """The order of a mixture: of one process's shares, or of a common order shared round-robin among the processes.
+    """The order of a mixture: of one process's shares, or of a common order that is dealt to the processes.
 
     Records are numbered over all datasets: the records of the second dataset follow those of the first.
 
     Attributes:
         pattern: assigns a dataset to each position.
-        parts: the datasets, each with the order of its records: of this process, or, if the mixture is distributed
-            round-robin among the processes, of all processes together.
+        parts: the datasets, each with the order of its records: of this process, or, if the mixture is dealt to the
+            processes, of all processes together.
         start: position in the common order where this job begins: all before it has been read.
-        process_index: index of the process if the mixture is distributed; else 0.
-        process_count: number of processes if the mixture is distributed; else 1.
+        deal: how the mixture is dealt to the processes; the default if it is not.
     """
 
     pattern: Pattern
     parts: Sequence[MixturePart]
     start: int = 0
-    process_index: int = 0
-    process_count: int = 1
+    deal: record_order.Deal = record_order.Deal()  # noqa: RUF009
 
     def locate(self, positions: record_order.Positions) -> tuple[np.ndarray, np.ndarray]:
         """Returns the records at ascending positions, and their epochs: int64 [n] each."""
         first_records = np.cumsum([0, *(part.epochs.selection.split_size for part in self.parts)])
-        datasets, numbers = self.pattern.locate(self.start + positions * self.process_count + self.process_index)
+        datasets, numbers = self.pattern.locate(self.start + self.deal.places(positions))
         records, epochs = np.empty_like(positions), np.empty_like(positions)
         for dataset in np.unique(datasets).tolist():
             chosen = datasets == dataset

@@ -88,7 +88,7 @@ class SelectionEpochs:
                     "convert with output.compression=none",
                 )
             dealt = asked.num_epochs if asked.next_epoch_each_iteration else None
-            return record_order.GlobalOrder(self.selection, asked.seed, done, index, count, dealt)
+            return record_order.GlobalOrder(self.selection, asked.seed, done, deal_of(asked), dealt)
         sizes = self.selection.share_sizes(count)
         if not sizes.all() and not asked.pad:
             raise errors.ConfigError(
@@ -161,7 +161,8 @@ class BatchSchedule:
     @property
     def spare(self) -> int:
         """Number of positions within which this process meets each of its records at least once."""
-        return -(-self.epoch_size // self.start.process_count)
+        together = self.records_per_batch or self.start.process_count
+        return min(-(-self.epoch_size // together) * (together // self.start.process_count), self.epoch_size)
 
     def positions_of(self, number: int, size: int) -> tuple[int, int]:
         """Returns the first position of a batch of `size`, and the position after its last one.
@@ -225,9 +226,14 @@ def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, sin
     """
     ends, count = epochs.ends(asked, num_epochs), asked.process_count
     if asked.shuffle == "global":
-        left = max(0, ends[0] - since)
-        return [-(-max(0, left - index) // count) for index in range(count)]
+        deal, left = deal_of(asked), max(0, ends[0] - since)
+        return [dataclasses.replace(deal, process_index=index).count(left) for index in range(count)]
     return [max(0, end - since // count) for end in ends]
+
+
+def deal_of(asked: options_lib.ReadOptions) -> record_order.Deal:
+    """Returns how the common order of shuffle="global" is dealt to the processes: a batch to each in turn."""
+    return record_order.Deal(asked.process_index, asked.process_count, asked.batch_size or 1)
 
 
 def _restore(

@@ -78,6 +78,30 @@ def uniforms(records: np.ndarray, epochs: np.ndarray, key: np.uint64, count: int
     return ((bits >> np.uint64(40)).astype(np.float32)) * np.float32(2.0**-24)
 
 
+@dataclasses.dataclass(frozen=True)
+class Deal:
+    """How a common order is dealt to the processes of a job: each gets the next `rows` places in turn.
+
+    With the size of a batch as `rows`, the batches of all processes one after the other are a run of the common order,
+    whatever their number: pairs of examples in a batch of the whole job stay pairs when a job goes on with another
+    number of processes.
+    """
+
+    process_index: int = 0
+    process_count: int = 1
+    rows: int = 1
+
+    def places(self, positions: Positions) -> np.ndarray:
+        """Returns the places in the common order of positions of this process: int64 [n] both."""
+        turns, inside = np.divmod(positions, self.rows)
+        return (turns * self.process_count + self.process_index) * self.rows + inside
+
+    def count(self, num_places: int) -> int:
+        """Returns how many of the first places this process gets."""
+        turns, left = divmod(num_places, self.process_count * self.rows)
+        return turns * self.rows + min(max(left - self.process_index * self.rows, 0), self.rows)
+
+
 class Order(Protocol):
     """Assigns a record of the split to each position."""
 
@@ -87,7 +111,7 @@ class Order(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class GlobalOrder:
-    """A true permutation of the selection in each epoch, distributed round-robin among the processes.
+    """A true permutation of the selection in each epoch, dealt to the processes.
 
     Whatever their number, all processes together have read the beginning of one common order.
     """
@@ -95,8 +119,7 @@ class GlobalOrder:
     selection: record_selection.RecordSelection
     seed: int
     start: int = 0  # position in the common order where this job begins: all before it has been read
-    process_index: int = 0
-    process_count: int = 1
+    deal: Deal = Deal()
     epochs_dealt: int | None = None  # begin again with process 0 after this many epochs; None: never
 
     @property
@@ -107,9 +130,9 @@ class GlobalOrder:
         start: int | np.ndarray = self.start
         if self.epochs_dealt is not None:
             places = self.epochs_dealt * self.epoch_size
-            deals, positions = np.divmod(positions, -(-(places - self.process_index) // self.process_count))
+            deals, positions = np.divmod(positions, self.deal.count(places))
             start = self.start + deals * places
-        epochs, inside = np.divmod(start + positions * self.process_count + self.process_index, self.epoch_size)
+        epochs, inside = np.divmod(start + self.deal.places(positions), self.epoch_size)
         indexes = np.empty_like(inside)
         for epoch in np.unique(epochs):
             is_here = epochs == epoch

@@ -389,7 +389,7 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
         restarts.check_refused(job.schedules)
         return
     _, read = drawn.read_with_restarts(data, job.schedules)
-    orders = [in_turn(read)] if drawn.shuffle == "global" else read
+    orders = [in_turn(read, drawn.batch_size)] if drawn.shuffle == "global" else read
     counts = [[len(job.part_of(part, each)) for part in range(len(parts))] for each in orders]
     for index, numbers in enumerate(orders):
         alone = mixed_dataset.options_of_part(job.asked(index))

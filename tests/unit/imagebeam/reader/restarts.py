@@ -80,9 +80,11 @@ def num_steps(schedules: Sequence[batch_schedule.BatchSchedule], batch_size: int
     return min(40, 1 + 4 * -(-first.epoch_size // (batch_size * len(schedules))))
 
 
-def in_turn(read: Sequence[Sequence[int]]) -> list[int]:
-    """Returns the common order that was dealt to the processes."""
-    return [record for turn in itertools.zip_longest(*read) for record in turn if record is not None]
+def in_turn(read: Sequence[Sequence[int]], batch_size: int) -> list[int]:
+    """Returns the common order that was dealt to the processes: row after row of the batches of all of them."""
+    longest = max(map(len, read))
+    batches = (part[first : first + batch_size] for first in range(0, longest, batch_size) for part in read)
+    return [record for batch in batches for record in batch]
 
 
 def save(state: imagebeam.ReaderState) -> imagebeam.ReaderState:
@@ -130,7 +132,7 @@ def read_with_other_processes(
     for process_count, batch_size, steps in geometries:
         current = schedules(process_count, batch_size, state)
         steps = min(steps, *(each.num_batches or 0 for each in current))
-        read += in_turn([records_of(each, steps, batch_size) for each in current])
+        read += in_turn([records_of(each, steps, batch_size) for each in current], batch_size)
         [state] = {each.state_after(steps) for each in current}
     return read
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.reader import record_order
-from imagebeam.reader.record_order import BlockOrder, GlobalOrder, ReaderState, ShardOrder
+from imagebeam.reader.record_order import BlockOrder, Deal, GlobalOrder, ReaderState, ShardOrder
 from imagebeam.reader.record_selection import RecordSelection, Share
 from tests import error_texts
 from tests.unit.imagebeam.reader import restarts
@@ -35,8 +35,7 @@ def select(start: int, stop: int) -> RecordSelection:
 def num_positions(records_order: OrderOfEpochs, num_epochs: int) -> int:
     if not isinstance(records_order, GlobalOrder):
         return num_epochs * len(records_order.share)
-    rest = num_epochs * len(records_order.selection) - records_order.start - records_order.process_index
-    return -(-rest // records_order.process_count)
+    return records_order.deal.count(num_epochs * len(records_order.selection) - records_order.start)
 
 
 def read_all(records_order: OrderOfEpochs, num_epochs: int = 1) -> list[int]:
@@ -88,14 +87,18 @@ def test_uniforms_depend_on_record_epoch_and_key_alone_and_fill_the_unit_interva
         assert (other == numbers).mean() < 0.001
 
 
-@given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 3), st.integers(0, 200))
-def test_global_order_over_processes_is_one_order(size: int, process_count: int, num_epochs: int, start: int) -> None:
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 7), st.integers(0, 3), st.integers(0, 200))
+def test_global_order_over_processes_is_one_order(
+    size: int, process_count: int, rows: int, num_epochs: int, start: int
+) -> None:
+    """The batches of all processes, of `rows` examples each, are one after the other the common order."""
     whole = select(100, 100 + size)
     common = read_all(GlobalOrder(whole, 7), num_epochs)
     start = min(start, len(common))
-    parts = [read_all(GlobalOrder(whole, 7, start, index, process_count), num_epochs) for index in range(process_count)]
-    dealt = [part[turn] for turn in range(size * num_epochs + 1) for part in parts if turn < len(part)]
-    assert dealt == common[start:]
+    deals = [Deal(index, process_count, rows) for index in range(process_count)]
+    parts = [read_all(GlobalOrder(whole, 7, start, deal), num_epochs) for deal in deals]
+    dealt = [part[first : first + rows] for first in range(0, len(parts[0]) + 1, rows) for part in parts]
+    assert [record for batch in dealt for record in batch] == common[start:]
     for epoch in range(num_epochs):
         assert sorted(common[epoch * size : (epoch + 1) * size]) == list(range(100, 100 + size))
 
@@ -154,7 +157,7 @@ def test_block_order_in_sequence_reads_each_run_from_front_to_back_but_for_a_win
 
 def test_global_order_that_deals_again_begins_each_time_with_the_first_process() -> None:
     whole = select(0, 7)
-    once = [GlobalOrder(whole, 3, process_index=index, process_count=2) for index in range(2)]
+    once = [GlobalOrder(whole, 3, deal=Deal(index, 2, rows=2)) for index in range(2)]
     again = [dataclasses.replace(each, epochs_dealt=1) for each in once]
     for first, second in zip(once, again):
         size = num_positions(first, 1)
@@ -169,7 +172,7 @@ def test_global_order_that_deals_again_begins_each_time_with_the_first_process()
 @pytest.mark.parametrize(
     "records_order",
     [
-        pytest.param(GlobalOrder(select(0, 997), 5, 0, 1, 3), id="global"),
+        pytest.param(GlobalOrder(select(0, 997), 5, 0, Deal(1, 3, 4)), id="global"),
         pytest.param(BlockOrder(share((0, 400), (500, 1097)), 5, 7, 4), id="stream"),
         pytest.param(BlockOrder(share((0, 400), (500, 1097)), 5, 7, 4, in_sequence=True), id="stream-in-sequence"),
         pytest.param(ShardOrder(share((0, 400), (500, 1097))), id="shards"),
