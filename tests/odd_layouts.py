@@ -390,6 +390,10 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     ),
     "got-10k": (None, images("train/T_{1,2}/0000#.jpg") | files("1,1,5,5\n", "train/T_{1,2}/groundtruth.txt")),
     "trackingnet": (None, images("T/frames/v{a,b,c}_0/#.jpg") | files("1,1,5,5\n", "T/anno/v{a,b,c}_0.txt")),
+    "youtube-vos": (
+        None,
+        images("train/{JPEGImages,Annotations}/{0a1,0b2}/0000#.png") | {"train/m.json": _json({"0a1": {}, "0b2": {}})},
+    ),
     "hpatches": (None, images("v_{adam,boat}/#.png") | files("1 0 0\n", "v_{adam,boat}/H_1_{2,3}")),
     "icdar": (None, images("{cat,dog}/img_#.jpg") | _files("gt/gt_img_#.txt", "1,2,10,2,10,8,1,8,STOP\n")),
     "citypersons": (

@@ -18,6 +18,7 @@ from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
 _XML = re.compile(rb"\A\s*(<\?xml|<annotation)")
+OF_FOLDERS = "folders of images"  # what a file names, in the text on it
 _SIDECARS = "the preset sidecars reads texts and JSON of the images' names (docs/recipes/sidecars.md)"
 _REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
 _MAPS = (".pfm", ".flo", ".exr")
@@ -205,7 +206,7 @@ def _files_that_name_images(
                 whole = {word.strip().lstrip("./") for word in words if "/" in word} & places
                 named = max(bases & names or bases & stems, whole, key=len)  # each folder may have an image 1.jpg
                 if not named and len(named := bases & of_folders) > 1:
-                    what = "folders of images"
+                    what = OF_FOLDERS
                 if named:
                     found[path] = named
             if len(set().union(*found.values())) >= min(2, len(names)) and found:

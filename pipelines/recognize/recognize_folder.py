@@ -249,7 +249,9 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
         if "source.manifest.path" in each.settings:
             doubts += [*as_pairs, *contradictions.beside(probe)]
         if "source.masks.image" in each.settings or "source.pairs.image" in each.settings:
-            notes += contradictions.notes_on_tables(probe)
+            tables = contradictions.notes_on_tables(probe)
+            doubts += [each for each in tables if contradictions.OF_FOLDERS in each]  # masks of a video may be objects
+            notes += [each for each in tables if contradictions.OF_FOLDERS not in each]
             if each.settings.get("split") == folder_probe.HASH_SPLIT:
                 doubts += contradictions.mixed_splits(probe)
         found = dataclasses.replace(each, notes=tuple(notes), doubts=tuple(dict.fromkeys(doubts)))

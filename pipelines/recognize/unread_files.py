@@ -42,7 +42,16 @@ _TABLE = (
     "Parquet file in which no column of images was found: as a table of images beside it, take --config kaggle",
     "Parquet files in which no column of images was found: as tables of images beside them, take --config kaggle",
 )
-_UNKNOWN = {**dict.fromkeys((".zip", ".tgz", ".gz"), _ARCHIVE), ".parquet": _TABLE}  # unless a preset reads them
+_TO_ARRAYS = "save the images as .npy, and the labels beside them (docs/recipes/arrays.md)"
+_BINARY = (
+    f"file of bare numbers, whose shape nothing says: {_TO_ARRAYS}",
+    f"files of bare numbers, whose shapes nothing says: {_TO_ARRAYS}",
+)
+_UNKNOWN = {  # unless a preset reads them
+    **dict.fromkeys((".zip", ".tgz", ".gz"), _ARCHIVE),
+    ".parquet": _TABLE,
+    ".bin": _BINARY,
+}
 _DICOM = b"DICM"  # at byte 128; its files often have no extension
 _POINTER = b"version https://git-lfs"
 _MAX_POINTER_BYTES = 300
@@ -67,7 +76,7 @@ def describe(probe: FolderProbe, is_known: bool) -> Iterator[str]:
     for folder in probe.seen():
         for name in folder.files:
             kind = kind_of(name)
-            if not is_known and not folder.path:
+            if not is_known and (not folder.path or name.endswith(".bin")):
                 kind = kind or _UNKNOWN.get(folder_probe.extension_of(name))
             if kind is not None:
                 counts[kind] += 1

@@ -235,7 +235,9 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     captions = (name for name in others if _CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
     caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
     if caption is not None:
-        yield Finding("captions", evidence, settings | _store_texts(caption))
+        left_out = ", ".join(name for name in others if name != caption)
+        notes = (f"its other columns are not stored unless columns names them: {left_out}",) if left_out else ()
+        yield Finding("captions", evidence, settings | _store_texts(caption), notes)
         return
     flags = [name for name in others if label_columns.is_flag(table, name)]
     if (len(flags) >= 3 and len(flags) >= len(others) / 2) or 1 < len(flags) == len(others):

@@ -78,3 +78,8 @@ def test_files_that_may_hold_labels_are_a_question(tmp_path: pathlib.Path, tree:
     assert found.sure is None
     (classes,) = (each for each in found.candidates if each.preset == "image_folder")
     assert [doubt.startswith(line) for doubt in classes.doubts].count(True) == 1
+
+
+def test_bare_numbers_are_named_where_no_preset_reads_them(tmp_path: pathlib.Path) -> None:
+    found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, files("x", "d/{train,test}_X.bin"))))
+    assert found.candidates == () and found.remarks[0].startswith("2 files of bare numbers")
