@@ -17,7 +17,6 @@ import apache_beam as beam
 import pytest
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
 from imagebeam.pipelines import convert
 from imagebeam.pipelines import job as job_lib
 from tests import case_tables, command_line, datasets, image_sets, patience, recipe_sets
@@ -105,43 +104,6 @@ def test_trusted_manifest_rejects_a_missing_file_when_it_is_read(
     assert len(result.catalog.splits["train"].shards) == expected > 1
 
 
-def test_vocabulary_fixes_ids_and_rejects_other_labels(images: pathlib.Path, output: pathlib.Path) -> None:
-    (images / "labels.txt").write_text("dog\nbird\n")
-    label = {"vocabulary": str(images / "labels.txt")}
-    result = datasets.make(images, output, label=label, rejects={"max_fraction": 0.5})
-    assert result.catalog.labels == ("dog", "bird")
-    assert {each["image/class/label"] for each in datasets.read(output)} == {0}
-    assert set(datasets.rejects(output).values()) == {"unknown_label"}
-    assert len(datasets.rejects(output)) == 10
-    assert result.plan.notes == ("labels of the vocabulary without an image: 1, the first is 'bird'",)
-    assert (output / "labels.txt").read_text() == "dog\nbird\n"
-
-
-def test_shuffle_none_keeps_rows_in_order(images: pathlib.Path, output: pathlib.Path) -> None:
-    rows = [{"image": f"{path.parent.name}/{path.name}"} for path in sorted(images.glob("*/*"), reverse=True)]
-    recipe_sets.rows_of(images / "table.csv", rows)
-    sections = {"source": {"by": "manifest"}, "label": {"by": "none"}}
-    datasets.make(images / "table.csv", output, output={"shuffle": "none", "num_shards": 3}, **sections)
-    assert datasets.keys(output) == [row["image"] for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "sizes"),
-    [
-        pytest.param({}, [20], id="default-of-a-small-set"),
-        pytest.param({"num_shards": 3}, [6, 7, 7], id="num-shards"),
-        pytest.param({"num_shards": {"train": 2}}, [10, 10], id="by-split"),
-        pytest.param({"examples_per_shard": 8}, [6, 7, 7], id="examples-per-shard"),
-        pytest.param({"target_shard_bytes": "4kB"}, [5, 5, 5, 5], id="target-bytes"),
-    ],
-)
-def test_shards_are_equal_to_within_one(
-    images: pathlib.Path, output: pathlib.Path, wanted: dict[str, Any], sizes: list[int]
-) -> None:
-    datasets.make(images, output, output=wanted)
-    assert datasets.shard_sizes(output) == sizes
-
-
 # --- class names of tables, and the splits of small classes
 
 
@@ -174,17 +136,6 @@ def test_integer_labels_sort_by_value_and_are_noted(tmp_path: pathlib.Path, kind
     assert found == {"0.jpg": (1, "10"), "1.jpg": (0, "2"), "2.jpg": (2, "30"), "3.jpg": (0, "2")}
     [note] = result.plan.notes
     assert note.startswith("the classes are numbers, and 3 of 3 get another number as their id: 2 -> 0, 10 -> 1, ")
-
-
-def test_vocabulary_of_a_column_is_spelled_as_its_cells_are(tmp_path: pathlib.Path) -> None:
-    table = write_table(tmp_path / "in", "parquet", [10.0, 2.0])
-    (tmp_path / "labels.txt").write_text("10.0\n2\n7 \n")
-    label = {**COLUMN, "vocabulary": str(tmp_path / "labels.txt")}
-    datasets.make(table, tmp_path / "out", source={"by": "manifest"}, label=label)
-    assert catalog_lib.load_catalog(str(tmp_path / "out")).labels == ("10", "2", "7")
-    (tmp_path / "labels.txt").write_text("2.0\n2\n")
-    with pytest.raises(errors.ConfigError, match=r"label.vocabulary .* names '2' twice"):
-        convert.plan({"source": {"uri": str(table), "by": "manifest"}, "label": label})
 
 
 def test_stratified_splits_of_small_classes_hold_their_shares_and_name_what_they_lack(tmp_path: pathlib.Path) -> None:

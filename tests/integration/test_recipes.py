@@ -392,7 +392,7 @@ def test_code_of_a_page_gives_the_labels_of_the_files(tmp_path: pathlib.Path, mo
 
 READ_BY_TFDS = (
     *("imagefolder", "faces_age-names", "multilabel", "coco-masks", "tfrecord", "cifar10", "coco_keypoints"),
-    *("image_lists", "parquet-lists"),
+    *("image_lists", "parquet-lists", "regression-columns"),
 )
 READ_BY_IMAGEBEAM = ("webdataset", "mnist", "cifar10-binary", "coco", "multilabel")
 

@@ -85,36 +85,6 @@ def test_tfds_loads_a_dataset_of_classes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "values", "dtype"),
-    [
-        pytest.param("int64", [-(2**63), 7], "int64", id="int"),
-        pytest.param("float", [-0.5, 3.25], "float32", id="float"),
-    ],
-)
-def test_tfds_loads_a_dataset_of_targets_and_columns(
-    tmp_path: pathlib.Path,
-    splits: dict[str, list[ImageRef]],
-    tfds: Any,
-    kind: str,
-    values: list[int | float],
-    dtype: str,
-) -> None:
-    columns = {"age": "int64", "dose": "float", "name": "bytes"}
-    dataset = small_dataset.make_settings(
-        tmp_path / "out",
-        features=features.resolve_features({}, kind, {name: (column, False) for name, column in columns.items()}),
-        columns=tuple(f"columns/{name}" for name in columns),
-        label_kind=kind,
-    )
-    refs = [ref._replace(label=value, columns=(5, 0.25, b"Tom \xff")) for ref, value in zip(splits["train"], values)]
-    commit(dataset, {"train": refs}, ())
-    loaded = list(tfds.builder_from_directory(dataset.output).as_dataset(split="train").as_numpy_iterator())
-    assert [(each[LABEL], each[LABEL].dtype.name) for each in loaded] == [(value, dtype) for value in values]
-    assert {(each["age"], each["dose"], each["name"]) for each in loaded} == {(5, 0.25, b"Tom \xff")}
-
-
-@pytest.mark.slow
 def test_tfds_gives_a_webp_as_bytes_for_tensorflow_to_decode(
     tmp_path: pathlib.Path, splits: dict[str, list[ImageRef]], tfds: Any
 ) -> None:
@@ -143,33 +113,6 @@ def test_tfds_decodes_images_of_every_color_space_to_three_channels(tmp_path: pa
     assert [each[ENCODED].shape for each in loaded] == [(16, 24, 3)] * len(kinds)
     gray = Image.open(io.BytesIO(pathlib.Path(refs[0].uri).read_bytes()))
     assert abs(int(loaded[0][ENCODED][8, 12, 1]) - gray.getpixel((12, 8))) <= 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("base", [0, 1])
-def test_tfds_loads_lists_and_several_classes(tmp_path: pathlib.Path, tfds: Any, base: int) -> None:
-    names = ["background"] * base + ["cat", "dog", "owl"]
-    ids = [tuple(range(base, base + index % 4)) for index in range(5)]
-    examples = [
-        {**written.jpeg_values(index), **written.object_values(index % 3, index), LABEL: ids[index]}
-        for index in range(5)
-    ]
-    wanted = (*written.IMAGE, *written.OBJECTS, written.MANY_LABELS)
-    options = {"labels": names[base:], "label_base": base}
-    written_dataset = written.write(tmp_path / "out", wanted, examples, **options)  # type: ignore[arg-type]
-    write_tfds_files(tmp_path / "out", written_dataset.catalog, {"jpeg"})
-    builder = tfds.builder_from_directory(str(tmp_path / "out"))
-    assert builder.info.features[LABEL].feature.names == names
-    assert builder.info.features[LABEL].feature.num_classes == len(names)
-    loaded = list(builder.as_dataset(split="train").as_numpy_iterator())
-    assert len(loaded) == 5
-    for index, each in enumerate(loaded):
-        assert each[LABEL].tolist() == list(ids[index])
-        for key in (*written.BOX_KEYS, "image/object/class/label", "image/object/class/text"):
-            assert each[key].tolist() == list(examples[index][key])
-        assert each[ENCODED].shape == (30, 40, 3)
-    image, label = next(iter(builder.as_dataset(split="train", as_supervised=True)))
-    assert (image.shape, label.shape) == ((30, 40, 3), (0,))
 
 
 @pytest.mark.slow
@@ -213,43 +156,9 @@ def write_tfds_files(folder: pathlib.Path, catalog: catalog_lib.Catalog, formats
         (folder / name).write_bytes(content)
 
 
-def feature_of(files: dict[str, bytes], key: str) -> dict[str, Any]:
-    return json.loads(files["features.json"])["featuresDict"]["features"][key]
-
-
-def test_tfds_files_declare_the_image_format_where_there_is_one(catalog: catalog_lib.Catalog) -> None:
-    for formats, declared in [
-        ({"png"}, {"encodingFormat": "png"}),  # one-format
-        ({"png", "jpeg"}, {}),  # two-formats
-        (set(), {}),  # no-image
-    ]:
-        given = set(formats)
-        files = dataset_files.tfds_files(catalog, ".tfrecord", formats)
-        image = {"shape": {"dimensions": ["-1", "-1", "3"]}, "dtype": "uint8"} | declared
-        assert feature_of(files, ENCODED)["image"] == image
-        assert formats == given  # the caller's own
-
-
-def test_tfds_files_hold_the_class_names_from_id_0(catalog: catalog_lib.Catalog) -> None:
-    for base, text in [(0, b"cat\ndog\n"), (1, b"background\ncat\ndog\n")]:
-        files = dataset_files.tfds_files(dataclasses.replace(catalog, label_base=base), ".tfrecord", {"jpeg"})
-        assert sorted(files) == ["dataset_info.json", "features.json", "image.class.label.labels.txt"]
-        assert files["image.class.label.labels.txt"] == text
-        assert feature_of(files, LABEL)["classLabel"] == {"numClasses": str(2 + base)}
-
-
-def test_tfds_files_of_compressed_shards_are_none(catalog: catalog_lib.Catalog) -> None:
-    gzip = dataclasses.replace(catalog, compression="gzip")
-    assert dataset_files.tfds_files(gzip, ".tfrecord.gz", {"jpeg"}) == {}
-
-
 def test_tfds_files_without_image_or_label_name_no_supervised_keys(catalog: catalog_lib.Catalog) -> None:
     for dropped in [ENCODED, LABEL]:
         kept = tuple(feature for feature in catalog.features if feature.source != dropped)
         files = dataset_files.tfds_files(dataclasses.replace(catalog, features=kept), ".tfrecord", {"jpeg"})
         assert "supervisedKeys" not in json.loads(files["dataset_info.json"])
         assert ("image.class.label.labels.txt" in files) == (dropped != LABEL)
-
-
-def test_labels_text_returns_the_bytes_of_undecodable_names() -> None:
-    assert dataset_files.labels_text(["cat", "caf\udce9", "\u732b"]) == b"cat\ncaf\xe9\n\xe7\x8c\xab\n"

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -96,25 +95,6 @@ def test_byte_order_mark_at_the_start_is_ignored(root: pathlib.Path) -> None:
     source = make_source(root)
     source.check()
     assert list_all(source) == expected
-
-
-def test_source_is_picklable_and_hashable(root: pathlib.Path) -> None:
-    source = make_source(root, fields=table_rows.RowFields(columns=(table_rows.Column("license", "int64"),)))
-    assert pickle.loads(pickle.dumps(source)) == source
-    assert hash(source) == hash(make_source(root, fields=source.fields))
-
-
-def test_fields_of_the_images_become_columns(root: pathlib.Path, train: Fields) -> None:
-    del train["images"][3]["date_captured"]
-    coco_sets.save(root, "train", train)
-    fields = table_rows.RowFields(
-        columns=(table_rows.Column("license", "int64"), table_rows.Column("date_captured", "bytes"))
-    )
-    refs, rest = list_all(make_source(root, fields=fields))
-    assert [ref.columns[-2:] for ref in refs[:3]] == [(number, b"2013-11-14 17:02:52") for number in (1, 2, 3)]
-    (reject,) = rest.rejects
-    assert reject.reason is Reason.BAD_VALUE
-    assert reject.detail.endswith("column 'date_captured' is empty")
 
 
 def test_missing_value_that_is_an_error_is_a_problem(root: pathlib.Path) -> None:
@@ -317,23 +297,6 @@ def test_images_that_no_annotation_names_are_counted_once_for_splits_that_share_
     assert (len(refs), rest.skipped, rest.rejects) == (17, {"not_in_annotations": 1, "hidden": 1}, [])
 
 
-def test_names_with_folders_are_paths_below_the_folder_of_images(root: pathlib.Path, train: Fields) -> None:
-    (root / "train2017" / "deep").mkdir()
-    name = train["images"][0]["file_name"]
-    os.rename(root / "train2017" / name, root / "train2017" / "deep" / name)
-    train["images"][0]["file_name"] = f"./deep/{name}"
-    refs, rest = list_changed(root, train)
-    assert (refs[0].key, rest.rejects) == (f"train2017/deep/{name}", [])
-
-
-def test_annotations_beside_the_images_need_no_folder(root: pathlib.Path, train: Fields) -> None:
-    path = root / "train2017" / "annotations.json"
-    path.write_text(json.dumps(train))
-    refs, rest = list_all(coco.CocoSource(str(root / "train2017"), (AnnotatedSplit("train", str(path), ""),)))
-    assert [ref.key for ref in refs] == [image["file_name"] for image in train["images"]]
-    assert rest.skipped == {}
-
-
 # --- files that are no use -------------------------------------------------------------------------------------------
 
 
@@ -361,11 +324,6 @@ def test_unusable_annotation_file_is_a_problem_that_names_it(
     assert rest.problems[0].startswith(repr(str(path)))
     with pytest.raises(AssertionError, match=problem):
         raise AssertionError(rest.problems[0])
-
-
-def test_annotation_file_without_objects_is_valid_with_an_empty_list(root: pathlib.Path, train: Fields) -> None:
-    refs, rest = list_changed(root, train | {"annotations": [], "categories": []})
-    assert (len(refs), rest.problems) == (12, [])
 
 
 def test_annotation_file_deleted_after_the_check_is_a_problem(root: pathlib.Path) -> None:

@@ -186,11 +186,6 @@ def test_shares_of_images_that_were_changed_are_of_all_images() -> None:
     assert cells.count("share of all") == 3
 
 
-def test_table_of_features_shows_shapes() -> None:
-    texts = Events(page.render(make()).decode()).texts
-    assert {"float list", "float [4, 32, 32]", "int64"} <= set(texts)
-
-
 def test_classes_without_an_image_are_named_and_few_classes_are_all_listed() -> None:
     name = "split 0" + HOSTILE[0]
     content = page.render(make(["cat", "dog", "emu"], statistics={name: {"labels": {"cat": 2, "dog": 31}}})).decode()
@@ -284,7 +279,3 @@ def test_curve_has_a_bounded_number_of_points_inside_its_box() -> None:
         points = page.curve(list(range(count, 0, -1)))
         assert len(points) <= 200
         assert all(0 <= x <= 400 and 0 <= y <= 64 for x, y in points)
-
-
-def test_dataset_without_classes_has_none() -> None:
-    assert page.describe({}, []) is page.describe({"train": {"a": 0}}, ["a"]) is None

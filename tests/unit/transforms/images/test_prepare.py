@@ -108,14 +108,6 @@ def test_jpeg_has_no_alpha() -> None:
         assert stored.data == save(expected, "JPEG", quality=100)
 
 
-def test_png_is_lossless() -> None:
-    for mode in ("L", "LA", "RGB", "RGBA"):
-        picture = picture_of(mode)
-        stored = ImagePolicy(encode="png").prepare(save(picture, "PNG"))
-        assert np.array_equal(np.asarray(open_picture(stored.data)), np.asarray(picture))
-        assert structure.check_image(stored.data, "decode") == stored._replace(source_format="")
-
-
 def test_mean_averages_three_channels_and_rounds_down() -> None:
     for mode in ["RGB", "RGBA", "P"]:
         data = save(picture_of(mode), "PNG")
@@ -206,13 +198,6 @@ def test_resize_by_pillow_is_its_bicubic() -> None:
         expected = np.asarray((photo if color == "keep" else mean).resize((20, 25)))  # bicubic is Pillow's default
         assert np.array_equal(values_of(image).squeeze(), expected)
         assert (image.height, image.width) == (25, 20)
-
-
-def test_palette_is_resized_as_colors_not_as_indices() -> None:
-    data = save(pictures.photo(60, 40).convert("P"), "PNG")
-    found = values_of(ImagePolicy(encode="raw", scaling=Scaling((20, 30))).prepare(data))
-    expected = resample.resize(open_picture(data).convert("RGB"), (30, 20), "bicubic")
-    assert np.array_equal(found, np.asarray(expected))
 
 
 @settings(deadline=None)
@@ -406,13 +391,6 @@ def test_what_was_compressed_with_loss_becomes_a_jpeg() -> None:
         assert (image.format, image.reencoded) == ("jpeg", f"{kind} to jpeg")
         assert pictures.psnr(decoded(image.data), decoded(data)) > 35
         assert structure.check_image(image.data, "decode").height == 32
-
-
-def test_lossy_picture_with_alpha_becomes_a_png_that_has_it() -> None:
-    picture = PHOTO.copy()
-    picture.putalpha(PIL.Image.linear_gradient("L").resize(PHOTO.size))
-    image = ImagePolicy().prepare(save(picture, "WEBP", quality=80))
-    assert (image.format, image.channels) == ("png", 4)
 
 
 def test_bitmap_without_a_file_header_is_taken_and_a_cursor_is_no_image() -> None:

@@ -354,11 +354,6 @@ def test_png_of_pillow_is_turned_as_pillow_turns_it() -> None:
             assert len(turned.data) < 1.3 * len(source)
 
 
-def test_photo_is_as_small_as_before() -> None:
-    source = image_sets.save(photo(300, 200))
-    assert len(turn(source, 6).image.data) < 1.05 * len(source)
-
-
 def test_animated_png_keeps_its_first_image() -> None:
     turned = turn(encoded_images.PNGS["animated"], 6).image.data
     assert {each.kind for each in png_structure.read_chunks(turned)} == {b"IHDR", b"IDAT", b"IEND"}

@@ -57,12 +57,6 @@ def read_error(ref: ImageRef) -> read_ahead.ReadError:
     return error
 
 
-def test_fetch_of_files_yields_their_bytes_in_the_order_given(refs: list[ImageRef]) -> None:
-    for known in [True, False]:
-        asked = [ref if known else ref._replace(size=-1) for ref in reversed(refs)]
-        assert list(read_ahead.fetch(asked)) == [(ref, bytes([int(ref.key[:-4])]) * int(ref.key[:-4])) for ref in asked]
-
-
 def test_fetch_between_failures_yields_the_others_in_order(refs: list[ImageRef], tmp_path: pathlib.Path) -> None:
     asked = [ref for good in refs for ref in (good, ImageRef("gone", str(tmp_path / "gone")))]
     fetched = list(read_ahead.fetch(asked))
@@ -146,16 +140,6 @@ def test_fetch_of_byte_ranges_after_the_file_changed_yields_the_reason_of_each(t
     assert (error.reason, error.detail) == (Reason.CHANGED, f"was written since it was listed; {AGAIN}")
 
 
-def test_fetch_of_file_of_another_size_than_listed_says_so(tmp_path: pathlib.Path) -> None:
-    for listed in [1, 9, 11, 2_000_000]:
-        for size in [0, 10, 1_500_000]:
-            path = tmp_path / "image.jpg"
-            path.write_bytes(os.urandom(size))
-            error = read_error(ImageRef("k", str(path), size=listed))
-            detail = f"grew or shrank from {listed:,} to {size:,} bytes since it was listed; {AGAIN}"
-            assert (error.reason, error.detail) == (Reason.CHANGED, detail)
-
-
 def test_file_of_another_size_than_the_table_says_blames_the_table(tmp_path: pathlib.Path) -> None:
     for where in ["local", "memory"]:
         uri = f"{tmp_path}/image.jpg" if where == "local" else f"memory://{tmp_path.name}/image.jpg"
@@ -169,15 +153,6 @@ def test_file_of_another_size_than_the_table_says_blames_the_table(tmp_path: pat
         )
         missing = ref._replace(uri=f"{uri}-missing")
         assert read_error(missing).explain(missing, "size") == read_error(missing).detail
-
-
-def test_fetch_of_file_written_since_it_was_listed_says_so(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "image.jpg"
-    path.write_bytes(b"image")
-    listed = path.stat()
-    os.utime(path, ns=(0, listed.st_mtime_ns + 1))
-    error = read_error(ImageRef("k", str(path), listed.st_size, listed.st_mtime_ns))
-    assert (error.reason, error.detail) == (Reason.CHANGED, f"was written since it was listed; {AGAIN}")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from imagebeam import storage
 from imagebeam.features import BYTES, FLOAT, INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ExtraImage, ImageRef, Reason, Reject
-from imagebeam.transforms.formats.tables import manifest, table_formats, table_per_folder
+from imagebeam.transforms.formats.tables import manifest, table_formats
 from imagebeam.transforms.formats.tables.manifest import ManifestSource
 from imagebeam.transforms.formats.tables.paired_files import PairedFilesSource
 from imagebeam.transforms.sources import files, image_source, table_rows
@@ -132,14 +132,6 @@ def test_path_is_the_key_by_default(folder: Folder, manifest_format: str) -> Non
     assert (rejects, problems) == ([], [])
 
 
-@pytest.mark.parametrize("manifest_format", FORMATS)
-def test_empty_label_is_none_in_every_format(folder: Folder, manifest_format: str) -> None:
-    folder.image("a.jpg")
-    rows = [{"image": "a.jpg", "label": label} for label in ("x", "", None)]
-    refs, _, _ = read(folder.source(rows, manifest_format, label="label"))
-    assert [ref.label for ref in refs] == ["x", None, None]
-
-
 def test_name_that_is_not_utf8_opens_its_file(folder: Folder) -> None:
     name = os.fsdecode(b"caf\xe9.jpg")
     folder.image(name)
@@ -190,13 +182,6 @@ def test_many_rows_are_split_into_several_listings(folder: Folder, monkeypatch: 
 
 
 # Manifests that cannot be used
-
-
-@pytest.mark.parametrize("manifest_format", ["csv", "parquet"])
-def test_missing_columns_are_a_config_error_that_names_those_there(folder: Folder, manifest_format: str) -> None:
-    source = folder.source([{"path": "a.jpg", "label": "x"}], manifest_format, label="label", split="set")
-    with error_texts.raises("table-unknown-column"):
-        source.check_columns()
 
 
 def test_json_lines_may_leave_out_all_but_the_image(folder: Folder) -> None:
@@ -276,25 +261,9 @@ def test_bad_json_line_is_a_reject(folder: Folder, line: str, detail: str) -> No
     assert reject.detail.startswith(detail)
 
 
-@pytest.mark.parametrize("manifest_format", FORMATS)
-@pytest.mark.parametrize("empty", ["", None])
-def test_empty_image_cell_is_a_reject(folder: Folder, manifest_format: str, empty: str | None) -> None:
-    reject = reject_of(
-        folder, [{"image": "good.jpg", "id": "1"}, {"image": empty, "id": "2"}], manifest_format, key="id"
-    )
-    uri = f"{folder.path}/manifest.{manifest_format}"
-    assert reject == Reject("2", uri, "list", Reason.BAD_ROW, "column 'image' is empty")
-
-
 def test_empty_key_cell_is_a_reject(folder: Folder) -> None:
     reject = reject_of(folder, "image,id\ngood.jpg,1\na.jpg,\n", key="id")
     assert reject == Reject("line 3", "a.jpg", "list", Reason.BAD_ROW, "column 'id' is empty")
-
-
-def test_missing_file_is_a_reject(folder: Folder) -> None:
-    for path in ("gone.jpg", "no/folder.jpg", "good.jpg/below"):
-        reject = reject_of(folder, f"image\ngood.jpg\n{path}\n")
-        assert reject == Reject(path, path, "list", Reason.NOT_FOUND, f"there is no file '{folder.path}/{path}'")
 
 
 def test_path_of_an_unreadable_file_is_a_reject(folder: Folder) -> None:
@@ -360,14 +329,6 @@ def test_address_of_an_unknown_scheme_is_a_reject_even_if_allowed(folder: Folder
     reject = reject_of(folder, "image\ngood.jpg\nfile://a/b.jpg\n", allow_outside=True)
     assert reject.reason is Reason.UNREADABLE
     assert reject.detail.startswith("address 'file://a/b.jpg' names a host after file://")
-
-
-def test_manifest_given_by_a_bare_name_resolves_beside_itself(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.image("a.jpg")
-    folder.source("image\na.jpg\n/etc/passwd\n")
-    monkeypatch.chdir(folder.path)
-    (ref,), (reject,), _ = read(ManifestSource("manifest.csv", "csv"))
-    assert (ref.uri, reject.reason) == ("./a.jpg", Reason.OUTSIDE_ROOT)
 
 
 @pytest.mark.parametrize(
@@ -489,13 +450,6 @@ def test_rows_belong_to_the_files_in_the_order_of_their_paths(tmp_path: pathlib.
     assert all(ref.version for ref in refs)
 
 
-def test_files_may_be_in_another_folder(tmp_path: pathlib.Path) -> None:
-    write_files(tmp_path, "images/a/2.png", "images/b/1.png")
-    (tmp_path / "ages.csv").write_text("age\n1\n2\n")
-    refs, _, _ = read_paired(make_source_paired(tmp_path, "ages.csv", "images/**/*.png"))
-    assert [ref.key for ref in refs] == ["images/a/2.png", "images/b/1.png"]
-
-
 def test_column_of_ids_gives_the_keys(tmp_path: pathlib.Path) -> None:
     write_files(tmp_path, "a.png", "b.png", "c.png")
     (tmp_path / "ages.csv").write_text("id,age\nx,1\n,2\nz,3\n")
@@ -516,12 +470,6 @@ def test_different_numbers_of_rows_and_files_are_a_problem(tmp_path: pathlib.Pat
         f"files (the first '{tmp_path}/a.png', the last '{tmp_path}/c.png'): there must be one row for each file, in "
         "the order of the files' paths"
     ]
-
-
-def test_glob_that_matches_nothing_is_a_problem(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "ages.csv").write_text("age\n1\n")
-    _, _, (problem,) = read_paired(make_source_paired(tmp_path, "ages.csv"))
-    assert f"has 1 row, and source.manifest.files '{tmp_path}/*.png' matches 0 files: there must be" in problem
 
 
 def test_bad_rows_and_files_keep_their_numbers(tmp_path: pathlib.Path) -> None:
@@ -635,12 +583,3 @@ def test_row_with_a_bad_further_image_is_a_reject_that_names_the_column(
     refs, [reject] = list_table(root, f"before,after\na/1.jpg,{cell}\n", extra_images=(column,))
     assert (refs, reject.key, reject.uri, reject.reason) == ([], "a/1.jpg", "a/1.jpg", reason)
     assert reject.detail.startswith(f"line 2 of {root}/pairs.csv: " + detail.format(root=root))
-
-
-def test_further_images_are_named_by_the_table_also_where_the_row_is_a_reject(root: pathlib.Path) -> None:
-    (root / "pairs.csv").write_text("before,after\na/1.jpg,b/1.png\na/9.jpg,b/2.png\n")
-    table = manifest.ManifestSource(
-        str(root / "pairs.csv"), "csv", image="before", extra_images=("after",), keys_below=str(root)
-    )
-    found = spread_rows.list_both_ways(table_per_folder.TablePerFolderSource((table,), str(root)))
-    assert sum(each.skipped.get(table_per_folder.UNNAMED, 0) for each in found) == 2  # b/3.jpg and b/3.png

@@ -186,14 +186,6 @@ def test_images_that_no_row_names_are_counted(tmp_path: pathlib.Path, monkeypatc
     assert count_unnamed(dataclasses.replace(source, tables=tuple(trusted))) == {}  # no folder is listed
 
 
-def test_rejected_row_still_names_its_image(tmp_path: pathlib.Path) -> None:
-    written_files.write(tmp_path, {"a/1.jpg": b"x", "a/m.csv": "image,age\n1.jpg,old\n"})
-    fields = table_rows.RowFields(columns=(table_rows.Column("age", "int64"),))
-    source = dataclasses.replace(make_source(tmp_path, fields=fields), folder=str(tmp_path))
-    assert [reject.uri for reject in read(source)[1]] == ["1.jpg"]
-    assert count_unnamed(source) == {}
-
-
 def test_tables_without_any_row_are_a_problem(tmp_path: pathlib.Path) -> None:
     write_images(tmp_path, {"a": [], "b": []})
     _, _, (problem,) = read(make_source(tmp_path))
