@@ -78,8 +78,7 @@ class Labelme(base_format.Format):
             option="source.labelme",
             on_repeated_key="name each folder of images in one split (source.labelme.images)",
         )
-        source = source.with_classes(self.classes, self.base, functools.partial(syntax.class_names, shapes))
-        return source.with_unread(self.annotation_folder)
+        return source.with_classes(self.classes, self.base, functools.partial(syntax.class_names, shapes))
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
@@ -140,7 +139,6 @@ def _has_flags_alone(probe: folder_probe.FolderProbe, folder: folder_probe.Folde
 
 # --- JSON files -------------------------------------------------------------------------------------------------------
 
-_MAX_SIDE_PX = 1_000_000
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
 _CIRCLE_CORNERS = 64  # a circle becomes a polygon with so many
 
@@ -156,7 +154,7 @@ class Shapes(syntax.Syntax):
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         fields = _parse(file.read())
-        yield Row("", "", None, tuple(_side(fields.get(name), name) for name in ("imageHeight", "imageWidth")))
+        yield Row("", "", None, syntax.stated_size([fields.get("imageHeight"), fields.get("imageWidth")]))
         shapes = fields.get("shapes")
         if not isinstance(shapes, list):
             raise ValueError("has no list of shapes; a file of LabelMe has one")
@@ -185,12 +183,6 @@ def _parse(data: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError(f"holds a JSON {type(fields).__name__}; a file of LabelMe is an object")
     return fields
-
-
-def _side(value: Any, name: str) -> int:
-    if type(value) is not int or not 0 < value <= _MAX_SIDE_PX:
-        raise ValueError(f"{name} is {reprlib.repr(value)}, expected the pixels of the image")
-    return value
 
 
 def _outline(points: Any, kind: str) -> list[float]:

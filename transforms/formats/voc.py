@@ -75,8 +75,7 @@ class Voc(base_format.Format):
             option="source.voc",
             on_repeated_key="name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
         )
-        source = source.with_classes(self.classes, self.base, class_names)
-        return source.with_unread(annotation_folder)
+        return source.with_classes(self.classes, self.base, class_names)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
@@ -267,8 +266,6 @@ FLAG_COLUMNS = ("image/object/difficult", "image/object/truncated", "image/objec
 
 _ROOT = "annotation"
 _MAX_DEPTH = 16  # annotation/object/part/bndbox/xmin has 5
-_MAX_SIDE_PX = 1_000_000
-_SLACK_PX = 0.5
 _EDGES = ("xmin", "xmax", "ymin", "ymax")
 _SIZES = {f"{_ROOT}/size/{name}" for name in ("height", "width")}
 _OBJECT = f"{_ROOT}/object"  # not those of annotation/object/part, which have names and boxes too
@@ -377,7 +374,7 @@ class Xml(syntax.Syntax):
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         parsed = parse(file.read())
-        yield Row("", "", None, tuple(_side(parsed.size.get(name), name) for name in ("height", "width")))
+        yield Row("", "", None, _size_of(parsed))
         for number, fields in enumerate(parsed.objects, 1):
             yield Row("", f"object {number}", fields.get("name") or syntax.UNKNOWN, fields)
 
@@ -394,14 +391,11 @@ class Xml(syntax.Syntax):
         return Region((xmin - self.origin, xmax, ymin - self.origin, ymax), more=(*flags, view))
 
 
-def _side(text: str | None, name: str) -> int:
+def _size_of(file: VocFile) -> tuple[int, int]:
     try:
-        side = _number(text, name)
+        return syntax.stated_size(file.size)
     except ValueError as e:
         raise ValueError(f"<size>: {e}") from e
-    if not side.is_integer() or not 0 < side <= _MAX_SIDE_PX:
-        raise ValueError(f"<size>: {name} is {text!r}, expected the pixels of the image")
-    return int(side)
 
 
 def _number(text: str | None, name: str) -> float:

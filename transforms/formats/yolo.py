@@ -82,7 +82,7 @@ class Yolo(base_format.Format):
                 "source.yolo.images)",
             )
             source.check()
-            return source.with_unread(self.label_folder)
+            return source.with_unread()
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:

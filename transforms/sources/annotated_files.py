@@ -182,12 +182,12 @@ class AnnotatedFilesSource(image_source.RowSource):
             f"{first}: rename these images or files, or remove one of each"
         )
 
-    def with_unread(self, annotation_folder: str) -> AnnotatedFilesSource:
+    def with_unread(self) -> AnnotatedFilesSource:
         """Returns the source with the folders beside those of its splits, unless lists choose its images."""
         if any(part.is_list for part in self.parts):
             return self
         used = (part.path for part in self.parts)
-        unread = input_places.find_unread(self.root, used, (annotation_folder,), self.exclude)
+        unread = input_places.find_unread(self.root, used, (self.rule.annotations,), self.exclude)
         return dataclasses.replace(self, unread=unread)
 
     def check(self) -> None:
@@ -211,6 +211,8 @@ class AnnotatedFilesSource(image_source.RowSource):
     def with_classes(self, given: str | Sequence[str] | None, base: int, names_in: NamesInFile) -> AnnotatedFilesSource:
         """Returns the source, checked, with the classes that are given, or else those that its annotations name.
 
+        It knows the folders beside those of its splits, too.
+
         Args:
             given: names of the classes, or the file that has them.
             base: id of the first class.
@@ -226,7 +228,7 @@ class AnnotatedFilesSource(image_source.RowSource):
         self.check()
         reader: Any = self.reader  # a dataclass
         reader = dataclasses.replace(reader, classes=image_objects.ClassNames(names, None, base))
-        return dataclasses.replace(self, reader=reader)
+        return dataclasses.replace(self, reader=reader).with_unread()
 
     def _collect_names(self, names_in: NamesInFile) -> tuple[str, ...]:
         """Returns the sorted names of all classes in the annotation files, which are read one after the other.

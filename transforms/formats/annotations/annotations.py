@@ -127,8 +127,7 @@ class Annotations(base_format.Format):
             option="source.annotations",
             on_repeated_key="name each folder of images in one split (source.annotations.images)",
         )
-        source = source.with_classes(self.classes, self.base, functools.partial(syntax_lib.class_names, syntax))
-        return source.with_unread(annotations)
+        return source.with_classes(self.classes, self.base, functools.partial(syntax_lib.class_names, syntax))
 
     def _open_tables(
         self, request: base_format.Request, places: locate.Places, reader: syntax_lib.RowReader

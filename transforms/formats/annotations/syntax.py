@@ -32,6 +32,7 @@ NO_NAME = "object"  # class of the objects of a file without classes
 UNKNOWN = "\0"  # in place of a class that is missing
 
 _SLACK_PX = 0.5
+_MAX_SIDE_PX = 1_000_000
 _TOLERANCE = 0.01  # of shares: a number further outside of 0 to 1 is no rounding
 
 
@@ -406,8 +407,8 @@ def turned(points: Sequence[float], degrees: float, x: float, y: float) -> list[
 def stated_size(sides: Any) -> tuple[int, int]:
     """Returns the height and width that a file states."""
     height, width = numbers(sides, "height", "width")
-    if not (height.is_integer() and width.is_integer() and min(height, width) > 0):
-        raise ValueError(f"the size is {width:g} x {height:g}, expected pixels")
+    if not all(side.is_integer() and 0 < side <= _MAX_SIDE_PX for side in (height, width)):
+        raise ValueError(f"the size is {width:,g} x {height:,g}, expected pixels")
     return int(height), int(width)
 
 
