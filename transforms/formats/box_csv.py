@@ -19,6 +19,7 @@ from imagebeam import errors, storage
 from imagebeam.storage import remote
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, table_rows
 from imagebeam.transforms.sources.annotation_tables import (
@@ -195,7 +196,7 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         of_box = [name for name in self._wanted if name in (*_BOX, *_SIZE)]
         for line, row in self._read_rows(split.annotations):
             number = _number_of(row, line, images, objects, lines)
-            if number in images.faults or all(not (row.get(name) or "").strip() for name in of_box):
+            if number in images.faults or all(not row[name] for name in of_box):
                 continue
             try:
                 self._add(row, number, images, objects, classes, found)
@@ -227,26 +228,17 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
             AnnotationFileError: if the file is not CSV in UTF-8.
             OSError: if it cannot be read.
         """
-        ours = {column: name for name, column in self._named.items()}
+        columns = {name: (self._named.get(name, name),) for name in self._wanted}
         raw: Any = storage.storage_of(uri).open_read(uri)
-        with io.TextIOWrapper(io.BufferedReader(raw, _BUFFER_BYTES), "utf-8-sig", newline="") as file:
-            # Unless it is strict, a quote that is not closed takes the rows after it.
-            rows = csv.DictReader(file, delimiter=self.options.delimiter, strict=True)
-            try:
-                names = rows.fieldnames or ()
-                rows.fieldnames = [ours.get(name, "" if name in self._named else name) for name in names]
-                for row in rows:
-                    yield rows.line_num, row
-            except (csv.Error, UnicodeDecodeError) as e:
-                remedy = "save it as UTF-8" if isinstance(e, UnicodeDecodeError) else "correct the quotes from there on"
-                raise AnnotationFileError(
-                    f"{uri!r} cannot be read as CSV after line {rows.line_num}: {e}; {remedy}"
-                ) from e
+        try:
+            yield from syntax.table_of(io.BufferedReader(raw, _BUFFER_BYTES), columns, self.options.delimiter)
+        except ValueError as e:
+            raise AnnotationFileError(f"{uri!r} {e}") from e
 
     def _collect_classes(self) -> tuple[str, ...]:
         """Returns the names of the classes in all files, sorted: all splits have the same ids."""
         every = (row for split in self.splits for _, row in self._read_rows(split.annotations))
-        names = {(row.get("class") or "").strip() for row in every}
+        names = {row["class"] for row in every}
         return tuple(sorted(names - {""}))
 
     def _add(
@@ -259,25 +251,23 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
         found: image_source.ListingBuilder,
     ) -> None:
         """Adds the object of a row."""
-        name = (row.get("class") or "").strip()
+        name = row["class"]
         label = classes.id_of(name)
         if label is None:
             shown = annotation_tables.show(name)
             detail = f"the class {shown} is none of {self.OPTION}.classes: add it there, or leave it out"
             raise table_rows.BadRowError(Reason.UNKNOWN_LABEL, detail)
-        xmin, ymin = _pixels(row, "xmin"), _pixels(row, "ymin")
+        xmin, ymin = syntax.number(row["xmin"], "xmin"), syntax.number(row["ymin"], "ymin")
         if _SIZE[0] in self._named:
-            xmax, ymax = xmin + _pixels(row, _SIZE[0]), ymin + _pixels(row, _SIZE[1])
+            xmax, ymax = xmin + syntax.number(row[_SIZE[0]], _SIZE[0]), ymin + syntax.number(row[_SIZE[1]], _SIZE[1])
         else:
-            xmax, ymax = _pixels(row, "xmax"), _pixels(row, "ymax")
-        if xmin > xmax or ymin > ymax:
-            raise ValueError(f"the box ends before it begins: {xmin:g} to {xmax:g}, {ymin:g} to {ymax:g}")
+            xmax, ymax = syntax.number(row["xmax"], "xmax"), syntax.number(row["ymax"], "ymax")
         box = image_objects.ObjectsBuilder(
             len(COLUMNS), f"{self.OPTION}.outside" if self.options.outside == "reject" else ""
         )
         width = image_objects.pixels(images.widths[number], _SLACK_PX)
         height = image_objects.pixels(images.heights[number], _SLACK_PX)
-        box.add((xmin, xmax, ymin, ymax), width, height, (label, b""))
+        box.add(syntax.box_of_edges(xmin, ymin, xmax, ymax), width, height, (label, b""))
         found.skipped.update(box.dropped)
         for values in zip(*box.build().values):
             area = (xmax - xmin) * (ymax - ymin)
@@ -286,8 +276,8 @@ class BoxCsvSource(annotation_tables.AnnotationTableSource):
 
 def _number_of(row: Mapping[str, str], line: int, images: ImageTable, objects: ObjectTable, lines: list[int]) -> int:
     """Returns the number of the image of a row; adds it if it is new, and notes a fault if its rows contradict."""
-    name = (row.get("filename") or "").strip()
-    size = tuple(_side(row.get(side)) for side in ("height", "width"))
+    name = row["filename"]
+    size = tuple(_side(row[side]) for side in ("height", "width"))
     number = images.numbers.get(name) if name else None
     if number is None:
         number = len(images.names)
@@ -300,7 +290,7 @@ def _number_of(row: Mapping[str, str], line: int, images: ImageTable, objects: O
     elif number not in images.faults and size != (images.heights[number], images.widths[number]):
         images.faults[number] = (
             Reason.BAD_VALUE,
-            f"width and height are {row.get('width')} x {row.get('height')} in line {line}, and "
+            f"width and height are {row['width']} x {row['height']} in line {line}, and "
             f"{images.widths[number]} x {images.heights[number]} in line {lines[number]}",
         )
     return number
@@ -313,11 +303,3 @@ def _side(text: str | None) -> Any:
     except ValueError:
         return text
     return int(number) if math.isfinite(number) and number.is_integer() else text
-
-
-def _pixels(row: Mapping[str, str], name: str) -> float:
-    text = (row.get(name) or "").strip()
-    number = image_objects.parse_finite(text)
-    if math.isnan(number):
-        raise ValueError(f"{name} is {annotation_tables.show(text)}, expected a finite number")
-    return number

@@ -297,21 +297,26 @@ def lines_of(file: IO[bytes]) -> Iterator[tuple[int, str]]:
             raise ValueError(f"is no UTF-8 text after line {number}: {e}") from e
 
 
-def table_of(file: IO[bytes], columns: Mapping[str, Sequence[str]]) -> Iterator[tuple[int, dict[str, str]]]:
+def table_of(
+    file: IO[bytes], columns: Mapping[str, Sequence[str]], delimiter: str = ","
+) -> Iterator[tuple[int, dict[str, str]]]:
     """Yields the rows of a CSV file with their lines: the wanted cells by our names of the columns that it has.
 
     Args:
         file: of the table.
-        columns: names in the file, in small letters, by our names; an empty name among them means that it may miss.
+        columns: names in the file, by our names; an empty name among them means that it may miss.
+        delimiter: between cells.
 
     Raises:
         ValueError: if the file is not CSV in UTF-8, or misses a column.
     """
     csv.field_size_limit(1 << 30)  # run lengths are longer than Python's default
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        table = csv.reader(text, strict=True)
+        table = csv.reader(text, delimiter=delimiter, strict=True)  # else an open quote takes the rows after it
+        line = 0
         try:
             header = next(table, [])
+            line = table.line_num
             places = find_columns(header, columns)
             for ours, names in columns.items():
                 if places[ours] < 0 and "" not in names:
@@ -321,8 +326,10 @@ def table_of(file: IO[bytes], columns: Mapping[str, Sequence[str]]) -> Iterator[
                 if row:
                     cells = {ours: row[at].strip() if at < len(row) else "" for ours, at in places.items() if at >= 0}
                     yield table.line_num, cells
+                line = table.line_num
         except (csv.Error, UnicodeDecodeError) as e:
-            raise ValueError(f"cannot be read as CSV in UTF-8 after line {table.line_num}: {e}") from e
+            remedy = "save it as UTF-8" if isinstance(e, UnicodeDecodeError) else "correct the quotes from there on"
+            raise ValueError(f"cannot be read as CSV in UTF-8 after line {line}: {e}; {remedy}") from e
 
 
 def codes_of(names: Iterable[str]) -> dict[str, str]:
@@ -332,11 +339,10 @@ def codes_of(names: Iterable[str]) -> dict[str, str]:
 
 def find_columns(header: Sequence[str], columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Returns the places of the columns of `table_of` in the first line of a table; -1 for one that misses."""
-    there = [name.strip().lower() for name in header]
-    return {
-        ours: next((there.index(name) for name in names if name and name in there), -1)
-        for ours, names in columns.items()
-    }
+    exact = [name.strip() for name in header]
+    there = [*exact, *map(str.lower, exact)]
+    places = {ours: [there.index(name) for name in names if name and name in there] for ours, names in columns.items()}
+    return {ours: found[0] % len(exact) if found else -1 for ours, found in places.items()}
 
 
 def json_entries(file: IO[bytes], *paths: str) -> Iterator[Any]:

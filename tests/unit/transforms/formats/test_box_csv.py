@@ -180,7 +180,10 @@ def test_files_and_folders_are_found(tmp_path: pathlib.Path, files: list[str], e
     ("content", "problem"),
     [
         (b"", "has no rows, so there are no images; fill it"),
-        ("0.jpg,40,20,é,0,0,5,10".encode("latin-1"), "cannot be read as CSV after line 0: .*; save it as UTF-8"),
+        (
+            "0.jpg,40,20,é,0,0,5,10".encode("latin-1"),
+            "cannot be read as CSV in UTF-8 after line 0: .*; save it as UTF-8",
+        ),
         (b'0.jpg,40,20,"cat,0,0,5,10\n1.jpg,40,20,cat,0,0,5,10\n', "unexpected end of data; correct the quotes"),
         (b'0.jpg,40,20,"cat,0,0,5,10\n1.jpg,40,20,c"at,0,0,5,10\n', "after line 1: .*; correct the quotes"),
     ],
