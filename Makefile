@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test images-test report-test schedulers-test servers unit lint bench docs lock clean
+.PHONY: help demo test images-test report-test schedulers-test torch-test servers unit lint bench docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-23s%s\n", $$1, $$2 }'
@@ -53,6 +53,9 @@ schedulers-test: $(INSTALLED) ## run the files of deploy/ in Airflow, Kubeflow's
 	  || echo "apt-get could not install systemd: the tests of its units will be skipped" >&2; \
 	fi
 	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/scheduler_files.py tests/integration/scheduler_airflow.py
+
+torch-test: $(INSTALLED) ## read with PyTorch, without a GPU, which is installed beside the environment (minutes, 1.3 GB)
+	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/torch_feeds.py
 
 servers: ## install Java and Maven for the servers of the tests; needs root on Debian or Ubuntu
 	@if command -v java > /dev/null && command -v mvn > /dev/null; then :; \

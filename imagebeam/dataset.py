@@ -11,7 +11,7 @@ import itertools
 import logging
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from imagebeam.reader import options as options_lib
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from imagebeam.reader import example_source, jax_iterator
+    from imagebeam.reader import example_source, grain_batches, jax_iterator, torch_feeds
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -313,6 +313,62 @@ class ImageDataset:
         )  # Grain divides it, in a way that it does not say
         fetcher = self._source.open_reader(self.catalog, selected.split, reads)
         return example_source.ExampleSource(selected, fetcher, self.catalog, decode, is_raw, features)
+
+    def as_torch(self, split: str, batch_size: int, **options: Any) -> torch_feeds.TorchBatches:
+        """Returns batches as tensors of PyTorch: the loader of a training loop, without a DataLoader.
+
+        An iteration is one epoch (`num_epochs`), the next iteration the next epoch: see docs/torch.md.
+
+        Args:
+            split: "train", or a part such as "train[:10%]".
+            batch_size: number of examples in a batch of this process.
+            **options: the fields of `imagebeam.ReadOptions`, and
+                rank, world_size: of this process; by default those of torch.distributed if it is initialized.
+                layout: "NCHW" for images [batch, channels, height, width], which lie in memory as channels_last does,
+                    or "NHWC". Neither copies.
+                pin_memory: whether tensors are copied into page-locked memory.
+                device: where tensors are copied to, without waiting if they are pinned.
+
+        Raises:
+            ConfigError: if PyTorch is not installed, or the options do not fit each other or the dataset.
+        """
+        return _SplitFeeds(self, split).as_torch(batch_size, **options)
+
+    def as_torch_map(
+        self,
+        split: str,
+        *,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        layout: str = "NCHW",
+        decode: bool = True,
+        features: Sequence[str] | None = None,
+    ) -> torch_feeds.TorchExamples:
+        """Returns the examples by index, as tensors: a map-style dataset for PyTorch's DataLoader.
+
+        Args:
+            split: "train", or a part such as "train[:10%]".
+            transform: is called with each example, in the process that reads it.
+            layout: "NCHW" for an image [channels, height, width], or "NHWC".
+            decode: as of `as_grain`.
+            features: as of `as_grain`.
+
+        Raises:
+            ConfigError: if PyTorch is not installed, or as of `as_grain`.
+        """
+        with errors.imports_for("as_torch_map"):
+            from imagebeam.reader import torch_feeds
+        source = self.as_grain(split, decode=decode, features=features)
+        return torch_feeds.TorchExamples(source, layout, transform)
+
+    def as_grain_batches(self, split: str, batch_size: int, **options: Any) -> grain_batches.GrainBatches:
+        """Returns the batches of `as_numpy` as a `grain.IterDataset`, whose iterators save and restore their place.
+
+        Args:
+            split: "train", or a part such as "train[:10%]".
+            batch_size: number of examples in a batch of this process.
+            **options: the fields of `imagebeam.ReadOptions`.
+        """
+        return _SplitFeeds(self, split).as_grain_batches(batch_size, **options)
 
     def select(self, split: str) -> record_selection.RecordSelection:
         """Returns the records of a split, or of a part such as "train[:10%]", that the filters keep."""

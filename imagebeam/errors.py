@@ -136,6 +136,7 @@ _EXTRAS = {  # by the top-level module; all other packages belong to the convert
     "numpy": "numpy",
     "requests": "hdfs",
     "tensorflow": "tf",
+    "torch": "torch",
 }
 _BY_SCHEME = {  # as `pip install` takes it
     "gs": "'imagebeam[gcs]'",

@@ -34,6 +34,8 @@ from imagebeam.reader import options as options_lib
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from imagebeam.reader import torch_feeds
+
 _LOGGER = logging.getLogger("imagebeam.dataset")
 _BLOCK = 1 << 16  # positions; each dataset has the same number of positions in every block
 _KEPT_TABLES = 3
@@ -150,6 +152,11 @@ class Mixture(feeds.Feeds):
             mean_record_bytes=max(1, int(sum(s * plan.mean_record_bytes for s, plan in zip(shares, every)))),
             mean_and_std=mean_and_std,
         )
+
+    def as_torch(self, batch_size: int, **options: Any) -> torch_feeds.TorchBatches:
+        """Returns batches as tensors of PyTorch; see `ImageDataset.as_torch`. To train, an iteration never ends."""
+        num_epochs = 1 if options.get("shuffle", "stream") is None else None
+        return super().as_torch(batch_size, **{"num_epochs": num_epochs, **options})
 
     def _check_end(
         self,

@@ -89,17 +89,26 @@ class ExampleSource:
             IndexError: if there is no such example.
             ExampleError: if it cannot be read or decoded.
         """
-        given = operator.index(index)
-        if not -len(self) <= given < len(self):
-            raise IndexError(f"index {given} is out of range for {len(self):,} examples")
-        record = self._selection.records_at(np.array([given % len(self)], np.int64))
-        [content] = self._fetcher.fetch(record, np.zeros(1, np.int64))
+        [found] = self.__getitems__([index])
+        return found
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Returns several examples, read together, as `__getitem__` each."""
+        given = [operator.index(index) for index in indices]
+        for index in given:
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"index {index} is out of range for {len(self):,} examples")
+        wanted = self._selection.records_at(np.array(given, np.int64) % len(self))
+        contents = self._fetcher.fetch(wanted, np.zeros(len(given), np.int64))
+        return [self._example(record, content) for record, content in zip(wanted.tolist(), contents)]
+
+    def _example(self, record: int, content: bytes | shard_files.RecordFault) -> dict[str, Any]:
         if isinstance(content, shard_files.RecordFault):
             raise errors.ExampleError("example-broken", str(content))
         try:
             return self._parse(content)
         except ValueError as e:
-            raise errors.ExampleError("example-broken", str(self._fetcher.fault(int(record[0]), str(e)))) from e
+            raise errors.ExampleError("example-broken", str(self._fetcher.fault(record, str(e)))) from e
 
     def _parse(self, content: bytes) -> dict[str, Any]:
         parsed = example.parse_example(content, self._arrays)

@@ -8,11 +8,21 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.reader import batch_reader, batch_schedule, batch_stream, jax_iterator, read_plan, record_order
+from imagebeam.reader import (
+    batch_reader,
+    batch_schedule,
+    batch_stream,
+    jax_iterator,
+    read_plan,
+    record_order,
+    resumable,
+)
 from imagebeam.reader import options as options_lib
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+    from imagebeam.reader import grain_batches, torch_feeds
 
 _started_in: int | None = None  # process in which TensorFlow's threads read
 
@@ -59,7 +69,7 @@ def check_process(started_in: int) -> None:
         )
 
 
-class BatchIterator(Iterator[Any]):
+class BatchIterator(resumable.Resumable, Iterator[Any]):
     """Batches as NumPy arrays. `state` returns the current place in the data, `restore` goes to such a place.
 
     Attributes:
@@ -234,6 +244,32 @@ class Feeds(abc.ABC):
         from imagebeam.reader import tf_pipeline
 
         return tf_pipeline.build(self.make_plan(asked, replicas), asked)
+
+    def as_torch(
+        self,
+        batch_size: int,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        layout: str = "NCHW",
+        pin_memory: bool = False,
+        device: Any = None,
+        **options: Any,
+    ) -> torch_feeds.TorchBatches:
+        """Returns batches as tensors of PyTorch; see `ImageDataset.as_torch`."""
+        with errors.imports_for("as_torch"):
+            from imagebeam.reader import torch_feeds
+        _check_process_is_left_out(options, "rank and world_size of as_torch")
+        process = torch_feeds.rank_and_world_size(rank, world_size)
+        named = {name: str(value).removeprefix("torch.") for name, value in options.items() if name == "dtype"}
+        options = {"num_epochs": 1, **options, **named, **process}
+        return torch_feeds.TorchBatches(self, self._options(batch_size, options), options, layout, pin_memory, device)
+
+    def as_grain_batches(self, batch_size: int, **options: Any) -> grain_batches.GrainBatches:
+        """Returns batches as a dataset of Grain; see `ImageDataset.as_grain_batches`."""
+        with errors.imports_for("as_grain_batches"):
+            from imagebeam.reader import grain_batches
+        return grain_batches.GrainBatches(lambda: self.as_numpy(batch_size, **options))
 
 
 def _check_process_is_left_out(options: Mapping[str, Any], origin: str) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 
 from imagebeam import errors
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import read_plan, record_order
+from imagebeam.reader import read_plan, record_order, resumable
 
 _INT32 = np.iinfo(np.int32)
 
 
-class JaxIterator(Iterator[dict[str, Any]]):
+class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
     """Global jax.Arrays: each process reads the rows that its devices hold, one batch ahead of the one in use.
 
     Values for which JAX has no arrays, such as "image/key", stay a NumPy array of this process's rows. `state` returns

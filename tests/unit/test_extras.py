@@ -20,7 +20,7 @@ from imagebeam.pipelines import convert
 from imagebeam.transforms import write_shards_with_beam
 from tests import command_line, error_texts
 
-READERS = ("tf", "jax", "grain")
+READERS = ("tf", "jax", "numpy", "grain")
 STORAGES = ("gcs", "hdfs", "s3")
 
 
@@ -101,8 +101,8 @@ def test_base_and_converter_bring_what_they_need_and_no_more(base: list[str], ex
     assert convert - dataflow <= on_no_worker  # Beam and imagebeam itself bring what a worker needs
 
 
-def test_all_is_every_extra_but_dev(extras: dict[str, list[str]]) -> None:
-    every = {each for name, wanted in extras.items() if name not in ("all", "dev") for each in wanted}
+def test_all_is_every_extra_but_dev_and_torch(extras: dict[str, list[str]]) -> None:
+    every = {each for name, wanted in extras.items() if name not in ("all", "dev", "torch") for each in wanted}
     assert set(extras["all"]) == every
 
 

@@ -77,3 +77,11 @@ def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[far_dataset.FarFileSys
     monkeypatch.setattr(remote, "_FIRST_WAIT_SEC", 0.001)
     yield far_dataset.FarFileSystem
     far_dataset.wait_for_downloads()
+
+
+@pytest.fixture
+def parsed_flags() -> None:
+    """Grain's worker processes want absl's flags, which `absl.app.run` parses in a program."""
+    from absl import flags  # type: ignore[import-untyped]
+
+    flags.FLAGS.mark_as_parsed()

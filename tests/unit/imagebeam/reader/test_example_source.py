@@ -250,14 +250,6 @@ def test_jpeg_is_decoded_by_many_threads_at_once() -> None:
     assert all((one == other).all() for one, other in zip(found, expected, strict=True))
 
 
-@pytest.fixture
-def parsed_flags() -> None:
-    """Grain's worker processes want absl's flags, which `absl.app.run` parses in a program."""
-    from absl import flags  # type: ignore[import-untyped]
-
-    flags.FLAGS.mark_as_parsed()
-
-
 def test_repr_of_a_source_names_its_examples_and_not_the_folder(
     directory: pathlib.Path, dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path
 ) -> None:

@@ -1,0 +1,379 @@
+"""Feeds for PyTorch, with PyTorch: `make torch-test`, some minutes.
+
+Not one of the tests that pytest finds by itself: they install PyTorch beside the environment, 500 MB to download.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import pathlib
+import re
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import imagebeam
+from tests import command_line, datasets, error_texts, image_sets, patience
+from tests.servers import torch_cpu
+from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL, SIZE
+
+sys.path.append(str(torch_cpu.install()))
+import torch
+import torch.utils.data
+import torchdata.stateful_dataloader
+
+from imagebeam.reader import torch_feeds
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES = command_line.ROOT / "examples"
+PICTURES: dict[str, Any] = {"image_size": 16, "features": ("image/key",)}
+MODES: dict[str, dict[str, Any]] = {
+    "stream": {"shuffle": "stream", "shuffle_records": 20},
+    "global": {"shuffle": "global"},
+    "global, keep": {"shuffle": "global", "drop_remainder": False},
+    "global, pad": {"shuffle": "global", "pad": True},
+    "two epochs": {"shuffle": "global", "num_epochs": 2},
+    "evaluation": {"shuffle": None},
+}
+IS_WHOLE = {"global, keep", "global, pad", "evaluation"}  # no record is dropped at the end of an epoch
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """52 images of two classes in three shards."""
+    folder = tmp_path_factory.mktemp("feeds")
+    image_sets.write_folder(folder / "in", LABELS, PER_LABEL)
+    datasets.make(folder / "in", folder / "out", output={"num_shards": 3}, label={"by": "directory", "base": 1})
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def dataset(directory: pathlib.Path) -> imagebeam.ImageDataset:
+    return imagebeam.open_dataset(directory)
+
+
+@pytest.fixture(scope="module")
+def every(directory: pathlib.Path) -> list[str]:
+    return sorted(datasets.keys(directory))
+
+
+def keys_of(batch: Any) -> list[str]:
+    """Returns the keys of a batch; padding has none."""
+    return [key.decode() for key in batch["image/key"] if key]
+
+
+def read(batches: Any) -> list[list[str]]:
+    return [keys_of(batch) for batch in batches]
+
+
+def flat(batches: list[list[str]]) -> list[str]:
+    return list(itertools.chain(*batches))
+
+
+def saved(loader: Any) -> Any:
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+# --- iterations and their state ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_iteration_is_an_epoch_of_its_own_that_goes_on_from_any_step(
+    dataset: imagebeam.ImageDataset, every: list[str], mode: str
+) -> None:
+    options = {**PICTURES, **MODES[mode]}
+
+    def make() -> torch_feeds.TorchBatches:
+        return dataset.as_torch("train", 7, **options)
+
+    loader, iterations, states = make(), [], [saved(make())]
+    for _ in range(3):
+        iterations.append([])
+        for batch in loader:
+            iterations[-1].append(keys_of(batch))
+            states.append(saved(loader))
+        assert len(iterations[-1]) == len(loader)
+    num_epochs = options.get("num_epochs", 1)
+    for each in iterations:
+        if mode in IS_WHOLE:
+            assert sorted(flat(each)) == every
+        else:
+            assert len(flat(each)) == SIZE * num_epochs // 7 * 7
+            assert max(map(flat(each).count, every)) <= num_epochs
+    assert (iterations[0] == iterations[1]) == (mode == "evaluation")
+    chosen = make()
+    chosen.set_epoch(num_epochs)
+    assert read(chosen) == iterations[1]
+
+    # A state after the last batch of an iteration is the beginning of the next one.
+    for step, state in enumerate(states[: 2 * len(loader)]):
+        again = make()
+        again.load_state_dict(state)
+        assert saved(again) == state
+        done, left = divmod(step, len(loader))
+        assert read(again) == iterations[done][left:]
+        assert read(again) == iterations[done + 1]
+        assert len(again) == len(loader)
+
+
+def test_set_epoch_keeps_a_state_that_was_restored_in_this_epoch(dataset: imagebeam.ImageDataset) -> None:
+    loader = dataset.as_torch("train", 7, **PICTURES, shuffle="global")
+    first, second = read(loader), read(loader)
+    states = []
+    loader.set_epoch(0)
+    for _ in loader:
+        states.append(saved(loader))
+    for step in (3, len(loader)):
+        again = dataset.as_torch("train", 7, **PICTURES, shuffle="global")
+        again.load_state_dict(states[step - 1])
+        again.set_epoch(0)
+        assert read(again) == first[step:]  # of a whole epoch nothing: the loop that counts epochs has done it
+        again.set_epoch(1)
+        assert read(again) == second
+        again.set_epoch(1)
+        assert read(again) == second
+
+
+def test_endless_iteration_goes_on_after_a_loop_that_was_left(dataset: imagebeam.ImageDataset) -> None:
+    mixture = imagebeam.Mixture([(dataset, "train"), (dataset, "train[:10]")], [3, 1])
+    for loader in (dataset.as_torch("train", 8, **PICTURES, num_epochs=None), mixture.as_torch(8, **PICTURES)):
+        expected = [keys_of(batch) for batch, _ in zip(loader, range(5))]
+        start = loader.state_dict()
+        expected += [keys_of(batch) for batch, _ in zip(loader, range(5))]
+        loader.load_state_dict(start)
+        assert [keys_of(batch) for batch, _ in zip(loader, range(5))] == expected[5:]
+        with pytest.raises(TypeError, match="no last batch"):
+            len(loader)
+
+
+def test_state_of_iterations_of_another_length_is_refused(dataset: imagebeam.ImageDataset) -> None:
+    with error_texts.raises("state-mismatch"):
+        dataset.as_torch("train", 7).restore(dataset.state_at("train", 3, 7))
+
+
+@pytest.mark.parametrize("counts", [(1, 3, 2), (4, 1, 2), (2, 5, 1)])
+def test_rest_of_an_epoch_is_read_once_by_any_number_of_processes(
+    dataset: imagebeam.ImageDataset, every: list[str], counts: tuple[int, ...]
+) -> None:
+    state, found = None, []
+    for place, count in enumerate(counts):
+        batch_size = 12 // count
+        loaders = [
+            dataset.as_torch(
+                "train", batch_size, rank=rank, world_size=count, **PICTURES, shuffle="global", drop_remainder=False
+            )
+            for rank in range(count)
+        ]
+        states = []
+        for loader in loaders:
+            if state is not None:
+                loader.load_state_dict(state)
+            steps = None if place + 1 == len(counts) else 1
+            for batch in itertools.islice(loader, steps):
+                found += keys_of(batch)
+            states.append(saved(loader))
+        state = states[0]
+        assert place + 1 == len(counts) or states == [state] * count
+    assert sorted(found) == every
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", torch_feeds.LAYOUTS)
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "bfloat16", torch.float32, torch.bfloat16])
+def test_batches_are_the_arrays_of_as_numpy_as_tensors(
+    dataset: imagebeam.ImageDataset, dtype: Any, layout: str
+) -> None:
+    options = {"image_size": (16, 20), "shuffle": None, "features": ("image/key", "image/width")}
+    loader = dataset.as_torch("train", 8, layout=layout, dtype=dtype, device="cpu", **options)
+    expected = list(dataset.as_numpy("train", 8, dtype=str(dtype).removeprefix("torch."), **options))
+    for batch, arrays in zip(loader, expected, strict=True):
+        assert list(batch) == list(arrays)
+        image = batch["image"]
+        assert str(image.dtype).removeprefix("torch.") == arrays["image"].dtype.name
+        in_order = image.permute(0, 2, 3, 1) if layout == "NCHW" else image
+        assert in_order.shape == (8, 16, 20, 3) and in_order.is_contiguous()
+        np.testing.assert_array_equal(in_order.float().numpy(), arrays["image"].astype(np.float32))
+        image.zero_()  # it can be written to
+        assert batch["label"].dtype == torch.int64  # as cross_entropy wants it
+        assert batch["label"].tolist() == arrays["label"].tolist()
+        assert batch["image/key"] == arrays["image/key"].tolist()
+        assert batch["mask"].dtype == torch.bool and batch["image/width"].dtype == torch.int64
+    assert image.is_contiguous(memory_format=torch.channels_last) == (layout == "NCHW")
+
+
+def test_arrays_that_can_be_written_to_are_not_copied() -> None:
+    array = np.arange(6, dtype=np.float32)
+    assert np.shares_memory(torch_feeds._to_tensor(array).numpy(), array)
+    array.setflags(write=False)
+    assert not np.shares_memory(torch_feeds._to_tensor(array).numpy(), array)
+
+
+def test_supervised_batches_are_tuples(dataset: imagebeam.ImageDataset) -> None:
+    images, labels, weights = next(iter(dataset.as_torch("train", 8, image_size=16, supervised=True, shuffle=None)))
+    assert images.shape == (8, 3, 16, 16) and labels.dtype == torch.int64 and weights.tolist() == [1] * 8
+
+
+@pytest.mark.parametrize("options", [{"layout": "CHWN"}, {"process_index": 1}, {"rank": 1}])
+def test_options_that_do_not_fit_are_refused(dataset: imagebeam.ImageDataset, options: dict[str, Any]) -> None:
+    with error_texts.raises("option-bad-value" if "layout" in options else "options-conflict"):
+        dataset.as_torch("train", 8, **options)
+    if "layout" in options:
+        with error_texts.raises("option-bad-value"):
+            dataset.as_torch_map("train", **options)
+
+
+def test_one_of_several_processes_that_do_not_know_each_other_is_refused(
+    dataset: imagebeam.ImageDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with error_texts.raises("options-conflict"):
+        dataset.as_torch("train", 8)
+
+
+# --- DataLoader ------------------------------------------------------------------------------------------------------
+
+
+def test_data_loader_without_workers_passes_batches_on(dataset: imagebeam.ImageDataset) -> None:
+    loader = dataset.as_torch("train", 8, **PICTURES)
+    passed = torch.utils.data.DataLoader(loader, batch_size=None)
+    assert len(passed) == len(loader)
+    assert read(passed) == read(dataset.as_torch("train", 8, **PICTURES))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_data_loader_with_workers_is_refused_and_names_the_remedy(directory: pathlib.Path, method: str) -> None:
+    loader = imagebeam.open_dataset(directory).as_torch("train", 8, **PICTURES)
+    context = multiprocessing.get_context(method)
+    passed = torch.utils.data.DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context=context)
+    with pytest.raises(Exception, match=r"give num_workers=0; for transformations .* as_torch_map"):
+        next(iter(passed))
+
+
+def to_first_pixel(example: dict[str, Any]) -> dict[str, Any]:
+    image = example["image"]
+    assert image.dtype == torch.uint8 and image.shape[0] == 3
+    return {"pixel": image[:, 0, 0], "label": example["label"], "key": example["image/key"].decode()}
+
+
+@pytest.mark.parametrize(("num_workers", "method"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_map_style_dataset_is_read_once_by_workers(
+    dataset: imagebeam.ImageDataset, every: list[str], num_workers: int, method: str | None
+) -> None:
+    examples = dataset.as_torch_map("train", transform=to_first_pixel)
+    assert len(examples) == SIZE
+    loader = torch.utils.data.DataLoader(
+        examples, batch_size=8, shuffle=True, num_workers=num_workers, multiprocessing_context=method
+    )
+    batches = list(loader)
+    assert sorted(key for batch in batches for key in batch["key"]) == every
+    assert batches[0]["pixel"].shape == (8, 3) and batches[0]["label"].dtype == torch.int64
+    together, alone = examples.__getitems__([5, 1, -1]), [examples[index] for index in (5, 1, SIZE - 1)]
+    assert [each["key"] for each in together] == [each["key"] for each in alone]
+
+
+@pytest.mark.parametrize("layout", torch_feeds.LAYOUTS)
+def test_map_style_dataset_has_the_examples_of_as_grain(dataset: imagebeam.ImageDataset, layout: str) -> None:
+    [example] = dataset.as_torch_map("train", layout=layout).__getitems__([3])
+    expected = dataset.as_grain("train")[3]
+    axes = (2, 0, 1) if layout == "NCHW" else (0, 1, 2)
+    np.testing.assert_array_equal(example.pop("image").numpy(), expected.pop("image").transpose(axes))
+    assert example == expected
+
+
+def test_stateful_data_loader_goes_on_where_it_was_saved(dataset: imagebeam.ImageDataset) -> None:
+    def make() -> Any:
+        loader = dataset.as_torch("train", 7, **PICTURES, shuffle="global")
+        return torchdata.stateful_dataloader.StatefulDataLoader(loader, batch_size=None)
+
+    whole = make()
+    iterations, states = [], []
+    for _ in range(2):
+        iterations.append([])
+        for batch in whole:
+            iterations[-1].append(keys_of(batch))
+            states.append(whole.state_dict())
+    for step in (1, 4):
+        again = make()
+        again.load_state_dict(states[step - 1])
+        assert read(again) == iterations[0][step:]
+        assert read(again) == iterations[1]
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+GATHER = """
+import json, sys, torch.distributed as distributed, imagebeam
+distributed.init_process_group("gloo")
+options = {"image_size": 8, "features": ("image/key",), "shuffle": "global"}
+loader = imagebeam.open_dataset(sys.argv[1]).as_torch("train", 5, **options)
+keys = [[key.decode() for key in batch["image/key"]] for batch in loader]
+every = [None] * distributed.get_world_size()
+distributed.all_gather_object(every, keys)
+if distributed.get_rank() == 0:
+    print(json.dumps(every))
+distributed.destroy_process_group()
+"""
+
+
+RUN = """
+import runpy, sys
+sys.path.insert(0, {examples!r})
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+RUN_SEVERAL = """
+import sys
+from torch.distributed.run import main
+main(["--standalone", "--nproc-per-node", "{count}", *sys.argv[1:]])
+"""
+
+
+def start(count: int, script: object, *arguments: object) -> command_line.Process:
+    """Starts a script in one process, or in several as torchrun does."""
+    code = RUN.format(examples=str(EXAMPLES)) if count == 1 else RUN_SEVERAL.format(count=count)
+    environment = {"PYTHONPATH": f"{command_line.ROOT}:{torch_cpu.install()}", "OMP_NUM_THREADS": "1"}
+    return command_line.start_program(code, script, *arguments, environment=environment)
+
+
+def test_processes_of_a_group_read_each_record_once(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "gather.py"
+    script.write_text(GATHER)
+    shares = json.loads(command_line.finish(start(2, script, directory), 0).stdout.splitlines()[-1])
+    assert [len(share) for share in shares] == [SIZE // 10] * 2
+    assert len({key for share in shares for batch in share for key in batch}) == SIZE // 10 * 10
+
+
+def test_example_that_was_killed_goes_on_with_another_number_of_processes(tmp_path: pathlib.Path) -> None:
+    """Losses are of the batch of process 0, so they are compared where the number is the same."""
+    folder = shapes_of(tmp_path)
+    whole = command_line.finish(start(1, EXAMPLES / "train_torch.py", folder), 0).stdout
+    checkpoint = tmp_path / "checkpoint.pt"
+    first = start(1, EXAMPLES / "train_torch.py", folder, "--checkpoint", checkpoint)
+    deadline = time.monotonic() + patience.HANG_SEC
+    while not (checkpoint.exists() and torch.load(checkpoint)["epoch"] == 2):
+        assert time.monotonic() < deadline and first.poll() is None
+        time.sleep(0.02)
+    first.kill()
+    saved = torch.load(checkpoint)
+    again = command_line.finish(start(1, EXAMPLES / "train_torch.py", folder, "--checkpoint", checkpoint), 0).stdout
+    assert again.splitlines() == whole.splitlines()[2:]
+    torch.save(saved, checkpoint)
+    other = command_line.finish(start(2, EXAMPLES / "train_torch.py", folder, "--checkpoint", checkpoint), 0).stdout
+    assert len(other.splitlines()) == len(again.splitlines())
+    match = re.search(r"accuracy (\S+) over (\d+) examples", other)
+    assert match is not None and float(match[1]) >= 0.95
+    assert int(match[2]) == imagebeam.open_dataset(folder).num_examples("test")
+
+
+def shapes_of(folder: pathlib.Path) -> str:
+    code = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); import pathlib, shapes; "
+    code += f"print(shapes.make(pathlib.Path({str(folder)!r})))"
+    return command_line.run_python(code, exit_code=0).stdout.splitlines()[-1]
