@@ -310,7 +310,7 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
     source = job_lib.make_source(config if config.output.uri else _with_output(config, "/nowhere"))
     if not source.listed_folder():
         raise errors.ConfigError(
-            "listing-of-no-folder", f"--save-listing is for folders: source.by {config.source.by} is a listing already"
+            "listing-of-no-folder", f"--save-listing is for folders: source.by {config.source.by} does not list one"
         )
     target = storage.normalize(uri)
     try:

@@ -107,7 +107,6 @@ class PlannedReferences(NamedTuple):
     rejects: beam.PCollection[elements.Reject]  # of images that are not read, or not written
     duplicates: "beam.PCollection[elements.Duplicate] | None"
     compared: compare_with_snapshot.ComparedImages
-    by_steps: bool  # whether steps hold the lock of the output
 
 
 @decorators.with_input_types(step.RefBatch)
@@ -141,9 +140,7 @@ class PlanReferences(step.Step):
             settings, listed.tallies, distinct.rejects, job.table, compared.comparison, job.hints, held
         )
         plan, ranking = ranked.rankings | "Plan" >> plan_of  # DatasetPlan; Ranking
-        return PlannedReferences(
-            plan, ranking, ranked.runs, distinct.rejects, distinct.duplicates, compared, held is not None
-        )
+        return PlannedReferences(plan, ranking, ranked.runs, distinct.rejects, distinct.duplicates, compared)
 
 
 @decorators.with_input_types(write_shards.PlacedShard)
@@ -164,7 +161,7 @@ class WritePlaced(step.Step):
         writer = (
             write_shards_with_beam.WriteShardsWithBeam(plan, settings)
             if job.with_beam
-            else write_shards.WriteShards(plan, settings, renews=self.planned.by_steps)
+            else write_shards.WriteShards(plan, settings)
         )
         return inferred | "Write" >> writer
 
@@ -184,9 +181,7 @@ class CommitWritten(step.Step):
         report = drop_or_report.ReportDuplicates(settings.duplicates, settings.paths, planned.plan, planned.duplicates)
         duplicates = written | "ReportDuplicates" >> report  # StoredDuplicates
         committer = commit_dataset.Committer(settings, job.name, job.config)
-        commit = commit_step.CommitDataset(
-            committer, planned.plan, early_rejects, planned.compared, duplicates, renews=planned.by_steps
-        )
+        commit = commit_step.CommitDataset(committer, planned.plan, early_rejects, planned.compared, duplicates)
         return written | "Commit" >> commit
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from tests import command_line
+from tests.servers import go_programs
 
 _CODE = "import sys; from tests import captured_jobs; captured_jobs.{}(*sys.argv[1:])"
 
@@ -84,3 +87,12 @@ def _load(pipeline_url: str, urn: str, payload: bytes) -> Any:
         del environment.dependencies[:]
         environment.urn, environment.payload = urn, payload
     return pipeline
+
+
+def prism_with_processes(worker: pathlib.Path, *, python_path: str) -> list[str]:
+    """Beam's options for Prism with workers in processes of their own, which start in an empty folder."""
+    worker.parent.mkdir()
+    write_worker(worker, go_programs.boot(), pathlib.Path(sys.executable))
+    worker.write_text(worker.read_text().replace("export PATH=", f"export PYTHONPATH={python_path} PATH="))
+    process = ["--environment_type=PROCESS", f"--environment_config={json.dumps({'command': str(worker)})}"]
+    return ["--runner=PrismRunner", f"--prism_location={go_programs.prism()}", *process]

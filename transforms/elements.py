@@ -364,6 +364,7 @@ class DatasetPlan:
     kept: tuple[features.Feature, ...] = ()  # features of rewritten records, in addition to DatasetSettings.features
     committed: Committed | None = None  # what the output holds; None if it holds no catalog
     run_id: str = ""  # names the run that planned; "" for a caller that keeps other runs away itself
+    held_output: str = ""  # output whose lock the steps of a pipeline hold; "" if a launcher holds it
     # When its stages began and ended, in seconds since the epoch: planning, planned, committing, committed.
     times: Mapping[str, float] = dataclasses.field(default_factory=dict, compare=False)
     snapshot: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # as in the catalog; {} without snapshots

@@ -32,6 +32,8 @@ def _cut_into_shards(
     """A sorted run -> (shard, part of the run)."""
     if plan.action != "write":
         return
+    if (lock := commit_rights.StepsLock.of(plan)) is not None:
+        lock.renew()
     split, _, _, num_refs, packed = run
     planned, start = plan.splits[split], rank_references.first_rank(run, ranking)
     end, first_shard = start + num_refs, planned.shard_of(start)
@@ -175,9 +177,8 @@ def _remove_mark(mark: str) -> None:
 class _WriteShardFn(beam.DoFn):
     """(shard, [run]) -> WrittenShard. Uses the launcher's writer processes if there are any, else writes in place."""
 
-    def __init__(self, settings: dataset_settings.DatasetSettings, writers: str | None, renews: bool):
+    def __init__(self, settings: dataset_settings.DatasetSettings, writers: str | None):
         self._settings = settings
-        self._renews = renews  # whether steps hold the lock of the output
         self._writers = writers  # token of the writer processes that the launcher started
         self._writer: WorkerWriter | None = None  # for this bundle, in a worker without writer processes
 
@@ -193,8 +194,7 @@ class _WriteShardFn(beam.DoFn):
         if pool is None:
             if self._writer is None:
                 self._writer = WorkerWriter(self._settings.writer_of(plan))
-            lock = commit_rights.StepsLock(self._settings.paths, plan.run_id)
-            with lock.renewed() if self._renews else contextlib.nullcontext():
+            with commit_rights.renewed(plan):
                 written = self._writer.write(task)
             yield self._counted(written)
             return
@@ -238,10 +238,9 @@ class WriteShards(step.Step):
 
     plan: beam.PCollection[elements.DatasetPlan]  # one element
     settings: dataset_settings.DatasetSettings
-    renews: bool = False  # whether steps hold the lock of the output, so that it is renewed here
 
     def expand(self, shards: beam.PCollection[PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         return shards | "Write" >> beam.ParDo(
-            _WriteShardFn(self.settings, writer_processes.current_token(), self.renews),
+            _WriteShardFn(self.settings, writer_processes.current_token()),
             plan=beam.pvalue.AsSingleton(self.plan),
         ).with_output_types(elements.WrittenShard)

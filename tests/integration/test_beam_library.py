@@ -119,6 +119,22 @@ def test_run_after_a_killed_one_keeps_its_shards(
     assert not (output / ".imagebeam").exists()
 
 
+def test_run_that_is_killed_beside_another_leaves_the_next_one_a_dataset_to_write(
+    script: pathlib.Path, images: pathlib.Path, digests: dict[str, str], tmp_path: pathlib.Path
+) -> None:
+    output = tmp_path / "out"
+    killed, other = [start(script, images, output) for _ in range(2)]
+    while killed.poll() is None and not any(output.glob(".imagebeam/staging-*/*-of-*")):
+        time.sleep(0.005)
+    if killed.poll() is None:
+        os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait(patience.HANG_SEC)
+    _, text = other.communicate(timeout=patience.HANG_SEC)
+    assert not other.returncode or "imagebeam.errors.BusyError: " in text
+    command_line.finish(start(script, images, output), 0)
+    assert datasets.shard_digests(output) == digests
+
+
 def test_of_two_runs_at_once_one_commits(
     script: pathlib.Path, images: pathlib.Path, digests: dict[str, str], tmp_path: pathlib.Path
 ) -> None:

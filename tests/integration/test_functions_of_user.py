@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests import command_line, datasets, image_sets
+from tests import captured_jobs, command_line, datasets, image_sets
 from tests.servers import go_programs
 
 pytestmark = pytest.mark.integration
@@ -77,7 +77,8 @@ def convert(folder: pathlib.Path, output: str, *more: str, code: int = 0) -> str
 
 def test_each_runner_writes_the_same_bytes(folder: pathlib.Path) -> None:
     prism = ("--runner=PrismRunner", f"--prism_location={go_programs.prism()}")
-    runs = {"one": ("--workers=1",), "two": ("--workers=2",), "multi": MULTI, "prism": prism}
+    processes = captured_jobs.prism_with_processes(folder / "worker" / "start", python_path=str(folder))
+    runs = {"one": ("--workers=1",), "two": ("--workers=2",), "multi": MULTI, "prism": prism, "processes": processes}
     for name, options in runs.items():
         convert(folder, name, *options)
     assert datasets.rejects(folder / "one")

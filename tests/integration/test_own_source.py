@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import shutil
 import sys
@@ -12,7 +11,6 @@ import pytest
 from imagebeam.pipelines import verify_dataset
 from tests import captured_jobs, command_line, datasets, docs_pages, own_sources, patience
 from tests.golden import test_golden
-from tests.servers import go_programs
 
 PAGE = "own_code.md"
 CONSOLE = pathlib.Path(sys.executable).with_name("imagebeam")  # whose path lacks the working folder
@@ -41,15 +39,6 @@ def convert(folder: pathlib.Path, output: pathlib.Path, *more: str, exit_code: i
     done = command_line.run_other(CONSOLE, *arguments(folder, output, *more), cwd=folder)
     assert done.returncode == exit_code, done.stderr
     return done.stderr
-
-
-def prism(worker: pathlib.Path, *, python_path: str) -> list[str]:
-    """Beam's options for Prism with workers in processes of their own, which start in an empty folder."""
-    worker.parent.mkdir()
-    captured_jobs.write_worker(worker, go_programs.boot(), pathlib.Path(sys.executable))
-    worker.write_text(worker.read_text().replace("export PATH=", f"export PYTHONPATH={python_path} PATH="))
-    process = ["--environment_type=PROCESS", f"--environment_config={json.dumps({'command': str(worker)})}"]
-    return ["--runner=PrismRunner", f"--prism_location={go_programs.prism()}", *process]
 
 
 def test_page_shows_the_example() -> None:
@@ -82,7 +71,11 @@ def test_other_workers_write_the_same_bytes(
 def test_workers_of_prism_that_have_the_module_write_the_same_bytes(
     folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    convert(folder, tmp_path / "out", *prism(tmp_path / "w" / "worker", python_path=str(folder)))
+    convert(
+        folder,
+        tmp_path / "out",
+        *captured_jobs.prism_with_processes(tmp_path / "w" / "worker", python_path=str(folder)),
+    )
     datasets.assert_same(tmp_path / "out", folder / "expected")
 
 
@@ -90,7 +83,7 @@ def test_workers_of_prism_that_have_the_module_write_the_same_bytes(
 def test_worker_without_the_module_ends_the_run_and_names_the_remedy(
     folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    options = prism(tmp_path / "w" / "worker", python_path="")
+    options = captured_jobs.prism_with_processes(tmp_path / "w" / "worker", python_path="")
     stderr = convert(folder, tmp_path / "out", *options, exit_code=2)
     assert "source.by: 'pets:Pets': there is no module 'pets' here: install its package" in stderr
     assert "--setup_file or --extra_package" in stderr

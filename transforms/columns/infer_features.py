@@ -14,6 +14,7 @@ import apache_beam as beam
 
 from imagebeam.transforms import dataset_settings, elements, step, user_code, write_shards
 from imagebeam.transforms.images import checked_image
+from imagebeam.transforms.publish import commit_rights
 from imagebeam.transforms.shard import feature_functions, read_images
 
 Place = tuple[write_shards.ShardKey, int]  # shard, and rank of the image in its split
@@ -24,14 +25,15 @@ def _show(element: write_shards.PlacedShard, plan: elements.DatasetPlan, setting
     """A placed shard -> its images as they will be stored; those that will be rejected are left to the writer."""
     key, runs = element
     policy, columns = settings.policy_of(plan), settings.functions.columns
-    for rank, packed in sorted(runs):
-        refs = elements.unpack_refs(packed)
-        ranks = {ref.key: rank + number for number, ref in enumerate(refs)}
-        for ref, image in read_images.read_images(refs, policy, settings.read_ahead):
-            if isinstance(image, checked_image.Image):
-                with contextlib.suppress(checked_image.BadImageError):
-                    pixels = feature_functions.decode(image)
-                    yield (key, ranks[ref.key]), (pixels, user_code.reference_of(ref, columns))
+    with commit_rights.renewed(plan):
+        for rank, packed in sorted(runs):
+            refs = elements.unpack_refs(packed)
+            ranks = {ref.key: rank + number for number, ref in enumerate(refs)}
+            for ref, image in read_images.read_images(refs, policy, settings.read_ahead):
+                if isinstance(image, checked_image.Image):
+                    with contextlib.suppress(checked_image.BadImageError):
+                        pixels = feature_functions.decode(image)
+                        yield (key, ranks[ref.key]), (pixels, user_code.reference_of(ref, columns))
 
 
 def _with_name(element: tuple[Place, Any], name: str) -> tuple[write_shards.ShardKey, Any]:

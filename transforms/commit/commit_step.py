@@ -8,7 +8,6 @@ each split, and shards without statistics.
 """
 
 import array
-import contextlib
 import dataclasses
 import logging
 import pickle
@@ -160,9 +159,8 @@ def _after_reading(
 class _CommitFn(beam.DoFn):
     """Runs the commit once all shards are written, reports its result, and fails the job if it fails."""
 
-    def __init__(self, committer: commit_dataset.Committer, renews: bool):
+    def __init__(self, committer: commit_dataset.Committer):
         self._committer = committer
-        self._renews = renews  # whether steps hold the lock of the output
 
     def process(
         self,
@@ -183,9 +181,9 @@ class _CommitFn(beam.DoFn):
         removed_by_split = unpack_by_split(removed_statistics)
         changes = continue_snapshot.Changes(comparison, removed, removed_by_split, reject_states)
         notes: list[str] = []
-        lock = commit_rights.StepsLock(self._committer.settings.paths, plan.run_id)
+        lock = commit_rights.StepsLock.of(plan)
         try:
-            with lock.renewed() if self._renews else contextlib.nullcontext():
+            with commit_rights.renewed(plan):
                 catalog = self._committer.commit(
                     plan, written, early_rejects, by_split, changes, duplicates, notes.append
                 )
@@ -193,7 +191,7 @@ class _CommitFn(beam.DoFn):
             rejected = commit_dataset.count_rejects(plan, written)
             self._report(run_report.RunReport("refused", plan, error=e, rejected=rejected))
             _LOGGER.info("refused %s, exit code %d", self._committer.settings.output, e.exit_code)
-            if self._renews:
+            if lock is not None:
                 lock.end()
             raise
         state: run_report.State = "kept" if catalog is None else "committed"
@@ -213,7 +211,7 @@ class _CommitFn(beam.DoFn):
             "%s %s: %d shards; %s", state, self._committer.settings.output, len(written), message or "none kept"
         )
         commit_rights.leave_output(self._committer.settings)
-        if self._renews:
+        if lock is not None:
             lock.end()
         yield state
 
@@ -232,7 +230,6 @@ class CommitDataset(step.Step):
     compared: compare_with_snapshot.ComparedImages | None = None  # with the snapshot before
     duplicates: "beam.PCollection[image_hashes.StoredDuplicates] | None" = None
     reject_states: "beam.PCollection[elements.NamedFile] | None" = None  # when a snapshot is compacted
-    renews: bool = False  # whether steps hold the lock of the output, so that it is renewed and released here
 
     def expand(self, written: beam.PCollection[elements.WrittenShard]) -> beam.PCollection[str]:
         taken = written | "MergeStatistics" >> MergeStatistics()
@@ -254,7 +251,7 @@ class CommitDataset(step.Step):
             | "StartCommit" >> beam.Impulse()
             | "Commit"
             >> beam.ParDo(
-                _CommitFn(committer, self.renews),
+                _CommitFn(committer),
                 plan=beam.pvalue.AsSingleton(self.plan),
                 written=beam.pvalue.AsList(taken.written),
                 early_rejects=beam.pvalue.AsList(self.early_rejects),

@@ -139,11 +139,16 @@ class _PlanFn(beam.DoFn):
 def finish_plan(
     settings: dataset_settings.DatasetSettings, plan: elements.DatasetPlan, begun: float, run_id: str = ""
 ) -> elements.DatasetPlan:
-    """Returns a plan compared with the output, with the id and the times of its run, and reports it."""
+    """Returns a plan compared with the output, with the id and the times of its run, and reports it.
+
+    `run_id` is that of a run without a launcher, which holds the lock.
+    """
     plan = compare_with_committed(settings, plan)
     # from a template there is neither a launcher nor a lock: the run needs an id nevertheless
+    held = settings.output if run_id else ""
     run_id = run_id or settings.run_id or output_folder.new_run_id()
-    plan = dataclasses.replace(plan, run_id=run_id, times={"planning": begun, "planned": time.time()})
+    times = {"planning": begun, "planned": time.time()}
+    plan = dataclasses.replace(plan, run_id=run_id, held_output=held, times=times)
     run_report.RunReport("planned", plan).write(settings.report)
     return plan
 

@@ -73,6 +73,12 @@ def leave_output(settings: dataset_settings.DatasetSettings) -> None:
         run_records.remove_if_empty(settings.paths.metadata)
 
 
+def renewed(plan: elements.DatasetPlan) -> contextlib.AbstractContextManager[None]:
+    """Renews the lock of the output during a block, if steps hold it."""
+    lock = StepsLock.of(plan)
+    return contextlib.nullcontext() if lock is None else lock.renewed()
+
+
 class StepsLock:
     """The lock of an output in a pipeline without a launcher of imagebeam: no process lives as long as the run.
 
@@ -86,6 +92,11 @@ class StepsLock:
         self._run_id = run_id
         self._store = storage.storage_of(paths.output)
 
+    @classmethod
+    def of(cls, plan: elements.DatasetPlan) -> StepsLock | None:
+        """Returns the lock of the run that planned; None if a launcher holds it."""
+        return cls(output_folder.OutputPaths(plan.held_output), plan.run_id) if plan.held_output else None
+
     @contextlib.contextmanager
     def renewed(self) -> Iterator[None]:
         """Renews the lock during the block.
@@ -93,9 +104,9 @@ class StepsLock:
         Raises:
             BusyError: if another run took it over.
         """
-        self._claim()
+        self.renew()
         try:
-            with run_records.renewing(self._claim):
+            with run_records.renewing(self.renew):
                 yield
         except BaseException:
             with contextlib.suppress(OSError):  # otherwise it expires
@@ -112,8 +123,12 @@ class StepsLock:
         run_records.remove_own_record(self._paths.lock, self._is_own)
         run_records.remove_if_empty(self._paths.metadata)
 
-    def _claim(self) -> None:
-        """Renews the lock; takes it again if another worker of this run has released it."""
+    def renew(self) -> None:
+        """Renews the lock; takes it again if another worker of this run has released it.
+
+        Raises:
+            BusyError: if another run took it over.
+        """
         uri, record = self._paths.lock, run_records.RunRecord.of_this_process(self._run_id, by_steps=True).encode()
         while True:
             try:

@@ -73,6 +73,8 @@ class FeatureFunction:
         if num_found != count or isinstance(found, str):
             number = "" if num_found < 0 else f", {num_found} values"
             raise self._refuse(f"returned {user_code.describe_value(found)}{number}", count)
+        if _repeats_an_array(found):
+            raise self._refuse("returned one array for several images", count)
         encoded: list[example.EncodedValues | checked_image.BadImageError] = []
         for each in found:
             values = self._values_of(each)
@@ -108,6 +110,17 @@ class FeatureFunction:
         wanted = f"{self.feature.kind} {list(self.feature.shape or ())}"
         detail = f"{self.code.setting} {self.code.path!r} {found}, expected {wanted} for each of {count} images"
         return checked_image.BadImageError(elements.Reason.FUNCTION, detail)
+
+
+def _repeats_an_array(found: Sequence[Any]) -> bool:
+    """Returns whether two values are one array: one that is filled for each image holds the values of the last one.
+
+    Such a batch is computed image by image, which is right for a constant too.
+    """
+    import numpy as np
+
+    places = [each.ctypes.data for each in found if isinstance(each, np.ndarray)] if isinstance(found, list) else []
+    return len(set(places)) < len(places)
 
 
 # A feature that was computed before, as it is stored; or reason and detail of the reject, or None if it was lost.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -18,9 +19,12 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors
 from imagebeam.pipelines import convert, verify_dataset, write_references
 from imagebeam.pipelines.runs import output_lock
+from imagebeam.transforms import elements, summaries, write_shards
+from imagebeam.transforms.columns import infer_features
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights, run_records
 from tests import case_tables, datasets, error_texts, image_sets, snapshot_sets
+from tests.unit.transforms import small_dataset
 
 SPLIT = {"by": "hash", "fractions": {"train": 0.7, "test": 0.3}}
 TWO_WORKERS = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
@@ -272,6 +276,26 @@ def test_step_that_works_renews_the_lock_and_notices_a_takeover(tmp_path: pathli
     lock.end()
     found = run_records.read_record(paths.lock)
     assert found is not None and found.run == "other"
+
+
+def test_steps_between_the_plan_and_the_shards_renew_the_lock(tmp_path: pathlib.Path) -> None:
+    job = imagebeam_beam.make_job({"output": {"uri": str(tmp_path / "out")}})
+    plan = small_dataset.make_plan(
+        {"train": [elements.ImageRef("a", "/a")]}, 1, run_id="other", held_output=job.settings.output
+    )
+    run = ("train", 0, 0, 0, elements.pack_refs([]))
+    ranking = summaries.Ranking({"train": [0]}, {"train": [0, 1]}, {"train": 0}, (), 0, ())
+    steps: dict[str, Callable[[Any], Iterator[Any]]] = {
+        "place": lambda plan: write_shards._cut_into_shards(run, plan, ranking),
+        "show": lambda plan: infer_features._show((("train", 0), []), plan, job.settings),
+    }
+    for name, work in steps.items():
+        record_of(job.settings.paths, 100, os.getppid())
+        list(work(plan))
+        found = run_records.read_record(job.settings.paths.lock)
+        assert found is not None and found.process == os.getpid(), name
+        with error_texts.raises("lock-taken-over"):
+            list(work(dataclasses.replace(plan, run_id="mine")))
 
 
 def test_bytes_that_another_run_has_removed_end_the_run(images: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+import imagebeam
 from imagebeam import errors
 from imagebeam.pipelines import convert
-from tests import case_tables, coco_sets, datasets, error_texts, idx_files, image_sets
+from tests import case_tables, coco_sets, datasets, detection_sets, error_texts, idx_files, image_sets
 
 CROP = """
 def crop(image, reference):
     size = {size}
     return image[:size, :size]
+
+def spread(images, references):
+    return [[image.mean(), image.std(), 0.5] for image in images]
+
+def words(images, references):
+    return [[reference.key, "ü"] for reference in references]
 
 def mean(images, references, scale=1):
     return [scale * int(image.mean()) for image in images]
@@ -30,6 +39,9 @@ def kinds(reference):
 
 def number(reference):
     return int(reference.key.split("/")[1].split(".")[0])
+
+def flip(image, reference):
+    return image[:, ::-1]
 
 def corner(image, reference):
     left = int(reference.columns["x"])
@@ -124,6 +136,29 @@ def test_classes_of_a_function_are_stratified(own_code: Write, tmp_path: pathlib
         assert sorted(labels) == [0] * 5 + [1] * 5
 
 
+def test_features_of_functions_are_read_back(own_code: Write, images: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    tfds = pytest.importorskip("tensorflow_datasets")
+    functions = {
+        "mean": {"function": "own_code:mean", "type": "int"},
+        "spread": {"function": "own_code:spread", "shape": [3], "batch": 4},
+        "words": {"function": "own_code:words", "type": "string", "shape": [2]},
+    }
+    datasets.make(images, tmp_path / "out", features={"functions": functions}, output={"num_shards": 2})
+    expected = {each["image/key"][0]: each for each in datasets.read_lists(tmp_path / "out")}
+    dtypes = {"mean": ((), np.int64), "spread": ((3,), np.float32), "words": ((2,), np.object_)}
+    batches = imagebeam.open_dataset(tmp_path / "out").as_numpy(
+        "train", 1, features=["image/key", *functions], image_size=8, num_epochs=1
+    )
+    ours = [{key: batch[key][0] for key in ("image/key", *functions)} for batch in batches]
+    theirs = tfds.as_numpy(tfds.builder_from_directory(str(tmp_path / "out")).as_dataset(split="train"))
+    for found in (ours, list(theirs)):
+        assert {each["image/key"] for each in found} == set(expected)
+        for example, (key, (shape, dtype)) in itertools.product(found, dtypes.items()):
+            values = np.asarray(example[key])
+            assert (values.shape, values.dtype) == (shape, dtype)
+            assert values.ravel().tolist() == pytest.approx(list(expected[example["image/key"]][key]))
+
+
 def test_duplicates_are_those_of_what_is_stored(own_code: Write, tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.png").write_bytes(image_sets.make_image(1, "PNG"))
     rows = ["path,key,x", "a.png,1,0", "a.png,2,8", "a.png,3,8"]
@@ -177,6 +212,43 @@ def test_size_changes_only_where_no_boxes_are_stored(own_code: Write, tmp_path: 
     assert "keep the size, or leave them out by `features`" in (tmp_path / "out" / "rejects.jsonl").read_text()
     made = datasets.make(tmp_path / "coco", tmp_path / "free", **config, features=dropped)
     assert made.catalog.counts.written == 17
+
+
+def write_masks(root: pathlib.Path) -> None:
+    for number in range(3):
+        for folder, mode in (("images", "RGB"), ("masks", "L")):
+            path = root / folder / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(image_sets.make_image(number, "PNG", mode))
+
+
+ANNOTATED: dict[str, tuple[Callable[[pathlib.Path], None], dict[str, Any]]] = {
+    "yolo": (
+        lambda root: detection_sets.write_yolo(root, {"images/train": 3}),
+        {"source": {"by": "yolo", "yolo": {"classes": [*detection_sets.CLASSES]}}, "split": {"by": "source"}},
+    ),
+    "masks": (
+        write_masks,
+        {"source": {"masks": {"image": r"images/(?P<name>.*)\.png", "mask": r"masks/\g<name>.png"}}},
+    ),
+}
+
+
+@case_tables.each_case("write, sections", ANNOTATED)
+def test_function_keeps_the_size_of_an_annotated_image(
+    own_code: Write, tmp_path: pathlib.Path, write: Callable[[pathlib.Path], None], sections: dict[str, Any]
+) -> None:
+    write(tmp_path / "in")
+    sections = {**sections, "label": {"by": "none"}, "rejects": {"max_fraction": 0.9}}
+    for function, rejected in [("flip", 0), ("crop", 3)]:
+        config = {**sections, "source": {**sections["source"], "uri": str(tmp_path / "in")}}
+        config |= {"output": {"uri": str(tmp_path / function)}, "image": {"function": f"own_code:{function}"}}
+        if rejected:
+            with pytest.raises(errors.TooManyRejectsError, match="function 3"):
+                convert.convert(config, workers=1)
+        else:
+            made = convert.convert(config, workers=1)
+            assert made.catalog is not None and made.catalog.counts.written == 3
 
 
 def test_bare_pixels_that_are_kept_are_not_for_functions(own_code: Write, tmp_path: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ from imagebeam.sources import ImageRef, Reject, Request
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import own_source
 from imagebeam.transforms.sources import image_source, table_rows
-from tests import case_tables, command_line, datasets, error_texts, image_sets, job_graphs, own_sources
+from tests import case_tables, command_line, datasets, error_texts, image_sets, job_graphs, own_sources, snapshot_sets
 
 
 @pytest.fixture(autouse=True)
@@ -351,8 +351,17 @@ def test_moved_database_is_the_same_input(pets: pathlib.Path, tmp_path: pathlib.
     assert convert.plan(own_sources.config_of(tmp_path / "moved" / "pets.db")).fingerprint == first
 
 
-def test_update_reads_changed_rows_alone(pets: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    config = own_sources.config_of(pets, output={"uri": str(tmp_path / "out")}, split={"by": "none"})
+@case_tables.each_case(
+    "split",
+    {
+        "none": {"by": "none"},
+        "column": {"by": "column", "column": "split"},
+        "group": {"by": "hash", "fractions": {"train": 0.5, "test": 0.5}, "group": "name"},
+    },
+)
+def test_update_reads_changed_rows_alone(tmp_path: pathlib.Path, split: dict[str, Any]) -> None:
+    pets = own_sources.write_pets(tmp_path / "in")
+    config = own_sources.config_of(pets, output={"uri": str(tmp_path / "out")}, split=split)
     convert.convert(config, update=True, workers=1)
     own_sources.change(pets, "UPDATE pets SET photo = ?, changed = 2 WHERE id = 4", image_sets.make_image(99))
     own_sources.change(pets, "UPDATE pets SET species = 'dog' WHERE id = 2")
@@ -361,6 +370,12 @@ def test_update_reads_changed_rows_alone(pets: pathlib.Path, tmp_path: pathlib.P
     result = convert.convert(config, update=True, workers=1)
     compared = result.catalog.snapshot
     assert (compared["added"], compared["changed"], compared["removed"]) == (0, 3, 1)
+    convert.convert({**config, "output": {"uri": str(tmp_path / "at once")}}, update=True, workers=1)
+    updated, at_once = (
+        {key: stored.split for key, stored in snapshot_sets.living(tmp_path / name).items()}
+        for name in ("out", "at once")
+    )
+    assert updated == at_once
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------
@@ -410,7 +425,7 @@ def test_saved_listing_of_own_source_is_refused(pets: pathlib.Path, tmp_path: pa
     done = command_line.end(
         2, "plan", "--set", "source.by=pets:Pets", "--input", pets, "--save-listing", tmp_path / "l"
     )
-    assert "--save-listing is for folders: source.by pets:Pets is a listing already" in done.stderr
+    assert "--save-listing is for folders: source.by pets:Pets does not list one" in done.stderr
     assert not (tmp_path / "l").exists()
 
 

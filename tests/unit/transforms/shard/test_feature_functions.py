@@ -44,6 +44,17 @@ def brightest(images: list[np.ndarray], references: list[user_code.Reference]) -
     return [int(image.max()) for image in images]
 
 
+def refills(images: list[np.ndarray], references: list[user_code.Reference]) -> list[np.ndarray]:
+    found = []
+    for image in images:
+        buffer[:] = image.shape[:2]
+        found.append(buffer[:])  # a view: another object
+    return found
+
+
+buffer = np.zeros(2, np.int64)
+
+
 def returns(images: list[np.ndarray], references: list[user_code.Reference], *, what: str) -> Any:
     return RETURNED[what](len(images))
 
@@ -123,6 +134,11 @@ def test_function_that_writes_into_its_images_changes_none_of_the_next() -> None
     both = [image.computed for _, image in run(function("darkens"), function("brightest"))]
     assert both == [(packed(features.INT64, 0), each) for each in alone]
     assert {*alone} != {packed(features.INT64, 0)}
+
+
+def test_function_that_returns_one_buffer_for_all_images_is_called_for_each_alone() -> None:
+    found = [image.computed for _, image in run(function("refills", shape=(2,), batch=4))]
+    assert found == [(packed(features.INT64, 6, width),) for width, _ in SIZES]
 
 
 def test_images_above_256_megabytes_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
