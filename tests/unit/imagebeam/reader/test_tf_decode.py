@@ -123,7 +123,7 @@ def test_decoders_make_the_same_images(
     difference = np.abs(native - read(photos, "pillow", image_size=64, **options))
     if dct == "accurate":  # as Pillow always decodes; at the edges of a part, C has no chroma of the pixels outside
         assert difference.mean() < 0.1
-        assert (difference > MAX_DIFFERENCE).mean() < 0.01
+        assert (difference > MAX_DIFFERENCE).mean() < 0.02
     else:
         assert difference.mean() < 1
 
