@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import imagebeam
-from tests import command_line, datasets, error_texts, image_sets, patience
+from tests import command_line, datasets, docs_pages, error_texts, image_sets, patience
 from tests.servers import torch_cpu
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL, SIZE
 
@@ -183,6 +183,21 @@ def test_rest_of_an_epoch_is_read_once_by_any_number_of_processes(
     assert sorted(found) == every
 
 
+def test_snippets_of_the_documentation_do_what_they_say(
+    directory: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shards").symlink_to(directory)
+    small = [(" 256", " 8, image_size=8"), ("batch_size=256", "batch_size=8"), ("range(90)", "range(2)")]
+    names: dict[str, Any] = {"torch": torch, "model": torch.nn.Linear(2, 2), "__name__": "__snippet__"}
+    for block in docs_pages.blocks("torch.md", "python"):
+        for text, smaller in small:
+            block = block.replace(text, smaller)
+        exec(compile(block, "snippet", "exec"), names)
+    assert names["images"].dtype == torch.bfloat16 and names["labels"].dtype == torch.int64
+    assert names["train"].state().first_epoch == 1  # of the second iteration
+
+
 # --- tensors ---------------------------------------------------------------------------------------------------------
 
 
@@ -317,6 +332,7 @@ loader = imagebeam.open_dataset(sys.argv[1]).as_torch("train", 5, **options)
 keys = [[key.decode() for key in batch["image/key"]] for batch in loader]
 every = [None] * distributed.get_world_size()
 distributed.all_gather_object(every, keys)
+assert "tensorflow" not in sys.modules
 if distributed.get_rank() == 0:
     print(json.dumps(every))
 distributed.destroy_process_group()

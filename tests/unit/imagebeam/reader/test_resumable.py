@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import imagebeam
-from tests import command_line, datasets, error_texts
+from tests import command_line, datasets, docs_pages, error_texts
 from tests.unit.imagebeam.reader.feeding import SIZE, keys_of, start
 
 grain = pytest.importorskip("grain")
@@ -148,6 +148,38 @@ def test_feed_without_its_package_names_the_extra(
 
 
 # --- Orbax -----------------------------------------------------------------------------------------------------------
+
+
+def test_orbax_keeps_the_state_as_the_documentation_says(
+    dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path
+) -> None:
+    pytest.importorskip("orbax.checkpoint")
+    [snippet] = [each for each in docs_pages.blocks("reader.md", "python") if "ocp.CheckpointManager" in each]
+    batches, expected = _as_numpy(dataset, **OPTIONS, batch_size=8), _as_numpy(dataset, **OPTIONS, batch_size=8)
+    assert keys(itertools.islice(batches, 2)) == keys(itertools.islice(expected, 2))
+    save, load = snippet.rsplit("\n\n", 1)
+    names = {"batches": batches, "folder": tmp_path / "checkpoints", "step": 2}
+    exec(save, names)
+    names["manager"].wait_until_finished()  # type: ignore[attr-defined]
+    names["batches"] = _as_numpy(dataset, **OPTIONS, batch_size=8)
+    exec(load, names)
+    names["manager"].close()  # type: ignore[attr-defined]
+    assert keys(names["batches"]) == keys(expected)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", OVER_GRAIN)
+def test_handler_of_grain_takes_the_iterator(
+    dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path, make: Make
+) -> None:
+    ocp = pytest.importorskip("orbax.checkpoint")
+    batches = make(dataset, **OPTIONS, batch_size=8)
+    next(batches)
+    with ocp.CheckpointManager(tmp_path / "checkpoints") as manager:
+        manager.save(1, args=ocp.args.Composite(data=grain.checkpoint.CheckpointSave(batches)))
+        manager.wait_until_finished()
+        again = make(dataset, **OPTIONS, batch_size=8)
+        manager.restore(1, args=ocp.args.Composite(data=grain.checkpoint.CheckpointRestore(again)))
+    assert keys(again) == keys(batches)
 
 
 def _train(directory: str, checkpoints: str, feed: str, process_count: int, num_steps: int, dies: bool) -> None:
