@@ -98,6 +98,19 @@ class RecordError(ValueError):
         return f"{self.detail} at byte offset {self.offset}"
 
 
+@contextlib.contextmanager
+def explained(code: str, problem: str, remedy: str = "") -> Iterator[None]:
+    """Raises a ConfigError for an OSError of the block: the problem, what the system says of it, and the remedy.
+
+    Raises:
+        ConfigError: if a file cannot be read or written.
+    """
+    try:
+        yield
+    except OSError as e:
+        raise ConfigError(code, f"{problem} ({e.strerror or e}){remedy}") from e
+
+
 def find_in(text: str, error: BaseException) -> ImagebeamError | None:
     """Returns the error that a step of a pipeline has raised; None if it was of another kind.
 

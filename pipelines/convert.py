@@ -313,12 +313,8 @@ def save_listing(config: config_lib.Config, uri: str | os.PathLike[str]) -> conf
             "listing-of-no-folder", f"--save-listing is for folders: source.by {config.source.by} does not list one"
         )
     target = storage.normalize(uri)
-    try:
+    with errors.explained("listing-unwritable", f"--save-listing {uri!r} cannot be written"):
         folder_format.save_listing(source, config.source.masks.rule, target)
-    except OSError as e:
-        raise errors.ConfigError(
-            "listing-unwritable", f"--save-listing {uri!r} cannot be written ({e.strerror or e})"
-        ) from e
     listed = config.source.model_copy(update={"uri": target, "by": "listing", "include": ("**/*",)})
     return config.model_copy(update={"source": listed})
 

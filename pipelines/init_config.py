@@ -126,7 +126,7 @@ def write(written: Written, uri: str, force: bool = False) -> None:
     """
     address = storage.normalize(uri)
     store, data = storage.storage_of(address), written.text.encode("utf-8", "surrogateescape")
-    try:
+    with errors.explained("init-unwritable", f"--output {uri!r} cannot be written"):
         if force:
             store.write_whole(address, data)
         elif not store.create_new(address, data):
@@ -134,8 +134,6 @@ def write(written: Written, uri: str, force: bool = False) -> None:
                 "init-file-exists",
                 f"{uri!r} exists already: name another file with --output, or replace it with --force",
             )
-    except OSError as e:
-        raise errors.ConfigError("init-unwritable", f"--output {uri!r} cannot be written ({e.strerror or e})") from e
 
 
 def _default_output(uri: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
@@ -147,10 +148,8 @@ def save_images(
         for suffix, data, extension in found:
             stem = _file_name(name, _MAX_STEM_BYTES) + suffix
             uri = storage.join(target, f"{stem}.{_file_name(extension, _MAX_FORMAT_BYTES)}")
-            try:
+            with _writing_to(folder):
                 storage.storage_of(uri).write_whole(uri, data, durable=False)
-            except OSError as e:
-                raise _unwritable(folder, e) from e
             uris.append(uri)
     return uris
 
@@ -169,19 +168,17 @@ def _make_folder(folder: str) -> str:
     if not folder:
         raise errors.ConfigError("option-empty", "--save-to is empty: give a folder")
     uri = storage.normalize(folder)
-    try:
+    with _writing_to(folder):
         storage.storage_of(uri).make_directories(uri)
-    except OSError as e:
-        raise _unwritable(folder, e) from e
     return uri
 
 
-def _unwritable(folder: str, error: OSError) -> errors.ConfigError:
-    return errors.ConfigError(
-        "save-to-unwritable",
-        f"--save-to {folder!r} cannot be written ({error.strerror or error}); give another folder; it is created if it "
-        "does not exist",
+def _writing_to(folder: str) -> contextlib.AbstractContextManager[None]:
+    problem, remedy = (
+        f"--save-to {folder!r} cannot be written",
+        "; give another folder; it is created if it does not exist",
     )
+    return errors.explained("save-to-unwritable", problem, remedy)
 
 
 def _to_file(pixels: bare_pixels.Pixels, form: bare_pixels.PixelForm) -> bytes:
@@ -244,13 +241,9 @@ def write_report(
         changes=snapshot_report.load_report(folder),
         duplicates=storage.join(folder, catalog_lib.DUPLICATES_FILE) if catalog.duplicates else None,
     )
-    try:
+    problem, remedy = f"--output {output!r} cannot be written", "; give a file in a folder that exists"
+    with errors.explained("report-unwritable", problem, remedy):
         storage.storage_of(target).write_whole(target, written, durable=False)
-    except OSError as e:
-        raise errors.ConfigError(
-            "report-unwritable",
-            f"--output {output!r} cannot be written ({e.strerror or e}); give a file in a folder that exists",
-        ) from e
     return len(written)
 
 

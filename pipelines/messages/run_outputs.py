@@ -112,23 +112,18 @@ class RunOutputs:
 def _prepare(path: str, option: str, removes: bool = False) -> None:
     uri = storage.normalize(path)
     store = storage.storage_of(uri)
-    try:
-        with remote.budget(remote.CHECK_BUDGET_SEC):
-            if store.is_local:
-                store.make_directories(os.path.dirname(uri))
-                if os.path.isdir(uri):
-                    raise IsADirectoryError(0, "it is a folder")
-                _require_ordinary(uri)
-                if not os.access(os.path.dirname(uri), os.W_OK):
-                    raise PermissionError(0, "its folder is not writable")
-            if removes:
-                store.remove(uri)
-    except OSError as e:
-        raise errors.ConfigError(
-            "outputs-unwritable",
-            f"{option} {path!r} cannot be written ({e.strerror or e}): give the address of a file in a folder that "
-            "this user can write to",
-        ) from e
+    remedy = ": give the address of a file in a folder that this user can write to"
+    cannot_write = errors.explained("outputs-unwritable", f"{option} {path!r} cannot be written", remedy)
+    with cannot_write, remote.budget(remote.CHECK_BUDGET_SEC):
+        if store.is_local:
+            store.make_directories(os.path.dirname(uri))
+            if os.path.isdir(uri):
+                raise IsADirectoryError(0, "it is a folder")
+            _require_ordinary(uri)
+            if not os.access(os.path.dirname(uri), os.W_OK):
+                raise PermissionError(0, "its folder is not writable")
+        if removes:
+            store.remove(uri)
 
 
 def _require_ordinary(uri: str) -> None:

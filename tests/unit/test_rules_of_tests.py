@@ -142,7 +142,7 @@ def codes_of_product() -> Iterator[str]:
                 if not isinstance(node, ast.Call) or len(node.args) < 2 or not isinstance(node.args[0], ast.Constant):
                     continue
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if name in CLASSES:
+                if name in CLASSES or name == "explained":
                     yield str(node.args[0].value)
 
 

@@ -177,15 +177,11 @@ class StagedNames:
             ConfigError: if it cannot be written.
         """
         store = storage.storage_of(self.address)
-        try:
+        problem = f"the names of the label files cannot be written to {self.address!r}"
+        remedy = ": the workers read them there; choose another --output"
+        with errors.explained("label-names-unwritable", problem, remedy):
             store.make_directories(self.address.rpartition("/")[0])
             store.write_whole(self.address, _encode(self._content), durable=False)
-        except OSError as e:
-            raise errors.ConfigError(
-                "label-names-unwritable",
-                f"the names of the label files cannot be written to {self.address!r} ({e.strerror or e}): the workers "
-                "read them there; choose another --output",
-            ) from e
 
     def remove(self) -> None:
         """Removes the file, if it is there."""
@@ -311,12 +307,8 @@ def read_lists(addresses: Mapping[str, str]) -> Lists:
 
 def _read_lines(option: str, address: str) -> list[str]:
     uri = storage.normalize(address)
-    try:
+    with errors.explained("label-file-unreadable", f"{option} {address!r} cannot be read"):
         data = storage.storage_of(uri).read(uri)
-    except OSError as e:
-        raise errors.ConfigError(
-            "label-file-unreadable", f"{option} {address!r} cannot be read ({e.strerror or e})"
-        ) from e
     if b"\0" in data:
         raise errors.ConfigError(
             "label-file-not-utf8", f"{option} {address!r} looks like UTF-16 text; save it as UTF-8"

@@ -239,15 +239,10 @@ class AnnotatedFilesSource(image_source.RowSource):
         kind = self.rule.extension.removeprefix(".").upper()
         num_ahead = 1 if storage.storage_of(self.root).is_local else find_files.REQUESTS_AT_ONCE
         read = functools.partial(_classes_in, names_in=names_in)
-        try:
+        remedy = f", which name the classes; check --input, or list the classes in {self.option}.classes"
+        with errors.explained("annotations-unreadable", f"the {kind} files below {self.root!r} cannot be read", remedy):
             found = concurrency.map_ahead(read, self._find_annotations(), num_ahead)
             names = sorted({name for each in found for name in each})
-        except OSError as e:
-            raise errors.ConfigError(
-                "annotations-unreadable",
-                f"the {kind} files below {self.root!r} cannot be read ({e.strerror or e}), which name the classes; "
-                f"check --input, or list the classes in {self.option}.classes",
-            ) from e
         if not names:
             raise errors.ConfigError(
                 "annotations-no-class",

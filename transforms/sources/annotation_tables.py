@@ -180,14 +180,9 @@ class AnnotationTableSource(image_source.ImageSource):
 
     def _check_annotations(self, split: AnnotatedSplit, key: str = "") -> None:
         uri, key = split.annotations, key or self.KEY
-        try:
+        problem = f"{self.OPTION}.{key}.{split.name}: {uri!r} cannot be read"
+        with errors.explained("annotations-unreadable", problem, "; give its path below --input"):
             head = storage.storage_of(uri).read(uri, 0, _HEAD_BYTES)
-        except OSError as e:
-            raise errors.ConfigError(
-                "annotations-unreadable",
-                f"{self.OPTION}.{key}.{split.name}: {uri!r} cannot be read ({e.strerror or e}); give its path "
-                "below --input",
-            ) from e
         self.check_head(split, head)
 
     def list_all(self) -> Iterator[image_source.Listing]:

@@ -31,14 +31,11 @@ def kind_of(uri: str) -> str | None:
     Raises:
         ConfigError: if the storage does not tell.
     """
-    try:
-        return storage.storage_of(uri).stat(uri).kind
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as e:
-        raise errors.ConfigError(
-            "file-unreadable", f"{uri!r} cannot be read ({e.strerror or e}); check the address"
-        ) from e
+    with errors.explained("file-unreadable", f"{uri!r} cannot be read", "; check the address"):
+        try:
+            return storage.storage_of(uri).stat(uri).kind
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def names_in(folder: str, kind: str = storage.DIRECTORY, suffixes: tuple[str, ...] = ("",)) -> list[str]:
@@ -47,13 +44,9 @@ def names_in(folder: str, kind: str = storage.DIRECTORY, suffixes: tuple[str, ..
     Raises:
         ConfigError: if it cannot be listed.
     """
-    try:
+    with errors.explained("folder-unreadable", f"{folder!r} cannot be listed", "; check --input"):
         entries = itertools.islice(storage.storage_of(folder).list_directory(folder), _MAX_ENTRIES)
         return sorted(entry.name for entry in entries if entry.kind == kind and entry.name.endswith(suffixes))
-    except OSError as e:
-        raise errors.ConfigError(
-            "folder-unreadable", f"{folder!r} cannot be listed ({e.strerror or e}); check --input"
-        ) from e
 
 
 def find_unread(root: str, used: Iterable[str], skipped: Iterable[str], output: str) -> tuple[str, ...]:
@@ -171,12 +164,8 @@ def stat_input(address: str, uri: str) -> storage.Entry:
     Raises:
         ConfigError: if there is none, or it cannot be read.
     """
-    try:
+    with errors.explained("input-unreadable", f"--input {uri!r} cannot be read", "; check the address"):
         return storage.storage_of(address).stat(address)
-    except OSError as e:
-        raise errors.ConfigError(
-            "input-unreadable", f"--input {uri!r} cannot be read ({e.strerror or e}); check the address"
-        ) from e
 
 
 def _real_address(uri: str) -> str:
@@ -200,14 +189,10 @@ def leave_out(output: str, root: str) -> str:
     real_output, real_root = _real_address(output), _real_address(root)
     if not real_output.startswith(storage.join(real_root, "")):
         return output
-    try:
+    problem = f"--output {output!r} is inside the input, and its content cannot be listed"
+    remedy = "; grant read access to it, or choose an --output elsewhere"
+    with errors.explained("output-unreadable", problem, remedy):
         others = output_folder.OutputFolder(output).find_files_of_others()
-    except OSError as e:
-        raise errors.ConfigError(
-            "output-unreadable",
-            f"--output {output!r} is inside the input, and its content cannot be listed ({e.strerror or e}); "
-            "grant read access to it, or choose an --output elsewhere",
-        ) from e
     if others:
         raise errors.ConfigError(
             "output-in-input",
@@ -306,10 +291,9 @@ def read_text(uri: str, max_mib: int, where: str, remedy: str, doubt: str) -> st
         ConfigError: if the file cannot be read, is not UTF-8, or is larger.
     """
     try:
-        data = storage.storage_of(uri).read(uri, 0, (max_mib << 20) + 1)
+        with errors.explained("file-unreadable", f"{where} cannot be read", f"; {remedy}"):
+            data = storage.storage_of(uri).read(uri, 0, (max_mib << 20) + 1)
         text = data.decode("utf-8-sig")
-    except OSError as e:
-        raise errors.ConfigError("file-unreadable", f"{where} cannot be read ({e.strerror or e}); {remedy}") from e
     except UnicodeDecodeError as e:
         raise errors.ConfigError("file-not-utf8", f"{where} is not UTF-8 text: {e}") from e
     if len(data) > max_mib << 20:

@@ -139,12 +139,8 @@ def explained(uri: str) -> Iterator[None]:
 
 
 def _list_entries(folder: str) -> list[storage.Entry]:
-    try:
+    with errors.explained("folder-unreadable", f"{folder!r} is not a folder that can be listed"):
         return list(storage.storage_of(folder).list_directory(folder))
-    except OSError as e:
-        raise errors.ConfigError(
-            "folder-unreadable", f"{folder!r} is not a folder that can be listed ({e.strerror or e})"
-        ) from e
 
 
 def list_files(folder: str) -> list[str]:

@@ -151,13 +151,9 @@ def find_tables(root: str, glob: str, exclude: str = "", format: str | None = No
         ConfigError: if no table matches, or a folder cannot be listed.
     """
     parts = tuple(glob.split("/"))
-    try:
+    problem = f"the tables {glob!r} below {root!r} cannot be looked for"
+    with errors.explained("folder-unreadable", problem, "; check --input"):
         found = list(find_files.find_files(root, parts, exclude))
-    except OSError as e:
-        raise errors.ConfigError(
-            "folder-unreadable",
-            f"the tables {glob!r} below {root!r} cannot be looked for ({e.strerror or e}); check --input",
-        ) from e
     known = {name for name in table_formats.FORMATS if name != ".json" or glob.endswith(".json")}  # often no table
     tables = [uri for uri in found if format or posixpath.splitext(uri)[1].lower() in known]
     if not tables:
