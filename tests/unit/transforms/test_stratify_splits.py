@@ -33,13 +33,6 @@ def ref(key: str, **fields: object) -> ImageRef:
     return ImageRef(key, f"/data/{key}", **fields)
 
 
-def test_stratify_splits_passes_references_on_that_have_theirs() -> None:
-    batch = [ref("1.jpg", split="train"), ref("2.jpg", split="no split's name")]
-    with test_pipeline.TestPipeline(runner=fn_api_runner.FnApiRunner()) as pipeline:
-        refs = pipeline | create(batch)
-        assert refs | stratify_splits.StratifySplits(SplitRule("directory")) is refs
-
-
 def test_majority_label_of_group_is_the_most_frequent() -> None:
     for labels, expected in [
         (["cat", "dog", "dog"], "dog"),  # majority

@@ -145,17 +145,6 @@ def test_vocabulary_of_a_column_is_text_spelled_as_its_cells(tmp_path: pathlib.P
     assert label_names.read_texts(write(tmp_path, "10.0 ten\n"), in_column=True) == {"10": "ten"}
 
 
-def test_nothing_named_is_nothing_read() -> None:
-    assert label_names.read_texts(None) == {}
-    assert label_names.read_vocabulary(None) is None
-    assert label_names.read_lists({}) == ()
-
-
-def test_lists_are_read_by_folder(tmp_path: pathlib.Path) -> None:
-    uri = write(tmp_path, "n2\r\nn1 \nn2\n")
-    assert label_names.read_lists({"val/": uri}) == (("val", ("n2", "n1", "n2")),)
-
-
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -197,11 +186,6 @@ def test_number_of_a_name_stands_before_its_extension() -> None:
         ("1" * 30 + ".jpg", int("1" * 18)),  # far-too-long
     ]:
         assert label_names.number_of(key) == number
-
-
-def test_rule_takes_the_line_of_the_number_for_images_directly_in_the_folder() -> None:
-    for key, expected in [("val/x_1.JPEG", "cat"), ("val/x_02.JPEG", "dog"), ("val/dog/x_1.JPEG", "dog")]:
-        assert RULE.apply(ref(key)).label == expected
 
 
 def test_rule_has_no_label_for_another_number() -> None:

@@ -209,19 +209,6 @@ def test_commit_of_a_compressed_dataset_leaves_other_files_in_the_folder_of_inde
     assert [path.name for path in (output / "index").iterdir()] == ["notes.txt"]
 
 
-def test_commit_writes_a_page_with_pictures_of_the_images_of_every_split(pets: Dataset, output: pathlib.Path) -> None:
-    pets.run()
-    page = (output / "report.html").read_text()
-    assert page.count('<img src="data:image/jpeg;base64,') == 9
-    assert "no label" in page and "not an image" in page and "<bdi>dog</bdi>" in page
-
-
-def test_commit_without_a_page_has_none(pets: Dataset, output: pathlib.Path) -> None:
-    without = dataclasses.replace(pets, settings=dataclasses.replace(pets.settings, writes_report=False))
-    catalog = without.run()
-    assert catalog is not None and "report.html" not in catalog.files and not (output / "report.html").exists()
-
-
 def test_page_that_cannot_be_made_is_a_note_and_the_dataset_is_committed(
     pets: Dataset, output: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,18 +254,6 @@ def test_writer_process_that_dies_over_the_page_is_a_note_and_the_dataset_is_com
     ]
 
 
-def test_commit_publishes_a_transform_or_removes_it(transformed: Dataset, pets: Dataset, output: pathlib.Path) -> None:
-    catalog = transformed.run()
-    assert catalog is not None
-    sizes = {name: file.bytes for name, file in catalog.files.items() if name.startswith("transform_fn/")}
-    assert sizes == {"transform_fn/assets/city": 5, "transform_fn/saved_model.pb": 1}
-    assert_whole(output)
-    assert catalog_lib.load_catalog(str(output)) == catalog
-    without = pets.run()
-    assert without is not None and not [name for name in without.files if name.startswith("transform_fn")]
-    assert not (output / "transform_fn").exists()
-
-
 def test_commit_of_kept_dataset_changes_nothing_but_the_metadata_folder(pets: Dataset, output: pathlib.Path) -> None:
     pets.run()
     before = small_dataset.read_files(output)
@@ -322,19 +297,6 @@ def test_commit_of_shards_that_do_not_add_up_raises_and_publishes_nothing(pets: 
 def spoil(refs: Sequence[ImageRef]) -> None:
     for ref in refs:
         pathlib.Path(ref.uri).write_bytes(b"no image")
-
-
-def test_commit_with_too_many_rejects_raises_and_leaves_the_rejects(
-    pets: Dataset, output: pathlib.Path, refs: list[ImageRef]
-) -> None:
-    pets.settings = dataclasses.replace(pets.settings, max_reject_fraction=0.1)
-    with error_texts.raises("rejects-above-limit"):
-        pets.run()
-    assert sorted(path.name for path in output.iterdir()) == [".imagebeam", "rejects.jsonl"]
-    assert read_rejects(output / "rejects.jsonl") == [
-        ("odd\udcff", Reason.NO_LABEL),
-        (refs[1].key, Reason.NOT_AN_IMAGE),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -72,15 +72,6 @@ def test_list_all_of_many_pictures_yields_them_in_bounded_listings(tmp_path: pat
     assert [ref.offset for ref in refs[::10_000]] == [16, 10_016, 20_016]
 
 
-def test_open_source_of_color_pictures_reads_their_shape(tmp_path: pathlib.Path) -> None:
-    pictures = idx_files.pictures(0, 3, 4, 5, 3)
-    idx_files.write(tmp_path / "a", pictures)
-    source = open_source(tmp_path, {"train": "a"}, {}, NO_FIELDS)
-    assert source.image_shape == (4, 5, 3)
-    assert [data for _, data in read_ahead.fetch(list_refs(source))] == [picture.tobytes() for picture in pictures]
-    assert {ref.label for ref in list_refs(source)} == {None}
-
-
 def test_open_source_prefers_a_plain_file_to_its_gz(tmp_path: pathlib.Path) -> None:
     idx_files.write_mnist(tmp_path, 3, 2, zipped=("t",))
     idx_files.write_mnist(tmp_path, 3, 2)
@@ -88,12 +79,6 @@ def test_open_source_prefers_a_plain_file_to_its_gz(tmp_path: pathlib.Path) -> N
         "train-images-idx3-ubyte",
         "t10k-images-idx3-ubyte",
     }
-
-
-def test_open_source_of_globs_in_folders_below_finds_the_files(tmp_path: pathlib.Path) -> None:
-    idx_files.write_mnist(tmp_path / "MNIST" / "raw", 3, 2)
-    images, labels = ({name: f"MNIST/raw/{glob}" for name, glob in globs.items()} for globs in (IMAGES, LABELS))
-    assert len(list_refs(open_source(tmp_path, images, labels))) == 5
 
 
 def test_list_all_fills_columns_from_the_label(tmp_path: pathlib.Path) -> None:

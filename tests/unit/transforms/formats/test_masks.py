@@ -181,7 +181,3 @@ def test_unusable_colors_are_refused(tmp_path: pathlib.Path, colors: Any, settin
     (tmp_path / "twice.csv").write_text("a,1,2,3\na,1,2,4\n")
     with error_texts.raises(code):
         read(tmp_path, colors, **settings)
-
-
-def test_masks_without_colors_hold_numbers(tmp_path: pathlib.Path) -> None:
-    assert masks.Masks().policy(str(tmp_path)).colors is None

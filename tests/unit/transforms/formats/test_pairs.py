@@ -86,16 +86,6 @@ def test_patterns_are_asked_for(tmp_path: pathlib.Path) -> None:
         listed(tmp_path / "in", image=None, others={})
 
 
-def test_preset_stores_both_images(tmp_path: pathlib.Path) -> None:
-    root = folder_shapes.write(tmp_path / "in", folder_shapes.images("input/#.png", "target/#.png"))
-    (root / "target/0.png").write_bytes((root / "target/1.png").read_bytes())
-    overrides = [f"source.uri={root}", f"output.uri={tmp_path / 'out'}", "split={by: none}"]
-    result = imagebeam.convert(config_lib.load_config("pairs", overrides), workers=1)
-    assert result.catalog.counts.written == 4
-    names = {feature.key for feature in result.catalog.features}
-    assert {"image/encoded", "image/target/encoded", "image/target/height"} <= names
-
-
 # --- images side by side in one file ----------------------------------------------------------------------------------
 
 WIDTH, HEIGHT = 24, 16  # of each image

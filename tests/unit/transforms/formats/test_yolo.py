@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import pathlib
-import pickle
 from typing import Any
 
 import pydantic
@@ -316,11 +315,6 @@ def test_file_that_is_too_long_is_a_reject() -> None:
     with pytest.raises(checked_image.BadImageError, match="the annotations of one image may have 16,777,216") as found:
         READER.read(b" " * (image_objects.MAX_FILE_BYTES + 1))
     assert found.value.reason is Reason.TOO_LARGE
-
-
-def test_reader_is_pickled_without_what_it_computed() -> None:
-    READER.read(b"0 0.5 0.5 0.5 0.5")
-    assert pickle.dumps(READER) == pickle.dumps(yolo_labels.YoloReader(image_objects.ClassNames(("cat", "dog"))))
 
 
 NUMBERS = st.one_of(

@@ -29,11 +29,6 @@ def unpacked(path: pathlib.Path, data: bytes) -> bytes:
         return file.read()
 
 
-@pytest.mark.parametrize("content", [b"", b"x", CONTENT, bytes(9_000_000)], ids=["nothing", "byte", "text", "zeros"])
-def test_open_gzip_yields_the_content(tmp_path: pathlib.Path, content: bytes) -> None:
-    assert unpacked(tmp_path / "a.gz", gzip.compress(content)) == content
-
-
 @pytest.mark.parametrize("padding", [b"", bytes(1000)], ids=["joined", "padded"])
 def test_open_gzip_of_joined_files_yields_all_of_them(tmp_path: pathlib.Path, padding: bytes) -> None:
     members = [gzip.compress(bytes([index % 256]) * index) for index in range(300)]
@@ -48,18 +43,6 @@ def test_open_gzip_is_seekable_and_each_file_has_its_own_position(tmp_path: path
         assert (one.read(), one.read(), other.read(8)) == (CONTENT[-4:], b"", CONTENT[:8])
         other.seek(4, io.SEEK_CUR)
         assert (other.tell(), other.read(4)) == (12, CONTENT[12:16])
-
-
-@pytest.mark.parametrize(
-    ("offset", "length", "expected"),
-    [
-        pytest.param(8, 4, CONTENT[8:12], id="middle"),
-        pytest.param(len(CONTENT) - 2, 4, CONTENT[-2:], id="over-the-end"),
-        pytest.param(len(CONTENT) + 9, 4, b"", id="beyond"),
-    ],
-)
-def test_unpack_reads_ranges(tmp_path: pathlib.Path, offset: int, length: int, expected: bytes) -> None:
-    assert unpacked_content.unpack(write(tmp_path / "a.gz", gzip.compress(CONTENT))).read(offset, length) == expected
 
 
 def flip(data: bytes, position: int) -> bytes:

@@ -6,7 +6,6 @@ import pathlib
 import pytest
 
 from imagebeam import catalog as catalog_lib
-from imagebeam import errors
 from imagebeam.transforms import dataset_settings, summaries
 from imagebeam.transforms.commit import commit_dataset
 from imagebeam.transforms.elements import DatasetPlan, ImageRef
@@ -41,15 +40,6 @@ def commit_as(fingerprint: str, dataset: dataset_settings.DatasetSettings, refs:
     catalog = commit_dataset.Committer(dataset, "pets", {}).commit(plan, written, [])
     assert catalog is not None
     return catalog
-
-
-def test_plan_of_committed_dataset_keeps_it(
-    dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
-) -> None:
-    for overwrite in (False, True):
-        plan = make_plan(dataclasses.replace(dataset, overwrite=overwrite))
-        expected = f"{dataset.output} holds this dataset already: same config, same images"
-        assert (plan.action, plan.exit_code, plan.message) == ("keep", 0, expected)
 
 
 def test_plan_beside_another_dataset_is_refused_and_overwrites_on_request(
@@ -159,10 +149,3 @@ def test_plan_beside_users_file_of_our_name_is_refused_unless_a_commit_of_ours_l
     named = dataclasses.replace(EMPTY, labels=("cat",), files={name: catalog_lib.File(1, 0)})
     (staged / "catalog.json").write_text(named.to_json())
     assert make_plan(dataset).action == "write"
-
-
-def test_refused_plan_is_not_compared(
-    dataset: dataset_settings.DatasetSettings, committed: catalog_lib.Catalog
-) -> None:
-    plan = small_dataset.make_plan({"train": []}, action="refuse", message="why", error=errors.ConfigError("x", "why"))
-    assert plan_dataset.compare_with_committed(dataset, plan) is plan

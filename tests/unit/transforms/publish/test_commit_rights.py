@@ -88,14 +88,6 @@ def test_job_removes_report_and_lock_if_nobody_else_does(
 # ---- the commit lock
 
 
-def test_commit_lock_is_there_while_it_is_held(paths: OutputPaths) -> None:
-    with CommitLock(paths, "mine", "f1").held() as commit_lock:
-        found = run_records.read_record(paths.commit_lock)
-        assert found is not None and (found.run, found.fingerprint) == ("mine", "f1")
-        assert not commit_lock.continues
-    assert os.listdir(paths.metadata) == []
-
-
 def test_commit_lock_is_taken_over_from_a_run_that_is_gone(paths: OutputPaths) -> None:
     for run, is_gone, age, ended, is_taken in [
         ("other", False, 149, (), False),  # live

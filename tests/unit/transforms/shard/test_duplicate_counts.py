@@ -24,13 +24,6 @@ STORED = (
 )
 
 
-def test_counts_of_all_files_are_added_up() -> None:
-    counts = image_hashes.count_duplicates(DuplicateSettings("report", "report"), STORED)
-    assert counts == {"exact": {"train": {"test": 1, "train": 1234}}, "near": {"train": {"test": 2}}}
-    assert image_hashes.describe_counts(counts["exact"]) == "1,235 images (train of test 1, within train 1,234)"
-    assert image_hashes.describe_counts(counts["near"]) == "2 images (train of test 2)"
-
-
 def test_kind_without_duplicates_has_an_empty_mapping() -> None:
     for settings, expected in [
         (OFF, {}),  # off

@@ -65,21 +65,6 @@ def test_label_is_stored_as_id_text_and_name() -> None:
         assert tuple(found[source] for source in sources) == expected
 
 
-def test_label_that_is_a_number_is_stored_as_it_is() -> None:
-    for label, kind in [(7, features.INT64), (0.5, features.FLOAT)]:
-        recipe = encode.ExampleRecipe((features.Feature("target", features.LABEL, kind),), {})
-        assert parse(recipe, ImageRef("k", "/k", label=label)) == {"target": [label]}
-
-
-def test_columns_are_stored_by_their_sources() -> None:
-    wanted = (
-        features.Feature("age", "columns/age", features.INT64),
-        features.Feature("tags", "columns/tags", features.BYTES, True),
-    )
-    recipe = encode.ExampleRecipe(wanted, {}, columns=("columns/tags", "columns/unused", "columns/age"))
-    assert parse(recipe, ImageRef("k", "/k", columns=((b"x", b"y"), 1.5, 30))) == {"age": [30], "tags": [b"x", b"y"]}
-
-
 def test_mask_of_classes_is_stored_only_where_the_reference_has_one() -> None:
     sources = ("image/segmentation/class/encoded", "image/segmentation/class/format")
     recipe = encode.ExampleRecipe(of(*sources), {})

@@ -305,12 +305,6 @@ def read_all(
     return [image for _, image in read_images.read_images(refs, policy, read_ahead.READ_AHEAD)]
 
 
-def test_each_example_gets_the_files_of_its_own_row(refs: list[ImageRef]) -> None:
-    images = read_all(refs)
-    found = [(each.data, bool(each.mask), *(other.data for other in each.extra_images)) for each in images]  # type: ignore[union-attr]
-    assert found == [(FIRST, True, FIRST, SECOND), (FIRST, False), (FIRST, False, SECOND)]
-
-
 def test_extra_image_is_stored_under_its_name_with_format_and_size(refs: list[ImageRef]) -> None:
     wanted = features.resolve_features({}, None, {}, extra_images=("after",))
     [image] = read_all(refs[2:])

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import pickle
 import re
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import yolo_labels
 from imagebeam.transforms.images import image_objects
-from imagebeam.transforms.sources import annotated_files, files, image_source, input_places
+from imagebeam.transforms.sources import annotated_files, image_source, input_places
 from tests import detection_sets, error_texts, spread_rows
 
 RULE = annotated_files.PairRule(".txt", "images", "labels", "keep")
@@ -42,23 +41,6 @@ def listed(found: annotated_files.AnnotatedFilesSource) -> tuple[list[elements.I
 )
 def test_annotations_are_in_the_sibling_of_the_last_folder_of_images(path: str, expected: str) -> None:
     assert RULE.annotations_of(path) == expected
-
-
-def test_folder_gives_each_image_with_its_file_and_counts_images_without(tmp_path: pathlib.Path) -> None:
-    detection_sets.write_yolo(tmp_path, {"images/train": 3, "images/val": 2})
-    (tmp_path / "images" / "train" / "notes.md").write_text("x")
-    found = source(tmp_path, input_places.Part("train", "images/train"), input_places.Part("val", "images/val"))
-    refs, rejects, skipped = listed(found)
-    assert rejects == []
-    by_key = {ref.key: ref for ref in refs}
-    assert sorted(by_key) == [f"images/train/{i}.jpg" for i in range(3)] + [f"images/val/{i}.jpg" for i in (3, 4)]
-    assert {ref.split for ref in refs} == {"train", "val"}
-    label = tmp_path / "labels" / "train" / "1.txt"
-    assert by_key["images/train/1.jpg"].mask == elements.Mask(
-        str(label), label.stat().st_size, label.stat().st_mtime_ns
-    )
-    assert by_key["images/train/0.jpg"].mask is None
-    assert skipped == {annotated_files.MISSING: 2, files.NOT_INCLUDED: 1}
 
 
 @pytest.mark.parametrize(
@@ -118,15 +100,6 @@ def test_line_too_long_for_a_path_is_a_problem(tmp_path: pathlib.Path) -> None:
 def test_missing_list_is_a_problem(tmp_path: pathlib.Path) -> None:
     (listing,) = source(tmp_path, input_places.Part("train", "train.txt", is_list=True)).list_all()
     assert "train.txt' cannot be read to its end" in listing.problems[0]
-
-
-def test_rows_are_looked_up_apart(tmp_path: pathlib.Path) -> None:
-    detection_sets.write_yolo(tmp_path, {"images": 3})
-    found = pickle.loads(pickle.dumps(source(tmp_path, input_places.Part("train", "images"))))
-    assert found.spreads == "rows"
-    (batch,) = found.list_rows()
-    assert isinstance(batch, image_source.RowBatch)
-    assert found.look_up(batch).num_refs == 3
 
 
 def test_folder_without_any_annotation_is_an_error(tmp_path: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ from imagebeam.features import INT64
 from imagebeam.transforms import elements
 from imagebeam.transforms.elements import ImageRef, Reason, Reject
 from imagebeam.transforms.packed import packed_file
-from imagebeam.transforms.sources import containers, files, table_rows
+from imagebeam.transforms.sources import containers, table_rows
 from imagebeam.transforms.sources.table_rows import Column
 from tests import tars
 
@@ -70,14 +70,6 @@ def test_problems_of_a_file_do_not_hide_the_other_files(tmp_path: pathlib.Path) 
     ]
 
 
-def test_folder_without_such_files_is_a_problem_that_says_what_was_there(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "other.txt").write_text("c1")
-    assert tars.list_all(LineSource(str(tmp_path))).problems == [
-        f"there is no line file in '{tmp_path}', a file whose name ends in .lines (skipped: 1 other_file); "
-        "check --input and source.include"
-    ]
-
-
 def test_cell_that_no_image_has_is_a_problem_unless_it_has_a_default(tmp_path: pathlib.Path) -> None:
     write(tmp_path, a="a1")
     columns = (Column("age", INT64), Column("height", INT64), Column("width", INT64, missing="default", default=0))
@@ -92,13 +84,6 @@ def test_broken_link_is_a_problem(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.lines").symlink_to(tmp_path / "gone")
     (problem,) = tars.list_all(LineSource(str(tmp_path))).problems
     assert problem == f"'{tmp_path}/a.lines' is a broken link, so the images in it would be lost: repair it"
-
-
-def test_include_leaves_other_files_out(tmp_path: pathlib.Path) -> None:
-    write(tmp_path, a="a1", b="b1")
-    found = tars.list_all(LineSource(str(tmp_path), ("a*",)))
-    assert [ref.key for ref in found.refs] == ["a1"]
-    assert found.skipped == {files.NOT_INCLUDED: 1}
 
 
 @pytest.mark.parametrize(
@@ -135,9 +120,3 @@ def test_fill_rejects_several_values_where_one_is_expected(value: object, detail
     if detail is None:
         detail = "'age' holds a list of its own; write for example json.box.width for what is in it"
     assert caught.value.detail == detail
-
-
-def test_fill_takes_lists_for_columns_and_labels_with_several_values() -> None:
-    fields = table_rows.RowFields(label="tags", label_separator=",", columns=(Column("ages", INT64, many=True),))
-    filled = containers.fill(fields, ImageRef("k", "/k"), {"tags": ["a", "b"], "ages": [1, 2], "unused": {"x": [1]}})
-    assert (filled.label, filled.columns) == (("a", "b"), ((1, 2),))

@@ -63,14 +63,6 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "root"
 
 
-def test_image_is_listed_with_its_address_size_and_time(root: pathlib.Path) -> None:
-    write(root, "a/b/1.jpg")
-    status = (root / "a/b/1.jpg").stat()
-    assert gather(FilesSource(str(root))).refs == {
-        "a/b/1.jpg": elements.ImageRef("a/b/1.jpg", f"{root}/a/b/1.jpg", len(JPEG), status.st_mtime_ns)
-    }
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -117,11 +109,6 @@ def test_file_with_an_images_extension_is_listed_whatever_it_holds(root: pathlib
 def test_image_without_extension_is_found_by_its_content(root: pathlib.Path, image_format: str) -> None:
     write(root, "image", data=image_sets.make_image(3, image_format))
     assert list(gather(FilesSource(str(root))).refs) == ["image"]
-
-
-def test_folder_named_as_an_image_is_a_folder(root: pathlib.Path) -> None:
-    write(root, "x.jpg/1.jpg", "x.jpg/y.png/2.png")
-    assert sorted(gather(FilesSource(str(root))).refs) == ["x.jpg/1.jpg", "x.jpg/y.png/2.png"]
 
 
 def test_pictures_of_formats_that_are_not_read_are_counted_by_extension(tmp_path: pathlib.Path) -> None:
@@ -185,7 +172,6 @@ def test_broken_link_with_the_extension_of_an_image_is_rejected(root: pathlib.Pa
 
 
 GRANT = "grant read access, or leave it out with source.include"
-REPEAT = "run again when nothing removes files there"
 
 
 class BrokenScan:

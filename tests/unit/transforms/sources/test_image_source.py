@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pathlib
-import pickle
 from collections.abc import Iterator
 
 import pytest
@@ -30,15 +29,6 @@ def test_listing_holds_all_that_was_added_and_the_builder_is_empty_after_it() ->
     assert builder.take() == image_source.ListingBuilder().take()
     assert builder.take()[1:5] == (0, (), {}, ())
     assert found.skipped == {"hidden": 2}  # later counts do not change it
-
-
-def test_listing_that_leaves_the_process_has_its_references_as_bytes() -> None:
-    builder = image_source.ListingBuilder()
-    builder.add(REF)
-    found = builder.take()
-    for packed in (found.packed(), found.packed().packed(), pickle.loads(pickle.dumps(found))):
-        assert packed.packed_refs == elements.pack_refs([REF])
-        assert packed == found
 
 
 @pytest.mark.parametrize("num_rejects", [0, 1, 3])
@@ -81,34 +71,6 @@ def read(path: pathlib.Path) -> str:
 def test_text_without_its_byte_order_mark_is_read_up_to_the_limit(tmp_path: pathlib.Path) -> None:
     (tmp_path / "f").write_bytes(b"\xef\xbb\xbf" + b"#" * ((1 << 20) - 3))
     assert read(tmp_path / "f") == "#" * ((1 << 20) - 3)
-
-
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        pytest.param(None, "file-unreadable", id="missing"),
-        pytest.param(b"\xff", "file-not-utf8", id="not-utf-8"),
-        pytest.param(b"#" * ((1 << 20) + 1), "file-too-large", id="too-large"),
-    ],
-)
-def test_file_that_is_no_small_text_is_refused(tmp_path: pathlib.Path, content: bytes | None, code: str) -> None:
-    if content is not None:
-        (tmp_path / "f").write_bytes(content)
-    with error_texts.raises(code):
-        read(tmp_path / "f")
-
-
-@pytest.mark.parametrize(
-    ("given", "address"),
-    [
-        ("names.txt", "gs://b/set/names.txt"),
-        ("./lists/../names.txt", "gs://b/set/names.txt"),
-        ("/lists/names.txt", "/lists/names.txt"),
-        ("gs://c/names.txt", "gs://c/names.txt"),
-    ],
-)
-def test_relative_address_is_below_the_folder(given: str, address: str) -> None:
-    assert input_places.resolve(given, "gs://b/set") == address
 
 
 def test_input_that_is_unfit_for_output_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

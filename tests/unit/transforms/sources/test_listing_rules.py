@@ -27,14 +27,6 @@ def apply(key: str) -> elements.ImageRef | elements.Reject:
     return pattern.apply(elements.ImageRef(key, f"/data/{key}"))
 
 
-def test_groups_become_label_split_group_and_columns() -> None:
-    ref = apply("cat/val/31_7.jpg")
-    assert isinstance(ref, elements.ImageRef)
-    assert (ref.label, ref.split, ref.group, ref.columns) == ("cat", "val", "7", (31,))
-    ref = apply("cat/train/31_.jpg")  # a group without a match
-    assert isinstance(ref, elements.ImageRef) and ref.group == ""
-
-
 @pytest.mark.parametrize(
     ("key", "reason", "detail"),
     [

@@ -374,11 +374,6 @@ def test_split_of_an_image_never_changes_when_others_are_added(
     assert before.items() <= after.items()
 
 
-def test_rows_go_to_splits_by_their_number() -> None:
-    rule = SplitRule("index", counts=(("train", 3), ("test", None)))
-    assert [rule.apply(ref("1.jpg", position=row)).split for row in range(5)] == ["train"] * 3 + ["test"] * 2
-
-
 def test_row_after_all_counts_is_told_how_to_be_taken() -> None:
     rule = SplitRule("index", counts=(("train", 3), ("test", 1)))
     assert rule.apply(ref("1.jpg", position=3)).split == "test"

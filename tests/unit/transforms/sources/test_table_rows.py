@@ -27,17 +27,6 @@ def test_fill_without_fields_changes_nothing() -> None:
     assert table_rows.NO_FIELDS.needed == ()
 
 
-def test_cells_give_label_split_and_group() -> None:
-    filled = fill({"class": "dog", "set": "test", "patient": 12}, label="class", split="set", group="patient")
-    assert (filled.label, filled.split, filled.group) == ("dog", "test", "12")
-
-
-def test_values_of_columns_come_after_those_of_the_source() -> None:
-    columns = (Column("age", INT64), Column("dose", FLOAT), Column("note", BYTES))
-    filled = fill({"age": "30", "dose": 0.5, "note": "ü"}, columns=columns)
-    assert filled.columns == (7, 30, 0.5, "ü".encode())
-
-
 def test_needed_columns_are_each_named_once() -> None:
     fields = RowFields(key="id", label="x", split="set", group="x", label_flags=("a",), columns=(Column("id", BYTES),))
     assert fields.needed == ("id", "x", "set", "a")

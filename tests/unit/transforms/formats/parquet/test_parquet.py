@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import pathlib
 import random
 from typing import Any
@@ -15,7 +14,7 @@ from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats.parquet import parquet
 from imagebeam.transforms.packed import unpacked_content
 from imagebeam.transforms.shard import read_ahead
-from imagebeam.transforms.sources import containers, table_rows
+from imagebeam.transforms.sources import table_rows
 from tests import error_texts, parquet_files, tars
 
 RNG = random.Random(0)
@@ -397,11 +396,3 @@ def test_flipped_bytes_are_problems_or_images(options: dict[str, Any], tmp_path:
             assert isinstance(outcome, (bytes, read_ahead.ReadError)) and (
                 not isinstance(outcome, bytes) or len(outcome) == ref.size
             )
-
-
-def test_source_pickles_without_what_it_read(tmp_path: pathlib.Path) -> None:
-    parquet_files.write(tmp_path / "x.parquet", IMAGES[:1])
-    source = parquet.ParquetSource(str(tmp_path))
-    assert source.layout.image == "image.bytes" and "layout" not in source.__getstate__()
-    assert isinstance(source, containers.ContainerSource)
-    assert json.loads(parquet_files.describe()[b"huggingface"]) == {"info": {"features": {}}}

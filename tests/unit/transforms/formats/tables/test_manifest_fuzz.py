@@ -121,15 +121,3 @@ def test_damaged_manifest_gives_only_rejects_problems_and_config_errors(
     table.write_bytes(mutate(data, edits))
     known = table_rows.RowFields(split="set", columns=COLUMNS, **fields)
     follow(manifest.ManifestSource(str(table), manifest_format, fields=known, merge_rows=merge_rows))
-
-
-@pytest.mark.parametrize(("data", "manifest_format"), [(CSV, "csv"), (JSONL, "jsonl")], ids=["csv", "jsonl"])
-def test_whole_manifest_gives_each_image_once(tmp_path: pathlib.Path, data: bytes, manifest_format: str) -> None:
-    write_images(tmp_path)
-    table = tmp_path / f"m.{manifest_format}"
-    table.write_bytes(data)
-    known = table_rows.RowFields(columns=COLUMNS, **FIELDS["separator"])
-    source = manifest.ManifestSource(str(table), manifest_format, fields=known, merge_rows=True)
-    (found,) = source.list_all()
-    assert (found.num_refs, found.rejects, found.problems) == (2, (), ())
-    follow(source)

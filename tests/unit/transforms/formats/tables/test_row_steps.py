@@ -87,10 +87,6 @@ def test_consecutive_rows_of_an_image_are_merged() -> None:
     assert found == [(0, row("a", ["1", "2", "3"])), (3, row("b", "4")), (4, row("a", "5"))]
 
 
-def test_merge_of_no_rows_yields_no_rows() -> None:
-    assert merged([]) == []
-
-
 def test_text_with_a_separator_is_split() -> None:
     fields = RowFields(label="tags", label_separator="|")
     rows = [{"image": "a", "tags": "x|y"}, {"image": "a", "tags": None}, {"image": "a", "tags": "y"}]

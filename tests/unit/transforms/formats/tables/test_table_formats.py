@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import pathlib
 import re
 import sys
@@ -73,19 +71,6 @@ def test_rows_have_the_lines_of_an_editor(tmp_path: pathlib.Path, name: str, dat
     assert TableFile(uri, format).column_names() == ["a", "b"]
 
 
-def test_rows_of_quoted_cells_over_several_lines_have_the_place_of_their_first_line(tmp_path: pathlib.Path) -> None:
-    uri = write(tmp_path / "t.csv", 'a,b\n1,"x\ny"\n2,z\n')
-    assert [place for place, _ in rows_of(uri)] == ["line 2", "line 4"]
-
-
-def test_rows_of_parquet_are_counted_from_zero_and_hold_only_the_columns(tmp_path: pathlib.Path) -> None:
-    buffer = io.BytesIO()
-    pq.write_table(pa.table({"a": [1, None], "b": ["x", "y"]}), buffer)
-    uri = write(tmp_path / "t.parquet", buffer.getvalue())
-    assert rows_of(uri, "parquet") == [("row 0", {"a": 1}), ("row 1", {"a": None})]
-    assert TableFile(uri, "parquet").column_names() == ["a", "b"]
-
-
 @pytest.mark.parametrize("before", ["", '[{"a": "x.jpg", "b": ' + "1" * 70_000 + "}, "])
 def test_rows_of_json_nested_too_deep_raise(tmp_path: pathlib.Path, before: str) -> None:
     uri = write(tmp_path / "t.json", before + "[" * 100_000)
@@ -148,13 +133,6 @@ def test_column_names_of_another_format_or_encoding_raise(tmp_path: pathlib.Path
     uri = write(tmp_path / "t.csv", data)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         TableFile(uri, "csv").column_names()
-
-
-def test_column_names_of_json_lines_are_those_of_the_first_row(tmp_path: pathlib.Path) -> None:
-    lines = [{"a": 1}, {"a": 1, "b": 2}]
-    uri = write(tmp_path / "t.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-    assert TableFile(uri, "jsonl").column_names() == ["a"]
-    assert TableFile(write(tmp_path / "empty.jsonl", ""), "jsonl").column_names() == []
 
 
 @pytest.mark.parametrize(
