@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import grain
@@ -55,3 +55,7 @@ class GrainBatchIterator(resumable.Resumable, grain.DatasetIterator):
 
     def restore(self, state: record_order.ReaderState) -> None:
         self._batches.restore(state)
+
+    def metrics(self) -> Mapping[str, float | str]:
+        """Returns what the trainer waited for, as `feeds.BatchIterator.metrics`."""
+        return self._batches.metrics()

@@ -119,6 +119,10 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
         self._first_epoch, self._state, self._batches = state.first_epoch, state, None
         self._planned(self._state)
 
+    def metrics(self) -> Mapping[str, float | str]:
+        """Returns what the current iteration waited for, as `feeds.BatchIterator.metrics`; {} before the first."""
+        return {} if self._batches is None else self._batches.metrics()
+
     def _planned(self, state: record_order.ReaderState | None) -> batch_schedule.BatchSchedule:
         """Returns the schedule of the next iteration, from `state` on."""
         return self._feeds.make_schedule(dataclasses.replace(self._asked, first_epoch=self._first_epoch, state=state))

@@ -209,7 +209,7 @@ def test_batches_are_the_arrays_of_as_numpy_as_tensors(
     options = {"image_size": (16, 20), "shuffle": None, "features": ("image/key", "image/width")}
     loader = dataset.as_torch("train", 8, layout=layout, dtype=dtype, device="cpu", **options)
     expected = list(dataset.as_numpy("train", 8, dtype=str(dtype).removeprefix("torch."), **options))
-    for batch, arrays in zip(loader, expected, strict=True):
+    for batch, arrays in zip(list(loader), expected, strict=True):  # all at once: no batch takes another's memory
         assert list(batch) == list(arrays)
         image = batch["image"]
         assert str(image.dtype).removeprefix("torch.") == arrays["image"].dtype.name
@@ -259,8 +259,9 @@ def test_one_of_several_processes_that_do_not_know_each_other_is_refused(
 def test_data_loader_without_workers_passes_batches_on(dataset: imagebeam.ImageDataset) -> None:
     loader = dataset.as_torch("train", 8, **PICTURES)
     passed = torch.utils.data.DataLoader(loader, batch_size=None)
-    assert len(passed) == len(loader)
+    assert len(passed) == len(loader) and loader.metrics() == {}
     assert read(passed) == read(dataset.as_torch("train", 8, **PICTURES))
+    assert loader.metrics()["examples"] == SIZE // 8 * 8
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

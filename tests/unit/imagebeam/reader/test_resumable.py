@@ -119,6 +119,9 @@ def test_dataset_of_grain_begins_again_with_each_iteration_and_reads_ahead(datas
     again.set_state(state)
     assert keys(again) == expected[3:]
     ahead.close()
+    alone = iter(batches)
+    next(alone)
+    assert alone.metrics()["examples"] >= 8
 
 
 def test_worker_processes_of_grain_are_refused(dataset: imagebeam.ImageDataset, parsed_flags: None) -> None:
