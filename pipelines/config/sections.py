@@ -6,7 +6,6 @@ Each section is checked as far as it can be alone. The types of values that all 
 from __future__ import annotations
 
 import dataclasses
-import re
 import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
@@ -16,7 +15,7 @@ import pydantic
 from imagebeam import features, records
 from imagebeam.transforms import user_code
 from imagebeam.transforms.formats import base_format
-from imagebeam.transforms.sources import table_rows
+from imagebeam.transforms.sources import listing_rules, table_rows
 
 # Without use_attribute_docstrings, which parses the source of every model on import (0.1 s): `schema` reads them.
 STRICT = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -165,11 +164,7 @@ class LabelConfig(pydantic.BaseModel):
         if self.by == "filename":
             if self.pattern is None:
                 raise ValueError("label.by: filename needs label.pattern, such as '(?P<label>cat|dog)\\.\\d+\\.jpg'")
-            try:
-                groups = re.compile(self.pattern).groupindex
-            except re.error as e:
-                raise ValueError(f"label.pattern {self.pattern!r} is not a regular expression: {e}") from e
-            if "label" not in groups:
+            if "label" not in listing_rules.compile_pattern("label.pattern", self.pattern).groupindex:
                 raise ValueError(f"label.pattern {self.pattern!r} has no group named label; write (?P<label>...)")
         for by, named in (("column", self.column), ("columns", self.columns), ("function", self.function)):
             if (self.by == by) != (named not in (None, ())):

@@ -14,7 +14,7 @@ from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.images import class_masks
-from imagebeam.transforms.sources import files, input_places
+from imagebeam.transforms.sources import files, input_places, listing_rules
 
 SPLIT_GROUP = "split"  # group of the pattern for images that matches the split
 _REQUESTS_AT_ONCE = 16
@@ -176,25 +176,13 @@ def pattern_of(template: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, _GROUP.split(template))), re.DOTALL)
 
 
-def compile_pattern(key: str, pattern: str) -> re.Pattern[str]:
-    """Returns a compiled pattern.
-
-    Raises:
-        ValueError: if it is none. It names the key of the config.
-    """
-    try:
-        return re.compile(pattern)
-    except re.error as e:
-        raise ValueError(f"{key} {pattern!r} is not a regular expression: {e}") from e
-
-
 def check_pattern(image_key: str, image: str, mask_key: str, mask: str) -> None:
     """Checks that a pattern for the path of an image and the path of the file that belongs to it go together.
 
     Raises:
         ValueError: if they do not. It names the keys of the config.
     """
-    pattern = compile_pattern(image_key, image)
+    pattern = listing_rules.compile_pattern(image_key, image)
     if "\\" in _GROUP.sub("", mask):
         raise ValueError(
             f"{mask_key} {mask!r} is a path, not a regular expression: "

@@ -26,7 +26,7 @@ from imagebeam.transforms.images import (
     side_by_side,
     structure,
 )
-from imagebeam.transforms.sources import files, folder_probe, image_source, input_places
+from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, listing_rules
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, NEARLY_ALL, Finding, Folder, FolderProbe, splits_in
 
 FIRST = "image"  # name of the first image of an example in `side_by_side`
@@ -68,7 +68,7 @@ class Pairs(masks.PartnerRule, base_format.Format):
             for name in self.extra_names:
                 features.check_extra_image_name(name)
             if self.image is not None:
-                masks.compile_pattern("source.pairs.image", self.image)
+                listing_rules.compile_pattern("source.pairs.image", self.image)
         elif (self.image is None) != (not self.others):
             raise ValueError("source.pairs.image and source.pairs.others go together")
         for name, path in self.others.items():

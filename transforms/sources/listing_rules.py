@@ -96,6 +96,18 @@ MAX_PATH = 1024  # characters of a path that is matched: bounds the time of patt
 _REPEATED_TWICE = re.compile(r"(?<!\\)[+*]\??\)(?:[+*]|\{\d+,\d*\})")
 
 
+def compile_pattern(key: str, pattern: str) -> re.Pattern[str]:
+    """Returns a compiled pattern.
+
+    Raises:
+        ValueError: if it is none. It names the key of the config.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as e:
+        raise ValueError(f"{key} {pattern!r} is not a regular expression: {e}") from e
+
+
 def check_pattern(pattern: str, option: str = "source.pattern", needs_names: bool = True) -> frozenset[str]:
     """Returns the names of the groups of a pattern.
 
@@ -103,10 +115,7 @@ def check_pattern(pattern: str, option: str = "source.pattern", needs_names: boo
         ValueError: if it is no regular expression, has no group (no named one with `needs_names`), or repeats a
             repeated group.
     """
-    try:
-        compiled = re.compile(pattern)
-    except re.error as e:
-        raise ValueError(f"{option} {pattern!r} is not a regular expression: {e}") from e
+    compiled = compile_pattern(option, pattern)
     if needs_names and not compiled.groupindex:
         raise ValueError(f"{option} {pattern!r} has no named group; write for example (?P<label>[^/]+)/.*")
     if not compiled.groups:
