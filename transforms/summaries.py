@@ -83,6 +83,15 @@ class Ranking(NamedTuple):
 
 
 CHANGES = ("added", "changed", "removed", "unchanged")
+TURNS = {  # what EXIF orientations ask for
+    "2": "mirrored",
+    "3": "turned by 180 degrees",
+    "4": "turned by 180 degrees and mirrored",
+    "5": "turned by 90 degrees clockwise and mirrored",
+    "6": "turned by 90 degrees clockwise",
+    "7": "turned by 90 degrees counterclockwise and mirrored",
+    "8": "turned by 90 degrees counterclockwise",
+}
 _DIGESTS = ("kept_rejects_digest", "digest")  # fields of Comparison, as are the next ones
 _NUMBERS = ("kept_rejects", "num_duplicates", "compared_contents", "same_contents", "moved")
 

@@ -126,7 +126,7 @@ def _unusual_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str]]:
             total.update(split.get(name, {}))
     rows = []
     if turned := counted["turned"]:
-        lay = [f"{count:,} {_TURNS.get(code, 'turned')} (EXIF {code})" for code, count in turned.most_common()]
+        lay = [f"{count:,} {summaries.TURNS.get(code, 'turned')} (EXIF {code})" for code, count in turned.most_common()]
         rows.append(("turned", f"{plural.count(turned.total(), 'image')}: {', '.join(lay)}"))
     for name, label in (("reencoded", "re-encoded"), ("misnamed", "misnamed")):
         if counter := counted[name]:
@@ -160,15 +160,6 @@ def _most_common(counter: Counter[str]) -> str:
 
 
 _MAX_CAUSES = 6
-_TURNS = {  # what an EXIF orientation says of the pixels
-    "2": "mirrored",
-    "3": "upside down",
-    "4": "mirrored and upside down",
-    "5": "mirrored and on the left side",
-    "6": "on the left side",
-    "7": "mirrored and on the right side",
-    "8": "on the right side",
-}
 _UNUSUAL_COLORSPACES = {
     "GRAY_ALPHA": "2 channels (gray, transparency)",
     "RGBA": "4 channels (RGB, transparency)",

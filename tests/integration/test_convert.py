@@ -49,7 +49,7 @@ def test_run_table_says_which_images_readers_may_not_expect(
     lines = command_line.succeed(*arguments).stdout.splitlines()
     rows = dict(line.split("  ", 1) for line in lines if "  " in line.lstrip())
     expected = {
-        **({"turned": "1 image: 1 on the left side (EXIF 6)"} if kept == "apply" else {}),
+        **({"turned": "1 image: 1 turned by 90 degrees clockwise (EXIF 6)"} if kept == "apply" else {}),
         "not upright": "1 image whose EXIF data ask for a rotation that was not applied; readers see the pixels as "
         "they are stored",
         "channels": "1 image of 2 channels (gray, transparency), 2 images of 4 channels (RGB, transparency), 1 image "

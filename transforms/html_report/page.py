@@ -19,6 +19,7 @@ import markupsafe
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features, plural
+from imagebeam.transforms import summaries
 from imagebeam.transforms.html_report import sample_records, thumbnails
 from imagebeam.transforms.html_report.thumbnails import MAX_CHARS, shorten, visible
 from imagebeam.transforms.images import image_formats
@@ -46,15 +47,6 @@ _TITLES = {
     "reencoded": "Re-encoded, and why",
     "turned": "Turned upright",
     "wide": "Of 16 bits, of which readers get the upper 8",
-}
-_TURNS = {  # what EXIF orientations ask for
-    "2": "mirrored",
-    "3": "turned by 180 degrees",
-    "4": "turned by 180 degrees and mirrored",
-    "5": "turned by 90 degrees clockwise and mirrored",
-    "6": "turned by 90 degrees clockwise",
-    "7": "turned by 90 degrees counterclockwise and mirrored",
-    "8": "turned by 90 degrees counterclockwise",
 }
 _OF_SOME = frozenset(
     ("orientations", "turned", "reencoded", "misnamed", "wide", "dark")
@@ -214,7 +206,7 @@ def _count_tables(facts: DatasetFacts) -> tuple[list[CountTable], list[CountTabl
 def _count_table(name: str, counts: Mapping[str, int], num_images: int) -> CountTable:
     """Returns a table; the largest count is first, or the first bin of a histogram that is not empty."""
     if name in ("orientations", "turned"):
-        counts = {_TURNS.get(code, code): count for code, count in counts.items()}
+        counts = {summaries.TURNS.get(code, code): count for code, count in counts.items()}
     rows = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     if name in ("shorter_side", "aspect_ratio") and counts.keys() <= {*(bins := statistics.BINS[name])}:
         used = [index for index, each in enumerate(bins) if counts.get(each)]

@@ -267,8 +267,11 @@ def test_errors_on_a_terminal_are_broken_between_words(
 @case_tables.each_case(
     "turned, text",
     [
-        ({"6": 1}, "1 image: 1 on the left side (EXIF 6)"),
-        ({"3": 2, "6": 7, "9": 1}, "10 images: 7 on the left side (EXIF 6), 2 upside down (EXIF 3), 1 turned (EXIF 9)"),
+        ({"6": 1}, "1 image: 1 turned by 90 degrees clockwise (EXIF 6)"),
+        (
+            {"3": 2, "6": 7, "9": 1},
+            "10 images: 7 turned by 90 degrees clockwise (EXIF 6), 2 turned by 180 degrees (EXIF 3), 1 turned (EXIF 9)",
+        ),
     ],
 )
 def test_turned_images_are_counted_by_how_they_lay(turned: dict[str, int], text: str) -> None:
