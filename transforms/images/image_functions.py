@@ -13,6 +13,7 @@ from imagebeam.transforms.images import checked_image, pixels
 from imagebeam.transforms.images.pillow_decoder import pillow
 
 if TYPE_CHECKING:
+    import numpy as np
     import PIL.Image
 
 
@@ -39,15 +40,20 @@ class ImageFunctions:
             if code is not None:
                 code.start()
 
-    def apply(self, picture: PIL.Image.Image) -> PIL.Image.Image:
-        """Returns a decoded, upright picture as it is to be stored, before it is scaled.
+    def apply(self, picture: PIL.Image.Image, values: np.ndarray | None = None) -> PIL.Image.Image:
+        """Returns an upright picture as it is to be stored, before it is scaled.
+
+        Args:
+            picture: the picture; need not be decoded if its pixels are given.
+            values: its pixels, uint8 [height, width, channels], which the functions may change.
 
         Raises:
             BadImageError: if a function leaves the image out, raises, or returns no pixels.
         """
         import numpy as np  # late: a writer process needs 15 MB more with NumPy
 
-        values = np.array(picture)  # a copy that the user may change
+        if values is None:
+            values = np.array(picture)  # a copy that the user may change
         values = values if values.ndim == 3 else values[:, :, np.newaxis]
         if self.keep_if is not None:
             stays = call(self.keep_if, values if self.function is None else values.copy(), self.reference)

@@ -459,9 +459,13 @@ class ImagePolicy:
         upright = orientations.turn_size(height, width, turn)[::-1]
         if format == image_formats.JPEG and self.numbers.is_usual and self.part.is_whole and not self.functions:
             opened.draft(None, orientations.turn_size(*self.scaling.draft_size(*upright), turn))
+        values = None
         if not is_frame:
             self.limits.check_decoded(opened.height, opened.width, format)
-            pillow_decoder.load(opened)
+            if format == image_formats.JPEG and opened.mode == "RGB" and turn == checked_image.UPRIGHT:
+                values = self._decode_for_functions(data, (height, width))
+            if values is None:
+                pillow_decoder.load(opened)
         if format == image_formats.PNG and opened.size != (width, height):
             found = f"Pillow: {opened.height} x {opened.width} pixels, the header says {height} x {width}"
             raise BadImageError(Reason.UNDECODABLE, found)
@@ -483,7 +487,7 @@ class ImagePolicy:
             picture = picture.crop((left, 0, right, picture.height))
             upright = picture.size
         if self.functions:
-            picture = self._edit(picture)
+            picture = self._edit(picture, values)
             upright = picture.size
         target = self.encode
         if target == KEEP:
@@ -568,9 +572,24 @@ class ImagePolicy:
             return f"{format} split"
         return f"{format} {'scaled' if self.scaling.is_needed(*size) else 'recolored'}"
 
-    def _edit(self, picture: PIL.Image.Image) -> PIL.Image.Image:
-        """Returns a picture as functions of the user leave it, which see the channels that are stored."""
-        return self.functions.apply(pixels.recolor(picture, self.color, self.background)) if self.functions else picture
+    def _edit(self, picture: PIL.Image.Image, values: np.ndarray | None = None) -> PIL.Image.Image:
+        """Returns a picture as functions of the user leave it, which see the channels that are stored.
+
+        `values` are its pixels, if they are known; else they are copied out of it.
+        """
+        if not self.functions:
+            return picture
+        return self.functions.apply(pixels.recolor(picture, self.color, self.background), values)
+
+    def _decode_for_functions(self, data: bytes, size: tuple[int, int]) -> np.ndarray | None:
+        """Returns the pixels of a JPEG for a function of the user, without a picture of Pillow, which copies them.
+
+        None if the function sees other ones, or where only Pillow decodes the JPEG.
+        """
+        is_shown_whole = self.part.is_whole and self.numbers.is_usual and self.profile == KEEP
+        if self.functions.function is None or not is_shown_whole or self.color not in (KEEP, "rgb"):
+            return None
+        return reader_decoder.decode_whole(data, size)
 
     def _encode_picture(
         self,

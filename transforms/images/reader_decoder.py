@@ -6,11 +6,14 @@ import functools
 import importlib.util
 import re
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors, features
 from imagebeam.transforms import elements
 from imagebeam.transforms.images import checked_image, image_formats, pillow_decoder, structure
+
+if TYPE_CHECKING:
+    import numpy as np
 
 try:
     from imagebeam import _native
@@ -98,6 +101,19 @@ class ImageDecoder:
             message = _WRAPPED.fullmatch(e.message)
             raise _undecodable(f"TensorFlow: {message[1] if message else e.message}") from e
         return True
+
+
+def decode_whole(encoded: bytes, size: tuple[int, int]) -> np.ndarray | None:
+    """Returns the pixels of a JPEG in color, uint8 [height, width, 3], as Pillow decodes them, in less time.
+
+    None of a JPEG that is not sound, and without the C extension.
+    """
+    found = None if _native is None else _native.decode_whole(encoded, checked_image.MAX_DECODED_PIXELS, *size)
+    if found is None:
+        return None
+    import numpy as np
+
+    return np.frombuffer(found[0], np.uint8).reshape(*size, 3)
 
 
 def _decode_in_c(image: checked_image.Image) -> None:
