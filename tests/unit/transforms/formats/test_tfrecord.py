@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from imagebeam.transforms.elements import Reason
 from imagebeam.transforms.formats import tfrecord
 from imagebeam.transforms.packed import unpacked_content
-from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import table_rows
 from tests import foreign_shards, image_sets, tars, written_files
 
@@ -125,19 +124,6 @@ def test_feature_named_split_overrides_the_name_of_the_shard(tmp_path: pathlib.P
     assert list_records(tmp_path, fields=table_rows.RowFields(split="split")).refs[0].split == "test"
 
 
-def test_key_is_the_configured_feature(tmp_path: pathlib.Path) -> None:
-    other = make_example(image__encoded=JPEG, image__key=[b"a", b"b"])
-    write(tmp_path / "x.tfrecord", [*images(2), make_example(image__encoded=JPEG), other])
-    found = list_records(tmp_path, fields=table_rows.RowFields(key="image/key"))
-    assert [ref.key for ref in found.refs] == ["key0", "key1"]
-    assert [(reject.key, reject.reason) for reject in found.rejects] == [
-        ("x.tfrecord/2", Reason.BAD_ROW),
-        ("x.tfrecord/3", Reason.BAD_ROW),
-    ]
-    assert "feature 'image/key' (source.tfrecord.key) has no value" in found.rejects[0].detail
-    assert "has several values" in found.rejects[1].detail
-
-
 @pytest.mark.parametrize(
     ("record", "reason", "detail"),
     [
@@ -200,17 +186,6 @@ def test_records_after_a_broken_length_are_a_problem(tmp_path: pathlib.Path, com
     assert f"at byte offset {third}, after 2 records; those from there on would be lost" in problem
     if not compression:
         assert f"lost, {len(data) - third:,} bytes: fetch the file again" in problem
-
-
-def test_gzip_under_another_name_is_unpacked(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "x.tfrecord", images(2), "GZIP")
-    found = list_records(tmp_path)
-    assert (found.problems, [ref.key for ref in found.refs]) == ([], ["x.tfrecord/0", "x.tfrecord/1"])
-    for index, ref in enumerate(found.refs):
-        data = unpacked_content.unpack(ref.uri, ref.version).read(ref.offset, ref.length)
-        assert data == image_sets.make_image(index, size=(8 + index, 8))
-    [(_, fetched)] = read_ahead.fetch(found.refs[:1])
-    assert fetched == image_sets.make_image(0, size=(8, 8))
 
 
 def test_files_are_recognized_by_their_content(tmp_path: pathlib.Path) -> None:
