@@ -39,7 +39,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {  # the folders of two packages, and th
         "shard": {"classes", "images", "packed", "snapshots"},
         "html_report": {"images", "shard"},
         "duplicates": {"images", "output", "packed", "shard"},
-        "columns": {"images", "output", "shard"},
+        "columns": {"images", "output", "publish", "shard"},
         "updates": {"output", "shard", "snapshots"},
         "plan": {"classes", "output", "packed", "shard", "snapshots", "sources", "updates"},
         "publish": {"output", "shard"},
@@ -310,7 +310,7 @@ def test_import_of_the_beam_library_without_beam_names_the_extra() -> None:
         ("apache_beam", "convert({'source': {'uri': 'in'}, 'output': {'uri': 'out'}})", "convert", "convert"),
         ("apache_beam", "plan({'source': {'uri': 'in'}})", "plan", "convert"),
         ("pydantic", "convert()", "imagebeam.convert", "convert"),
-        ("numpy", "open_dataset('out')", "imagebeam.open_dataset", "tf"),
+        ("numpy", "open_dataset('out')", "imagebeam.open_dataset", "numpy"),
     ],
 )
 def test_missing_package_is_an_error_that_names_the_extra(missing: str, call: str, needs: str, extra: str) -> None:
