@@ -24,6 +24,7 @@ from imagebeam.reader import (
     batch_schedule,
     dataset_source,
     feeds,
+    option_values,
     read_plan,
     record_order,
     record_selection,
@@ -68,13 +69,13 @@ def open_dataset(
         ShardError: if a shard is missing or has another length than the catalog says.
         ConfigError: if the address cannot be read here, an option is not known, or there is no such snapshot.
     """
-    folder = None if cache_dir is None else options_lib.path("cache_dir", cache_dir)
-    max_bytes = options_lib.whole(1)("cache_bytes", cache_bytes)
+    folder = None if cache_dir is None else option_values.path("cache_dir", cache_dir)
+    max_bytes = option_values.whole(1)("cache_bytes", cache_bytes)
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise errors.ConfigError(
             "option-bad-value", f"storage_options is {storage_options!r}; it must be a dict of the storage's options"
         )
-    address = options_lib.path("directory", directory)
+    address = option_values.path("directory", directory)
     source = dataset_source.DatasetSource(address, folder, max_bytes, storage_options)
     catalog = source.load_catalog(snapshot)
     source.check_shards(catalog)
@@ -393,14 +394,14 @@ class ImageDataset:
         read_plan.check_batch_size(split, len(selected), asked, planned)
         return dataclasses.replace(plan, mean_and_std=self._mean_and_std(asked))
 
-    def _mean_and_std(self, asked: options_lib.ReadOptions) -> options_lib.MeanAndStd | None:
+    def _mean_and_std(self, asked: options_lib.ReadOptions) -> option_values.MeanAndStd | None:
         """Returns mean and standard deviation to normalise pixels from 0 to 255 with; None if they stay as they are.
 
         Raises:
             ConfigError: if they have to be measured, and there is no train split.
         """
         if asked.normalize == "imagenet":
-            return options_lib.IMAGENET_MEAN, options_lib.IMAGENET_STD
+            return option_values.IMAGENET_MEAN, option_values.IMAGENET_STD
         if asked.normalize == "dataset":
             return self._counted_by_writer() or self.unfiltered._measure_train(asked)
         assert not isinstance(asked.normalize, str), "ReadOptions refuses other names"

@@ -1,149 +1,119 @@
-"""The batch as the user gets it: of its size, padded, lists filled up, with weights, by name or as (image, label)."""
+"""The batch as the user gets it: of its size, padded, by name or as (image, label)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
-from imagebeam import features
-from imagebeam.reader import image_decoder, image_lists, read_plan
+from imagebeam import errors
+from imagebeam.reader import example_columns, example_map, record_order
 from imagebeam.reader import options as options_lib
-
-_OWN = "features/"  # begins the names of requested features inside the reader: a key may be "label"
-
-
-class ArraySpec(NamedTuple):
-    """An array of a batch, for the graphs of TensorFlow."""
-
-    shape: tuple[int | None, ...]
-    dtype: np.dtype
-    is_ragged: bool = False  # whether it is an object array of arrays of `dtype`, one for each example
 
 
 class BatchLayout:
-    """Makes batches of what was read, in arrays by their names inside the reader."""
+    """Makes batches of columns, and calls the user's `batch_map` on them."""
 
-    def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, decoder: image_decoder.ImageDecoder):
-        self._plan, self._options, self._decoder = plan, options, decoder
-        self._lists = {
-            name: feature for name, feature in plan.many.items() if feature.is_list and name != read_plan.LABEL
-        }
-        # A weight by its feature is in the batch only if it was asked for.
-        self._hidden = {"position"}
-        if plan.weight is not None and plan.weight not in plan.extra:
-            self._hidden.add(_OWN + plan.weight.key)
-        self._weights: np.ndarray | None = None  # by class
-        if isinstance(options.weights, Mapping):
-            self._weights = np.array([options.weights[each] for each in sorted(options.weights)], np.float32)
+    def __init__(self, options: options_lib.ReadOptions, specs: example_map.Specs, blank: Mapping[str, Any]):
+        """Takes the columns of a batch, and the example that fills it up.
 
-    def finish(self, read: dict[str, np.ndarray]) -> Any:
+        Raises:
+            ConfigError: if `map` gave columns for which the batch has no room.
+        """
+        self._options, self._columns, self._blank = options, specs, dict(blank)
+        if "weight" in blank:
+            self._blank["weight"] = np.zeros_like(blank["weight"])  # whatever `map` made of it
+        self._key = record_order.make_key("batch_map", options.seed)
+        if options.pad and "mask" in specs:
+            raise errors.ConfigError("map-bad-result", "map returned 'mask', which is the mask of pad=True")
+        if options.supervised and (specs.keys() - {"weight"} != {"image", "label"}):
+            raise errors.ConfigError(
+                "map-bad-result",
+                f"supervised=True gives (image, label), and map returned {sorted(specs)}: return 'image' and 'label'",
+            )
+
+    def finish(self, columns: dict[str, np.ndarray], place: int) -> Any:
         """Returns the batch: arrays by name, or a tuple.
 
         Args:
-            read: as `BatchReader.read` reads it: "image", "position", the label and the features.
+            columns: of the examples.
+            place: number of places in batches that the job has filled before this one, the same in all processes.
+
+        Raises:
+            ConfigError: if `batch_map` returned something that is no batch.
         """
-        size, options = self._options.batch_size, self._options
-        mask = None
-        if size is not None and options.pad:
-            mask = np.arange(size) < len(read["position"])
-            read = {name: self._pad(name, values, size) for name, values in read.items()}
-        weight = self._weight(read, mask)
-        if options.supervised:
-            return (read["image"], read["label"]) if weight is None else (read["image"], read["label"], weight)
-        batch = {name.removeprefix(_OWN): values for name, values in read.items() if name not in self._hidden}
-        if options.list_size is not None:
-            for feature in self._lists.values():
-                batch |= _fill_up(feature, batch[feature.key], options.list_size)
-        if mask is not None:
-            batch["mask"] = mask
-        if weight is not None:
-            batch["weight"] = weight
+        batch, options = columns, self._options
+        if options.batch_size is not None and options.pad:
+            batch = self._pad(columns, options.batch_size)
+        if options.batch_map is not None:
+            batch = self._map(batch, place)
+        return tuple(batch[name] for name in _in_tuple(batch)) if options.supervised else batch
+
+    def specs(self) -> dict[str, example_columns.ColumnSpec]:
+        """Returns what a batch consists of, by name; if it is a tuple, in its order. For the graphs of TensorFlow."""
+        options = self._options
+        size = options.batch_size if options.pad or options.drops_remainder else None
+        found = {name: spec._replace(shape=(size, *spec.shape)) for name, spec in self._columns.items()}
+        if options.pad:
+            name, dtype = ("weight", np.float32) if options.supervised else ("mask", np.bool_)
+            found[name] = example_columns.ColumnSpec((size,), np.dtype(dtype))
+        if options.batch_map is not None:
+            nothing, fill = {name: spec.make(0) for name, spec in self._columns.items()}, self._fill
+            blank = self._map((self._pad if options.pad else fill)(nothing, options.batch_size or 0), 0)
+            found = {name: _spec_of(values, size, found.get(name)) for name, values in blank.items()}
+        return {name: found[name] for name in _in_tuple(found)} if options.supervised else found
+
+    def _pad(self, columns: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+        """Returns the columns filled up, with a mask or with weights of 0."""
+        count = len(columns["image"])
+        batch = self._fill(columns, size)
+        is_real = np.arange(size) < count
+        if not self._options.supervised:
+            batch["mask"] = is_real
+        elif "weight" not in batch:
+            batch["weight"] = is_real.astype(np.float32)
         return batch
 
-    def _pad(self, name: str, values: np.ndarray, size: int) -> np.ndarray:
-        missing = size - len(values)
-        if not missing:  # as of all batches but the last
-            return values
-        padded = np.zeros((size, *values.shape[1:]), values.dtype)
-        padded[: len(values)] = values
-        if name in self._pictures:
-            padded[len(values) :] = self._decoder.blank
-        elif name in self._lists:
-            for row in range(len(values), size):
-                padded[row] = _no_values(self._lists[name])
-        elif values.dtype == object:
-            padded[len(values) :] = b""
-        return padded
+    def _fill(self, columns: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
+        """Returns the columns filled up with blank examples."""
+        filled = dict(columns)
+        for name, values in columns.items():
+            if len(values) < size:  # as of the last batch alone
+                filled[name] = np.empty((size, *values.shape[1:]), values.dtype)
+                filled[name][: len(values)] = values
+                for row in range(len(values), size):
+                    filled[name][row] = self._blank[name]
+        return filled
 
-    @property
-    def _pictures(self) -> set[str]:
-        """Names of the images of colors: all but masks and other numbers."""
-        return {"image", *(_OWN + each.name for each in self._plan.images if each.form is None)}
-
-    def _weight(self, read: Mapping[str, np.ndarray], mask: np.ndarray | None) -> np.ndarray | None:
-        """Returns the weight of each example, float32 [batch], 0 for padding; None if the batch has none."""
-        if self._plan.weight is not None:
-            weight = read[_OWN + self._plan.weight.key].astype(np.float32)
-        elif self._weights is not None:
-            index = read["label"] - self._options.label_base
-            weight = self._weights[index if mask is None else index * mask]  # padding has the label 0
-        elif mask is not None and self._options.supervised:
-            return mask.astype(np.float32)
-        else:
-            return None
-        return weight if mask is None else weight * mask
-
-    def specs(self) -> dict[str, ArraySpec]:
-        """Returns what a batch consists of, by name; if it is a tuple, in its order."""
-        plan, options = self._plan, self._options
-        size = options.batch_size if options.pad or options.drops_remainder else None
-        sides = (None, None) if options.crop is None else options.size
-        listed = (options.max_images,) if plan.has_lists_of_images else ()
-        picture = ArraySpec((size, *listed, *sides, plan.form.channels), self._decoder.dtype)
-        found = {"image": picture}
-        for name, feature in plan.columns.items():
-            is_class = name == read_plan.LABEL and feature.kind == features.INT64
-            found[name] = ArraySpec((size,), np.dtype(np.int32) if is_class else _dtype(feature))
-        for name, feature in plan.many.items():
-            if name == read_plan.LABEL:
-                classes = plan.num_classes if options.num_classes is None else options.num_classes
-                found[name] = ArraySpec((size, classes), np.dtype(np.float32))
-            elif feature.shape is not None:
-                found[name] = ArraySpec((size, *feature.shape), _dtype(feature))
-            elif options.list_size is None:
-                found[name] = ArraySpec((size, None), _dtype(feature), is_ragged=True)
-            else:
-                found[name] = ArraySpec((size, options.list_size), _dtype(feature))
-                found[f"{name}/count"] = ArraySpec((size,), np.dtype(np.int64))
-        if listed:
-            found[image_lists.COUNT] = ArraySpec((size,), np.dtype(np.int64))
-        for each in plan.images:
-            own = each.form and ArraySpec((size, *sides, each.form.channels), np.dtype(each.form.dtype))
-            found[_OWN + each.name] = own or picture
-        weight = {"weight": ArraySpec((size,), np.dtype(np.float32))}
-        has_weight = plan.weight is not None or self._weights is not None
-        if options.supervised:
-            return {name: found[name] for name in ("image", "label")} | (weight if has_weight or options.pad else {})
-        shown = {name.removeprefix(_OWN): each for name, each in found.items() if name not in self._hidden}
-        if options.pad:
-            shown["mask"] = ArraySpec((size,), np.dtype(np.bool_))
-        return shown | (weight if has_weight else {})
+    def _map(self, batch: dict[str, np.ndarray], place: int) -> dict[str, np.ndarray]:
+        """Returns what `batch_map` makes of a batch."""
+        assert self._options.batch_map is not None
+        count = len(batch["image"])
+        seed = record_order.seeds(np.array([place]), np.zeros(1, np.int64), self._key)[0]
+        result = self._options.batch_map(batch, example_map.generator(seed))
+        arrays = {name: np.asarray(each) for name, each in result.items()} if isinstance(result, Mapping) else {}
+        wanted = ["image", "label"] if self._options.supervised else ["image"]
+        wrong = [f"{name!r} of shape {list(each.shape)}" for name, each in arrays.items() if each.shape[:1] != (count,)]
+        wrong += [f"no {name!r}" for name in wanted if name not in arrays]
+        if self._options.supervised:
+            wrong += [f"{name!r}, which is in no pair," for name in arrays if name not in (*wanted, "weight")]
+        if wrong:
+            raise errors.ConfigError(
+                "batch-map-bad-result",
+                f"batch_map returned {', '.join(wrong)} for a batch of {count:,} examples: return a dict of arrays "
+                "whose first axis has one row for each",
+            )
+        return arrays
 
 
-def _dtype(feature: features.Feature) -> np.dtype:
-    return np.dtype(features.NUMPY_DTYPES[feature.kind])
+def _in_tuple(names: Iterable[str]) -> list[str]:
+    return [name for name in ("image", "label", "weight") if name in names]
 
 
-def _no_values(feature: features.Feature) -> np.ndarray:
-    return np.zeros(0, _dtype(feature))
-
-
-def _fill_up(feature: features.Feature, lists: np.ndarray, size: int) -> dict[str, np.ndarray]:
-    """Returns lists as an array [batch, size], filled up with zeros or empty bytes, and how long each is."""
-    filled = np.full((len(lists), size), b"" if feature.kind == features.BYTES else 0, _dtype(feature))
-    for row, values in enumerate(lists):
-        filled[row, : len(values)] = values[:size]
-    counts = np.array([len(values) for values in lists], np.int64)
-    return {feature.key: filled, f"{feature.key}/count": counts}
+def _spec_of(
+    values: np.ndarray, size: int | None, before: example_columns.ColumnSpec | None
+) -> example_columns.ColumnSpec:
+    if before is not None and before.is_ragged and values.dtype == object and values.ndim == 1:
+        return before
+    return example_columns.ColumnSpec((size, *values.shape[1:]), values.dtype)

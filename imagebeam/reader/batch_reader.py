@@ -6,8 +6,8 @@ import collections
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from imagebeam import concurrency, errors
 from imagebeam.reader import (
     batch_layout,
     crops,
+    example_columns,
+    example_map,
     image_decoder,
     image_lists,
     read_plan,
@@ -54,6 +56,30 @@ class Counters:
             return dict(self._totals)
 
 
+class _Read(NamedTuple):
+    """Examples that were read: an array of each, with a row for each example."""
+
+    positions: np.ndarray  # int64 [n], ascending
+    records: np.ndarray  # int64 [n]
+    epochs: np.ndarray  # int64 [n]
+    columns: dict[str, np.ndarray]
+
+    def take(self, rows: np.ndarray) -> _Read:
+        """Returns the examples in these rows."""
+        columns = {name: each[rows] for name, each in self.columns.items()}
+        return _Read(self.positions[rows], self.records[rows], self.epochs[rows], columns)
+
+    def without(self, rows: Sequence[int]) -> _Read:
+        """Returns all other examples."""
+        return self.take(np.delete(np.arange(len(self.positions)), rows)) if len(rows) else self
+
+    def followed_by(self, more: _Read) -> _Read:
+        """Returns the examples of both."""
+        columns = {name: np.concatenate([each, more.columns[name]]) for name, each in self.columns.items()}
+        positions, records, epochs = (np.concatenate(each) for each in zip(self[:3], more[:3], strict=True))
+        return _Read(positions, records, epochs, columns)
+
+
 class BatchReader:
     """Reads, parses and decodes a batch in one call. Thread-safe.
 
@@ -68,11 +94,19 @@ class BatchReader:
         """Opens nothing yet.
 
         Raises:
-            ConfigError: if the options ask for the decoder in C and it cannot decode these images.
+            ConfigError: if the options ask for the decoder in C and it cannot decode these images, or what `map`
+                returns cannot be in a batch.
         """
         self.schedule = plan.schedule
         self.decoder = image_decoder.ImageDecoder(plan, options, num_threads(options))
-        self.layout = batch_layout.BatchLayout(plan, options, self.decoder)
+        self._columns = example_columns.ExampleColumns(plan, options, self.decoder)
+        self._map: example_map.ExampleMap | None = None
+        if options.map is not None:
+            self._map = example_map.ExampleMap(options.map, self._columns, options.seed, num_threads(options))
+        specs, blank = self._columns.specs, self._columns.blank()
+        if self._map is not None:
+            specs, blank = self._map.specs, self._map.blank
+        self.layout = batch_layout.BatchLayout(options, specs, blank)
         self.counters = Counters()
         self._parser = record_parser.RecordParser(plan, options)
         self._fetcher = plan.fetcher
@@ -95,14 +129,12 @@ class BatchReader:
             ShardError: if a whole shard cannot be read.
             ExampleError: if an example cannot be read or decoded, and may not be skipped.
         """
-        batch = self._read(first, end)
-        if (
-            self._options.batch_size is not None
-            and self._options.drops_remainder
-            and len(batch["position"]) < end - first
-        ):
-            batch = self._fill(batch, first, end)
-        return self.layout.finish(batch)
+        read = self._read(first, end)
+        is_full = self._options.batch_size is not None and self._options.drops_remainder
+        if is_full and len(read.positions) < end - first:
+            read = self._fill(read, first, end)
+        with self.counters.timed("map_seconds"):  # of `batch_map`
+            return self.layout.finish(read.columns, self.schedule.place_of(first))
 
     def read_chunk(self, first: int, end: int) -> record_parser.Chunk:
         """Returns the records at positions `first` to `end`.
@@ -114,14 +146,14 @@ class BatchReader:
         records, epochs = self.schedule.order.locate(positions)
         contents = list(self._fetcher.fetch(records, epochs))
         uniforms = record_order.uniforms(records, epochs, self._random_key, crops.NUM_UNIFORMS)
-        return record_parser.Chunk(contents, positions, records, uniforms)
+        return record_parser.Chunk(contents, positions, records, epochs, uniforms)
 
     def parse(self, chunk: record_parser.Chunk) -> record_parser.Parsed:
         """Returns the features of the examples in a chunk, and which part of each image the batch takes."""
         return self._parser.parse(chunk)
 
-    def _read(self, first: int, end: int) -> dict[str, np.ndarray]:
-        """Returns the examples that can be read and decoded, and their positions."""
+    def _read(self, first: int, end: int) -> _Read:
+        """Returns the examples that can be read, decoded and mapped."""
         with self.counters.timed("read_seconds"):
             chunk = self.read_chunk(first, end)
         with self.counters.timed("parse_seconds"):
@@ -135,9 +167,21 @@ class BatchReader:
         faults |= {index: self._fetcher.fault(int(chunk.records[index]), each) for index, each in found.items()}
         for index in sorted(faults):
             self._skipped.add(int(chunk.positions[index]), faults[index])
-        read = {"image": images.pop("image"), "position": chunk.positions[parsed.kept], **parsed.columns, **images}
+        places = np.array(parsed.kept, np.int64)
+        positions, records, epochs = chunk.positions[places], chunk.records[places], chunk.epochs[places]
+        columns = self._columns.of({"image": images.pop("image"), **parsed.columns, **images}, records, epochs)
         lost = [row for row, _ in failures]
-        return {name: np.delete(each, lost, axis=0) for name, each in read.items()} if lost else read
+        read = _Read(positions, records, epochs, columns).without(lost)
+        return read if self._map is None else self._change(self._map, read)
+
+    def _change(self, each_map: example_map.ExampleMap, read: _Read) -> _Read:
+        """Returns what the user's function makes of the examples."""
+        with self.counters.timed("map_seconds"):
+            columns, failures = each_map.apply(read.columns, read.records, read.epochs)
+        for row, error in failures:
+            fault = self._fetcher.fault(int(read.records[row]), example_map.describe(error))
+            self._skipped.add(int(read.positions[row]), fault, error)
+        return read._replace(columns=columns).without([row for row, _ in failures])
 
     def _decode(self, parsed: record_parser.Parsed) -> tuple[dict[str, np.ndarray], image_decoder.Failures]:
         """Returns the images by name, and the row and fault of each example of which one cannot be decoded."""
@@ -162,10 +206,10 @@ class BatchReader:
             failures += [(row, f"image {extra.name!r} cannot be decoded: {failure}") for row, failure in found]
         return decoded, failures
 
-    def _fill(self, read: dict[str, np.ndarray], first: int, end: int) -> dict[str, np.ndarray]:
+    def _fill(self, read: _Read, first: int, end: int) -> _Read:
         """Returns all positions from `first` to `end`: the next readable example replaces a missing one."""
-        positions, following = read["position"], end
-        while not len(positions) or positions[-1] < end - 1:
+        following = end
+        while not len(read.positions) or read.positions[-1] < end - 1:
             if following >= end + self.schedule.spare:  # an epoch
                 raise errors.ExampleError(
                     "examples-all-broken",
@@ -173,13 +217,12 @@ class BatchReader:
                     f"and a batch of {self._options.batch_size} needs one: run imagebeam verify --decode",
                 )
             more = self._read(following, following + _NUM_SPARES)
-            read = {name: np.concatenate([each, more[name]]) for name, each in read.items()}
-            positions, following = read["position"], following + _NUM_SPARES
-            if len(more["position"]):
+            read = read.followed_by(more)
+            following += _NUM_SPARES
+            if len(more.positions):
                 break
         wanted = np.arange(first, end, dtype=np.int64)
-        places = np.searchsorted(positions, wanted)
-        return {name: each[places] for name, each in read.items()}
+        return read.take(np.searchsorted(read.positions, wanted))
 
 
 def num_threads(options: options_lib.ReadOptions) -> int:

@@ -75,6 +75,7 @@ class SelectionEpochs:
             num_epochs=asked.num_epochs,
             snapshot=self.selection.snapshot,
             first_epoch=asked.first_epoch,
+            map_id=asked.map_id,
         )
 
     def order(self, asked: options_lib.ReadOptions, done: int) -> record_order.Order:
@@ -171,6 +172,15 @@ class BatchSchedule:
         """
         first, end = self.begin + number * size, self.begin + (number + 1) * size
         return (first, end) if self.end is None else (min(first, self.end), min(end, self.end))
+
+    def place_of(self, first: int) -> int:
+        """Returns how many places in batches the job has filled before the batch at `first`: as all processes do.
+
+        Iterations that each read further epochs count as long as these.
+        """
+        turn, inside = divmod(first - self.begin, self.stride) if self.stride else (0, first - self.begin)
+        done = self.start.epoch * self.epoch_size + self.start.position
+        return done + turn * (self.start.num_epochs or 0) * self.epoch_size + inside * self.start.process_count
 
     def state_after(self, num_batches: int) -> record_order.ReaderState:
         """Returns the state of the job after every process has made `num_batches` batches."""

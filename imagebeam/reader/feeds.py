@@ -13,6 +13,7 @@ from imagebeam.reader import (
     batch_schedule,
     batch_stream,
     jax_iterator,
+    option_values,
     read_plan,
     record_order,
     resumable,
@@ -131,7 +132,8 @@ class BatchIterator(resumable.Resumable, Iterator[Any]):
         Returns:
             "wait_seconds" that the trainer waited for batches, and "step_seconds" between two of them; "bound": "input"
             if it waited for more than a tenth of its steps, else "step"; "batches_ready" now; "examples", "bytes" and
-            "skipped" that were read; "read_seconds", "parse_seconds" and "decode_seconds" of all threads together.
+            "skipped" that were read; "read_seconds", "parse_seconds", "decode_seconds" and "map_seconds" of
+            all threads together.
         """
         return self._batches.metrics()
 
@@ -206,7 +208,7 @@ class Feeds(abc.ABC):
                 "iterations begin with whole epochs: continue them with first_epoch",
             )
         planned = self.make_schedule(asked)
-        done = options_lib.whole(0)("step", step)
+        done = option_values.whole(0)("step", step)
         if planned.num_batches is not None and done > planned.num_batches:
             raise errors.ConfigError(
                 "step-out-of-range",

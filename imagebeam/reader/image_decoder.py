@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from imagebeam import concurrency, errors, plural
-from imagebeam.reader import bare_pixels, batch_buffers, crops, read_plan, resampling, whole_images
+from imagebeam.reader import bare_pixels, batch_buffers, crops, option_values, read_plan, resampling, whole_images
 from imagebeam.reader import options as options_lib
 
 try:
@@ -219,7 +219,7 @@ def dtype_of(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def _cast(pixels: np.ndarray, dtype: np.dtype, mean_and_std: options_lib.MeanAndStd | None) -> np.ndarray:
+def _cast(pixels: np.ndarray, dtype: np.dtype, mean_and_std: option_values.MeanAndStd | None) -> np.ndarray:
     """Returns pixels, [..., channels], in the type of a batch, normalised if mean and standard deviation are given."""
     with np.errstate(all="ignore"):  # of a value too large for float16
         if mean_and_std is None:

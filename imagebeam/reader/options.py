@@ -5,32 +5,14 @@ Values are converted to plain Python values, from whatever NumPy or TensorFlow t
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
-import math
-import operator
-import os
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors
-from imagebeam.reader import record_order
-
-# Converts the value that was given for the option of a name; raises ConfigError if it is of another kind.
-Convert = Callable[[str, Any], Any]
-
-_MAX_SIDE = 65_500  # pixels, the largest side of a JPEG
-SHUFFLES = ("stream", "global", None)
-CROPS = ("random", "center", "resize_shorter", "squash", None)
-INTERPOLATIONS = ("bilinear", "bicubic")
-DCTS = ("fast", "accurate")
-DECODERS = ("auto", "native", "pillow")
-DTYPES = ("uint8", "uint16", "float32", "bfloat16", "float16")
-IMAGENET_MEAN = (123.675, 116.28, 103.53)  # for pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
-IMAGENET_STD = (58.395, 57.12, 57.375)  # torchvision's 0.229, 0.224, 0.225
-
-MeanAndStd = tuple[Sequence[float], Sequence[float]]
+from imagebeam.reader import option_values, record_order
 
 
 def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
@@ -46,201 +28,15 @@ def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
             raise errors.ConfigError("option-unknown", f"there is no option {name!r}: {hint}")
 
 
-def bad_value(name: str, value: Any, expected: str) -> errors.ConfigError:
-    """Returns the error for a value that an option cannot have."""
-    return errors.ConfigError("option-bad-value", f"{name} is {value!r}; {expected}")
+def _name_of(function: Any) -> str:
+    """Returns module and name of a function, of the class of an object that is called, or of what a partial calls."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
 
 
-def whole(least: int | None = None, *, may_be_none: bool = False) -> Convert:
-    """Returns a converter to whole numbers from `least` on."""
-
-    def convert(name: str, value: Any) -> int | None:
-        if value is None and may_be_none:
-            return None
-        number = None if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
-        if number is None or (least is not None and number < least):
-            raise bad_value(name, value, "it must be a whole number" + ("" if least is None else f" from {least} on"))
-        return number
-
-    return convert
-
-
-def _truth(*, may_be_none: bool = False) -> Convert:
-    """Returns a converter to True or False, also from NumPy's."""
-
-    def convert(name: str, value: Any) -> bool | None:
-        if value is None and may_be_none:
-            return None
-        if type(value).__name__ not in ("bool_", "bool"):
-            raise bad_value(name, value, "it must be True or False")
-        return bool(value)
-
-    return convert
-
-
-def _number(name: str, value: Any) -> float:
-    """Returns a finite number."""
-    found = math.nan
-    if not isinstance(value, (str, bytes, bool)):
-        with contextlib.suppress(TypeError, ValueError):
-            found = float(value)
-    if not math.isfinite(found):
-        raise bad_value(name, value, "it must be a number")
-    return found
-
-
-def _fraction(*, may_be_zero: bool = False) -> Convert:
-    """Returns a converter to numbers up to 1."""
-
-    def convert(name: str, value: Any) -> float:
-        found = _number(name, value)
-        if not 0 <= found <= 1 or (found == 0 and not may_be_zero):
-            raise bad_value(name, value, "it must be 0 to 1" if may_be_zero else "it must be above 0 and at most 1")
-        return found
-
-    return convert
-
-
-def _range(limit: float) -> Convert:
-    """Returns a converter to the least and the greatest value of a range, up to `limit`."""
-
-    def convert(name: str, value: Any) -> tuple[float, float]:
-        found = _to_list(value)
-        if found is None or len(found) != 2:
-            raise bad_value(name, value, "it must be two numbers, (least, greatest)")
-        low, high = _number(name, found[0]), _number(name, found[1])
-        if not 0 < low <= high <= limit:
-            raise bad_value(name, (low, high), f"it must be 0 < least <= greatest <= {limit:g}")
-        return low, high
-
-    return convert
-
-
-def _choice(choices: Sequence[Any]) -> Convert:
-    """Returns a converter that accepts a few values."""
-
-    def convert(name: str, value: Any) -> Any:
-        for each in choices:
-            if value is each or (isinstance(value, str) and value == each):
-                return each
-        nearest = difflib.get_close_matches(str(value), [each for each in choices if each is not None], 1)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise bad_value(name, value, f"it is one of {', '.join(map(repr, choices))}{hint}")
-
-    return convert
-
-
-def _dtype(name: str, value: Any) -> Any:
-    """Returns the name of a type, also from NumPy's, TensorFlow's or JAX's type."""
-    if not isinstance(value, str):
-        # np.float32 and jnp.bfloat16 are classes of scalars, np.dtype and tf.DType have a name.
-        for found in (getattr(value, "name", None), getattr(value, "__name__", None)):
-            if found in DTYPES:
-                return found
-    return _choice(DTYPES)(name, value)
-
-
-def _image_size(name: str, value: Any) -> int | tuple[int, int] | None:
-    """Returns a side in pixels, or (height, width)."""
-    if value is None:
-        return None
-    sides = _to_list(value)
-    try:
-        if isinstance(value, bool) or (sides is not None and len(sides) != 2):
-            raise TypeError
-        found = [operator.index(side) for side in ([value] if sides is None else sides)]
-    except TypeError as e:
-        raise bad_value(name, value, "it must be a whole number of pixels, or two of them, (height, width)") from e
-    if min(found) < 1:
-        raise bad_value(name, value, "it must be at least 1 pixel")
-    if max(found) > _MAX_SIDE:
-        raise bad_value(name, value, f"it must be at most {_MAX_SIDE:,} pixels")
-    return found[0] if sides is None else (found[0], found[1])
-
-
-def _normalize(name: str, value: Any) -> Any:
-    """Returns a name, or mean and standard deviation: one number for all channels, or one for each."""
-    names = ("imagenet", "dataset")
-    if value is None or (isinstance(value, str) and value in names):
-        return value
-    expected = f"it is {', '.join(map(repr, names))}, or (mean, std) of pixels from 0 to 255"
-    found = _to_list(value)
-    if found is None or len(found) != 2:
-        raise bad_value(name, value, expected)
-    try:
-        mean, std = (_channels(name, each) for each in found)
-    except (errors.ConfigError, ValueError) as e:
-        raise bad_value(name, value, f"{expected}, each one number or one for each channel") from e
-    if min(std) <= 0:
-        raise bad_value(f"the standard deviation of {name}", found[1], "it must be above 0 in each channel")
-    return mean, std
-
-
-def _channels(name: str, value: Any) -> tuple[float, ...]:
-    values = _to_list(value)
-    found = tuple(_number(name, each) for each in ([value] if values is None else values))
-    if not found:
-        raise ValueError("no channel")
-    return found
-
-
-def _keys(name: str, value: Any) -> tuple[str, ...]:
-    """Returns keys of features."""
-    if isinstance(value, (str, bytes)):
-        raise bad_value(name, value, f"it must be a list of keys: give {name}=[{value!r}]")
-    found = _to_list(value)
-    if found is None or not all(isinstance(each, str) for each in found):
-        raise bad_value(name, value, 'it must be a list of keys, such as ["image/key"]')
-    return tuple(map(str, found))
-
-
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    """Returns names of extra images, each once."""
-    return tuple(dict.fromkeys(_keys(name, value)))
-
-
-def _weights(name: str, value: Any) -> Any:
-    """Returns the key of a feature, or the weights by the id of their class."""
-    if value is None or isinstance(value, str):
-        return value
-    if not isinstance(value, Mapping) or not value:
-        raise bad_value(name, value, "it must be {id of a class: weight}, or the key of a feature")
-    found = {whole(0)("a class of " + name, key): _number(f"{name}[{key}]", each) for key, each in value.items()}
-    if min(found.values()) < 0:
-        raise bad_value(name, value, "a weight must be 0 or more")
-    return found
-
-
-def path(name: str, value: Any) -> str:
-    """Returns a path or an address."""
-    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-    if not isinstance(found, str) or not found:
-        raise bad_value(name, value, "it must be a path or an address")
-    scheme, colon, rest = found.partition(":/")
-    if not isinstance(value, str) and colon and scheme.isalnum() and not rest.startswith("/"):
-        raise bad_value(name, value, f"pathlib removes a slash from {scheme}://; give the address as a string")
-    return found
-
-
-def _to_list(value: Any) -> list[Any] | None:
-    """Returns the values of a list, tuple, array or the like; None if `value` is none of these."""
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        return None
-    try:
-        return list(value)
-    except TypeError:  # an array without axes
-        return None
-
-
-def _state(name: str, value: Any) -> record_order.ReaderState | None:
-    if isinstance(value, Mapping):
-        raise bad_value(name, value, "give imagebeam.ReaderState.from_dict of it")
-    if value is not None and not isinstance(value, record_order.ReaderState):
-        raise bad_value(name, value, "give what state() of an iterator returned")
-    return value
-
-
-def _option(default: Any, convert: Convert) -> Any:
+def _option(default: Any, convert: option_values.Convert) -> Any:
     """Returns the field of an option."""
     return dataclasses.field(default=default, metadata={"convert": convert})
 
@@ -321,46 +117,60 @@ class ReadOptions:
         prefetch: number of batches that are ready ahead of the trainer, besides those being made.
         decoder: "auto" (JPEG and PNG in C, other formats with Pillow), "native" (refuses what the code in C cannot
             decode), "pillow" (all images with Pillow and NumPy, slowly; where there is no C compiler).
+        map: fn(example, rng) -> example, called on each example before its batch is padded, on several threads. An
+            example is a dict by name, of arrays and numbers as they are in a batch. `rng` is a numpy Generator that
+            depends on seed, epoch and record alone. What it returns must have the same names, shapes and types for
+            all examples; it is first called on a black one. An exception is an error of the example (`on_error`).
+        batch_map: fn(batch, rng) -> batch, called on each batch of this process, padded and with all its names. `rng`
+            depends on the seed and on how many examples the job has read; it is the same in all processes.
+        map_id: name of `map` and `batch_map` in a state, which a reader with another one refuses. By default the module
+            and name of the functions.
+        metadata: whether a batch has "epoch" and "record" (its number in the split), int64 [batch], and "seed", uint32
+            [batch, 2], which depends on seed, epoch and record alone: for augmentation on the device.
     """
 
-    batch_size: int | None = _option(None, whole(1, may_be_none=True))
-    image_size: int | tuple[int, int] | None = _option(224, _image_size)
-    crop: str | None = _option("random", _choice(CROPS))
-    flip: bool | None = _option(None, _truth(may_be_none=True))
-    dtype: str = _option("uint8", _dtype)
-    normalize: str | MeanAndStd | None = _option(None, _normalize)  # noqa: RUF009
-    shuffle: str | None = _option("stream", _choice(SHUFFLES))
-    seed: int = _option(0, whole())
-    num_epochs: int | None = _option(None, whole(1, may_be_none=True))
-    first_epoch: int = _option(0, whole(0))
-    next_epoch_each_iteration: bool = _option(False, _truth())
-    process_index: int = _option(0, whole())
-    process_count: int = _option(1, whole(1))
-    drop_remainder: bool = _option(True, _truth())
-    pad: bool = _option(False, _truth())
-    supervised: bool = _option(False, _truth())
-    weights: str | Mapping[int, float] | None = _option(None, _weights)
-    features: Sequence[str] = _option((), _keys)
-    images: Sequence[str] = _option((), _names)
-    max_images: int | None = _option(None, whole(1, may_be_none=True))
-    list_size: int | None = _option(None, whole(1, may_be_none=True))
-    label_base: int = _option(0, whole(0))
-    num_classes: int | None = _option(None, whole(1, may_be_none=True))
-    deterministic: bool = _option(True, _truth())
-    on_error: str = _option("raise", _choice(("raise", "skip")))
-    max_error_fraction: float = _option(0.01, _fraction(may_be_zero=True))
-    state: record_order.ReaderState | None = _option(None, _state)  # noqa: RUF009
-    area: tuple[float, float] = _option((0.08, 1.0), _range(1.0))
-    aspect_ratio: tuple[float, float] = _option((3 / 4, 4 / 3), _range(100.0))
-    center_fraction: float = _option(224 / 256, _fraction())
-    interpolation: str = _option("bilinear", _choice(INTERPOLATIONS))
-    antialias: bool = _option(False, _truth())
-    dct: str = _option("fast", _choice(DCTS))
-    shuffle_bytes: int = _option(256 << 20, whole(1))
-    shuffle_records: int | None = _option(None, whole(1, may_be_none=True))
-    threads: int | None = _option(None, whole(1, may_be_none=True))
-    prefetch: int = _option(2, whole(1))
-    decoder: str = _option("auto", _choice(DECODERS))
+    batch_size: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    image_size: int | tuple[int, int] | None = _option(224, option_values.image_size)
+    crop: str | None = _option("random", option_values.choice(option_values.CROPS))
+    flip: bool | None = _option(None, option_values.truth(may_be_none=True))
+    dtype: str = _option("uint8", option_values.dtype)
+    normalize: str | option_values.MeanAndStd | None = _option(None, option_values.normalize)  # noqa: RUF009
+    shuffle: str | None = _option("stream", option_values.choice(option_values.SHUFFLES))
+    seed: int = _option(0, option_values.whole())
+    num_epochs: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    first_epoch: int = _option(0, option_values.whole(0))
+    next_epoch_each_iteration: bool = _option(False, option_values.truth())
+    process_index: int = _option(0, option_values.whole())
+    process_count: int = _option(1, option_values.whole(1))
+    drop_remainder: bool = _option(True, option_values.truth())
+    pad: bool = _option(False, option_values.truth())
+    supervised: bool = _option(False, option_values.truth())
+    weights: str | Mapping[int, float] | None = _option(None, option_values.weights)
+    features: Sequence[str] = _option((), option_values.keys)
+    images: Sequence[str] = _option((), option_values.names)
+    max_images: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    list_size: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    label_base: int = _option(0, option_values.whole(0))
+    num_classes: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    deterministic: bool = _option(True, option_values.truth())
+    on_error: str = _option("raise", option_values.choice(("raise", "skip")))
+    max_error_fraction: float = _option(0.01, option_values.fraction(may_be_zero=True))
+    state: record_order.ReaderState | None = _option(None, option_values.state)  # noqa: RUF009
+    area: tuple[float, float] = _option((0.08, 1.0), option_values.limits(1.0))
+    aspect_ratio: tuple[float, float] = _option((3 / 4, 4 / 3), option_values.limits(100.0))
+    center_fraction: float = _option(224 / 256, option_values.fraction())
+    interpolation: str = _option("bilinear", option_values.choice(option_values.INTERPOLATIONS))
+    antialias: bool = _option(False, option_values.truth())
+    dct: str = _option("fast", option_values.choice(option_values.DCTS))
+    shuffle_bytes: int = _option(256 << 20, option_values.whole(1))
+    shuffle_records: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    threads: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    prefetch: int = _option(2, option_values.whole(1))
+    decoder: str = _option("auto", option_values.choice(option_values.DECODERS))
+    map: Callable[..., Mapping[str, Any]] | None = _option(None, option_values.function)  # noqa: RUF009
+    batch_map: Callable[..., Mapping[str, Any]] | None = _option(None, option_values.function)  # noqa: RUF009
+    map_id: str | None = _option(None, option_values.text)
+    metadata: bool = _option(False, option_values.truth())
 
     @classmethod
     def of(cls, batch_size: int | None, options: Mapping[str, Any], is_train: bool = True) -> ReadOptions:
@@ -399,6 +209,9 @@ class ReadOptions:
             raise errors.ConfigError("option-bad-value", f"process_index is {self.process_index}, {expected}")
         for text in self._conflicts():
             raise errors.ConfigError("options-conflict", text)
+        functions = [each for each in (self.map, self.batch_map) if each is not None]
+        if functions and self.map_id is None:
+            object.__setattr__(self, "map_id", " ".join(map(_name_of, functions)))
 
     def _conflicts(self) -> Iterator[str]:
         """Yields an error text for each pair of options that do not fit each other."""
@@ -428,6 +241,15 @@ class ReadOptions:
             )
         if self.dtype in ("uint8", "uint16") and self.normalize is not None:
             yield f"normalize gives fractions, which {self.dtype} cannot hold; give dtype='float32'"
+        if self.batch_map is not None and self.batch_size is None:
+            yield "batch_map changes batches: give batch_size"
+        if self.map_id is not None and self.map is None and self.batch_map is None:
+            yield f"map_id is {self.map_id!r}, and names nothing without map or batch_map: give one"
+        if self.supervised and self.metadata:
+            yield (
+                "supervised=True gives (image, label), which has no room for metadata=True: take batches by name, and "
+                "map them to pairs"
+            )
         if self.supervised and self.images:
             yield (
                 f"supervised=True gives (image, label), which has no room for images={self.images!r}: take batches by "

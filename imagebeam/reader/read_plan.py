@@ -11,11 +11,20 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from imagebeam.reader import bare_pixels, batch_schedule, extra_images, image_lists, record_selection, shard_reader
+from imagebeam.reader import (
+    bare_pixels,
+    batch_schedule,
+    extra_images,
+    image_lists,
+    option_values,
+    record_selection,
+    shard_reader,
+)
 from imagebeam.reader import options as options_lib
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 IMAGE, LABEL, MASK, WEIGHT = "image", "label", "mask", "weight"
+METADATA = ("epoch", "record", "seed")
 _EXACT_DTYPES = ("uint8", "uint16")  # which hold only what is stored
 _MASKS = ("image/object/mask", extra_images.SEGMENTATION)
 _BOXES = ("image/object/bbox/", "image/object/class/label")
@@ -54,7 +63,7 @@ class ReadPlan:
     label_base: int
     num_classes: int
     weight: features.Feature | None
-    mean_and_std: options_lib.MeanAndStd | None
+    mean_and_std: option_values.MeanAndStd | None
 
     @functools.cached_property
     def has_lists_of_images(self) -> bool:
@@ -115,6 +124,7 @@ def make_plan(
     if is_raw:
         bare_pixels.check_shape_is_stored(catalog)
     own = own_names(catalog, asked.pad, asked.weights is not None)
+    own |= dict.fromkeys(METADATA, "the metadata of an example") if asked.metadata else {}
     if asked.max_images is not None:
         own[image_lists.COUNT] = "the number of images"
     form = _form(directory, catalog, asked)

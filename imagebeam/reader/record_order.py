@@ -28,7 +28,7 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 _MAX_KEPT = 1 << 20  # records of a window whose permutation is kept: 8 MB, made in 0.1 s
 
-_OPTIONAL = {"snapshot", "first_epoch"}  # fields of a state
+_OPTIONAL = {"snapshot", "first_epoch", "map_id"}  # fields of a state
 
 Positions = np.ndarray  # int64 [n]
 
@@ -68,13 +68,17 @@ def permute(positions: Positions, size: int, key: np.uint64) -> Positions:
     return values.astype(np.int64)
 
 
+def seeds(records: np.ndarray, epochs: np.ndarray, key: np.uint64) -> np.ndarray:
+    """Returns a seed for each record in its epoch, uint64 [n], which depends on record, epoch and key alone."""
+    return mix(mix(records.astype(np.uint64) ^ key) + epochs.astype(np.uint64))
+
+
 def uniforms(records: np.ndarray, epochs: np.ndarray, key: np.uint64, count: int) -> np.ndarray:
     """Returns `count` random numbers in [0, 1) for each record in its epoch: float32 [n, count].
 
     They depend on record, epoch and key alone, not on which process reads the record or when.
     """
-    seeds = mix(mix(records.astype(np.uint64) ^ key) + epochs.astype(np.uint64))
-    bits = mix(seeds[:, None] + np.arange(count, dtype=np.uint64) * _GOLDEN)
+    bits = mix(seeds(records, epochs, key)[:, None] + np.arange(count, dtype=np.uint64) * _GOLDEN)
     return ((bits >> np.uint64(40)).astype(np.float32)) * np.float32(2.0**-24)
 
 
@@ -261,6 +265,7 @@ class ReaderState:
         snapshot: name of the snapshot that is read, such as "000002"; None for a dataset without snapshots. It is told
             in errors; `fingerprint` decides whether the records are the same.
         first_epoch: as in `ReadOptions`.
+        map_id: as in `ReadOptions`; None without `map` and `batch_map`.
     """
 
     seed: int
@@ -275,6 +280,7 @@ class ReaderState:
     num_epochs: int | None = None
     snapshot: str | None = None
     first_epoch: int = 0
+    map_id: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("epoch", "position", "first_epoch"):
@@ -285,7 +291,7 @@ class ReaderState:
                 )
 
     def to_dict(self) -> dict[str, int | str | None]:
-        """Returns plain values, for JSON or a checkpoint, without a snapshot or first epoch if there is none."""
+        """Returns plain values, for JSON or a checkpoint, without a snapshot, first epoch or map if there is none."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in _OPTIONAL or value}
 
     @classmethod
@@ -320,7 +326,7 @@ class ReaderState:
         Raises:
             ConfigError: if the reader has another order or other records; the text names the fields that differ.
         """
-        names = ["seed", "shuffle", "fingerprint", "selection", "block_records", "window_blocks"]
+        names = ["seed", "shuffle", "fingerprint", "selection", "block_records", "window_blocks", "map_id"]
         if self.shuffle != "global":
             names += ["process_count", "first_epoch"]
         different = [name for name in names if getattr(self, name) != getattr(reader, name)]
@@ -335,6 +341,8 @@ class ReaderState:
             advice = f"{_advice_to_pin(self.snapshot)}to read other images, begin without the state"
         elif different == ["process_count"]:
             advice = 'only shuffle="global" can go on with another number; give the same, or begin without the state'
+        elif different == ["map_id"]:
+            advice = "give the same map and batch_map, or map_id if only their name is another"
         elif different[0] in ("block_records", "window_blocks"):
             advice = "they come from shuffle_records, or shuffle_bytes; give the same, or begin without the state"
         raise errors.ConfigError("state-mismatch", f"the state is of {mine}, and the reader has {theirs}: {advice}")

@@ -28,14 +28,14 @@ class SkippedExamples:
     def __len__(self) -> int:
         return len(self._positions)
 
-    def add(self, position: int, fault: shard_files.RecordFault) -> None:
+    def add(self, position: int, fault: shard_files.RecordFault, cause: Exception | None = None) -> None:
         """Skips an example, if the options allow it.
 
         Raises:
             ExampleError: if they do not, or too many examples were skipped.
         """
         if self._options.on_error == "raise":
-            raise errors.ExampleError("example-broken", str(fault))
+            raise errors.ExampleError("example-broken", str(fault)) from cause
         with self._lock:
             self._positions.add(position)
             self._farthest = max(self._farthest, position)

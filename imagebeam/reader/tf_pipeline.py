@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from imagebeam import concurrency, features
-from imagebeam.reader import batch_layout, batch_reader, batch_stream, read_plan
+from imagebeam.reader import batch_reader, batch_stream, example_columns, read_plan
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
@@ -70,7 +70,7 @@ _running = _RunningCalls()
 class _Calls:
     """The Python functions that a graph calls."""
 
-    def __init__(self, reader: batch_reader.BatchReader, specs: dict[str, batch_layout.ArraySpec]):
+    def __init__(self, reader: batch_reader.BatchReader, specs: dict[str, example_columns.ColumnSpec]):
         self._reader, self._specs = reader, specs
         self._iterations = itertools.count()
 
@@ -157,7 +157,7 @@ def _read(
     begin: int,
     end: int | None,
     num_batches: int | None,
-    specs: dict[str, batch_layout.ArraySpec],
+    specs: dict[str, example_columns.ColumnSpec],
     options: options_lib.ReadOptions,
     at_once: int,
 ) -> tf.data.Dataset:
@@ -204,7 +204,7 @@ def _image_in(batch: Any) -> tf.Tensor:
     return batch["image"] if isinstance(batch, dict) else batch
 
 
-def _as_tensor(arrays: Any, spec: batch_layout.ArraySpec) -> tf.Tensor | tf.RaggedTensor:
+def _as_tensor(arrays: Any, spec: example_columns.ColumnSpec) -> tf.Tensor | tf.RaggedTensor:
     if not spec.is_ragged:
         return tf.ensure_shape(next(arrays), spec.shape)
     values, splits = tf.ensure_shape(next(arrays), [None]), next(arrays)

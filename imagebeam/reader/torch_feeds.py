@@ -12,7 +12,7 @@ import torch
 import torch.utils.data
 
 from imagebeam import errors
-from imagebeam.reader import batch_schedule, record_order, resumable
+from imagebeam.reader import batch_schedule, option_values, record_order, resumable
 from imagebeam.reader import options as options_lib
 
 LAYOUTS = ("NCHW", "NHWC")
@@ -48,7 +48,7 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
         """
         super().__init__()
         if layout not in LAYOUTS:
-            raise options_lib.bad_value("layout", layout, f"it is one of {', '.join(map(repr, LAYOUTS))}")
+            raise option_values.bad_value("layout", layout, f"it is one of {', '.join(map(repr, LAYOUTS))}")
         self._feeds = feeds
         self._asked = asked
         self._options = options
@@ -96,7 +96,7 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
 
         If a state in it was restored, the iteration is the rest of it, even if that is empty.
         """
-        first = options_lib.whole(0)("epoch", epoch)
+        first = option_values.whole(0)("epoch", epoch)
         self._is_chosen = True
         if self._batches is not None or first != self._first_epoch:
             self._first_epoch, self._state, self._batches = first, None, None
@@ -157,7 +157,7 @@ class TorchExamples(torch.utils.data.Dataset):
             transform: is called with each example.
         """
         if layout not in LAYOUTS:
-            raise options_lib.bad_value("layout", layout, f"it is one of {', '.join(map(repr, LAYOUTS))}")
+            raise option_values.bad_value("layout", layout, f"it is one of {', '.join(map(repr, LAYOUTS))}")
         self._source = source
         self._layout = layout
         self._transform = transform

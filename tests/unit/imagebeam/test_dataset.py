@@ -18,8 +18,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import errors, example, features, records
-from imagebeam.reader import batch_stream, image_decoder, record_parser, whole_images
-from imagebeam.reader import options as options_lib
+from imagebeam.reader import batch_stream, image_decoder, option_values, record_parser, whole_images
 from tests import case_tables, datasets, error_texts, image_sets, patience, pictures
 from tests.unit.imagebeam.reader import written
 
@@ -183,7 +182,7 @@ def test_normalised_pixels_have_mean_zero_and_deviation_one(opened: imagebeam.Im
     given = read(opened, normalize=((10.0, 20.0, 30.0), (2.0, 4.0, 8.0)), **options)[0]["image"]
     assert np.allclose(given, (raw - [10, 20, 30]) / [2, 4, 8], atol=1e-4)
     imagenet = read(opened, normalize="imagenet", **options)[0]["image"]
-    expected = (raw - options_lib.IMAGENET_MEAN) / np.array(options_lib.IMAGENET_STD)
+    expected = (raw - option_values.IMAGENET_MEAN) / np.array(option_values.IMAGENET_STD)
     assert np.allclose(imagenet, expected, atol=1e-4)
 
 

@@ -1,0 +1,176 @@
+"""Calls the user's `map` on each example, with random numbers that depend on seed, epoch and record alone."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from imagebeam import concurrency, errors
+from imagebeam.reader import batch_buffers, example_columns, record_order
+
+Arrays: TypeAlias = dict[str, np.ndarray]
+Function: TypeAlias = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any]]
+Specs: TypeAlias = Mapping[str, example_columns.ColumnSpec]
+Failures: TypeAlias = list[tuple[int, Exception]]  # the row of each example that cannot be mapped, and why
+
+_ROWS_AT_ONCE = 8  # examples that a thread takes at once
+_TRACED_SIDES = 64, 96  # of black images, if images have any size: sides that then differ may have any length
+
+
+class ExampleMap:
+    """Calls a function on examples. Thread-safe if the function is.
+
+    Attributes:
+        specs: of the columns that it makes.
+        blank: what it makes of the example that fills up a batch.
+    """
+
+    def __init__(self, function: Function, columns: example_columns.ExampleColumns, seed: int, threads: int):
+        """Calls the function on a black example, and expects its names, shapes and types of all others.
+
+        Raises:
+            ConfigError: if that call fails, or its result cannot be in a batch.
+        """
+        self._function, self._threads, self._before = function, threads, columns.specs
+        self._key = record_order.make_key("map", seed)
+        self._buffers: Mapping[str, batch_buffers.BatchBuffers] = collections.defaultdict(batch_buffers.BatchBuffers)
+        first, second = (_trace(function, columns.blank(side)) for side in _TRACED_SIDES)
+        before = columns.specs
+        self.specs = {name: _merge(value, second.get(name), before.get(name)) for name, value in first.items()}
+        self.blank = {name: value[()] for name, value in first.items()}
+
+    def apply(self, columns: Arrays, records: np.ndarray, epochs: np.ndarray) -> tuple[Arrays, Failures]:
+        """Returns the columns of what the function makes of the examples, and the failures.
+
+        Args:
+            columns: of the examples. Their memory is used again.
+            records: int64 [n], numbers of the records.
+            epochs: int64 [n].
+        """
+        seeds = record_order.seeds(records, epochs, self._key)
+        made = {name: self._make_column(name, spec, columns, len(seeds)) for name, spec in self.specs.items()}
+        failures: Failures = []
+
+        def change(rows: range) -> None:
+            for row in rows:
+                given = {name: each[row] for name, each in columns.items()}
+                try:
+                    result = call(self._function, given, seeds[row], self.specs)
+                except Exception as e:
+                    failures.append((row, e))
+                    continue
+                for name, value in _apart(result, given).items():
+                    if value.shape != made[name].shape[1:] and made[name].dtype != object:
+                        made[name] = np.empty((1, *value.shape), value.dtype)  # of any size, so the only one
+                    if value is not given.get(name):
+                        made[name][row] = value if self.specs[name].is_ragged else value[()]
+
+        chunks = [range(first, min(first + _ROWS_AT_ONCE, len(seeds))) for first in range(0, len(seeds), _ROWS_AT_ONCE)]
+        for _ in concurrency.map_ahead(change, chunks, max(1, min(self._threads, len(chunks)))):
+            pass
+        return made, sorted(failures, key=lambda each: each[0])
+
+    def _make_column(self, name: str, spec: example_columns.ColumnSpec, columns: Arrays, count: int) -> np.ndarray:
+        if spec == self._before.get(name):  # as the image of most functions: written where it was
+            return columns[name]
+        if spec.is_ragged or spec.dtype == object:
+            return spec.make(count)
+        return self._buffers[name].make((count, *(each or 0 for each in spec.shape)), spec.dtype)
+
+
+def generator(seed: np.uint64) -> np.random.Generator:
+    """Returns a generator whose numbers depend on the seed alone, on every machine. It takes 20 us."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed, 0], np.uint64)))
+
+
+def call(function: Function, example: dict[str, Any], seed: np.uint64, specs: Specs | None = None) -> Arrays:
+    """Returns what the function makes of an example, in arrays.
+
+    Raises:
+        ValueError: if it is nothing that a batch can hold, or not as in `specs`. The function may raise any error.
+    """
+    result = function(example, generator(seed))
+    if not isinstance(result, Mapping) or "image" not in result:
+        names = sorted(result) if isinstance(result, Mapping) else type(result).__name__
+        raise ResultError(f"map returned {names}, not a dict with 'image'")
+    arrays = {name: _to_array(name, value) for name, value in result.items()}
+    if specs is not None and arrays.keys() != specs.keys():
+        raise ResultError(f"map returned {sorted(arrays)} for it, and {sorted(specs)} for a black example")
+    for name, spec in (specs or {}).items():
+        found = arrays[name]
+        fits = len(found.shape) == len(spec.shape) and all(e in (None, f) for e, f in zip(spec.shape, found.shape))
+        if not fits or found.dtype != spec.dtype:
+            raise ResultError(
+                f"map returned {name!r} as {_describe(found)} for it, and as {_describe(spec)} for a black example"
+            )
+    return arrays
+
+
+def _apart(result: Arrays, given: Mapping[str, Any]) -> Arrays:
+    """Returns the arrays, copies of those in the memory of another name: it may be written before they are read."""
+    arrays = {name: each for name, each in given.items() if isinstance(each, np.ndarray)}
+    return {
+        name: value.copy()
+        if any(other != name and np.may_share_memory(value, each) for other, each in arrays.items())
+        else value
+        for name, value in result.items()
+    }
+
+
+class ResultError(ValueError):
+    """The function returned something that cannot be in the batch."""
+
+
+def describe(error: Exception) -> str:
+    """Returns the detail of a fault of a record."""
+    return str(error) if isinstance(error, ResultError) else f"map raised {type(error).__name__}: {error}"
+
+
+def _trace(function: Function, blank: dict[str, Any]) -> Arrays:
+    try:
+        return call(function, blank, np.uint64(0))
+    except ResultError as e:
+        raise errors.ConfigError("map-bad-result", f"{e}: a batch cannot hold it") from e
+    except Exception as e:
+        raise errors.ConfigError(
+            "map-failed",
+            f"map raised {type(e).__name__}: {e}; this was the call on a black example with zeros and empty values, "
+            "which says what a batch has and fills it up: let it return the usual shapes for it",
+        ) from e
+
+
+def _merge(
+    first: np.ndarray, second: np.ndarray | None, before: example_columns.ColumnSpec | None
+) -> example_columns.ColumnSpec:
+    """Returns the spec of a column by what two black images became."""
+    if before is not None and before.is_ragged and first.ndim == 1:
+        return example_columns.ColumnSpec((None,), first.dtype, is_ragged=True)
+    if second is None or first.ndim != second.ndim or first.dtype != second.dtype:
+        raise errors.ConfigError(
+            "map-bad-result",
+            f"map returned {_describe(first)} for an image of {_TRACED_SIDES[0]} px, and "
+            f"{'nothing' if second is None else _describe(second)} for one of {_TRACED_SIDES[1]} px: only the lengths "
+            "of axes may differ",
+        )
+    sides = zip(first.shape, second.shape, strict=True)
+    return example_columns.ColumnSpec(tuple(a if a == b else None for a, b in sides), first.dtype)
+
+
+def _to_array(name: str, value: Any) -> np.ndarray:
+    array: np.ndarray
+    if isinstance(value, bytes):
+        array = np.empty((), object)
+        array[()] = value
+        return array
+    array = np.asarray(value)
+    is_number = array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"
+    if not is_number and not (array.dtype == object and all(isinstance(each, bytes) for each in array.flat)):
+        raise ResultError(f"map returned {name!r} as {_describe(array)}, not as numbers or bytes")
+    return array
+
+
+def _describe(values: np.ndarray | example_columns.ColumnSpec) -> str:
+    return f"{values.dtype.name} {list(values.shape)}"

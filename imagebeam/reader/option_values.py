@@ -1,0 +1,241 @@
+"""Values of a reader's options: each function converts one that was given, or refuses it.
+
+Values become plain Python values, from whatever NumPy or TensorFlow type they have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import math
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from imagebeam import errors
+from imagebeam.reader import record_order
+
+# Converts the value that was given for the option of a name; raises ConfigError if it is of another kind.
+Convert = Callable[[str, Any], Any]
+
+_MAX_SIDE = 65_500  # pixels, the largest side of a JPEG
+SHUFFLES = ("stream", "global", None)
+CROPS = ("random", "center", "resize_shorter", "squash", None)
+INTERPOLATIONS = ("bilinear", "bicubic")
+DCTS = ("fast", "accurate")
+DECODERS = ("auto", "native", "pillow")
+DTYPES = ("uint8", "uint16", "float32", "bfloat16", "float16")
+IMAGENET_MEAN = (123.675, 116.28, 103.53)  # for pixels from 0 to 255; torchvision's 0.485, 0.456, 0.406
+IMAGENET_STD = (58.395, 57.12, 57.375)  # torchvision's 0.229, 0.224, 0.225
+
+MeanAndStd = tuple[Sequence[float], Sequence[float]]
+
+
+def bad_value(name: str, value: Any, expected: str) -> errors.ConfigError:
+    """Returns the error for a value that an option cannot have."""
+    return errors.ConfigError("option-bad-value", f"{name} is {value!r}; {expected}")
+
+
+def whole(least: int | None = None, *, may_be_none: bool = False) -> Convert:
+    """Returns a converter to whole numbers from `least` on."""
+
+    def convert(name: str, value: Any) -> int | None:
+        if value is None and may_be_none:
+            return None
+        number = None if isinstance(value, bool) or not hasattr(value, "__index__") else operator.index(value)
+        if number is None or (least is not None and number < least):
+            raise bad_value(name, value, "it must be a whole number" + ("" if least is None else f" from {least} on"))
+        return number
+
+    return convert
+
+
+def truth(*, may_be_none: bool = False) -> Convert:
+    """Returns a converter to True or False, also from NumPy's."""
+
+    def convert(name: str, value: Any) -> bool | None:
+        if value is None and may_be_none:
+            return None
+        if type(value).__name__ not in ("bool_", "bool"):
+            raise bad_value(name, value, "it must be True or False")
+        return bool(value)
+
+    return convert
+
+
+def number(name: str, value: Any) -> float:
+    """Returns a finite number."""
+    found = math.nan
+    if not isinstance(value, (str, bytes, bool)):
+        with contextlib.suppress(TypeError, ValueError):
+            found = float(value)
+    if not math.isfinite(found):
+        raise bad_value(name, value, "it must be a number")
+    return found
+
+
+def fraction(*, may_be_zero: bool = False) -> Convert:
+    """Returns a converter to numbers up to 1."""
+
+    def convert(name: str, value: Any) -> float:
+        found = number(name, value)
+        if not 0 <= found <= 1 or (found == 0 and not may_be_zero):
+            raise bad_value(name, value, "it must be 0 to 1" if may_be_zero else "it must be above 0 and at most 1")
+        return found
+
+    return convert
+
+
+def limits(limit: float) -> Convert:
+    """Returns a converter to the least and the greatest value of a range, up to `limit`."""
+
+    def convert(name: str, value: Any) -> tuple[float, float]:
+        found = _to_list(value)
+        if found is None or len(found) != 2:
+            raise bad_value(name, value, "it must be two numbers, (least, greatest)")
+        low, high = number(name, found[0]), number(name, found[1])
+        if not 0 < low <= high <= limit:
+            raise bad_value(name, (low, high), f"it must be 0 < least <= greatest <= {limit:g}")
+        return low, high
+
+    return convert
+
+
+def choice(choices: Sequence[Any]) -> Convert:
+    """Returns a converter that accepts a few values."""
+
+    def convert(name: str, value: Any) -> Any:
+        for each in choices:
+            if value is each or (isinstance(value, str) and value == each):
+                return each
+        nearest = difflib.get_close_matches(str(value), [each for each in choices if each is not None], 1)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise bad_value(name, value, f"it is one of {', '.join(map(repr, choices))}{hint}")
+
+    return convert
+
+
+def dtype(name: str, value: Any) -> Any:
+    """Returns the name of a type, also from NumPy's, TensorFlow's or JAX's type."""
+    if not isinstance(value, str):
+        # np.float32 and jnp.bfloat16 are classes of scalars, np.dtype and tf.DType have a name.
+        for found in (getattr(value, "name", None), getattr(value, "__name__", None)):
+            if found in DTYPES:
+                return found
+    return choice(DTYPES)(name, value)
+
+
+def image_size(name: str, value: Any) -> int | tuple[int, int] | None:
+    """Returns a side in pixels, or (height, width)."""
+    if value is None:
+        return None
+    sides = _to_list(value)
+    try:
+        if isinstance(value, bool) or (sides is not None and len(sides) != 2):
+            raise TypeError
+        found = [operator.index(side) for side in ([value] if sides is None else sides)]
+    except TypeError as e:
+        raise bad_value(name, value, "it must be a whole number of pixels, or two of them, (height, width)") from e
+    if min(found) < 1:
+        raise bad_value(name, value, "it must be at least 1 pixel")
+    if max(found) > _MAX_SIDE:
+        raise bad_value(name, value, f"it must be at most {_MAX_SIDE:,} pixels")
+    return found[0] if sides is None else (found[0], found[1])
+
+
+def normalize(name: str, value: Any) -> Any:
+    """Returns a name, or mean and standard deviation: one number for all channels, or one for each."""
+    names = ("imagenet", "dataset")
+    if value is None or (isinstance(value, str) and value in names):
+        return value
+    expected = f"it is {', '.join(map(repr, names))}, or (mean, std) of pixels from 0 to 255"
+    found = _to_list(value)
+    if found is None or len(found) != 2:
+        raise bad_value(name, value, expected)
+    try:
+        mean, std = (_channels(name, each) for each in found)
+    except (errors.ConfigError, ValueError) as e:
+        raise bad_value(name, value, f"{expected}, each one number or one for each channel") from e
+    if min(std) <= 0:
+        raise bad_value(f"the standard deviation of {name}", found[1], "it must be above 0 in each channel")
+    return mean, std
+
+
+def _channels(name: str, value: Any) -> tuple[float, ...]:
+    values = _to_list(value)
+    found = tuple(number(name, each) for each in ([value] if values is None else values))
+    if not found:
+        raise ValueError("no channel")
+    return found
+
+
+def keys(name: str, value: Any) -> tuple[str, ...]:
+    """Returns keys of features."""
+    if isinstance(value, (str, bytes)):
+        raise bad_value(name, value, f"it must be a list of keys: give {name}=[{value!r}]")
+    found = _to_list(value)
+    if found is None or not all(isinstance(each, str) for each in found):
+        raise bad_value(name, value, 'it must be a list of keys, such as ["image/key"]')
+    return tuple(map(str, found))
+
+
+def names(name: str, value: Any) -> tuple[str, ...]:
+    """Returns names of extra images, each once."""
+    return tuple(dict.fromkeys(keys(name, value)))
+
+
+def weights(name: str, value: Any) -> Any:
+    """Returns the key of a feature, or the weights by the id of their class."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, Mapping) or not value:
+        raise bad_value(name, value, "it must be {id of a class: weight}, or the key of a feature")
+    found = {whole(0)("a class of " + name, key): number(f"{name}[{key}]", each) for key, each in value.items()}
+    if min(found.values()) < 0:
+        raise bad_value(name, value, "a weight must be 0 or more")
+    return found
+
+
+def path(name: str, value: Any) -> str:
+    """Returns a path or an address."""
+    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(found, str) or not found:
+        raise bad_value(name, value, "it must be a path or an address")
+    scheme, colon, rest = found.partition(":/")
+    if not isinstance(value, str) and colon and scheme.isalnum() and not rest.startswith("/"):
+        raise bad_value(name, value, f"pathlib removes a slash from {scheme}://; give the address as a string")
+    return found
+
+
+def _to_list(value: Any) -> list[Any] | None:
+    """Returns the values of a list, tuple, array or the like; None if `value` is none of these."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        return None
+    try:
+        return list(value)
+    except TypeError:  # an array without axes
+        return None
+
+
+def state(name: str, value: Any) -> record_order.ReaderState | None:
+    """Returns a state."""
+    if isinstance(value, Mapping):
+        raise bad_value(name, value, "give imagebeam.ReaderState.from_dict of it")
+    if value is not None and not isinstance(value, record_order.ReaderState):
+        raise bad_value(name, value, "give what state() of an iterator returned")
+    return value
+
+
+def function(name: str, value: Any) -> Any:
+    """Returns a function."""
+    if value is not None and not callable(value):
+        raise bad_value(name, value, "it must be a function")
+    return value
+
+
+def text(name: str, value: Any) -> str | None:
+    """Returns a string that is not empty."""
+    if value is not None and not (isinstance(value, str) and value):
+        raise bad_value(name, value, "it must be a string")
+    return value
