@@ -102,7 +102,9 @@ class BatchReader:
         self._columns = example_columns.ExampleColumns(plan, options, self.decoder)
         self._map: example_map.ExampleMap | None = None
         if options.map is not None:
-            self._map = example_map.ExampleMap(options.map, self._columns, options.seed, num_threads(options))
+            self._map = example_map.ExampleMap(
+                options.map, self._columns, options.seed, num_threads(options), options.map_workers
+            )
         specs, blank = self._columns.specs, self._columns.blank()
         if self._map is not None:
             specs, blank = self._map.specs, self._map.blank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,19 +28,33 @@ class ExampleMap:
         blank: what it makes of the example that fills up a batch.
     """
 
-    def __init__(self, function: Function, columns: example_columns.ExampleColumns, seed: int, threads: int):
+    def __init__(
+        self, function: Function, columns: example_columns.ExampleColumns, seed: int, threads: int, num_processes: int
+    ):
         """Calls the function on a black example, and expects its names, shapes and types of all others.
 
+        Args:
+            function: the function.
+            columns: of its examples.
+            seed: of the random numbers.
+            threads: number of threads that call it at once for a batch.
+            num_processes: number of processes that call it instead; 0 for none.
+
         Raises:
-            ConfigError: if that call fails, or its result cannot be in a batch.
+            ConfigError: if that call fails, or its result cannot be in a batch, or no process can get the function.
         """
-        self._function, self._threads, self._before = function, threads, columns.specs
+        self._function, self._before = function, columns.specs
         self._key = record_order.make_key("map", seed)
         self._buffers: Mapping[str, batch_buffers.BatchBuffers] = collections.defaultdict(batch_buffers.BatchBuffers)
         first, second = (_trace(function, columns.blank(side)) for side in _TRACED_SIDES)
         before = columns.specs
         self.specs = {name: _merge(value, second.get(name), before.get(name)) for name, value in first.items()}
         self.blank = {name: value[()] for name, value in first.items()}
+        self._workers, self._threads = None, num_processes or threads
+        if num_processes:
+            from imagebeam.reader import map_workers
+
+            self._workers = map_workers.MapWorkers(function, before, self.specs, num_processes, _ROWS_AT_ONCE)
 
     def apply(self, columns: Arrays, records: np.ndarray, epochs: np.ndarray) -> tuple[Arrays, Failures]:
         """Returns the columns of what the function makes of the examples, and the failures.
@@ -55,12 +69,11 @@ class ExampleMap:
         failures: Failures = []
 
         def change(rows: range) -> None:
-            for row in rows:
-                given = {name: each[row] for name, each in columns.items()}
-                try:
-                    result = call(self._function, given, seeds[row], self.specs)
-                except Exception as e:
-                    failures.append((row, e))
+            examples = [{name: each[row] for name, each in columns.items()} for row in rows]
+            results = self._call_here if self._workers is None else self._workers.call
+            for row, given, result in zip(rows, examples, results(examples, seeds[rows.start : rows.stop])):
+                if isinstance(result, Exception):
+                    failures.append((row, result))
                     continue
                 for name, value in _apart(result, given).items():
                     if value.shape != made[name].shape[1:] and made[name].dtype != object:
@@ -69,9 +82,16 @@ class ExampleMap:
                         made[name][row] = value if self.specs[name].is_ragged else value[()]
 
         chunks = [range(first, min(first + _ROWS_AT_ONCE, len(seeds))) for first in range(0, len(seeds), _ROWS_AT_ONCE)]
-        for _ in concurrency.map_ahead(change, chunks, max(1, min(self._threads, len(chunks)))):
-            pass
+        concurrency.call_each(change, chunks, max(1, min(self._threads, len(chunks))))
         return made, sorted(failures, key=lambda each: each[0])
+
+    def _call_here(self, examples: Sequence[Mapping[str, Any]], seeds: np.ndarray) -> Iterator[Arrays | Exception]:
+        """Yields what the function makes of each example, or why it failed."""
+        for example, seed in zip(examples, seeds, strict=True):
+            try:
+                yield call(self._function, dict(example), seed, self.specs)
+            except Exception as e:
+                yield e
 
     def _make_column(self, name: str, spec: example_columns.ColumnSpec, columns: Arrays, count: int) -> np.ndarray:
         if spec == self._before.get(name):  # as the image of most functions: written where it was

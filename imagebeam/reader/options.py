@@ -125,6 +125,8 @@ class ReadOptions:
             depends on the seed and on how many examples the job has read; it is the same in all processes.
         map_id: name of `map` and `batch_map` in a state, which a reader with another one refuses. By default the module
             and name of the functions.
+        map_workers: number of processes that call `map`, for functions that hold Python's lock: `map` must be at the
+            top of a module. With 0 the threads of the reader call it.
         metadata: whether a batch has "epoch" and "record" (its number in the split), int64 [batch], and "seed", uint32
             [batch, 2], which depends on seed, epoch and record alone: for augmentation on the device.
     """
@@ -170,6 +172,7 @@ class ReadOptions:
     map: Callable[..., Mapping[str, Any]] | None = _option(None, option_values.function)  # noqa: RUF009
     batch_map: Callable[..., Mapping[str, Any]] | None = _option(None, option_values.function)  # noqa: RUF009
     map_id: str | None = _option(None, option_values.text)
+    map_workers: int = _option(0, option_values.whole(0))
     metadata: bool = _option(False, option_values.truth())
 
     @classmethod
@@ -245,6 +248,8 @@ class ReadOptions:
             yield "batch_map changes batches: give batch_size"
         if self.map_id is not None and self.map is None and self.batch_map is None:
             yield f"map_id is {self.map_id!r}, and names nothing without map or batch_map: give one"
+        if self.map_workers and (self.map is None or self.crop is None):
+            yield f"map_workers is {self.map_workers}, which needs map, and a crop: leave it out"
         if self.supervised and self.metadata:
             yield (
                 "supervised=True gives (image, label), which has no room for metadata=True: take batches by name, and "
