@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import time
 import weakref
@@ -23,6 +24,29 @@ _THREADS_FOR_A_CALL = 8
 def num_calls(is_local: bool, threads: int) -> int:
     """Returns the number of batches that are read and decoded at once: 2 for up to 23 threads, at most 8."""
     return min(max(threads // _THREADS_FOR_A_CALL, _LOCAL_CALLS), _REMOTE_CALLS) if is_local else _REMOTE_CALLS
+
+
+class StepClock:
+    """How long a trainer waits for batches, and how long its own steps take."""
+
+    def __init__(self) -> None:
+        self._waited = self._worked = 0.0  # seconds
+        self._answered: float | None = None
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Counts the block, which gets a batch, as waiting, and the time since the last one as a step."""
+        asked = time.perf_counter()
+        yield
+        if self._answered is not None:
+            self._worked += asked - self._answered
+        self._answered = time.perf_counter()
+        self._waited += self._answered - asked
+
+    def metrics(self) -> Mapping[str, float | str]:
+        """Returns seconds of both, and which bounds the training."""
+        bound = "input" if self._waited > self._worked / 10 else "step"
+        return {"wait_seconds": self._waited, "step_seconds": self._worked, "bound": bound}
 
 
 class BatchStream(Iterator[Any]):
@@ -56,13 +80,13 @@ class BatchStream(Iterator[Any]):
         )
         self._ahead: collections.deque[tuple[int, futures.Future[Any]]] = collections.deque()
         self._next = 0  # number of the batch that is asked for next
-        self._waited = self._worked = 0.0  # seconds in `next`, and between two calls of it
-        self._returned: float | None = None
+        self._clock = StepClock()
 
     def __next__(self) -> Any:
-        start = time.perf_counter()
-        if self._returned is not None:
-            self._worked += start - self._returned
+        with self._clock.waiting():
+            return self._take()
+
+    def _take(self) -> Any:
         while len(self._ahead) < self._depth and self._next != self.schedule.num_batches:
             self._ahead.append((self._next, self._tasks.ask(self._next)))
             self._next += 1
@@ -76,27 +100,16 @@ class BatchStream(Iterator[Any]):
         try:
             batch = future.result()
         except Exception:
-            # The next call makes this batch again: it is never left out.
-            self._next = min(each for each, _ in self._ahead) if self._in_order else number
-            self._ahead.clear()
+            self._ahead[0] = number, self._tasks.ask(number)  # once more, for the next call: no batch is left out
             raise
         self._ahead.popleft()
-        self._returned = time.perf_counter()
-        self._waited += self._returned - start
         return batch
 
     def metrics(self) -> Mapping[str, float | str]:
         """Returns what was waited for and how long, and what was read: see `BatchIterator.metrics`."""
         ready = sum(each.done() for _, each in self._ahead)
-        bound = "input" if self._waited > self._worked / 10 else "step"
-        return {
-            "wait_seconds": self._waited,
-            "step_seconds": self._worked,
-            "bound": bound,
-            "batches_ready": ready,
-            "skipped": self._reader.num_skipped,
-            **self._reader.counters.totals(),
-        }
+        read = {"batches_ready": ready, "skipped": self._reader.num_skipped, **self._reader.counters.totals()}
+        return {**self._clock.metrics(), **read}
 
 
 def _maker(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from imagebeam import errors
+from imagebeam.reader import batch_stream, read_plan, record_order, resumable
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import read_plan, record_order, resumable
 
 _INT32 = np.iinfo(np.int32)
 
@@ -38,12 +38,13 @@ class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
         # One thread, so that its tasks run in order. It ends with the iterator.
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="imagebeam-as-jax")
         self._ahead: futures.Future[tuple[dict[str, Any], record_order.ReaderState | None]] | None = None
+        self._clock = batch_stream.StepClock()
 
     def __next__(self) -> dict[str, Any]:
         self._batches.check_process()
-        if self._ahead is None:
-            self._ahead = self._thread.submit(self._load)
-        batch, self._state = self._ahead.result()  # an error is raised at each call, and never taken for the end
+        with self._clock.waiting(), _import_jax().profiler.TraceAnnotation("imagebeam: wait for a batch"):
+            ahead, self._ahead = self._ahead or self._thread.submit(self._load), None  # an error is no batch: again
+            batch, self._state = ahead.result()
         self._ahead = self._thread.submit(self._load)
         return batch
 
@@ -62,6 +63,10 @@ class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
         """Goes on from `state`, as fast as a start: nothing before it is read."""
         self._thread.submit(self._batches.restore, state).result()  # after the batch being read ahead, if any
         self._ahead, self._state = None, self._state_of_batches()
+
+    def metrics(self) -> Mapping[str, float | str]:
+        """Returns what the trainer waited for, as `feeds.BatchIterator.metrics`."""
+        return {**self._batches.metrics(), **self._clock.metrics()}
 
     def _load(self) -> tuple[dict[str, Any], record_order.ReaderState | None]:
         batch = next(self._batches)

@@ -84,7 +84,6 @@ def test_files_named_like_shards_are_refused_until_they_are_gone(good: pathlib.P
 
 
 def test_decode_takes_what_the_reader_takes(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("tensorflow")
     jpeg = image_sets.make_image(1)
     (tmp_path / "in/cat").mkdir(parents=True)
     (tmp_path / "in/cat/0.jpg").write_bytes(b"\xff\xd8\xff\xe0\0\6JFIF" + pictures.without_segments(jpeg, 0xE0)[2:])
@@ -92,9 +91,8 @@ def test_decode_takes_what_the_reader_takes(tmp_path: pathlib.Path) -> None:
     convert.convert({"source": {"uri": f"{tmp_path}/in"}, "output": {"uri": f"{tmp_path}/out"}}, workers=1)
     command_line.succeed("verify", tmp_path / "out", "--decode")
     dataset = imagebeam.open_dataset(str(tmp_path / "out"))
-    for options in ({"crop": "squash", "decoder": "native"}, {"crop": "squash", "decoder": "pillow"}):
-        [batch] = dataset.as_numpy("train", 2, image_size=16, num_epochs=1, shuffle=None, **options)
-        assert batch["image"].any(axis=(1, 2, 3)).all()
+    [batch] = dataset.as_numpy("train", 2, image_size=16, num_epochs=1, shuffle=None, crop="squash")
+    assert batch["image"].any(axis=(1, 2, 3)).all()
 
 
 def break_codes(path: pathlib.Path) -> None:
