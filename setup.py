@@ -99,6 +99,7 @@ READER = setuptools.Extension(
     "imagebeam._native",
     [
         "imagebeam/_native.c",
+        "imagebeam/change_colors.c",
         "imagebeam/read_records.c",
         "imagebeam/decode_parts.c",
         "imagebeam/decode_png.c",

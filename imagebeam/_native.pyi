@@ -25,6 +25,10 @@ def decode(
     values: np.ndarray | None = ...,
     sizes: np.ndarray | None = ...,
     shapes: np.ndarray | None = ...,
+    places: np.ndarray | None = ...,
+    colors: np.ndarray | None = ...,
+    erased: np.ndarray | None = ...,
+    fill: bytes = ...,
 ) -> list[tuple[int, str]]: ...
 def decode_whole(
     image: Any, max_pixels: int, height: int = ..., width: int = ...

@@ -22,6 +22,7 @@
 
 #include <jerror.h>
 
+#include "change_colors.h"
 #include "entry_points.h"
 #include "resample.h"
 
@@ -55,6 +56,10 @@ typedef struct {
   J_DCT_METHOD dct_method;
   const uint8_t *flips;
   int height, width;  // of the images in the batch
+  const Part *places;  // where in an image of the batch the part goes; NULL: it fills it
+  const float *colors;  // [count, COLOR_VALUES], as of `change_colors`; NULL: colors stay as they are
+  const Part *erased;  // part of each image of the batch that becomes `fill`, may be empty; NULL: none
+  const uint8_t *fill;  // [3], outside of the place
   uint8_t *out;
   size_t value_bytes;  // of a value of a pixel in `out`
   const uint8_t *values;  // [3, 256], what each level of each channel becomes; NULL: levels stay as they are
@@ -72,6 +77,8 @@ typedef struct {
   uint8_t *pixels;  // the decoded part
   size_t num_pixel_bytes;
   uint8_t *resized;  // the image, if its levels become other values
+  uint8_t *placed;  // what goes to its place in the image
+  float *colors;  // the image, while its colors change
   Scratch scratch;
   PngImage png;
 } Worker;
@@ -109,16 +116,20 @@ static void cmyk_to_rgb(uint8_t *pixels, int width, int is_inverted) {
 
 static int smaller(int value, int reduction) { return value / reduction > 1 ? value / reduction : 1; }
 
+static Part place_of(const Batch *batch, Py_ssize_t index) {
+  return batch->places ? batch->places[index] : (Part){0, 0, batch->height, batch->width};
+}
+
 // Decides at which part of its size an image is decoded: 1, 1/2, 1/4 or 1/8, whose pixels are still as near as wanted.
-static int choose_reduction(const Batch *batch, Part part, const Frame *frame) {
+static int choose_reduction(const Batch *batch, Part part, Part place, const Frame *frame) {
   int reduction = 1, gap = batch->is_antialiased ? ANTIALIAS_GAP : 1;
   if (frame)
     while (reduction < MAX_REDUCTION && frame->column_step >= 2 * reduction * gap &&
            frame->row_step >= 2 * reduction * gap)
       reduction *= 2;
   else
-    while (reduction < MAX_REDUCTION && part.width >= 2 * reduction * batch->width &&
-           part.height >= 2 * reduction * batch->height)
+    while (reduction < MAX_REDUCTION && part.width >= 2 * reduction * place.width &&
+           part.height >= 2 * reduction * place.height)
       reduction *= 2;
   return reduction;
 }
@@ -153,31 +164,31 @@ static void check_size(Worker *worker, const Batch *batch, Py_ssize_t index, uin
 }
 
 // Checks that the part is inside of the image, and the frame inside of the part.
-static void check_part(Worker *worker, const Batch *batch, Part part, const Frame *frame, unsigned width,
-                       unsigned height) {
+static void check_part(Worker *worker, Part place, Part part, const Frame *frame, unsigned width, unsigned height) {
   if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
       (int64_t)part.top + part.height > height || (int64_t)part.left + part.width > width) {
     char text[JMSG_LENGTH_MAX];
     snprintf(text, sizeof text, "the picture has %u x %u pixels, not those that the record says", width, height);
     fail(worker, text);
   }
-  if (frame && !(is_fitting_side(frame->top, frame->row_step, batch->height, part.height) &&
-                 is_fitting_side(frame->left, frame->column_step, batch->width, part.width)))
+  if (frame && !(is_fitting_side(frame->top, frame->row_step, place.height, part.height) &&
+                 is_fitting_side(frame->left, frame->column_step, place.width, part.width)))
     fail(worker, "the frame is not inside of the part");
 }
 
 static void resize_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
                         Part part, Part reduced, int reduction, uint8_t *out) {
   int flip = batch->flips && batch->flips[index];
-  Side across = {reduced.width, batch->width, 0, (double)reduced.width / batch->width, FILTER_BILINEAR, 1};
-  Side down = {reduced.height, batch->height, 0, (double)reduced.height / batch->height, FILTER_BILINEAR, 1};
+  Part place = place_of(batch, index);
+  Side across = {reduced.width, place.width, 0, (double)reduced.width / place.width, FILTER_BILINEAR, 1};
+  Side down = {reduced.height, place.height, 0, (double)reduced.height / place.height, FILTER_BILINEAR, 1};
   if (batch->frames) {
     const Frame *frame = &batch->frames[index];
     double left = (part.left + frame->left) / reduction - reduced.left;
     double top = (part.top + frame->top) / reduction - reduced.top;
     int is_aliased = !batch->is_antialiased;
-    across = (Side){reduced.width, batch->width, left, frame->column_step / reduction, batch->filter, is_aliased};
-    down = (Side){reduced.height, batch->height, top, frame->row_step / reduction, batch->filter, is_aliased};
+    across = (Side){reduced.width, place.width, left, frame->column_step / reduction, batch->filter, is_aliased};
+    down = (Side){reduced.height, place.height, top, frame->row_step / reduction, batch->filter, is_aliased};
   }
   if (!resample_rgb(pixels, stride, &across, &down, flip, out, &worker->scratch)) fail(worker, "out of memory");
 }
@@ -203,18 +214,42 @@ static uint8_t *room_for_pixels(Worker *worker, size_t size) {
     }                                                               \
   } while (0)
 
-// Resizes the decoded part and writes it to its place in the batch.
+static void fill_part(const Batch *batch, Part part, uint8_t *levels) {
+  for (int y = part.top; y < part.top + part.height; y++)
+    for (int x = part.left; x < part.left + part.width; x++)
+      memcpy(levels + ((size_t)y * batch->width + x) * 3, batch->fill, 3);
+}
+
+// Resizes the decoded part into an image of the batch, with `fill` around its place.
+static void place_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
+                       Part part, Part reduced, int reduction, uint8_t *levels) {
+  Part place = place_of(batch, index);
+  if (place.height == batch->height && place.width == batch->width) {
+    resize_part(worker, batch, index, pixels, stride, part, reduced, reduction, levels);
+    return;
+  }
+  if (!worker->placed) worker->placed = grow(worker, NULL, (size_t)batch->height * batch->width * 3);
+  resize_part(worker, batch, index, pixels, stride, part, reduced, reduction, worker->placed);
+  fill_part(batch, (Part){0, 0, batch->height, batch->width}, levels);
+  size_t row_bytes = (size_t)place.width * 3;
+  for (int y = 0; y < place.height; y++)
+    memcpy(levels + ((size_t)(place.top + y) * batch->width + place.left) * 3, worker->placed + y * row_bytes, row_bytes);
+}
+
+// Resizes the decoded part, changes it and writes it to its place in the batch.
 static void write_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
                        Part part, Part reduced, int reduction) {
   size_t num_levels = (size_t)batch->height * batch->width * 3;
   uint8_t *out = batch->out + (size_t)index * num_levels * batch->value_bytes;
-  if (!batch->values) {
-    resize_part(worker, batch, index, pixels, stride, part, reduced, reduction, out);
-    return;
+  if (batch->values && !worker->resized) worker->resized = grow(worker, NULL, num_levels);
+  uint8_t *levels = batch->values ? worker->resized : out;
+  place_part(worker, batch, index, pixels, stride, part, reduced, reduction, levels);
+  if (batch->colors) {
+    if (!worker->colors) worker->colors = grow(worker, NULL, num_levels * sizeof(float));
+    change_colors(levels, num_levels / 3, batch->colors + index * COLOR_VALUES, worker->colors);
   }
-  if (!worker->resized) worker->resized = grow(worker, NULL, num_levels);
-  const uint8_t *levels = worker->resized;
-  resize_part(worker, batch, index, pixels, stride, part, reduced, reduction, worker->resized);
+  if (batch->erased) fill_part(batch, batch->erased[index], levels);
+  if (!batch->values) return;
   if (batch->value_bytes == sizeof(uint32_t))
     WRITE_VALUES(uint32_t);
   else
@@ -232,8 +267,8 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
   jpeg_read_header(jpeg, TRUE);
   const Frame *frame = batch->frames ? &batch->frames[index] : NULL;
   if (!is_cut) check_size(worker, batch, index, jpeg->image_width, jpeg->image_height, jpeg_has_multiple_scans(jpeg));
-  check_part(worker, batch, part, frame, jpeg->image_width, jpeg->image_height);
-  int reduction = choose_reduction(batch, part, frame);
+  check_part(worker, place_of(batch, index), part, frame, jpeg->image_width, jpeg->image_height);
+  int reduction = choose_reduction(batch, part, place_of(batch, index), frame);
   int is_cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
   jpeg->out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
   jpeg->scale_num = 1;
@@ -281,7 +316,7 @@ static void decode_png_part(Worker *worker, const Batch *batch, Py_ssize_t index
   PngImage *png = &worker->png;
   if (image->len >= 24 && !memcmp(data + 12, "IHDR", 4)) {
     check_size(worker, batch, index, four_bytes(data + 16), four_bytes(data + 20), 1);
-    check_part(worker, batch, part, frame, four_bytes(data + 16), four_bytes(data + 20));
+    check_part(worker, place_of(batch, index), part, frame, four_bytes(data + 16), four_bytes(data + 20));
   }
   if (!decode_png(data, image->len, png, message)) fail(worker, message);
   size_t stride = (size_t)3 * png->width;
@@ -297,7 +332,7 @@ static void copy_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
   Part part = batch->parts[index];
   if (height < 1 || width < 1 || channels < 1 || (int64_t)height * width * channels != image->len)
     fail(worker, "the pixels are not as many as their shape says");
-  check_part(worker, batch, part, batch->frames ? &batch->frames[index] : NULL, width, height);
+  check_part(worker, place_of(batch, index), part, batch->frames ? &batch->frames[index] : NULL, width, height);
   size_t stride = (size_t)3 * part.width;
   uint8_t *to = room_for_pixels(worker, stride * part.height);
   int green = channels > 2, blue = 2 * green;
@@ -363,6 +398,8 @@ static void *decode_next(void *argument) {
   free(worker->cut.data);
   free(worker->pixels);
   free(worker->resized);
+  free(worker->placed);
+  free(worker->colors);
   free(worker->scratch.at);
   free(worker->png.pixels);
   free(worker);
@@ -394,7 +431,8 @@ static PyObject *failures_of(const Batch *batch) {
 
 PyDoc_STRVAR(decode_doc,
              "decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,\n"
-             "    accurate_dct=False, values=None, sizes=None, shapes=None)\n"
+             "    accurate_dct=False, values=None, sizes=None, shapes=None, places=None, colors=None, erased=None,\n"
+             "    fill=b'\\0\\0\\0')\n"
              "    -> list[tuple[int, str]]\n\n"
              "Decodes a part of each image, resized, into a batch; other Python threads go on meanwhile.\n\n"
              "Args:\n    images: a list of bytes or memoryviews: JPEGs, and PNGs if DECODES_PNG is 1.\n"
@@ -413,19 +451,39 @@ PyDoc_STRVAR(decode_doc,
              "    sizes: int32 [n, 2], contiguous: the height and width that each image must have. None allows any.\n"
              "    shapes: int32 [n, 3], contiguous, of images that are bare pixels: height, width, channels. Channels are 0\n"
              "        of an encoded image; None: all are.\n\n"
+             "    places: int32 [n, 4], contiguous: top, left, height, width: where in its image of `out` each part goes,\n"
+             "        mirrored if it is. None: it fills it.\n"
+             "    colors: float32 [n, 5], contiguous: factors of brightness, contrast and saturation, turn of the hue, and\n"
+             "        which of the 24 orders of these steps is taken.\n"
+             "    erased: int32 [n, 4], contiguous: the part of each image of `out` that becomes `fill`.\n"
+             "    fill: 3 bytes: red, green and blue around the places.\n\n"
              "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
+
+// Whether there is a part for each image, inside of the images of the batch, with sides of `least` or more.
+static int are_inside(const Py_buffer *buffer, Py_ssize_t count, const Py_ssize_t *shape, int least) {
+  if (buffer->len != count * (Py_ssize_t)sizeof(Part) || buffer->itemsize != 4) return 0;
+  for (const Part *part = buffer->buf; count--; part++)
+    if (part->top < 0 || part->left < 0 || part->height < least || part->width < least ||
+        (Py_ssize_t)part->top + part->height > shape[1] || (Py_ssize_t)part->left + part->width > shape[2])
+      return 0;
+  return 1;
+}
 
 static PyObject *decode(PyObject *module, PyObject *arguments) {
   PyObject *images, *points = NULL, *failures = NULL;
   Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0}, values = {0}, sizes = {0}, shapes = {0};
-  Batch batch = {.filter = FILTER_BILINEAR};
+  Py_buffer places = {0}, colors = {0}, erased = {0};
+  Batch batch = {.filter = FILTER_BILINEAR, .fill = (const uint8_t[3]){0}};
   Py_ssize_t num_points = 0;
   int num_threads, is_accurate = 0;
   PyObject *parts_object, *flips_object, *out_object, *frames_object = Py_None, *values_object = Py_None;
   PyObject *sizes_object = Py_None, *shapes_object = Py_None;
-  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!OippOOO:decode", &PyList_Type, &images, &parts_object, &flips_object,
+  PyObject *places_object = Py_None, *colors_object = Py_None, *erased_object = Py_None;
+  Py_ssize_t num_fill = 3;
+  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!OippOOOOOOy#:decode", &PyList_Type, &images, &parts_object, &flips_object,
                         &out_object, &num_threads, &PyList_Type, &points, &frames_object, &batch.filter,
-                        &batch.is_antialiased, &is_accurate, &values_object, &sizes_object, &shapes_object))
+                        &batch.is_antialiased, &is_accurate, &values_object, &sizes_object, &shapes_object, &places_object,
+                        &colors_object, &erased_object, &batch.fill, &num_fill))
     return NULL;
   Py_ssize_t count = PyList_GET_SIZE(images);
   if (PyObject_GetBuffer(parts_object, &parts, PyBUF_ND) || PyObject_GetBuffer(flips_object, &flips, PyBUF_ND) ||
@@ -433,7 +491,10 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
       (frames_object != Py_None && PyObject_GetBuffer(frames_object, &frames, PyBUF_ND)) ||
       (values_object != Py_None && PyObject_GetBuffer(values_object, &values, PyBUF_ND)) ||
       (sizes_object != Py_None && PyObject_GetBuffer(sizes_object, &sizes, PyBUF_ND)) ||
-      (shapes_object != Py_None && PyObject_GetBuffer(shapes_object, &shapes, PyBUF_ND)))
+      (shapes_object != Py_None && PyObject_GetBuffer(shapes_object, &shapes, PyBUF_ND)) ||
+      (places_object != Py_None && PyObject_GetBuffer(places_object, &places, PyBUF_ND)) ||
+      (colors_object != Py_None && PyObject_GetBuffer(colors_object, &colors, PyBUF_ND)) ||
+      (erased_object != Py_None && PyObject_GetBuffer(erased_object, &erased, PyBUF_ND)))
     goto done;
   int is_known = values.obj ? out.itemsize == 2 || out.itemsize == 4 : out.itemsize == 1;
   int is_fitting = out.ndim == 4 && is_known && out.shape[0] == count && out.shape[3] == 3 &&
@@ -458,6 +519,12 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
     PyErr_SetString(PyExc_ValueError, "images, sizes and shapes do not fit each other");
     goto done;
   }
+  if ((places.obj && !are_inside(&places, count, out.shape, 1)) ||
+      (erased.obj && !are_inside(&erased, count, out.shape, 0)) ||
+      (colors.obj && (colors.len != COLOR_VALUES * row_bytes || colors.itemsize != 4)) || num_fill != 3) {
+    PyErr_SetString(PyExc_ValueError, "places, colors, erased, fill and out do not fit each other");
+    goto done;
+  }
   if (batch.filter != FILTER_BILINEAR && batch.filter != FILTER_BICUBIC) {
     PyErr_Format(PyExc_ValueError, "filter is %d, expected 1 or 2", batch.filter);
     goto done;
@@ -480,6 +547,9 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
   batch.frames = frames.buf;
   batch.sizes = sizes.buf;
   batch.shapes = shapes.buf;
+  batch.places = places.buf;
+  batch.colors = colors.buf;
+  batch.erased = erased.buf;
   batch.dct_method = is_accurate ? JDCT_ISLOW : JDCT_IFAST;  // TensorFlow's default is the fast one
   batch.flips = flips.buf;
   batch.out = out.buf;
@@ -505,6 +575,9 @@ done:
   PyBuffer_Release(&values);
   PyBuffer_Release(&sizes);
   PyBuffer_Release(&shapes);
+  PyBuffer_Release(&places);
+  PyBuffer_Release(&colors);
+  PyBuffer_Release(&erased);
   return failures;
 }
 

@@ -271,7 +271,9 @@ def options_of_part(asked: options_lib.ReadOptions) -> options_lib.ReadOptions:
 
     With "global" the mixture is one common order, dealt to the processes, so each dataset has a common order.
     """
-    alone = dataclasses.replace(asked, batch_size=None, pad=False, state=None)
+    alone = dataclasses.replace(
+        asked, batch_size=None, pad=False, state=None, map=None, batch_map=None, map_id=None, map_workers=0
+    )
     return dataclasses.replace(alone, process_index=0, process_count=1) if asked.shuffle == "global" else alone
 
 

@@ -17,6 +17,7 @@ from imagebeam.reader import (
     crops,
     example_columns,
     example_map,
+    image_changes,
     image_decoder,
     image_lists,
     read_plan,
@@ -114,6 +115,8 @@ class BatchReader:
         self._fetcher = plan.fetcher
         self._options, self._extra = options, plan.images
         self._random_key = record_order.make_key("pixels", options.seed)
+        changes = image_changes.NUM_UNIFORMS if options.changes_images else 0
+        self._num_uniforms = crops.NUM_UNIFORMS + changes
         self._skipped = skipped_examples.SkippedExamples(options, plan.schedule.begin)
 
     @property
@@ -147,7 +150,7 @@ class BatchReader:
         positions = np.arange(first, end, dtype=np.int64)
         records, epochs = self.schedule.order.locate(positions)
         contents = list(self._fetcher.fetch(records, epochs))
-        uniforms = record_order.uniforms(records, epochs, self._random_key, crops.NUM_UNIFORMS)
+        uniforms = record_order.uniforms(records, epochs, self._random_key, self._num_uniforms)
         return record_parser.Chunk(contents, positions, records, epochs, uniforms)
 
     def parse(self, chunk: record_parser.Chunk) -> record_parser.Parsed:

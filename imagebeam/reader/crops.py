@@ -12,7 +12,8 @@ from imagebeam.reader import options as options_lib
 REDUCTIONS = (1, 2, 4, 8)  # factors by which libjpeg can scale an image down while it decodes
 _ANTIALIAS_GAP = 2  # with antialias an image is decoded reduced only while it stays this much larger than wanted
 NUM_TRIALS = 10  # to find a random part inside the image, as torchvision's RandomResizedCrop
-NUM_UNIFORMS = 2 * NUM_TRIALS + 3  # random numbers for one example
+NUM_UNIFORMS = 2 * NUM_TRIALS + 3  # random numbers for one example; the last is that of the flip
+FLIP = NUM_UNIFORMS - 1
 
 
 def windows(
@@ -35,8 +36,60 @@ def windows(
         return center_windows(height, width, options.size, options.center_fraction)
     if options.crop == "resize_shorter":
         return _resized_windows(height, width, options)
+    if options.crop == "pad":
+        return _padded_windows(height, width, uniforms, options)[0]
     zeros = np.zeros(len(height), np.int32)
     return np.stack([zeros, zeros, height, width], axis=1).astype(np.int32)
+
+
+def places(
+    height: np.ndarray, width: np.ndarray, uniforms: np.ndarray, flips: np.ndarray, options: options_lib.ReadOptions
+) -> np.ndarray | None:
+    """Returns where in its image of the batch the part of each image goes; None if it fills it.
+
+    Args:
+        height: int [n], pixels.
+        width: int [n], pixels.
+        uniforms: as of `windows`.
+        flips: bool [n], whether the part is mirrored.
+        options: options of the reader, with a crop.
+
+    Returns:
+        int32 [n, 4]: top, left, height, width.
+    """
+    if options.crop == "pad":
+        found = _padded_windows(height, width, uniforms, options)[1]
+    elif options.crop == "letterbox":
+        sides = np.maximum(np.stack([height, width], axis=1), 1)
+        scale = (np.array(options.size) / sides).min(axis=1, keepdims=True)
+        resized = np.clip(np.rint(sides * scale), 1, options.size)
+        found = np.concatenate([(np.array(options.size) - resized) // 2, resized], axis=1).astype(np.int32)
+    else:
+        return None
+    found[flips, 1] = options.size[1] - found[flips, 1] - found[flips, 3]
+    return np.ascontiguousarray(found)
+
+
+def _padded_windows(
+    height: np.ndarray, width: np.ndarray, uniforms: np.ndarray, options: options_lib.ReadOptions
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the part of each image inside of a crop of the padded image, and where it is in the crop.
+
+    The crop is not resized. That of an image that is smaller, also padded, has it in the middle.
+    Source: torchvision.transforms.RandomCrop with padding.
+    """
+    starts, firsts, counts = [], [], []
+    for axis, side in enumerate((height, width)):
+        size = options.size[axis]
+        room = side + 2 * options.pad_pixels - size
+        drawn = np.floor(uniforms[:, 2 * NUM_TRIALS + axis].astype(np.float64) * (room + 1)).astype(np.int64)
+        start = np.where(room < 0, room // 2, drawn) - options.pad_pixels
+        starts.append(start)
+        firsts.append(np.maximum(start, 0))
+        counts.append(np.minimum(start + size, side) - firsts[-1])
+    parts = np.stack([*firsts, *counts], axis=1).astype(np.int32)
+    found = np.stack([firsts[0] - starts[0], firsts[1] - starts[1], *counts], axis=1).astype(np.int32)
+    return parts, found
 
 
 def windows_alike(
@@ -138,7 +191,13 @@ def center_windows(height: np.ndarray, width: np.ndarray, size: tuple[int, int],
     return np.stack([top, left, part_height, part_width], axis=1).astype(np.int32)
 
 
-def frames(height: np.ndarray, width: np.ndarray, parts: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
+def frames(
+    height: np.ndarray,
+    width: np.ndarray,
+    parts: np.ndarray,
+    options: options_lib.ReadOptions,
+    placed: np.ndarray | None = None,
+) -> np.ndarray:
     """Returns where in its part the pixels of each resized image are, for resizing with a filter.
 
     Args:
@@ -146,6 +205,7 @@ def frames(height: np.ndarray, width: np.ndarray, parts: np.ndarray, options: op
         width: int [n], pixels.
         parts: int32 [n, 4], as `windows` returns it.
         options: options of the reader, with a crop.
+        placed: int32 [n, 4], as `places` returns it.
 
     Returns:
         float64 [n, 4]: top, row step, left, column step. Row y of the resized image has its middle
@@ -157,7 +217,8 @@ def frames(height: np.ndarray, width: np.ndarray, parts: np.ndarray, options: op
         found[:, 2] -= parts[:, 1]
         return found
     zeros = np.zeros(len(parts))
-    return np.stack([zeros, parts[:, 2] / options.size[0], zeros, parts[:, 3] / options.size[1]], axis=1)
+    rows, columns = options.size if placed is None else placed[:, 2:].T
+    return np.stack([zeros, parts[:, 2] / rows, zeros, parts[:, 3] / columns], axis=1)
 
 
 def reductions(parts: np.ndarray, frames: np.ndarray | None, options: options_lib.ReadOptions) -> np.ndarray:

@@ -38,6 +38,9 @@ class Wanted(NamedTuple):
     parts: np.ndarray | None  # int32 [n, 4]: top, left, height, width; None for a whole image
     frames: np.ndarray | None  # float64 [n, 4], as `crops.frames`, if images are resized with a filter
     flips: np.ndarray  # bool [n]
+    places: np.ndarray | None = None  # int32 [n, 4], as of `crops.places`
+    colors: np.ndarray | None = None  # float32 [n, 5], as of `image_changes.colors`
+    erased: np.ndarray | None = None  # int32 [n, 4], as of `image_changes.erased`
 
 
 def library() -> str | None:
@@ -80,7 +83,15 @@ class ImageDecoder:
             raise errors.ConfigError("decoder-cannot-read", text)
         self.is_native = reason is None and options.decoder != "pillow"
         self._uses_c = _native is not None and plan.form.is_usual and options.decoder != "pillow"
+        if not self._uses_c and (options.changes_images or options.crop in ("letterbox", "pad")):
+            why = reason or "decoder='pillow'"
+            raise errors.ConfigError(
+                "decoder-cannot-change",
+                f'crop="letterbox", crop="pad", color_jitter and erasing are done by the code in C alone, and it does '
+                f"not make these images: {why}; use map instead",
+            )
         self._options, self._threads = options, threads
+        self._fill = bytes(options.fill)
         self._is_raw, self._form = plan.is_raw, plan.form
         self.dtype = dtype_of(options.dtype)
         self._cast = functools.partial(_cast, dtype=self.dtype, mean_and_std=plan.mean_and_std)
@@ -137,6 +148,10 @@ class ImageDecoder:
             None if self._values is None else self._values.view(unsigned),
             wanted.sizes,
             shapes,
+            wanted.places,
+            wanted.colors,
+            wanted.erased,
+            self._fill,
         )
         told = {row for row, _ in failures}
         in_c = [(row, f"{_library_of(wanted.images[row])}: {failure}") for row, failure in found if row not in told]

@@ -19,9 +19,10 @@ from imagebeam.reader import record_order
 # Converts the value that was given for the option of a name; raises ConfigError if it is of another kind.
 Convert = Callable[[str, Any], Any]
 
+_JITTERS = {"brightness": 1, "contrast": 1, "saturation": 1, "hue": 0}  # and the value that changes nothing
 _MAX_SIDE = 65_500  # pixels, the largest side of a JPEG
 SHUFFLES = ("stream", "global", None)
-CROPS = ("random", "center", "resize_shorter", "squash", None)
+CROPS = ("random", "center", "resize_shorter", "squash", "letterbox", "pad", None)
 INTERPOLATIONS = ("bilinear", "bicubic")
 DCTS = ("fast", "accurate")
 DECODERS = ("auto", "native", "pillow")
@@ -225,6 +226,36 @@ def state(name: str, value: Any) -> record_order.ReaderState | None:
     if value is not None and not isinstance(value, record_order.ReaderState):
         raise bad_value(name, value, "give what state() of an iterator returned")
     return value
+
+
+def color_jitter(name: str, value: Any) -> tuple[tuple[float, float], ...] | None:
+    """Returns the ranges of brightness, contrast, saturation and hue, as torchvision's ColorJitter has them."""
+    if value is None or isinstance(value, tuple):  # a tuple is of other options, whose ranges were checked
+        return value
+    expected = f"it is {{one of {', '.join(_JITTERS)}: a number, or (least, greatest)}}"
+    if not isinstance(value, Mapping) or not value or not set(value) <= set(_JITTERS):
+        raise bad_value(name, value, expected)
+    ranges = []
+    for each, middle in _JITTERS.items():
+        given = _to_list(value.get(each, 0))
+        width = number(f"{name}[{each!r}]", value.get(each, 0)) if given is None else 0.0
+        found = [max(middle - width, 0) if middle else -width, middle + width]
+        if given is not None:
+            found = [number(f"{name}[{each!r}]", one) for one in given]
+        least, greatest = (0, math.inf) if middle else (-0.5, 0.5)
+        if width < 0 or len(found) != 2 or not least <= found[0] <= found[1] <= greatest:
+            raise bad_value(f"{name}[{each!r}]", value[each], f"{expected}, {least:g} to {greatest:g}")
+        ranges.append((found[0], found[1]))
+    return tuple(ranges)
+
+
+def fill(name: str, value: Any) -> tuple[int, ...]:
+    """Returns red, green and blue, of one level for all or three."""
+    found = _to_list(value)
+    levels = [whole(0)(name, each) for each in ([value] * 3 if found is None else found)]
+    if len(levels) != 3 or max(levels) > 255:
+        raise bad_value(name, value, "it is a level of 0 to 255, or three of them")
+    return tuple(levels)
 
 
 def function(name: str, value: Any) -> Any:

@@ -55,8 +55,9 @@ class ReadOptions:
         crop: "random" (a part of random area and aspect ratio, as Inception's), "center" (the largest square less a
             border), "resize_shorter" (the image resized until its shorter side is image_size / center_fraction, and the
             middle of that, as torchvision's Resize and CenterCrop), "squash" (the whole image, whatever its aspect
-            ratio), None (the image as it is).
-        flip: whether half of the images are mirrored; by default only with the random crop.
+            ratio), "letterbox" (the whole image in its aspect ratio, in the middle of `fill`), "pad" (a part of random
+            place, not resized, of the image with a border of `pad_pixels`), None (the image as it is).
+        flip: whether half of the images are mirrored; by default only with crop="random" and "pad".
         dtype: type of the pixels: "uint8" (0 to 255), "uint16", "float32", "bfloat16" or "float16". A feed's default
             is the stored type, which is uint8 unless a dataset was converted with `image.dtype`. Never scales.
         normalize: (mean, std) of pixels as stored (0 to 255), one number or one for each channel; "imagenet"; "dataset"
@@ -117,6 +118,12 @@ class ReadOptions:
         prefetch: number of batches that are ready ahead of the trainer, besides those being made.
         decoder: "auto" (JPEG and PNG in C, other formats with Pillow), "native" (refuses what the code in C cannot
             decode), "pillow" (all images with Pillow and NumPy, slowly; where there is no C compiler).
+        pad_pixels: border of crop="pad".
+        fill: levels of the border of "pad" and "letterbox", and of what is erased, before `normalize`: one of 0 to 255,
+            or red, green and blue.
+        color_jitter: random changes of the colors of "image", as torchvision's ColorJitter: {"brightness": 0.4,
+            "contrast": 0.4, "saturation": 0.4, "hue": 0.1}, each left out, a number or (least, greatest).
+        erasing: probability that a random part of "image" is erased, as torchvision's RandomErasing.
         map: fn(example, rng) -> example, called on each example before its batch is padded, on several threads. An
             example is a dict by name, of arrays and numbers as they are in a batch. `rng` is a numpy Generator that
             depends on seed, epoch and record alone. What it returns must have the same names, shapes and types for
@@ -169,6 +176,10 @@ class ReadOptions:
     threads: int | None = _option(None, option_values.whole(1, may_be_none=True))
     prefetch: int = _option(2, option_values.whole(1))
     decoder: str = _option("auto", option_values.choice(option_values.DECODERS))
+    pad_pixels: int = _option(4, option_values.whole(0))
+    fill: tuple[int, ...] = _option((0, 0, 0), option_values.fill)
+    color_jitter: Mapping[str, Any] | tuple[tuple[float, float], ...] | None = _option(None, option_values.color_jitter)
+    erasing: float = _option(0.0, option_values.fraction(may_be_zero=True))
     map: Callable[..., Mapping[str, Any]] | None = _option(None, option_values.function)  # noqa: RUF009
     batch_map: Callable[..., Mapping[str, Any]] | None = _option(None, option_values.function)  # noqa: RUF009
     map_id: str | None = _option(None, option_values.text)
@@ -230,6 +241,12 @@ class ReadOptions:
                 f"interpolation is {self.interpolation!r} and antialias {self.antialias}, and crop=None resizes "
                 "nothing: leave them out, or give image_size and a crop"
             )
+        if self.crop is None and self.changes_images:
+            yield "color_jitter and erasing change images of one size, and crop=None keeps their own: give a crop"
+        if self.images and self.crop in ("letterbox", "pad"):
+            yield f"crop={self.crop!r} is of the image alone, and images names others: use another crop, or map"
+        if self.crop == "pad" and self.pad_pixels >= min(self.size):
+            yield f"pad_pixels is {self.pad_pixels}, and crops of {min(self.size)} px could be all border: give less"
         if self.pad and (self.num_epochs is None or self.batch_size is None):
             yield "pad=True needs batch_size and num_epochs, because a reader that never ends has no last batch"
         if self.next_epoch_each_iteration and self.num_epochs is None:
@@ -284,7 +301,12 @@ class ReadOptions:
 
     @property
     def flips(self) -> bool:
-        return self.crop == "random" if self.flip is None else self.flip
+        return self.crop in ("random", "pad") if self.flip is None else self.flip
+
+    @property
+    def changes_images(self) -> bool:
+        """Whether colors or parts of images change at random."""
+        return self.color_jitter is not None or self.erasing > 0
 
     @property
     def drops_remainder(self) -> bool:

@@ -12,6 +12,7 @@ from imagebeam.reader import (
     bare_pixels,
     crops,
     extra_images,
+    image_changes,
     image_decoder,
     image_lists,
     read_plan,
@@ -35,7 +36,7 @@ class Chunk(NamedTuple):
     positions: np.ndarray  # int64 [n]
     records: np.ndarray  # int64 [n], numbers of the records in the split
     epochs: np.ndarray  # int64 [n]
-    uniforms: np.ndarray  # float32 [n, crops.NUM_UNIFORMS], random numbers in [0, 1)
+    uniforms: np.ndarray  # float32 [n, NUM_UNIFORMS], random numbers in [0, 1)
 
 
 class Parsed(NamedTuple):
@@ -119,13 +120,17 @@ class RecordParser:
         windows: list[Any] = [None] * len(sides)
         if self._options.crop is not None:
             windows = crops.windows_alike(sides, uniforms, self._options)
-        flips = (uniforms[:, -1] < 0.5) & self._options.flips
+        flips = (uniforms[:, crops.FLIP] < 0.5) & self._options.flips
+        changes = uniforms[:, crops.NUM_UNIFORMS :]
+        colors, erased = image_changes.colors(changes, self._options), image_changes.erased(changes, self._options)
         wanted = []
         for images, (height, width), parts in zip(every, sides, windows, strict=True):
-            frames = crops.frames(height, width, parts, self._options) if self._options.filters else None
+            placed = crops.places(height, width, uniforms, flips, self._options)
+            frames = crops.frames(height, width, parts, self._options, placed) if self._options.filters else None
             stated = np.stack([height, width], axis=1).clip(-1, np.iinfo(np.int32).max).astype(np.int32)
-            wanted.append(image_decoder.Wanted(images, points, stated, None, parts, frames, flips))
+            wanted.append(image_decoder.Wanted(images, points, stated, None, parts, frames, flips, placed))
             points = [b""] * len(kept)
+        wanted[0] = wanted[0]._replace(colors=colors, erased=erased)
         if self._plan.is_raw:
             shapes = np.stack(sizes, axis=1).clip(0, np.iinfo(np.int32).max).astype(np.int32)
             wanted[0] = wanted[0]._replace(shapes=np.ascontiguousarray(shapes))

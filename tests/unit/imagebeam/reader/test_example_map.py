@@ -168,6 +168,14 @@ def test_values_may_be_kept_under_other_names(dataset: imagebeam.ImageDataset) -
     np.testing.assert_array_equal(swapped["mirrored"], plain["image"][:, :, ::-1])
 
 
+def test_mixture_calls_the_functions(dataset: imagebeam.ImageDataset) -> None:
+    mixture = imagebeam.Mixture([(dataset, "train"), (dataset, "train")], [1, 1])
+    options = {**BASE, "map": augment, "batch_map": mix_up, "erasing": 0.5, "color_jitter": {"hue": 0.1}}
+    batch, again = (next(mixture.as_numpy(8, **options)) for _ in range(2))
+    assert batch["image"].shape == (8, 6, 8, 3) and len(set(batch["mixed"].tolist())) == 1
+    np.testing.assert_array_equal(batch["image"], again["image"])
+
+
 def test_lists_keep_their_lengths_or_become_arrays(lists: imagebeam.ImageDataset) -> None:
     def count(example: Example, rng: np.random.Generator) -> Example:
         xmin = example["image/object/bbox/xmin"]

@@ -1,0 +1,62 @@
+// Changes brightness, contrast, saturation and hue of RGB as torchvision's ColorJitter does with floating-point numbers:
+// cut off at black and white after each step, and rounded once in the end.
+
+#include "change_colors.h"
+
+#include <math.h>
+
+static const float GRAY[3] = {0.2989f, 0.587f, 0.114f};  // torchvision's rgb_to_grayscale
+
+static float cut_off(float level) { return level < 0 ? 0 : level > 255 ? 255 : level; }
+
+static float gray_of(const float *pixel) { return GRAY[0] * pixel[0] + GRAY[1] * pixel[1] + GRAY[2] * pixel[2]; }
+
+static void scale_brightness(float *pixels, size_t count, float factor) {
+  for (size_t i = 0; i < 3 * count; i++) pixels[i] = cut_off(factor * pixels[i]);
+}
+
+static void scale_contrast(float *pixels, size_t count, float factor) {
+  double sum = 0;
+  for (size_t i = 0; i < count; i++) sum += gray_of(pixels + 3 * i);
+  float rest = (1 - factor) * (float)(sum / (double)count);
+  for (size_t i = 0; i < 3 * count; i++) pixels[i] = cut_off(factor * pixels[i] + rest);
+}
+
+static void scale_saturation(float *pixels, size_t count, float factor) {
+  for (size_t i = 0; i < count; i++) {
+    float *pixel = pixels + 3 * i, rest = (1 - factor) * gray_of(pixel);
+    for (int c = 0; c < 3; c++) pixel[c] = cut_off(factor * pixel[c] + rest);
+  }
+}
+
+// Turns the hue by a part of the circle. Value and chroma stay as they are, and with them gray.
+static void turn_hue(float *pixels, size_t count, float turn) {
+  for (size_t i = 0; i < count; i++) {
+    float *pixel = pixels + 3 * i, red = pixel[0], green = pixel[1], blue = pixel[2];
+    float most = fmaxf(red, fmaxf(green, blue)), chroma = most - fminf(red, fminf(green, blue));
+    if (chroma <= 0) continue;
+    float sixths = most == red     ? (green - blue) / chroma
+                   : most == green ? (blue - red) / chroma + 2
+                                   : (red - green) / chroma + 4;
+    for (int c = 0; c < 3; c++) {
+      float k = sixths + 6 * turn + (float)(5 - 2 * c) + 12;  // above 0
+      k -= 6 * floorf(k / 6);
+      pixel[c] = cut_off(most - chroma * fmaxf(0, fminf(1, fminf(k, 4 - k))));
+    }
+  }
+}
+
+// `change` has the factors of brightness, contrast and saturation, the turn of the hue, and which of the 24 orders of
+// these steps is taken, 0 to 24. `scratch` has room for all values.
+void change_colors(uint8_t *levels, size_t num_pixels, const float *change, float *scratch) {
+  static void (*const STEPS[4])(float *, size_t, float) = {scale_brightness, scale_contrast, scale_saturation, turn_hue};
+  int left[4] = {0, 1, 2, 3}, order = (int)change[4] % 24;
+  for (size_t i = 0; i < 3 * num_pixels; i++) scratch[i] = levels[i];
+  for (int count = 4; count > 0; count--) {
+    int at = order % count, step = left[at];
+    order /= count;
+    for (int i = at; i < count - 1; i++) left[i] = left[i + 1];
+    if (change[step] != (step == 3 ? 0.0f : 1.0f)) STEPS[step](scratch, num_pixels, change[step]);
+  }
+  for (size_t i = 0; i < 3 * num_pixels; i++) levels[i] = (uint8_t)(scratch[i] + 0.5f);
+}
