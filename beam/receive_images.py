@@ -124,7 +124,8 @@ class ElementRules:
                     f"image {image.key!r} comes with the {name} {value!r}, and {taken}: set {name}: {{by: column, "
                     f"column: {name}}}, or leave it out of the images",
                 )
-        if not isinstance(image.key, str) or not image.key or not isinstance(image.data, bytes):
+        is_text = isinstance(image.key, str) and image.key and image.key.encode(errors="replace").decode() == image.key
+        if not is_text or not isinstance(image.data, bytes):
             raise errors.ConfigError(
                 "element-wrong",
                 f"an image has the key {image.key!r} and data of type {type(image.data).__name__}: give text that is "

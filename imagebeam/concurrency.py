@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import os
 import queue
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent import futures
@@ -17,6 +19,7 @@ _R = TypeVar("_R")
 _K = TypeVar("_K", bound=Hashable)
 _END: Final = object()
 _CGROUP_ROOT = "/sys/fs/cgroup"
+_CHECK_SEC, _QUIET_CHECKS, _MAX_WAIT_SEC = 0.005, 6, 5.0  # the wait at exit for calls
 
 # Signals that asked this process to stop, since the command began. Handlers append them here, and the steps that take
 # long, or that cannot be undone, call `raise_if_stopped`. A KeyboardInterrupt of the handler is not enough: where the
@@ -312,3 +315,40 @@ def _rebuild_all() -> None:
 
 
 os.register_at_fork(after_in_child=_rebuild_all)
+
+
+class RunningCalls(RebuiltAfterFork):
+    """Counts the calls of Python on threads that do not end before the program, and waits for them at exit.
+
+    A thread that runs Python code while the interpreter shuts down dies there: the interpreter may then wait forever
+    for TensorFlow, which waits for the thread, or end by SIGABRT where a library in C++ was on its stack. Use it as a
+    context manager in each call, which gives up at once if `is_closed`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closed = False  # the interpreter is shutting down
+        atexit.register(self._end)
+
+    def rebuild(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = self._ended = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._begun += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._ended += 1
+
+    def _end(self) -> None:
+        self.is_closed = True
+        seen, quiet, deadline = -1, 0, time.monotonic() + _MAX_WAIT_SEC
+        while quiet < _QUIET_CHECKS and time.monotonic() < deadline:
+            time.sleep(_CHECK_SEC)
+            quiet = quiet + 1 if seen == self._begun == self._ended else 0
+            seen = self._begun
+
+
+running_calls = RunningCalls()

@@ -52,8 +52,8 @@ class StepClock:
 class BatchStream(Iterator[Any]):
     """The batches of a schedule. Not thread-safe.
 
-    The threads are daemons, so the end of the program does not wait for a storage. They end when enough batches are
-    ready, and with the iterator.
+    The threads are daemons: the end of the program waits for batches that are being made, but not long for a storage.
+    They end when enough batches are ready, and with the iterator.
 
     Attributes:
         schedule: the schedule.
@@ -121,8 +121,9 @@ def _maker(
     """Returns a function from the number of a batch to it. It does not hold the iterator, which may end before it."""
 
     def make(number: int) -> Any:
-        if is_closed.is_set():
-            return None
-        return reader.read_batch(*schedule.positions_of(number, size))
+        with concurrency.running_calls:
+            if is_closed.is_set() or concurrency.running_calls.is_closed:
+                return None
+            return reader.read_batch(*schedule.positions_of(number, size))
 
     return make

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from imagebeam import errors
+from imagebeam import concurrency, errors
 from imagebeam.reader import batch_stream, read_plan, record_order, resumable
 from imagebeam.reader import options as options_lib
 
 _INT32 = np.iinfo(np.int32)
+
+Loaded: TypeAlias = tuple[dict[str, Any], record_order.ReaderState | None]  # a batch, and the state after it
 
 
 class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
@@ -34,18 +37,23 @@ class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
         self._sharding = sharding
         self._batch_size = batch_size
         self._batches = batches
-        self._state = self._state_of_batches()
-        # One thread, so that its tasks run in order. It ends with the iterator.
-        self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="imagebeam-as-jax")
-        self._ahead: futures.Future[tuple[dict[str, Any], record_order.ReaderState | None]] | None = None
+        self._state = _state_of(batches)
+        self._begin()
         self._clock = batch_stream.StepClock()
+
+    def _begin(self) -> None:
+        # One thread, so that its tasks run in order.
+        load = _loader(self._batches, self._sharding, self._batch_size)
+        self._tasks: concurrency.Tasks[int, Loaded] = concurrency.Tasks(lambda task: load(), 1, "imagebeam-as-jax")
+        self._ahead: futures.Future[Loaded] | None = None
+        self._process = os.getpid()
 
     def __next__(self) -> dict[str, Any]:
         self._batches.check_process()
         with self._clock.waiting(), _import_jax().profiler.TraceAnnotation("imagebeam: wait for a batch"):
-            ahead, self._ahead = self._ahead or self._thread.submit(self._load), None  # an error is no batch: again
+            ahead, self._ahead = self._ahead or self._tasks.ask(0), None  # after an error the next call asks again
             batch, self._state = ahead.result()
-        self._ahead = self._thread.submit(self._load)
+        self._ahead = self._tasks.ask(0)
         return batch
 
     def state(self) -> record_order.ReaderState:
@@ -56,37 +64,49 @@ class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
         """
         return self._batches.state() if self._state is None else self._state
 
-    def _state_of_batches(self) -> record_order.ReaderState | None:
-        return self._batches.state() if self._batches.has_state else None
-
     def restore(self, state: record_order.ReaderState) -> None:
         """Goes on from `state`, as fast as a start: nothing before it is read."""
-        self._thread.submit(self._batches.restore, state).result()  # after the batch being read ahead, if any
-        self._ahead, self._state = None, self._state_of_batches()
+        if self._ahead is not None and self._process == os.getpid():
+            futures.wait([self._ahead])  # of which nobody asks whether it failed
+        self._batches.restore(state)
+        self._begin()
+        self._state = _state_of(self._batches)
 
     def metrics(self) -> Mapping[str, float | str]:
         """Returns what the trainer waited for, as `feeds.BatchIterator.metrics`."""
         return {**self._batches.metrics(), **self._clock.metrics()}
 
-    def _load(self) -> tuple[dict[str, Any], record_order.ReaderState | None]:
-        batch = next(self._batches)
-        return {name: self._put(name, value) for name, value in batch.items()}, self._state_of_batches()
 
-    def _put(self, name: str, value: np.ndarray) -> Any:
-        """Returns the global array of a value; the copy of this process's rows to its devices goes on meanwhile."""
-        jax = _import_jax()
-        if value.dtype == object:  # strings
-            return value
-        if value.dtype == np.int64 and not jax.config.jax_enable_x64:  # JAX would keep the lower 32 bits
-            outside = value[(value < _INT32.min) | (value > _INT32.max)]
-            if len(outside):
-                raise errors.ConfigError(
-                    "feature-beyond-int32",
-                    f"feature {name!r} holds {outside[0]}, beyond int32, and JAX has 64 bits switched off: "
-                    'call jax.config.update("jax_enable_x64", True), or leave the feature out',
-                )
-        sharding = _of_rank(self._sharding, value.ndim)
-        return jax.make_array_from_process_local_data(sharding, value, (self._batch_size, *value.shape[1:]))
+def _state_of(batches: Any) -> record_order.ReaderState | None:
+    return batches.state() if batches.has_state else None
+
+
+def _loader(batches: Any, sharding: Any, batch_size: int) -> Callable[[], Loaded]:
+    """Returns a function to the next batch and the state after it. It does not hold the iterator."""
+
+    def load() -> Loaded:
+        with concurrency.running_calls:
+            batch = next(batches)
+            return {name: _put(name, value, sharding, batch_size) for name, value in batch.items()}, _state_of(batches)
+
+    return load
+
+
+def _put(name: str, value: np.ndarray, sharding: Any, batch_size: int) -> Any:
+    """Returns the global array of a value; the copy of this process's rows to its devices goes on meanwhile."""
+    jax = _import_jax()
+    if value.dtype == object:  # strings
+        return value
+    if value.dtype == np.int64 and not jax.config.jax_enable_x64:  # JAX would keep the lower 32 bits
+        outside = value[(value < _INT32.min) | (value > _INT32.max)]
+        if len(outside):
+            raise errors.ConfigError(
+                "feature-beyond-int32",
+                f"feature {name!r} holds {outside[0]}, beyond int32, and JAX has 64 bits switched off: "
+                'call jax.config.update("jax_enable_x64", True), or leave the feature out',
+            )
+    of_rank = _of_rank(sharding, value.ndim)
+    return jax.make_array_from_process_local_data(of_rank, value, (batch_size, *value.shape[1:]))
 
 
 def check_plan(plan: read_plan.ReadPlan, asked: options_lib.ReadOptions) -> None:

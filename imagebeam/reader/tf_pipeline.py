@@ -5,10 +5,7 @@ docs/reader.md has the measurements behind it.
 
 from __future__ import annotations
 
-import atexit
 import itertools
-import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -24,47 +21,9 @@ _UNENDING = 1 << 62
 _TYPES = {features.BYTES: tf.string, features.INT64: tf.int64, features.FLOAT: tf.float32}
 # Single examples that one call decodes: a call takes 100 us, and an error in one of them is an error of all.
 _EXAMPLES_AT_ONCE = 16
-# The wait at exit for calls from TensorFlow's threads.
-_CHECK_SEC, _QUIET_CHECKS, _MAX_WAIT_SEC = 0.005, 6, 5.0
 
 # From the name of a method of `_Calls`, its arguments and the types of its results to these.
 Call: TypeAlias = Callable[[str, Sequence[tf.Tensor], Any], Any]
-
-
-class _RunningCalls(concurrency.RebuiltAfterFork):
-    """Counts calls from TensorFlow's threads, and waits for them at exit. Use it as a context manager in each call.
-
-    A thread that is running Python code at interpreter shutdown dies there, and the interpreter would then wait
-    forever for an iterator that waits for the thread.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_closed = False  # the interpreter is shutting down: pipelines end at their next call
-        atexit.register(self._end)
-
-    def rebuild(self) -> None:
-        self._lock = threading.Lock()
-        self._begun = self._ended = 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._begun += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._ended += 1
-
-    def _end(self) -> None:
-        self.is_closed = True
-        seen, quiet, deadline = -1, 0, time.monotonic() + _MAX_WAIT_SEC
-        while quiet < _QUIET_CHECKS and time.monotonic() < deadline:
-            time.sleep(_CHECK_SEC)
-            quiet = quiet + 1 if seen == self._begun == self._ended else 0
-            seen = self._begun
-
-
-_running = _RunningCalls()
 
 
 class _Calls:
@@ -104,9 +63,9 @@ def _caller(calls: _Calls) -> Call:
 
     def call(method: str, arguments: Sequence[tf.Tensor], dtypes: Any) -> Any:
         def run(*values: Any) -> Any:
-            with _running:
+            with concurrency.running_calls:
                 held = find()
-                if held is None or _running.is_closed:  # the dataset is gone, and threads that read ahead for it end
+                if held is None or concurrency.running_calls.is_closed:  # it is gone, or the program ends
                     raise StopIteration
                 return getattr(held, method)(*values)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import struct
 import sys
-import zlib
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,8 @@ try:
     from imagebeam import _native
 except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _native = None  # type: ignore[assignment]
+
+_NOT_OF_IMAGES = (errors.ImagebeamError, MemoryError)
 
 Size = tuple[int, int]  # height and width, in pixels
 
@@ -60,7 +60,9 @@ def decode_reduced(encoded: bytes | memoryview, size: Size | None, reduction: in
                 gray = (np.asarray(picture) >> 8).astype(np.uint8)
                 return np.repeat(gray[:, :, None], 3, axis=2)
             return np.array(picture.convert("RGB"))  # a copy: PyTorch warns about read-only arrays
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, pillow.DecompressionBombError) as e:
+    except _NOT_OF_IMAGES:
+        raise
+    except Exception as e:  # plugins raise any type
         # The text of UnidentifiedImageError holds a memory address.
         reason = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
         raise ValueError(f"the image cannot be decoded, Pillow: {reason}") from e
@@ -76,7 +78,9 @@ def measure(encoded: bytes | memoryview) -> Size:
     try:
         with pillow.open(io.BytesIO(encoded)) as picture:
             return picture.height, picture.width
-    except (OSError, SyntaxError, ValueError, struct.error, pillow.DecompressionBombError) as e:
+    except _NOT_OF_IMAGES:
+        raise
+    except Exception as e:  # plugins raise any type
         reason = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
         raise ValueError(f"the image cannot be decoded, Pillow: {reason}") from e
 
@@ -103,7 +107,9 @@ def decode_numbers(encoded: bytes | memoryview, form: bare_pixels.PixelForm, siz
             # Pillow takes the upper 8 bits of colors of 16.
             is_exact = picture.mode in ("L", "P") or picture.mode.startswith("I;16")
             found = np.array(picture) if is_exact else _import_codecs().png_decode(bytes(encoded))
-    except (OSError, SyntaxError, ValueError, RuntimeError, struct.error, zlib.error) as e:
+    except _NOT_OF_IMAGES:
+        raise
+    except Exception as e:  # plugins raise any type
         raise ValueError(f"the image cannot be decoded: {e}") from e
     found = found if found.ndim == 3 else found[:, :, None]
     fits = found.dtype == form.dtype and form.channels in (0, found.shape[2])

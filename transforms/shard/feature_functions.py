@@ -113,13 +113,17 @@ class FeatureFunction:
 
 
 def _repeats_an_array(found: Sequence[Any]) -> bool:
-    """Returns whether two values are one array: one that is filled for each image holds the values of the last one.
+    """Returns whether two values are one array or list: filled for each image it holds the values of the last one.
 
     Such a batch is computed image by image, which is right for a constant too.
     """
     import numpy as np
 
-    places = [each.ctypes.data for each in found if isinstance(each, np.ndarray)] if isinstance(found, list) else []
+    places = [
+        each.ctypes.data if isinstance(each, np.ndarray) else id(each)
+        for each in (found if isinstance(found, list) else [])
+        if isinstance(each, (np.ndarray, list)) or (hasattr(each, "__array__") and not np.isscalar(each))
+    ]
     return len(set(places)) < len(places)
 
 

@@ -150,7 +150,8 @@ class _Process:
                 last = result if notes_each else -1
                 kind, result = pickle.load(self._popen.stdout)
         except (OSError, EOFError, pickle.UnpicklingError) as e:
-            text = f"a writer process ended with code {self._end()}; was it out of memory?"
+            code = self._end()
+            text = f"a writer process ended with code {code}" + ("; was it out of memory?" if code == -9 else "")
             raise WriterDiedError(text, last) from e
         finally:
             self.images = 0

@@ -249,7 +249,7 @@ def test_writer_process_that_dies_over_the_page_is_a_note_and_the_dataset_is_com
     assert catalog is not None and "report.html" not in catalog.files
     assert_whole(output)
     assert notes == [
-        "the dataset has no report.html (WriterDiedError: a writer process ended with code 5; was it out of memory?): "
+        "the dataset has no report.html (WriterDiedError: a writer process ended with code 5): "
         f"imagebeam report {output} makes one"
     ]
 
