@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from imagebeam import errors
-from imagebeam.reader import example_columns, example_map, record_order
+from imagebeam.reader import example_columns, map_call, record_order
 from imagebeam.reader import options as options_lib
 
 
 class BatchLayout:
     """Makes batches of columns, and calls the user's `batch_map` on them."""
 
-    def __init__(self, options: options_lib.ReadOptions, specs: example_map.Specs, blank: Mapping[str, Any]):
+    def __init__(self, options: options_lib.ReadOptions, specs: map_call.Specs, blank: Mapping[str, Any]):
         """Takes the columns of a batch, and the example that fills it up.
 
         Raises:
@@ -91,7 +91,7 @@ class BatchLayout:
         assert self._options.batch_map is not None
         count = len(batch["image"])
         seed = record_order.seeds(np.array([place]), np.zeros(1, np.int64), self._key)[0]
-        result = self._options.batch_map(batch, example_map.generator(seed))
+        result = self._options.batch_map(batch, map_call.generator(seed))
         arrays = {name: np.asarray(each) for name, each in result.items()} if isinstance(result, Mapping) else {}
         wanted = ["image", "label"] if self._options.supervised else ["image"]
         wrong = [f"{name!r} of shape {list(each.shape)}" for name, each in arrays.items() if each.shape[:1] != (count,)]

@@ -20,6 +20,7 @@ from imagebeam.reader import (
     image_changes,
     image_decoder,
     image_lists,
+    map_call,
     read_plan,
     record_order,
     record_parser,
@@ -184,7 +185,7 @@ class BatchReader:
         with self.counters.timed("map_seconds"):
             columns, failures = each_map.apply(read.columns, read.records, read.epochs)
         for row, error in failures:
-            fault = self._fetcher.fault(int(read.records[row]), example_map.describe(error))
+            fault = self._fetcher.fault(int(read.records[row]), map_call.describe(error))
             self._skipped.add(int(read.positions[row]), fault, error)
         return read._replace(columns=columns).without([row for row, _ in failures])
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from imagebeam import concurrency, errors
-from imagebeam.reader import batch_buffers, example_columns, record_order
+from imagebeam.reader import batch_buffers, example_columns, map_call, map_workers, record_order
 
-Arrays: TypeAlias = dict[str, np.ndarray]
-Function: TypeAlias = Callable[[dict[str, Any], np.random.Generator], Mapping[str, Any]]
-Specs: TypeAlias = Mapping[str, example_columns.ColumnSpec]
 Failures: TypeAlias = list[tuple[int, Exception]]  # the row of each example that cannot be mapped, and why
 
 _ROWS_AT_ONCE = 8  # examples that a thread takes at once
@@ -29,7 +26,12 @@ class ExampleMap:
     """
 
     def __init__(
-        self, function: Function, columns: example_columns.ExampleColumns, seed: int, threads: int, num_processes: int
+        self,
+        function: map_call.Function,
+        columns: example_columns.ExampleColumns,
+        seed: int,
+        threads: int,
+        num_processes: int,
     ):
         """Calls the function on a black example, and expects its names, shapes and types of all others.
 
@@ -52,11 +54,11 @@ class ExampleMap:
         self.blank = {name: value[()] for name, value in first.items()}
         self._workers, self._threads = None, num_processes or threads
         if num_processes:
-            from imagebeam.reader import map_workers
-
             self._workers = map_workers.MapWorkers(function, before, self.specs, num_processes, _ROWS_AT_ONCE)
 
-    def apply(self, columns: Arrays, records: np.ndarray, epochs: np.ndarray) -> tuple[Arrays, Failures]:
+    def apply(
+        self, columns: map_call.Arrays, records: np.ndarray, epochs: np.ndarray
+    ) -> tuple[map_call.Arrays, Failures]:
         """Returns the columns of what the function makes of the examples, and the failures.
 
         Args:
@@ -85,15 +87,19 @@ class ExampleMap:
         concurrency.call_each(change, chunks, max(1, min(self._threads, len(chunks))))
         return made, sorted(failures, key=lambda each: each[0])
 
-    def _call_here(self, examples: Sequence[Mapping[str, Any]], seeds: np.ndarray) -> Iterator[Arrays | Exception]:
+    def _call_here(
+        self, examples: Sequence[Mapping[str, Any]], seeds: np.ndarray
+    ) -> Iterator[map_call.Arrays | Exception]:
         """Yields what the function makes of each example, or why it failed."""
         for example, seed in zip(examples, seeds, strict=True):
             try:
-                yield call(self._function, dict(example), seed, self.specs)
+                yield map_call.call(self._function, dict(example), seed, self.specs)
             except Exception as e:
                 yield e
 
-    def _make_column(self, name: str, spec: example_columns.ColumnSpec, columns: Arrays, count: int) -> np.ndarray:
+    def _make_column(
+        self, name: str, spec: example_columns.ColumnSpec, columns: map_call.Arrays, count: int
+    ) -> np.ndarray:
         if spec == self._before.get(name):  # as the image of most functions: written where it was
             return columns[name]
         if spec.is_ragged or spec.dtype == object:
@@ -101,35 +107,7 @@ class ExampleMap:
         return self._buffers[name].make((count, *(each or 0 for each in spec.shape)), spec.dtype)
 
 
-def generator(seed: np.uint64) -> np.random.Generator:
-    """Returns a generator whose numbers depend on the seed alone, on every machine. It takes 20 us."""
-    return np.random.Generator(np.random.Philox(key=np.array([seed, 0], np.uint64)))
-
-
-def call(function: Function, example: dict[str, Any], seed: np.uint64, specs: Specs | None = None) -> Arrays:
-    """Returns what the function makes of an example, in arrays.
-
-    Raises:
-        ValueError: if it is nothing that a batch can hold, or not as in `specs`. The function may raise any error.
-    """
-    result = function(example, generator(seed))
-    if not isinstance(result, Mapping) or "image" not in result:
-        names = sorted(result) if isinstance(result, Mapping) else type(result).__name__
-        raise ResultError(f"map returned {names}, not a dict with 'image'")
-    arrays = {name: _to_array(name, value) for name, value in result.items()}
-    if specs is not None and arrays.keys() != specs.keys():
-        raise ResultError(f"map returned {sorted(arrays)} for it, and {sorted(specs)} for a black example")
-    for name, spec in (specs or {}).items():
-        found = arrays[name]
-        fits = len(found.shape) == len(spec.shape) and all(e in (None, f) for e, f in zip(spec.shape, found.shape))
-        if not fits or found.dtype != spec.dtype:
-            raise ResultError(
-                f"map returned {name!r} as {_describe(found)} for it, and as {_describe(spec)} for a black example"
-            )
-    return arrays
-
-
-def _apart(result: Arrays, given: Mapping[str, Any]) -> Arrays:
+def _apart(result: map_call.Arrays, given: Mapping[str, Any]) -> map_call.Arrays:
     """Returns the arrays, copies of those in the memory of another name: it may be written before they are read."""
     arrays = {name: each for name, each in given.items() if isinstance(each, np.ndarray)}
     return {
@@ -140,19 +118,10 @@ def _apart(result: Arrays, given: Mapping[str, Any]) -> Arrays:
     }
 
 
-class ResultError(ValueError):
-    """The function returned something that cannot be in the batch."""
-
-
-def describe(error: Exception) -> str:
-    """Returns the detail of a fault of a record."""
-    return str(error) if isinstance(error, ResultError) else f"map raised {type(error).__name__}: {error}"
-
-
-def _trace(function: Function, blank: dict[str, Any]) -> Arrays:
+def _trace(function: map_call.Function, blank: dict[str, Any]) -> map_call.Arrays:
     try:
-        return call(function, blank, np.uint64(0))
-    except ResultError as e:
+        return map_call.call(function, blank, np.uint64(0))
+    except map_call.ResultError as e:
         raise errors.ConfigError("map-bad-result", f"{e}: a batch cannot hold it") from e
     except Exception as e:
         raise errors.ConfigError(
@@ -171,26 +140,9 @@ def _merge(
     if second is None or first.ndim != second.ndim or first.dtype != second.dtype:
         raise errors.ConfigError(
             "map-bad-result",
-            f"map returned {_describe(first)} for an image of {_TRACED_SIDES[0]} px, and "
-            f"{'nothing' if second is None else _describe(second)} for one of {_TRACED_SIDES[1]} px: only the lengths "
+            f"map returned {map_call.shape_of(first)} for an image of {_TRACED_SIDES[0]} px, and "
+            f"{'nothing' if second is None else map_call.shape_of(second)} for one of {_TRACED_SIDES[1]} px: only the lengths "
             "of axes may differ",
         )
     sides = zip(first.shape, second.shape, strict=True)
     return example_columns.ColumnSpec(tuple(a if a == b else None for a, b in sides), first.dtype)
-
-
-def _to_array(name: str, value: Any) -> np.ndarray:
-    array: np.ndarray
-    if isinstance(value, bytes):
-        array = np.empty((), object)
-        array[()] = value
-        return array
-    array = np.asarray(value)
-    is_number = array.dtype.kind in "biuf" or array.dtype.name == "bfloat16"
-    if not is_number and not (array.dtype == object and all(isinstance(each, bytes) for each in array.flat)):
-        raise ResultError(f"map returned {name!r} as {_describe(array)}, not as numbers or bytes")
-    return array
-
-
-def _describe(values: np.ndarray | example_columns.ColumnSpec) -> str:
-    return f"{values.dtype.name} {list(values.shape)}"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from imagebeam import errors
-from imagebeam.reader import example_map
+from imagebeam.reader import map_call
 
 _ALIGNMENT = 64  # bytes
 # Where files stay in memory. multiprocessing.shared_memory would do the same, and complains of arrays in it at exit.
@@ -35,7 +35,7 @@ class MapWorkers:
     """
 
     def __init__(
-        self, function: example_map.Function, before: example_map.Specs, after: example_map.Specs, count: int, rows: int
+        self, function: map_call.Function, before: map_call.Specs, after: map_call.Specs, count: int, rows: int
     ):
         """Starts no process yet.
 
@@ -68,9 +68,7 @@ class MapWorkers:
         self._started: list[_Worker] = []  # also those that died: to end one twice does nothing
         weakref.finalize(self, _end, self._started)
 
-    def call(
-        self, examples: Sequence[Mapping[str, Any]], seeds: np.ndarray
-    ) -> Iterator[example_map.Arrays | Exception]:
+    def call(self, examples: Sequence[Mapping[str, Any]], seeds: np.ndarray) -> Iterator[map_call.Arrays | Exception]:
         """Yields what the function makes of each example, or why it failed. Arrays are valid until the next step.
 
         Raises:
@@ -98,7 +96,7 @@ class MapWorkers:
 class _Worker:
     """A process, and the memory that it shares with this one."""
 
-    def __init__(self, pickled: bytes, before: example_map.Specs, after: example_map.Specs, rows: int):
+    def __init__(self, pickled: bytes, before: map_call.Specs, after: map_call.Specs, rows: int):
         spawning = multiprocessing.get_context("spawn")
         self._pipe, other = spawning.Pipe()
         descriptor, self._path = tempfile.mkstemp(prefix="imagebeam-map-", dir=_FOLDER)
@@ -111,9 +109,7 @@ class _Worker:
         other.close()
         self._is_new = True
 
-    def call(
-        self, examples: Sequence[Mapping[str, Any]], seeds: np.ndarray
-    ) -> Iterator[example_map.Arrays | Exception]:
+    def call(self, examples: Sequence[Mapping[str, Any]], seeds: np.ndarray) -> Iterator[map_call.Arrays | Exception]:
         """Yields the results, as `MapWorkers.call`."""
         if self._is_new and (failure := self._pipe.recv()) is not None:
             raise _not_picklable(failure)
@@ -129,7 +125,7 @@ class _Worker:
                 yield {**{name: array[row, ...] for name, array in self._made.items()}, **made}
             else:
                 text, trace = failure
-                error = example_map.ResultError(text)
+                error = map_call.ResultError(text)
                 error.__cause__ = RuntimeError(f"in a process of map_workers:\n{trace}")
                 yield error
 
@@ -152,8 +148,8 @@ def _serve(
     pipe: connection.Connection,
     path: str,
     pickled: bytes,
-    before: example_map.Specs,
-    after: example_map.Specs,
+    before: map_call.Specs,
+    after: map_call.Specs,
     rows: int,
 ) -> None:
     """Calls the function on examples until the other process is gone."""
@@ -167,12 +163,12 @@ def _serve(
     given, made, _ = _arrays_in(memory, before, after, rows)
     pipe.send(None)
 
-    def call(row: int, others: Mapping[str, Any], seed: np.uint64) -> tuple[example_map.Arrays, Any]:
+    def call(row: int, others: Mapping[str, Any], seed: np.uint64) -> tuple[map_call.Arrays, Any]:
         example = {key: given[key][row] if key in given else others[key] for key in before}
         try:
-            result = example_map.call(function, example, seed, after)
+            result = map_call.call(function, example, seed, after)
         except Exception as e:
-            return {}, (example_map.describe(e), traceback.format_exc())
+            return {}, (map_call.describe(e), traceback.format_exc())
         for key, array in made.items():
             array[row] = result.pop(key)
         return result, None
@@ -189,10 +185,10 @@ def _map(path: str) -> mmap.mmap:
 
 
 def _arrays_in(
-    memory: Any, before: example_map.Specs, after: example_map.Specs, rows: int
-) -> tuple[example_map.Arrays, example_map.Arrays, int]:
+    memory: Any, before: map_call.Specs, after: map_call.Specs, rows: int
+) -> tuple[map_call.Arrays, map_call.Arrays, int]:
     """Returns the columns of examples and of results that are in shared memory, and the bytes that they take."""
-    found: list[example_map.Arrays] = [{}, {}]
+    found: list[map_call.Arrays] = [{}, {}]
     size = 0
     for columns, specs in zip(found, (before, after), strict=True):
         for name, spec in specs.items():

@@ -402,8 +402,8 @@ def test_arguments_of_a_batch_that_do_not_fit_are_refused() -> None:
         ({"out": floats.astype(np.float64), "values": np.zeros((3, 256))}, "do not fit each other"),
         ({"out": floats, "values": np.zeros((3, 256), np.float16)}, "do not fit each other"),
         ({"out": floats, "values": np.zeros((1, 256), np.float32)}, "do not fit each other"),
-        ({"sizes": np.zeros((2, 2), np.int32)}, "images and sizes do not fit each other"),
-        ({"sizes": np.zeros((1, 2), np.int64)}, "images and sizes do not fit each other"),
+        ({"sizes": np.zeros((2, 2), np.int32)}, "images, sizes and shapes do not fit each other"),
+        ({"sizes": np.zeros((1, 2), np.int64)}, "images, sizes and shapes do not fit each other"),
     ]:
         arguments = {
             "images": [encode(photo(8, 8))],
