@@ -138,11 +138,11 @@ def _merge(
     if before is not None and before.is_ragged and first.ndim == 1:
         return example_columns.ColumnSpec((None,), first.dtype, is_ragged=True)
     if second is None or first.ndim != second.ndim or first.dtype != second.dtype:
+        other = "nothing" if second is None else map_call.shape_of(second)
         raise errors.ConfigError(
             "map-bad-result",
-            f"map returned {map_call.shape_of(first)} for an image of {_TRACED_SIDES[0]} px, and "
-            f"{'nothing' if second is None else map_call.shape_of(second)} for one of {_TRACED_SIDES[1]} px: only the lengths "
-            "of axes may differ",
+            f"map returned {map_call.shape_of(first)} for an image of {_TRACED_SIDES[0]} px, and {other} for one of "
+            f"{_TRACED_SIDES[1]} px: only the lengths of axes may differ",
         )
     sides = zip(first.shape, second.shape, strict=True)
     return example_columns.ColumnSpec(tuple(a if a == b else None for a, b in sides), first.dtype)
