@@ -461,4 +461,17 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         images("clips/60{10,20}/#.jpg")
         | {"labels.json": _json([{"raw_file": f"clips/{k}/3.jpg"} for k in (6010, 6020)])},
     ),
+    "scenes-of-aligned-folders": (
+        None,
+        images(*(f"{s}/{s}_1/{k}/00#.png" for s in ("train", "test") for k in ("blur", "sharp"))),
+    ),
+    "combined-classes-with-a-bar": (
+        None,
+        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("image,label", "{n}a.jpg,{0}", ("a|b", "c", "d"))},
+    ),
+    "combined-classes-with-a-space": (
+        None,
+        images("i/#a.jpg", numbers=_N)
+        | {"d.csv": _rows("image,tags", "{n}a.jpg,{0}", ("dry clear town", "clear town", "haze"))},
+    ),
 }

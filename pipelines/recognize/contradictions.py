@@ -177,6 +177,31 @@ def notes_on_tables(probe: FolderProbe) -> list[str]:
     return [*_files_that_name_images(probe, probe.seen())]
 
 
+def unread_lists(probe: FolderProbe, preset: str) -> Iterator[str]:
+    """Yields a line for lists whose names are those of splits, which a preset of boxes reads if an option names them.
+
+    Not those of VOC in `ImageSets/Main`, nor those that a YAML file in the folder names: they are read.
+    """
+    root = probe.look()
+    data = b"".join(probe.head(root.below(name)) for name in root.ending(".yaml", ".yml")[:3])
+    stems = {stem for folder in probe.seen() for stem in folder.stems}
+    lists: dict[str, str] = {}
+    for folder in map(probe.look, ["", *map(root.below, root.folders[:_NUM_FOLDERS])]):
+        for name in folder.ending(*_LISTS):
+            meant = "train" if name.startswith("trainval.") else folder_probe.split_meant(name)
+            if meant and name.encode() not in data and posixpath.splitext(name)[0] not in folder.stems:
+                text = probe.head(folder.below(name)).decode("utf-8", "replace")
+                bases = {word.rpartition("/")[2] for word in _BETWEEN_WORDS.split(text)}
+                if stems & {*bases, *(posixpath.splitext(each)[0] for each in bases)}:
+                    lists.setdefault(meant, folder.below(name))
+    if lists:
+        given = ", ".join(f"{split}: {path}" for split, path in lists.items())
+        yield (
+            f"lists that name images are not read: for their splits set source.{preset}.images={{{given}}}, after each "
+            "line was made one path of an image without further columns, as it is below the folder"
+        )
+
+
 def _files_that_name_images(
     probe: FolderProbe, folders: Sequence[Folder], images: Collection[Folder] = ()
 ) -> Iterator[str]:

@@ -74,7 +74,14 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
     hold = "holds" if len(with_classes) == 1 else "hold"
     evidence = f"{and_list(list(with_classes))} {hold} {number} folders of images each ({name_some(classes)})"
     settings: dict[str, Any] = {}
+    scenes: list[str] = []
     if is_deeper:
+        scenes = [
+            f"{name_some(each.folders)} in {each.path} hold images of the same names: parts of an example, or classes?"
+            for name, each in held.items()
+            if posixpath.basename(each.path) != name and len(each.folders) > 1
+            if len({folder.stems for folder in probe.some(each, each.folders)}) == 1
+        ][:1]
         settings = {
             "source.pattern": "(?P<split>[^/]+)/[^/]+/(?P<label>[^/]+)/.*",
             "label": {"by": "column", "column": "label"},
@@ -95,7 +102,7 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
         if not is_deeper:
             yield Finding("imagenet", evidence, settings, tuple(notes), reads_images_alone=True)
         return
-    doubts = _doubts_on_classes(probe, [*with_classes.values()])
+    doubts = tuple(dict.fromkeys([*_doubts_on_classes(probe, [*with_classes.values()]), *scenes]))
     notes += _notes_on_depth(probe, held[next(iter(with_classes))])
     yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)
 

@@ -51,6 +51,7 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
 _OF_LITTLE_EVIDENCE = (layout_signs.find_unlabelled, pairs.find_side_by_side)  # if nothing else was found
 _OF_ONE_TABLE = ("kaggle", "regression", "multilabel", "captions")  # presets of a table beside or above its images
 _OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
+_WITH_LISTS = ("yolo", "voc")  # presets that take lists of images as splits
 _ZIP = ".zip"
 _SYNSETS = "imagenet"
 _DEPTH = 4  # levels of folders that are searched for the data set
@@ -246,6 +247,8 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
         if each.reads_images_alone:  # folders of synsets are classes, whatever else is there
             notes += unread if each.preset == _SYNSETS else ()
             doubts += [*unread, *against] if each.preset != _SYNSETS else against
+        if each.preset in _WITH_LISTS:
+            notes += contradictions.unread_lists(probe, each.preset)
         if "source.manifest.path" in each.settings:
             doubts += [*as_pairs, *contradictions.beside(probe)]
         if "source.masks.image" in each.settings or "source.pairs.image" in each.settings:

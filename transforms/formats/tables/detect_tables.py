@@ -378,6 +378,11 @@ def _find_label(
         note = f"a cell of {label!r} has several classes, with {separator!r} between them"
         yield Finding("multilabel", evidence, settings, (guess, note), often, doubts=doubts)
         return
+    if separator := label_columns.may_be_several(values):
+        doubts += (
+            f"cells of {label!r} may have several classes with {separator!r} between them: for those take the preset "
+            f"multilabel with label={{by: column, column: {label}, separator: {separator!r}}}",
+        )
     kind = label_columns.kind_of(values, distinct)
     if kind == "class":
         settings["label.column"] = label

@@ -108,6 +108,19 @@ def separator_of(values: Sequence[str]) -> str:
     return ""
 
 
+def may_be_several(values: Sequence[str]) -> str:
+    """Returns the text that may be between several classes of one cell, which `separator_of` does not prove; or ""."""
+    distinct = {*values}
+    for separator in _SEPARATORS:
+        parts = [frozenset(value.split(separator)) for value in distinct]
+        several = [each for each in parts if len(each) > 1]
+        if several and separator in "|;":
+            return separator
+        if any(inner < outer for inner in several for outer in several):  # clear primary, agriculture clear primary
+            return separator
+    return ""
+
+
 def is_flag(table: table_heads.Table, name: str) -> bool:
     """Returns whether a column holds 0 and 1, or -1 and 1."""
     values = {*table.values(name)}
