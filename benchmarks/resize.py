@@ -16,16 +16,10 @@ from benchmarks import harness, inputs
 _OURS = {  # peers that are imagebeam
     "imagebeam": "image.resampler=native",
     "pillow": "image.resampler=pillow",
-    "function": "image.function=benchmarks.resize:identity",
 }
 _PEERS = ["bare", *_OURS, "img2dataset"]
-_PAIRS = [*((ours, other) for ours in _OURS for other in ("bare", "img2dataset")), ("function", "imagebeam")]
+_PAIRS = [(ours, other) for ours in _OURS for other in ("bare", "img2dataset")]
 _WARM_UP_COUNT = 64
-
-
-def identity(image: Any, reference: object) -> Any:
-    """A function of the user that changes nothing."""
-    return image
 
 
 def _command(peer: str, source: Path, output: Path, args: argparse.Namespace) -> list[str]:

@@ -221,8 +221,9 @@ class Task(Generic[_K, _R]):
 class Tasks(Generic[_K, _R]):
     """Runs one call for each key at a time, on threads that end when no call is left. Thread-safe.
 
-    The calls wait for a network. Those that a reader waits for go first. The threads are daemons: the end of the
-    program waits for no network. They do not survive a fork: the owner makes new Tasks then.
+    The calls wait for a network, or make batches. Those that a reader waits for go first. The threads are daemons, so
+    the end of the program waits only for calls in `running_calls`. They do not survive a fork: the owner makes new
+    Tasks then.
     """
 
     def __init__(self, run: Callable[[Task[_K, _R]], _R], num_threads: int, name: str):

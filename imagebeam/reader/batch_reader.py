@@ -36,12 +36,12 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._totals: collections.Counter[str] = collections.Counter()
+        self._totals: dict[str, float] = collections.defaultdict(float)
 
     def add(self, name: str, value: float) -> None:
         """Adds to the total of a name."""
         with self._lock:
-            self._totals[name] += value  # type: ignore[assignment]  # a Counter of floats
+            self._totals[name] += value
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:

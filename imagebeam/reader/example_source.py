@@ -137,9 +137,12 @@ class ExampleSource:
         return self._decode_one(values[0], size)
 
     def _decode_one(self, encoded: bytes, size: tuple[int, int] | None) -> np.ndarray:
-        if self._form.is_usual:
-            return whole_images.decode_rgb(encoded, size)
-        return whole_images.decode_numbers(encoded, self._form, size)
+        try:
+            if self._form.is_usual:
+                return whole_images.decode_rgb(encoded, size)
+            return whole_images.decode_numbers(encoded, self._form, size)
+        except ValueError as e:
+            raise ValueError(f"the image cannot be decoded, {e}") from e
 
     def _images(self, parsed: dict[str, list[Any]], values: list[bytes]) -> np.ndarray:
         """Returns the images of a list in an array of arrays, which may have any sides."""

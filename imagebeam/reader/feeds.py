@@ -34,7 +34,7 @@ def import_tensorflow() -> Any:
     Raises:
         ConfigError: if it is not installed.
     """
-    with errors.imports_for("the reader"):
+    with errors.imports_for("as_tf"):
         import tensorflow as tf
     return tf
 

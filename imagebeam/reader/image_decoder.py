@@ -196,9 +196,7 @@ class ImageDecoder:
             try:
                 decode(row)
             except ValueError as e:
-                return (
-                    str(e).removeprefix("the image cannot be decoded, ").removeprefix("the image cannot be decoded: ")
-                )
+                return str(e)
             return None
 
         found = concurrency.map_ahead(try_decode, rows, min(self._threads, max(1, len(rows))))

@@ -230,7 +230,7 @@ def _measure(images: Sequence[bytes | memoryview]) -> tuple[list[np.ndarray], di
         try:
             sizes[:, row] = whole_images.measure(image)
         except ValueError as e:
-            failures[row] = str(e)
+            failures[row] = f"the image cannot be decoded, {e}"
     return list(sizes), failures
 
 

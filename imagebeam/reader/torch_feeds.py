@@ -47,8 +47,7 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
             device: where tensors are copied to; None leaves them in the memory of the host.
         """
         super().__init__()
-        if layout not in LAYOUTS:
-            raise option_values.bad_value("layout", layout, f"it is one of {', '.join(map(repr, LAYOUTS))}")
+        _check_layout(layout)
         self._feeds = feeds
         self._asked = asked
         self._options = options
@@ -156,8 +155,7 @@ class TorchExamples(torch.utils.data.Dataset):
             layout: "NCHW" for images [channels, height, width], "NHWC" for [height, width, channels].
             transform: is called with each example.
         """
-        if layout not in LAYOUTS:
-            raise option_values.bad_value("layout", layout, f"it is one of {', '.join(map(repr, LAYOUTS))}")
+        _check_layout(layout)
         self._source = source
         self._layout = layout
         self._transform = transform
@@ -205,6 +203,11 @@ def rank_and_world_size(rank: int | None, world_size: int | None) -> dict[str, i
                 "give rank and world_size",
             )
     return {} if rank is None else {"process_index": rank, "process_count": world_size or 0}
+
+
+def _check_layout(layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise option_values.bad_value("layout", layout, f"it is one of {', '.join(map(repr, LAYOUTS))}")
 
 
 def _to_tensor(values: np.ndarray) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""Whole images decoded one by one: for single examples, and for formats that the decoder of batches does not know."""
+"""Whole images decoded one by one: for single examples, and for formats that the decoder of batches does not know.
+
+An error says what is wrong; the caller says of which image.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def decode_reduced(encoded: bytes | memoryview, size: Size | None, reduction: in
     except Exception as e:  # plugins raise any type
         # The text of UnidentifiedImageError holds a memory address.
         reason = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
-        raise ValueError(f"the image cannot be decoded, Pillow: {reason}") from e
+        raise ValueError(f"Pillow: {reason}") from e
 
 
 def measure(encoded: bytes | memoryview) -> Size:
@@ -82,7 +85,7 @@ def measure(encoded: bytes | memoryview) -> Size:
         raise
     except Exception as e:  # plugins raise any type
         reason = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
-        raise ValueError(f"the image cannot be decoded, Pillow: {reason}") from e
+        raise ValueError(f"Pillow: {reason}") from e
 
 
 def decode_numbers(encoded: bytes | memoryview, form: bare_pixels.PixelForm, size: Size | None) -> np.ndarray:
@@ -98,9 +101,7 @@ def decode_numbers(encoded: bytes | memoryview, form: bare_pixels.PixelForm, siz
     """
     if form.dtype == "float32":
         if size is None or len(encoded) != size[0] * size[1] * form.channels * form.value_bytes:
-            raise ValueError(
-                f"the image cannot be decoded: it is {len(encoded):,} bytes, its record says {size} pixels"
-            )
+            raise ValueError(f"it is {len(encoded):,} bytes, its record says {size} pixels")
         return np.frombuffer(encoded, "<f4").reshape(*size, form.channels)
     try:
         with import_pillow().open(io.BytesIO(encoded)) as picture:
@@ -110,7 +111,7 @@ def decode_numbers(encoded: bytes | memoryview, form: bare_pixels.PixelForm, siz
     except _NOT_OF_IMAGES:
         raise
     except Exception as e:  # plugins raise any type
-        raise ValueError(f"the image cannot be decoded: {e}") from e
+        raise ValueError(str(e)) from e
     found = found if found.ndim == 3 else found[:, :, None]
     fits = found.dtype == form.dtype and form.channels in (0, found.shape[2])
     if not fits or (size is not None and found.shape[:2] != size):

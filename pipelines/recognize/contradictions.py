@@ -191,7 +191,7 @@ def unread_lists(probe: FolderProbe, preset: str) -> Iterator[str]:
             meant = "train" if name.startswith("trainval.") else folder_probe.split_meant(name)
             if meant and name.encode() not in data and posixpath.splitext(name)[0] not in folder.stems:
                 text = probe.head(folder.below(name)).decode("utf-8", "replace")
-                bases = {word.rpartition("/")[2] for word in _BETWEEN_WORDS.split(text)}
+                bases = _bases_in(text)
                 if stems & {*bases, *(posixpath.splitext(each)[0] for each in bases)}:
                     lists.setdefault(meant, folder.below(name))
     if lists:
@@ -263,8 +263,7 @@ def lists_of_folders(probe: FolderProbe) -> Iterator[str]:
     found: dict[str, set[str]] = {}
     paths = [folder.below(name) for folder in probe.seen() for name in folder.ending(*_LISTS)]
     for path in paths if len(paths) <= _NUM_LISTS else ():  # more are no lists of a whole set
-        words = _BETWEEN_WORDS.split((probe.head(path) + b"\n" + probe.tail(path)).decode("utf-8", "replace"))
-        bases = {word.rpartition("/")[2] for word in words}
+        bases = _bases_in((probe.head(path) + b"\n" + probe.tail(path)).decode("utf-8", "replace"))
         named = held & (bases | {posixpath.splitext(base)[0] for base in bases})
         if named and named < held:
             found[path] = named
@@ -273,6 +272,11 @@ def lists_of_folders(probe: FolderProbe) -> Iterator[str]:
             f"{name_some([*found])} name folders of images, each some of them, and are not read: if they are splits, "
             "write a table with a row for each image and a column of its split (docs/recipes/tables.md)"
         )
+
+
+def _bases_in(text: str) -> set[str]:
+    """Returns the base names of the paths in a list."""
+    return {word.rpartition("/")[2] for word in _BETWEEN_WORDS.split(text)}
 
 
 def _files_above(probe: FolderProbe) -> Iterator[str]:
