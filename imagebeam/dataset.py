@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import collections
 import copy
 import dataclasses
 import difflib
@@ -154,7 +155,7 @@ class ImageDataset:
         return catalog_lib.load_statistics(self.directory, self._source.store)
 
     def num_examples(self, split: str) -> int:
-        """Returns the number of examples in a split, or in a part such as "train[:10%]", that the filters keep."""
+        """Returns the number of examples in a split, a part as "train[:10%]" or several, that the filters keep."""
         return len(self.select(split))
 
     def filter(self, labels: Sequence[int | str]) -> ImageDataset:
@@ -198,7 +199,7 @@ class ImageDataset:
         """Returns the batches of one process as a tf.data.Dataset.
 
         Args:
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             batch_size: number of examples in a batch of this process; None gives single examples.
             input_context: a tf.distribute.InputContext, which gives process_index and process_count. If all batches
                 have one size, their number is a multiple of its replicas, because tf.distribute drops the rest.
@@ -228,7 +229,7 @@ class ImageDataset:
         """Returns an iterator over batches as global jax.Arrays; every process reads its share of each batch.
 
         Args:
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             sharding: a jax.sharding.Sharding whose first axis the examples are laid out over.
             batch_size: number of examples in a batch of all processes together.
             **options: the fields of `imagebeam.ReadOptions`; process_index and process_count come from JAX.
@@ -242,7 +243,7 @@ class ImageDataset:
 
         Args:
             strategy: a tf.distribute.Strategy.
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             global_batch_size: number of examples in a batch of all replicas together.
             **options: the fields of `imagebeam.ReadOptions`.
         """
@@ -252,7 +253,7 @@ class ImageDataset:
         """Returns the state of a job after `step` batches of each process: where a restart goes on. Reads no image.
 
         Args:
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             step: number of batches that each process has taken since the reader began.
             batch_size: number of examples in a batch of one process; of `as_jax` and `as_distributed` that of all
                 divided by `process_count`.
@@ -271,18 +272,19 @@ class ImageDataset:
         split has; it is 0 for all others. For `weights=`, and for Keras' `class_weight`.
 
         Args:
-            split: "train", or a part such as "train[:10%]"; the whole split is counted.
+            split: "train", or several as "train+validation"; of parts the whole splits are counted.
             label_base: as in `ReadOptions`.
 
         Raises:
             ConfigError: if the dataset has no classes, or they were not counted.
         """
-        name = record_selection.parse_part(split, self.splits)[0]
-        counted = self.statistics.get(name, {}).get("labels", {})
+        names = record_selection.split_names(split, self.splits)
+        every = [self.statistics.get(name, {}).get("labels", {}) for name in names]
+        counted = sum(map(collections.Counter, every), collections.Counter[str]()) if all(every) else {}
         if self.catalog.label_kind != "class" or not counted:
             raise errors.ConfigError(
                 "dataset-no-classes",
-                f"{self.directory} has no classes, or no statistics.json that counts those of {name!r}: "
+                f"{self.directory} has no classes, or no statistics.json that counts those of {split!r}: "
                 "give weights={id of a class: weight} yourself",
             )
         kept = [all(each + self.catalog.label_base in ids for ids in self._filters) for each in range(len(self.labels))]
@@ -296,7 +298,7 @@ class ImageDataset:
         """Returns the examples as a random access source, for Grain's DataLoader or MapDataset and for PyTorch.
 
         Args:
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             decode: whether "image" is uint8 [height, width, 3], decoded in C or with Pillow; else it comes as it is
                 stored.
             features: keys of the features besides "image" and "label"; None for all others of the dataset.
@@ -307,12 +309,12 @@ class ImageDataset:
         from imagebeam.reader import example_source
 
         selected = self.select(split)
-        is_raw = bare_pixels.is_raw(self.catalog, bare_pixels.formats_in(self.statistics, selected.split))
+        is_raw = bare_pixels.is_raw(self.catalog, bare_pixels.formats_in(self.statistics, selected.splits))
         share = selected.share_of(0, 1)
         reads = record_selection.Reads(
             share, 1, None, is_divided=True
         )  # Grain divides it, in a way that it does not say
-        fetcher = self._source.open_reader(self.catalog, selected.split, reads)
+        fetcher = self._source.open_reader(self.catalog, selected.splits, reads)
         return example_source.ExampleSource(selected, fetcher, self.catalog, decode, is_raw, features)
 
     def as_torch(self, split: str, batch_size: int, **options: Any) -> torch_feeds.TorchBatches:
@@ -321,7 +323,7 @@ class ImageDataset:
         An iteration is one epoch (`num_epochs`), the next iteration the next epoch: see docs/torch.md.
 
         Args:
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             batch_size: number of examples in a batch of this process.
             **options: the fields of `imagebeam.ReadOptions`, and
                 rank, world_size: of this process; by default those of torch.distributed if it is initialized.
@@ -347,7 +349,7 @@ class ImageDataset:
         """Returns the examples by index, as tensors: a map-style dataset for PyTorch's DataLoader.
 
         Args:
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             transform: is called with each example, in the process that reads it.
             layout: "NCHW" for an image [channels, height, width], or "NHWC".
             decode: as of `as_grain`.
@@ -365,21 +367,21 @@ class ImageDataset:
         """Returns the batches of `as_numpy` as a `grain.IterDataset`, whose iterators save and restore their place.
 
         Args:
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             batch_size: number of examples in a batch of this process.
             **options: the fields of `imagebeam.ReadOptions`.
         """
         return _SplitFeeds(self, split).as_grain_batches(batch_size, **options)
 
     def select(self, split: str) -> record_selection.RecordSelection:
-        """Returns the records of a split, or of a part such as "train[:10%]", that the filters keep."""
+        """Returns the records of a split, of a part such as "train[:10%]" or of several, that the filters keep."""
         return record_selection.select(self.catalog, split, self._filters, self._read_labels, self._removed_records)
 
     def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         """Returns the plan for reading a split in batches: its records in their order, and what is known of them.
 
         Args:
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             asked: options of the reader.
             replicas: number of replicas that share the batches of this process.
 
@@ -389,7 +391,7 @@ class ImageDataset:
         selected = self.select(split)
         epochs = batch_schedule.SelectionEpochs(selected)
         planned = batch_schedule.make_schedule(epochs, asked, replicas)
-        open_reader = functools.partial(self._source.open_reader, self.catalog, selected.split, epochs.reads(asked))
+        open_reader = functools.partial(self._source.open_reader, self.catalog, selected.splits, epochs.reads(asked))
         plan = read_plan.make_plan(self.directory, self.catalog, self.statistics, selected, open_reader, planned, asked)
         read_plan.check_batch_size(split, len(selected), asked, planned)
         return dataclasses.replace(plan, mean_and_std=self._mean_and_std(asked))
@@ -449,7 +451,7 @@ class ImageDataset:
         Of a list of images it takes the first.
 
         Args:
-            split: "train", or a part such as "train[:10%]".
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
             **options: `on_error` and `max_error_fraction`, as in `imagebeam.ReadOptions`.
 
         Raises:
@@ -502,7 +504,7 @@ class ImageDataset:
             rows, ids = array.array("q"), array.array("q")
             whole = record_selection.select(self.catalog, split, (), None, self._removed_records)
             reads = batch_schedule.SelectionEpochs(whole).reads(options_lib.ReadOptions(shuffle=None))
-            reader = self._source.open_reader(self.catalog, split, reads)
+            reader = self._source.open_reader(self.catalog, whole.splits, reads)
             for row, found in enumerate(reader.find_ints(feature.key, self._removed_records(split))):
                 ids.extend(found)
                 rows.extend([row] * len(found))
@@ -523,7 +525,7 @@ class _SplitFeeds(feeds.Feeds):
         self._dataset = dataset
         self._split = split
         self.stored_dtype = bare_pixels.form_of(dataset.catalog).dtype
-        self.is_train = record_selection.parse_part(split, dataset.splits)[0] == _TRAIN
+        self.is_train = _TRAIN in record_selection.split_names(split, dataset.splits)
 
     def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> batch_schedule.BatchSchedule:
         return batch_schedule.make_schedule(

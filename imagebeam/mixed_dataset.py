@@ -87,8 +87,7 @@ class Mixture(feeds.Feeds):
         self._datasets = [dataset for dataset, _ in pairs]
         self._splits = [split for _, split in pairs]
         self._weights = numbers
-        splits = [record_selection.parse_part(split, dataset.splits)[0] for dataset, split in pairs]
-        self.is_train = "train" in splits
+        self.is_train = any("train" in record_selection.split_names(split, each.splits) for each, split in pairs)
         self.stored_dtype = bare_pixels.form_of(self._datasets[0].catalog).dtype
         check_classes([dataset.labels for dataset in self._datasets], self._directories)
 

@@ -117,7 +117,7 @@ def save_images(
     keys = {feature.source: feature.key for feature in catalog.features}
     if features.ENCODED not in keys:
         raise errors.ConfigError("dataset-without-images", "--save-to: the examples hold no image")
-    is_raw = bare_pixels.is_raw(catalog, bare_pixels.formats_in(catalog_lib.load_statistics(directory), split))
+    is_raw = bare_pixels.is_raw(catalog, bare_pixels.formats_in(catalog_lib.load_statistics(directory), [split]))
     pixels, form = bare_pixels.PixelReader(catalog) if is_raw else None, bare_pixels.form_of(catalog)
     forms = bare_pixels.forms_of_extra_images(catalog)
     folder = os.fspath(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,10 +115,13 @@ def is_raw(catalog: catalog_lib.Catalog, formats: Collection[str]) -> bool:
     return encode == FORMAT or (encode == "keep" and catalog.config.get("source", {}).get("by") in ("idx", "arrays"))
 
 
-def formats_in(statistics: Mapping[str, Any], split: str | None = None) -> frozenset[str]:
-    """Returns the formats of the images in a split, or in all splits, from the statistics of a dataset."""
-    counted = statistics.values() if split is None else [statistics.get(split, {})]
-    return frozenset(name for each in counted for name in each.get("formats", {}))
+def formats_in(statistics: Mapping[str, Any], splits: Sequence[str] | None = None) -> frozenset[str]:
+    """Returns the formats of the images in some splits, or in all, from the statistics of a dataset.
+
+    Empty if those of one of the splits are not known.
+    """
+    counted = [statistics.get(name, {}).get("formats", {}) for name in (statistics if splits is None else splits)]
+    return frozenset(itertools.chain(*counted)) if splits is None or all(counted) else frozenset()
 
 
 def check_shape_is_stored(catalog: catalog_lib.Catalog) -> None:

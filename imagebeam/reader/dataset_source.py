@@ -72,7 +72,7 @@ class DatasetSource:
             self._room = shard_cache.Room(storage.normalize(cache_dir), cache_bytes)
         self._cache: shard_cache.ShardCache | None = None  # holds the content that the catalog names
         self._indexed: Mapping[str, catalog_lib.Shard] = {}  # shards by the address of their index
-        self._offsets: dict[tuple[str, str], shard_files.Offsets] = {}  # keys: fingerprint and split
+        self._offsets: dict[tuple[str, tuple[str, ...]], shard_files.Offsets] = {}  # keys: fingerprint and splits
 
     @property
     def store(self) -> storage.Storage:
@@ -150,17 +150,17 @@ class DatasetSource:
             return []  # the size of each shard is requested alone
 
     def open_reader(
-        self, catalog: catalog_lib.Catalog, split: str, reads: record_selection.Reads
+        self, catalog: catalog_lib.Catalog, splits: tuple[str, ...], reads: record_selection.Reads
     ) -> shard_reader.ShardReader:
-        """Returns a reader for these records of a split. Logs what will be read more than once."""
+        """Returns a reader for these records of some splits. Logs what will be read more than once."""
         key = next((each.key for each in catalog.features if each.source == "image/key"), None)
-        shards = shard_files.SplitShards(self.directory, catalog.splits[split].shards, key)
+        shards = shard_files.SplitShards(self.directory, record_selection.shards_of(catalog, splits), key)
         files = self._files(shards, reads)
         if catalog.compression != "none":
             _warn_of_extra(shards, reads)
             num_open = 2 * (reads.window_blocks or 1) + 16
             return shard_reader.ShardReader(shard_reader.StreamedRecords(shards, files, num_open), reads)
-        offsets = self._offsets.setdefault((catalog.fingerprint, split), shard_files.Offsets(shards, self.read))
+        offsets = self._offsets.setdefault((catalog.fingerprint, splits), shard_files.Offsets(shards, self.read))
         is_alone = self._is_local or isinstance(files, shard_cache.CachedFiles)
         loader = shard_reader.IndexedRecords(shards, files, offsets)
         return shard_reader.ShardReader(loader, None if is_alone else reads)

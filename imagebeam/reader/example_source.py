@@ -166,8 +166,9 @@ class ExampleSource:
 
     def __repr__(self) -> str:
         """Names all that decides which example is at an index, not the folder: Grain compares it when it restores."""
+        split = "+".join(self._selection.splits)
         return (
-            f"ExampleSource({self._name!r}, fingerprint={self._fingerprint!r}, split={self._selection.split!r}, "
+            f"ExampleSource({self._name!r}, fingerprint={self._fingerprint!r}, split={split!r}, "
             f"examples={self._selection.digest}, len={len(self)}, decode={self._decode})"
         )
 

@@ -118,7 +118,7 @@ def make_plan(
         ConfigError: if the options do not fit the dataset.
     """
     by_source = {feature.source: feature for feature in catalog.features}
-    formats = bare_pixels.formats_in(statistics, selected.split)
+    formats = bare_pixels.formats_in(statistics, selected.splits)
     is_raw = bare_pixels.is_raw(catalog, formats)
     _check_options(directory, catalog, by_source, asked)
     if is_raw:

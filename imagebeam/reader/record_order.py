@@ -145,20 +145,16 @@ class GlobalOrder:
         return self.selection.records_at(indexes), epochs
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class ShardOrder:
     """The order of the shards of one process's share, the same in every epoch."""
 
     share: record_selection.Share
 
-    @functools.cached_property
-    def _run_ends(self) -> np.ndarray:
-        return np.cumsum(self.share.stops - self.share.starts)
-
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
         epochs, inside = np.divmod(positions, len(self.share))
-        runs = np.searchsorted(self._run_ends, inside, side="right")
-        return self.share.records_at(self.share.stops[runs] - (self._run_ends[runs] - inside)), epochs
+        indexes = record_selection.in_runs(self.share.starts, self.share.stops, inside)
+        return self.share.records_at(indexes), epochs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +252,7 @@ class ReaderState:
         process_count: number of processes of the job. With `shuffle="global"` a job of any other number can go on from
             the state; with the other orders only one of the same number can.
         fingerprint: fingerprint of the dataset.
-        selection: the records of the split that are read, such as "train[0:1000]", and the labels that are kept.
+        selection: the records that are read, such as "train[0:1000]+validation[0:9]", and the labels that are kept.
         block_records: records in a block of "stream", computed from `shuffle_bytes` or `shuffle_records`; for a mixture
             one number for each dataset, separated by spaces.
         window_blocks: blocks that "stream" shuffles together; for a mixture likewise.

@@ -24,39 +24,54 @@ LabelRows = tuple[np.ndarray, np.ndarray]  # int64 [labels] each: the record of 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Remaining:
-    """Consecutive records of a split without the removed ones. Takes the memory of the removed ones, not of all."""
+    """Runs of consecutive records without the removed ones. Takes the memory of the removed ones, not of all."""
 
-    start: int  # index of the first one among all records that are not removed
-    size: int
+    starts: np.ndarray  # int64 [runs], ascending: index of the first one of each among all that are not removed
+    stops: np.ndarray  # int64 [runs]
     size_of_all: int  # number of all records that are not removed
     before: np.ndarray  # int64 [removed], ascending: for each removed record the number of remaining ones before it
 
     def __len__(self) -> int:
-        return self.size
+        return int((self.stops - self.starts).sum())
 
     def __getitem__(self, indexes: np.ndarray) -> np.ndarray:
-        """Returns the records of the split for indexes into these, int64 [n] both."""
-        indexes = indexes + self.start
-        return indexes + np.searchsorted(self.before, indexes, side="right")
+        """Returns the records for indexes into these, int64 [n] both."""
+        remaining = in_runs(self.starts, self.stops, indexes)
+        return remaining + np.searchsorted(self.before, remaining, side="right")
+
+    def holds(self, records: np.ndarray) -> np.ndarray:
+        """Returns whether each record, none of them removed, is among these: bool [n]."""
+        remaining = records - np.searchsorted(self.before + np.arange(len(self.before)), records)
+        runs = np.searchsorted(self.starts, remaining, side="right") - 1
+        return (runs >= 0) & (remaining < self.stops[runs])
+
+
+def in_runs(starts: np.ndarray, stops: np.ndarray, indexes: np.ndarray) -> np.ndarray:
+    """Returns the numbers at these indexes of runs of consecutive numbers, int64 [n] both."""
+    ends = np.cumsum(stops - starts)
+    runs = np.searchsorted(ends, indexes, side="right")
+    return stops[runs] - (ends[runs] - indexes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordSelection:
-    """The records of a split that are read, and the facts about them that decide their order.
+    """The records that are read, of one split or several, and the facts about them that decide their order.
+
+    Records are numbered over the splits: those of the second follow those of the first.
 
     Attributes:
-        split: name of the split.
+        splits: names of the splits.
         name: the selected records as a `ReaderState` names them, such as "train[0:1000]" or "train[0:9] of labels 1 2".
-        shard_sizes: number of selected records in each shard of the split.
-        chosen: by index the selected records' numbers in the split, ascending; None if all records are selected.
-        split_size: number of records in the files of the whole split, removed ones included.
-        mean_record_bytes: mean length of the split's records, at least 1.
+        shard_sizes: number of selected records in each shard of the splits.
+        chosen: by index the selected records' numbers, ascending; None if all records are selected.
+        split_size: number of records in the files of the whole splits, removed ones included.
+        mean_record_bytes: mean length of the splits' records, at least 1.
         is_compressed: whether the shards are compressed, so that they can only be read from front to back.
         fingerprint: fingerprint of the dataset, or of the snapshot.
         snapshot: name of the snapshot; None for a dataset without snapshots.
     """
 
-    split: str
+    splits: tuple[str, ...]
     name: str
     shard_sizes: tuple[int, ...]
     chosen: np.ndarray | Remaining | None  # int64 [n]
@@ -126,68 +141,84 @@ def select(
 
     Args:
         catalog: catalog of the dataset.
-        text: a split or a part of one: `train`, `train[:10%]`, `train[-500:]`, `train[100:200]`, as in TFDS.
+        text: splits or parts of them: `train`, `train[:10%]`, `train[-500:]`, `train[100:200]+validation`, as in TFDS.
         filters: sets of label ids, as stored in the records.
         read_labels: returns the labels of a split, of records that are not removed; needed only with `filters`.
         removed_of: returns the removed records of a split by their numbers, int64 [removed], ascending; needed only if
             the catalog says that records are removed.
 
     Raises:
-        ConfigError: if there is no such split, or no record is selected.
+        ConfigError: if there is no such split, or no record is selected, or one twice.
     """
-    split, start, stop = parse_part(text, catalog.splits)
-    shards = catalog.splits[split].shards
+    parts = parse_parts(text, catalog.splits)
+    splits = split_names(text, catalog.splits)
+    shards = shards_of(catalog, splits)
     records = np.array([shard.records for shard in shards], np.int64)
     removed = np.array([shard.removed for shard in shards], np.int64)
     split_size = int(records.sum())
+    firsts = dict(zip(splits, _firsts([catalog.splits[name].num_examples for name in splits])))
+    bounds = [(firsts[name] + start, firsts[name] + stop) for name, start, stop in parts]
+    starts, stops = np.array(bounds, np.int64).T
+    ends = np.clip(np.cumsum(records - removed)[:, None], starts, stops) - starts  # in each part
+    counts = np.diff(ends.sum(1), prepend=0)
+    first_records = _firsts([sum(shard.records for shard in catalog.splits[name].shards) for name in splits])
     part: Remaining | None = None
-    counts = np.diff(np.clip(np.cumsum(records - removed), start, stop), prepend=start)
-    if stop - start < split_size:
+    if counts.sum() < split_size:
         numbers = np.zeros(0, np.int64)
         if removed.any():
             assert removed_of is not None, "the catalog says that records are removed"
-            numbers = removed_of(split)
+            numbers = np.concatenate([removed_of(name) + first for name, first in zip(splits, first_records)])
         before = numbers - np.arange(len(numbers))
-        part = Remaining(start, stop - start, int((records - removed).sum()), before)
+        part = Remaining(starts, stops, int((records - removed).sum()), before)
     chosen: np.ndarray | Remaining | None = part
     if filters:
-        chosen = _with_labels(split, part, filters, read_labels)
+        assert read_labels is not None, "filters need labels"
+        every = [(rows + first, ids) for first, (rows, ids) in zip(first_records, map(read_labels, splits))]
+        chosen = _with_labels(splits, part, filters, *map(np.concatenate, zip(*every, strict=True)))
         counts = np.bincount(np.searchsorted(np.cumsum(records), chosen, side="right"), minlength=len(shards))
     labels = sorted(f" of labels {' '.join(map(str, sorted(ids)))}" for ids in filters)  # in any order the same name
     return RecordSelection(
-        split=split,
-        name="".join((f"{split}[{start}:{stop}]", *labels)),
+        splits=splits,
+        name="".join(("+".join(f"{name}[{start}:{stop}]" for name, start, stop in parts), *labels)),
         shard_sizes=tuple(counts.tolist()),
         chosen=chosen,
         split_size=split_size,
-        mean_record_bytes=max(1, catalog.splits[split].num_bytes // max(1, split_size)),
+        mean_record_bytes=max(1, sum(catalog.splits[name].num_bytes for name in splits) // max(1, split_size)),
         is_compressed=catalog.compression != "none",
         fingerprint=fingerprint_of(catalog),
         snapshot=snapshots.name_of(catalog),
     )
 
 
+def shards_of(catalog: catalog_lib.Catalog, splits: Sequence[str]) -> list[catalog_lib.Shard]:
+    """Returns the shards of several splits, one split after the other."""
+    return [shard for name in splits for shard in catalog.splits[name].shards]
+
+
+def _firsts(sizes: Sequence[int]) -> list[int]:
+    """Returns the number of the first record of each split."""
+    return [sum(sizes[:index]) for index in range(len(sizes))]
+
+
 def _with_labels(
-    split: str,
+    splits: Sequence[str],
     part: Remaining | None,
     filters: Sequence[frozenset[int]],
-    read_labels: Callable[[str], LabelRows] | None,
+    rows: np.ndarray,
+    ids: np.ndarray,
 ) -> np.ndarray:
     """Returns the records of a part that have a label in each of `filters`: int64 [n], ascending.
 
     Raises:
         ConfigError: if there is none.
     """
-    assert read_labels is not None, "filters need labels"
-    rows, ids = read_labels(split)
     found = functools.reduce(np.intersect1d, (np.unique(rows[np.isin(ids, list(kept))]) for kept in filters))
     if part is not None:
-        first, last = part[np.array([0, len(part) - 1])]
-        found = found[(first <= found) & (found <= last)]
+        found = found[part.holds(found)]
     if not len(found):
         raise errors.ConfigError(
             "split-empty",
-            f"{split!r} holds no example of the labels that filter keeps: name others, or more of the split",
+            f"{'+'.join(splits)!r} holds no example of the labels that filter keeps: name others, or more of the split",
         )
     return found
 
@@ -207,19 +238,53 @@ def fingerprint_of(catalog: catalog_lib.Catalog) -> str:
     return hashlib.blake2b(json.dumps(named).encode(), digest_size=16).hexdigest()
 
 
-def parse_part(text: str, splits: Mapping[str, catalog_lib.Split]) -> tuple[str, int, int]:
-    """Returns the split that `text` names, and the first record and the end of the part of it.
+class Part(NamedTuple):
+    """Consecutive records of a split that are not removed."""
+
+    split: str
+    start: int
+    stop: int
+
+
+def split_names(text: str, splits: Mapping[str, catalog_lib.Split]) -> tuple[str, ...]:
+    """Returns the splits of which `text` names parts, in its order: see `parse_parts`."""
+    return tuple(dict.fromkeys(part.split for part in parse_parts(text, splits)))
+
+
+def parse_parts(text: str, splits: Mapping[str, catalog_lib.Split]) -> list[Part]:
+    """Returns the parts that `text` names, with "+" between them.
 
     Records are ordered by a hash, so any part of a split is a random one. Parts that meet at the same percentage share
-    no record and leave none out.
+    no record and leave none out. The splits come in the order of `text`, the parts of each in ascending order; parts
+    that meet are one.
 
     Raises:
-        ConfigError: if there is no such split, or the part is empty.
+        ConfigError: if there is no such split, or a part is empty, or two of them share a record.
     """
-    match = _PART_OF_SPLIT.fullmatch(text) if isinstance(text, str) else None
+    named = [_parse_part(text, each, splits) for each in (text.split("+") if isinstance(text, str) else [text])]
+    order = list(dict.fromkeys(part.split for part in named))
+    parts: list[Part] = []
+    for part in sorted(named, key=lambda each: (order.index(each.split), each.start, each.stop)):
+        last = parts[-1] if parts and parts[-1].split == part.split else None
+        if last is None or last.stop < part.start:
+            parts.append(part)
+            continue
+        if last.stop > part.start:
+            raise errors.ConfigError(
+                "split-named-twice",
+                f"split {text!r} names example {part.start:,} of {part.split!r} twice, and an epoch has each example "
+                "once: leave it out of one part; a Mixture reads some examples more often than others",
+            )
+        parts[-1] = last._replace(stop=part.stop)
+    return parts
+
+
+def _parse_part(whole: str, text: str, splits: Mapping[str, catalog_lib.Split]) -> Part:
+    match = _PART_OF_SPLIT.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise errors.ConfigError(
-            "split-unreadable", f"split {text!r} cannot be read; write for example 'train', 'train[:10%]', 'train[5:]'"
+            "split-unreadable",
+            f"split {whole!r} cannot be read; write for example 'train', 'train[:10%]', 'train[5:]+validation'",
         )
     name = match["split"]
     if name not in splits:
@@ -234,7 +299,7 @@ def parse_part(text: str, splits: Mapping[str, catalog_lib.Split]) -> tuple[str,
     stop = total if match["stop"] is None else _index_of(match["stop"], total)
     if start >= stop:
         raise errors.ConfigError("split-empty", f"split {text!r} names none of the {total:,} examples of {name!r}")
-    return name, start, stop
+    return Part(name, start, stop)
 
 
 def _index_of(text: str, total: int) -> int:

@@ -165,7 +165,7 @@ def open_reader(source: dataset_source.DatasetSource, split: str = "train", **bl
     """A reader for all records of a split."""
     catalog = source.load_catalog()
     sizes = [shard.records for shard in catalog.splits[split].shards]
-    return source.open_reader(catalog, split, reads_of(sizes, **blocks))
+    return source.open_reader(catalog, (split,), reads_of(sizes, **blocks))
 
 
 def fetch(reader: Any, wanted: Sequence[int], epoch: int = 0) -> list[bytes | shard_files.RecordFault]:

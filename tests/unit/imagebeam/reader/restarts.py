@@ -52,9 +52,9 @@ def select_remaining(
     split_size = len(remains)
     removed = np.flatnonzero(~remains)
     size = split_size - len(removed)
-    chosen = record_selection.Remaining(0, size, size, removed - np.arange(len(removed)))
+    chosen = record_selection.Remaining(np.array([0]), np.array([size]), size, removed - np.arange(len(removed)))
     return record_selection.RecordSelection(
-        split="train",
+        splits=("train",),
         name=f"train[0:{size}]",
         shard_sizes=tuple(map(sum, shards)),
         chosen=chosen if len(removed) else None,

@@ -200,10 +200,10 @@ def test_part_of_compressed_shards_says_how_much_is_decompressed_for_nothing(
     dataset = imagebeam.open_dataset(folder)
     sizes = [shard.records for shard in far_dataset.shards_of(folder)]
     reads = far_dataset.reads_of(sizes)
-    dataset._source.open_reader(dataset.catalog, "train", reads)
+    dataset._source.open_reader(dataset.catalog, ("train",), reads)
     assert caplog.text == ""
     part = record_selection.Reads(restarts.select_all(sizes).share_of(2, 5), 1, 1)
-    dataset._source.open_reader(dataset.catalog, "train", part)
+    dataset._source.open_reader(dataset.catalog, ("train",), part)
     is_compressed = dataset.catalog.compression != "none"
     assert ("times the records that this process reads are decompressed in an epoch" in caplog.text) == is_compressed
 

@@ -191,7 +191,7 @@ def test_split_without_examples_is_refused() -> None:
     for sizes, removed in [([], []), ([0, 0], [0, 0]), ([2, 3], [2, 3])]:
         for text in ["train", "train[:50%]"]:
             with case_tables.named(sizes, removed, text), error_texts.raises("split-empty"):
-                record_selection.parse_part(text, catalog_of(sizes, removed=removed).splits)
+                record_selection.parse_parts(text, catalog_of(sizes, removed=removed).splits)
 
 
 LABELS = ("cat", "dog", "owl")

@@ -86,7 +86,7 @@ def selected(split: Split, chosen: Sequence[int] | None, compression: str) -> re
     if chosen is not None:
         counts = np.histogram(chosen, np.cumsum([0, *split.sizes]))[0].tolist()
     return record_selection.RecordSelection(
-        split="train",
+        splits=("train",),
         name="train",
         shard_sizes=tuple(counts),
         chosen=None if chosen is None else np.array(chosen, np.int64),

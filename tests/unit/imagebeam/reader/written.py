@@ -45,6 +45,7 @@ def write(
     config: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Any] | None = None,
     compression: str = "none",
+    num_validation: int = 0,
 ) -> imagebeam.ImageDataset:
     """Writes a dataset with the split train, whose shards have equally many examples, except the last.
 
@@ -58,6 +59,7 @@ def write(
         config: config in the catalog.
         statistics: further statistics of the split, besides formats and sizes.
         compression: of the shards, "none" or "gzip".
+        num_validation: number of the last examples that are in a split validation instead.
     """
     ordered = sorted(wanted, key=lambda feature: (feature.source == features.ENCODED, feature.key))
     # A list of numbers as a column, which takes wrong values too.
@@ -65,26 +67,34 @@ def write(
         [each._replace(source="pixels") if each.source == features.ENCODED and each.many else each for each in ordered]
     )
     (folder / "index").mkdir(parents=True)
-    shards = []
-    size = -(-len(examples) // num_shards)
-    for number in range(num_shards):
-        name = f"train-{number:05d}-of-{num_shards:05d}.tfrecord"
-        with open(folder / name, "wb", buffering=0) as file:
-            writer = records.RecordWriter(file, compression)
-            for values in examples[number * size : (number + 1) * size]:
-                image = values[features.ENCODED]
-                plain = {**values, "pixels": image}
-                writer.write(*encoder.encode(plain, image if isinstance(image, bytes) else b""))
-            writer.finish()
-        shard = catalog_lib.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
-        if compression == "none":
-            (folder / shard.index_name).write_bytes(records.encode_index(writer.offsets, writer.num_bytes))
-        shards.append(shard)
+    num_train = len(examples) - num_validation
+    parts = (
+        {"train": examples[:num_train], "validation": examples[num_train:]} if num_validation else {"train": examples}
+    )
+    splits, counted = {}, {}
+    for split, part in parts.items():
+        shards = []
+        size = -(-len(part) // num_shards)
+        for number in range(num_shards):
+            name = f"{split}-{number:05d}-of-{num_shards:05d}.tfrecord"
+            with open(folder / name, "wb", buffering=0) as file:
+                writer = records.RecordWriter(file, compression)
+                for values in part[number * size : (number + 1) * size]:
+                    image = values[features.ENCODED]
+                    plain = {**values, "pixels": image}
+                    writer.write(*encoder.encode(plain, image if isinstance(image, bytes) else b""))
+                writer.finish()
+            shard = catalog_lib.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
+            if compression == "none":
+                (folder / shard.index_name).write_bytes(records.encode_index(writer.offsets, writer.num_bytes))
+            shards.append(shard)
+        splits[split] = catalog_lib.Split(tuple(shards))
+        counted[split] = _statistics_of(part) | dict(statistics or {})
     catalog = catalog_lib.Catalog(
         name="written",
         fingerprint="f1",
         compression=compression,
-        splits={"train": catalog_lib.Split(tuple(shards))},
+        splits=splits,
         labels=tuple(labels),
         label_kind="class" if labels else None,
         label_base=label_base,
@@ -95,12 +105,16 @@ def write(
         created="2026-01-01T00:00:00+00:00",
     )
     (folder / catalog_lib.CATALOG_FILE).write_text(catalog.to_json())
-    counted = {"formats": _count(each["image/format"].decode() for each in examples)}
+    (folder / catalog_lib.STATISTICS_FILE).write_text(json.dumps(counted))
+    return imagebeam.open_dataset(str(folder))
+
+
+def _statistics_of(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    counted: dict[str, Any] = {"formats": _count(each["image/format"].decode() for each in examples)}
     for side in ("height", "width"):
         sides = [int(np.ravel(each[f"image/{side}"])[0]) for each in examples]  # of a list of images the first
         counted[side] = {"min": min(sides), "max": max(sides), "sum": sum(sides)}
-    (folder / catalog_lib.STATISTICS_FILE).write_text(json.dumps({"train": counted | dict(statistics or {})}))
-    return imagebeam.open_dataset(str(folder))
+    return counted
 
 
 def _count(names: Any) -> dict[str, int]:
