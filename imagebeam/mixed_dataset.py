@@ -207,7 +207,7 @@ class Pattern:
         self._table = functools.lru_cache(_KEPT_TABLES)(self._make_table)
 
     def locate(self, positions: record_order.Positions) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the datasets at ascending positions, and the numbers of their examples: int64 [n] each."""
+        """Returns the datasets at positions, which do not descend, and the numbers of their examples: int64 [n]."""
         blocks, slots = np.divmod(positions, _BLOCK)
         datasets, numbers = np.empty_like(positions), np.empty_like(positions)
         for block in np.unique(blocks).tolist():
@@ -271,7 +271,7 @@ def options_of_part(asked: options_lib.ReadOptions) -> options_lib.ReadOptions:
     With "global" the mixture is one common order, dealt to the processes, so each dataset has a common order.
     """
     alone = dataclasses.replace(
-        asked, batch_size=None, pad=False, state=None, map=None, batch_map=None, map_id=None, map_workers=0
+        asked, batch_size=None, pad=False, state=None, map=None, batch_map=None, map_id=None, map_workers=0, repeats=1
     )
     return dataclasses.replace(alone, process_index=0, process_count=1) if asked.shuffle == "global" else alone
 
@@ -307,10 +307,8 @@ class MixtureEpochs:
             snapshot=" ".join(each or "none" for each in snapshots) if any(snapshots) else None,
         )
 
-    def order(self, asked: options_lib.ReadOptions, done: int) -> MixedOrder:
-        """Returns the order of one process, as `batch_schedule.Epochs.order`."""
-        if asked.shuffle == "global":
-            return MixedOrder(self.pattern, self.parts, done, batch_schedule.deal_of(asked))
+    def order(self, asked: options_lib.ReadOptions) -> MixedOrder:
+        """Returns the order of one process or of all, as `batch_schedule.Epochs.order`."""
         return MixedOrder(self.pattern, self.parts)
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
@@ -329,7 +327,7 @@ class MixtureEpochs:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedOrder:
-    """The order of a mixture: of one process's shares, or of a common order that is dealt to the processes.
+    """The order of a mixture: of one process's shares, or the common order of all processes.
 
     Records are numbered over all datasets: the records of the second dataset follow those of the first.
 
@@ -337,19 +335,15 @@ class MixedOrder:
         pattern: assigns a dataset to each position.
         parts: the datasets, each with the order of its records: of this process, or, if the mixture is dealt to the
             processes, of all processes together.
-        start: position in the common order where this job begins: all before it has been read.
-        deal: how the mixture is dealt to the processes; the default if it is not.
     """
 
     pattern: Pattern
     parts: Sequence[MixturePart]
-    start: int = 0
-    deal: record_order.Deal = record_order.Deal()  # noqa: RUF009
 
     def locate(self, positions: record_order.Positions) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the records at ascending positions, and their epochs: int64 [n] each."""
+        """Returns the records at positions, which do not descend, and their epochs: int64 [n] each."""
         first_records = np.cumsum([0, *(part.epochs.selection.split_size for part in self.parts)])
-        datasets, numbers = self.pattern.locate(self.start + self.deal.places(positions))
+        datasets, numbers = self.pattern.locate(positions)
         records, epochs = np.empty_like(positions), np.empty_like(positions)
         for dataset in np.unique(datasets).tolist():
             chosen = datasets == dataset

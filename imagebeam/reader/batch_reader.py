@@ -63,13 +63,13 @@ class _Read(NamedTuple):
 
     positions: np.ndarray  # int64 [n], ascending
     records: np.ndarray  # int64 [n]
-    epochs: np.ndarray  # int64 [n]
+    rounds: np.ndarray  # int64 [n], as of `record_order.seeds`
     columns: dict[str, np.ndarray]
 
     def take(self, rows: np.ndarray) -> _Read:
         """Returns the examples in these rows."""
         columns = {name: each[rows] for name, each in self.columns.items()}
-        return _Read(self.positions[rows], self.records[rows], self.epochs[rows], columns)
+        return _Read(self.positions[rows], self.records[rows], self.rounds[rows], columns)
 
     def without(self, rows: Sequence[int]) -> _Read:
         """Returns all other examples."""
@@ -78,8 +78,8 @@ class _Read(NamedTuple):
     def followed_by(self, more: _Read) -> _Read:
         """Returns the examples of both."""
         columns = {name: np.concatenate([each, more.columns[name]]) for name, each in self.columns.items()}
-        positions, records, epochs = (np.concatenate(each) for each in zip(self[:3], more[:3], strict=True))
-        return _Read(positions, records, epochs, columns)
+        positions, records, rounds = (np.concatenate(each) for each in zip(self[:3], more[:3], strict=True))
+        return _Read(positions, records, rounds, columns)
 
 
 class BatchReader:
@@ -149,10 +149,14 @@ class BatchReader:
             ShardError: if a whole shard cannot be read.
         """
         positions = np.arange(first, end, dtype=np.int64)
-        records, epochs = self.schedule.order.locate(positions)
-        contents = list(self._fetcher.fetch(records, epochs))
-        uniforms = record_order.uniforms(records, epochs, self._random_key, self._num_uniforms)
-        return record_parser.Chunk(contents, positions, records, epochs, uniforms)
+        records, rounds = self.schedule.order.locate(positions)
+        epochs = rounds // self._options.repeats
+        is_first = (np.diff(records, prepend=-1) != 0) | (np.diff(epochs, prepend=-1) != 0)  # else a copy
+        found = list(self._fetcher.fetch(records[is_first], epochs[is_first]))
+        self.counters.add("bytes", sum(len(each) for each in found if isinstance(each, bytes)))
+        contents = [found[index] for index in np.cumsum(is_first) - 1]
+        uniforms = record_order.uniforms(records, rounds, self._random_key, self._num_uniforms)
+        return record_parser.Chunk(contents, positions, records, rounds, uniforms)
 
     def parse(self, chunk: record_parser.Chunk) -> record_parser.Parsed:
         """Returns the features of the examples in a chunk, and which part of each image the batch takes."""
@@ -167,23 +171,22 @@ class BatchReader:
         with self.counters.timed("decode_seconds"):
             images, failures = self._decode(parsed)
         self.counters.add("examples", len(chunk.contents))
-        self.counters.add("bytes", sum(len(each) for each in chunk.contents if isinstance(each, bytes)))
         faults = {index: each for index, each in enumerate(chunk.contents) if not isinstance(each, bytes)}
         found = {**{parsed.kept[row]: failure for row, failure in reversed(failures)}, **parsed.faults}
         faults |= {index: self._fetcher.fault(int(chunk.records[index]), each) for index, each in found.items()}
         for index in sorted(faults):
             self._skipped.add(int(chunk.positions[index]), faults[index])
         places = np.array(parsed.kept, np.int64)
-        positions, records, epochs = chunk.positions[places], chunk.records[places], chunk.epochs[places]
-        columns = self._columns.of({"image": images.pop("image"), **parsed.columns, **images}, records, epochs)
+        positions, records, rounds = chunk.positions[places], chunk.records[places], chunk.rounds[places]
+        columns = self._columns.of({"image": images.pop("image"), **parsed.columns, **images}, records, rounds)
         lost = [row for row, _ in failures]
-        read = _Read(positions, records, epochs, columns).without(lost)
+        read = _Read(positions, records, rounds, columns).without(lost)
         return read if self._map is None else self._change(self._map, read)
 
     def _change(self, each_map: example_map.ExampleMap, read: _Read) -> _Read:
         """Returns what the user's function makes of the examples."""
         with self.counters.timed("map_seconds"):
-            columns, failures = each_map.apply(read.columns, read.records, read.epochs)
+            columns, failures = each_map.apply(read.columns, read.records, read.rounds)
         for row, error in failures:
             fault = self._fetcher.fault(int(read.records[row]), map_call.describe(error))
             self._skipped.add(int(read.positions[row]), fault, error)

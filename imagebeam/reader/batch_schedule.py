@@ -31,13 +31,8 @@ class Epochs(Protocol):
     def first_state(self, asked: options_lib.ReadOptions) -> record_order.ReaderState:
         """Returns the state before the first epoch."""
 
-    def order(self, asked: options_lib.ReadOptions, done: int) -> record_order.Order:
-        """Returns the order of one process.
-
-        Args:
-            asked: options of this process.
-            done: number of places that all processes together have filled before. The order of "global" begins there;
-                the others begin with their first record.
+    def order(self, asked: options_lib.ReadOptions) -> record_order.Order:
+        """Returns the common order of all processes with "global", else that of the share of one.
 
         Raises:
             ConfigError: if the records cannot be read in this order.
@@ -76,10 +71,11 @@ class SelectionEpochs:
             snapshot=self.selection.snapshot,
             first_epoch=asked.first_epoch,
             map_id=asked.map_id,
+            repeats=asked.repeats,
         )
 
-    def order(self, asked: options_lib.ReadOptions, done: int) -> record_order.Order:
-        """Returns the order of one process, as `Epochs.order`."""
+    def order(self, asked: options_lib.ReadOptions) -> record_order.Order:
+        """Returns the order of one process or of all, as `Epochs.order`."""
         index, count = asked.process_index, asked.process_count
         if asked.shuffle == "global":
             if self.selection.is_compressed:
@@ -88,8 +84,7 @@ class SelectionEpochs:
                     'shuffle="global" needs records that can be read alone, and the shards are compressed: '
                     "convert with output.compression=none",
                 )
-            dealt = asked.num_epochs if asked.next_epoch_each_iteration else None
-            return record_order.GlobalOrder(self.selection, asked.seed, done, deal_of(asked), dealt)
+            return record_order.GlobalOrder(self.selection, asked.seed)
         sizes = self.selection.share_sizes(count)
         if not sizes.all() and not asked.pad:
             raise errors.ConfigError(
@@ -137,7 +132,7 @@ class BatchSchedule:
     """The positions that one process reads, and its batches.
 
     Attributes:
-        order: assigns a record to each position.
+        order: assigns a record and its round to each position.
         begin: the first position.
         end: the position after the last one; None if the reader never ends.
         num_batches: number of batches that the process makes; with `drop_remainder` or `pad` the same in every process.
@@ -145,11 +140,11 @@ class BatchSchedule:
         stride: positions from the beginning of one iteration to that of the next, if each reads another epoch.
         start: the state of the job before the first batch.
         records_per_batch: records in a batch of all processes together; 0 without a batch size.
-        epoch_size: records in an epoch of all processes together.
+        epoch_size: places in an epoch of all processes together: its records, each as often as it is repeated.
         replicas: number of replicas that share the batches of this process.
     """
 
-    order: record_order.Order
+    order: record_order.JobOrder
     begin: int
     end: int | None
     num_batches: int | None
@@ -205,15 +200,18 @@ def make_schedule(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int 
     start = epochs.first_state(asked)
     if asked.state is not None:
         start = _restore(epochs, asked, asked.state, start)
-    done = _done(epochs, start)
-    since = done - asked.first_epoch * epochs.num_records
-    order = epochs.order(asked, done)
-    begin = 0
-    if asked.shuffle != "global":
-        before = epochs.ends(asked, asked.first_epoch)[asked.process_index] if asked.first_epoch else 0
+    epoch_size = _epoch_size(epochs, asked)
+    done = start.epoch * epoch_size + start.position
+    since = done - asked.first_epoch * epoch_size
+    begin, order = 0, record_order.JobOrder(epochs.order(asked), repeats=asked.repeats)
+    if asked.shuffle == "global":
+        turn = (asked.num_epochs or 0) * epoch_size if asked.next_epoch_each_iteration else None
+        order = dataclasses.replace(order, start=done, deal=deal_of(asked), turn=turn)
+    else:
+        before = _ends(epochs, asked, asked.first_epoch)[asked.process_index] if asked.first_epoch else 0
         begin = before + since // count
     if asked.num_epochs is None:
-        return BatchSchedule(order, begin, None, None, 0, start, (size or 0) * count, epochs.num_records, replicas)
+        return BatchSchedule(order, begin, None, None, 0, start, (size or 0) * count, epoch_size, replicas)
     left = lengths(epochs, asked, asked.num_epochs, since)
     length = left[asked.process_index]
     end, num_batches = begin + length, None
@@ -224,9 +222,7 @@ def make_schedule(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int 
         end = begin + num_batches * size
     elif size is not None:
         num_batches = -(-length // size)
-    return BatchSchedule(
-        order, begin, end, num_batches, length, start, (size or 0) * count, epochs.num_records, replicas
-    )
+    return BatchSchedule(order, begin, end, num_batches, length, start, (size or 0) * count, epoch_size, replicas)
 
 
 def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, since: int = 0) -> list[int]:
@@ -234,7 +230,7 @@ def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, sin
 
     All processes together have filled `since` places since these epochs began.
     """
-    ends, count = epochs.ends(asked, num_epochs), asked.process_count
+    ends, count = _ends(epochs, asked, num_epochs), asked.process_count
     if asked.shuffle == "global":
         deal, left = deal_of(asked), max(0, ends[0] - since)
         return [dataclasses.replace(deal, process_index=index).count(left) for index in range(count)]
@@ -255,7 +251,7 @@ def _restore(
         ConfigError: if it could not go on exactly there.
     """
     state.check(start)
-    since = _done(epochs, state) - state.first_epoch * epochs.num_records
+    since = (state.epoch - state.first_epoch) * _epoch_size(epochs, asked) + state.position
     is_shared = state.shuffle != "global"
     if since < 0 or (is_shared and since % state.process_count):
         raise errors.ConfigError(
@@ -265,7 +261,7 @@ def _restore(
         )
     read = (start.first_epoch, start.num_epochs)
     if state.num_epochs is not None and (state.first_epoch, state.num_epochs) != read:
-        shortest = min(epochs.ends(asked, state.num_epochs))
+        shortest = min(_ends(epochs, asked, state.num_epochs))
         if since > shortest * (state.process_count if is_shared else 1):
             raise errors.ConfigError(
                 "state-mismatch",
@@ -276,6 +272,11 @@ def _restore(
     return dataclasses.replace(start, epoch=state.epoch, position=state.position)
 
 
-def _done(epochs: Epochs, state: record_order.ReaderState) -> int:
-    """Returns the number of places that all processes together have filled since the beginning."""
-    return state.epoch * epochs.num_records + state.position
+def _epoch_size(epochs: Epochs, asked: options_lib.ReadOptions) -> int:
+    """Returns the number of places that all processes together fill in an epoch."""
+    return epochs.num_records * asked.repeats
+
+
+def _ends(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
+    """Returns the places in `num_epochs` epochs, as `Epochs.ends`, with all copies."""
+    return [end * asked.repeats for end in epochs.ends(asked, num_epochs)]

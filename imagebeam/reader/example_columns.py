@@ -49,13 +49,13 @@ class ExampleColumns:
         self._pictures = {"image", *(each.name for each in plan.images if each.form is None)}  # all but masks
         self.specs = self._make_specs(decoder.dtype)
 
-    def of(self, read: Mapping[str, np.ndarray], records: np.ndarray, epochs: np.ndarray) -> dict[str, np.ndarray]:
+    def of(self, read: Mapping[str, np.ndarray], records: np.ndarray, rounds: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the columns.
 
         Args:
             read: the image, the label and "features/KEY" of each other one.
             records: int64 [n], their numbers in the split.
-            epochs: int64 [n].
+            rounds: int64 [n], as of `record_order.seeds`.
         """
         columns = {name.removeprefix(_OWN): each for name, each in read.items() if name not in self._hidden}
         if self._options.list_size is not None:
@@ -66,8 +66,10 @@ class ExampleColumns:
         elif self._weights is not None:
             columns["weight"] = self._weights[read["label"] - self._options.label_base]
         if self._options.metadata:
-            seeds = record_order.seeds(records, epochs, self._seeds_key)
+            seeds = record_order.seeds(records, rounds, self._seeds_key)
+            epochs, copies = np.divmod(rounds, self._options.repeats)
             columns |= {"epoch": epochs, "record": records, "seed": seeds.astype("<u8")[:, None].view("<u4")}
+            columns |= {"copy": copies} if self._options.repeats > 1 else {}
         return columns
 
     def blank(self, side: int = 1) -> dict[str, Any]:
@@ -114,6 +116,7 @@ class ExampleColumns:
         if options.metadata:
             number = ColumnSpec((), np.dtype(np.int64))
             shown |= {"epoch": number, "record": number, "seed": ColumnSpec((2,), np.dtype(np.uint32))}
+            shown |= {"copy": number} if options.repeats > 1 else {}
         return shown
 
 

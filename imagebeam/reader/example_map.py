@@ -1,4 +1,4 @@
-"""Calls the user's `map` on each example, with random numbers that depend on seed, epoch and record alone."""
+"""Calls the user's `map` on each example, with random numbers that depend on seed, record and round alone."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ class ExampleMap:
             self._workers = map_workers.MapWorkers(function, before, self.specs, num_processes, _ROWS_AT_ONCE)
 
     def apply(
-        self, columns: map_call.Arrays, records: np.ndarray, epochs: np.ndarray
+        self, columns: map_call.Arrays, records: np.ndarray, rounds: np.ndarray
     ) -> tuple[map_call.Arrays, Failures]:
         """Returns the columns of what the function makes of the examples, and the failures.
 
         Args:
             columns: of the examples. Their memory is used again.
             records: int64 [n], numbers of the records.
-            epochs: int64 [n].
+            rounds: int64 [n], as of `record_order.seeds`.
         """
-        seeds = record_order.seeds(records, epochs, self._key)
+        seeds = record_order.seeds(records, rounds, self._key)
         made = {name: self._make_column(name, spec, columns, len(seeds)) for name, spec in self.specs.items()}
         failures: Failures = []
 

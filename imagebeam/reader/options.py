@@ -67,6 +67,8 @@ class ReadOptions:
             permutation of all records), None (the order of the shards).
         seed: seed of the order, the crops and the flips.
         num_epochs: number of times that everything is read; None never ends.
+        repeats: number of times that each record comes in a row in an epoch, each with its own crop, flip, changes and
+            random numbers of `map`: repeated augmentation. Epochs are so many times as long. For training alone.
         first_epoch: the epoch that is read first, from 0: where a loop goes on that counts epochs, as Keras'
             `initial_epoch` does. `num_epochs` counts from it.
         next_epoch_each_iteration: whether each iteration over the dataset reads the next `num_epochs` epochs, with
@@ -126,16 +128,17 @@ class ReadOptions:
         erasing: probability that a random part of "image" is erased, as torchvision's RandomErasing.
         map: fn(example, rng) -> example, called on each example before its batch is padded, on several threads. An
             example is a dict by name, of arrays and numbers as they are in a batch. `rng` is a numpy Generator that
-            depends on seed, epoch and record alone. What it returns must have the same names, shapes and types for
-            all examples; it is first called on a black one. An exception is an error of the example (`on_error`).
+            depends on seed, epoch, record and copy alone. What it returns must have the same names, shapes and types
+            for all examples; it is first called on a black one. An exception is an error of the example (`on_error`).
         batch_map: fn(batch, rng) -> batch, called on each batch of this process, padded and with all its names. `rng`
             depends on the seed and on how many examples the job has read; it is the same in all processes.
         map_id: name of `map` and `batch_map` in a state, which a reader with another one refuses. By default the module
             and name of the functions.
         map_workers: number of processes that call `map`, for functions that hold Python's lock: `map` must be at the
             top of a module. With 0 the threads of the reader call it.
-        metadata: whether a batch has "epoch" and "record" (its number in the split), int64 [batch], and "seed", uint32
-            [batch, 2], which depends on seed, epoch and record alone: for augmentation on the device.
+        metadata: whether a batch has "epoch" and "record" (its number in the split), with `repeats` also "copy" (from
+            0), int64 [batch], and "seed", uint32 [batch, 2], which depends on seed, epoch, record and copy alone: for
+            augmentation on the device.
     """
 
     batch_size: int | None = _option(None, option_values.whole(1, may_be_none=True))
@@ -147,6 +150,7 @@ class ReadOptions:
     shuffle: str | None = _option("stream", option_values.choice(option_values.SHUFFLES))
     seed: int = _option(0, option_values.whole())
     num_epochs: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    repeats: int = _option(1, option_values.whole(1))
     first_epoch: int = _option(0, option_values.whole(0))
     next_epoch_each_iteration: bool = _option(False, option_values.truth())
     process_index: int = _option(0, option_values.whole())
@@ -259,6 +263,8 @@ class ReadOptions:
                 "next_epoch_each_iteration=True begins each iteration with a whole epoch, and a state is in the middle "
                 "of one: give one of the two"
             )
+        if self.repeats > 1 and self.shuffle is None:
+            yield f"repeats is {self.repeats}, and shuffle=None reads every example once, to evaluate: leave it out"
         if self.dtype in ("uint8", "uint16") and self.normalize is not None:
             yield f"normalize gives fractions, which {self.dtype} cannot hold; give dtype='float32'"
         if self.batch_map is not None and self.batch_size is None:

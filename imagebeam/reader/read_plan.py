@@ -24,7 +24,7 @@ from imagebeam.reader import options as options_lib
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 IMAGE, LABEL, MASK, WEIGHT = "image", "label", "mask", "weight"
-METADATA = ("epoch", "record", "seed")
+METADATA = ("epoch", "record", "seed", "copy")
 _EXACT_DTYPES = ("uint8", "uint16")  # which hold only what is stored
 _MASKS = ("image/object/mask", extra_images.SEGMENTATION)
 _BOXES = ("image/object/bbox/", "image/object/class/label")
@@ -353,7 +353,7 @@ def check_batch_size(
     """
     if asked.batch_size is None or not asked.drops_remainder:
         return
-    share = num_examples // asked.process_count
+    share = num_examples * asked.repeats // asked.process_count
     if planned.num_batches == 0 and asked.state is None:
         epochs = "1 epoch" if asked.num_epochs == 1 else f"{asked.num_epochs} epochs"
         each = f" for each of {planned.replicas} replicas" if planned.replicas > 1 else ""

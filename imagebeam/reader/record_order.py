@@ -28,7 +28,8 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 _MAX_KEPT = 1 << 20  # records of a window whose permutation is kept: 8 MB, made in 0.1 s
 
-_OPTIONAL = {"snapshot", "first_epoch", "map_id"}  # fields of a state
+# Fields of a state that are left out of its plain values if they are these.
+_OPTIONAL = {"snapshot": None, "first_epoch": 0, "map_id": None, "repeats": 1}
 
 Positions = np.ndarray  # int64 [n]
 
@@ -68,17 +69,20 @@ def permute(positions: Positions, size: int, key: np.uint64) -> Positions:
     return values.astype(np.int64)
 
 
-def seeds(records: np.ndarray, epochs: np.ndarray, key: np.uint64) -> np.ndarray:
-    """Returns a seed for each record in its epoch, uint64 [n], which depends on record, epoch and key alone."""
-    return mix(mix(records.astype(np.uint64) ^ key) + epochs.astype(np.uint64))
+def seeds(records: np.ndarray, rounds: np.ndarray, key: np.uint64) -> np.ndarray:
+    """Returns a seed for each record in its round, uint64 [n], which depends on record, round and key alone.
 
-
-def uniforms(records: np.ndarray, epochs: np.ndarray, key: np.uint64, count: int) -> np.ndarray:
-    """Returns `count` random numbers in [0, 1) for each record in its epoch: float32 [n, count].
-
-    They depend on record, epoch and key alone, not on which process reads the record or when.
+    The round is how often a job reads the record before: epoch * repeats + number of the copy.
     """
-    bits = mix(seeds(records, epochs, key)[:, None] + np.arange(count, dtype=np.uint64) * _GOLDEN)
+    return mix(mix(records.astype(np.uint64) ^ key) + rounds.astype(np.uint64))
+
+
+def uniforms(records: np.ndarray, rounds: np.ndarray, key: np.uint64, count: int) -> np.ndarray:
+    """Returns `count` random numbers in [0, 1) for each record in its round: float32 [n, count].
+
+    They depend on record, round and key alone, not on which process reads the record or when.
+    """
+    bits = mix(seeds(records, rounds, key)[:, None] + np.arange(count, dtype=np.uint64) * _GOLDEN)
     return ((bits >> np.uint64(40)).astype(np.float32)) * np.float32(2.0**-24)
 
 
@@ -110,33 +114,47 @@ class Order(Protocol):
     """Assigns a record of the split to each position."""
 
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the records of the split at ascending positions, and their epochs: int64 [n] each."""
+        """Returns the records of the split at positions, which do not descend, and their epochs: int64 [n] each."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class JobOrder:
+    """The order of one process: of its own share, or of a common order that is dealt to the processes.
+
+    Each record comes `repeats` times in a row of the order that is dealt. Whatever the number of processes, all
+    together have read the beginning of a common order.
+    """
+
+    order: Order
+    start: int = 0  # place in the common order where this job begins: all before it has been read
+    deal: Deal = Deal()
+    turn: int | None = None  # begin again with process 0 after this many places; None: never
+    repeats: int = 1
+
+    def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the records of the split at ascending positions, and their rounds, as of `seeds`: int64 [n] each."""
+        start: int | np.ndarray = self.start
+        if self.turn is not None:
+            turns, positions = np.divmod(positions, self.deal.count(self.turn))
+            start = self.start + turns * self.turn
+        places, copies = np.divmod(start + self.deal.places(positions), self.repeats)
+        records, epochs = self.order.locate(places)
+        return records, epochs * self.repeats + copies
 
 
 @dataclasses.dataclass(frozen=True)
 class GlobalOrder:
-    """A true permutation of the selection in each epoch, dealt to the processes.
-
-    Whatever their number, all processes together have read the beginning of one common order.
-    """
+    """A true permutation of the selection in each epoch, common to all processes."""
 
     selection: record_selection.RecordSelection
     seed: int
-    start: int = 0  # position in the common order where this job begins: all before it has been read
-    deal: Deal = Deal()
-    epochs_dealt: int | None = None  # begin again with process 0 after this many epochs; None: never
 
     @property
     def epoch_size(self) -> int:
         return len(self.selection)
 
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
-        start: int | np.ndarray = self.start
-        if self.epochs_dealt is not None:
-            places = self.epochs_dealt * self.epoch_size
-            deals, positions = np.divmod(positions, self.deal.count(places))
-            start = self.start + deals * places
-        epochs, inside = np.divmod(start + self.deal.places(positions), self.epoch_size)
+        epochs, inside = np.divmod(positions, self.epoch_size)
         indexes = np.empty_like(inside)
         for epoch in np.unique(epochs):
             is_here = epochs == epoch
@@ -262,6 +280,7 @@ class ReaderState:
             in errors; `fingerprint` decides whether the records are the same.
         first_epoch: as in `ReadOptions`.
         map_id: as in `ReadOptions`; None without `map` and `batch_map`.
+        repeats: as in `ReadOptions`.
     """
 
     seed: int
@@ -277,6 +296,7 @@ class ReaderState:
     snapshot: str | None = None
     first_epoch: int = 0
     map_id: str | None = None
+    repeats: int = 1
 
     def __post_init__(self) -> None:
         for name in ("epoch", "position", "first_epoch"):
@@ -287,8 +307,8 @@ class ReaderState:
                 )
 
     def to_dict(self) -> dict[str, int | str | None]:
-        """Returns plain values, for JSON or a checkpoint, without a snapshot, first epoch or map if there is none."""
-        return {name: value for name, value in dataclasses.asdict(self).items() if name not in _OPTIONAL or value}
+        """Returns plain values, for JSON or a checkpoint, without a snapshot, first epoch, map or copies if none is."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if _OPTIONAL.get(name, self) != value}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> ReaderState:
@@ -298,7 +318,7 @@ class ReaderState:
             ConfigError: if a field is missing or unknown, as in a state of another release.
         """
         expected = {field.name for field in dataclasses.fields(cls)}
-        missing, unknown = sorted(expected - _OPTIONAL - set(fields)), sorted(set(fields) - expected)
+        missing, unknown = sorted(expected - set(_OPTIONAL) - set(fields)), sorted(set(fields) - expected)
         if unknown:
             raise errors.ConfigError(
                 "state-unreadable",
@@ -322,7 +342,7 @@ class ReaderState:
         Raises:
             ConfigError: if the reader has another order or other records; the text names the fields that differ.
         """
-        names = ["seed", "shuffle", "fingerprint", "selection", "block_records", "window_blocks", "map_id"]
+        names = ["seed", "shuffle", "fingerprint", "selection", "block_records", "window_blocks", "map_id", "repeats"]
         if self.shuffle != "global":
             names += ["process_count", "first_epoch"]
         different = [name for name in names if getattr(self, name) != getattr(reader, name)]

@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
     contents: list[bytes | shard_files.RecordFault]
     positions: np.ndarray  # int64 [n]
     records: np.ndarray  # int64 [n], numbers of the records in the split
-    epochs: np.ndarray  # int64 [n]
+    rounds: np.ndarray  # int64 [n], as of `record_order.seeds`
     uniforms: np.ndarray  # float32 [n, NUM_UNIFORMS], random numbers in [0, 1)
 
 

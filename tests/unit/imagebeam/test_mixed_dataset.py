@@ -395,14 +395,16 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
         alone = mixed_dataset.options_of_part(job.asked(index))
         for part, epochs in enumerate(job.every_epochs):
             order = batch_schedule.make_schedule(epochs, alone).order
-            assert job.part_of(part, numbers) == order.locate(np.arange(counts[index][part]))[0].tolist()
+            expected = order.locate(np.arange(counts[index][part]) // drawn.repeats)[0]
+            assert job.part_of(part, numbers) == expected.tolist()
     if drawn.num_epochs is None:
         return
-    assert max(collections.Counter(itertools.chain(*read)).values(), default=0) <= drawn.num_epochs
+    most = drawn.num_epochs * drawn.repeats
+    assert max(collections.Counter(itertools.chain(*read)).values(), default=0) <= most
     if drawn.way != "drop":  # each ends where one part has no further record
         for index, found in enumerate(counts):
             sizes = [epochs.epoch_sizes(job.asked(0)) for epochs in job.every_epochs]
-            assert any(count == drawn.num_epochs * size[index] for count, size in zip(found, sizes, strict=True))
+            assert any(count == most * size[index] for count, size in zip(found, sizes, strict=True))
 
 
 @hypothesis.settings(deadline=None, max_examples=20)

@@ -146,11 +146,13 @@ class Drawn:
     num_epochs: int | None
     process_count: int
     batch_size: int
+    repeats: int = 1
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of each process."""
         asked = {"batch_size": self.batch_size, "shuffle": self.shuffle, "num_epochs": self.num_epochs}
+        asked |= {"repeats": self.repeats}
         return {**asked, "seed": 3, "shuffle_records": 9, **WAYS[self.way]}
 
     def read_with_restarts(
@@ -181,7 +183,8 @@ drawn_jobs = st.builds(
     num_epochs=st.sampled_from([1, 3, None]),
     process_count=st.integers(1, 5),
     batch_size=st.integers(1, 7),
-).filter(lambda each: each.num_epochs is not None or each.way != "pad")
+    repeats=st.sampled_from([1, 3]),
+).filter(lambda each: (each.num_epochs is not None or each.way != "pad") and (each.shuffle or each.repeats == 1))
 
 
 def check_refused(schedules: Schedules) -> None:

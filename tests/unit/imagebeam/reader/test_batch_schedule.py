@@ -68,12 +68,12 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
         return
     counts = collections.Counter(itertools.chain(*read))
     if drawn.way == "drop":
-        assert max(counts.values(), default=0) <= drawn.num_epochs
+        assert max(counts.values(), default=0) <= drawn.num_epochs * drawn.repeats
         lengths = [each.stride for each in whole]
-        more = drawn.batch_size if drawn.shuffle == "global" else drawn.num_epochs
+        more = drawn.batch_size if drawn.shuffle == "global" else drawn.num_epochs * drawn.repeats
         assert max(lengths) - min(lengths) <= more
     else:
-        assert counts == dict.fromkeys(restarts.remaining_of(shards), drawn.num_epochs)
+        assert counts == dict.fromkeys(restarts.remaining_of(shards), drawn.num_epochs * drawn.repeats)
 
 
 @settings(deadline=None)
@@ -81,15 +81,16 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
     all_shards,
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 7), st.integers(0, 12)), min_size=1, max_size=4),
     st.sampled_from(sorted(WAYS)),
+    st.integers(1, 3),
 )
 def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_rest_once(
-    shards: restarts.Shards, geometries: list[tuple[int, int, int]], way: str
+    shards: restarts.Shards, geometries: list[tuple[int, int, int]], way: str, repeats: int
 ) -> None:
     epochs = epochs_of_remaining(shards)
-    common = batch_schedule.make_schedule(epochs, ReadOptions(shuffle="global")).order
+    common = batch_schedule.make_schedule(epochs, ReadOptions(shuffle="global", repeats=repeats)).order
 
     def schedules(process_count: int, batch_size: int, state: ReaderState | None) -> list[BatchSchedule]:
-        options = {"batch_size": batch_size, "shuffle": "global", "num_epochs": 3, **WAYS[way]}
+        options = {"batch_size": batch_size, "shuffle": "global", "num_epochs": 3, "repeats": repeats, **WAYS[way]}
         return Job(epochs, options, process_count).schedules(state)
 
     read = restarts.read_with_other_processes(schedules, geometries)
@@ -104,15 +105,24 @@ def test_global_job_that_goes_on_with_other_processes_and_batch_sizes_reads_the_
     st.integers(1, 7),
     st.integers(1, 3),
     st.sampled_from(sorted(WAYS)),
+    st.integers(1, 3),
 )
 def test_each_iteration_reads_the_epochs_after_the_previous_one(
-    shards: restarts.Shards, shuffle: str | None, process_count: int, batch_size: int, num_epochs: int, way: str
+    shards: restarts.Shards,
+    shuffle: str | None,
+    process_count: int,
+    batch_size: int,
+    num_epochs: int,
+    way: str,
+    repeats: int,
 ) -> None:
+    repeats = repeats if shuffle else 1
     options = {
         "batch_size": batch_size,
         "shuffle": shuffle,
         "num_epochs": num_epochs,
         "next_epoch_each_iteration": True,
+        "repeats": repeats,
     }
     job = Job(epochs_of_remaining(shards), options | WAYS[way], process_count)
     if has_process_without_records(job) and way != "pad":
@@ -122,10 +132,10 @@ def test_each_iteration_reads_the_epochs_after_the_previous_one(
         counts: collections.Counter[int] = collections.Counter()
         for each in every:
             first = iteration * each.stride
-            records, epochs = each.order.locate(np.arange(first, first + each.stride))
-            counts.update(records.tolist())
-            assert set(epochs.tolist()) <= set(range(iteration * num_epochs, (iteration + 1) * num_epochs))
-        assert counts == dict.fromkeys(restarts.remaining_of(shards), num_epochs)
+            records, rounds = each.order.locate(np.arange(first, first + each.stride))
+            counts.update(zip(records.tolist(), rounds.tolist(), strict=True))
+        rounds_of_all = range(iteration * num_epochs * repeats, (iteration + 1) * num_epochs * repeats)
+        assert counts == dict.fromkeys(itertools.product(restarts.remaining_of(shards), rounds_of_all), 1)
     if way != "keep":
         assert len({each.num_batches for each in every}) == 1
 
@@ -157,6 +167,8 @@ def state_of(epochs: SelectionEpochs, num_batches: int = 2, **options: Any) -> R
 def test_state_of_another_order_is_refused_with_the_field_that_differs() -> None:
     for saved, restored, code in [
         ({"seed": 1}, {}, "state-mismatch"),
+        ({"repeats": 2}, {}, "state-mismatch"),
+        ({}, {"repeats": 2, "shuffle": "global"}, "state-mismatch"),
         ({"shuffle": "global"}, {"shuffle": None}, "state-mismatch"),
         ({"shuffle_records": 8}, {"shuffle_records": 40}, "state-mismatch"),
         ({"shuffle_bytes": 1 << 20}, {"shuffle_bytes": 2 << 20}, "state-mismatch"),

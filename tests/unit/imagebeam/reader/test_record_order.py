@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam.reader import record_order
-from imagebeam.reader.record_order import BlockOrder, Deal, GlobalOrder, ReaderState, ShardOrder
+from imagebeam.reader.record_order import BlockOrder, Deal, GlobalOrder, JobOrder, ReaderState, ShardOrder
 from imagebeam.reader.record_selection import RecordSelection, Share
 from tests import error_texts
 from tests.unit.imagebeam.reader import restarts
 
-OrderOfEpochs = GlobalOrder | BlockOrder | ShardOrder
+OrderOfEpochs = GlobalOrder | BlockOrder | ShardOrder | JobOrder
 
 
 def share(*runs: tuple[int, int]) -> Share:
@@ -33,9 +33,10 @@ def select(start: int, stop: int) -> RecordSelection:
 
 
 def num_positions(records_order: OrderOfEpochs, num_epochs: int) -> int:
-    if not isinstance(records_order, GlobalOrder):
-        return num_epochs * len(records_order.share)
-    return records_order.deal.count(num_epochs * len(records_order.selection) - records_order.start)
+    if isinstance(records_order, JobOrder):
+        places = num_positions(records_order.order, num_epochs) * records_order.repeats
+        return records_order.deal.count(places - records_order.start)
+    return num_epochs * len(records_order.selection if isinstance(records_order, GlobalOrder) else records_order.share)
 
 
 def read_all(records_order: OrderOfEpochs, num_epochs: int = 1) -> list[int]:
@@ -72,7 +73,7 @@ def test_order_is_the_same_in_every_release() -> None:
     assert read_all(BlockOrder(share((0, 10)), 0, block_records=2, window_blocks=2)) == [1, 9, 8, 0, 6, 4, 5, 7, 3, 2]
 
 
-def test_uniforms_depend_on_record_epoch_and_key_alone_and_fill_the_unit_interval() -> None:
+def test_uniforms_depend_on_record_round_and_key_alone_and_fill_the_unit_interval() -> None:
     records, epochs = np.arange(1000), np.zeros(1000, np.int64)
     numbers = record_order.uniforms(records, epochs, record_order.make_key(0), 5)
     assert numbers.shape == (1000, 5) and numbers.dtype == np.float32
@@ -87,20 +88,24 @@ def test_uniforms_depend_on_record_epoch_and_key_alone_and_fill_the_unit_interva
         assert (other == numbers).mean() < 0.001
 
 
-@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 7), st.integers(0, 3), st.integers(0, 200))
+@given(
+    st.integers(1, 60), st.integers(1, 9), st.integers(1, 7), st.integers(0, 3), st.integers(0, 200), st.integers(1, 3)
+)
 def test_global_order_over_processes_is_one_order(
-    size: int, process_count: int, rows: int, num_epochs: int, start: int
+    size: int, process_count: int, rows: int, num_epochs: int, start: int, repeats: int
 ) -> None:
     """The batches of all processes, of `rows` examples each, are one after the other the common order."""
     whole = select(100, 100 + size)
-    common = read_all(GlobalOrder(whole, 7), num_epochs)
+    once = read_all(GlobalOrder(whole, 7), num_epochs)
+    common = [record for record in once for _ in range(repeats)]
     start = min(start, len(common))
     deals = [Deal(index, process_count, rows) for index in range(process_count)]
-    parts = [read_all(GlobalOrder(whole, 7, start, deal), num_epochs) for deal in deals]
+    orders = [JobOrder(GlobalOrder(whole, 7), start, deal, repeats=repeats) for deal in deals]
+    parts = [read_all(each, num_epochs) for each in orders]
     dealt = [part[first : first + rows] for first in range(0, len(parts[0]) + 1, rows) for part in parts]
     assert [record for batch in dealt for record in batch] == common[start:]
     for epoch in range(num_epochs):
-        assert sorted(common[epoch * size : (epoch + 1) * size]) == list(range(100, 100 + size))
+        assert sorted(once[epoch * size : (epoch + 1) * size]) == list(range(100, 100 + size))
 
 
 @given(
@@ -157,8 +162,8 @@ def test_block_order_in_sequence_reads_each_run_from_front_to_back_but_for_a_win
 
 def test_global_order_that_deals_again_begins_each_time_with_the_first_process() -> None:
     whole = select(0, 7)
-    once = [GlobalOrder(whole, 3, deal=Deal(index, 2, rows=2)) for index in range(2)]
-    again = [dataclasses.replace(each, epochs_dealt=1) for each in once]
+    once = [JobOrder(GlobalOrder(whole, 3), deal=Deal(index, 2, rows=2)) for index in range(2)]
+    again = [dataclasses.replace(each, turn=len(whole)) for each in once]
     for first, second in zip(once, again):
         size = num_positions(first, 1)
         records, epochs = second.locate(np.arange(3 * size))
@@ -172,7 +177,8 @@ def test_global_order_that_deals_again_begins_each_time_with_the_first_process()
 @pytest.mark.parametrize(
     "records_order",
     [
-        pytest.param(GlobalOrder(select(0, 997), 5, 0, Deal(1, 3, 4)), id="global"),
+        pytest.param(JobOrder(GlobalOrder(select(0, 997), 5), 0, Deal(1, 3, 4)), id="global"),
+        pytest.param(JobOrder(GlobalOrder(select(0, 97), 5), 7, Deal(1, 3, 4), 97 * 3, 3), id="global-repeated"),
         pytest.param(BlockOrder(share((0, 400), (500, 1097)), 5, 7, 4), id="stream"),
         pytest.param(BlockOrder(share((0, 400), (500, 1097)), 5, 7, 4, in_sequence=True), id="stream-in-sequence"),
         pytest.param(ShardOrder(share((0, 400), (500, 1097))), id="shards"),

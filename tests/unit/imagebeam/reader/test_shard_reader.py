@@ -134,8 +134,9 @@ def test_epoch_reads_each_byte_once_whatever_window_processes_memory_and_restart
     records_of = np.arange(40) if chosen is None else np.array(chosen)
     for index in range(count):
         mine = imagebeam.ReadOptions(**{**vars(asked), "process_index": index})
-        order = epochs.order(mine, 0)
-        size = len(records_of) * num_epochs // count if shuffle == "global" else num_epochs * len(order.share)
+        order = batch_schedule.make_schedule(epochs, mine).order
+        shared = len(records_of) * num_epochs // count
+        size = shared if shuffle == "global" else num_epochs * epochs.epoch_sizes(mine)[index]
         reader, num_read = open_counted(split, compression, epochs.reads(mine), max_bytes)
         batches = [np.arange(at, min(at + BATCH_SIZE, size)) for at in range(first, size, BATCH_SIZE)]
         for at in range(0, len(batches), AT_ONCE):
@@ -154,7 +155,7 @@ def test_iterators_of_one_compressed_dataset_do_not_take_each_others_place(
 ) -> None:
     asked = imagebeam.ReadOptions(shuffle=shuffle, shuffle_records=8)
     epochs = batch_schedule.SelectionEpochs(selected(split, None, compression))
-    order = epochs.order(asked, 0)
+    order = epochs.order(asked)
     reader, num_read = open_counted(split, compression, epochs.reads(asked), 0)
     for lag in (0, 1, 7):
         before = num_read()

@@ -1,0 +1,115 @@
+"""`repeats`: copies of a record have the random numbers of further epochs, in any process and after any restart."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import imagebeam
+from tests import error_texts
+from tests.unit.imagebeam.reader.feeding import SIZE
+from tests.unit.imagebeam.reader.restarts import WAYS
+
+Example = dict[str, Any]
+BASE: dict[str, Any] = {"image_size": 8, "seed": 3, "metadata": True, "color_jitter": {"contrast": 0.5}}
+Values = dict[tuple[int, int], list[Any]]  # by record and round
+
+
+def draw(example: Example, rng: np.random.Generator) -> Example:
+    return {**example, "draw": rng.integers(1 << 62)}
+
+
+def values_of(batch: Mapping[str, Any], repeats: int) -> Values:
+    """Returns what each example that is no padding has, by its record and how often it was read before."""
+    found = {}
+    for row in np.flatnonzero(batch.get("mask", np.ones(len(batch["image"]), bool))).tolist():
+        rounds = int(batch["epoch"][row]) * repeats + int(batch["copy"][row] if repeats > 1 else 0)
+        values = [batch[name][row].tolist() for name in ("image", "label", "draw", "seed")]
+        found[int(batch["record"][row]), rounds] = values
+    return found
+
+
+@pytest.fixture(scope="module")
+def without_copies(dataset: imagebeam.ImageDataset) -> Any:
+    @functools.cache
+    def read(num_epochs: int) -> Values:
+        batches = dataset.as_numpy("train", 13, **BASE, shuffle="global", num_epochs=num_epochs, map=draw)
+        found: Values = {}
+        for batch in batches:
+            found |= values_of(batch, 1)
+        assert len(found) == num_epochs * SIZE
+        return found
+
+    return read
+
+
+@hypothesis.settings(max_examples=30)
+@hypothesis.given(
+    data=st.data(),
+    shuffle=st.sampled_from(["stream", "global"]),
+    way=st.sampled_from(sorted(WAYS)),
+    repeats=st.integers(2, 4),
+    count=st.integers(1, 4),
+    size=st.integers(1, 9),
+)
+def test_copies_are_those_of_further_epochs_in_any_process_and_after_any_restart(
+    dataset: imagebeam.ImageDataset,
+    without_copies: Any,
+    data: st.DataObject,
+    shuffle: str,
+    way: str,
+    repeats: int,
+    count: int,
+    size: int,
+) -> None:
+    options = {**BASE, **WAYS[way], "shuffle": shuffle, "num_epochs": 2, "map": draw, "repeats": repeats}
+    readers = [
+        dataset.as_numpy("train", size, **options, process_count=count, process_index=index) for index in range(count)
+    ]
+    seen: Values = {}
+    for _ in range(data.draw(st.integers(0, 2 * repeats * SIZE // (size * count) - 1), "steps before the restart")):
+        for reader in readers:
+            seen |= values_of(next(reader), repeats)
+    [state] = {json.dumps(reader.state().to_dict()) for reader in readers}
+    count = data.draw(st.integers(1, 4), "processes after the restart") if shuffle == "global" else count
+    again = {**options, "state": imagebeam.ReaderState.from_dict(json.loads(state)), "process_count": count}
+    for index in range(count):
+        for batch in dataset.as_numpy("train", size, **again, process_index=index):
+            seen |= values_of(batch, repeats)
+    expected = without_copies(2 * repeats)
+    assert seen.items() <= expected.items() if way == "drop" else seen == expected
+
+
+def test_copies_are_neighbours_and_are_read_once(dataset: imagebeam.ImageDataset) -> None:
+    for shuffle in ("stream", "global"):
+        batches = dataset.as_numpy("train", 12, **BASE, shuffle=shuffle, num_epochs=1, repeats=3)
+        found = list(batches)
+        assert len(found) == batches.state().epoch * 3 * SIZE // 12 == 3 * SIZE // 12
+        records = np.concatenate([batch["record"] for batch in found]).reshape(-1, 3)
+        assert (records == records[:, :1]).all() and sorted(records[:, 0].tolist()) == list(range(SIZE))
+        assert np.concatenate([batch["copy"] for batch in found]).reshape(-1, 3).tolist() == [[0, 1, 2]] * SIZE
+        once = dataset.as_numpy("train", 4, **BASE, shuffle=shuffle, num_epochs=1)
+        assert len(list(once)) == len(found) and batches.metrics()["bytes"] == once.metrics()["bytes"]
+
+
+def test_mixture_keeps_copies_together(dataset: imagebeam.ImageDataset) -> None:
+    mixture = imagebeam.Mixture([(dataset, "train"), (dataset.filter(["dog"]), "train")], [2, 1])
+    once, twice = (
+        np.concatenate(
+            [each["record"] for each in mixture.as_numpy(4 * repeats, **BASE, num_epochs=1, repeats=repeats)]
+        )
+        for repeats in (1, 2)
+    )
+    assert twice.tolist() == np.repeat(once, 2).tolist()
+
+
+def test_evaluation_has_no_copies(dataset: imagebeam.ImageDataset) -> None:
+    with error_texts.raises("options-conflict"):
+        dataset.as_numpy("train", 4, shuffle=None, repeats=2)
