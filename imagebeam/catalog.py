@@ -341,8 +341,7 @@ def missing_catalog(directory: str | os.PathLike[str], store: storage.Storage | 
     if unfinished := _unfinished_work(folder, store):
         return errors.CatalogError("catalog-unfinished", found + unfinished)
     return errors.CatalogError(
-        "catalog-missing",
-        f"{found}no dataset was committed there; give the --output of a successful convert command",
+        "catalog-missing", f"{found}no dataset was committed there; give the --output of a successful convert command"
     )
 
 

@@ -20,11 +20,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms import dataset_settings, elements, kept_features, sort_intervals
 from imagebeam.transforms.classes import label_names
 from imagebeam.transforms.formats import base_format, own_source
-from imagebeam.transforms.images import (
-    class_masks,
-    prepare,
-    reader_decoder,
-)
+from imagebeam.transforms.images import class_masks, prepare, reader_decoder
 from imagebeam.transforms.output import run_report
 from imagebeam.transforms.shard import read_ahead
 from imagebeam.transforms.sources import image_source, input_places, listing_rules, reference_rules, table_rows

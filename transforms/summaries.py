@@ -213,14 +213,7 @@ class PartialRanking:
         classes = {name: frozenset(held) for name, held in sorted(self.classes.items())}
         labels = tuple(sorted(frozenset().union(*classes.values())))
         return Ranking(
-            intervals,
-            starts,
-            dict(self.num_bytes),
-            labels,
-            self.digest,
-            self.duplicates,
-            classes,
-            self.num_duplicates,
+            intervals, starts, dict(self.num_bytes), labels, self.digest, self.duplicates, classes, self.num_duplicates
         )
 
 

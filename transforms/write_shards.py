@@ -241,6 +241,5 @@ class WriteShards(step.Step):
 
     def expand(self, shards: beam.PCollection[PlacedShard]) -> beam.PCollection[elements.WrittenShard]:
         return shards | "Write" >> beam.ParDo(
-            _WriteShardFn(self.settings, writer_processes.current_token()),
-            plan=beam.pvalue.AsSingleton(self.plan),
+            _WriteShardFn(self.settings, writer_processes.current_token()), plan=beam.pvalue.AsSingleton(self.plan)
         ).with_output_types(elements.WrittenShard)

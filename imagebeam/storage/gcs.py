@@ -220,10 +220,7 @@ class GcsStorage(remote.RemoteStorage):
         return None if blob.crc32c is None else (int(blob.size), int.from_bytes(base64.b64decode(blob.crc32c), "big"))
 
     def _move(self, source: str, target: str, must_be_new: bool, generation: int | None = None) -> None:
-        conditions = {
-            "if_generation_match": 0 if must_be_new else None,
-            "if_source_generation_match": generation,
-        }
+        conditions = {"if_generation_match": 0 if must_be_new else None, "if_source_generation_match": generation}
         if not self._moved_at_once(source, target, conditions):
             self._copy_and_remove(source, target, conditions, generation)
             if _parse(source)[0] == _parse(target)[0]:

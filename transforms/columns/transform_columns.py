@@ -71,9 +71,7 @@ class _ApplyFn(beam.DoFn):
 
 
 def apply(
-    transforms: Sequence[ColumnTransform],
-    saved: Saved,
-    refs: Sequence[elements.ImageRef],
+    transforms: Sequence[ColumnTransform], saved: Saved, refs: Sequence[elements.ImageRef]
 ) -> list[elements.ImageRef]:
     """Returns the references with transformed columns; transforms each column of all references at once."""
     columns = list(zip(*(ref.columns for ref in refs)))

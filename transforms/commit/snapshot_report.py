@@ -49,9 +49,7 @@ class RejectChanges(NamedTuple):
 
 
 def add_report(
-    settings: dataset_settings.DatasetSettings,
-    dataset: continue_snapshot.Continued,
-    rejects: Iterable[bytes],
+    settings: dataset_settings.DatasetSettings, dataset: continue_snapshot.Continued, rejects: Iterable[bytes]
 ) -> continue_snapshot.Continued:
     """Returns the dataset with its report among its files.
 

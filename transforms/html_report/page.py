@@ -381,10 +381,7 @@ def describe(by_split: Mapping[str, Mapping[str, int]], labels: Sequence[str]) -
         balance_of(counts),
         sum(counts),
         [(split, "number minor") for split in splits],
-        [
-            (f"The {_ENDS} most frequent classes", rows[:_ENDS]),
-            (f"The {_ENDS} least frequent classes", rows[-_ENDS:]),
-        ]
+        [(f"The {_ENDS} most frequent classes", rows[:_ENDS]), (f"The {_ENDS} least frequent classes", rows[-_ENDS:])]
         if is_long
         else [("", rows)],
         len(rows) - 2 * _ENDS,

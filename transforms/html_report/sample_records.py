@@ -109,11 +109,7 @@ def _places_of(catalog: catalog_lib.Catalog, removed: Mapping[str, array.array[i
 
 
 def pick_places(
-    split: catalog_lib.Split,
-    count: int,
-    is_hashed: bool,
-    has_index: bool,
-    removed: Mapping[str, array.array[int]],
+    split: catalog_lib.Split, count: int, is_hashed: bool, has_index: bool, removed: Mapping[str, array.array[int]]
 ) -> list[Place]:
     """Returns places spread evenly over a split, with about `count` records in all.
 

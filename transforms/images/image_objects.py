@@ -234,6 +234,5 @@ def check_size(data: bytes, limit: int = MAX_FILE_BYTES) -> None:
     """
     if len(data) > limit:
         raise checked_image.BadImageError(
-            Reason.TOO_LARGE,
-            f"has {len(data):,} bytes; the annotations of one image may have {limit:,}",
+            Reason.TOO_LARGE, f"has {len(data):,} bytes; the annotations of one image may have {limit:,}"
         )

@@ -318,12 +318,7 @@ class ImagePolicy:
             raise BadImageError(Reason.TRUNCATED, f"{len(data):,} bytes are no {height} x {width} pixels")
         return height, width, channels
 
-    def _prepare_raw(
-        self,
-        data: bytes,
-        shape: tuple[int, int, int],
-        expected: tuple[int, int] | None,
-    ) -> Image:
+    def _prepare_raw(self, data: bytes, shape: tuple[int, int, int], expected: tuple[int, int] | None) -> Image:
         """Prepares bare pixels."""
         image = structure.raw_image(data, shape)
         if self._checks_headers or expected is not None:
@@ -439,14 +434,7 @@ class ImagePolicy:
         resized = resized._replace(orientation=image.orientation, source_format=image.format, reencoded=cause)
         return self._check_by_reader(resized)
 
-    def _encode(
-        self,
-        opened: PIL.Image.Image,
-        data: bytes,
-        format: str,
-        stated: int,
-        is_frame: bool = False,
-    ) -> Image:
+    def _encode(self, opened: PIL.Image.Image, data: bytes, format: str, stated: int, is_frame: bool = False) -> Image:
         """Decodes, changes and encodes an opened image whose EXIF data state an orientation.
 
         `is_frame` says that it is one of several pictures, and decoded already.
@@ -514,11 +502,7 @@ class ImagePolicy:
         return self._encode_page(page_of(0), format, expected)
 
     def _encode_page(
-        self,
-        page: number_reader.Page,
-        format: str,
-        expected: tuple[int, int] | None,
-        is_frame: bool = False,
+        self, page: number_reader.Page, format: str, expected: tuple[int, int] | None, is_frame: bool = False
     ) -> Image:
         """Decodes, changes and encodes a page of a TIFF, or a slice."""
         self._check_header(page.height, page.width, page.orientation, expected)

@@ -72,12 +72,7 @@ _MAX_NAMED, _MAX_SHOWN = 5, 80
 
 
 def describe_inputs(
-    identity: str,
-    writer_version: int,
-    labels: Any,
-    listed: int,
-    rejected: Mapping[str, int],
-    rejects_digest: int,
+    identity: str, writer_version: int, labels: Any, listed: int, rejected: Mapping[str, int], rejects_digest: int
 ) -> dict[str, Any]:
     """Returns everything that decides the fingerprint of a dataset, as values for JSON.
 

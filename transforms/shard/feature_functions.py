@@ -30,10 +30,7 @@ class FeatureFunction:
     batch: int  # images of a call, at most
 
     def compute(
-        self,
-        images: Sequence[np.ndarray],
-        references: Sequence[user_code.Reference],
-        max_seconds: float | None = None,
+        self, images: Sequence[np.ndarray], references: Sequence[user_code.Reference], max_seconds: float | None = None
     ) -> list[example.EncodedValues | checked_image.BadImageError]:
         """Returns the feature of each image as it is stored, or why there is none.
 

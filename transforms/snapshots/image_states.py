@@ -93,12 +93,7 @@ def stable_fingerprint_of(ref: elements.ImageRef, keep_position: bool) -> bytes:
 
 
 def _digest(
-    ref: elements.ImageRef,
-    version: int,
-    mask_version: int | None,
-    place: str,
-    keep_position: bool,
-    digest_size: int,
+    ref: elements.ImageRef, version: int, mask_version: int | None, place: str, keep_position: bool, digest_size: int
 ) -> bytes:
     name = ref.uri.rpartition("/")[2]
     text = f"{name!r} {ref.size} {version} {place} {ref.label!r} {ref.split}"

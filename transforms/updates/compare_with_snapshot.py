@@ -262,10 +262,7 @@ class _SpreadListedFn(_SpreadFn):
     def process(self, refs: step.RefBatch) -> Iterator[tuple[int, PackedRows]]:
         for ref in refs:
             # a tuple, not an ImageRef: nearly all images have not changed, and are never looked at again
-            row: tuple[Any, ...] = (
-                *ref[:FINGERPRINT_OF_REF],
-                image_states.fingerprint_of(ref, self._keep_position),
-            )
+            row: tuple[Any, ...] = (*ref[:FINGERPRINT_OF_REF], image_states.fingerprint_of(ref, self._keep_position))
             if self._by_content:
                 row = (*row, image_states.stable_fingerprint_of(ref, self._keep_position))
             self.add(step.interval_of_key(ref.key), row)

@@ -116,12 +116,7 @@ def describe(
         digest = base.snapshot.get(EARLY_REJECTS, "")
     num_images = sum(split.num_records for split in plan.splits.values())
     totals = comparison.totals() if comparison else {"added": num_images, "changed": 0, "removed": 0, "unchanged": 0}
-    return {
-        "name": settings.name,
-        "base": settings.base or None,
-        **totals,
-        EARLY_REJECTS: digest,
-    }
+    return {"name": settings.name, "base": settings.base or None, **totals, EARLY_REJECTS: digest}
 
 
 def fingerprint(base: catalog_lib.Catalog, of_delta: str, comparison: summaries.Comparison) -> str:

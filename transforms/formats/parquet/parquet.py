@@ -241,13 +241,7 @@ class ParquetSource(elements.PickledFields, containers.ContainerSource):
             if place is None:
                 raise containers.bad_row(f"column {places.column!r} is empty; {_BY_PATH}")
             ref = elements.ImageRef(
-                key,
-                uri,
-                place.size,
-                container.version,
-                offset=place.offset,
-                length=place.length,
-                blocks=place.blocks,
+                key, uri, place.size, container.version, offset=place.offset, length=place.length, blocks=place.blocks
             )
             return containers.fill(self.fields, ref, cells)
         except table_rows.BadRowError as e:
