@@ -265,6 +265,22 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).state_at(step, batch_size, **options)
 
+    def num_batches(self, split: str, batch_size: int, **options: Any) -> int:
+        """Returns how many batches a process makes in an epoch, or in `num_epochs` of them: the steps of a loop.
+
+        It is the number that the feeds make, with all their options. Only if examples are skipped (`on_error`) and
+        batches need not be full, they make fewer. Reads no image.
+
+        Args:
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
+            batch_size: number of examples in a batch of one process, as of `state_at`.
+            **options: the options of the reader; of those that decide the number, `num_epochs` is 1 unless it is given.
+
+        Raises:
+            ConfigError: if the options do not fit each other, or with num_epochs=None.
+        """
+        return _SplitFeeds(self, split).num_batches(batch_size, **options)
+
     def class_weights(self, split: str = _TRAIN, label_base: int = 0) -> dict[int, float]:
         """Returns a weight for each class by its id, so that all classes have the same total weight.
 

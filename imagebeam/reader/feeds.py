@@ -106,6 +106,14 @@ class BatchIterator(resumable.Resumable, Iterator[Any]):
             if len(batch[0] if isinstance(batch, tuple) else batch["image"]):  # else all examples were skipped
                 return batch
 
+    @property
+    def num_batches(self) -> int | None:
+        """Number of batches from where the iterator began, or was restored, to its end; None if it never ends.
+
+        It makes fewer if examples are skipped and batches need not be full.
+        """
+        return self._batches.schedule.num_batches
+
     def state(self) -> record_order.ReaderState:
         """Returns where the next batch begins: plain values, the same in every process of the job.
 
@@ -197,6 +205,18 @@ class Feeds(abc.ABC):
             return self.as_tf(batch_size, input_context=context, **options)
 
         return strategy.distribute_datasets_from_function(make)
+
+    def num_batches(self, batch_size: int, **options: Any) -> int:
+        """Returns the number of batches that a process makes; see `ImageDataset.num_batches`."""
+        asked = self._options(batch_size, {"num_epochs": 1, **options})
+        found = self.make_schedule(asked).num_batches
+        if found is None:
+            raise errors.ConfigError(
+                "options-conflict",
+                f"batch_size is {asked.batch_size} and num_epochs {asked.num_epochs}, so there is no number of "
+                "batches: give whole numbers; num_epochs=1 for the batches of one epoch",
+            )
+        return found
 
     def state_at(self, step: int, batch_size: int, **options: Any) -> record_order.ReaderState:
         """Returns the state of a job after `step` batches; see `ImageDataset.state_at`."""

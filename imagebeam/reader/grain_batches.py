@@ -50,6 +50,11 @@ class GrainBatchIterator(resumable.Resumable, grain.DatasetIterator):
         self._assert_not_closed()
         return next(self._batches)
 
+    @property
+    def num_batches(self) -> int | None:
+        """Number of batches, as `feeds.BatchIterator.num_batches`."""
+        return self._batches.num_batches
+
     def state(self) -> record_order.ReaderState:
         return self._batches.state()
 

@@ -56,6 +56,11 @@ class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
         self._ahead = self._tasks.ask(0)
         return batch
 
+    @property
+    def num_batches(self) -> int | None:
+        """Number of batches, as `feeds.BatchIterator.num_batches`."""
+        return self._batches.num_batches
+
     def state(self) -> record_order.ReaderState:
         """Returns where the next batch begins, as `BatchIterator.state`; the batch read ahead does not count.
 
