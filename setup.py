@@ -86,7 +86,7 @@ EXTRAS["dev"] = [
     "uv>=0.8",  # installs requirements.lock several times faster than pip, and writes it
 ]
 
-OPTIMIZED = ["-O3", "-pthread"]
+OPTIMIZED = ["-O3", "-pthread", "-fno-trapping-math"]
 HEADERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "imagebeam").glob("*.h"))
 LIBRARIES = {  # by name: a function of it, and the macro that its code in C asks for
     "jpeg": ("jpeg_std_error", "HAVE_JPEG"),

@@ -99,6 +99,20 @@ def test_colors_change_by_the_formulas_of_torchvision(
     assert np.abs(found - jitter(NOISE, change[0].astype(float))).max() < 0.51
 
 
+@hypothesis.given(turn=st.integers(-127, 127), seed=st.integers(0, 9))
+def test_hue_turns_as_that_of_pillow_but_for_its_rounding(turn: int, seed: int) -> None:
+    """Pillow has 256 levels of hue, saturation and value, as torchvision has for images of Pillow."""
+    pixels = np.random.default_rng(seed).integers(256, size=(60, 70, 3), dtype=np.uint8)
+    hue, saturation, value = Image.fromarray(pixels).convert("HSV").split()
+    turned = Image.fromarray((np.asarray(hue) + turn).astype(np.uint8))
+    expected = np.asarray(Image.merge("HSV", (turned, saturation, value)).convert("RGB")).astype(int)
+    found = decode(pixels, pixels.shape[:2], colors=np.array([[1, 1, 1, turn / 256, 0]], np.float32))
+    difference = np.abs(found - expected)
+    assert difference.max() <= 12 and difference.mean() < 1
+    np.testing.assert_array_equal(found.max(axis=-1), pixels.max(axis=-1))
+    np.testing.assert_array_equal(found.min(axis=-1), pixels.min(axis=-1))
+
+
 def test_change_of_nothing_keeps_colors_and_orders_are_all_orders() -> None:
     same = np.array([[1, 1, 1, 0, 5]], np.float32)
     np.testing.assert_array_equal(decode(NOISE, NOISE.shape[:2], colors=same), NOISE)
