@@ -104,7 +104,7 @@ def test_hue_turns_as_that_of_pillow_but_for_its_rounding(turn: int, seed: int) 
     """Pillow has 256 levels of hue, saturation and value, as torchvision has for images of Pillow."""
     pixels = np.random.default_rng(seed).integers(256, size=(60, 70, 3), dtype=np.uint8)
     hue, saturation, value = Image.fromarray(pixels).convert("HSV").split()
-    turned = Image.fromarray((np.asarray(hue) + turn).astype(np.uint8))
+    turned = Image.fromarray((np.asarray(hue).astype(int) + turn).astype(np.uint8))
     expected = np.asarray(Image.merge("HSV", (turned, saturation, value)).convert("RGB")).astype(int)
     found = decode(pixels, pixels.shape[:2], colors=np.array([[1, 1, 1, turn / 256, 0]], np.float32))
     difference = np.abs(found - expected)
