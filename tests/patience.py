@@ -26,6 +26,19 @@ def is_running(pid: int | str) -> bool:
         return False
 
 
+class Clock:
+    """In place of the module `time`, for code that waits between attempts: only `sleep` moves it, and at once."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
 def again() -> Iterator[None]:
     """Yields for as long as a test may try: a loop over it, instead of `while True`, ends a hang with an error."""
     give_up = time.monotonic() + HANG_SEC

@@ -15,7 +15,7 @@ import imagebeam
 from imagebeam import records
 from imagebeam.reader import example_source
 from imagebeam.storage import remote
-from tests import datasets, image_sets, written_files
+from tests import datasets, image_sets, patience, written_files
 from tests.unit.imagebeam.reader import far_dataset
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL
 
@@ -64,8 +64,9 @@ def unchanged_graphs() -> Iterator[None]:
 
 @pytest.fixture
 def short_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives up an operation on a storage after 0.05 s, in all threads."""
+    """Gives up an operation on a storage after 0.05 s of waits, in all threads."""
     monkeypatch.setattr(remote, "_budget_sec", contextvars.ContextVar("short", default=0.05))
+    monkeypatch.setattr(remote, "time", patience.Clock())
 
 
 @pytest.fixture

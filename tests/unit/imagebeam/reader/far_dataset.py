@@ -29,7 +29,7 @@ from tests.unit.imagebeam.reader import restarts
 ROOT = pathlib.Path(__file__).parents[4]
 UNBOUNDED = 1 << 40
 WHOLE = 1 << 16  # bytes: more than a shard has
-Faults = dict[str, list[Any]]  # by the name of a file: what comes in its place, once each
+Faults = dict[str, list[Any]]  # by the name of a file: what comes in its place, or is called before it, once each
 
 
 class FarFileSystem(fsspec.AbstractFileSystem):
@@ -65,8 +65,8 @@ class FarFileSystem(fsspec.AbstractFileSystem):
 
     def get_file(self, rpath: str, lpath: str, **_: Any) -> None:
         self._log("get", rpath)
-        content = self._content(rpath)
         with open(lpath, "wb", buffering=0) as file:
+            content = self._content(rpath)
             for piece in range(self.pieces):
                 time.sleep(self.wait_sec / self.pieces)
                 size = -(-len(content) // self.pieces)
@@ -79,7 +79,9 @@ class FarFileSystem(fsspec.AbstractFileSystem):
             fault = faults.pop(0)
             if isinstance(fault, Exception):
                 raise fault
-            return fault
+            if not callable(fault):
+                return fault
+            fault()
         return pathlib.Path(path).read_bytes()
 
     def _log(self, operation: str, path: str, num_bytes: int = 0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import pathlib
 import random
@@ -13,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,13 @@ pytestmark = pytest.mark.usefixtures("far")
 def test_threads_download_each_shard_once_and_no_more_than_allowed_at_a_time(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=30)
     far.wait_sec = 0.01
+    first_three, numbers = threading.Barrier(3), itertools.count()
+
+    def meet() -> None:
+        if next(numbers) < 3:
+            first_three.wait(patience.HANG_SEC)
+
+    far.faults.update({far_dataset.name_of(shard, 30): [meet] for shard in range(30)})
     files = far_dataset.open_files(folder, tmp_path / "cache", num_downloads=3)
 
     def read_all(seed: int) -> None:
@@ -68,21 +77,32 @@ def test_broken_index_is_not_kept(tmp_path: pathlib.Path) -> None:
 def test_shards_that_follow_are_downloaded_in_order_after_those_waited_for(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set", num_shards=20)
     files = far_dataset.open_files(folder, tmp_path / "cache", ahead=range(2, 20), num_downloads=1)
-    far.wait_sec = 0.02
-    for shard in (5, 19, 12):
-        files.open(shard)
-    order = far_dataset.settle(folder)
-    assert order[0] == 5 and order.index(19) <= 2 and order.index(12) <= 4
-    assert [shard for shard in order if shard not in (5, 19, 12)] == [*range(6, 12), *range(13, 19), *range(2, 5)]
+    tasks = files._cache._tasks._tasks
+
+    def wait_for_two_readers() -> None:
+        patience.wait_until(lambda: sum(task.is_asked for task in tasks.values()) == 2)
+
+    far.faults[far_dataset.name_of(6, 20)] = [wait_for_two_readers]
+    files.open(5)
+    far_dataset.run_threads(functools.partial(files.open, 19), functools.partial(files.open, 12))
+    assert far_dataset.settle(folder) == [5, 6, 12, 19, *range(7, 12), *range(13, 19), *range(2, 5)]
 
 
 def test_shard_nobody_waits_for_waits_for_no_room(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
-    far.wait_sec = 0.3
+    cache, tried = far_dataset.open_cache(folder, tmp_path / "cache", 3048), []
+    download = cache._tasks._run
+
+    def download_and_note(task: Any) -> Any:
+        found = download(task)
+        tried.append(task.key)
+        return found
+
+    cache._tasks._run = download_and_note
+    far.faults[far_dataset.name_of(0)] = [lambda: patience.wait_until(lambda: len(tried) == 3)]
     held = threading.Thread(target=far_dataset.open_files(folder, tmp_path / "cache", 3048).open, args=(0,))
     held.start()
     patience.wait_until(lambda: far_dataset.downloads_of(folder) == [0])
-    cache = far_dataset.open_cache(folder, tmp_path / "cache", 3048)
     cache.open(far_dataset.shards_of(folder)[0], far_dataset.shards_of(folder)[1:])
     held.join()
     assert far_dataset.settle(folder) == [0]
@@ -324,18 +344,9 @@ def test_full_disk_is_an_error_at_once(tmp_path: pathlib.Path, far: Far) -> None
 def test_cache_folder_that_vanishes_during_a_download_is_an_error(tmp_path: pathlib.Path, far: Far) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     files = far_dataset.open_files(folder, tmp_path / "cache")
-    far.wait_sec = 0.3
-
-    def read() -> None:
-        with error_texts.raises("cache-unusable"):
-            files.open(0)
-
-    def remove() -> None:
-        patience.wait_until(lambda: far_dataset.downloads_of(folder) == [0])
-        patience.wait_until(lambda: len(far_dataset.files_in(tmp_path / "cache")) == 1)
-        shutil.rmtree(tmp_path / "cache")
-
-    far_dataset.run_threads(read, remove)
+    far.faults[far_dataset.name_of(0)] = [lambda: shutil.rmtree(tmp_path / "cache")]
+    with error_texts.raises("cache-unusable"):
+        files.open(0)
     assert files.open(0).read(0, far_dataset.WHOLE) == far_dataset.content_of(folder, 0)  # made again
 
 

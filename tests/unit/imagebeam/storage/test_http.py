@@ -15,10 +15,12 @@ import requests
 from imagebeam import storage
 from imagebeam.storage import remote, webhdfs
 from imagebeam.transforms import elements
-from tests import case_tables, error_texts
+from tests import case_tables, error_texts, patience
 from tests.servers import web
 
-OPTIONS = {"requests_timeout": 0.3}
+OPTIONS = {"requests_timeout": patience.HANG_SEC}
+IMPATIENT = {"requests_timeout": 0.3}  # for answers that do not come
+ONE_ATTEMPT_SEC = 0.1  # a budget below the first wait
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +56,8 @@ def test_files_are_looked_up_read_and_downloaded(server: str, tmp_path: pathlib.
 )
 def test_failure_is_an_error_that_tells_its_cause(server: str, address: str, reason: str, does_read: bool) -> None:
     uri = address.format(server=server)
-    store = storage.storage_of(uri, OPTIONS)
-    with remote.budget(0.3), pytest.raises(OSError) as caught:
+    store = storage.storage_of(uri, IMPATIENT if reason == "timeout" else OPTIONS)
+    with remote.budget(ONE_ATTEMPT_SEC), pytest.raises(OSError) as caught:
         store.read(uri) if does_read else store.stat(uri)
     assert elements.Reason.of_error(caught.value).value == reason
     assert not storage.is_fault(caught.value)
@@ -132,17 +134,18 @@ def test_no_more_files_than_allowed_are_read_from_a_server_at_once() -> None:
 
 
 def test_server_that_drips_is_given_up_when_the_time_of_the_request_is_over(server: str) -> None:
-    with remote.budget(0.3), pytest.raises(storage.RequestError, match=r"/drip: no whole .* within 0\.3 s") as caught:
-        storage.storage_of(server, OPTIONS).read(f"{server}/drip")
+    message = r"/drip: no whole .* within 0\.3 s"
+    with remote.budget(ONE_ATTEMPT_SEC), pytest.raises(storage.RequestError, match=message) as caught:
+        storage.storage_of(server, IMPATIENT).read(f"{server}/drip")
     assert caught.value.cause == "timeout"
 
 
 def test_server_that_is_silent_is_left_alone_and_one_that_answers_is_not(server: str) -> None:
-    with web.serve({}) as silent, remote.budget(0.3):
+    with web.serve({}) as silent:
         store = storage.storage_of(silent, {"requests_timeout": 0.31})  # known to no other test
         details = []
         for number in range(5):
-            with pytest.raises(storage.RequestError) as caught:
+            with remote.budget(ONE_ATTEMPT_SEC), pytest.raises(storage.RequestError) as caught:
                 store.read(f"{silent}/silent/{number}")
             assert caught.value.cause == "timeout"
             details.append(str(caught.value))

@@ -19,6 +19,13 @@ from tests import error_texts, races
 from tests.unit.transforms import small_dataset
 
 JOB = {"runner": "DataflowRunner", "name": "cats", "id": "5"}
+NOW = time.time()
+
+
+@pytest.fixture(autouse=True)
+def _stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The age of a record is what a test says, however long the test takes."""
+    monkeypatch.setattr(time, "time", lambda: NOW)
 
 
 @pytest.fixture
