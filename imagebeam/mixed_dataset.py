@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import math
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ from imagebeam.reader import (
     bare_pixels,
     batch_schedule,
     feeds,
+    mixture_pattern,
+    option_values,
     read_plan,
     record_order,
     record_selection,
@@ -37,20 +41,19 @@ if TYPE_CHECKING:
     from imagebeam.reader import torch_feeds
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
-_BLOCK = 1 << 16  # positions; each dataset has the same number of positions in every block
-_KEPT_TABLES = 3
 
 Part = tuple[dataset_lib.ImageDataset, str]  # a dataset, and the split to read
+Weights = Sequence[float] | Sequence[tuple[int, Sequence[float]]]
 
 
 def mix(
-    datasets: Sequence[Part], weights: Sequence[float], batch_size: int | None, seed: int = 0, **options: Any
+    datasets: Sequence[Part], weights: Weights, batch_size: int | None, seed: int = 0, **options: Any
 ) -> tf.data.Dataset:
     """Returns batches of examples from several datasets: `Mixture(...).as_tf(...)`.
 
     Args:
         datasets: each with the split to read.
-        weights: proportion of each dataset; they need not sum up to 1.
+        weights: proportion of each dataset, also as they change with the step: see `Mixture`.
         batch_size: number of examples in a batch of this process; None gives single examples.
         seed: seed of the mixture and of the order in each dataset.
         **options: the fields of `imagebeam.ReadOptions`.
@@ -62,42 +65,42 @@ def mix(
 
 
 class Mixture(feeds.Feeds):
-    """Several datasets in fixed proportions in every batch. Read in all ways in which an `ImageDataset` is read.
+    """Several datasets in fixed proportions in every batch, or in those of its step; all feeds of `ImageDataset`.
 
     Without `num_epochs` it never ends: a smaller dataset is read more often. With `num_epochs` it ends where the first
     dataset has been read `num_epochs` times and another of its examples would follow; the log says which, and how far
     the others came. Every dataset is read in its own order, each example once an epoch.
     """
 
-    def __init__(self, datasets: Sequence[Part], weights: Sequence[float]):
+    def __init__(self, datasets: Sequence[Part], weights: Weights):
         """Checks that the datasets can be mixed; nothing is read.
 
         Args:
             datasets: each with the split to read.
-            weights: proportion of each dataset, accurate to 1/65,536; they need not sum up to 1.
+            weights: proportion of each dataset, accurate to 1/65,536; they need not sum up to 1. Or points
+                [(step, weights), ...] from step 0 on: between two points proportions are linear in the step, after the
+                last they stay. Of points weights may be 0. A step is a batch of all processes together.
 
         Raises:
             ConfigError: if weights and datasets do not match, or the classes of the datasets differ.
         """
-        pairs, numbers = list(datasets), [float(weight) for weight in weights]
-        if len(numbers) != len(pairs) or not pairs or not all(math.isfinite(each) and each > 0 for each in numbers):
-            raise errors.ConfigError(
-                "weights-mismatch", f"weights are {list(weights)}; give one above 0 for each of {len(pairs)} datasets"
-            )
+        pairs = list(datasets)
+        self._points = _check_points(weights, len(pairs))
         self._datasets = [dataset for dataset, _ in pairs]
         self._splits = [split for _, split in pairs]
-        self._weights = numbers
+        _, self._weights = self._points[-1]
         self.is_train = any("train" in record_selection.split_names(split, each.splits) for each, split in pairs)
         self.stored_dtype = bare_pixels.form_of(self._datasets[0].catalog).dtype
         check_classes([dataset.labels for dataset in self._datasets], self._directories)
 
     def __repr__(self) -> str:
-        parts = zip(self._datasets, self._splits, self._weights)
-        return (
-            "Mixture("
-            + ", ".join(f"{weight:g} of {split!r} in {dataset.directory!r}" for dataset, split, weight in parts)
-            + ")"
+        shares = zip(*(weights for _, weights in self._points), strict=True)
+        parts = zip(shares, self._splits, self._datasets)
+        text = ", ".join(
+            f"{' to '.join(f'{each:g}' for each in share)} of {split!r} in {dataset.directory!r}"
+            for share, split, dataset in parts
         )
+        return f"Mixture({text})"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -108,7 +111,7 @@ class Mixture(feeds.Feeds):
     def _directories(self) -> list[str]:
         return [dataset.directory for dataset in self._datasets]
 
-    def _make_epochs(self, asked: options_lib.ReadOptions) -> MixtureEpochs:
+    def _make_epochs(self, asked: options_lib.ReadOptions, replicas: int = 1) -> MixtureEpochs:
         if asked.next_epoch_each_iteration or asked.first_epoch:
             name = "next_epoch_each_iteration" if asked.next_epoch_each_iteration else "first_epoch"
             raise errors.ConfigError(
@@ -122,14 +125,26 @@ class Mixture(feeds.Feeds):
         for dataset, split in zip(self._datasets, self._splits):
             epochs = batch_schedule.SelectionEpochs(dataset.select(split))
             parts.append(MixturePart(epochs, batch_schedule.make_schedule(epochs, alone).order))
-        return MixtureEpochs(Pattern(self._weights, asked.seed), parts)
+        return MixtureEpochs(self._make_pattern(asked, replicas), parts)
+
+    def _make_pattern(self, asked: options_lib.ReadOptions, replicas: int) -> mixture_pattern.Pattern:
+        """Returns the pattern of the job's common order with "global", else that of each process."""
+        if len(self._points) == 1:
+            return mixture_pattern.Pattern(self._weights, asked.seed)
+        if asked.batch_size is None:
+            raise errors.ConfigError(
+                "options-conflict", "the weights of the mixture change with the step, a batch: give batch_size"
+            )
+        rows = asked.batch_size * replicas * (asked.process_count if asked.shuffle == "global" else 1)
+        ramp = mixture_pattern.make_ramp(self._points, rows, asked.repeats)
+        return mixture_pattern.Pattern(self._weights, asked.seed, ramp)
 
     def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> batch_schedule.BatchSchedule:
-        return batch_schedule.make_schedule(self._make_epochs(asked), asked, replicas)
+        return batch_schedule.make_schedule(self._make_epochs(asked, replicas), asked, replicas)
 
     def make_plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         """Returns the plan of one process for the records of all datasets."""
-        epochs = self._make_epochs(asked)
+        epochs = self._make_epochs(asked, replicas)
         alone = options_of_part(asked)
         every = [dataset.records(split, alone) for dataset, split in zip(self._datasets, self._splits)]
         by_source = common_features(every, self._directories)
@@ -192,66 +207,6 @@ class Mixture(feeds.Feeds):
         )
 
 
-class Pattern:
-    """Assigns to each position a dataset and the number of one of its examples, counted from 0 in ascending order."""
-
-    def __init__(self, weights: Sequence[float], seed: int):
-        """Shares the positions of each block among the datasets.
-
-        Args:
-            weights: one positive weight per dataset, accurate to 1/65,536 in each block of 65,536 positions.
-            seed: seed of the mixture.
-        """
-        self._seed = seed
-        self.counts = _share_out(np.asarray(weights, np.float64))  # int64 [datasets]: positions in a block
-        self._table = functools.lru_cache(_KEPT_TABLES)(self._make_table)
-
-    def locate(self, positions: record_order.Positions) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the datasets at positions, which do not descend, and the numbers of their examples: int64 [n]."""
-        blocks, slots = np.divmod(positions, _BLOCK)
-        datasets, numbers = np.empty_like(positions), np.empty_like(positions)
-        for block in np.unique(blocks).tolist():
-            chosen = blocks == block
-            members, ranks = self._table(block)
-            datasets[chosen] = members[slots[chosen]]
-            numbers[chosen] = ranks[slots[chosen]] + block * self.counts[datasets[chosen]]
-        return datasets, numbers
-
-    def position_of(self, dataset: int, number: int) -> int:
-        """Returns the position of an example of a dataset: the inverse of `locate`."""
-        block, rank = divmod(number, int(self.counts[dataset]))
-        members, _ = self._table(block)
-        return block * _BLOCK + int(np.flatnonzero(members == dataset)[rank])
-
-    def count_before(self, position: int) -> list[int]:
-        """Returns the number of examples of each dataset before a position."""
-        block, slot = divmod(position, _BLOCK)
-        members, _ = self._table(block)
-        inside = np.bincount(members[:slot], minlength=len(self.counts))
-        return (block * self.counts + inside).tolist()
-
-    def _make_table(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns for each position in a block its dataset, and the number of its examples before it in the block."""
-        key = record_order.make_key("mix", self._seed, block)
-        shuffled = record_order.permute(np.arange(_BLOCK, dtype=np.int64), _BLOCK, key)
-        members = np.searchsorted(np.cumsum(self.counts), shuffled, side="right")
-        ranks = np.empty(_BLOCK, np.int64)
-        for dataset, count in enumerate(self.counts.tolist()):
-            ranks[members == dataset] = np.arange(count)
-        return members, ranks
-
-
-def _share_out(weights: np.ndarray) -> np.ndarray:
-    """Returns the positions in a block for each dataset, at least one: int64 [datasets]."""
-    wanted = weights / weights.sum() * _BLOCK
-    counts = np.maximum(1, np.floor(wanted)).astype(np.int64)
-    while (missing := _BLOCK - int(counts.sum())) > 0:
-        counts[np.argsort(counts - wanted, kind="stable")[:missing]] += 1
-    while counts.sum() > _BLOCK:  # some datasets weigh less than one position
-        counts[np.argmax(counts)] -= 1
-    return counts
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixturePart:
     """The records of one dataset in a mixture.
@@ -283,7 +238,7 @@ class MixtureEpochs:
     The pattern is the same in every process, so all processes are at the same position in it, as with one dataset.
     """
 
-    pattern: Pattern
+    pattern: mixture_pattern.Pattern
     parts: Sequence[MixturePart]
 
     @property
@@ -295,13 +250,16 @@ class MixtureEpochs:
         starts = [part.epochs.first_state(asked) for part in self.parts]
         counts = self.pattern.counts.tolist()
         named = [[count, each.fingerprint, each.selection] for count, each in zip(counts, starts, strict=True)]
-        text = ", ".join(f"{count / _BLOCK:.4g} of {each.selection}" for count, each in zip(counts, starts))
+        shares = ", ".join(
+            f"{count / mixture_pattern.BLOCK:.4g} of {each.selection}" for count, each in zip(counts, starts)
+        )
+        ramp = self.pattern.name
         is_stream = asked.shuffle == "stream"
         snapshots = [each.snapshot for each in starts]
         return dataclasses.replace(
             starts[0],
-            fingerprint=hashlib.blake2b(json.dumps(named).encode(), digest_size=16).hexdigest(),
-            selection=text,
+            fingerprint=hashlib.blake2b(json.dumps([*named, *ramp]).encode(), digest_size=16).hexdigest(),
+            selection=f"{shares} after {ramp[1][-1][0]} steps of {ramp[0]}" if ramp else shares,
             block_records=" ".join(str(each.block_records) for each in starts) if is_stream else None,
             window_blocks=" ".join(str(each.window_blocks) for each in starts) if is_stream else None,
             snapshot=" ".join(each or "none" for each in snapshots) if any(snapshots) else None,
@@ -316,7 +274,8 @@ class MixtureEpochs:
 
         @functools.cache  # shares differ by one at most
         def end(sizes: tuple[int, ...]) -> int:
-            return min(self.pattern.position_of(dataset, num_epochs * size) for dataset, size in enumerate(sizes))
+            ends = (self.pattern.position_of(dataset, num_epochs * size) for dataset, size in enumerate(sizes))
+            return min(end for end in ends if end is not None)
 
         return [end(sizes) for sizes in self.epoch_sizes(asked)]
 
@@ -337,7 +296,7 @@ class MixedOrder:
             processes, of all processes together.
     """
 
-    pattern: Pattern
+    pattern: mixture_pattern.Pattern
     parts: Sequence[MixturePart]
 
     def locate(self, positions: record_order.Positions) -> tuple[np.ndarray, np.ndarray]:
@@ -376,6 +335,31 @@ class MixedFetcher:
         """Returns `detail` with the record that it is about."""
         dataset = int(np.searchsorted(self._first_records, record, side="right")) - 1
         return self._fetchers[dataset].fault(record - int(self._first_records[dataset]), detail)
+
+
+def _check_points(weights: Weights, num_datasets: int) -> list[tuple[int, list[float]]]:
+    """Returns the weights from each step on that is given, from 0 if none is.
+
+    Raises:
+        ConfigError: if they are no proportions of the datasets, or the steps do not ascend from 0.
+    """
+    given: list[Any] = list(weights)
+    changes = all(isinstance(each, (tuple, list)) and len(each) == 2 for each in given) and bool(given)
+    points = [(option_values.whole(0)("step", step), list(each)) for step, each in (given if changes else [(0, given)])]
+    steps = [step for step, _ in points]
+    if steps[0] != 0 or any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+        raise errors.ConfigError(
+            "weights-mismatch", f"weights are given from the steps {steps} on; they must ascend, the first is 0"
+        )
+    for step, each in points:
+        are_numbers = len(each) == num_datasets and all(isinstance(one, numbers.Real) for one in each)
+        fits = are_numbers and all(math.isfinite(one) and (one > 0 or (changes and one == 0)) for one in each)
+        if not fits or not any(each):
+            least = f"from 0 on, not all 0, from step {step} on" if changes else "above 0"
+            raise errors.ConfigError(
+                "weights-mismatch", f"weights are {each}; give one {least} for each of {num_datasets} datasets"
+            )
+    return [(step or 0, [float(one) for one in each]) for step, each in points]
 
 
 def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[str]) -> Mapping[str, features.Feature]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import imagebeam
 from imagebeam import errors, features, mixed_dataset, records
-from imagebeam.reader import batch_schedule
+from imagebeam.reader import batch_schedule, mixture_pattern
 from tests import case_tables, error_texts, written_files
 from tests.unit.imagebeam.reader import restarts, written
 from tests.unit.imagebeam.reader.restarts import WAYS, in_turn
@@ -76,12 +76,12 @@ def alone(part: tuple[imagebeam.ImageDataset, str], **options: Any) -> Keys:
 @hypothesis.given(
     st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=5),
     st.integers(0, 1 << 40),
-    st.integers(0, 5 * mixed_dataset._BLOCK),
+    st.integers(0, 5 * mixture_pattern.BLOCK),
     st.integers(1, 2000),
 )
 @hypothesis.settings(deadline=None, max_examples=40)
 def test_pattern_gives_each_example_of_all_once(weights: list[float], seed: int, first: int, count: int) -> None:
-    pattern = mixed_dataset.Pattern(weights, seed)
+    pattern = mixture_pattern.Pattern(weights, seed)
     datasets, numbers = pattern.locate(np.arange(first, first + count))
     before = pattern.count_before(first)
     for dataset in range(len(weights)):
@@ -89,18 +89,18 @@ def test_pattern_gives_each_example_of_all_once(weights: list[float], seed: int,
         assert mine.tolist() == list(range(before[dataset], before[dataset] + len(mine)))
     for position in (0, count // 2, count - 1):
         assert pattern.position_of(int(datasets[position]), int(numbers[position])) == first + position
-    whole = pattern.count_before(mixed_dataset._BLOCK)
-    assert sum(whole) == mixed_dataset._BLOCK
+    whole = pattern.count_before(mixture_pattern.BLOCK)
+    assert sum(whole) == mixture_pattern.BLOCK
     assert min(whole) >= 1
     shares = np.array(weights) / sum(weights)
-    assert np.abs(np.array(whole) / mixed_dataset._BLOCK - shares).max() <= len(weights) / mixed_dataset._BLOCK
+    assert np.abs(np.array(whole) / mixture_pattern.BLOCK - shares).max() <= len(weights) / mixture_pattern.BLOCK
 
 
 def test_pattern_mixes_in_every_stretch() -> None:
-    datasets, _ = mixed_dataset.Pattern([3, 1], 0).locate(np.arange(20_000))
+    datasets, _ = mixture_pattern.Pattern([3, 1], 0).locate(np.arange(20_000))
     shares = datasets.reshape(20, 1000).mean(1)
     assert 0.2 < shares.min() < shares.max() < 0.3
-    other, _ = mixed_dataset.Pattern([3, 1], 1).locate(np.arange(20_000))
+    other, _ = mixture_pattern.Pattern([3, 1], 1).locate(np.arange(20_000))
     assert (datasets != other).any()
 
 
@@ -323,7 +323,7 @@ class Job:
     """A job of several processes, which make their batches of a mixture in step."""
 
     every_epochs: list[batch_schedule.SelectionEpochs]
-    pattern: mixed_dataset.Pattern
+    pattern: mixture_pattern.Pattern
     options: dict[str, Any]
     process_count: int
 
@@ -374,7 +374,7 @@ def job_of(drawn: Drawn, process_count: int = 1, **options: Any) -> Job:
     ]
     given = {"batch_size": 4, "num_epochs": 1, "shuffle": "stream", "shuffle_records": 9, "seed": 3, **options}
     return Job(
-        every_epochs, mixed_dataset.Pattern([weight for _, weight in drawn], given["seed"]), given, process_count
+        every_epochs, mixture_pattern.Pattern([weight for _, weight in drawn], given["seed"]), given, process_count
     )
 
 
