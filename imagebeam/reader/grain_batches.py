@@ -45,10 +45,16 @@ class GrainBatchIterator(resumable.Resumable, grain.DatasetIterator):
         """`batches` is a `feeds.BatchIterator`."""
         super().__init__()
         self._batches = batches
+        self._is_closed = False
 
     def __next__(self) -> Any:
-        self._assert_not_closed()
+        if self._is_closed:
+            raise ValueError("this iterator was closed: make a new one with iter()")
         return next(self._batches)
+
+    def close(self) -> None:
+        """Makes `next` raise ValueError, as iterators of Grain do; those of 0.2.13, the last for Python 3.10, cannot."""
+        self._is_closed = True
 
     @property
     def num_batches(self) -> int | None:

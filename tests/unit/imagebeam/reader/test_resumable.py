@@ -122,11 +122,16 @@ def test_dataset_of_grain_begins_again_with_each_iteration_and_reads_ahead(datas
     alone = iter(batches)
     next(alone)
     assert alone.metrics()["examples"] >= 8
+    alone.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(alone)
 
 
 def test_worker_processes_of_grain_are_refused(dataset: imagebeam.ImageDataset, parsed_flags: None) -> None:
     batches = dataset.as_grain_batches("train", batch_size=8, **OPTIONS)
     with error_texts.raises("reader-in-worker"):
+        batches.set_slice(slice(0, 1))
+    with pytest.raises(Exception, match="leave mp_prefetch out"):  # Grain's own error, of some versions
         next(iter(batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=2))))
 
 
