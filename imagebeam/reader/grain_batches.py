@@ -53,7 +53,7 @@ class GrainBatchIterator(resumable.Resumable, grain.DatasetIterator):
         return next(self._batches)
 
     def close(self) -> None:
-        """Makes `next` raise ValueError, as iterators of Grain do; those of 0.2.13, the last for Python 3.10, cannot."""
+        """Makes `next` raise ValueError, as iterators of Grain do. Those of 0.2.13, for Python 3.10, cannot."""
         self._is_closed = True
 
     @property
