@@ -374,10 +374,9 @@ class ImageDataset:
         Raises:
             ConfigError: if PyTorch is not installed, or as of `as_grain`.
         """
-        with errors.imports_for("as_torch_map"):
-            from imagebeam.reader import torch_feeds
-        source = self.as_grain(split, decode=decode, features=features)
-        return torch_feeds.TorchExamples(source, layout, transform)
+        return _SplitFeeds(self, split).as_torch_map(
+            transform=transform, layout=layout, decode=decode, features=features
+        )
 
     def as_grain_batches(self, split: str, batch_size: int, **options: Any) -> grain_batches.GrainBatches:
         """Returns the batches of `as_numpy` as a `grain.IterDataset`, whose iterators save and restore their place.
@@ -550,3 +549,6 @@ class _SplitFeeds(feeds.Feeds):
 
     def make_plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         return self._dataset.records(self._split, asked, replicas)
+
+    def as_grain(self, *, decode: bool = True, features: Sequence[str] | None = None) -> example_source.ExampleSource:
+        return self._dataset.as_grain(self._split, decode=decode, features=features)

@@ -14,17 +14,18 @@ import json
 import logging
 import math
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from imagebeam import dataset as dataset_lib
-from imagebeam import errors, features
+from imagebeam import errors
 from imagebeam.reader import (
     bare_pixels,
     batch_schedule,
     feeds,
+    mixture_features,
     mixture_pattern,
     option_values,
     read_plan,
@@ -38,7 +39,7 @@ from imagebeam.reader import options as options_lib
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from imagebeam.reader import torch_feeds
+    from imagebeam.reader import example_source, torch_feeds
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 
@@ -91,7 +92,7 @@ class Mixture(feeds.Feeds):
         _, self._weights = self._points[-1]
         self.is_train = any("train" in record_selection.split_names(split, each.splits) for each, split in pairs)
         self.stored_dtype = bare_pixels.form_of(self._datasets[0].catalog).dtype
-        check_classes([dataset.labels for dataset in self._datasets], self._directories)
+        mixture_features.check_classes([dataset.labels for dataset in self._datasets], self._directories)
 
     def __repr__(self) -> str:
         shares = zip(*(weights for _, weights in self._points), strict=True)
@@ -133,7 +134,8 @@ class Mixture(feeds.Feeds):
             return mixture_pattern.Pattern(self._weights, asked.seed)
         if asked.batch_size is None:
             raise errors.ConfigError(
-                "options-conflict", "the weights of the mixture change with the step, a batch: give batch_size"
+                "options-conflict",
+                "the weights of the mixture change with the step, a batch: give batch_size; as_grain has no steps",
             )
         rows = asked.batch_size * replicas * (asked.process_count if asked.shuffle == "global" else 1)
         ramp = mixture_pattern.make_ramp(self._points, rows, asked.repeats)
@@ -147,7 +149,11 @@ class Mixture(feeds.Feeds):
         epochs = self._make_epochs(asked, replicas)
         alone = options_of_part(asked)
         every = [dataset.records(split, alone) for dataset, split in zip(self._datasets, self._splits)]
-        by_source = common_features(every, self._directories)
+        by_source = mixture_features.common_features(
+            [mixture_features.Stored.of_plan(plan) for plan in every],
+            set().union(*map(mixture_features.needed_of, every)),
+            self._directories,
+        )
         planned = batch_schedule.make_schedule(epochs, asked, replicas)
         if asked.num_epochs is not None:
             self._check_end(epochs, asked, asked.num_epochs, planned)
@@ -166,6 +172,33 @@ class Mixture(feeds.Feeds):
             mean_record_bytes=max(1, int(sum(s * plan.mean_record_bytes for s, plan in zip(shares, every)))),
             mean_and_std=mean_and_std,
         )
+
+    def as_grain(
+        self, *, decode: bool = True, features: Sequence[str] | None = None, num_epochs: int = 1
+    ) -> example_source.MixedExamples:
+        """Returns the examples as a random access source, in the order and to the end of shuffle=None.
+
+        Args:
+            decode: as of `ImageDataset.as_grain`.
+            features: as of `ImageDataset.as_grain`; None for all that are the same in all datasets.
+            num_epochs: where it ends, as in `ReadOptions`.
+
+        Raises:
+            ConfigError: as of `ImageDataset.as_grain`, or if images, labels or features differ.
+        """
+        from imagebeam.reader import example_source
+
+        asked = options_lib.ReadOptions(shuffle=None, num_epochs=num_epochs)
+        epochs, catalogs = self._make_epochs(asked), [dataset.catalog for dataset in self._datasets]
+        stored = [mixture_features.Stored.of_catalog(each.catalog, each.statistics) for each in self._datasets]
+        needed = {each.source for each in read_plan.choose_features(catalogs[0], features or (), {})}
+        common = mixture_features.common_features(stored, needed, self._directories)
+        if features is None:
+            features = [each.key for source, each in common.items() if source not in example_source.OWN]
+        parts = zip(self._datasets, self._splits)
+        sources = [dataset.as_grain(split, decode=decode, features=features) for dataset, split in parts]
+        [end] = epochs.ends(asked, num_epochs)
+        return example_source.MixedExamples(sources, self._weights, end)
 
     def as_torch(self, batch_size: int, **options: Any) -> torch_feeds.TorchBatches:
         """Returns batches as tensors of PyTorch; see `ImageDataset.as_torch`. To train, an iteration never ends."""
@@ -360,82 +393,6 @@ def _check_points(weights: Weights, num_datasets: int) -> list[tuple[int, list[f
                 "weights-mismatch", f"weights are {each}; give one {least} for each of {num_datasets} datasets"
             )
     return [(step or 0, [float(one) for one in each]) for step, each in points]
-
-
-def common_features(parts: Sequence[read_plan.ReadPlan], directories: Sequence[str]) -> Mapping[str, features.Feature]:
-    """Returns the features that are the same in all parts, by their sources.
-
-    Raises:
-        ConfigError: if images, labels or the requested features differ.
-    """
-    first = parts[0]
-    for part, directory in zip(parts, directories):
-        needed = {features.ENCODED, features.LABEL} | {
-            each.source
-            for each in (
-                *(*first.extra, *part.extra, *first.columns.values()),
-                *(feature for image in (*first.images, *part.images) for feature in image.stored),
-                *(first.by_source[side] for side in bare_pixels.SHAPE[:2] if first.images),
-            )
-        }
-        for source in sorted(needed):
-            mine, theirs = part.by_source.get(source), first.by_source.get(source)
-            if mine != theirs:
-                raise errors.ConfigError(
-                    "mixture-features-differ",
-                    f"{directory} stores {_described(source, mine)}, {directories[0]} {_described(source, theirs)}: "
-                    "examples in one batch must be alike; convert with the same label and features",
-                )
-        if part.label_base != first.label_base:
-            raise errors.ConfigError(
-                "mixture-classes-differ",
-                f"ids of classes begin at {part.label_base} in {directory} and at {first.label_base} in "
-                f"{directories[0]}: convert with the same label.base",
-            )
-        if (part.is_raw, part.form) != (first.is_raw, first.form):
-            raise errors.ConfigError(
-                "mixture-features-differ",
-                f"the images of {directory} are {_stored(part)}, those of {directories[0]} {_stored(first)}: "
-                "examples in one batch must be alike; convert with the same image.encode, image.dtype and image.bands",
-            )
-    return {
-        source: feature
-        for source, feature in first.by_source.items()
-        if all(part.by_source.get(source) == feature for part in parts)
-    }
-
-
-def _described(source: str, feature: features.Feature | None) -> str:
-    if feature is None:
-        return f"no {source}"
-    return f"{source} as {feature.key!r} ({feature.describe()})"
-
-
-def _stored(part: read_plan.ReadPlan) -> str:
-    stored = "bare pixels" if part.is_raw else "encoded"
-    return stored if part.form.is_usual else f"{stored}, {part.form.channels} channels of {part.form.dtype}"
-
-
-def check_classes(labels: Sequence[Sequence[str]], directories: Sequence[str]) -> None:
-    """Checks that each id means the same class in all datasets.
-
-    Raises:
-        ConfigError: if not; the text names the first class that differs.
-    """
-    for mine, directory in zip(labels, directories):
-        if list(mine) != list(labels[0]):
-            shorter = min(len(mine), len(labels[0]))
-            index = next((n for n in range(shorter) if mine[n] != labels[0][n]), shorter)
-            raise errors.ConfigError(
-                "mixture-classes-differ",
-                f"class {index} is {_class(mine, index)} in {directory} and {_class(labels[0], index)} in "
-                f"{directories[0]}: an id would mean two classes in one batch; convert both with the same "
-                "label.vocabulary",
-            )
-
-
-def _class(labels: Sequence[str], index: int) -> str:
-    return repr(labels[index]) if index < len(labels) else "none"
 
 
 def combined(

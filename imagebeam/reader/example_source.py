@@ -10,7 +10,17 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, features
-from imagebeam.reader import bare_pixels, read_plan, record_selection, shard_files, shard_reader, whole_images
+from imagebeam.reader import (
+    bare_pixels,
+    mixture_pattern,
+    read_plan,
+    record_selection,
+    shard_files,
+    shard_reader,
+    whole_images,
+)
+
+OWN = {features.ENCODED, features.LABEL, features.ENTRY_POINTS}  # entry points are of use only to the decoder in C
 
 
 class ExampleSource:
@@ -53,9 +63,7 @@ class ExampleSource:
         self._encoded = by_source.get(features.ENCODED)
         self._label = by_source.get(features.LABEL)
         self._sides = [by_source[name].key for name in ("image/height", "image/width") if name in by_source]
-        # Entry points are of use only to the decoder in C.
-        own = (self._encoded, self._label, by_source.get(features.ENTRY_POINTS))
-        others = [each.key for each in catalog.features if each not in own]
+        others = [each.key for each in catalog.features if each.source not in OWN]
         self._features = read_plan.choose_features(
             catalog, others if wanted is None else wanted, read_plan.own_names(catalog)
         )
@@ -94,12 +102,8 @@ class ExampleSource:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Returns several examples, read together, as `__getitem__` each."""
-        given = [operator.index(index) for index in indices]
-        for index in given:
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"index {index} is out of range for {len(self):,} examples")
-        wanted = self._selection.records_at(np.array(given, np.int64) % len(self))
-        contents = self._fetcher.fetch(wanted, np.zeros(len(given), np.int64))
+        wanted = self._selection.records_at(_checked(indices, len(self)))
+        contents = self._fetcher.fetch(wanted, np.zeros(len(wanted), np.int64))
         return [self._example(record, content) for record, content in zip(wanted.tolist(), contents)]
 
     def _example(self, record: int, content: bytes | shard_files.RecordFault) -> dict[str, Any]:
@@ -171,6 +175,64 @@ class ExampleSource:
             f"ExampleSource({self._name!r}, fingerprint={self._fingerprint!r}, split={split!r}, "
             f"examples={self._selection.digest}, len={len(self)}, decode={self._decode})"
         )
+
+
+class MixedExamples:
+    """The examples of several sources by index, in fixed proportions. Thread-safe, and small to pickle.
+
+    Each source is read in its order, and again from its start. Which source an index belongs to is a pure function of
+    it.
+    """
+
+    def __init__(self, sources: Sequence[ExampleSource], weights: Sequence[float], size: int):
+        """Reads nothing yet.
+
+        Args:
+            sources: of each dataset.
+            weights: proportion of each.
+            size: number of examples.
+        """
+        self._given = tuple(sources), tuple(weights), size
+        self._pattern = mixture_pattern.Pattern(weights, 0)
+
+    def __len__(self) -> int:
+        return self._given[2]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Returns the example at `index`, as `ExampleSource.__getitem__`."""
+        [found] = self.__getitems__([index])
+        return found
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Returns several examples, those of each source read together."""
+        sources, numbers = self._pattern.locate(_checked(indices, len(self)))
+        found: list[Any] = [None] * len(sources)
+        for source in np.unique(sources).tolist():
+            rows = np.flatnonzero(sources == source)
+            examples = self._given[0][source]
+            for row, each in zip(rows.tolist(), examples.__getitems__((numbers[rows] % len(examples)).tolist())):
+                found[row] = each
+        return found
+
+    def __repr__(self) -> str:
+        """Names all that decides which example is at an index, as that of `ExampleSource`."""
+        return f"MixedExamples{self._given!r}"
+
+    def __reduce__(self) -> tuple[type[MixedExamples], tuple[Any, ...]]:
+        return MixedExamples, self._given
+
+
+def _checked(indices: Sequence[int], size: int) -> np.ndarray:
+    """Returns indexes from 0 on: int64 [n].
+
+    Raises:
+        IndexError: if there is no such example.
+    """
+    given = [operator.index(index) for index in indices]
+    for index in given:
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of range for {size:,} examples")
+    return np.array(given, np.int64) % size
 
 
 def _values_of(parsed: Mapping[str, list[Any]], feature: features.Feature) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
@@ -160,6 +160,10 @@ class Feeds(abc.ABC):
     def make_plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         """Returns the plan of one process, whose batches are shared by `replicas`."""
 
+    @abc.abstractmethod
+    def as_grain(self, *, decode: bool = True, features: Sequence[str] | None = None) -> Any:
+        """Returns the examples as a random access source; see `ImageDataset.as_grain`."""
+
     def as_tf(self, batch_size: int | None = None, *, input_context: Any = None, **options: Any) -> tf.data.Dataset:
         """Returns the batches of one process as a tf.data.Dataset; see `ImageDataset.as_tf`."""
         tf = start_tensorflow()
@@ -286,6 +290,14 @@ class Feeds(abc.ABC):
         named = {name: str(value).removeprefix("torch.") for name, value in options.items() if name == "dtype"}
         options = {"num_epochs": 1, **options, **named, **process}
         return torch_feeds.TorchBatches(self, self._options(batch_size, options), options, layout, pin_memory, device)
+
+    def as_torch_map(
+        self, *, transform: Callable[[dict[str, Any]], Any] | None = None, layout: str = "NCHW", **options: Any
+    ) -> torch_feeds.TorchExamples:
+        """Returns the examples by index, as tensors; see `ImageDataset.as_torch_map`."""
+        with errors.imports_for("as_torch_map"):
+            from imagebeam.reader import torch_feeds
+        return torch_feeds.TorchExamples(self.as_grain(**options), layout, transform)
 
     def as_grain_batches(self, batch_size: int, **options: Any) -> grain_batches.GrainBatches:
         """Returns batches as a dataset of Grain; see `ImageDataset.as_grain_batches`."""

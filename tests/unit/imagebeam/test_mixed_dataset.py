@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import logging
 import pathlib
+import pickle
 import shutil
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -166,6 +167,48 @@ def test_mixture_ends_where_the_first_dataset_was_read_and_logs_it(
         assert f"{counts[name] / size:.2f} epochs of train in " in caplog.text
     endless = mixed.as_numpy(50, **OPTIONS)
     assert len(keys_of(next(endless) for _ in range(10))) == 500
+
+
+@pytest.mark.parametrize("num_epochs", [1, 3])
+def test_examples_by_index_are_those_of_the_batches_in_the_order_of_the_shards(
+    mixed: imagebeam.Mixture, num_epochs: int
+) -> None:
+    expected = list(mixed.as_numpy(1, shuffle=None, num_epochs=num_epochs, **OPTIONS))
+    source = pickle.loads(pickle.dumps(mixed.as_grain(num_epochs=num_epochs)))
+    assert len(source) == len(expected)
+    keys = [batch["image/key"][0] for batch in expected]
+    assert [source[index]["image/key"] for index in range(len(source))] == keys
+    found = source.__getitems__([5, -1, 0, 5])
+    assert [example["image/key"] for example in found] == [keys[index] for index in (5, -1, 0, 5)]
+    assert found[0]["label"] == expected[5]["label"][0] and found[0]["image"].shape == (30, 40, 3)
+    with pytest.raises(IndexError):
+        source[len(source)]
+    assert repr(source) == repr(mixed.as_grain(num_epochs=num_epochs)) != repr(mixed.as_grain(decode=False))
+
+
+def test_grain_shuffles_and_batches_the_examples_of_a_mixture(mixed: imagebeam.Mixture) -> None:
+    grain = pytest.importorskip("grain")
+    source = mixed.as_grain(features=("image/key",), num_epochs=2)
+    read = grain.MapDataset.source(source).shuffle(seed=1).batch(7, drop_remainder=False).to_iter_dataset()
+    found = [key for batch in read for key in batch["image/key"]]
+    assert collections.Counter(found) == collections.Counter(each["image/key"] for each in source)
+    assert read is not None and {*source[0]} == {"image", "label", "image/key"}
+
+
+def test_examples_of_datasets_that_differ_have_the_features_of_all(parts: Parts, tmp_path: pathlib.Path) -> None:
+    values = [{**written.jpeg_values(0), features.LABEL: 1, "columns/price": 2}] * 3
+    price = features.Feature("price", "columns/price", features.INT64)
+    renamed = [each._replace(key="name") if each.source == "image/key" else each for each in written.IMAGE]
+    other = written.write(tmp_path / "x", (*renamed, price, written.LABEL), values, labels=LABELS, label_base=1)
+    mixture = imagebeam.Mixture([parts[0], (other, "train")], [1, 1])
+    source = mixture.as_grain()
+    names = {frozenset(source[index]) for index in range(len(source))}
+    assert names == {frozenset({"image", "label", "image/height", "image/width", "image/channels", "image/format"})}
+    for asked, code in [(("image/key",), "mixture-features-differ"), (("price",), "feature-unknown")]:
+        with case_tables.named(asked), error_texts.raises(code):
+            mixture.as_grain(features=asked)
+    with error_texts.raises("option-bad-value"):
+        mixture.as_grain(num_epochs=0)
 
 
 # --- states and processes --------------------------------------------------------------------------------------------

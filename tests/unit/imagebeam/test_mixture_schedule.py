@@ -195,3 +195,5 @@ def test_points_that_are_no_schedule_are_refused(parts: Parts, tmp_path: pathlib
         imagebeam.Mixture(parts[:2], [(0, [1, 1]), (0.5, [1, 2])])
     with error_texts.raises("options-conflict"):
         imagebeam.Mixture(parts, POINTS).as_tf(**OPTIONS)
+    with error_texts.raises("options-conflict"):
+        imagebeam.Mixture(parts, POINTS).as_grain()
