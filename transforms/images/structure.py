@@ -8,6 +8,7 @@ Pillow 12 refuses, or decodes with a part of the image lost. Wrong pixel data wi
 
 from __future__ import annotations
 
+import base64
 import binascii
 from collections.abc import Callable, Iterable
 
@@ -186,6 +187,6 @@ def decode_base64(data: bytes) -> bytes:
         BadImageError: if it is none.
     """
     try:
-        return binascii.a2b_base64(data.translate(_TO_USUAL), strict_mode=True)
+        return base64.b64decode(data.translate(_TO_USUAL), validate=True)
     except binascii.Error as e:
         raise checked_image.corrupt(f"no base64 ({e}), which source.tfrecord.base64 says") from e
