@@ -68,7 +68,8 @@ def _docstrings(model: type) -> dict[str, str]:
         return {**named, **_docstrings(model.__mro__[1])}
     (defined,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(defined, ast.ClassDef)
-    inherited = _docstrings(model.__mro__[1]) if sections.fields_of(model.__mro__[1]) else {}
+    base = model.__mro__[1]
+    inherited = _docstrings(base) if base.__module__.startswith("imagebeam.") else {}
     return inherited | {
         field.target.id: inspect.cleandoc(text.value.value)
         for field, text in itertools.pairwise(defined.body)

@@ -158,6 +158,19 @@ class Format(abc.ABC):
         return iter(())
 
 
+@dataclasses.dataclass(frozen=True)
+class ObjectFormat(Format):
+    """The options of all formats of objects whose annotations name the classes."""
+
+    classes: str | tuple[str, ...] | None = None
+    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
+    the names in all annotation files, sorted: these files are then read before the images are listed."""
+    base: ClassBase = 1
+    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
+    outside: Literal["clip", "reject"] = "clip"
+    """What to do with a box that leaves the image, as in `source.coco.outside`."""
+
+
 SETTING = "source.by"
 # By the value of `source.by`, in the order in which findings are taken and shown: "module:Class", imported
 # when the config is checked.

@@ -45,7 +45,7 @@ _Column = Literal["filename", "width", "height", "class", "xmin", "ymin", "xmax"
 
 
 @dataclasses.dataclass(frozen=True)
-class BoxCsv(base_format.Format):
+class BoxCsv(base_format.ObjectFormat):
     """Boxes in CSV files with a row for each: filename, width, height, class, xmin, ymin, xmax, ymax."""
 
     ABOUT: ClassVar[str] = "tables with a row for each box"
@@ -63,13 +63,6 @@ class BoxCsv(base_format.Format):
     `box_height`, and the left and upper edge as `xmin` and `ymin`."""
     delimiter: base_format.Character = ","
     """Separator between the cells."""
-    classes: str | tuple[str, ...] | None = None
-    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
-    the names in all files, sorted."""
-    base: base_format.ClassBase = 1
-    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
-    outside: Literal["clip", "reject"] = "clip"
-    """What to do with a box that leaves the image, as in `source.coco.outside`."""
     without_objects: bool = True
     """If true, images without an object are stored."""
 

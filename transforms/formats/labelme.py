@@ -27,7 +27,7 @@ from imagebeam.transforms.sources.folder_probe import Finding
 
 
 @dataclasses.dataclass(frozen=True)
-class Labelme(base_format.Format):
+class Labelme(base_format.ObjectFormat):
     """Annotations of objects in LabelMe's JSON, one file for each image."""
 
     ABOUT: ClassVar[str] = "images with a JSON file of LabelMe for each"
@@ -41,15 +41,8 @@ class Labelme(base_format.Format):
     `annotation_folder`. An image in no such folder has its JSON file beside it."""
     annotation_folder: base_format.Text = "images"
     """Name of the folders of JSON files; by default they are beside the images."""
-    classes: str | tuple[str, ...] | None = None
-    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
-    the labels in all files, sorted: these files are then read before the images are listed."""
-    base: base_format.ClassBase = 1
-    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
     masks: bool = False
     """If true, the mask of each object is stored, as a PNG of the image's size."""
-    outside: Literal["clip", "reject"] = "clip"
-    """What to do with a box that leaves the image, as in `source.coco.outside`."""
     without_annotations: Literal["keep", "skip", "reject"] = "skip"
     """What to do with an image without a JSON file: keep it as an image without objects, skip it, or reject it."""
 
@@ -140,7 +133,6 @@ def _has_flags_alone(probe: folder_probe.FolderProbe, folder: folder_probe.Folde
 # --- JSON files -------------------------------------------------------------------------------------------------------
 
 _WITHOUT_AREA = ("point", "points", "line", "linestrip")
-_CIRCLE_CORNERS = 64  # a circle becomes a polygon with so many
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,11 +159,24 @@ class Shapes(syntax.Syntax):
         kind, points = fields
         if kind in _WITHOUT_AREA:
             return None
-        outline = _outline(points, kind)
-        if kind == "mask" and self.masks:
-            raise ValueError("a shape of the type mask holds a picture; source.labelme.masks takes outlines")
-        xs, ys = outline[::2], outline[1::2]
-        return Region((min(xs), max(xs), min(ys), max(ys)), [outline])
+        corners = syntax.points_of(points)
+        if kind in ("rectangle", "mask"):
+            if len(corners) not in (4, 8):
+                found = len(corners) // 2
+                raise ValueError(f"a {kind} of {found} points, expected 2 opposite corners, or all 4")
+            if kind == "mask" and self.masks:
+                raise ValueError("a shape of the type mask holds a picture; source.labelme.masks takes outlines")
+            xs, ys = corners[::2], corners[1::2]
+            return syntax.rectangle((min(xs), max(xs), min(ys), max(ys)))
+        if kind == "circle":
+            if len(corners) != 4:
+                raise ValueError(f"a circle of {len(corners) // 2} points, expected its center and a point on it")
+            x, y, *on_it = corners
+            radius = math.dist((x, y), on_it)
+            return syntax.ellipse(x, y, radius, radius, 0)
+        if kind != "polygon":
+            raise ValueError(f"the shape_type is {reprlib.repr(kind)}, expected polygon, rectangle or circle")
+        return syntax.polygon(corners)
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -183,39 +188,3 @@ def _parse(data: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError(f"holds a JSON {type(fields).__name__}; a file of LabelMe is an object")
     return fields
-
-
-def _outline(points: Any, kind: str) -> list[float]:
-    """Returns the corners of a shape as x, y, x, y, ... in pixels.
-
-    Raises:
-        ValueError: if its points are not those of its type.
-    """
-    if not isinstance(points, list) or not all(_is_point(point) for point in points):
-        raise ValueError(f"points are {reprlib.repr(points)}, expected a list of [x, y]")
-    if kind in ("rectangle", "mask"):
-        if len(points) not in (2, 4):
-            raise ValueError(f"a {kind} of {len(points)} points, expected 2 opposite corners, or all 4")
-        xs, ys = [x for x, _ in points], [y for _, y in points]
-        left, right, top, bottom = map(float, (min(xs), max(xs), min(ys), max(ys)))
-        return [left, top, right, top, right, bottom, left, bottom]
-    if kind == "circle":
-        if len(points) != 2:
-            raise ValueError(f"a circle of {len(points)} points, expected its center and a point on it")
-        (x, y), on_it = points
-        radius = math.dist(points[0], on_it)
-        angles: Sequence[float] = [2 * math.pi * index / _CIRCLE_CORNERS for index in range(_CIRCLE_CORNERS)]
-        return [value for a in angles for value in (x + radius * math.cos(a), y + radius * math.sin(a))]
-    if kind != "polygon":
-        raise ValueError(f"the shape_type is {reprlib.repr(kind)}, expected polygon, rectangle or circle")
-    if len(points) < 3:
-        raise ValueError(f"a polygon of {len(points)} points, expected 3 or more")
-    return [float(value) for point in points for value in point]
-
-
-def _is_point(point: Any) -> bool:
-    return (
-        isinstance(point, list)
-        and len(point) == 2
-        and all(type(value) in (int, float) and math.isfinite(value) for value in point)
-    )

@@ -4,7 +4,7 @@ Edges of boxes are pixels, counted from 1, and both are inside of the box: `xmin
 pixels of the image, so in a record the box goes from 0 to 10 / width.
 
 Nothing but elements and text is accepted. A document type, which all entities and files from elsewhere need, is refused
-before it is read, and so are elements nested deeper than the format does.
+before it is read.
 
 Source: section 8 of the VOC2012 development kit, http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/
 """
@@ -15,9 +15,9 @@ import dataclasses
 import posixpath
 import re
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any, ClassVar, Literal
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 from imagebeam import plural, storage
 from imagebeam.transforms.formats import base_format
@@ -29,7 +29,7 @@ from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder
 
 
 @dataclasses.dataclass(frozen=True)
-class Voc(base_format.Format):
+class Voc(base_format.ObjectFormat):
     """Annotations of objects in Pascal VOC's XML, one file for each image."""
 
     ABOUT: ClassVar[str] = "images with an XML file of Pascal VOC for each"
@@ -44,16 +44,9 @@ class Voc(base_format.Format):
     annotation_folder: str = "Annotations"
     """Folder of the XML files: the last folder `image_folder` in the path of an image is replaced by it. An image in no
     such folder has its XML file beside it."""
-    classes: str | tuple[str, ...] | None = None
-    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
-    the names in all XML files, sorted: these files are then read before the images are listed."""
-    base: base_format.ClassBase = 1
-    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
     origin: base_format.ClassBase = 1
     """Number of the first pixel. 1: edges count from 1 and belong to the box, as Pascal VOC defines it, so `xmin` is
     stored as (xmin - 1) / width. 0: `xmin` is the distance from the left edge of the image, as some exports have it."""
-    outside: Literal["clip", "reject"] = "clip"
-    """What to do with a box that leaves the image, as in `source.coco.outside`."""
     without_annotations: Literal["keep", "skip", "reject"] = "reject"
     """What to do with an image without an XML file: keep it as an image without objects, skip it, or reject it."""
 
@@ -262,86 +255,49 @@ def _listed_parts(root: str, images: str) -> Iterator[input_places.Part]:
 
 # --- XML files --------------------------------------------------------------------------------------------------------
 
-FLAG_COLUMNS = ("image/object/difficult", "image/object/truncated", "image/object/view")
-
 _ROOT = "annotation"
-_MAX_DEPTH = 16  # annotation/object/part/bndbox/xmin has 5
-_EDGES = ("xmin", "xmax", "ymin", "ymax")
-_SIZES = {f"{_ROOT}/size/{name}" for name in ("height", "width")}
-_OBJECT = f"{_ROOT}/object"  # not those of annotation/object/part, which have names and boxes too
-_OF_OBJECT = {f"{_OBJECT}/{name}" for name in ("name", "pose", "truncated", "difficult")} | {
-    f"{_OBJECT}/bndbox/{edge}" for edge in _EDGES
-}
+_EDGES = ("xmin", "ymin", "xmax", "ymax")
+_OF_OBJECT = ("name", "pose", "truncated", "difficult", *(f"bndbox/{edge}" for edge in _EDGES))
 _UNSPECIFIED = "Unspecified"  # the format's own word for an unknown pose
 _NAMES = re.compile(rb"<object>\s*<name>([^<&]+)</name>")
 
 
-def parse(data: bytes) -> VocFile:
-    """Parses an annotation file.
+class _Builder(ElementTree.TreeBuilder):
+    """Collects the elements of a file without a document type."""
+
+    def doctype(self, *_: object) -> None:
+        raise syntax.OtherFormError("has a document type (<!DOCTYPE), which could define entities: remove it")
+
+
+def parse(data: bytes) -> ElementTree.Element:
+    """Returns the root of an annotation file.
 
     Raises:
         ValueError: if it is not XML of this format.
     """
-    parser = expat.ParserCreate()
-    parser.buffer_text = True
-    file = VocFile()
-    parser.StartDoctypeDeclHandler = file.refuse_document_type
-    parser.StartElementHandler = file.start
-    parser.EndElementHandler = file.end
-    parser.CharacterDataHandler = file.add_text
     try:
-        parser.Parse(data, True)
-    except expat.ExpatError as e:
+        root = ElementTree.fromstring(data, ElementTree.XMLParser(target=_Builder()))
+    except ElementTree.ParseError as e:
         raise ValueError(f"is not XML: {e}") from e
-    except _OtherFormError:
+    except syntax.OtherFormError:
         raise
-    except (LookupError, UnicodeError, ValueError) as e:  # an encoding that the parser does not know
+    except (LookupError, ValueError) as e:  # an encoding that the parser does not know
         raise ValueError(f"is not XML that can be read: {e}; save it as UTF-8") from e
-    return file
+    if root.tag != _ROOT:
+        raise syntax.OtherFormError(f"begins with <{reprlib.repr(root.tag)[1:-1]}>, expected <{_ROOT}>")
+    return root
 
 
-class _OtherFormError(ValueError):
-    """A file is XML, and not of this format."""
-
-
-class VocFile:
-    """The fields of interest of an annotation file as text, by their names. They are collected while it is parsed."""
-
-    def __init__(self) -> None:
-        self.size: dict[str, str] = {}  # height, width
-        self.objects: list[dict[str, str]] = []  # name, xmin and so on
-        self._path: list[str] = []
-        self._texts: list[str] | None = None  # pieces of the text of the open field
-
-    def refuse_document_type(self, *_: object) -> None:
-        raise _OtherFormError("has a document type (<!DOCTYPE), which could define entities: remove it")
-
-    def start(self, name: str, _: object) -> None:
-        if not self._path and name != _ROOT:
-            raise _OtherFormError(f"begins with <{reprlib.repr(name)[1:-1]}>, expected <{_ROOT}>")
-        self._path.append(name)
-        if len(self._path) > _MAX_DEPTH:
-            raise _OtherFormError(f"has elements nested more than {_MAX_DEPTH} deep")
-        path = "/".join(self._path)
-        if path == _OBJECT:
-            self.objects.append({})
-        self._texts = [] if path in _SIZES or path in _OF_OBJECT else None
-
-    def add_text(self, text: str) -> None:
-        if self._texts is not None:
-            self._texts.append(text)
-
-    def end(self, name: str) -> None:
-        if self._texts is not None:
-            fields = self.size if "/".join(self._path) in _SIZES else self.objects[-1]
-            if name in fields:
-                raise _OtherFormError(f"states <{name}> twice{self._where()}")
-            fields[name] = "".join(self._texts).strip()
-        self._texts = None
-        self._path.pop()
-
-    def _where(self) -> str:
-        return f" in object {len(self.objects)}" if _OBJECT in "/".join(self._path) else ""
+def _texts(element: ElementTree.Element, paths: Sequence[str], where: str = "") -> dict[str, str]:
+    """Returns the texts of the elements at paths, by the names of those that are there."""
+    texts = {}
+    for path in paths:
+        found, name = element.findall(path), path.rpartition("/")[2]
+        if len(found) > 1:
+            raise ValueError(f"states <{name}> twice{where}")
+        if found:
+            texts[name] = (found[0].text or "").strip()
+    return texts
 
 
 def class_names(data: bytes) -> set[str]:
@@ -357,9 +313,10 @@ def class_names(data: bytes) -> set[str]:
             except UnicodeDecodeError:
                 return set()
     try:
-        return {fields["name"] for fields in parse(data).objects if fields.get("name")}
+        names = {each.findtext("name", "").strip() for each in parse(data).findall("object")}
     except ValueError:
         return set()
+    return names - {""}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -368,40 +325,29 @@ class Xml(syntax.Syntax):
 
     FOLDERS = (("", ""),)
     SIZED = True
-    MORE = FLAG_COLUMNS
+    MORE = (syntax.DIFFICULT, "image/object/truncated", "image/object/view")
 
     origin: int = 1  # number of the first pixel; with 0, xmin and xmax are distances from the image's edge
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
-        parsed = parse(file.read())
-        yield Row("", "", None, _size_of(parsed))
-        for number, fields in enumerate(parsed.objects, 1):
+        root = parse(file.read())
+        yield Row("", "", None, _size_of(root))
+        for number, element in enumerate(root.findall("object"), 1):
+            fields = _texts(element, _OF_OBJECT, f" in object {number}")
             yield Row("", f"object {number}", fields.get("name") or syntax.UNKNOWN, fields)
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:
-        if not fields.get("name"):
-            raise ValueError("it has no <name>")
-        xmin, xmax, ymin, ymax = (_number(fields.get(edge), edge) for edge in _EDGES)
-        if xmin > xmax or ymin > ymax:
-            raise ValueError(
-                f"the box ends before it begins: xmin {xmin:g}, xmax {xmax:g}, ymin {ymin:g}, ymax {ymax:g}"
-            )
+        xmin, xmax, ymin, ymax = syntax.box_of_edges(*syntax.numbers(fields, *_EDGES))
         flags = (_flag(fields.get(flag), flag) for flag in ("difficult", "truncated"))
         view = image_objects.encode_text(fields.get("pose") or _UNSPECIFIED)
         return Region((xmin - self.origin, xmax, ymin - self.origin, ymax), more=(*flags, view))
 
 
-def _size_of(file: VocFile) -> tuple[int, int]:
+def _size_of(root: ElementTree.Element) -> tuple[int, int]:
     try:
-        return syntax.stated_size(file.size)
+        return syntax.stated_size(_texts(root, ("size/width", "size/height")))
     except ValueError as e:
         raise ValueError(f"<size>: {e}") from e
-
-
-def _number(text: str | None, name: str) -> float:
-    if not text:
-        raise ValueError(f"it has no <{name}>")
-    return syntax.number(text, name)
 
 
 def _flag(text: str | None, name: str) -> int:

@@ -30,7 +30,7 @@ _TEXTS = "class-descriptions"  # begins the names of Open Images' files of class
 
 
 @dataclasses.dataclass(frozen=True)
-class Annotations(base_format.Format):
+class Annotations(base_format.ObjectFormat):
     """Annotations of objects in one of many syntaxes."""
 
     ABOUT: ClassVar[str] = "images with annotations in one of many syntaxes"
@@ -53,18 +53,11 @@ class Annotations(base_format.Format):
     image_name: str | None = None
     """For `files`: path of an image in its folder, with `{name}` for its name in the file: by default the name itself.
     The extension, and zeros before a number, may be left out in the file."""
-    classes: str | tuple[str, ...] | None = None
-    """Names of the classes in the order of their ids, or a file below `source.uri` with a name on each line. By default
-    the names in all annotation files, sorted: these files are then read before the images are listed."""
     class_names: str | None = None
     """For `files` whose classes are codes: a CSV file below `source.uri` with a code and a name on each line. For
     `open_images` by default the file `class-descriptions*.csv` at `source.uri`, if there is one."""
-    base: base_format.ClassBase = 1
-    """Id of the first class: 1 where 0 is the background, as in TensorFlow's label maps."""
     masks: bool = False
     """If true, the mask of each object is stored, as a PNG of the image's size; with `run_lengths` it always is."""
-    outside: Literal["clip", "reject"] = "clip"
-    """What to do with a box that leaves the image, as in `source.coco.outside`."""
     without_annotations: Literal["keep", "skip", "reject"] = "skip"
     """For a file for each image: what to do with an image without: keep it as an image without objects, skip it, or
     reject it."""

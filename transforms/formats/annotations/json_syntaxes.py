@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import math
 import urllib.parse
@@ -17,18 +16,6 @@ from imagebeam.transforms.sources import input_places
 
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{what} is {str(value)[:80]!r}, expected a list")
-    return value
-
-
-def _points(value: Any) -> list[float]:
-    """Returns x, y, x, y, ... of a list of [x, y]."""
-    points = [syntax.numbers(point, "x", "y") for point in _list(value, "a list of points")]
-    return [*itertools.chain.from_iterable(points)]
 
 
 class CreateMl(syntax.Syntax):
@@ -98,10 +85,10 @@ class Via(syntax.Syntax):
             box = syntax.box_of_size(*syntax.numbers(shape, "x", "y", "width", "height"))
             return syntax.rectangle(box)
         if kind == "polygon":
-            xs, ys = (_list(shape.get(name), name) for name in ("all_points_x", "all_points_y"))
+            xs, ys = (syntax.list_of(shape.get(name), name) for name in ("all_points_x", "all_points_y"))
             if len(xs) != len(ys):
                 raise ValueError(f"all_points_x has {len(xs)} numbers, all_points_y {len(ys)}")
-            return syntax.polygon(_points([*map(list, zip(xs, ys))]))
+            return syntax.polygon(syntax.points_of([*map(list, zip(xs, ys))]))
         if kind in ("circle", "ellipse"):
             radii = ("r", "r") if kind == "circle" else ("rx", "ry")
             x, y, across, down, angle = syntax.numbers({"theta": 0} | shape, "cx", "cy", *radii, "theta")
@@ -173,7 +160,7 @@ class LabelStudio(syntax.Syntax):
             x, y, width, height = syntax.numbers(value, "x", "y", "width", "height")
             corners = [x, y, x + width, y, x + width, y + height, x, y + height]
         elif kind.startswith("polygon"):
-            corners = _points(value.get("points"))
+            corners = syntax.points_of(value.get("points"))
         else:
             return None
         rows, columns = stated = syntax.stated_size(sides)
@@ -213,7 +200,7 @@ class Supervisely(syntax.Syntax):
         kind, stated, exterior = fields
         if kind not in ("rectangle", "polygon"):
             return None
-        points = _points(exterior)
+        points = syntax.points_of(exterior)
         if kind == "polygon":
             found = syntax.polygon(points)
         elif len(points) == 4:

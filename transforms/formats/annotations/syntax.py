@@ -389,6 +389,19 @@ def numbers(values: Any, *names: str) -> list[float]:
     return [number(value, name) for value, name in zip(values, names)]
 
 
+def list_of(value: Any, what: str) -> list[Any]:
+    """Returns a value that must be a list; `what` is for the error."""
+    if not isinstance(value, list):
+        raise ValueError(f"{what} is {str(value)[:80]!r}, expected a list")
+    return value
+
+
+def points_of(value: Any) -> list[float]:
+    """Returns x, y, x, y, ... of a list of [x, y]."""
+    points = [numbers(point, "x", "y") for point in list_of(value, "a list of points")]
+    return [*itertools.chain.from_iterable(points)]
+
+
 def box_of_edges(xmin: float, ymin: float, xmax: float, ymax: float) -> tuple[float, float, float, float]:
     """Returns the box between two corners."""
     if xmin > xmax or ymin > ymax:

@@ -32,7 +32,7 @@ ALL = pytest.mark.parametrize("name", SETS)
 
 
 def options(syntax: Any, **more: Any) -> annotations.Annotations:
-    return annotations.Annotations(syntax, **more)
+    return annotations.Annotations(syntax=syntax, **more)
 
 
 def listed(root: pathlib.Path, wanted: annotations.Annotations) -> tuple[Any, list[elements.ImageRef], list[Any], Any]:
