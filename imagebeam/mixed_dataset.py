@@ -14,7 +14,7 @@ import json
 import logging
 import math
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -363,6 +363,11 @@ class MixedFetcher:
         }
         for dataset in datasets.tolist():
             yield next(records_of[dataset])
+
+    def cache_totals(self) -> Mapping[str, float]:
+        """Returns the sums over the datasets: see `Fetcher`."""
+        every = [each.cache_totals() for each in self._fetchers]
+        return {name: sum(totals[name] for totals in every) for name in every[0]}
 
     def fault(self, record: int, detail: str) -> shard_files.RecordFault:
         """Returns `detail` with the record that it is about."""

@@ -33,22 +33,26 @@ class BatchLayout:
                 f"supervised=True gives (image, label), and map returned {sorted(specs)}: return 'image' and 'label'",
             )
 
-    def finish(self, columns: dict[str, np.ndarray], place: int) -> Any:
-        """Returns the batch: arrays by name, or a tuple.
+    def fill(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the batch of these examples, filled up if it is padded."""
+        size = self._options.batch_size
+        return self._pad(columns, size) if size is not None and self._options.pad else columns
+
+    def change(self, batch: dict[str, np.ndarray], place: int) -> dict[str, np.ndarray]:
+        """Returns what `batch_map` makes of a batch, if there is one.
 
         Args:
-            columns: of the examples.
+            batch: the batch.
             place: number of places in batches that the job has filled before this one, the same in all processes.
 
         Raises:
             ConfigError: if `batch_map` returned something that is no batch.
         """
-        batch, options = columns, self._options
-        if options.batch_size is not None and options.pad:
-            batch = self._pad(columns, options.batch_size)
-        if options.batch_map is not None:
-            batch = self._map(batch, place)
-        return tuple(batch[name] for name in _in_tuple(batch)) if options.supervised else batch
+        return batch if self._options.batch_map is None else self._map(batch, place)
+
+    def finish(self, batch: dict[str, np.ndarray]) -> Any:
+        """Returns the batch as the user gets it: arrays by name, or a tuple."""
+        return tuple(batch[name] for name in _in_tuple(batch)) if self._options.supervised else batch
 
     def specs(self) -> dict[str, example_columns.ColumnSpec]:
         """Returns what a batch consists of, by name; if it is a tuple, in its order. For the graphs of TensorFlow."""

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import collections
-import contextlib
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +10,7 @@ import numpy as np
 from imagebeam import concurrency, errors
 from imagebeam.reader import (
     batch_layout,
+    counters,
     crops,
     example_columns,
     example_map,
@@ -29,33 +26,6 @@ from imagebeam.reader import (
 from imagebeam.reader import options as options_lib
 
 _NUM_SPARES = 8  # examples read at once to find one that replaces another
-
-
-class Counters:
-    """What the calls of a reader took, in seconds of all of its threads, and how much they read. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._totals: dict[str, float] = collections.defaultdict(float)
-
-    def add(self, name: str, value: float) -> None:
-        """Adds to the total of a name."""
-        with self._lock:
-            self._totals[name] += value
-
-    @contextlib.contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Adds the duration of the block to the total of a name."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(name, time.perf_counter() - start)
-
-    def totals(self) -> Mapping[str, float]:
-        """Returns all totals."""
-        with self._lock:
-            return dict(self._totals)
 
 
 class _Read(NamedTuple):
@@ -111,7 +81,7 @@ class BatchReader:
         if self._map is not None:
             specs, blank = self._map.specs, self._map.blank
         self.layout = batch_layout.BatchLayout(options, specs, blank)
-        self.counters = Counters()
+        self.counters = counters.Counters()
         self._parser = record_parser.RecordParser(plan, options)
         self._fetcher = plan.fetcher
         self._options, self._extra = options, plan.images
@@ -120,10 +90,9 @@ class BatchReader:
         self._num_uniforms = crops.NUM_UNIFORMS + changes
         self._skipped = skipped_examples.SkippedExamples(options, plan.schedule.begin)
 
-    @property
-    def num_skipped(self) -> int:
-        """Number of examples that were skipped."""
-        return len(self._skipped)
+    def metrics(self) -> Mapping[str, float]:
+        """Returns what was read and skipped, and what it took: see `feeds.BatchIterator.metrics`."""
+        return {"skipped": len(self._skipped), **self._fetcher.cache_totals(), **self.counters.totals()}
 
     def read_batch(self, first: int, end: int) -> Any:
         """Returns the examples at positions `first` to `end` as the user gets them: by name, or as a tuple.
@@ -139,8 +108,10 @@ class BatchReader:
         is_full = self._options.batch_size is not None and self._options.drops_remainder
         if is_full and len(read.positions) < end - first:
             read = self._fill(read, first, end)
-        with self.counters.timed("map_seconds"):  # of `batch_map`
-            return self.layout.finish(read.columns, self.schedule.place_of(first))
+        batch = self.layout.fill(read.columns)
+        with self.counters.timed("map_seconds"):
+            batch = self.layout.change(batch, self.schedule.place_of(first))
+        return self.layout.finish(batch)
 
     def read_chunk(self, first: int, end: int) -> record_parser.Chunk:
         """Returns the records at positions `first` to `end`.

@@ -108,8 +108,7 @@ class BatchStream(Iterator[Any]):
     def metrics(self) -> Mapping[str, float | str]:
         """Returns what was waited for and how long, and what was read: see `BatchIterator.metrics`."""
         ready = sum(each.done() for _, each in self._ahead)
-        read = {"batches_ready": ready, "skipped": self._reader.num_skipped, **self._reader.counters.totals()}
-        return {**self._clock.metrics(), **read}
+        return {**self._clock.metrics(), "batches_ready": ready, **self._reader.metrics()}
 
 
 def _maker(

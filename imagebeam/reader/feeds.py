@@ -140,8 +140,9 @@ class BatchIterator(resumable.Resumable, Iterator[Any]):
         Returns:
             "wait_seconds" that the trainer waited for batches, and "step_seconds" between two of them; "bound": "input"
             if it waited for more than a tenth of its steps, else "step"; "batches_ready" now; "examples", "bytes" and
-            "skipped" that were read; "read_seconds", "parse_seconds", "decode_seconds" and "map_seconds" of
-            all threads together.
+            "skipped" that were read; "read_seconds", "parse_seconds", "decode_seconds" and "map_seconds" (in `map`
+            and `batch_map`) of all threads together; "cache_hits", how often records were asked for of a shard that
+            the cache had, and "cache_misses", of one that had to be downloaded, or read at its address.
         """
         return self._batches.metrics()
 

@@ -35,7 +35,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -299,11 +299,16 @@ class ShardCache(concurrency.RebuiltAfterFork):
         """The storage of the address; looked up each time, for a pickled copy has none."""
         return storage.storage_of(self._directory, self._storage_options)
 
-    def open(self, shard: catalog_lib.Shard, following: Sequence[catalog_lib.Shard] = ()) -> shard_files.ShardFile:
+    def open(
+        self,
+        shard: catalog_lib.Shard,
+        following: Sequence[catalog_lib.Shard] = (),
+        count: Callable[[str, float], None] = lambda name, number: None,
+    ) -> shard_files.ShardFile:
         """Opens a shard, after its download if it is missing, and announces the shards that follow.
 
         If shards had to be downloaded again, because other readers of this machine need the room, a missing one is
-        read at its address.
+        read at its address. `count` is called with "cache_hits" if it was there, else with "cache_misses", and 1.
 
         Raises:
             ShardError: if it cannot be downloaded, or differs from the catalog.
@@ -311,9 +316,11 @@ class ShardCache(concurrency.RebuiltAfterFork):
         """
         file = self._files.find(shard.name)
         if file is not None and time.monotonic() <= file.refresh_at:
+            count("cache_hits", 1)
             return file
         with self.room.errors_named():
             file = self._open_whole(shard)
+            count("cache_hits" if file else "cache_misses", 1)
             if file is None and self._is_too_small:
                 return shard_files.RemoteFile(self.store, self._uri_of(shard.name))
             asked = None if file else self._tasks.ask(shard.name)
@@ -465,7 +472,7 @@ class CachedFiles(shard_files.ShardFiles):
         ahead, self._ahead = self._ahead, []  # announced with the first one
         order = [each for each in ahead if each > shard] + [each for each in ahead if each < shard]
         shards = self._split.shards
-        return self._cache.open(shards[shard], [shards[each] for each in order])
+        return self._cache.open(shards[shard], [shards[each] for each in order], self.counters.add)
 
     def __reduce__(self) -> tuple[type[CachedFiles], tuple[Any, ...]]:
         return CachedFiles, (self._cache, self._split, self._ahead)

@@ -23,6 +23,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import concurrency, errors, example, plural, records, storage
+from imagebeam.reader import counters
 
 try:
     from imagebeam import _native
@@ -182,6 +183,7 @@ class ShardFiles:
         self._storage_options = storage_options
         self.is_local = storage.scheme_of(split.directory) == "file"  # whether no read waits for a network
         self._files: OpenFiles[OpenFile] = OpenFiles()
+        self.counters = counters.Counters()  # of a cache
 
     def open(self, shard: int) -> ShardFile:
         if not self.is_local:

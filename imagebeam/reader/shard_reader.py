@@ -16,7 +16,7 @@ import io
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -65,6 +65,9 @@ class Fetcher(Protocol):
 
     def fault(self, record: int, detail: str) -> shard_files.RecordFault:
         """Returns `detail` with the record that it is about."""
+
+    def cache_totals(self) -> Mapping[str, float]:
+        """Returns "cache_hits" and "cache_misses" so far."""
 
 
 class IndexedRecords:
@@ -312,6 +315,10 @@ class ShardReader(concurrency.RebuiltAfterFork):
         """Returns `detail` with the record of the split that it is about."""
         [shard], [index] = self.split.locate(np.array([record]))
         return self.split.fault(record, *self._loader.look_at(int(shard), int(index)), detail)
+
+    def cache_totals(self) -> Mapping[str, float]:
+        """Returns how often shards were found in the cache, and how often not: see `Fetcher`."""
+        return {"cache_hits": 0, "cache_misses": 0, **self._loader.files.counters.totals()}
 
     def find_ints(self, key: str, removed: np.ndarray) -> Iterator[list[int]]:
         """Yields the values of an int64 feature of each record in order.

@@ -14,7 +14,7 @@ import pytest
 
 import imagebeam
 from imagebeam import errors
-from imagebeam.reader import batch_reader, batch_schedule, batch_stream, feeds
+from imagebeam.reader import batch_schedule, batch_stream, feeds
 from imagebeam.reader.record_order import ReaderState
 from tests import datasets, error_texts, patience
 from tests.unit.imagebeam.reader import restarts
@@ -82,12 +82,12 @@ def test_iterator_in_any_order_has_no_state() -> None:
 class CountedReader:
     """Makes batches that hold their first position; fails where it is told to, as often as told."""
 
-    counters = batch_reader.Counters()
-    num_skipped = 0
-
     def __init__(self, failures: dict[int, int]):
         [self.schedule] = [begin(None).schedule]
         self.failures, self.made = failures, 0
+
+    def metrics(self) -> dict[str, float]:
+        return {"examples": self.made}
 
     def read_batch(self, first: int, end: int) -> Any:
         self.made += 1
@@ -297,3 +297,39 @@ def test_as_distributed_feeds_two_replicas_and_keras(directory: pathlib.Path) ->
 def test_forked_process_is_refused() -> None:
     with error_texts.raises("reader-forked"):
         feeds.check_process(started_in=1)
+
+
+NAMES = {
+    *("wait_seconds", "step_seconds", "bound", "batches_ready", "examples", "bytes", "skipped"),
+    *("read_seconds", "parse_seconds", "decode_seconds", "map_seconds", "cache_hits", "cache_misses"),
+}
+
+
+def test_metrics_of_every_iterator_count_hits_of_the_cache(
+    directory: pathlib.Path, tmp_path: pathlib.Path, far: Any
+) -> None:
+    address = f"far://{directory}"
+    options: dict[str, Any] = {"num_epochs": 1, "shuffle": None, "image_size": 8}
+    read, missed, again = (
+        imagebeam.open_dataset(address, cache_dir=folder) for folder in (None, tmp_path / "cache", tmp_path / "cache")
+    )
+    for opened, hits, misses in [(read, 0, 0), (missed, None, None), (again, None, 0)]:
+        feed = opened.as_numpy("train", 4, **options)
+        assert len(list(feed)) == feed.num_batches
+        found = feed.metrics()
+        assert found.keys() == NAMES and found["examples"] == SIZE
+        assert hits is None or found["cache_hits"] == hits
+        assert misses is None or found["cache_misses"] == misses
+        if opened is missed:
+            assert found["cache_misses"] >= 1  # several batches may wait for one shard
+        if opened is not read:
+            asked = found["cache_hits"] + found["cache_misses"]
+            assert SIZE / 4 <= asked <= SIZE / 4 + 2  # a batch over two shards asks for both
+    mixture = imagebeam.Mixture([(again, "train"), (read, "train")], [1, 1])
+    mixed = mixture.as_numpy(4, **options)
+    list(mixed)
+    assert mixed.metrics()["cache_misses"] == 0 < mixed.metrics()["cache_hits"]
+    jax = pytest.importorskip("jax")
+    batches = again.as_jax("train", jax.sharding.SingleDeviceSharding(jax.devices()[0]), 4, **options)
+    list(batches)
+    assert batches.metrics().keys() == NAMES
