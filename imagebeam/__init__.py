@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # the same names as in _NAMES
     from imagebeam.pipelines.verify_dataset import VerifyResult as VerifyResult
     from imagebeam.pipelines.verify_dataset import verify as verify
     from imagebeam.reader.feeds import BatchIterator as BatchIterator
+    from imagebeam.reader.object_options import Objects as Objects
+    from imagebeam.reader.object_options import Segmentation as Segmentation
     from imagebeam.reader.options import ReadOptions as ReadOptions
     from imagebeam.reader.record_order import ReaderState as ReaderState
     from imagebeam.snapshots import load_catalog as load_catalog
@@ -54,6 +56,7 @@ _NAMES = {
     "pipelines.index_dataset": ("IndexResult", "index"),
     "pipelines.verify_dataset": ("VerifyResult", "verify"),
     "reader.feeds": ("BatchIterator",),
+    "reader.object_options": ("Objects", "Segmentation"),
     "reader.options": ("ReadOptions",),
     "reader.record_order": ("ReaderState",),
     "snapshots": ("load_catalog",),

@@ -18,6 +18,7 @@ from imagebeam.reader import (
     image_decoder,
     image_lists,
     map_call,
+    moved_objects,
     read_plan,
     record_order,
     record_parser,
@@ -71,7 +72,13 @@ class BatchReader:
         """
         self.schedule = plan.schedule
         self.decoder = image_decoder.ImageDecoder(plan, options, num_threads(options))
-        self._columns = example_columns.ExampleColumns(plan, options, self.decoder)
+        self._objects: moved_objects.MovedObjects | None = None
+        if options.objects is not None:
+            self._objects = moved_objects.MovedObjects(
+                options.objects, plan.objects, plan.keypoints, self.decoder, options.flips
+            )
+        moved = {} if self._objects is None else self._objects.specs
+        self._columns = example_columns.ExampleColumns(plan, options, self.decoder, moved)
         self._map: example_map.ExampleMap | None = None
         if options.map is not None:
             self._map = example_map.ExampleMap(
@@ -182,8 +189,16 @@ class BatchReader:
             if extra.form is None:
                 decoded[name], found = self.decoder.decode(wanted)
             else:
-                decoded[name], found = self.decoder.decode_numbers(wanted, extra.form)
+                decoded[name], found = self.decoder.decode_numbers(wanted, extra)
             failures += [(row, f"image {extra.name!r} cannot be decoded: {failure}") for row, failure in found]
+        if self._objects is not None:
+            begin = len(record_parser.OBJECTS)
+            names = [name for name in parsed.columns if name.startswith(record_parser.OBJECTS)]
+            lists = {name[begin:]: parsed.columns.pop(name) for name in names}
+            size = None if self._options.crop is None else self._options.size
+            moved, found = self._objects.move(lists, parsed.images.geometry(size))
+            decoded |= moved
+            failures += found
         return decoded, failures
 
     def _fill(self, read: _Read, first: int, end: int) -> _Read:

@@ -125,29 +125,6 @@ def _least(sides: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, 
     return height, width
 
 
-def nearest(
-    sides: np.ndarray, parts: np.ndarray | None, frames: np.ndarray | None, size: tuple[int, int]
-) -> list[np.ndarray]:
-    """Returns the row and the column of each pixel of resized images, to the nearest: int32 [n, size] of both.
-
-    Args:
-        sides: int [n, 2]: height and width of the images.
-        parts: int32 [n, 4], as `windows` returns it; None takes the first of `sides` as they are.
-        frames: float64 [n, 4], as `frames` returns it; None if each part is resized whole.
-        size: height and width of the resized images.
-    """
-    if parts is None:
-        parts = np.tile(np.array([0, 0, *size]), (len(sides), 1))
-    found = []
-    for axis in range(2):
-        start, step = parts[:, axis], parts[:, 2 + axis] / size[axis]
-        if frames is not None:
-            start, step = start + frames[:, 2 * axis], frames[:, 2 * axis + 1]
-        at = start[:, None] + (np.arange(size[axis]) + 0.5) * step[:, None]
-        found.append(np.clip(np.floor(at), 0, sides[:, axis, None] - 1).astype(np.int32))
-    return found
-
-
 def random_windows(
     height: np.ndarray, width: np.ndarray, uniforms: np.ndarray, area: tuple[float, float], ratio: tuple[float, float]
 ) -> np.ndarray:

@@ -27,6 +27,10 @@ class ColumnSpec(NamedTuple):
             return np.empty(count, object)
         return np.empty((count, *(each or 0 for each in self.shape)), self.dtype)
 
+    def zeros(self, count: int) -> np.ndarray:
+        """Returns a column of zeros."""
+        return np.zeros((count, *(each or 0 for each in self.shape)), self.dtype)
+
 
 class ExampleColumns:
     """Makes columns of what was read.
@@ -35,7 +39,14 @@ class ExampleColumns:
         specs: of the columns, by name.
     """
 
-    def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions, decoder: image_decoder.ImageDecoder):
+    def __init__(
+        self,
+        plan: read_plan.ReadPlan,
+        options: options_lib.ReadOptions,
+        decoder: image_decoder.ImageDecoder,
+        objects: Mapping[str, ColumnSpec],
+    ):
+        """`objects` are the columns of objects."""
         self._plan, self._options = plan, options
         self._lists = [feature for name, feature in plan.many.items() if feature.is_list and name != read_plan.LABEL]
         # A weight by its feature is in the batch only if it was asked for.
@@ -47,13 +58,13 @@ class ExampleColumns:
         self._seeds_key = record_order.make_key("metadata", options.seed)
         self._blank_pixel = decoder.blank
         self._pictures = {"image", *(each.name for each in plan.images if each.form is None)}  # all but masks
-        self.specs = self._make_specs(decoder.dtype)
+        self.specs = {**self._make_specs(decoder.dtype), **objects}
 
     def of(self, read: Mapping[str, np.ndarray], records: np.ndarray, rounds: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the columns.
 
         Args:
-            read: the image, the label and "features/KEY" of each other one.
+            read: the image, the label, the columns of objects, and "features/KEY" of each other one.
             records: int64 [n], their numbers in the split.
             rounds: int64 [n], as of `record_order.seeds`.
         """
@@ -108,7 +119,7 @@ class ExampleColumns:
         if listed:
             found[image_lists.COUNT] = ColumnSpec((), np.dtype(np.int64))
         for each in plan.images:
-            own = each.form and ColumnSpec((*sides, each.form.channels), np.dtype(each.form.dtype))
+            own = each.form and ColumnSpec((*(each.size or sides), each.form.channels), np.dtype(each.form.dtype))
             found[_OWN + each.name] = own or picture
         shown = {name.removeprefix(_OWN): each for name, each in found.items() if name not in self._hidden}
         if options.weights is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
-from imagebeam.reader import bare_pixels, crops
+from imagebeam.reader import bare_pixels, crops, object_options
 
 SEGMENTATION = "image/segmentation/class/encoded"  # source of the mask of an example
 
@@ -22,6 +22,8 @@ class ExtraImage(NamedTuple):
     # Of numbers that are resized to the nearest pixel and keep their type: classes, depth. None of colors, which become
     # like the first image.
     form: bare_pixels.PixelForm | None = None
+    size: tuple[int, int] | None = None  # height and width of numbers in a batch, if they are not those of the image
+    fill: int = 0  # beside the stored image, of numbers
 
 
 _CLASSES = bare_pixels.PixelForm("uint8", 1, is_usual=False)
@@ -84,3 +86,16 @@ def unlike(images: Sequence[ExtraImage], sides: Sequence[tuple[np.ndarray, np.nd
             'crop="squash", or convert with image.resize'
         )
     return failures
+
+
+def choose_segmentation(
+    catalog: catalog_lib.Catalog, asked: object_options.Segmentation, own: Mapping[str, str]
+) -> ExtraImage:
+    """Returns the mask of classes; `own` as of `choose_image`.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    found = choose_image(catalog, "segmentation", own, bare_pixels.USUAL)
+    form = bare_pixels.PixelForm(asked.dtype, 1, is_usual=False)
+    return found._replace(form=form, size=asked.size, fill=asked.ignore)

@@ -13,7 +13,17 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from imagebeam import concurrency, errors, plural
-from imagebeam.reader import bare_pixels, batch_buffers, crops, option_values, read_plan, resampling, whole_images
+from imagebeam.reader import (
+    bare_pixels,
+    batch_buffers,
+    crops,
+    extra_images,
+    geometry,
+    option_values,
+    read_plan,
+    resampling,
+    whole_images,
+)
 from imagebeam.reader import options as options_lib
 
 try:
@@ -41,6 +51,21 @@ class Wanted(NamedTuple):
     places: np.ndarray | None = None  # int32 [n, 4], as of `crops.places`
     colors: np.ndarray | None = None  # float32 [n, 5], as of `image_changes.colors`
     erased: np.ndarray | None = None  # int32 [n, 4], as of `image_changes.erased`
+
+    def geometry(self, size: tuple[int, int] | None) -> geometry.Geometry:
+        """Returns where the pixels of the batch's images are in these; of images of one size without a crop."""
+        sides, flips, size = self.sizes, self.flips, size or _common_size(self)
+        start, step = np.zeros(sides.shape), np.ones(sides.shape)
+        if self.parts is not None:
+            start, step = self.parts[:, :2].astype(np.float64), self.parts[:, 2:] / size
+        if self.frames is not None:
+            start, step = start + self.frames[:, ::2], self.frames[:, 1::2]
+        if self.parts is not None and self.places is not None:
+            step = self.parts[:, 2:] / self.places[:, 2:]
+            first = self.places[:, :2].copy()
+            first[flips, 1] = size[1] - first[flips, 1] - self.places[flips, 3]  # as if not mirrored
+            start = start - first * step
+        return geometry.Geometry(start, step, flips, sides, size)
 
 
 def library() -> str | None:
@@ -115,7 +140,7 @@ class ImageDecoder:
         images = self.make_batch(len(wanted.images), *sides, self._form.channels)
         if self._uses_c:
             return images, self._decode_in_c(wanted, images)
-        return images, self._decode_each(range(len(wanted.images)), lambda row: self._decode_here(wanted, row, images))
+        return images, self.decode_each(range(len(wanted.images)), lambda row: self._decode_here(wanted, row, images))
 
     def _decode_in_c(self, wanted: Wanted, images: np.ndarray) -> Failures:
         """Decodes with the code in C, which gets the pixels of what it cannot decode."""
@@ -129,7 +154,7 @@ class ImageDecoder:
                 pixels = whole_images.decode_reduced(encoded[row], _size_of(wanted, row), 1)
                 encoded[row], points[row], shapes[row] = pixels.data.cast("B"), b"", pixels.shape
 
-            failures = self._decode_each(others, decode_whole)
+            failures = self.decode_each(others, decode_whole)
         parts = wanted.parts
         if parts is None:
             parts = np.concatenate([np.zeros_like(wanted.sizes), wanted.sizes], axis=1)
@@ -189,7 +214,7 @@ class ImageDecoder:
             image = resampling.resize(image, frame, self._options)
         images[row] = self._cast(image[:, ::-1] if wanted.flips[row] else image)
 
-    def _decode_each(self, rows: Sequence[int], decode: Callable[[int], None]) -> Failures:
+    def decode_each(self, rows: Sequence[int], decode: Callable[[int], None]) -> Failures:
         """Calls a function for each row, on several threads, and returns the rows for which it raises ValueError."""
 
         def try_decode(row: int) -> str | None:
@@ -202,21 +227,24 @@ class ImageDecoder:
         found = concurrency.map_ahead(try_decode, rows, min(self._threads, max(1, len(rows))))
         return [(row, failure) for row, failure in zip(rows, found) if failure is not None]
 
-    def decode_numbers(self, wanted: Wanted, form: bare_pixels.PixelForm) -> tuple[np.ndarray, Failures]:
+    def decode_numbers(self, wanted: Wanted, extra: extra_images.ExtraImage) -> tuple[np.ndarray, Failures]:
         """Returns extra images that hold classes, depth or other numbers, each to the nearest pixel, and the failures.
 
         Numbers between those of two pixels would be of no class, and no depth of the scene.
         """
-        size = self._options.size if self._options.crop is not None else _common_size(wanted)
-        numbers = np.zeros((len(wanted.images), *size, form.channels), form.dtype)
-        rows, columns = crops.nearest(wanted.sizes, wanted.parts, wanted.frames, size)
-        columns[wanted.flips] = columns[wanted.flips, ::-1]
+        form, moved = extra.form, wanted.geometry(None if self._options.crop is None else self._options.size)
+        assert form is not None
+        size = extra.size or moved.size
+        numbers = np.full((len(wanted.images), *size, form.channels), extra.fill, form.dtype)
+        rows, columns = moved.nearest(size)
+        is_beside = (rows < 0)[:, :, None] | (columns < 0)[:, None]
 
         def decode(row: int) -> None:
             whole = whole_images.decode_numbers(wanted.images[row], form, _size_of(wanted, row))
-            numbers[row] = whole[rows[row][:, None], columns[row]]
+            shown = ~is_beside[row]
+            numbers[row][shown] = whole[rows[row][:, None], columns[row]][shown]
 
-        return numbers, self._decode_each(range(len(wanted.images)), decode)
+        return numbers, self.decode_each(range(len(wanted.images)), decode)
 
 
 def dtype_of(name: str) -> np.dtype:

@@ -65,6 +65,17 @@ def truth(*, may_be_none: bool = False) -> Convert:
     return convert
 
 
+def instance(wanted: type) -> Convert:
+    """Returns a converter that accepts None and values of a class."""
+
+    def convert(name: str, value: Any) -> Any:
+        if value is not None and not isinstance(value, wanted):
+            raise bad_value(name, value, f"it must be an imagebeam.{wanted.__name__}, or None")
+        return value
+
+    return convert
+
+
 def number(name: str, value: Any) -> float:
     """Returns a finite number."""
     found = math.nan

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from imagebeam import errors
-from imagebeam.reader import option_values, record_order
+from imagebeam.reader import object_options, option_values, record_order
 
 
 def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
@@ -89,6 +89,8 @@ class ReadOptions:
             crop, flip and size of the image. Its type is that of the image too; a mask is uint8 [..., 1], and an image
             of image.extra_images of its stored type, both resized to the nearest pixel. Under a crop their sides must
             be equal or differ by a whole factor.
+        objects: an `Objects`: boxes, masks and keypoints of the objects, moved with the pixels.
+        segmentation: a `Segmentation`: the mask of classes of the image, moved with the pixels.
         max_images: for a dataset whose examples have lists of images: number of images of each example in a batch,
             whose "image" is [batch, max_images, height, width, channels]. A shorter list is filled up with black
             images, a longer one is cut, and "image/count", int64 [batch], has the stored number. The images of an
@@ -161,6 +163,10 @@ class ReadOptions:
     weights: str | Mapping[int, float] | None = _option(None, option_values.weights)
     features: Sequence[str] = _option((), option_values.keys)
     images: Sequence[str] = _option((), option_values.names)
+    objects: object_options.Objects | None = _option(None, option_values.instance(object_options.Objects))  # noqa: RUF009
+    segmentation: object_options.Segmentation | None = _option(  # noqa: RUF009
+        None, option_values.instance(object_options.Segmentation)
+    )
     max_images: int | None = _option(None, option_values.whole(1, may_be_none=True))
     list_size: int | None = _option(None, option_values.whole(1, may_be_none=True))
     label_base: int = _option(0, option_values.whole(0))
@@ -283,6 +289,15 @@ class ReadOptions:
                 f"supervised=True gives (image, label), which has no room for images={self.images!r}: take batches by "
                 "name, and map them to pairs"
             )
+        if self.supervised and (self.objects or self.segmentation):
+            yield (
+                "supervised=True gives (image, label), which has no room for objects or segmentation: take batches by "
+                "name, and map them to pairs"
+            )
+        if self.segmentation is not None and "segmentation" in self.images:
+            yield 'segmentation and images=["segmentation"] are the same mask: give one of them'
+        if self.max_images is not None and (self.objects or self.segmentation):
+            yield f"max_images is {self.max_images}, and objects and segmentation are of one image: leave them out"
         if self.supervised and self.max_images is not None:
             yield (
                 f"supervised=True gives (image, label), which has no room for the number of images that max_images="

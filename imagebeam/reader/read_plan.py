@@ -16,6 +16,7 @@ from imagebeam.reader import (
     batch_schedule,
     extra_images,
     image_lists,
+    object_options,
     option_values,
     record_selection,
     shard_reader,
@@ -41,6 +42,8 @@ class ReadPlan:
         by_source: the features of every example, by their sources.
         extra: the features that the user asked for besides image and label.
         images: the extra images that the user asked for.
+        objects: the features of objects that the user asked for, by their sources.
+        keypoints: names of the keypoints of each object.
         formats: formats of the images in the split; empty if they are unknown.
         is_raw: whether the images are stored as bare pixels.
         form: type and channels of the images before they are cast.
@@ -56,6 +59,8 @@ class ReadPlan:
     by_source: Mapping[str, features.Feature]
     extra: tuple[features.Feature, ...]
     images: tuple[extra_images.ExtraImage, ...]
+    objects: Mapping[str, features.Feature]
+    keypoints: tuple[str, ...]
     formats: frozenset[str]
     is_raw: bool
     form: bare_pixels.PixelForm
@@ -130,6 +135,11 @@ def make_plan(
     form = _form(directory, catalog, asked)
     images = tuple(extra_images.choose_image(catalog, name, own, form) for name in asked.images)
     own |= {name: "an extra image" for name in asked.images}
+    if asked.segmentation is not None:
+        images += (extra_images.choose_segmentation(catalog, asked.segmentation, own),)
+        own["segmentation"] = "the mask of segmentation"
+    if asked.objects is not None:
+        own |= {name: "what objects gives" for name in (*object_options.NAMES, *asked.objects.features)}
     extra = tuple(choose_features(catalog, asked.features, own, asked.list_size))
     _check_places(extra, asked)
     return ReadPlan(
@@ -138,6 +148,8 @@ def make_plan(
         by_source=by_source,
         extra=extra,
         images=images,
+        objects=object_options.choose_stored(catalog, asked.objects),
+        keypoints=catalog.keypoints,
         formats=formats,
         is_raw=is_raw,
         form=form,

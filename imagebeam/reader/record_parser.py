@@ -27,6 +27,7 @@ except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _native = None  # type: ignore[assignment]
 
 _HEIGHT, _WIDTH, _CHANNELS = bare_pixels.SHAPE
+OBJECTS = "objects/"  # begins the names of the lists of objects
 
 
 class Chunk(NamedTuple):
@@ -46,7 +47,7 @@ class Parsed(NamedTuple):
     owners: np.ndarray | None  # index in `kept` of the example of each image; None if each has one
     images: image_decoder.Wanted
     extra: list[image_decoder.Wanted]  # for each extra image, with the places and flips of the first
-    columns: dict[str, np.ndarray]  # the label, and "features/KEY" of each requested feature
+    columns: dict[str, np.ndarray]  # the label, "features/KEY" of each requested feature, "objects/SOURCE"
     faults: dict[int, str]  # by their place in the chunk, what is wrong with the other examples
 
 
@@ -56,8 +57,8 @@ class RecordParser:
     def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions):
         self._plan, self._options = plan, options
         self._columns = tuple(plan.columns.values())
-        self._many = plan.many
-        self._many_keys = {feature.key for feature in plan.many.values()}
+        self._many = {**plan.many, **{OBJECTS + name: feature for name, feature in plan.objects.items()}}
+        self._many_keys = {feature.key for feature in self._many.values()}
         self._first_label = options.label_base - plan.label_base
         self._num_classes = plan.num_classes if options.num_classes is None else options.num_classes
         sizes = [plan.by_source.get(name) for name in (_HEIGHT, _WIDTH, *([_CHANNELS] if plan.is_raw else []))]

@@ -1,0 +1,145 @@
+"""What a batch has of the objects in its images, and of the masks of classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+
+from imagebeam import catalog as catalog_lib
+from imagebeam import errors, features
+
+BOX = tuple(f"image/object/bbox/{edge}" for edge in ("ymin", "xmin", "ymax", "xmax"))
+LABEL, MASK = "image/object/class/label", "image/object/mask"
+KEYPOINT = tuple(f"image/object/keypoint/{each}" for each in ("x", "y", "visibility"))
+NAMES = ("boxes", "labels", "masks", "keypoints", "valid", "num_objects", "transform")
+BOXES = ("yxyx", "xyxy", "xywh", "cxcywh")
+
+
+def _bad_value(name: str, value: object, expected: str) -> errors.ConfigError:
+    return errors.ConfigError("option-bad-value", f"{name} is {value!r}; {expected}")
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool) and value.__index__() >= least
+
+
+def _check_size(name: str, size: object) -> None:
+    is_size = isinstance(size, tuple) and len(size) == 2 and all(_is_whole(side, 1) for side in size)
+    if size is not None and not is_size:
+        raise _bad_value(name, size, "it must be (height, width) in pixels")
+
+
+@dataclasses.dataclass(frozen=True)
+class Objects:
+    """The objects in a batch, moved with the pixels of their images: cropped, resized, padded and mirrored alike.
+
+    A batch then has, by name:
+
+    | name | array |
+    |---|---|
+    | boxes | float32 [batch, max, 4], in pixels of the batch's images |
+    | labels | int32 [batch, max] |
+    | masks | uint8 [batch, max, height, width] of 0 and 1, with `masks` |
+    | keypoints | float32 [batch, max, K, 3]: x, y and visibility, with `keypoints` |
+    | valid | bool [batch, max]: which objects there are; all else is 0 |
+    | num_objects | int32 [batch]: how many objects the image shows, also if they are more than `max` |
+    | transform | float32 [batch, 3, 3]: times (x, y, 1) in the batch's image it is (x, y, 1) in the stored image |
+
+    Attributes:
+        boxes: the four numbers of a box: "yxyx" (top, left, bottom, right), "xyxy" (left, top, right, bottom), "xywh"
+            (left, top, width, height, as COCO), "cxcywh" (middle, width, height, as YOLO and DETR).
+        normalized: whether boxes and keypoints are in 0 to 1 of the image instead of pixels.
+        labels: by the stored id of a category, its id in the batch: {1: 0, 18: 1}. Objects of other categories are
+            left out. By default all ids are as stored.
+        masks: height and width of the objects' masks, which show what the image shows; None for none.
+        keypoints: whether there are keypoints.
+        flip_pairs: keypoints that change places in a mirrored image, by name or number: [("left_eye", "right_eye")].
+            By default those whose names differ in "left" and "right" alone.
+        features: keys of further features with a number for each object, such as "image/object/is_crowd"; each comes
+            under its key, [batch, max].
+        max: number of objects in a batch for each image; the first ones are taken.
+        min_visible: least part of a box's area that is inside of the image; objects of which less is visible are left
+            out.
+        clip: whether boxes end at the edges of the image. Without it they keep the part that is outside.
+    """
+
+    boxes: str = "yxyx"
+    normalized: bool = False
+    labels: Mapping[int, int] | None = None
+    masks: tuple[int, int] | None = None
+    keypoints: bool = False
+    flip_pairs: Sequence[tuple[str, str] | tuple[int, int]] | None = None
+    features: Sequence[str] = ()
+    max: int = 100
+    min_visible: float = 0.25
+    clip: bool = True
+
+    def __post_init__(self) -> None:
+        if self.boxes not in BOXES:
+            raise _bad_value("Objects.boxes", self.boxes, f"it is one of {', '.join(map(repr, BOXES))}")
+        if not _is_whole(self.max, 1):
+            raise _bad_value("Objects.max", self.max, "it must be a whole number from 1 on")
+        if isinstance(self.min_visible, bool) or not 0 <= self.min_visible <= 1:
+            raise _bad_value("Objects.min_visible", self.min_visible, "it must be 0 to 1")
+        if isinstance(self.features, str):
+            raise _bad_value("Objects.features", self.features, "it must be a list of keys")
+        ids = [each for pair in self.labels.items() for each in pair] if isinstance(self.labels, Mapping) else [None]
+        if self.labels is not None and not all(_is_whole(each, 0) for each in ids):
+            raise _bad_value("Objects.labels", self.labels, "it must be {stored id: id in the batch}")
+        _check_size("Objects.masks", self.masks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Segmentation:
+    """The mask of classes of each image in a batch, moved with its pixels: "segmentation", [batch, height, width, 1].
+
+    Each pixel is that of the stored mask which is nearest to its middle.
+
+    Attributes:
+        ignore: class of the pixels beside the stored image, as crop="letterbox" and "pad" have them.
+        size: height and width, of what the image shows; by default those of the image.
+        dtype: "uint8", or "uint16" for masks that were stored with `source.masks.bits: 16`.
+    """
+
+    ignore: int = 255
+    size: tuple[int, int] | None = None
+    dtype: str = "uint8"
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("uint8", "uint16"):
+            raise _bad_value("Segmentation.dtype", self.dtype, "it is 'uint8' or 'uint16'")
+        highest = 255 if self.dtype == "uint8" else 65_535
+        if not _is_whole(self.ignore, 0) or self.ignore > highest:
+            raise _bad_value("Segmentation.ignore", self.ignore, f"it must be 0 to {highest}")
+        _check_size("Segmentation.size", self.size)
+
+
+def choose_stored(catalog: catalog_lib.Catalog, asked: Objects | None) -> dict[str, features.Feature]:
+    """Returns the features of objects that are read, by their sources, and further ones by their keys.
+
+    Raises:
+        ConfigError: if the dataset lacks one.
+    """
+    if asked is None:
+        return {}
+    by_source = {feature.source: feature for feature in catalog.features}
+    by_key = {feature.key: feature for feature in catalog.features}
+    wanted = [*BOX, *([MASK] if asked.masks else []), *(KEYPOINT if asked.keypoints else [])]
+    if asked.labels is not None or LABEL in by_source:  # boxes may be of one class without a name
+        wanted.append(LABEL)
+    if missing := [each for each in wanted if each not in by_source]:
+        boxes = "; docs/recipes/coco.md says how masks and keypoints are stored" if missing[0] not in BOX else ""
+        raise errors.ConfigError(
+            "objects-missing", f"objects needs {', '.join(missing)}, which the dataset does not have{boxes}"
+        )
+    for key in asked.features:
+        feature = by_key.get(key)
+        if feature is None or not feature.is_list or feature.kind == features.BYTES:
+            [nearest] = difflib.get_close_matches(key, by_key, 1) or [""]
+            hint = f"; did you mean {nearest!r}?" if nearest and nearest != key else ""
+            raise errors.ConfigError(
+                "feature-unknown",
+                f"Objects.features asks for {key!r}, which is no list of numbers in the dataset{hint}",
+            )
+    return {source: by_source[source] for source in wanted} | {key: by_key[key] for key in asked.features}

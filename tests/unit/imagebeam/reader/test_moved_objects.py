@@ -1,0 +1,274 @@
+"""Boxes, masks and keypoints move with the pixels: images tell by their colors where each pixel was stored."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import imagebeam
+from imagebeam import errors
+from imagebeam.reader import object_options
+from tests import datasets
+
+KEYPOINTS = ["nose", "left_eye", "right_eye"]
+SIZES = [(200, 140), (90, 220), (64, 64), (180, 181), (40, 50), (240, 240)]  # height and width in pixels
+NUM_OBJECTS = [3, 0, 5, 1, 2, 7]
+SIZE = (96, 80)
+ALL = imagebeam.Objects(masks=(48, 40), keypoints=True, min_visible=0.3, max=4, features=["image/object/is_crowd"])
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A dataset of PNGs in which red is the column of each pixel and green its row, with random objects."""
+    root = tmp_path_factory.mktemp("objects")
+    (root / "images" / "train").mkdir(parents=True)
+    rng = random.Random(3)
+    images, found = [], []
+    for number, (height, width) in enumerate(SIZES):
+        rows, columns = np.mgrid[:height, :width]
+        pixels = np.stack([columns, rows, np.full_like(rows, number)], axis=-1).astype(np.uint8)
+        Image.fromarray(pixels).save(root / "images" / "train" / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "height": height, "width": width})
+        for _ in range(NUM_OBJECTS[number]):
+            left, top = rng.randrange(width - 12), rng.randrange(height - 12)
+            w, h = rng.randint(4, width - left), rng.randint(4, height - top)
+            points = [
+                (rng.randrange(left, left + w), rng.randrange(top, top + h), rng.choice((0, 1, 2))) for _ in KEYPOINTS
+            ]
+            found.append(
+                {
+                    "id": len(found) + 1,
+                    "image_id": number,
+                    "category_id": rng.choice((1, 18)),
+                    "bbox": [left, top, w, h],
+                    "area": w * h,
+                    "iscrowd": int(rng.random() < 0.3),
+                    "segmentation": [[left, top, left + w, top, left + w, top + h, left, top + h]],
+                    "keypoints": [each for point in points for each in (point if point[2] else (0, 0, 0))],
+                    "num_keypoints": 3,
+                }
+            )
+    for each in found:
+        if each["iscrowd"]:
+            size = images[each["image_id"]]
+            mask = np.zeros((size["height"], size["width"]), np.uint8)
+            left, top, w, h = each["bbox"]
+            mask[top : top + h, left : left + w] = 1
+            runs, last = [0], 0
+            for value in mask.T.ravel().tolist():
+                if value != last:
+                    runs.append(0)
+                    last = value
+                runs[-1] += 1
+            each["segmentation"] = {"counts": runs, "size": [size["height"], size["width"]]}
+    categories = [{"id": each, "name": f"c{each}", "keypoints": KEYPOINTS} for each in (1, 18)]
+    (root / "train.json").write_text(json.dumps({"images": images, "annotations": found, "categories": categories}))
+    coco = {
+        "annotations": {"train": "train.json"},
+        "images": {"train": "images/train"},
+        "masks": True,
+        "keypoints": True,
+    }
+    datasets.make(root, root / "out", source={"by": "coco", "coco": coco})
+    return root / "out"
+
+
+def stored(dataset: pathlib.Path) -> dict[int, dict[str, Any]]:
+    """Returns the examples by the blue of their images."""
+    return {
+        int(pathlib.PurePath(each["image/filename"][0].decode()).stem): each for each in datasets.read_lists(dataset)
+    }
+
+
+CROPS: list[dict[str, Any]] = [
+    {"crop": "random", "flip": True},
+    {"crop": "random", "flip": True, "antialias": True},
+    {"crop": "random", "flip": True, "interpolation": "bicubic", "area": (0.5, 1.0)},
+    {"crop": "center", "flip": False},
+    {"crop": "center", "flip": True, "antialias": True},
+    {"crop": "resize_shorter", "flip": True},
+    {"crop": "squash", "flip": True},
+    {"crop": "letterbox", "flip": True, "fill": 255},
+    {"crop": "letterbox", "flip": False, "antialias": True},
+    {"crop": "pad", "flip": True, "pad_pixels": 9},
+]
+
+
+def batches(dataset: pathlib.Path, objects: imagebeam.Objects = ALL, **options: Any) -> list[dict[str, np.ndarray]]:
+    found = imagebeam.open_dataset(dataset).as_numpy(
+        "train", 3, **{"image_size": SIZE, "num_epochs": 3, "drop_remainder": False, "objects": objects, **options}
+    )
+    return list(found)
+
+
+@pytest.mark.parametrize("options", CROPS, ids=str)
+def test_objects_are_where_the_pixels_are(dataset: pathlib.Path, options: dict[str, Any]) -> None:
+    known = stored(dataset)
+    height, width = SIZE
+    mirrored = set()
+    for batch in batches(dataset, **options):
+        for row in range(len(batch["image"])):
+            each = {name: values[row] for name, values in batch.items()}
+            image, matrix = each["image"].astype(np.int32), each["transform"].astype(np.float64)
+            number = int(image[height // 2, width // 2, 2])
+            sides = SIZES[number]
+            example = known[number]
+            back = [matrix @ (x + 0.5, y + 0.5, 1) for y in range(height) for x in range(width)]
+            x, y = np.array(back)[:, :2].T.reshape(2, height, width)
+            mirrored.add(bool(matrix[0, 0] < 0))
+            # Colors say where each pixel was stored; a filter changes them beside the edges of the image.
+            margin = 2 + 2 * max(1, abs(matrix[0, 0]), matrix[1, 1])
+            inner = (x > margin) & (y > margin) & (x < sides[1] - margin) & (y < sides[0] - margin)
+            assert np.abs(image[..., 0] - (x - 0.5))[inner].max(initial=0) <= 1.01
+            assert np.abs(image[..., 1] - (y - 0.5))[inner].max(initial=0) <= 1.01
+            check_objects(each, example, sides, np.linalg.inv(matrix))
+    assert mirrored == ({True, False} if options["flip"] else {False})
+
+
+def check_objects(
+    each: dict[str, np.ndarray], example: dict[str, Any], sides: tuple[int, int], forward: np.ndarray
+) -> None:
+    """Computes the objects once more, one by one, from what is stored."""
+    height, width = SIZE
+    expected = []
+    for index in range(len(example["image/object/class/label"])):
+        edges = [example[f"image/object/bbox/{edge}"][index] for edge in ("xmin", "ymin", "xmax", "ymax")]
+        corners = [
+            forward @ (edges[0] * sides[1], edges[1] * sides[0], 1),
+            forward @ (edges[2] * sides[1], edges[3] * sides[0], 1),
+        ]
+        (left, right), (top, bottom) = (sorted(corner[axis] for corner in corners) for axis in range(2))
+        clipped = [max(top, 0), max(left, 0), min(bottom, height), min(right, width)]
+        visible = max(clipped[2] - clipped[0], 0) * max(clipped[3] - clipped[1], 0)
+        part = visible / ((bottom - top) * (right - left))
+        assert abs(part - ALL.min_visible) > 1e-5, "the sets of these tests have no such case"
+        if part > ALL.min_visible:
+            expected.append((index, clipped))
+    assert each["num_objects"] == len(expected)
+    assert each["valid"].tolist() == [place < len(expected) for place in range(ALL.max)]
+    for place, (index, clipped) in enumerate(expected[: ALL.max]):
+        np.testing.assert_allclose(each["boxes"][place], clipped, atol=1e-3)
+        assert each["labels"][place] == example["image/object/class/label"][index]
+        assert each["image/object/is_crowd"][place] == example["image/object/is_crowd"][index]
+        check_keypoints(each["keypoints"][place], example, index, sides, forward)
+        check_mask(each["masks"][place], example["image/object/mask"][index], np.linalg.inv(forward))
+    for name in ("boxes", "labels", "keypoints", "masks", "image/object/is_crowd"):
+        assert not each[name][len(expected) :].any()
+
+
+def check_keypoints(
+    found: np.ndarray, example: dict[str, Any], index: int, sides: tuple[int, int], forward: np.ndarray
+) -> None:
+    height, width = SIZE
+    is_mirrored = forward[0, 0] < 0
+    for place, point in enumerate((0, 2, 1) if is_mirrored else (0, 1, 2)):
+        at = index * len(KEYPOINTS) + point
+        x, y, visibility = (example[f"image/object/keypoint/{name}"][at] for name in ("x", "y", "visibility"))
+        x, y, _ = forward @ (x * sides[1], y * sides[0], 1)
+        is_inside = visibility and 0 <= x <= width and 0 <= y <= height
+        np.testing.assert_allclose(found[place], (x, y, visibility) if is_inside else (0, 0, 0), atol=1e-3)
+
+
+def check_mask(found: np.ndarray, encoded: bytes, matrix: np.ndarray) -> None:
+    mask = np.asarray(Image.open(io.BytesIO(encoded)))
+    height, width = found.shape
+    for row, column in itertools.product(range(height), range(width)):
+        x, y, _ = matrix @ ((column + 0.5) * SIZE[1] / width, (row + 0.5) * SIZE[0] / height, 1)
+        if min(abs(x - round(x)), abs(y - round(y))) < 1e-3:
+            continue  # between two pixels, where rounding decides
+        x, y = int(np.floor(x)), int(np.floor(y))
+        value = mask[y, x] if 0 <= y < mask.shape[0] and 0 <= x < mask.shape[1] else 0
+        assert found[row, column] == value
+
+
+def test_formats_of_boxes_are_of_the_same_boxes(dataset: pathlib.Path) -> None:
+    options = {"crop": "random", "area": (0.3, 1.0), "num_epochs": 1}
+
+    def boxes(**fields: Any) -> np.ndarray:
+        found = batches(dataset, imagebeam.Objects(**fields), **options)
+        return np.concatenate([batch["boxes"][batch["valid"]] for batch in found])
+
+    top, left, bottom, right = boxes().T
+    height, width = SIZE
+    assert len(top) > 5
+    np.testing.assert_allclose(boxes(boxes="xyxy").T, [left, top, right, bottom], rtol=1e-5)
+    np.testing.assert_allclose(boxes(boxes="xywh").T, [left, top, right - left, bottom - top], rtol=1e-4, atol=1e-4)
+    middle = [(left + right) / 2, (top + bottom) / 2, right - left, bottom - top]
+    np.testing.assert_allclose(boxes(boxes="cxcywh").T, middle, rtol=1e-4, atol=1e-4)
+    scaled = [top / height, left / width, bottom / height, right / width]
+    np.testing.assert_allclose(boxes(normalized=True).T, scaled, rtol=1e-5)
+    whole = boxes(clip=False)
+    np.testing.assert_allclose(np.clip(whole, 0, [*SIZE, *SIZE]), boxes(), rtol=1e-5, atol=1e-4)
+    assert (whole < 0).any() or (whole > [*SIZE, *SIZE]).any()
+
+
+def test_objects_of_other_categories_are_left_out(dataset: pathlib.Path) -> None:
+    every = batches(dataset, imagebeam.Objects(), crop="squash", flip=False)
+    some = batches(dataset, imagebeam.Objects(labels={18: 0}), crop="squash", flip=False)
+    for one, other in zip(every, some, strict=True):
+        for row in range(len(one["boxes"])):
+            wanted = one["labels"][row] == 18
+            assert other["num_objects"][row] == other["valid"][row].sum() == wanted.sum()
+            np.testing.assert_array_equal(other["boxes"][row][other["valid"][row]], one["boxes"][row][wanted])
+        assert not other["labels"].any()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_process_count_gives_the_same_objects(dataset: pathlib.Path, count: int) -> None:
+    names = ("boxes", "masks", "keypoints", "valid")
+    options: dict[str, Any] = {"shuffle": "global", "crop": "random", "drop_remainder": True, "num_epochs": 1}
+    [*alone] = imagebeam.open_dataset(dataset).as_numpy("train", 6, image_size=SIZE, objects=ALL, **options)
+    parts = [
+        list(
+            imagebeam.open_dataset(dataset).as_numpy(
+                "train", 6 // count, image_size=SIZE, objects=ALL, process_index=index, process_count=count, **options
+            )
+        )
+        for index in range(count)
+    ]
+    for batch, *shares in zip(alone, *parts, strict=True):
+        for name in names:
+            np.testing.assert_array_equal(batch[name], np.concatenate([share[name] for share in shares]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        (
+            {"boxes": "xxyy"},
+            "option-bad-value",
+            "Objects.boxes is 'xxyy'; it is one of 'yxyx', 'xyxy', 'xywh', 'cxcywh'",
+        ),
+        ({"max": 0}, "option-bad-value", "Objects.max is 0"),
+        ({"min_visible": 2}, "option-bad-value", "Objects.min_visible is 2"),
+        ({"masks": (0, 4)}, "option-bad-value", "Objects.masks is (0, 4)"),
+        ({"labels": [1]}, "option-bad-value", "Objects.labels is [1]"),
+        ({"features": "image/object/area"}, "option-bad-value", "it must be a list of keys"),
+        ({"features": ["image/object/are"]}, "feature-unknown", "did you mean 'image/object/area'?"),
+        ({"keypoints": True, "flip_pairs": [("nose", "ear")]}, "option-bad-value", "the keypoints are nose, left_eye"),
+    ],
+)
+def test_wrong_options_are_refused(dataset: pathlib.Path, fields: dict[str, Any], code: str, text: str) -> None:
+    with pytest.raises(errors.ConfigError) as caught:
+        imagebeam.open_dataset(dataset).as_numpy("train", 3, image_size=SIZE, objects=imagebeam.Objects(**fields))
+    assert caught.value.code == code and text in str(caught.value)
+
+
+def test_pairs_of_keypoints_are_asked_for_if_their_names_do_not_tell_them() -> None:
+    from imagebeam.reader import moved_objects
+
+    asked = object_options.Objects(keypoints=True)
+    assert moved_objects.mirrored_keypoints(["nose", "right_eye", "left_eye"], asked).tolist() == [0, 2, 1]
+    with pytest.raises(errors.ConfigError) as caught:
+        moved_objects.mirrored_keypoints(["tip", "end"], asked)
+    assert caught.value.code == "flip-pairs-missing"
+    given = object_options.Objects(keypoints=True, flip_pairs=[(0, 1)])
+    assert moved_objects.mirrored_keypoints(["tip", "end"], given).tolist() == [1, 0]
