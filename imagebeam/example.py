@@ -436,16 +436,14 @@ def _kind_and_single(feature: bytes | memoryview) -> tuple[str | None, bool]:
     return kind, num_values == 1
 
 
-def select_features(record: bytes, keys: Collection[str]) -> bytes:
-    """Returns a serialized Example with some features of `record`, without parsing their values.
+def find_messages(record: bytes, keys: Collection[str]) -> dict[str, bytes | memoryview]:
+    """Returns the Feature messages of some features of a serialized Example, as `parse_array` takes them.
 
     Raises:
         ValueError: if `record` is not a serialized Example.
     """
     with _as_value_errors():
-        found = [(key.encode(), bytes(feature)) for key, feature, _ in _entries(record) if key in keys]
-    entries = [delimited(b"\x0a", key) + delimited(b"\x12", feature) for key, feature in found]
-    return delimited(b"\x0a", b"".join(delimited(b"\x0a", entry) for entry in entries))
+        return {key: feature for key, feature, _ in _entries(record) if key in keys}
 
 
 def parse_values(feature: bytes | memoryview) -> list[Value]:
@@ -460,6 +458,16 @@ def parse_values(feature: bytes | memoryview) -> list[Value]:
             else:
                 values.extend(int_values(wire_type, payload))
     return values
+
+
+def parse_array(message: bytes | memoryview) -> Any:
+    """Returns the numbers of a Feature message as an array, int64 [n] or float32 [n], and bytes as a list.
+
+    Raises:
+        ValueError: if it is not a serialized Feature.
+    """
+    with _as_value_errors():
+        return _parse_array(message)
 
 
 def _parse_array(feature: bytes | memoryview) -> Any:

@@ -64,7 +64,8 @@ static int find_field(Span message, int wanted, Span *found) {
 typedef struct {
   PyObject *key;
   int kind;
-  Py_buffer values;  // int64 [n], float32 [n], or int64 [n, 2]: where bytes begin and end in their record
+  // int64 [n], float32 [n]; int64 [n, 2]: where bytes begin and end in their record; [n, 1, 2]: the same of the Feature
+  Py_buffer values;
 } Column;
 
 typedef enum { MISSING, FOUND, BROKEN, OTHER_KIND, NOT_SINGLE } State;
@@ -82,6 +83,13 @@ static int take_number(int kind, int type, Span *values, const Column *column, P
   return 1;
 }
 
+static State take_span(Span value, const uint8_t *record, const Column *column, Py_ssize_t row) {
+  int64_t *span = (int64_t *)column->values.buf + 2 * row;
+  span[0] = value.at - record;
+  span[1] = value.end - record;
+  return FOUND;
+}
+
 // Writes the single value of a tf.train.Feature to a column.
 static State take_value(Span feature, const uint8_t *record, const Column *column, Py_ssize_t row) {
   int kind, type, number, state, is_found = 0;
@@ -94,9 +102,7 @@ static State take_value(Span feature, const uint8_t *record, const Column *colum
     if (kind != column->kind) return OTHER_KIND;
     is_found = 1;
     if (kind == BYTES_LIST) {
-      int64_t *span = (int64_t *)column->values.buf + 2 * row;
-      span[0] = value.at - record;
-      span[1] = value.end - record;
+      take_span(value, record, column, row);
     } else if (!take_number(kind, type, &value, column, row) || value.at < value.end) {  // none, or several, packed
       return NOT_SINGLE;
     }
@@ -120,7 +126,8 @@ static State take_record(Span record, const Column *columns, Py_ssize_t num_colu
       PyObject *key = columns[i].key;
       if (PyBytes_GET_SIZE(key) != name.end - name.at || memcmp(PyBytes_AS_STRING(key), name.at, name.end - name.at))
         continue;
-      State value = take_value(feature, record.at, &columns[i], row);
+      State value = columns[i].values.ndim == 3 ? take_span(feature, record.at, &columns[i], row)
+                                                : take_value(feature, record.at, &columns[i], row);
       if (value > FOUND) {
         *wrong = i;
         return value;
@@ -150,8 +157,8 @@ static int open_column(PyObject *key, PyObject *values, Py_ssize_t count, Column
   if (PyObject_GetBuffer(values, &column->values, PyBUF_ND | PyBUF_WRITABLE)) return 0;
   const Py_buffer *to = &column->values;
   column->key = key;
-  column->kind = to->ndim == 2 ? BYTES_LIST : to->itemsize == 4 ? FLOAT_LIST : INT64_LIST;
-  Py_ssize_t size = to->ndim == 2 ? 2 * (Py_ssize_t)sizeof(int64_t) : to->itemsize;
+  column->kind = to->ndim > 1 ? BYTES_LIST : to->itemsize == 4 ? FLOAT_LIST : INT64_LIST;
+  Py_ssize_t size = to->ndim > 1 ? 2 * (Py_ssize_t)sizeof(int64_t) : to->itemsize;
   if (to->len == count * size && (size == 4 || size == 8 || (size == 16 && to->itemsize == 8))) return 1;
   PyErr_SetString(PyExc_ValueError, "records, columns and found do not fit each other");
   return 0;
@@ -163,7 +170,8 @@ PyDoc_STRVAR(find_features_doc,
              "meanwhile.\n\n"
              "Args:\n    records: a list of bytes.\n    keys: a tuple of bytes.\n"
              "    columns: a tuple with an array for each key, which gets its values: int64 [n], float32 [n], or for bytes\n"
-             "        int64 [n, 2]: where they begin and end in the record. A missing value is not written.\n"
+             "        int64 [n, 2]: where they begin and end in the record. Of a feature with many values int64 [n, 1, 2]:\n"
+             "        where its Feature message begins and ends. What is missing is not written.\n"
              "    found: bool [n, keys], which record has which feature; is written.\n\n"
              "Returns:\n    Records that are no Examples, or in which one of these features has several values or is of\n"
              "    another kind, by index, and why; their values mean nothing.");

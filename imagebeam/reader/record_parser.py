@@ -198,7 +198,7 @@ class RecordParser:
             For each feature with a shape [n, *shape]; for each list object [n], an array of each record; for labels
             float32 [n, classes] of 0 and 1. The failures.
         """
-        columns, failures = {}, {}
+        columns = {}
         for name, feature in self._many.items():
             if name == read_plan.LABEL:
                 columns[name] = np.zeros((len(contents), self._num_classes), np.float32)
@@ -206,15 +206,36 @@ class RecordParser:
                 shape, is_object = feature.shape or (), feature.shape is None or feature.kind == features.BYTES
                 dtype = "object" if is_object else features.NUMPY_DTYPES[feature.kind]
                 columns[name] = np.full((len(contents), *shape), b"" if is_object else 0, dtype)
-        for row, content in enumerate(contents if self._many else []):
+        failures = {}
+        for row, spans in enumerate(self._locate_many(contents) if self._many else []):
             try:
-                values = example.parse_example(example.select_features(content, self._many_keys), self._many_keys)
-                for name, feature in self._many.items():
-                    found = example.to_array(feature, values.get(feature.key, ()))
+                messages = self._messages_in(contents[row], spans)
+                for (name, feature), message in zip(self._many.items(), messages, strict=True):
+                    found = example.to_array(feature, example.parse_array(message))
                     columns[name][row] = self._multi_hot(found) if name == read_plan.LABEL else found
             except ValueError as e:
                 failures[row] = str(e)
         return columns, failures
+
+    def _locate_many(self, contents: list[bytes]) -> Sequence[Any]:
+        """Returns where the Feature messages of `_many` begin and end in each record; None if C cannot tell."""
+        if _native is None:
+            return [None] * len(contents)
+        keys = tuple(feature.key.encode() for feature in self._many.values())
+        spans = np.zeros((len(keys), len(contents), 1, 2), np.int64)
+        _native.find_features(contents, keys, tuple(spans), np.zeros((len(contents), len(keys)), np.bool_))
+        return spans[:, :, 0].transpose(1, 0, 2).tolist()  # type: ignore[no-any-return]
+
+    def _messages_in(self, content: bytes, spans: Sequence[tuple[int, int]] | None) -> list[bytes | memoryview]:
+        """Returns these messages of a record; an empty one for a feature that it does not have.
+
+        Raises:
+            ValueError: if it is not a serialized Example.
+        """
+        if spans is not None:
+            return [memoryview(content)[start:stop] for start, stop in spans]
+        found = example.find_messages(content, self._many_keys)
+        return [found.get(feature.key, b"") for feature in self._many.values()]
 
     def _multi_hot(self, ids: np.ndarray) -> np.ndarray:
         vector, classes = np.zeros(self._num_classes, np.float32), ids + self._first_label

@@ -171,8 +171,10 @@ def test_all_functions_return_what_tensorflow_serializes(lists: Lists, data: st.
             assert parsed[key].dtype == (np.int64 if kind == INT64 else np.float32)
     looked_at = {key: (kind, single) for key, kind, single in example.look_at_features(record)}
     assert looked_at == {key: (kind, len(values) == 1) for key, (kind, values) in lists.items()}
-    selected = example.parse_example(example.select_features(record, wanted))
-    assert bits_of(selected) == {key: expected[key] for key in wanted}
+    messages = example.find_messages(record, wanted)
+    assert bits_of({key: example.parse_array(each) for key, each in messages.items()}) == {
+        key: expected[key] for key in wanted
+    }
     key, size = data.draw(st.sampled_from(sorted(lists))), data.draw(st.integers(0, len(record)))
     found = example.find_ints(record[:size], key, lambda start, stop: record[start:stop])
     assert found == (list(lists[key][1]) if lists[key][0] == INT64 else [])
@@ -236,7 +238,8 @@ def test_damaged_or_random_bytes_parse_or_are_a_value_error(lists: Lists, data: 
         kinds = {key: kind or INT64 for key, kind, _ in example.look_at_features(whole)}
         example.copy_features(whole, kinds)
     with contextlib.suppress(ValueError):
-        example.select_features(whole, set(lists))
+        for message in example.find_messages(whole, set(lists)).values():
+            example.parse_array(message)
     with contextlib.suppress(ValueError):
         ints = example.find_ints(whole[:10], min(lists), lambda start, stop: whole[start:stop])
         assert all(isinstance(value, int) for value in ints)
