@@ -237,12 +237,12 @@ class ImageDecoder:
         size = extra.size or moved.size
         numbers = np.full((len(wanted.images), *size, form.channels), extra.fill, form.dtype)
         rows, columns = moved.nearest(size)
-        is_beside = (rows < 0)[:, :, None] | (columns < 0)[:, None]
 
         def decode(row: int) -> None:
             whole = whole_images.decode_numbers(wanted.images[row], form, _size_of(wanted, row))
-            shown = ~is_beside[row]
-            numbers[row][shown] = whole[rows[row][:, None], columns[row]][shown]
+            down, across = rows[row] >= 0, columns[row] >= 0
+            shown = whole.take(rows[row][down], axis=0).take(columns[row][across], axis=1)
+            numbers[row][np.ix_(down, across)] = shown
 
         return numbers, self.decode_each(range(len(wanted.images)), decode)
 

@@ -190,15 +190,16 @@ class MovedObjects:
         """Decodes the masks of objects, and returns the row and fault of each image of which one cannot be decoded."""
         assert self._asked.masks is not None
         rows, columns = moved.nearest(self._asked.masks)
-        is_beside = (rows < 0)[:, :, None] | (columns < 0)[:, None]
+        is_whole = np.concatenate([rows, columns], axis=1).min(axis=1) >= 0
 
         def draw(number: int) -> None:
             row = found.rows[number]
             height, width = moved.sides[row].tolist()
             whole = whole_images.decode_numbers(encoded[number], _MASK_FORM, (height, width))[:, :, 0]
-            drawn = masks[row, found.places[number]]
-            drawn[...] = whole[rows[row][:, None], columns[row]] != 0
-            drawn[is_beside[row]] = 0
+            drawn: np.ndarray = whole.take(rows[row], axis=0).take(columns[row], axis=1) != 0
+            if not is_whole[row]:  # index -1 took the last pixel
+                drawn &= (rows[row] >= 0)[:, None] & (columns[row] >= 0)
+            masks[row, found.places[number]] = drawn
 
         failed = self._decoder.decode_each(range(len(encoded)), draw)
         return [(int(found.rows[each]), f"the mask of an object cannot be decoded: {fault}") for each, fault in failed]

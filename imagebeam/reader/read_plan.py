@@ -27,9 +27,11 @@ _LOGGER = logging.getLogger("imagebeam.dataset")
 IMAGE, LABEL, MASK, WEIGHT = "image", "label", "mask", "weight"
 METADATA = ("epoch", "record", "seed", "copy")
 _EXACT_DTYPES = ("uint8", "uint16")  # which hold only what is stored
-_MASKS = ("image/object/mask", extra_images.SEGMENTATION)
 _BOXES = ("image/object/bbox/", "image/object/class/label")
-_PLACES = ("image/object/bbox/", "image/object/keypoint/x", "image/object/keypoint/y", *_MASKS)
+_PLACES = (
+    *("image/object/bbox/", "image/object/keypoint/x", "image/object/keypoint/y", "image/object/mask"),
+    extra_images.SEGMENTATION,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -332,16 +334,15 @@ def _check_places(extra: Sequence[features.Feature], asked: options_lib.ReadOpti
     if asked.crop in ("squash", None) and not asked.flips:
         return
     moves = f"crop={asked.crop!r}, flip={asked.flips} move the pixels of the image only"
-    misplaced = [each.key for each in extra if each.source.startswith(_PLACES)]
+    misplaced = {each.key: each.source for each in extra if each.source.startswith(_PLACES)}
     if misplaced:
-        sources = {each.source for each in extra}
-        given = '; or give images=["segmentation"]' if extra_images.SEGMENTATION in sources else ""
-        masks = ", and resize the masks to image_size" if set(_MASKS) & sources else ""
+        is_mask = {source == extra_images.SEGMENTATION for source in misplaced.values()}
+        given = {True: "segmentation=imagebeam.Segmentation()", False: "objects=imagebeam.Objects()"}
         raise errors.ConfigError(
             "features-misplaced",
             f"features asks for {', '.join(misplaced)}, which fit the whole image, and {moves}: give "
-            f'crop="squash", flip=False{masks}; or crop=None, image_size=None without a batch size, and crop image and '
-            f"features together; or leave the features out{given}",
+            f"{' and '.join(given[each] for each in sorted(is_mask))} instead, which moves them alike; or "
+            f'crop="squash", flip=False',
         )
     parts = {each.key: features.extra_image_part(each.source) for each in extra}
     names = {key: part[0] for key, part in parts.items() if part is not None and part[1] == "encoded"}

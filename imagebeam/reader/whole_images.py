@@ -113,7 +113,7 @@ def decode_numbers(encoded: bytes | memoryview, form: bare_pixels.PixelForm, siz
     except Exception as e:  # plugins raise any type
         raise ValueError(str(e)) from e
     found = found if found.ndim == 3 else found[:, :, None]
-    fits = found.dtype == form.dtype and form.channels in (0, found.shape[2])
+    fits = np.can_cast(found.dtype, form.dtype) and form.channels in (0, found.shape[2])
     if not fits or (size is not None and found.shape[:2] != size):
         shown = f"{form.dtype} of {size[0]} x {size[1]}" if size else form.dtype
         height, width, channels = found.shape

@@ -139,6 +139,33 @@ def test_masks_are_resized_to_the_nearest_pixel_as_pillow_does(tmp_path: pathlib
     assert all(np.array_equal(mask[..., 0], expected) for mask in batch["segmentation"])
 
 
+@pytest.mark.parametrize("crop", ["random", "center", "resize_shorter", "squash", "letterbox", "pad"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("halved", [False, True])
+def test_segmentation_shows_what_the_image_shows(tmp_path: pathlib.Path, crop: str, dtype: str, halved: bool) -> None:
+    dataset = write(tmp_path / "set")
+    height, width = 40, 44  # of another aspect ratio than the images
+    asked = imagebeam.Segmentation(ignore=250, size=(height // 2, width // 2) if halved else None, dtype=dtype)
+    options = {"image_size": (height, width), "crop": crop, "flip": True, "fill": (0, 0, 255), "pad_pixels": 9}
+    num_beside = 0
+    for batch in dataset.as_numpy("train", COUNT, segmentation=asked, num_epochs=2, **options):
+        masks = batch["segmentation"].repeat(2, axis=1).repeat(2, axis=2) if halved else batch["segmentation"]
+        assert masks.dtype == dtype and masks.shape == (COUNT, height, width, 1)
+        for image, mask in zip(batch["image"].astype(float), masks[..., 0].astype(int), strict=True):
+            is_beside = image[..., 2] == 255
+            edges = np.zeros_like(is_beside)  # where the middle of a pixel of a smaller mask may be on either side
+            for axis in range(2):
+                edges |= is_beside != np.roll(is_beside, 1, axis) if halved else False
+                edges |= is_beside != np.roll(is_beside, -1, axis) if halved else False
+            assert np.array_equal((mask == 250)[~edges], is_beside[~edges])
+            shown = ~is_beside & ~edges
+            steps = np.abs(np.diff(image[..., 0], axis=0))[shown[1:] & shown[:-1]]
+            differing = np.abs((mask + 0.5) * LEVEL - image[..., 0])[shown]
+            assert differing.max() <= 2 * LEVEL + np.median(steps)
+            num_beside += is_beside.sum()
+    assert (num_beside > 0) == (crop in ("letterbox", "pad"))
+
+
 def test_the_image_is_the_same_with_and_without_extra_images(tmp_path: pathlib.Path) -> None:
     dataset = write(tmp_path / "set", "JPEG")
     for alone, beside in zip(batches_of(dataset, "as_numpy", images=[]), batches_of(dataset, "as_numpy"), strict=True):

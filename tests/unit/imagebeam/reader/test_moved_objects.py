@@ -14,9 +14,8 @@ import pytest
 from PIL import Image
 
 import imagebeam
-from imagebeam import errors
-from imagebeam.reader import object_options
-from tests import datasets
+from imagebeam.reader import moved_objects
+from tests import case_tables, datasets, error_texts, image_sets
 
 KEYPOINTS = ["nose", "left_eye", "right_eye"]
 SIZES = [(200, 140), (90, 220), (64, 64), (180, 181), (40, 50), (240, 240)]  # height and width in pixels
@@ -239,36 +238,75 @@ def test_every_process_count_gives_the_same_objects(dataset: pathlib.Path, count
             np.testing.assert_array_equal(batch[name], np.concatenate([share[name] for share in shares]))
 
 
-@pytest.mark.parametrize(
-    ("fields", "code", "text"),
-    [
-        (
-            {"boxes": "xxyy"},
-            "option-bad-value",
-            "Objects.boxes is 'xxyy'; it is one of 'yxyx', 'xyxy', 'xywh', 'cxcywh'",
-        ),
-        ({"max": 0}, "option-bad-value", "Objects.max is 0"),
-        ({"min_visible": 2}, "option-bad-value", "Objects.min_visible is 2"),
-        ({"masks": (0, 4)}, "option-bad-value", "Objects.masks is (0, 4)"),
-        ({"labels": [1]}, "option-bad-value", "Objects.labels is [1]"),
-        ({"features": "image/object/area"}, "option-bad-value", "it must be a list of keys"),
-        ({"features": ["image/object/are"]}, "feature-unknown", "did you mean 'image/object/area'?"),
-        ({"keypoints": True, "flip_pairs": [("nose", "ear")]}, "option-bad-value", "the keypoints are nose, left_eye"),
-    ],
-)
-def test_wrong_options_are_refused(dataset: pathlib.Path, fields: dict[str, Any], code: str, text: str) -> None:
-    with pytest.raises(errors.ConfigError) as caught:
-        imagebeam.open_dataset(dataset).as_numpy("train", 3, image_size=SIZE, objects=imagebeam.Objects(**fields))
-    assert caught.value.code == code and text in str(caught.value)
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("option-bad-value", {"boxes": "xxyy"}),
+    ("option-bad-value", {"max": 0}),
+    ("option-bad-value", {"min_visible": 2}),
+    ("option-bad-value", {"masks": (0, 4)}),
+    ("option-bad-value", {"labels": [1]}),
+    ("option-bad-value", {"features": "image/object/area"}),
+    ("feature-unknown", {"features": ["image/object/are"]}),
+    ("option-bad-value", {"keypoints": True, "flip_pairs": [("nose", "ear")]}),
+]
+
+
+def test_wrong_options_are_refused(dataset: pathlib.Path) -> None:
+    opened = imagebeam.open_dataset(dataset)
+    for code, fields in WRONG:
+        with case_tables.named(fields), error_texts.raises(code):
+            opened.as_numpy("train", 3, image_size=SIZE, objects=imagebeam.Objects(**fields))
+    for given in ({"ignore": 256}, {"dtype": "int32"}, {"size": 5}):
+        with case_tables.named(given), error_texts.raises("option-bad-value"):
+            imagebeam.Segmentation(**given)
+    for options in ({"objects": True}, {"segmentation": "uint8"}):
+        with case_tables.named(options), error_texts.raises("option-bad-value"):
+            opened.as_numpy("train", 3, **options)
+    for options in (
+        {"objects": imagebeam.Objects(), "supervised": True},
+        {"objects": imagebeam.Objects(), "max_images": 2},
+        {"segmentation": imagebeam.Segmentation(), "images": ["segmentation"]},
+    ):
+        with case_tables.named(options), error_texts.raises("options-conflict"):
+            opened.as_numpy("train", 3, **options)
+
+
+def test_dataset_without_objects_is_refused(tmp_path: pathlib.Path) -> None:
+    image_sets.write_folder(tmp_path / "in")
+    datasets.make(tmp_path / "in", tmp_path / "out")
+    opened = imagebeam.open_dataset(tmp_path / "out")
+    with error_texts.raises("objects-missing"):
+        opened.as_numpy("train", 3, objects=imagebeam.Objects(masks=(8, 8)))
+    with error_texts.raises("image-unknown"):
+        opened.as_numpy("train", 3, segmentation=imagebeam.Segmentation())
 
 
 def test_pairs_of_keypoints_are_asked_for_if_their_names_do_not_tell_them() -> None:
-    from imagebeam.reader import moved_objects
-
-    asked = object_options.Objects(keypoints=True)
+    asked = imagebeam.Objects(keypoints=True)
     assert moved_objects.mirrored_keypoints(["nose", "right_eye", "left_eye"], asked).tolist() == [0, 2, 1]
-    with pytest.raises(errors.ConfigError) as caught:
+    with error_texts.raises("flip-pairs-missing"):
         moved_objects.mirrored_keypoints(["tip", "end"], asked)
-    assert caught.value.code == "flip-pairs-missing"
-    given = object_options.Objects(keypoints=True, flip_pairs=[(0, 1)])
+    given = imagebeam.Objects(keypoints=True, flip_pairs=[(0, 1)])
     assert moved_objects.mirrored_keypoints(["tip", "end"], given).tolist() == [1, 0]
+
+
+def test_every_feed_gives_the_same_objects(dataset: pathlib.Path) -> None:
+    jax = pytest.importorskip("jax")
+    opened = imagebeam.open_dataset(dataset)
+    options: dict[str, Any] = {"image_size": SIZE, "objects": ALL, "num_epochs": 1, "shuffle": "global"}
+    [expected] = opened.as_numpy("train", 6, **options)
+    [of_tensorflow] = opened.as_tf("train", 6, **options).as_numpy_iterator()
+    [of_jax] = opened.as_jax("train", jax.sharding.SingleDeviceSharding(jax.devices()[0]), 6, **options)
+    [of_grain] = opened.as_grain_batches("train", 6, **options)
+    assert jax.jit(lambda batch: batch["boxes"].sum() + batch["masks"].sum())(of_jax) > 0
+    for found in (of_tensorflow, of_jax, of_grain):
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(np.asarray(found[name]), values)
+
+
+def test_map_gets_the_objects_and_may_change_them(dataset: pathlib.Path) -> None:
+    def drop(example: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {**example, "valid": np.zeros_like(example["valid"])}
+
+    for batch in batches(dataset, map=drop):
+        assert not batch["valid"].any() and batch["boxes"].any()
