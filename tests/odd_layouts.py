@@ -19,17 +19,17 @@ _OBJECT = {"category_id": 1, "bbox": [1, 1, 5, 5], "area": 25, "iscrowd": 0}
 _KITTI = "Car 0.00 0 1.55 614.24 181.78 727.31 284.77 1.57 1.73 4.15 1.00 1.75 13.22 1.62\n"
 
 
-def _files(pattern: str, content: str, numbers: Iterable[int] = range(4)) -> dict[str, str | bytes]:
+def files_of(pattern: str, content: str, numbers: Iterable[int] = range(4)) -> dict[str, str | bytes]:
     """Returns text files whose paths and contents are the patterns with each number in place of `#`."""
     return {pattern.replace("#", str(n)): content.replace("#", str(n)) for n in numbers}
 
 
-def _rows(header: str, row: str, *values: Sequence[object], numbers: Iterable[int] = _N) -> str:
+def rows(header: str, row: str, *values: Sequence[object], numbers: Iterable[int] = _N) -> str:
     """Returns a table with `row` for each number: `{n}` is the number, `{0}` the value of the first sequence."""
     return table(header, (row.format(*(each[n % len(each)] for each in values), n=n) for n in numbers))
 
 
-def _coco(name: str = "{n}.jpg", category: Mapping[str, Any] | None = None, **fields: object) -> str:
+def coco(name: str = "{n}.jpg", category: Mapping[str, Any] | None = None, **fields: object) -> str:
     return json.dumps(
         {
             "images": [{"id": n, "file_name": name.format(n=n), "width": 24, "height": 16} for n in range(4)],
@@ -59,56 +59,56 @@ _ADE = (".jpg", "_seg.png", "_parts_1.png")
 
 LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     # annotations
-    "yolo-deeper": ("yolo", images("images/#.jpg") | _files("labels/yolo/#.txt", _BOX)),
+    "yolo-deeper": ("yolo", images("images/#.jpg") | files_of("labels/yolo/#.txt", _BOX)),
     "darknet": (
         "yolo",
         images("img/cat_#.jpg", "img/dog_#.jpg")
-        | _files("img/cat_#.txt", _BOX)
-        | _files("img/dog_#.txt", _BOX)
+        | files_of("img/cat_#.txt", _BOX)
+        | files_of("img/dog_#.txt", _BOX)
         | {"obj.data": "classes = 1\nnames = obj.names\n", "obj.names": "cat\n"},
     ),
     "keypoints-of-any-name": (
         "coco_keypoints",
-        images("images/#.jpg") | {"annotations/wflw_train.json": _coco(keypoints=[1, 1, 2] * 5, num_keypoints=5)},
+        images("images/#.jpg") | {"annotations/wflw_train.json": coco(keypoints=[1, 1, 2] * 5, num_keypoints=5)},
     ),
     "keypoints-with-names": (
         "coco_keypoints",
         images("images/#.jpg")
-        | {"annotations/train.json": _coco("{n}.jpg", {"id": 1, "name": "a", "keypoints": ["x"]}, keypoints=[1, 1, 2])},
+        | {"annotations/train.json": coco("{n}.jpg", {"id": 1, "name": "a", "keypoints": ["x"]}, keypoints=[1, 1, 2])},
     ),
     "voc-of-two-sets": (
         None,
         images("A/JPEGImages/x_#.jpg", "B/JPEGImages/y_#.jpg")
-        | _files("A/Annotations/x_#.xml", _XML)
-        | _files("B/Annotations/y_#.xml", _XML),
+        | files_of("A/Annotations/x_#.xml", _XML)
+        | files_of("B/Annotations/y_#.xml", _XML),
     ),
     "voc-of-two-sets-with-lists": (
         None,
         images("A/JPEGImages/x_#.jpg", "B/JPEGImages/y_#.jpg")
-        | _files("A/Annotations/x_#.xml", _XML)
-        | _files("B/Annotations/y_#.xml", _XML)
+        | files_of("A/Annotations/x_#.xml", _XML)
+        | files_of("B/Annotations/y_#.xml", _XML)
         | {"A/ImageSets/Main/train.txt": "x_0\n", "B/ImageSets/Main/train.txt": "y_0\n"},
     ),
     "kitti-boxes": (
         "annotations",
         images("training/image_2/00#.png", "testing/image_2/00#.png")
-        | _files("training/label_2/00#.txt", _KITTI)
-        | _files("testing/calib/00#.txt", "P0: 1 2\n"),
+        | files_of("training/label_2/00#.txt", _KITTI)
+        | files_of("testing/calib/00#.txt", "P0: 1 2\n"),
     ),
-    "kitti-in-labels": ("annotations", images("images/00#.png") | _files("labels/00#.txt", _KITTI)),
-    "words-in-labels": (None, images("images/#.jpg") | _files("labels/#.txt", "a cat on a mat\n")),
+    "kitti-in-labels": ("annotations", images("images/00#.png") | files_of("labels/00#.txt", _KITTI)),
+    "words-in-labels": (None, images("images/#.jpg") | files_of("labels/#.txt", "a cat on a mat\n")),
     "kitti-of-two-cameras": (
         None,
-        images("training/image_2/00#.png", "training/image_3/00#.png") | _files("training/label_2/00#.txt", _KITTI),
+        images("training/image_2/00#.png", "training/image_3/00#.png") | files_of("training/label_2/00#.txt", _KITTI),
     ),
     "kitti-and-other-sidecars": (
         None,
-        images("training/image_2/00#.png", numbers=range(20)) | _files("training/label_2/00#.txt", _KITTI),
+        images("training/image_2/00#.png", numbers=range(20)) | files_of("training/label_2/00#.txt", _KITTI),
     ),
     "nwpu-vhr-10": (
         None,
         images("positive image set/00#.jpg", "negative image set/00#.jpg")
-        | _files("ground truth/00#.txt", "(563,478),(630,573),1\n"),
+        | files_of("ground truth/00#.txt", "(563,478),(630,573),1\n"),
     ),
     "wider-face": (
         "annotations",
@@ -117,13 +117,13 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     ),
     "dota": (
         "annotations",
-        images("images/P00#.png") | _files("labelTxt/P00#.txt", "gsd:0.1\n1.0 1.0 5.0 1.0 5.0 5.0 1.0 5.0 plane 0\n"),
+        images("images/P00#.png") | files_of("labelTxt/P00#.txt", "gsd:0.1\n1.0 1.0 5.0 1.0 5.0 5.0 1.0 5.0 plane 0\n"),
     ),
     "mot": ("annotations", images("MOT17-02/img1/00000#.jpg") | {"MOT17-02/gt/gt.txt": "1,1,912,484,97,109,0,7,1\n"}),
     "vott": (
         "annotations",
         images("#.jpg")
-        | {"a-export.csv": _rows("image,xmin,ymin,xmax,ymax,label", "{n}.jpg,1.5,2,9,9,cat", numbers=range(4))},
+        | {"a-export.csv": rows("image,xmin,ymin,xmax,ymax,label", "{n}.jpg,1.5,2,9,9,cat", numbers=range(4))},
     ),
     "createml": ("annotations", images("train/#.jpg") | {"train/_annotations.createml.json": _CREATEML}),
     "createml-of-other-images": (None, images("train/a#.jpg") | {"train/_annotations.createml.json": _CREATEML}),
@@ -138,10 +138,13 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     ),
     "via-of-half-the-images": (None, images("train/#.jpg", "val/#.jpg") | {"train/via_region_data.json": _VIA}),
     "cvat": ("annotations", images("images/#.jpg") | {"annotations.xml": f"<annotations>{_CVAT}</annotations>"}),
-    "supervisely": ("annotations", images("ds0/img/a#.jpg") | _files("ds0/ann/a#.jpg.json", _SUPERVISELY)),
-    "supervisely-without-objects": (None, images("ds0/img/a#.jpg") | _files("ds0/ann/a#.jpg.json", '{"objects": []}')),
-    "segment-anything": ("annotations", images("sa_#.jpg") | _files("sa_#.json", _SEGMENT)),
-    "one-json-per-image": (None, images("images/#a.jpg") | _files("labels/#a.json", '{"frames": []}')),
+    "supervisely": ("annotations", images("ds0/img/a#.jpg") | files_of("ds0/ann/a#.jpg.json", _SUPERVISELY)),
+    "supervisely-without-objects": (
+        None,
+        images("ds0/img/a#.jpg") | files_of("ds0/ann/a#.jpg.json", '{"objects": []}'),
+    ),
+    "segment-anything": ("annotations", images("sa_#.jpg") | files_of("sa_#.json", _SEGMENT)),
+    "one-json-per-image": (None, images("images/#a.jpg") | files_of("labels/#a.json", '{"frames": []}')),
     "bdd100k": (
         None,
         images("images/100k/train/#a.jpg")
@@ -150,13 +153,13 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "run-lengths": (
         "annotations",
         images("train_images/#a.jpg", numbers=_N)
-        | {"train.csv": _rows("ImageId,ClassId,EncodedPixels", "{n}a.jpg,{0},1 3 10 5", (1, 2, 3, 4))},
+        | {"train.csv": rows("ImageId,ClassId,EncodedPixels", "{n}a.jpg,{0},1 3 10 5", (1, 2, 3, 4))},
     ),
     "open-images-of-fiftyone": (
         "annotations",
         images("train/data/#ab.jpg", "validation/data/#cd.jpg")
         | {
-            f"{split}/labels/detections.csv": _rows(
+            f"{split}/labels/detections.csv": rows(
                 "ImageID,LabelName,XMin,XMax,YMin,YMax", "{n}" + f"{name},/m/01,0.1,0.5,0.2,0.6", numbers=range(4)
             )
             for split, name in (("train", "ab"), ("validation", "cd"))
@@ -166,8 +169,8 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         "annotations",
         images("images/#ab.jpg", numbers=_N)
         | {
-            "boxes.csv": _rows("ImageID,LabelName,XMin,XMax,YMin,YMax", "{n}ab,/m/01,0.1,0.5,0.2,0.6"),
-            "ids.csv": _rows("ImageID,Subset,OriginalURL,Title", "{n}ab,train,https://x/{n}.jpg,T{0}", (1, 2, 3)),
+            "boxes.csv": rows("ImageID,LabelName,XMin,XMax,YMin,YMax", "{n}ab,/m/01,0.1,0.5,0.2,0.6"),
+            "ids.csv": rows("ImageID,Subset,OriginalURL,Title", "{n}ab,train,https://x/{n}.jpg,T{0}", (1, 2, 3)),
         },
     ),
     # masks
@@ -209,53 +212,53 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "before-and-after": (None, images("pre/x_#_pre.png", "post/x_#_post.png")),
     "thumbnails": (None, images("full/#.jpg", "thumbnails/#.jpg")),
     # texts beside images
-    "captions-in-txt": ("sidecars", images("10_cat/#.jpg") | _files("10_cat/#.txt", "a cat, sitting")),
-    "lines-of-books": (None, images("book1/l_#.png", "book2/l_#.png") | _files("book1/l_#.gt.txt", "some text")),
-    "receipts": (None, images("img/X0#.jpg") | _files("box/X0#.txt", "7,2,3,TAN\n") | _files("key/X0#.json", "{}")),
-    "number-plates": (None, images("us/car#.jpg", "br/car#.jpg") | _files("us/car#.txt", "car#.jpg\t1\t2\tABC\n")),
+    "captions-in-txt": ("sidecars", images("10_cat/#.jpg") | files_of("10_cat/#.txt", "a cat, sitting")),
+    "lines-of-books": (None, images("book1/l_#.png", "book2/l_#.png") | files_of("book1/l_#.gt.txt", "some text")),
+    "receipts": (None, images("img/X0#.jpg") | files_of("box/X0#.txt", "7,2,3,TAN\n") | files_of("key/X0#.json", "{}")),
+    "number-plates": (None, images("us/car#.jpg", "br/car#.jpg") | files_of("us/car#.txt", "car#.jpg\t1\t2\tABC\n")),
     # tables
     "ham10000": (
         "kaggle",
         images("HAM_part_1/ISIC_#.jpg", numbers=range(10))
         | images("HAM_part_2/ISIC_#.jpg", numbers=range(10, 20))
-        | {"HAM_metadata.csv": _rows("lesion_id,image_id,dx,age", "H{n},ISIC_{n},{0},80", ("nv", "mel", "bkl"))},
+        | {"HAM_metadata.csv": rows("lesion_id,image_id,dx,age", "H{n},ISIC_{n},{0},80", ("nv", "mel", "bkl"))},
     ),
     "celeba": (
         None,
         images("img/0#.jpg", numbers=_N)
         | {
-            "identity.txt": _rows("00.jpg 0", "0{n}.jpg {0}", (1, 2, 3), numbers=range(1, 20)),
-            "partition.txt": _rows("00.jpg 0", "0{n}.jpg {0}", (0, 1, 2), numbers=range(1, 20)),
+            "identity.txt": rows("00.jpg 0", "0{n}.jpg {0}", (1, 2, 3), numbers=range(1, 20)),
+            "partition.txt": rows("00.jpg 0", "0{n}.jpg {0}", (0, 1, 2), numbers=range(1, 20)),
         },
     ),
     "titles": (
         None,
-        images("images/#ab.jpg", numbers=_N) | {"ids.csv": _rows("ImageID,Author,Title", "{n}ab,m{0},T{0}", (1, 2, 3))},
+        images("images/#ab.jpg", numbers=_N) | {"ids.csv": rows("ImageID,Author,Title", "{n}ab,m{0},T{0}", (1, 2, 3))},
     ),
     "users-and-hashes": (
         None,
-        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("image,sha,user", "{n}a.jpg,{0:032x},u{0}", (1, 2, 3))},
+        images("i/#a.jpg", numbers=_N) | {"d.csv": rows("image,sha,user", "{n}a.jpg,{0:032x},u{0}", (1, 2, 3))},
     ),
     "coordinates": (
         None,
-        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("image,x,y,z", "{n}a.jpg,{n}.5,{n}.25,{n}.75")},
+        images("i/#a.jpg", numbers=_N) | {"d.csv": rows("image,x,y,z", "{n}a.jpg,{n}.5,{n}.25,{n}.75")},
     ),
     "label-equal-at-first": (
         "kaggle",
         images("i/#a.jpg", numbers=range(60))
         | {
-            "d.csv": _rows(
+            "d.csv": rows(
                 "image,label,quality", "{n}a.jpg,{0},{1}", ["cat"] * 50 + ["dog"] * 10, (1, 2, 3), numbers=range(60)
             )
         },
     ),
     "table-of-some-classes": (
         None,
-        images("cat/#a.jpg", "dog/1#a.jpg") | {"m.csv": _rows("file,age", "cat/{n}a.jpg,{n}", numbers=range(4))},
+        images("cat/#a.jpg", "dog/1#a.jpg") | {"m.csv": rows("file,age", "cat/{n}a.jpg,{n}", numbers=range(4))},
     ),
     "chinese": (
         None,
-        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("文件,标签", "{n}a.jpg,{0}", ("猫", "狗")).encode("gb18030")},
+        images("i/#a.jpg", numbers=_N) | {"d.csv": rows("文件,标签", "{n}a.jpg,{0}", ("猫", "狗")).encode("gb18030")},
     ),
     "one-label-without-a-header": (
         None,
@@ -282,17 +285,17 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "species-in-folders": (
         "kaggle",
         images("p/#a.jpg", "q/1#a.jpg")
-        | {"m.csv": _rows("path,species", "p/{n}a.jpg,{0}", ("owl", "crow"), numbers=range(4))},
+        | {"m.csv": rows("path,species", "p/{n}a.jpg,{0}", ("owl", "crow"), numbers=range(4))},
     ),
     "results-beside-inputs": (None, images("gray/#a.png", "gray_results/#a_out.png", "color/#b.png")),
     "sets-of-a-benchmark": (None, images("set5/#a.png", "set12/#b.png", "real_faces/#c.png")),
     "pairs-and-a-table": (
         None,
         images("input/#a.png", "target/#a.png")
-        | {"l.csv": _rows("file,label", "{n}a.png,{0}", ("p", "q"), numbers=range(4))},
+        | {"l.csv": rows("file,label", "{n}a.png,{0}", ("p", "q"), numbers=range(4))},
     ),
     "mattes": (None, images("alpha/GT0#.jpg", "fg/GT0#.jpg", "merged/GT0#.jpg", "trimap/GT0#.png", numbers=(5,))),
-    "transcripts": (None, images("train/1#.bin.png") | _files("train/1#.gt.txt", "some text")),
+    "transcripts": (None, images("train/1#.bin.png") | files_of("train/1#.gt.txt", "some text")),
     "letters-in-two-cases": (None, images("A/#.jpg", "a/#.jpg")),
     "augmented": (
         "image_folder",
@@ -324,7 +327,7 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "sots": (None, images("indoor/gt/14#0.png", "indoor/hazy/14#0_1.png")),
     "middlebury": (
         None,
-        images("{Adirondack,Jadeplant}/im{0,1}.png") | _files("Adirondack/disp#.pfm", "Pf\n", range(2)),
+        images("{Adirondack,Jadeplant}/im{0,1}.png") | files_of("Adirondack/disp#.pfm", "Pf\n", range(2)),
     ),
     "sbu": (
         "segmentation",
@@ -361,18 +364,18 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "exdark-with-a-table": (
         None,
         images("Cup/2015_0#.jpg", "Boat/2015_1#.jpg")
-        | _files("anno/Cup/2015_0#.jpg.txt", "% bbGt version=3\nCup 1 1 5 5 0 0 0 0 0 0 0\n")
-        | _files("anno/Boat/2015_1#.jpg.txt", "% bbGt version=3\nBoat 1 1 5 5 0 0 0 0 0 0 0\n")
-        | {"list.txt": _rows("Name Class Light", "2015_{0}.jpg {1} 1", ("00", "01", "10", "11"), (1, 1, 2, 2))},
+        | files_of("anno/Cup/2015_0#.jpg.txt", "% bbGt version=3\nCup 1 1 5 5 0 0 0 0 0 0 0\n")
+        | files_of("anno/Boat/2015_1#.jpg.txt", "% bbGt version=3\nBoat 1 1 5 5 0 0 0 0 0 0 0\n")
+        | {"list.txt": rows("Name Class Light", "2015_{0}.jpg {1} 1", ("00", "01", "10", "11"), (1, 1, 2, 2))},
     ),
     "numbers-for-names-of-folders": (
         None,
         images("Cup/0#a.jpg", "Boat/1#a.jpg")
-        | {"list.csv": _rows("name,class", "0{n}a.jpg,1", numbers=range(4)) + "10a.jpg,2\n11a.jpg,2\n"},
+        | {"list.csv": rows("name,class", "0{n}a.jpg,1", numbers=range(4)) + "10a.jpg,2\n11a.jpg,2\n"},
     ),
     "partition-as-numbers": (
         None,
-        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("image,label,partition", "{n}a.jpg,c{0},{0}", (0, 1, 2))},
+        images("i/#a.jpg", numbers=_N) | {"d.csv": rows("image,label,partition", "{n}a.jpg,c{0},{0}", (0, 1, 2))},
     ),
     "lists-of-splits": (
         None,
@@ -395,17 +398,17 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
         images("train/{JPEGImages,Annotations}/{0a1,0b2}/0000#.png") | {"train/m.json": _json({"0a1": {}, "0b2": {}})},
     ),
     "hpatches": (None, images("v_{adam,boat}/#.png") | files("1 0 0\n", "v_{adam,boat}/H_1_{2,3}")),
-    "icdar": (None, images("{cat,dog}/img_#.jpg") | _files("gt/gt_img_#.txt", "1,2,10,2,10,8,1,8,STOP\n")),
+    "icdar": (None, images("{cat,dog}/img_#.jpg") | files_of("gt/gt_img_#.txt", "1,2,10,2,10,8,1,8,STOP\n")),
     "citypersons": (
         None,
         images("leftImg8bit/aachen/a_00000#_leftImg8bit.png")
         | images("leftImg8bit/ulm/u_00000#_leftImg8bit.png", numbers=range(4, 9))
-        | _files("gtBbox/aachen/a_00000#_gtBbox.json", '{"objects": []}'),
+        | files_of("gtBbox/aachen/a_00000#_gtBbox.json", '{"objects": []}'),
     ),
     "spacenet": (
         None,
         images("{AOI_2,AOI_3}/PAN_img#.png")
-        | _files("geojson/buildings_img#.geojson", '{"type": "FeatureCollection", "features": []}'),
+        | files_of("geojson/buildings_img#.geojson", '{"type": "FeatureCollection", "features": []}'),
     ),
     "crowdhuman": (
         None,
@@ -415,7 +418,7 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     "flir": (
         "coco",
         images("{train,val}/{thermal,rgb}/F_#.jpg")
-        | {f"{split}/thermal_annotations.json": _coco("thermal/F_{n}.jpg") for split in ("train", "val")},
+        | {f"{split}/thermal_annotations.json": coco("thermal/F_{n}.jpg") for split in ("train", "val")},
     ),
     "inaturalist": (
         None,
@@ -467,11 +470,11 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     ),
     "combined-classes-with-a-bar": (
         None,
-        images("i/#a.jpg", numbers=_N) | {"d.csv": _rows("image,label", "{n}a.jpg,{0}", ("a|b", "c", "d"))},
+        images("i/#a.jpg", numbers=_N) | {"d.csv": rows("image,label", "{n}a.jpg,{0}", ("a|b", "c", "d"))},
     ),
     "combined-classes-with-a-space": (
         None,
         images("i/#a.jpg", numbers=_N)
-        | {"d.csv": _rows("image,tags", "{n}a.jpg,{0}", ("dry clear town", "clear town", "haze"))},
+        | {"d.csv": rows("image,tags", "{n}a.jpg,{0}", ("dry clear town", "clear town", "haze"))},
     ),
 }

@@ -84,6 +84,11 @@ def is_for_people(name: str) -> bool:
     return _NOT_CLASSES.search(name) is not None
 
 
+def are_masks(path: str) -> bool:
+    """Returns whether masks of any kind are expected in a folder."""
+    return MASKS.fullmatch(path) is not None or is_for_people(path)
+
+
 def _rank(group: Sequence[_Pair]) -> tuple[bool, bool, int, bool]:
     tokens = {folder_probe.split_meant(each.token) for each in group}
     is_plain = not is_for_people(group[0].mask)

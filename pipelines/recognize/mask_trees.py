@@ -7,7 +7,6 @@ names of files are compared without the ending that all images of a folder share
 from __future__ import annotations
 
 import collections
-import dataclasses
 import itertools
 import posixpath
 import re
@@ -17,7 +16,7 @@ from typing import NamedTuple
 from imagebeam import plural
 from imagebeam.pipelines.recognize import mask_folders
 from imagebeam.transforms.sources import folder_probe
-from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, and_list, name_some
+from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, and_list
 
 _DEPTH = 5  # levels of folders that are searched
 _NUM_INNER = 5  # folders of one folder, beside those of splits
@@ -60,7 +59,7 @@ def find(probe: FolderProbe, at: str) -> Iterator[Finding]:
     chosen = next((each for each in affixes if not mask_folders.is_for_people("".join(each))), None)
     if chosen is None:
         return
-    doubts, notes = [], []
+    doubts = []
     if rivals := [each.mask for each in plain if each[:3] == best[:3] and each != best]:
         doubts.append(f"{and_list(rivals)} may hold the masks of {best.image}, too: set source.masks.mask for them")
     others = [f"{before}*{after}" for before, after in affixes if (before, after) != chosen]
@@ -71,19 +70,7 @@ def find(probe: FolderProbe, at: str) -> Iterator[Finding]:
     unsure = [each for each in others if not mask_folders.is_for_people(each)]
     if unsure:
         doubts.append(f"each image has {and_list(unsure)}, too: set source.masks.mask for another one")
-    if others := [each for each in others if each not in unsure]:
-        notes.append(f"{and_list(others)} in {best.mask} are not read")
-    if others := [each.mask for each in groups if each not in plain and each[:3] == best[:3]]:
-        notes.append(f"{and_list(others)} {'is' if len(others) == 1 else 'are'} not read")
-    paired = {each.images.path for each in pairs}
-    alone = [
-        each.path
-        for each in folders
-        if each.images and each.path not in paired and _names_of(each, at)[best.level : best.level + 1] == [best.image]
-    ]
-    if alone:
-        notes.append(f"{name_some(alone)} {'has' if len(alone) == 1 else 'have'} no masks and would be left out")
-    yield _finding_of(best, pairs, chosen, at, doubts, notes)
+    yield _finding_of(best, pairs, chosen, at, doubts)
 
 
 def _folders_of_files(probe: FolderProbe, at: str) -> list[Folder]:
@@ -156,7 +143,7 @@ def _affixes(names: Sequence[str], known: Set[str]) -> list[tuple[str, str]]:
 
 
 def _finding_of(
-    place: _Place, pairs: Sequence[_Pair], affix: tuple[str, str], at: str, doubts: Sequence[str], notes: Sequence[str]
+    place: _Place, pairs: Sequence[_Pair], affix: tuple[str, str], at: str, doubts: Sequence[str]
 ) -> Finding:
     image, mask, splits = list[str](), list[str](), list[str]()
     for level, found in enumerate(zip(*(_names_of(each.images, at) for each in pairs))):
@@ -178,11 +165,10 @@ def _finding_of(
     first = pairs[0]
     more = f" and {plural.count(len(pairs) - 1, 'other folder')}" if len(pairs) > 1 else ""
     own, others = (f"{folder.path}/".removeprefix(f"{at}/")[:-1] for folder in (first.images, first.masks))
-    finding = mask_folders.finding_of_masks(
+    return mask_folders.finding_of_masks(
         rf"{'/'.join(image)}/(?P<name>[^/]*){re.escape(first.cut)}\.{kinds}",
         rf"{'/'.join(mask)}/{affix[0]}\g<name>{affix[1]}{first.extension}",
         splits,
         f"a {first.extension.lower()} file for each image: {others} for {own}{more}",
         doubts,
     )
-    return dataclasses.replace(finding, notes=tuple(notes))

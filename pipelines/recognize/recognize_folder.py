@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import itertools
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import yaml
@@ -16,8 +15,8 @@ from imagebeam import errors, plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import (
     archive_probe,
-    contradictions,
     layout_signs,
+    left_out,
     mask_folders,
     mask_signs,
     unread_files,
@@ -49,9 +48,7 @@ SIGNS: Mapping[Sign, tuple[str, ...]] = {
     pairs.find_side_by_side: ("pairs",),
 }
 _OF_LITTLE_EVIDENCE = (layout_signs.find_unlabelled, pairs.find_side_by_side)  # if nothing else was found
-_OF_ONE_TABLE = ("kaggle", "regression", "multilabel", "captions")  # presets of a table beside or above its images
 _OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
-_WITH_LISTS = ("yolo", "voc")  # presets that take lists of images as splits
 _ZIP = ".zip"
 _SYNSETS = "imagenet"
 _DEPTH = 4  # levels of folders that are searched for the data set
@@ -102,7 +99,8 @@ def recognize(uri: str, output: str = "") -> Recognition:
         found = _find_in_archives(probe, archives) + found
     remarks = list(_remarks(probe, bool(found)))
     if not found:
-        remarks += itertools.chain(*_against(probe, found))
+        images = Finding("image_folder", "", reads_images_alone=True)
+        remarks += [*left_out.find(probe, images, _config_of(images)).doubts, *_against(probe, [])]
     candidates = _contradict(probe, found)[:_MAX_SHOWN]
     if candidates and not archives:
         candidates[0] = _with_note_on_groups(probe, candidates[0])
@@ -186,14 +184,13 @@ def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]
 
 
 def _with_note_on_groups(probe: FolderProbe, finding: Finding) -> Finding:
-    config = config_lib.load_config(finding.preset, overrides_of(finding))
-    note = layout_signs.note_on_groups(probe, finding, config)
+    note = layout_signs.note_on_groups(probe, finding, _config_of(finding))
     return dataclasses.replace(finding, notes=(*finding.notes, note)) if note else finding
 
 
 def _reads_archives(finding: Finding) -> bool:
     """Returns whether a preset needs nothing but the images: no tables, masks or lists beside them."""
-    config = config_lib.load_config(finding.preset, overrides_of(finding))
+    config = _config_of(finding)
     return (
         config.source.by == "files"
         and config.source.masks.image is None
@@ -234,81 +231,50 @@ def _is_doubted(finding: Finding) -> bool:
 
 def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding]:
     """Returns findings with what contradicts them: first those without doubts, last those of a part of the images."""
-    reads_alone = any(each.reads_images_alone for each in findings)
-    unread, against = _against(probe, findings) if reads_alone else ([], [])
+    alone = [each for each in findings if each.reads_images_alone]
+    others = {each.preset: each for each in reversed(findings) if not each.reads_images_alone}.values()
+    is_sure = not all(each.doubts for each in others)  # then it says more of images alone than their sidecars
+    against = [*_against(probe, others)] if alone else []
     as_pairs = [
         f"pairs may be meant: {each.evidence}" for each in findings if each.preset == "pairs" and not each.doubts
     ]
     whole, parts = list[Finding](), list[Finding]()
     for each in findings:
-        elsewhere = [*_elsewhere(probe, each)]
-        doubts = [*each.doubts, *elsewhere, *_without_masks(probe, each), *_outside_of_table(probe, each)]
-        notes = [*each.notes]
-        if each.reads_images_alone:  # folders of synsets are classes, whatever else is there
-            notes += unread if each.preset == _SYNSETS else ()
-            doubts += [*unread, *against] if each.preset != _SYNSETS else against
-        if each.preset in _WITH_LISTS:
-            notes += contradictions.unread_lists(probe, each.preset)
+        left = left_out.find(probe, each, _config_of(each))
+        if is_sure and each.reads_images_alone:
+            left = left_out.LeftOut(left.elsewhere, elsewhere=left.elsewhere)
+        doubts, notes = [*each.doubts, *_without_masks(probe, each)], [*each.notes, *left.notes]
+        if each.preset == _SYNSETS:  # folders of synsets are classes, whatever else is there
+            notes += left.doubts
+        else:
+            doubts += left.doubts
+        if each.reads_images_alone:
+            doubts += against
         if "source.manifest.path" in each.settings:
-            doubts += [*as_pairs, *contradictions.beside(probe)]
-        if "source.masks.image" in each.settings or "source.pairs.image" in each.settings:
-            tables = contradictions.notes_on_tables(probe)
-            doubts += [each for each in tables if contradictions.OF_FOLDERS in each]  # masks of a video may be objects
-            notes += [each for each in tables if contradictions.OF_FOLDERS not in each]
-            if each.settings.get("split") == folder_probe.HASH_SPLIT:
-                doubts += contradictions.mixed_splits(probe)
-        found = dataclasses.replace(each, notes=tuple(notes), doubts=tuple(dict.fromkeys(doubts)))
-        (parts if elsewhere else whole).append(found)
+            doubts += as_pairs
+        settings = each.settings
+        if left.lists:
+            settings = {key: value for key, value in settings.items() if not key.startswith("split")}
+            settings["split"] = {"by": "lists", "lists": dict(left.lists)}
+            notes.append(f"the splits are those of {folder_probe.and_list([*left.lists.values()])}")
+        found = dataclasses.replace(each, settings=settings, notes=tuple(notes), doubts=tuple(dict.fromkeys(doubts)))
+        (parts if each.input and left.elsewhere else whole).append(found)
     of_all = {each.preset for each in whole}
     return [*sorted(whole, key=_is_doubted), *(each for each in parts if each.preset not in of_all)]
 
 
-def _against(probe: FolderProbe, findings: Sequence[Finding]) -> tuple[list[str], list[str]]:
-    """Returns which files would not be read, and what else contradicts that images alone are to be read."""
-    others = {each.preset: each for each in reversed(findings) if not each.reads_images_alone}.values()
-    unread, against = list[str](), list[str]()
-    if all(each.doubts for each in findings if not each.reads_images_alone):
-        unread, against = contradictions.find(probe), mask_folders.notes_on_masks(probe)
-    against += mask_folders.notes_on_volumes(probe)
+def _against(probe: FolderProbe, others: Collection[Finding]) -> Iterator[str]:
+    """Yields what contradicts that images alone are to be read, given the findings that read more."""
+    if all(each.doubts for each in others):
+        yield from mask_folders.notes_on_masks(probe)
+    yield from mask_folders.notes_on_volumes(probe)
     if not others:
-        unread += table_heads.notes_on_tables(probe)
-    against += [f"{each.preset} may be meant, which reads more than images: {each.evidence}" for each in others]
-    return unread, against
+        yield from table_heads.notes_on_tables(probe)
+    yield from (f"{each.preset} may be meant, which reads more than images: {each.evidence}" for each in others)
 
 
-def _elsewhere(probe: FolderProbe, finding: Finding) -> Iterator[str]:
-    """Yields a doubt if many images that were seen are outside of the folder of a finding."""
-    paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
-    others = [path for path in paths if not path.startswith(f"{finding.input}/")]
-    if finding.input and not probe.holds(finding.input) and len(others) > (1 - folder_probe.NEARLY_ALL) * len(paths):
-        total = plural.count(len(paths), "image")
-        yield f"{len(others):,} of {total} that were seen are not in {finding.input}, such as {others[0]}"
-
-
-def _outside_of_table(probe: FolderProbe, finding: Finding) -> Iterator[str]:
-    """Yields a doubt if many images that were seen are in folders that a table does not name; tests may have none."""
-    if finding.preset not in _OF_ONE_TABLE:
-        return
-    manifest = config_lib.load_config(finding.preset, overrides_of(finding)).source.manifest
-    if not isinstance(manifest.path, str) or any(mark in manifest.path for mark in "*?["):
-        return
-    table = table_heads.read_table(probe, posixpath.join(finding.input, manifest.path))
-    place = None if table is None else table_heads.find_place(probe, finding.input, table)
-    if table is None or place is None:
-        return
-    has_paths = bool(place.inside) or any("/" in name for name in table.values(place.column))
-    paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
-    others = [
-        path
-        for path in paths
-        if not _is_of_test(path)
-        and posixpath.dirname(path) != place.folder
-        and not (has_paths and path.startswith(posixpath.join(place.folder, "")))
-    ]
-    if len(others) > (1 - folder_probe.NEARLY_ALL) * len(paths):
-        shown = f"{len(others):,} of {plural.count(len(paths), 'image')} that were seen are not in"
-        where = place.folder or "the folder itself"
-        yield f"{shown} {where}, where {manifest.path} names images, such as {others[0]}"
+def _config_of(finding: Finding) -> config_lib.Config:
+    return config_lib.load_config(finding.preset, overrides_of(finding))
 
 
 def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
@@ -326,22 +292,6 @@ def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
             f"{len(without):,} of {plural.count(len(masks), 'image')} have no mask, such as {without[0]}: "
             "source.masks.missing=skip leaves those out"
         )
-    known = {posixpath.dirname(path) for path in masks}  # beside an image may be a preview of it
-    others = [path for path in own if posixpath.dirname(path) not in known and not rule.is_mask(path)]
-    others = [
-        path
-        for path in others
-        if not mask_folders.MASKS.fullmatch(folder := posixpath.dirname(path))
-        and not mask_folders.is_for_people(folder)
-        and not _is_of_test(path)
-    ]
-    if len(others) > (1 - folder_probe.NEARLY_ALL) * len(own):
-        yield f"{len(others):,} of {plural.count(len(own), 'image')} would be left out, such as {others[0]}"
-
-
-def _is_of_test(path: str) -> bool:
-    """Returns whether a path is in a folder of tests, whose masks are often not published."""
-    return any(folder_probe.split_meant(name) == "test" for name in path.split("/")[:-1])
 
 
 def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from imagebeam import plural
 from imagebeam.transforms.sources import files as files_lib
 from imagebeam.transforms.sources import folder_probe
-from imagebeam.transforms.sources.folder_probe import Folder, FolderProbe
+from imagebeam.transforms.sources.folder_probe import Folder, FolderProbe, name_some
 
 _VIDEO = (
     "video, which is not read: save its frames as images (ffmpeg -i VIDEO frames/%06d.png)",
@@ -108,3 +109,68 @@ def _pointers(probe: FolderProbe) -> Iterator[str]:
             what = "an image" if extension[1:] in files_lib.IMAGE_EXTENSIONS else "the file"
             more = f" ({plural.count(len(others), f'other {extension} file')} of its size)" if others else ""
             yield f"{path} is a pointer of Git LFS, not {what}: run git lfs pull in the clone first{more}"
+
+
+# --- files that a reading leaves out ----------------------------------------------------------------------------------
+
+
+_SPLITS_IN_LISTS = (
+    "set split={by: lists, lists: {train: LIST, test: LIST}} if lists divide the images, where each line is the end of "
+    "the path of one"
+)
+_MAPS = (".pfm", ".flo", ".exr")
+_NUM_KINDS = 6  # of files that nothing is known of, in one line
+
+
+class Line(NamedTuple):
+    """One kind of files that a reading leaves out, in words."""
+
+    text: str
+    is_doubt: bool = False  # for a reading of more than images; for one of images alone each line is
+    paths: Collection[str] = ()
+    names_splits: bool = False  # whether the files may list the images of splits
+
+    def of_splits(self, is_taken: bool) -> Line:
+        """Returns the line on lists of splits, which are a doubt unless they are taken."""
+        return self._replace(text=f"{self.text}: {_SPLITS_IN_LISTS}", is_doubt=not is_taken)
+
+
+class Seen(NamedTuple):
+    """The folders that a probe has seen, each with a part of its files."""
+
+    read: list[Folder]  # with the images that are read
+    images: list[Folder]  # with the images that are left out
+    files: list[Folder]  # with the other files that are left out
+
+
+def workbooks(seen: Seen) -> Iterator[Line]:
+    """Yields a line for each kind of files that may say what the images show, or their pixels."""
+    maps = [folder.below(name) for folder in seen.files for name in folder.ending(*_MAPS)]
+    if maps:
+        text = (
+            f"{plural.count(len(maps), 'file')} with numbers of pixels ({name_some(maps)}), such as depth or flow, not "
+            "read: save them as TIFFs of float32, and each is read as an image, or beside one (docs/recipes/bands.md)"
+        )
+        yield Line(text, paths=maps)
+    for kind, suffixes in (("spreadsheet", (".xlsx", ".xls", ".ods")), (".mat file", (".mat",))):
+        paths = [folder.below(name) for folder in seen.files for name in folder.ending(*suffixes)]
+        if len(paths) == 1:
+            yield Line(f"{paths[0]} is not read: if it says what the images show, save it as CSV", paths=paths)
+        elif paths:
+            shown = f"{plural.count(len(paths), kind)} ({name_some(paths)})"
+            yield Line(f"{shown} are not read: if they say what the images show, save them as CSV", paths=paths)
+
+
+def rest(seen: Seen, named: Collection[str]) -> Iterator[str]:
+    """Yields one line for all files that no other line names."""
+    groups: dict[str, list[str]] = collections.defaultdict(list)
+    for folder in seen.files:
+        for name in folder.files:
+            if folder.below(name) not in named and kind_of(name) is None:
+                groups[folder_probe.extension_of(name)].append(folder.below(name))
+    shown = [
+        paths[0] + (f" and {plural.count(len(paths) - 1, f'other {kind} file')}" if len(paths) > 1 else "")
+        for kind, paths in groups.items()
+    ]
+    if shown:
+        yield f"also there, and not read: {name_some(shown, _NUM_KINDS)}"

@@ -12,7 +12,7 @@ import functools
 import importlib
 import posixpath
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from imagebeam import errors, storage
@@ -37,6 +37,45 @@ class Gives(NamedTuple):
     keeps: Literal["all"] | tuple[str, ...] | None = ()  # features of records; None: all, or those in `columns` alone
     needs_shards: str = ""  # the error of a config without numbers of shards or examples; "" if it may leave them out
     needs_lists: str = ""  # the error of a config without a column of lists; "" if it may have none
+
+
+def _is_below(folders: Sequence[str], path: str) -> bool:
+    return any(not folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def _no_files(_: str) -> tuple[str, ...]:
+    return ()
+
+
+def is_no_file(_: str) -> bool:
+    """Returns False: for a kind of files that is not read."""
+    return False
+
+
+class Reads(NamedTuple):
+    """The files below the input that a format reads, told by their paths there."""
+
+    is_image: Callable[[str], bool] = functools.partial(_is_below, ("",))
+    files_of: Callable[[str], Iterable[str]] = _no_files  # the files that belong to one image, such as its annotations
+    files: tuple[str, ...] = ()  # paths or globs of the files of many images
+    is_partner: Callable[[str], bool] = is_no_file  # whether a file may belong to an image that was not seen
+    num_splits: int = 1  # that it takes from folders or files
+    is_guess: bool = False  # whether `is_image` is told from the beginnings of files that name images
+
+    @classmethod
+    def of_parts(
+        cls,
+        parts: Iterable[input_places.Part],
+        files_of: Callable[[str], Iterable[str]] = _no_files,
+        files: Iterable[str] = (),
+        listed_in: str = "",
+    ) -> Reads:
+        """Returns it for all images in folders; those of lists may be anywhere below the folder `listed_in`."""
+        given = [*parts]
+        folders = tuple({listed_in if each.is_list else each.path for each in given})
+        lists = (each.path for each in given if each.is_list)
+        splits = {each.split for each in given}
+        return cls(functools.partial(_is_below, folders), files_of, (*files, *lists), num_splits=len(splits))
 
 
 _NO_ROW: Mapping[str, Any] = types.MappingProxyType({})
@@ -151,6 +190,14 @@ class Format(abc.ABC):
         """Yields the presets that fit one file in the root of a probe."""
         one = folder_probe.FileProbe(probe, name)
         return (dataclasses.replace(each, input=name) for each in cls.detect(one, ""))
+
+    def reads(self, probe: folder_probe.FolderProbe, at: str) -> Reads | None:
+        """Returns what the options read of a folder below the root of a probe; None if images are not files there.
+
+        Raises:
+            ConfigError: if the files are not as the options say.
+        """
+        return None
 
     @classmethod
     def remarks(cls, probe: folder_probe.FolderProbe) -> Iterator[str]:

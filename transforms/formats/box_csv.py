@@ -92,6 +92,11 @@ class BoxCsv(base_format.ObjectFormat):
             used = (split.folder for split in splits)
             return dataclasses.replace(source, unread=input_places.find_unread(root, used, (), request.output))
 
+    def reads(self, probe: folder_probe.FolderProbe, at: str) -> base_format.Reads:
+        root, splits = find(probe.uri(at), self)
+        files = (each.annotations.removeprefix(storage.join(root, "")) for each in splits)
+        return base_format.Reads.of_parts((input_places.Part(each.name, each.folder) for each in splits), files=files)
+
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[folder_probe.Finding]:
         """Finds the CSV files that Roboflow writes beside the images; others are found among the tables."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from imagebeam import errors, plural, storage
+from imagebeam import errors, storage
 from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, coco_json
@@ -128,6 +128,22 @@ class Coco(base_format.Format):
                 source = dataclasses.replace(source, objects=objects)
             used = (split.folder for split in source.splits)
             return dataclasses.replace(source, unread=input_places.find_unread(uri, used, (), request.output))
+
+    def reads(self, probe: FolderProbe, at: str) -> base_format.Reads:
+        exact, whole = set[str](), set[str]()  # folders that names state, and those of files that may state any
+        for split, path in self.annotations.items():
+            above = input_places.path_below(self.images[split])
+            names = _FILE_NAME.findall(probe.head(posixpath.join(at, path)))
+            exact |= {posixpath.dirname(posixpath.join(above, name.decode("utf-8", "replace"))) for name in names}
+            whole |= set() if names else {posixpath.join(above, "")}
+        files = (*self.annotations.values(), *(self.captions or {}).values())
+        panoptic = (f"{folder}/*" for folder in (self.panoptic or {}).values())
+        return base_format.Reads(
+            lambda path: posixpath.dirname(path) in exact or path.startswith(tuple(whole)),
+            files=(*files, *panoptic),
+            num_splits=len(self.annotations),
+            is_guess=True,
+        )
 
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -308,15 +324,16 @@ def _find_coco(probe: FolderProbe, at: str) -> Iterator[Finding]:
     places = _find_places(probe, at, files, "coco", prefers="instances")
     if places:
         often = (Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN"),)
-        notes = (*_unread_files(files, "coco", places, at), *_unnamed_images(probe, at, places))
-        yield Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), notes, often)
+        doubts = _rivals(files, "coco", places, at)
+        yield Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), (), often, doubts=doubts)
     kinds = {kind: found for kind in _KINDS if (found := _find_places(probe, at, files, kind.preset))}
-    doubts: tuple[str, ...] = ()
+    which: tuple[str, ...] = ()
     if len(kinds) > 1 and not places:
-        doubts = (
+        which = (
             f"{folder_probe.and_list([kind.what for kind in kinds])} are of the same images, and one of them is read",
         )
     for kind, places in kinds.items():
+        doubts = (*which, *_rivals(files, kind.preset, places, at))
         settings = _settings_of(places)
         if kind.preset == "coco_captions":
             settings["source.coco.captions"] = settings["source.coco.annotations"]
@@ -407,34 +424,16 @@ def _find_places(
     return places
 
 
-def _unread_files(files: Sequence[_File], preset: str, places: Mapping[str, _Place], at: str) -> Iterator[str]:
-    """Yields a note on the files of a preset that are not read, since another one is of their split."""
+def _rivals(files: Sequence[_File], preset: str, places: Mapping[str, _Place], at: str) -> tuple[str, ...]:
+    """Returns a doubt if other files of a preset have a split that it takes from one of them."""
     read = {place.annotations for place in places.values()}
     paths = [each.holder.below(each.name).removeprefix(f"{at}/") for each in files if each.preset == preset]
-    if others := [path for path in paths if path not in read]:
-        yield f"{folder_probe.name_some(others)} {'is' if len(others) == 1 else 'are'} of COCO, too, and not read"
+    others = [path for path in paths if path not in read and not _OTHER_KINDS.search(posixpath.basename(path))]
+    shown = f"{folder_probe.name_some(others)} {'is' if len(others) == 1 else 'are'} of the same kind and splits"
+    return (f"{shown}, and not read: name those that are meant in source.coco.annotations",) if others else ()
 
 
 _FILE_NAME = re.compile(rb'"file_name"\s*:\s*"([^"\\]*)"')
-
-
-def _unnamed_images(probe: FolderProbe, at: str, places: Mapping[str, _Place]) -> Iterator[str]:
-    """Yields a note if many images are in folders that the beginnings of the files do not name; test ones are not."""
-    named = set[str]()
-    for place in places.values():
-        holder = probe.look(posixpath.join(at, place.images))
-        for name in holder.folders[:_NUM_FOLDERS]:
-            probe.look(holder.below(name))
-        names = _FILE_NAME.findall(probe.head(posixpath.join(at, place.annotations)))
-        named |= {posixpath.dirname(holder.below(name.decode("utf-8", "replace"))) for name in names}
-    seen = [folder for folder in probe.seen() if folder.images and folder.path.startswith(f"{at}/" if at else "")]
-    others = [each for each in seen if each.path not in named and split_meant(each.path) != "test"]
-    number, total = (sum(len(each.images) for each in folders) for folders in (others, seen))
-    if number > (1 - folder_probe.NEARLY_ALL) * total:
-        yield (
-            f"{number:,} of {plural.count(total, 'image')} that were seen are in folders that these files do not name "
-            f"in their beginnings, such as {others[0].below(others[0].images[0])}: images without an entry are left out"
-        )
 
 
 def _settings_of(places: Mapping[str, _Place]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats import zip as zip_format
-from imagebeam.transforms.sources import files, image_source, input_places
+from imagebeam.transforms.sources import files, folder_probe, image_source, input_places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,9 @@ class Files(base_format.Format):
                 raise errors.ConfigError("input-not-folder", f"--input {request.uri!r} is not a folder; {hint}")
             exclude = input_places.leave_out(request.output, root)
             return files.FilesSource(root, include, exclude, request.masks)
+
+    def reads(self, probe: folder_probe.FolderProbe, at: str) -> base_format.Reads:
+        return base_format.Reads()
 
 
 # --- saved listings ---------------------------------------------------------------------------------------------------

@@ -55,23 +55,31 @@ class Labelme(base_format.ObjectFormat):
     def open(self, request: base_format.Request) -> image_source.ImageSource:
         uri = request.uri
         input_places.require_folder(uri, "the one with the images and JSON files")
-        if self.images is not None:
-            parts = input_places.given_parts(uri, self.images, "source.labelme.images")
-        else:
-            parts = input_places.parts_of_splits(input_places.names_in(uri))
         shapes, rejects_outside = Shapes(self.masks), self.outside == "reject"
         classes = image_objects.ClassNames(())
         reader = syntax.RowReader(classes, shapes, self.masks, rejects_outside, "source.labelme")
         source = annotated_files.AnnotatedFilesSource(
             uri,
-            parts,
-            annotated_files.PairRule(".json", self.image_folder, self.annotation_folder, self.without_annotations),
+            self._parts(uri),
+            self._rule,
             reader,
             exclude=input_places.leave_out(request.output, uri),
             option="source.labelme",
             on_repeated_key="name each folder of images in one split (source.labelme.images)",
         )
         return source.with_classes(self.classes, self.base, functools.partial(syntax.class_names, shapes))
+
+    def _parts(self, root: str) -> tuple[input_places.Part, ...]:
+        if self.images is not None:
+            return input_places.given_parts(root, self.images, "source.labelme.images")
+        return input_places.parts_of_splits(input_places.names_in(root))
+
+    @property
+    def _rule(self) -> annotated_files.PairRule:
+        return annotated_files.PairRule(".json", self.image_folder, self.annotation_folder, self.without_annotations)
+
+    def reads(self, probe: folder_probe.FolderProbe, at: str) -> base_format.Reads:
+        return base_format.Reads.of_parts(self._parts(probe.uri(at)), self._rule.files_of)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:

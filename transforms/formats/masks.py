@@ -49,6 +49,11 @@ class PartnerRule(abc.ABC):
         """Returns whether `path` is the path of an image."""
         return self._image.fullmatch(path) is not None
 
+    def files_of(self, path: str) -> list[str]:
+        """Returns the paths of the files that belong to an image."""
+        match = self._image.fullmatch(path)
+        return [match.expand(template) for _, template in self._templates()] if match else []
+
     def add_masks(
         self, root: str, refs: Sequence[elements.ImageRef]
     ) -> Iterator[elements.ImageRef | elements.Reject | None]:

@@ -105,6 +105,11 @@ class Pairs(masks.PartnerRule, base_format.Format):
             part = side_by_side.Part(names.index(FIRST), len(names)) if names else side_by_side.WHOLE
             return _PairsSource(root, include, input_places.leave_out(request.output, root), rule, part)
 
+    def reads(self, probe: FolderProbe, at: str) -> base_format.Reads:
+        if self.image is None:
+            return base_format.Reads()
+        return base_format.Reads(self.is_image, self.files_of, is_partner=self.is_mask, num_splits=1 + self.names_split)
+
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
         """Finds folders named like the parts of pairs, with equal images, in or above those of splits too."""

@@ -55,6 +55,15 @@ class Sidecars(base_format.Format):
             rule = _SidecarRule(self.image, self.path, request.fields)
             return _SidecarsSource(root, include, input_places.leave_out(request.output, root), rule)
 
+    def reads(self, probe: FolderProbe, at: str) -> base_format.Reads:
+        rule = re.compile(self.image)
+
+        def files_of(path: str) -> Iterator[str]:
+            match = rule.fullmatch(path)
+            yield from (match.expand(self.path.replace("{}", each)) for each in _ENDINGS if match)
+
+        return base_format.Reads(files_of=files_of)
+
     @classmethod
     def detect(cls, probe: FolderProbe, at: str) -> Iterator[Finding]:
         """Finds texts beside nearly all images of a folder or of those in it."""

@@ -61,7 +61,7 @@ class Voc(base_format.ObjectFormat):
         source = annotated_files.AnnotatedFilesSource(
             request.uri,
             parts,
-            annotated_files.PairRule(".xml", image_folder, annotation_folder, self.without_annotations),
+            self._rule(image_folder, annotation_folder),
             syntax.RowReader(classes, xml, rejects_outside=self.outside == "reject", option="source.voc"),
             exclude=input_places.leave_out(request.output, request.uri),
             named_in=image_folder,
@@ -69,6 +69,13 @@ class Voc(base_format.ObjectFormat):
             on_repeated_key="name each image in one list, and once in it (ImageSets/Main, or source.voc.images)",
         )
         return source.with_classes(self.classes, self.base, class_names)
+
+    def _rule(self, image_folder: str, annotation_folder: str) -> annotated_files.PairRule:
+        return annotated_files.PairRule(".xml", image_folder, annotation_folder, self.without_annotations)
+
+    def reads(self, probe: folder_probe.FolderProbe, at: str) -> base_format.Reads:
+        parts, images, annotations = find(probe.uri(at), self)
+        return base_format.Reads.of_parts(parts, self._rule(images, annotations).files_of, (_OF_BOTH,), images)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:
@@ -197,6 +204,7 @@ def _find_xml_beside(probe: folder_probe.FolderProbe, folder: folder_probe.Folde
 # --- where the images are ---------------------------------------------------------------------------------------------
 
 _LISTS = "ImageSets/Main"
+_OF_BOTH = f"{_LISTS}/trainval.txt"  # says no more than train.txt and val.txt
 _OTHER_IMAGES, _OTHER_ANNOTATIONS = ("images", "Images"), ("annotations", "Annotations")
 _NESTED = "xmls"  # in the folder of annotations, beside masks, as in the Oxford pets
 

@@ -74,7 +74,7 @@ class Yolo(base_format.Format):
             source = annotated_files.AnnotatedFilesSource(
                 found.root,
                 found.parts,
-                annotated_files.PairRule(".txt", self.image_folder, self.label_folder, self.without_labels),
+                self._rule,
                 reader,
                 exclude=input_places.leave_out(request.output, found.root),
                 option="source.yolo",
@@ -83,6 +83,15 @@ class Yolo(base_format.Format):
             )
             source.check()
             return source.with_unread()
+
+    @property
+    def _rule(self) -> annotated_files.PairRule:
+        return annotated_files.PairRule(".txt", self.image_folder, self.label_folder, self.without_labels)
+
+    def reads(self, probe: folder_probe.FolderProbe, at: str) -> base_format.Reads:
+        parts = find(probe.uri(at), self).parts
+        names = (*_CLASS_FILES, *(f"*{extension}" for extension in _YAML))
+        return base_format.Reads.of_parts(parts, self._rule.files_of, names)
 
     @classmethod
     def detect(cls, probe: folder_probe.FolderProbe, at: str) -> Iterator[Finding]:

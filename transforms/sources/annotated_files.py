@@ -55,6 +55,10 @@ class PairRule:
         own = stem if dot and not self.whole_names else name
         return f"{self.folder_of(folder)}{slash}{own}{self.extension}"
 
+    def files_of(self, path: str) -> tuple[str, ...]:
+        """Returns the paths of the files of an image: of its annotations."""
+        return (self.annotations_of(path),)
+
     @functools.lru_cache(maxsize=64)  # noqa: B019  the rule is small, and lives as long as the process
     def folder_of(self, folder: str) -> str:
         """Returns the folder of the annotations of the images in a folder."""

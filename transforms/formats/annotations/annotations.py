@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
-from imagebeam import errors, plural, storage
+from imagebeam import errors, storage
 from imagebeam.storage import remote
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.formats.annotations import locate, row_tables
@@ -112,15 +112,28 @@ class Annotations(base_format.ObjectFormat):
         source = annotated_files.AnnotatedFilesSource(
             root,
             tuple(input_places.Part(place.split, place.images) for place in places.places),
-            annotated_files.PairRule(
-                syntax.SUFFIXES[0], images, annotations, self.without_annotations, syntax.WHOLE_NAMES
-            ),
+            self._rule(syntax, images, annotations),
             reader,
             exclude=input_places.leave_out(request.output, root),
             option="source.annotations",
             on_repeated_key="name each folder of images in one split (source.annotations.images)",
         )
         return source.with_classes(self.classes, self.base, functools.partial(syntax_lib.class_names, syntax))
+
+    def _rule(self, syntax: syntax_lib.Syntax, images: str, annotations: str) -> annotated_files.PairRule:
+        return annotated_files.PairRule(
+            syntax.SUFFIXES[0], images, annotations, self.without_annotations, syntax.WHOLE_NAMES
+        )
+
+    def reads(self, probe: folder_probe.FolderProbe, at: str) -> base_format.Reads | None:
+        syntax = SYNTAXES[self.syntax or ""]
+        found = locate.find(syntax, probe, at, _FEW, is_known=False)
+        if found is None:
+            return None
+        parts = (input_places.Part(each.split, each.images) for each in found.places)
+        if syntax.FOLDERS is None:
+            return base_format.Reads.of_parts(parts, files=(f"{_TEXTS}*.csv", *(each.file for each in found.places)))
+        return base_format.Reads.of_parts(parts, self._rule(syntax, *found.folders).files_of)
 
     def _open_tables(
         self, request: base_format.Request, places: locate.Places, reader: syntax_lib.RowReader
@@ -186,7 +199,7 @@ class Annotations(base_format.ObjectFormat):
             also = [f"there are also files of {' and '.join(others)}: which are to be read?"] if others else []
             has_masks = SYNTAXES[name].OUTLINES and not SYNTAXES[name].MASKS
             often = (Change("source.annotations.masks", True, "also a mask of each object"),) if has_masks else ()
-            doubts = (*places.doubts, *also, *_elsewhere(probe, at, places))
+            doubts = (*places.doubts, *also)
             settings = {"source.annotations.syntax": name}
             yield Finding("annotations", places.evidence, settings, places.notes, often, doubts=doubts)
             return
@@ -204,15 +217,3 @@ class Annotations(base_format.ObjectFormat):
                         f"{file.path} is of {syntax.TITLE}, and the images that it names ({file.names[0]}, ...) are "
                         "not here: give the folder that holds both"
                     )
-
-
-def _elsewhere(probe: folder_probe.FolderProbe, at: str, places: locate.Places) -> Iterator[str]:
-    """Yields a doubt if many images that were seen are in no place; those of tests are often without annotations."""
-    above = f"{at}/" if at else ""
-    used = tuple(f"{above}{each.images}/" if each.images else above for each in places.places)
-    seen = [folder.below(name) for folder in probe.seen() for name in folder.images]
-    seen = [path for path in seen if path.startswith(above)]
-    others = [path for path in seen if not path.startswith(used)]
-    others = [path for path in others if folder_probe.split_meant(path.removeprefix(at)) != "test"]
-    if len(others) > (1 - folder_probe.NEARLY_ALL) * len(seen):
-        yield f"{len(others):,} of {plural.count(len(seen), 'image')} are not in these folders, such as {others[0]}"

@@ -19,6 +19,7 @@ from imagebeam.transforms.formats.tables import (
     paired_files,
     row_steps,
     table_formats,
+    table_heads,
     table_per_folder,
 )
 from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, listing_rules, table_rows
@@ -172,6 +173,21 @@ class Tables(base_format.Format):
             raise ValueError(
                 "source.manifest.size is for source.manifest.trust: true; without it each file's size is looked up"
             )
+
+    def reads(self, probe: folder_probe.FolderProbe, at: str) -> base_format.Reads | None:
+        paths = (self.path,) if isinstance(self.path, str) else self.path or ()
+        table = table_heads.read_table(probe, posixpath.join(at, paths[0])) if len(paths) == 1 else None
+        place = None if table is None else table_heads.find_place(probe, at, table)
+        if table is None or place is None or self.image is None:
+            return base_format.Reads(files=paths)
+        folder, above = place.folder, posixpath.join(place.folder, "")
+        has_paths = bool(place.inside) or any("/" in name for name in table.values(place.column))
+
+        def is_image(path: str) -> bool:
+            path = posixpath.join(at, path)
+            return posixpath.dirname(path) == folder or (has_paths and path.startswith(above))
+
+        return base_format.Reads(is_image, files=paths)
 
     def gives(self) -> base_format.Gives:
         refuses: tuple[tuple[str, str], ...] = ()

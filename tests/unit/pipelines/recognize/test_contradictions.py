@@ -80,11 +80,3 @@ def test_layout_is_read_right_or_is_a_question(tmp_path: pathlib.Path, layout: s
     preset, tree = odd_layouts.LAYOUTS[layout]
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "in", tree)))
     assert (found.sure.preset if found.sure else None) == preset, found.candidates
-
-
-def test_lists_of_splits_that_are_not_read_are_named_with_their_option(tmp_path: pathlib.Path) -> None:
-    lists = {"train.txt": "data/img/cat_0.jpg\n", "valid.txt": "data/img/cat_1.jpg\n"}
-    tree = odd_layouts.LAYOUTS["darknet"][1] | lists
-    sure = recognize_folder.recognize(str(folder_shapes.write(tmp_path / "in", tree))).sure
-    assert sure is not None
-    assert any("source.yolo.images={train: train.txt, validation: valid.txt}" in note for note in sure.notes)

@@ -49,12 +49,23 @@ def test_each_image_has_its_mask(tmp_path: pathlib.Path, shape: str, image: str,
     ("tree", "texts"),
     [
         pytest.param(
-            SHAPES["masks-of-kitti"][2], ["instance and semantic_rgb are not read", "testing/image_2 has no"], id="k"
+            SHAPES["masks-of-kitti"][2],
+            [
+                "8 of 16 images that were seen are not read, in training/instance, training/semantic_rgb (training/",
+                "4 of 16 images that were seen are not read, in testing/image_2 (testing/image_2/00_10.png)",
+            ],
+            id="k",
         ),
         pytest.param(
-            SHAPES["masks-of-cityscapes"][2], ["*_gtFine_color and *_gtFine_instanceIds in gtFine are not read"], id="c"
+            SHAPES["masks-of-cityscapes"][2],
+            ["32 of 48 images that were seen are not read, in gtFine/train/aachen, "],
+            id="c",
         ),
-        pytest.param(SHAPES["masks-of-synthia"][2], ["GT/COLOR is not read"], id="s"),
+        pytest.param(
+            SHAPES["masks-of-synthia"][2],
+            ["4 of 8 images that were seen are not read, in GT/COLOR (GT/COLOR/0000.png): they may be masks"],
+            id="s",
+        ),
     ],
 )
 def test_what_is_left_out_is_said(tmp_path: pathlib.Path, tree: folder_shapes.Tree, texts: list[str]) -> None:

@@ -573,7 +573,7 @@ def test_plan_lists_presets_that_fit_alike(tmp_path: pathlib.Path) -> None:
         folder_shapes.write(tmp_path / f"VOC{year}", {**SHAPES["voc"][2], **lists})
     done = command_line.end(2, "plan", "--input", tmp_path)
     assert f"  options  --config voc --input {tmp_path}/VOC2012\n" in done.stdout
-    assert "4 of 8 images that were seen are not in VOC2007, such as VOC2012/JPEGImages/0.jpg" in done.stdout
+    assert "4 of 8 images that were seen are not read, in VOC2012/JPEGImages (VOC2012/JPEGImages/0.jpg)" in done.stdout
     assert f"'{tmp_path}' may be voc, but not beyond doubt" in done.stderr
 
 

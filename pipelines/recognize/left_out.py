@@ -1,0 +1,272 @@
+"""Accounts for the files that a probe has seen: what a reading leaves out is a line for each kind of file.
+
+A line is a doubt where it may change what would be written. For a reading of images alone that is every file that names
+its images or has their names. For one of annotations it is a list of splits where it takes none, a further file of the
+kind that it reads, or more than a tenth of the images. All other lines are notes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagebeam import errors, plural
+from imagebeam.pipelines.config import model as config_lib
+from imagebeam.pipelines.recognize import mask_folders, naming_files, unread_files
+from imagebeam.pipelines.recognize.unread_files import Line, Seen
+from imagebeam.transforms.formats import base_format
+from imagebeam.transforms.sources import files as files_lib
+from imagebeam.transforms.sources import folder_probe, listing_rules
+from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
+
+_ON_THE_SET = re.compile(
+    r"(?i)read_?me|licen[cs]e|copying|authors|attribution|citation|notice|changelog|.*(md5|sha\d+|checksum)|"
+    r".*\.(md|rst|pdf|docx?|html?|tex|bib|py|ipynb|sh|bat|c|h|cpp|m|js|css|log|toml|cfg|lock|db|tmp|bak)$"
+)
+_DEPTH = 4
+_NUM_LINES = 500  # of a list whose last line may be cut short
+_NUM_FOLDERS = 6  # folders of images that are compared
+_NUM_PICTURES = 20  # images beside containers that may be there for people
+
+
+class LeftOut(NamedTuple):
+    """What a reading leaves out of the folders that were seen."""
+
+    doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()  # those of the doubts that are on images: it reads a part of them
+    lists: Mapping[str, str] = {}  # of the splits, which it can take
+
+
+def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> LeftOut:
+    """Returns lines on the files that a finding leaves out, without those that its own lines name."""
+    reading = _reading_of(probe, finding, config)
+    if reading is None:
+        return LeftOut()
+    _walk(probe)
+    seen = _divide(probe, finding, reading)
+    images = [*_images(finding, reading, seen)]
+    if reading.num_pictures:  # of the files beside containers nothing is known
+        return LeftOut(tuple(each.text for each in images if each.is_doubt))
+    lines = [*images, *_lines(probe, finding, reading, seen)]
+    lists: Mapping[str, str] = {}
+    if finding.reads_images_alone:
+        lines = [each._replace(is_doubt=True) for each in lines]
+    elif of_splits := [each for each in lines if each.names_splits]:
+        paths = [path for each in of_splits for path in each.paths if not naming_files.is_no_split(path)]
+        lists = _lists_in(probe, reading, seen, paths)
+        lines = [each.of_splits(is_taken=bool(lists)) if each.names_splits else each for each in lines]
+    doubts = tuple(each.text for each in lines if each.is_doubt)
+    notes = [each.text for each in lines if not each.is_doubt and not (lists and each.names_splits)]
+    notes += unread_files.rest(seen, {path for each in lines for path in each.paths})
+    elsewhere = tuple(each.text for each in images if each.is_doubt)
+    return LeftOut(doubts, tuple(notes), elsewhere, lists)
+
+
+def _walk(probe: FolderProbe) -> None:
+    """Lists all folders whose names speak of annotations, and some of the others, down to four levels."""
+    level = [""]
+    for _ in range(_DEPTH):
+        below: list[str] = []
+        for folder in map(probe.look, level):
+            named = [name for name in folder.folders if naming_files.ANNOTATIONS.fullmatch(name)]
+            below += map(
+                folder.below, dict.fromkeys([*named, *folder_probe.spread(folder.folders, _NUM_FOLDERS)[:_NUM_FOLDERS]])
+            )
+        level = below
+
+
+# --- what is read -----------------------------------------------------------------------------------------------------
+
+
+class _Reading(NamedTuple):
+    at: str  # folder of the input, below the root of the probe
+    config: config_lib.Config
+    reads: base_format.Reads
+    named: frozenset[str]  # texts of the config, some of which are paths
+    num_pictures: int = 0  # images that may be there for people, in a README
+
+    @property
+    def above(self) -> str:
+        """What precedes paths below the input in those below the root of the probe."""
+        return f"{self.at}/" if self.at else ""
+
+    @property
+    def has_splits(self) -> bool:
+        """Whether folders, files or columns say the splits."""
+        by, rule = self.config.split.by, self.config.source.masks.rule
+        is_named = self.reads.num_splits > 1 or (rule is not None and rule.names_split)
+        return by not in ("hash", "none", "source") or (by == "source" and is_named)
+
+    def reads_image(self, path: str) -> bool:
+        """Returns whether an image is read, given its path below the root of the probe."""
+        below, source = path.removeprefix(self.above), self.config.source
+        is_meant = source.masks.rule is None or source.masks.rule.is_image(below)
+        is_meant = is_meant and path.startswith(self.above) and self.reads.is_image(below)
+        return is_meant and files_lib.is_included((*source.include,), below)
+
+    def files_of(self, path: str) -> Iterator[str]:
+        """Yields the paths of the files of an image, below the input."""
+        yield from self.reads.files_of(path)
+        if rule := self.config.source.masks.rule:
+            yield from rule.files_of(path)
+
+    def reads_file(self, path: str) -> bool:
+        """Returns whether a file is read that is of many images, or of one that may not have been seen."""
+        below, rule = path.removeprefix(self.above), self.config.source.masks.rule
+        is_read = below in self.named or self.reads.is_partner(below) or (rule is not None and rule.is_mask(below))
+        is_read = is_read or (bool(self.reads.files) and files_lib.is_included(self.reads.files, below))
+        return is_read and path.startswith(self.above)
+
+
+def _reading_of(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> _Reading | None:
+    try:
+        if probe.holds(finding.input):
+            return None
+        reads = config.source.format.reads(probe, finding.input)
+    except (OSError, errors.ConfigError):  # the plan says so
+        return None
+    if reads is None:  # images are in containers
+        no_images = base_format.Reads(base_format.is_no_file)
+        return _Reading(finding.input, config, no_images, frozenset(), _NUM_PICTURES)
+    named = frozenset(_texts(config.model_dump(include={"source", "split", "label"})))
+    return _Reading(finding.input, config, reads, named)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts([*value.keys(), *value.values()])
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
+
+
+def _divide(probe: FolderProbe, finding: Finding, reading: _Reading) -> Seen:
+    """Returns the folders with what is read, and with what is left out and not said yet.
+
+    To a reading of images alone all images count as read, and those outside of its input as left out, too.
+    """
+    said = " ".join((finding.evidence, *finding.notes, *finding.doubts))
+    above, is_alone = reading.above, finding.reads_images_alone
+    images = [path for path in _images_in(probe) if is_alone or reading.reads_image(path)]
+    read = {*images}
+    of_images = {f"{above}{each}" for path in images for each in reading.files_of(path.removeprefix(above))}
+
+    def is_left(path: str) -> bool:
+        if is_alone and path in read:
+            return not path.startswith(above)
+        return path not in read and path not in of_images and not reading.reads_file(path)
+
+    seen = Seen([], [], [])
+    for folder in probe.seen():
+        paths = {name: folder.below(name) for name in folder.files}
+        left = [name for name, path in paths.items() if is_left(path)]
+        seen.read.append(_part_of(folder, [name for name in folder.images if paths[name] in read]))
+        seen.images.append(_part_of(folder, [name for name in left if name in folder.images]))
+        others = [name for name in left if name not in folder.images and not _ON_THE_SET.match(name)]
+        seen.files.append(_part_of(folder, [name for name in others if paths[name] not in said]))
+    return seen
+
+
+def _images_in(probe: FolderProbe) -> Iterator[str]:
+    return (folder.below(name) for folder in probe.seen() for name in folder.images)
+
+
+def _part_of(folder: Folder, names: Collection[str]) -> Folder:
+    return dataclasses.replace(folder, files={name: size for name, size in folder.files.items() if name in names})
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+
+def _images(finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
+    """Yields a line for images that may be masks of those that are read, and one for others.
+
+    Images of tests may be left out, and a reading of images alone says by itself which ones below its input it does.
+    """
+    held = [(each, bool(read.images)) for each, read in zip(seen.images, seen.read) if each.images]
+    masks = [folder for folder, _ in held if mask_folders.are_masks(folder.path)]
+    others = [(folder, is_beside) for folder, is_beside in held if folder not in masks]
+    # images of tests often have no annotations, and one beside an image that is read may be a preview of it
+    num_meant = sum(len(each.images) for each, is_beside in others if not (is_beside or _is_of_test(each.path)))
+    if finding.reads_images_alone:
+        masks, others = [], held
+        num_meant = sum(len(each.images) for each, _ in held)
+    total = sum(len({*images.images, *read.images}) for images, read in zip(seen.images, seen.read))
+    is_many = num_meant > max((1 - folder_probe.NEARLY_ALL) * total, reading.num_pictures)
+    for folders, what in ((masks, ": they may be masks of images that are read"), ([each for each, _ in others], "")):
+        if number := sum(len(folder.images) for folder in folders):
+            where = name_some([each.path or "the folder itself" for each in folders])
+            such = f"{where} ({folders[0].below(folders[0].images[0])})"
+            text = f"{number:,} of {plural.count(total, 'image')} that were seen are not read, in {such}{what}"
+            yield Line(text, not what and is_many and not reading.reads.is_guess)
+    if reading.config.source.masks.rule is not None:
+        yield from _further_masks([folder for folder, is_beside in held if is_beside])
+
+
+def _further_masks(folders: Sequence[Folder]) -> Iterator[Line]:
+    """Yields a line for images that are named as masks, beside images whose masks are read."""
+    paths = [folder.below(name) for folder in folders for name in folder.images if mask_folders.MASKS.fullmatch(name)]
+    paths = [path for path in paths if not mask_folders.is_for_people(posixpath.splitext(path)[0])]
+    if paths:
+        text = f"{plural.count(len(paths), 'image')} may be further masks, and not read ({name_some(paths)})"
+        yield Line(f"{text}: if an image has several, merge them into one first", is_doubt=True)
+
+
+def _is_of_test(path: str) -> bool:
+    """Returns whether a folder is in one of tests, whose masks and annotations are often not published."""
+    return any(folder_probe.split_meant(name) == "test" for name in path.split("/"))
+
+
+# --- files of one image each -----------------------------------------------------------------------------------------
+
+
+def _lines(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
+    is_table = "source.manifest.path" in finding.settings
+    for each in (*naming_files.sidecars(seen), *naming_files.folders_of_equal_names(probe, seen)):
+        yield each._replace(is_doubt=is_table)
+    yield from naming_files.repeated_files(probe, seen)
+    is_paired = "source.masks.image" in finding.settings or "source.pairs.image" in finding.settings
+    for each in naming_files.files_that_name_images(probe, seen.files, seen):
+        is_of_videos = is_paired and naming_files.OF_FOLDERS in each.text  # masks of a video may be of its objects
+        names_splits = each.names_splits and not reading.has_splits
+        yield each._replace(is_doubt=is_of_videos or names_splits, names_splits=names_splits)
+    if not reading.has_splits:
+        yield from naming_files.lists_of_folders(probe, seen)
+        yield from naming_files.mixed_splits(probe) if is_paired and reading.config.split.by == "hash" else ()
+    if finding.reads_images_alone:
+        yield from naming_files.files_above(probe, seen)
+    yield from unread_files.workbooks(seen)
+
+
+# --- lists of splits --------------------------------------------------------------------------------------------------
+
+
+def _lists_in(probe: FolderProbe, reading: _Reading, seen: Seen, paths: Sequence[str]) -> dict[str, str]:
+    """Returns lists by split, below the input; none unless each split has one, whose lines are images that are read."""
+    above = reading.above
+    known = {
+        name
+        for folder in seen.read
+        for image in map(folder.below, folder.images)
+        for name in listing_rules.names_of(image.removeprefix(above))
+    }
+    found: dict[str, str] = {}
+    named = set[str]()
+    for path in paths:
+        meant = "train" if "trainval" in path else folder_probe.split_meant(posixpath.basename(path))
+        lines = probe.head(path).decode("utf-8", "replace").splitlines()
+        names = {line.split()[0] for line in lines[: len(lines) - (len(lines) > _NUM_LINES)] if line.strip()}
+        is_list = (
+            path.endswith(naming_files.LISTS) and path.startswith(above) and names <= known and named.isdisjoint(names)
+        )
+        if meant is None or meant in found or not names or not is_list:
+            return {}
+        found[meant] = path.removeprefix(above)
+        named |= names
+    return found if "train" in found and len(found) > 1 else {}

@@ -1,0 +1,236 @@
+"""Files that name images or have their names, and that a reading leaves out: each kind is a line."""
+
+from __future__ import annotations
+
+import collections
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from imagebeam import plural
+from imagebeam.pipelines.recognize import unread_files
+from imagebeam.pipelines.recognize.unread_files import Line, Seen
+from imagebeam.transforms.formats.tables import table_heads
+from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources.folder_probe import Folder, FolderProbe, name_some
+
+OF_FOLDERS = "folders of images"
+_XML = re.compile(rb"\A\s*(<\?xml|<annotation)")
+_SIDECARS = "the preset sidecars reads texts and JSON of the images' names (docs/recipes/sidecars.md)"
+_REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
+_SPLITS_IN_TABLE = "write a table with a row for each image and a column of its split (docs/recipes/tables.md)"
+_OF_SIDECARS = frozenset({".txt", ".caption", ".json"})
+_DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".odgt", ".geojson", ".xml", ".txt", ".lst", ".list", ".token")
+_DATA_OF_FOLDERS = (*_DATA, ".mat", ".npy", ".yml", ".yaml", ".label", ".gt", ".pkl", ".pickle")
+ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
+_BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
+_IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d{5,}")  # names in a table that no number of another kind equals
+_OF_SPLITS = re.compile(r"(?i)split|partition|(?<![a-z])fold|trainval|imagesets")
+_SYNSET = re.compile(r"n\d{8}")  # names a class of ImageNet wherever it is found
+_LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
+LISTS, _NUM_LISTS = (".txt", ".lst", ".list", ".csv"), 24
+_NUM_FILES = 3  # read of each extension in a folder
+_BOUNDS_ABOVE = folder_probe.Bounds(folders=4, entries=1_000, heads=9)
+
+
+def sidecars(seen: Seen) -> Iterator[Line]:
+    """Yields a line for each extension of files that have the names of images beside them: `1.txt` beside `1.jpg`."""
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    first: dict[str, str] = {}
+    for folder, others in zip(seen.read, seen.files):
+        image_of = {name.partition(".")[0]: name for name in folder.images}  # x.gt.txt may be beside x.bin.png
+        image_of |= {posixpath.splitext(name)[0]: name for name in folder.images}
+        for name in others.files if image_of else ():
+            extension = folder_probe.extension_of(name)
+            stem = posixpath.splitext(name)[0]
+            image = image_of.get(stem) or image_of.get(stem.partition(".")[0])
+            if image is not None and extension and unread_files.kind_of(name) is None:
+                found[extension].append(folder.below(name))
+                first.setdefault(extension, f"{folder.below(name)} beside {image}")
+    num_images = sum(len(folder.images) for folder in seen.read)
+    for extension, paths in found.items():
+        have = "has" if num_images == 1 else "have"
+        text = (
+            f"{len(paths):,} of {plural.count(num_images, 'image')} {have} a {extension} file beside them "
+            f"({first[extension]}), not read: "
+            f"{_SIDECARS if extension in _OF_SIDECARS else _REMEDY}"
+        )
+        yield Line(text, paths=paths)
+
+
+def folders_of_equal_names(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
+    """Yields a line for folders without images whose files have the names of images, or of folders of them, elsewhere.
+
+    What all names of a folder begin and end with is left out: gt_1.txt may be for img_1.jpg.
+    """
+    held = [folder for folder in seen.read if folder.images]
+    above = dict.fromkeys(posixpath.dirname(folder.path) for folder in held if folder.path)
+    names_of = {f"images in {each.path or 'the folder'}": each.stems | {*each.images} for each in held}  # x.jpg.txt
+    names_of |= {f"folders in {path or 'the folder'}": _no_splits(probe.look(path).folders) for path in above}
+    cores = {f"images in {each.path or 'the folder'}": _cores(each.stems) for each in held}
+    found: dict[str, list[tuple[str, Folder]]] = collections.defaultdict(list)
+    for folder in seen.files:
+        files = [] if probe.look(folder.path).images else [n for n in folder.files if unread_files.kind_of(n) is None]
+        stems = {posixpath.splitext(name)[0] for name in files}
+        for own, known in ((stems, names_of), (_cores(stems), cores)) if len(stems) > 1 else ():
+            if where := next((each for each in known if len(own & known[each]) > len(own) / 2), None):
+                found[folder_probe.extension_of(files[0])].append((where, folder))
+                break
+    for extension, places in found.items():
+        where, folder = places[0]
+        others = f" and {plural.count(len(places) - 1, 'other folder')}" if len(places) > 1 else ""
+        remedy = _SIDECARS if extension in _OF_SIDECARS and where.startswith("images") else _REMEDY
+        if _XML.search(probe.head(folder.below(next(iter(folder.files))), 256)) and extension != ".xml":
+            remedy = "they are XML: with .xml at the end of their names the preset voc may read them"
+        holds = "hold" if others else "holds"
+        text = f"{folder.path or 'the folder'}{others} {holds} files with the names of {where}, not read: {remedy}"
+        yield Line(text, paths=[each.below(name) for _, each in places for name in each.files])
+
+
+def _no_splits(names: Collection[str]) -> frozenset[str]:
+    return frozenset(name for name in names if folder_probe.split_meant(name) is None)
+
+
+def _cores(names: Collection[str]) -> set[str]:
+    """Returns names without what all of them begin and end with, up to a mark or digit."""
+    before = re.sub(r"[^_\-. ]*\Z", "", posixpath.commonprefix([*names]))
+    after = re.sub(r"[^_\-. ]*\Z", "", posixpath.commonprefix([name[::-1] for name in names]))
+    cores = {name[len(before) : len(name) - len(after)] for name in names}
+    return {core for core in cores if _IDENTIFIES.fullmatch(core)} | (cores if before else set())
+
+
+def repeated_files(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
+    """Yields a line for the names of data files that several folders of images have: groundtruth.txt."""
+    places: dict[str, list[str]] = collections.defaultdict(list)
+    with_images = {path for each in seen.read if each.images for path in (each.path, posixpath.dirname(each.path))}
+    for folder in seen.files:
+        data = (*folder.ending(*_DATA_OF_FOLDERS), *(name for name in folder.files if "." not in name))
+        stems = probe.look(folder.path).stems
+        for name in data if folder.path in with_images else ():
+            if posixpath.splitext(name)[0] not in stems:
+                places[name].append(folder.path)
+    by_places: dict[tuple[str, ...], list[str]] = collections.defaultdict(list)
+    for name, paths in places.items():
+        by_places[tuple(paths)].append(name)
+    for (first, *others), names in by_places.items():
+        if others:
+            shown, number = posixpath.join(first, name_some(names)), plural.count(len(others), "other folder")
+            text = f"{shown} and files of the same names in {number} are not read: {_REMEDY}"
+            yield Line(text, paths=[posixpath.join(path, name) for path in (first, *others) for name in names])
+
+
+# --- files that name images -------------------------------------------------------------------------------------------
+
+
+def files_that_name_images(
+    probe: FolderProbe, folders: Sequence[Folder], seen: Seen, is_near: bool = True
+) -> Iterator[Line]:
+    """Yields a line for the tables, lists, JSON and XML of each folder that name two or more of the images.
+
+    It is a doubt if they may say the splits of images.
+
+    Args:
+        probe: of the files.
+        folders: that hold them.
+        seen: the images.
+        is_near: False for files in another folder, where 1.jpg may be any image.
+    """
+    names, stems = ({each for folder in seen.read for each in part(folder)} for part in (_images_of, _stems_of))
+    others = {each for folder in seen.images for part in (_images_of, _stems_of) for each in part(folder)}
+    stems = {stem for stem in stems if _IDENTIFIES.fullmatch(stem)}
+    places = {folder.below(name) for folder in seen.read for name in folder.images if folder.path}
+    own = {posixpath.basename(folder.path) for folder in seen.read if folder.images and folder.path}
+    of_folders = {each for each in own | _cores(own) if _IDENTIFIES.fullmatch(each) and not _SYNSET.fullmatch(each)}
+    if not is_near:
+        names = {name for name in names if posixpath.splitext(name)[0] in stems}
+    for folder in folders:
+        by_extension: dict[str, list[str]] = collections.defaultdict(list)
+        beside = probe.look(folder.path).stems
+        for name in folder.ending(*_DATA):
+            if posixpath.splitext(name)[0] not in beside:
+                by_extension[folder_probe.extension_of(name)].append(folder.below(name))
+        for extension, paths in by_extension.items():
+            found: dict[str, set[str]] = {}
+            what = "images"
+            first = [path for path in paths if not is_no_split(path)]
+            for path in dict.fromkeys((*first, *folder_probe.spread(paths, _NUM_FILES))[:_NUM_FILES]):
+                text = (probe.head(path) + b"\n" + probe.tail(path)).decode("utf-8", "replace").replace("\\", "/")
+                if '"imagebeam-' in text[:_LISTING_CHARS]:
+                    continue  # a listing that plan --save-listing wrote
+                words = {*_BETWEEN_WORDS.split(text), *_BETWEEN_CELLS.split(text), *text.split('"')}
+                bases = {word.rpartition("/")[2].strip() for word in words}
+                whole = {word.strip().lstrip("./") for word in words if "/" in word} & places
+                named = max(bases & names or bases & stems, whole, key=len)  # each folder may have an image 1.jpg
+                if not named and len(named := bases & of_folders) > 1:
+                    what = OF_FOLDERS
+                if named and len(bases & others) <= len(named):
+                    found[path] = named
+            if len(set().union(*found.values())) >= min(2, len(names)) and found:
+                examples = name_some(sorted(next(iter(found.values()))), 2)
+                verb = "names" if len(paths) == 1 else "name"
+                shown, are = next(iter(found)), "is" if len(paths) == 1 else "are"
+                if len(paths) > 1:
+                    shown += f" and {plural.count(len(paths) - 1, f'other {extension} file')}"
+                names_splits = what == OF_FOLDERS or not all(map(is_no_split, found))
+                text = f"{shown} {verb} {what} ({examples}), and {are} not read"
+                yield Line(text, paths=paths, names_splits=names_splits)
+
+
+def _images_of(folder: Folder) -> Collection[str]:
+    return folder.images
+
+
+def _stems_of(folder: Folder) -> Collection[str]:
+    return folder.stems
+
+
+def is_no_split(path: str) -> bool:
+    """Returns whether the name of a file does not say that it lists the images of a split, or the splits of images."""
+    stem = posixpath.splitext(posixpath.basename(path))[0]
+    is_split = path.endswith(LISTS) and folder_probe.splits_named(stem)
+    return not is_split and not _OF_SPLITS.search(path)
+
+
+def mixed_splits(probe: FolderProbe) -> Iterator[Line]:
+    """Yields what contradicts that images are divided into splits by hash: folders that are splits."""
+    for folder in probe.seen():
+        splits = {name: meant for name in folder.folders if (meant := folder_probe.split_meant(name))}
+        if len({*splits.values()}) > 1:
+            text = (
+                f"{name_some([folder.below(name) for name in splits])} look like splits, and all images would be "
+                f"divided by hash: convert each of these folders alone, or {_SPLITS_IN_TABLE}"
+            )
+            yield Line(text, is_doubt=True)
+            return
+
+
+def lists_of_folders(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
+    """Yields a line if lists name folders of images, each list some of them: as videos are divided into splits."""
+    held = {posixpath.basename(folder.path) for folder in seen.read if folder.images and folder.path}
+    found: dict[str, set[str]] = {}
+    paths = [folder.below(name) for folder in seen.files for name in folder.ending(*LISTS)]
+    for path in paths if len(paths) <= _NUM_LISTS else ():  # more are no lists of a whole set
+        text = (probe.head(path) + b"\n" + probe.tail(path)).decode("utf-8", "replace")
+        bases = {word.rpartition("/")[2] for word in _BETWEEN_WORDS.split(text)}
+        named = held & (bases | {posixpath.splitext(base)[0] for base in bases})
+        if named and named < held:
+            found[path] = named
+    if len(found) > 1:
+        text = (
+            f"{name_some([*found])} name folders of images, each some of them, and are not read: if they are splits, "
+            f"{_SPLITS_IN_TABLE}"
+        )
+        yield Line(text, is_doubt=True, paths=found)
+
+
+def files_above(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
+    """Yields such lines for the files beside the folder itself, and in folders of annotations beside it."""
+    parent = table_heads.parent_of(probe.root)
+    if not parent:
+        return
+    above = FolderProbe(parent, _BOUNDS_ABOVE)
+    root = above.look()
+    named = [name for name in root.folders if ANNOTATIONS.fullmatch(name) and name != posixpath.basename(probe.root)]
+    folders = [root, *map(above.look, named)]
+    for each in files_that_name_images(above, folders, seen, is_near=False):
+        yield each._replace(text=f"../{each.text}")
