@@ -85,6 +85,7 @@ def train_and_test(
     trained = DistributedDataParallel(model) if world_size > 1 else model
     for epoch in range(first_epoch, EPOCHS):
         train.set_epoch(epoch)
+        loss = None  # of an epoch whose last step was saved no batch is left
         for step, batch in enumerate(train, 1):
             loss = nn.functional.cross_entropy(trained(batch["image"]), batch["label"])
             optimizer.zero_grad()
@@ -93,7 +94,7 @@ def train_and_test(
             if checkpoint is not None and rank == 0 and step % SAVE_EVERY == 0:
                 parts = {"model": model, "optimizer": optimizer, "train": train}
                 save(checkpoint, {"epoch": epoch, **{name: part.state_dict() for name, part in parts.items()}})
-        if rank == 0:
+        if rank == 0 and loss is not None:
             print(f"epoch {epoch + 1}: loss {loss.item():.4f}", flush=True)
 
     correct = torch.zeros((), dtype=torch.int64, device=device)
