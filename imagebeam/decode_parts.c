@@ -122,15 +122,11 @@ static Part place_of(const Batch *batch, Py_ssize_t index) {
 
 // Decides at which part of its size an image is decoded: 1, 1/2, 1/4 or 1/8, whose pixels are still as near as wanted.
 static int choose_reduction(const Batch *batch, Part part, Part place, const Frame *frame) {
-  int reduction = 1, gap = batch->is_antialiased ? ANTIALIAS_GAP : 1;
-  if (frame)
-    while (reduction < MAX_REDUCTION && frame->column_step >= 2 * reduction * gap &&
-           frame->row_step >= 2 * reduction * gap)
-      reduction *= 2;
-  else
-    while (reduction < MAX_REDUCTION && part.width >= 2 * reduction * place.width &&
-           part.height >= 2 * reduction * place.height)
-      reduction *= 2;
+  double gap = batch->is_antialiased ? ANTIALIAS_GAP : 1;
+  double across = frame ? frame->column_step / gap : (double)part.width / place.width;
+  double down = frame ? frame->row_step / gap : (double)part.height / place.height;
+  int reduction = 1;
+  while (reduction < MAX_REDUCTION && across >= 2 * reduction && down >= 2 * reduction) reduction *= 2;
   return reduction;
 }
 
@@ -469,60 +465,65 @@ static int are_inside(const Py_buffer *buffer, Py_ssize_t count, const Py_ssize_
   return 1;
 }
 
+// Converters of arguments. What they open is released by `decode`, whether or not all arguments are right.
+static int open_optional(PyObject *object, void *buffer) {
+  return object == Py_None || !PyObject_GetBuffer(object, buffer, PyBUF_ND);
+}
+
+static int open_writable(PyObject *object, void *buffer) {
+  return !PyObject_GetBuffer(object, buffer, PyBUF_ND | PyBUF_WRITABLE);
+}
+
+// Opens the bytes of a list, if there is one. Returns how many it opened: fewer than `count` with an error.
+static Py_ssize_t open_list(PyObject *list, Py_ssize_t count, Py_buffer *buffers) {
+  Py_ssize_t num_open = 0;
+  while (list && num_open < count && !PyObject_GetBuffer(PyList_GetItem(list, num_open), &buffers[num_open], PyBUF_SIMPLE))
+    num_open++;
+  return num_open;
+}
+
+// Whether an argument is not given, or has so many values of so many bytes.
+static int is_fitting(const Py_buffer *buffer, Py_ssize_t num_values, Py_ssize_t itemsize) {
+  return !buffer->obj || (buffer->len == num_values * itemsize && buffer->itemsize == itemsize);
+}
+
+enum { PARTS, FLIPS, OUT, FRAMES, VALUES, SIZES, SHAPES, PLACES, COLORS, ERASED, NUM_ARRAYS };
+
+// Returns which arguments do not fit each other; NULL if all do.
+static const char *find_misfits(const Py_buffer *arrays, Py_ssize_t count, Py_ssize_t num_points, Py_ssize_t num_fill) {
+  const Py_buffer *out = &arrays[OUT], *values = &arrays[VALUES], *places = &arrays[PLACES], *erased = &arrays[ERASED];
+  int is_known = values->obj ? out->itemsize == 2 || out->itemsize == 4 : out->itemsize == 1;
+  if (out->ndim != 4 || !is_known || out->shape[0] != count || out->shape[3] != 3 || out->shape[1] < 1 ||
+      out->shape[2] < 1 || out->shape[1] >= 1 << 15 || out->shape[2] >= 1 << 15 ||
+      !is_fitting(&arrays[PARTS], 4 * count, sizeof(int32_t)) || arrays[FLIPS].len != count || num_points != count)
+    return "images, parts, flips, out and points";
+  if (!is_fitting(&arrays[FRAMES], 4 * count, sizeof(double))) return "images and frames";
+  if (!is_fitting(values, 3 * 256, out->itemsize)) return "out and values";
+  if (!is_fitting(&arrays[SIZES], 2 * count, sizeof(int32_t)) || !is_fitting(&arrays[SHAPES], 3 * count, sizeof(int32_t)))
+    return "images, sizes and shapes";
+  if ((places->obj && !are_inside(places, count, out->shape, 1)) ||
+      (erased->obj && !are_inside(erased, count, out->shape, 0)) ||
+      !is_fitting(&arrays[COLORS], COLOR_VALUES * count, sizeof(float)) || num_fill != 3)
+    return "places, colors, erased, fill and out";
+  return NULL;
+}
+
 static PyObject *decode(PyObject *module, PyObject *arguments) {
   PyObject *images, *points = NULL, *failures = NULL;
-  Py_buffer parts = {0}, flips = {0}, out = {0}, frames = {0}, values = {0}, sizes = {0}, shapes = {0};
-  Py_buffer places = {0}, colors = {0}, erased = {0};
+  Py_buffer arrays[NUM_ARRAYS] = {0};
   Batch batch = {.filter = FILTER_BILINEAR, .fill = (const uint8_t[3]){0}};
-  Py_ssize_t num_points = 0;
+  Py_ssize_t count, num_points = 0, num_fill = 3;
   int num_threads, is_accurate = 0;
-  PyObject *parts_object, *flips_object, *out_object, *frames_object = Py_None, *values_object = Py_None;
-  PyObject *sizes_object = Py_None, *shapes_object = Py_None;
-  PyObject *places_object = Py_None, *colors_object = Py_None, *erased_object = Py_None;
-  Py_ssize_t num_fill = 3;
-  if (!PyArg_ParseTuple(arguments, "O!OOOi|O!OippOOOOOOy#:decode", &PyList_Type, &images, &parts_object, &flips_object,
-                        &out_object, &num_threads, &PyList_Type, &points, &frames_object, &batch.filter,
-                        &batch.is_antialiased, &is_accurate, &values_object, &sizes_object, &shapes_object, &places_object,
-                        &colors_object, &erased_object, &batch.fill, &num_fill))
-    return NULL;
-  Py_ssize_t count = PyList_GET_SIZE(images);
-  if (PyObject_GetBuffer(parts_object, &parts, PyBUF_ND) || PyObject_GetBuffer(flips_object, &flips, PyBUF_ND) ||
-      PyObject_GetBuffer(out_object, &out, PyBUF_ND | PyBUF_WRITABLE) ||
-      (frames_object != Py_None && PyObject_GetBuffer(frames_object, &frames, PyBUF_ND)) ||
-      (values_object != Py_None && PyObject_GetBuffer(values_object, &values, PyBUF_ND)) ||
-      (sizes_object != Py_None && PyObject_GetBuffer(sizes_object, &sizes, PyBUF_ND)) ||
-      (shapes_object != Py_None && PyObject_GetBuffer(shapes_object, &shapes, PyBUF_ND)) ||
-      (places_object != Py_None && PyObject_GetBuffer(places_object, &places, PyBUF_ND)) ||
-      (colors_object != Py_None && PyObject_GetBuffer(colors_object, &colors, PyBUF_ND)) ||
-      (erased_object != Py_None && PyObject_GetBuffer(erased_object, &erased, PyBUF_ND)))
+  if (!PyArg_ParseTuple(arguments, "O!y*y*O&i|O!O&ippO&O&O&O&O&O&y#:decode", &PyList_Type, &images, &arrays[PARTS],
+                        &arrays[FLIPS], open_writable, &arrays[OUT], &num_threads, &PyList_Type, &points, open_optional,
+                        &arrays[FRAMES], &batch.filter, &batch.is_antialiased, &is_accurate, open_optional, &arrays[VALUES],
+                        open_optional, &arrays[SIZES], open_optional, &arrays[SHAPES], open_optional, &arrays[PLACES],
+                        open_optional, &arrays[COLORS], open_optional, &arrays[ERASED], &batch.fill, &num_fill))
     goto done;
-  int is_known = values.obj ? out.itemsize == 2 || out.itemsize == 4 : out.itemsize == 1;
-  int is_fitting = out.ndim == 4 && is_known && out.shape[0] == count && out.shape[3] == 3 &&
-                   out.shape[1] > 0 && out.shape[2] > 0 && out.shape[1] < 1 << 15 && out.shape[2] < 1 << 15 &&
-                   parts.len == count * (Py_ssize_t)sizeof(Part) && parts.itemsize == 4 && flips.len == count &&
-                   (!points || PyList_GET_SIZE(points) == count);
-  if (!is_fitting) {
-    PyErr_SetString(PyExc_ValueError, "images, parts, flips, out and points do not fit each other");
-    goto done;
-  }
-  if (frames.obj && (frames.len != count * (Py_ssize_t)sizeof(Frame) || frames.itemsize != 8)) {
-    PyErr_SetString(PyExc_ValueError, "images and frames do not fit each other");
-    goto done;
-  }
-  if (values.obj && (values.len != 3 * 256 * out.itemsize || values.itemsize != out.itemsize)) {
-    PyErr_SetString(PyExc_ValueError, "out and values do not fit each other");
-    goto done;
-  }
-  Py_ssize_t row_bytes = count * (Py_ssize_t)sizeof(int32_t);
-  if ((sizes.obj && (sizes.len != 2 * row_bytes || sizes.itemsize != 4)) ||
-      (shapes.obj && (shapes.len != 3 * row_bytes || shapes.itemsize != 4))) {
-    PyErr_SetString(PyExc_ValueError, "images, sizes and shapes do not fit each other");
-    goto done;
-  }
-  if ((places.obj && !are_inside(&places, count, out.shape, 1)) ||
-      (erased.obj && !are_inside(&erased, count, out.shape, 0)) ||
-      (colors.obj && (colors.len != COLOR_VALUES * row_bytes || colors.itemsize != 4)) || num_fill != 3) {
-    PyErr_SetString(PyExc_ValueError, "places, colors, erased, fill and out do not fit each other");
+  count = PyList_GET_SIZE(images);
+  const char *misfits = find_misfits(arrays, count, points ? PyList_GET_SIZE(points) : count, num_fill);
+  if (misfits) {
+    PyErr_Format(PyExc_ValueError, "%s do not fit each other", misfits);
     goto done;
   }
   if (batch.filter != FILTER_BILINEAR && batch.filter != FILTER_BICUBIC) {
@@ -536,27 +537,23 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
     PyErr_NoMemory();
     goto done;
   }
-  while (batch.count < count) {
-    PyObject *image = PyList_GetItem(images, batch.count);
-    if (PyObject_GetBuffer(image, &batch.images[batch.count], PyBUF_SIMPLE)) goto done;
-    batch.count++;
-  }
-  for (; points && num_points < count; num_points++)
-    if (PyObject_GetBuffer(PyList_GetItem(points, num_points), &batch.points[num_points], PyBUF_SIMPLE)) goto done;
-  batch.parts = parts.buf;
-  batch.frames = frames.buf;
-  batch.sizes = sizes.buf;
-  batch.shapes = shapes.buf;
-  batch.places = places.buf;
-  batch.colors = colors.buf;
-  batch.erased = erased.buf;
+  batch.count = open_list(images, count, batch.images);
+  num_points = open_list(points, count, batch.points);
+  if (PyErr_Occurred()) goto done;
+  batch.parts = arrays[PARTS].buf;
+  batch.frames = arrays[FRAMES].buf;
+  batch.sizes = arrays[SIZES].buf;
+  batch.shapes = arrays[SHAPES].buf;
+  batch.places = arrays[PLACES].buf;
+  batch.colors = arrays[COLORS].buf;
+  batch.erased = arrays[ERASED].buf;
   batch.dct_method = is_accurate ? JDCT_ISLOW : JDCT_IFAST;  // TensorFlow's default is the fast one
-  batch.flips = flips.buf;
-  batch.out = out.buf;
-  batch.value_bytes = (size_t)out.itemsize;
-  batch.values = values.buf;
-  batch.height = (int)out.shape[1];
-  batch.width = (int)out.shape[2];
+  batch.flips = arrays[FLIPS].buf;
+  batch.out = arrays[OUT].buf;
+  batch.value_bytes = (size_t)arrays[OUT].itemsize;
+  batch.values = arrays[VALUES].buf;
+  batch.height = (int)arrays[OUT].shape[1];
+  batch.width = (int)arrays[OUT].shape[2];
   Py_BEGIN_ALLOW_THREADS;
   decode_all(&batch, num_threads);
   Py_END_ALLOW_THREADS;
@@ -565,19 +562,10 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
 done:
   for (Py_ssize_t i = 0; i < batch.count; i++) PyBuffer_Release(&batch.images[i]);
   for (Py_ssize_t i = 0; i < num_points; i++) PyBuffer_Release(&batch.points[i]);
+  for (int i = 0; i < NUM_ARRAYS; i++) PyBuffer_Release(&arrays[i]);
   PyMem_Free(batch.images);
   PyMem_Free(batch.points);
   PyMem_Free(batch.failures);
-  PyBuffer_Release(&parts);
-  PyBuffer_Release(&flips);
-  PyBuffer_Release(&out);
-  PyBuffer_Release(&frames);
-  PyBuffer_Release(&values);
-  PyBuffer_Release(&sizes);
-  PyBuffer_Release(&shapes);
-  PyBuffer_Release(&places);
-  PyBuffer_Release(&colors);
-  PyBuffer_Release(&erased);
   return failures;
 }
 

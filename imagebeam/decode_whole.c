@@ -66,7 +66,7 @@ static PyObject *decode_whole(PyObject *module, PyObject *arguments) {
   Py_buffer data;
   long long max_pixels, wanted_height = 0, wanted_width = 0;
   if (!PyArg_ParseTuple(arguments, "y*L|LL:decode_whole", &data, &max_pixels, &wanted_height, &wanted_width)) return NULL;
-  PyObject *result = NULL, *pixels = NULL;
+  PyObject *pixels = NULL;
   Whole whole = {0};
   whole.jpeg.err = jpeg_std_error(&whole.errors);
   whole.jpeg.client_data = &whole;
@@ -85,12 +85,9 @@ static PyObject *decode_whole(PyObject *module, PyObject *arguments) {
   }
   jpeg_destroy_decompress(&whole.jpeg);
   PyBuffer_Release(&data);
-  if (!is_done)
-    result = Py_NewRef(Py_None);
-  else if (pixels)
-    result = Py_BuildValue("(OLL)", pixels, height, width);
+  if (is_done) return pixels ? Py_BuildValue("(NLL)", pixels, height, width) : NULL;
   Py_XDECREF(pixels);
-  return result;
+  Py_RETURN_NONE;
 }
 
 PyMethodDef whole_methods[] = {

@@ -1,5 +1,7 @@
 // Weights of the pixels that make one pixel of a scaled image. See filter_weights.c.
 
+#pragma once
+
 #include <stddef.h>
 #include <stdint.h>
 

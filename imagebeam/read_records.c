@@ -101,21 +101,24 @@ static State take_value(Span feature, const uint8_t *record, const Column *colum
     if (kind != BYTES_LIST && value.at == value.end) continue;
     if (kind != column->kind) return OTHER_KIND;
     is_found = 1;
-    if (kind == BYTES_LIST) {
+    if (kind == BYTES_LIST)
       take_span(value, record, column, row);
-    } else if (!take_number(kind, type, &value, column, row) || value.at < value.end) {  // none, or several, packed
+    else if (!take_number(kind, type, &value, column, row) || value.at < value.end)  // none, or several, packed
       return NOT_SINGLE;
-    }
   }
   return state < 0 ? NOT_SINGLE : is_found ? FOUND : MISSING;
 }
 
-// Writes the values of a record's features to the columns, and to `found` whether it has them. Returns BROKEN, or why the
-// value of one column, whose number is written to `wrong`, cannot be used; else FOUND.
-static State take_record(Span record, const Column *columns, Py_ssize_t num_columns, Py_ssize_t row, uint8_t *found,
-                         Py_ssize_t *wrong) {
+typedef struct {
+  Span bytes;
+  State state;  // BROKEN, or why the value of one column cannot be used; else FOUND
+  Py_ssize_t wrong;  // that column
+} Record;
+
+// Writes the values of a record's features to the columns, and to `found` whether it has them. Returns the state.
+static State take_record(Record *record, const Column *columns, Py_ssize_t num_columns, Py_ssize_t row, uint8_t *found) {
   Span features, entry, name = {NULL, NULL}, feature = {NULL, NULL};
-  int number, type, state, has_features = find_field(record, 1, &features);
+  int number, type, state, has_features = find_field(record->bytes, 1, &features);
   if (has_features < 1) return has_features < 0 ? BROKEN : FOUND;
   while ((state = take_field(&features, &number, &type, &entry)) == 1) {
     if (number != 1 || type != DELIMITED) continue;
@@ -126,10 +129,11 @@ static State take_record(Span record, const Column *columns, Py_ssize_t num_colu
       PyObject *key = columns[i].key;
       if (PyBytes_GET_SIZE(key) != name.end - name.at || memcmp(PyBytes_AS_STRING(key), name.at, name.end - name.at))
         continue;
-      State value = columns[i].values.ndim == 3 ? take_span(feature, record.at, &columns[i], row)
-                                                : take_value(feature, record.at, &columns[i], row);
+      const uint8_t *start = record->bytes.at;
+      State value = columns[i].values.ndim == 3 ? take_span(feature, start, &columns[i], row)
+                                                : take_value(feature, start, &columns[i], row);
       if (value > FOUND) {
-        *wrong = i;
+        record->wrong = i;
         return value;
       }
       found[i] = value == FOUND;  // the last one counts if a record has it twice
@@ -184,12 +188,10 @@ static PyObject *find_features(PyObject *module, PyObject *arguments) {
     return NULL;
   PyObject *held = PyList_AsTuple(list);  // keeps the records while other threads run, which may change the list
   if (!held) return NULL;
-  Py_ssize_t count = PyTuple_GET_SIZE(held), num_columns = PyTuple_GET_SIZE(keys), num_open = 0;
+  Py_ssize_t count = PyTuple_GET_SIZE(held), num_columns = PyTuple_GET_SIZE(keys);
   Column *columns = PyMem_Calloc(num_columns + 1, sizeof *columns);
-  Span *records = PyMem_Calloc(count + 1, sizeof *records);
-  State *states = PyMem_Calloc(count + 1, sizeof *states);
-  Py_ssize_t *wrong = PyMem_Calloc(count + 1, sizeof *wrong);
-  if (!columns || !records || !states || !wrong) {
+  Record *records = PyMem_Calloc(count + 1, sizeof *records);
+  if (!columns || !records) {
     PyErr_NoMemory();
     goto done;
   }
@@ -198,11 +200,8 @@ static PyObject *find_features(PyObject *module, PyObject *arguments) {
     PyErr_SetString(PyExc_ValueError, "records, columns and found do not fit each other");
     goto done;
   }
-  for (; num_open < num_columns; num_open++)
-    if (!open_column(PyTuple_GET_ITEM(keys, num_open), PyTuple_GET_ITEM(arrays, num_open), count, &columns[num_open])) {
-      num_open++;
-      goto done;
-    }
+  for (Py_ssize_t i = 0; i < num_columns; i++)
+    if (!open_column(PyTuple_GET_ITEM(keys, i), PyTuple_GET_ITEM(arrays, i), count, &columns[i])) goto done;
   for (Py_ssize_t i = 0; i < count; i++) {
     PyObject *record = PyTuple_GET_ITEM(held, i);
     if (!PyBytes_Check(record)) {
@@ -210,29 +209,27 @@ static PyObject *find_features(PyObject *module, PyObject *arguments) {
       goto done;
     }
     const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(record);
-    records[i] = (Span){start, start + PyBytes_GET_SIZE(record)};
+    records[i].bytes = (Span){start, start + PyBytes_GET_SIZE(record)};
   }
   uint8_t *marks = found.buf;
   Py_BEGIN_ALLOW_THREADS;
   memset(marks, 0, found.len);
   for (Py_ssize_t i = 0; i < count; i++)
-    states[i] = take_record(records[i], columns, num_columns, i, marks + i * num_columns, &wrong[i]);
+    records[i].state = take_record(&records[i], columns, num_columns, i, marks + i * num_columns);
   Py_END_ALLOW_THREADS;
   failures = PyList_New(0);
   for (Py_ssize_t i = 0; failures && i < count; i++) {
-    if (states[i] == FOUND) continue;
-    PyObject *failure = failure_of(i, states[i], &columns[wrong[i]]);
+    if (records[i].state == FOUND) continue;
+    PyObject *failure = failure_of(i, records[i].state, &columns[records[i].wrong]);
     if (!failure || PyList_Append(failures, failure)) Py_CLEAR(failures);
     Py_XDECREF(failure);
   }
 
 done:
-  for (Py_ssize_t i = 0; i < num_open; i++) PyBuffer_Release(&columns[i].values);
+  for (Py_ssize_t i = 0; columns && i < num_columns; i++) PyBuffer_Release(&columns[i].values);
   PyBuffer_Release(&found);
   PyMem_Free(columns);
   PyMem_Free(records);
-  PyMem_Free(states);
-  PyMem_Free(wrong);
   Py_DECREF(held);
   return failures;
 }
@@ -240,11 +237,9 @@ done:
 // --- records --------------------------------------------------------------------------------------------------------
 
 static int read_one(int descriptor, int64_t start, uint8_t *content, size_t size) {
-  uint8_t footer[4];
-  struct iovec parts[] = {{content, size}, {footer, sizeof footer}};
-  if (preadv(descriptor, parts, 2, (off_t)start) != (ssize_t)(size + sizeof footer)) return 0;
-  uint32_t stored =
-      (uint32_t)footer[0] | (uint32_t)footer[1] << 8 | (uint32_t)footer[2] << 16 | (uint32_t)footer[3] << 24;
+  uint32_t stored;  // little-endian, as are all numbers in a record
+  struct iovec parts[] = {{content, size}, {&stored, sizeof stored}};
+  if (preadv(descriptor, parts, 2, (off_t)start) != (ssize_t)(size + sizeof stored)) return 0;
   return mask_crc32c(extend_crc32c(0, content, size)) == stored;
 }
 
@@ -257,12 +252,9 @@ PyDoc_STRVAR(read_records_doc,
 
 static PyObject *read_records(PyObject *module, PyObject *arguments) {
   int descriptor;
-  PyObject *starts_object, *stops_object, *contents = NULL;
-  Py_buffer starts_buffer = {0}, stops_buffer = {0};
-  if (!PyArg_ParseTuple(arguments, "iOO:read_records", &descriptor, &starts_object, &stops_object)) return NULL;
-  if (PyObject_GetBuffer(starts_object, &starts_buffer, PyBUF_ND) ||
-      PyObject_GetBuffer(stops_object, &stops_buffer, PyBUF_ND))
-    goto done;
+  PyObject *contents = NULL;
+  Py_buffer starts_buffer, stops_buffer;
+  if (!PyArg_ParseTuple(arguments, "iy*y*:read_records", &descriptor, &starts_buffer, &stops_buffer)) return NULL;
   if (starts_buffer.itemsize != sizeof(int64_t) || stops_buffer.itemsize != sizeof(int64_t) ||
       starts_buffer.len != stops_buffer.len) {
     PyErr_SetString(PyExc_ValueError, "starts and stops do not fit each other");

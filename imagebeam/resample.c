@@ -11,50 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "sum_rows.h"
 
 enum {
   FRACTION_BITS = 6,  // of the values of a row: 255 and what bicubic adds to it fit into 16 bits
   DOWN_SHIFT = WEIGHT_BITS - FRACTION_BITS,
   ACROSS_SHIFT = WEIGHT_BITS + FRACTION_BITS,
-  VALUES_AT_ONCE = 16,
   CHANNELS = 3,
 };
-
-// Writes the weighted sum of rows, VALUES_AT_ONCE by VALUES_AT_ONCE. A last row of weight 0 is not read.
-static void sum_rows(const uint8_t *pixels, size_t stride, int num_rows, const Taps *taps, size_t num_values,
-                     int16_t *to) {
-  const uint8_t *start = pixels + (size_t)taps->first * stride;
-  for (size_t x = 0; x < num_values; x += VALUES_AT_ONCE) {
-    const uint8_t *row = start + x;
-#if defined(__SSE2__)
-    const __m128i zero = _mm_setzero_si128(), half = _mm_set1_epi32(1 << (DOWN_SHIFT - 1));
-    __m128i sums[4] = {half, half, half, half};
-    for (int k = 0; k < taps->count; k += 2, row += 2 * stride) {
-      int32_t pair;
-      memcpy(&pair, taps->weights + k, sizeof pair);
-      __m128i weights = _mm_set1_epi32(pair), one = _mm_loadu_si128((const __m128i *)row);
-      __m128i two = taps->first + k + 1 < num_rows ? _mm_loadu_si128((const __m128i *)(row + stride)) : zero;
-      __m128i low = _mm_unpacklo_epi8(one, two), high = _mm_unpackhi_epi8(one, two);
-      sums[0] = _mm_add_epi32(sums[0], _mm_madd_epi16(_mm_unpacklo_epi8(low, zero), weights));
-      sums[1] = _mm_add_epi32(sums[1], _mm_madd_epi16(_mm_unpackhi_epi8(low, zero), weights));
-      sums[2] = _mm_add_epi32(sums[2], _mm_madd_epi16(_mm_unpacklo_epi8(high, zero), weights));
-      sums[3] = _mm_add_epi32(sums[3], _mm_madd_epi16(_mm_unpackhi_epi8(high, zero), weights));
-    }
-    for (int i = 0; i < 4; i++) sums[i] = _mm_srai_epi32(sums[i], DOWN_SHIFT);
-    _mm_storeu_si128((__m128i *)(to + x), _mm_packs_epi32(sums[0], sums[1]));
-    _mm_storeu_si128((__m128i *)(to + x + 8), _mm_packs_epi32(sums[2], sums[3]));
-#else
-    int32_t sums[VALUES_AT_ONCE];
-    for (int i = 0; i < VALUES_AT_ONCE; i++) sums[i] = 1 << (DOWN_SHIFT - 1);
-    for (int k = 0; k < taps->count && taps->first + k < num_rows; k++, row += stride)
-      for (int i = 0; i < VALUES_AT_ONCE; i++) sums[i] += taps->weights[k] * row[i];
-    for (int i = 0; i < VALUES_AT_ONCE; i++) to[x + i] = (int16_t)(sums[i] >> DOWN_SHIFT);
-#endif
-  }
-}
 
 // Writes one pixel: the weighted sum of pixels of a row. Reads one value behind the last pixel.
 static void sum_pixels(const int16_t *row, const Taps *taps, uint8_t *to) {
@@ -125,7 +89,9 @@ int resample_rgb(const uint8_t *pixels, size_t stride, const Side *across, const
   make_taps(down, rows, weights + across->result_size * room_across, exact);
   memset(row, 0, row_size * sizeof *row);
   for (int y = 0; y < down->result_size; y++) {
-    sum_rows(pixels, stride, down->source_size, &rows[y], num_values, row);
+    const uint8_t *from = pixels + (size_t)rows[y].first * stride;
+    for (size_t x = 0; x < num_values; x += VALUES_AT_ONCE)
+      sum_rows(from + x, stride, down->source_size, &rows[y], DOWN_SHIFT, row + x);
     uint8_t *to = out + (size_t)CHANNELS * width * y;
     for (int x = 0; x < width; x++) sum_pixels(row, &columns[x], to + CHANNELS * (flip ? width - 1 - x : x));
   }

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "filter_weights.h"
+#include "sum_rows.h"
 
 #ifdef HAVE_JPEG
 #include <stdio.h>
@@ -21,14 +21,10 @@
 #include <jpeglib.h>
 #endif
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+enum { MAX_SIDE_PX = 1 << 24 };
 
-enum { COLUMNS_AT_ONCE = 16, MAX_SIDE_PX = 1 << 24 };
-
-// One plane of pixels. Rows of planes that are made here have room for whole COLUMNS_AT_ONCE, and there are whole
-// COLUMNS_AT_ONCE of them.
+// One plane of pixels. Rows of planes that are made here have room for whole VALUES_AT_ONCE, and there are whole
+// VALUES_AT_ONCE of them.
 typedef struct {
   uint8_t *pixels;
   size_t stride;
@@ -63,45 +59,25 @@ static void free_until(Memory *memory, const Block *kept) {
 }
 
 static Plane make_plane(Memory *memory, int width, int height, size_t columns, size_t rows) {
-  Plane plane = {.stride = round_up(columns, COLUMNS_AT_ONCE), .width = width, .height = height};
-  plane.pixels = allocate(memory, plane.stride * round_up(rows, COLUMNS_AT_ONCE));
+  Plane plane = {.stride = round_up(columns, VALUES_AT_ONCE), .width = width, .height = height};
+  plane.pixels = allocate(memory, plane.stride * round_up(rows, VALUES_AT_ONCE));
   return plane;
 }
 
 // --- scaling --------------------------------------------------------------------------------------------------------
 
-// Writes COLUMNS_AT_ONCE weighted sums of rows.
-static void sum_columns(const uint8_t *row, size_t stride, const Taps *taps, uint8_t *to) {
+static void sum_pixels(const Plane *from, const Taps *taps, int x, uint8_t *to) {
+  int16_t sums[VALUES_AT_ONCE];
+  sum_rows(from->pixels + taps->first * from->stride + x, from->stride, from->height, taps, WEIGHT_BITS, sums);
 #if defined(__SSE2__)
-  const __m128i zero = _mm_setzero_si128(), half = _mm_set1_epi32(1 << (WEIGHT_BITS - 1));
-  __m128i sums[4] = {half, half, half, half};
-  for (int k = 0; k < taps->count; k += 2, row += 2 * stride) {
-    int32_t pair = (int32_t)((uint32_t)(uint16_t)taps->weights[k + 1] << 16 | (uint16_t)taps->weights[k]);
-    __m128i weights = _mm_set1_epi32(pair);
-    __m128i one = _mm_loadu_si128((const __m128i *)row);
-    __m128i two = k + 1 < taps->count ? _mm_loadu_si128((const __m128i *)(row + stride)) : zero;
-    __m128i low = _mm_unpacklo_epi8(one, two), high = _mm_unpackhi_epi8(one, two);
-    sums[0] = _mm_add_epi32(sums[0], _mm_madd_epi16(_mm_unpacklo_epi8(low, zero), weights));
-    sums[1] = _mm_add_epi32(sums[1], _mm_madd_epi16(_mm_unpackhi_epi8(low, zero), weights));
-    sums[2] = _mm_add_epi32(sums[2], _mm_madd_epi16(_mm_unpacklo_epi8(high, zero), weights));
-    sums[3] = _mm_add_epi32(sums[3], _mm_madd_epi16(_mm_unpackhi_epi8(high, zero), weights));
-  }
-  for (int i = 0; i < 4; i++) sums[i] = _mm_srai_epi32(sums[i], WEIGHT_BITS);
-  __m128i low = _mm_packs_epi32(sums[0], sums[1]), high = _mm_packs_epi32(sums[2], sums[3]);
-  _mm_storeu_si128((__m128i *)to, _mm_packus_epi16(low, high));
+  const __m128i *halves = (const __m128i *)sums;
+  _mm_storeu_si128((__m128i *)(to + x), _mm_packus_epi16(_mm_loadu_si128(halves), _mm_loadu_si128(halves + 1)));
 #else
-  int32_t sums[COLUMNS_AT_ONCE];
-  for (int i = 0; i < COLUMNS_AT_ONCE; i++) sums[i] = 1 << (WEIGHT_BITS - 1);
-  for (int k = 0; k < taps->count; k++, row += stride)
-    for (int i = 0; i < COLUMNS_AT_ONCE; i++) sums[i] += taps->weights[k] * row[i];
-  for (int i = 0; i < COLUMNS_AT_ONCE; i++) {
-    int32_t value = sums[i] >> WEIGHT_BITS;
-    to[i] = value < 0 ? 0 : value > 255 ? 255 : value;
-  }
+  for (int i = 0; i < VALUES_AT_ONCE; i++) to[x + i] = sums[i] < 0 ? 0 : sums[i] > 255 ? 255 : (uint8_t)sums[i];
 #endif
 }
 
-// Scales the height. `from` has rows of at least COLUMNS_AT_ONCE bytes.
+// Scales the height. `from` has rows of at least VALUES_AT_ONCE bytes.
 static Plane scale_rows(Memory *memory, const Plane *from, int height, double start, double step, int filter) {
   Plane to = make_plane(memory, from->width, height, from->width, height);
   Side side = {from->height, height, start, step, filter, 0};
@@ -109,11 +85,11 @@ static Plane scale_rows(Memory *memory, const Plane *from, int height, double st
   Taps *taps = allocate(memory, height * sizeof *taps);
   int16_t *weights = allocate(memory, height * room * sizeof *weights);
   make_taps(&side, taps, weights, allocate(memory, room * sizeof(double)));
-  int last = from->stride < to.stride ? from->width - COLUMNS_AT_ONCE : (int)to.stride - COLUMNS_AT_ONCE;
+  int last = from->stride < to.stride ? from->width - VALUES_AT_ONCE : (int)to.stride - VALUES_AT_ONCE;
   for (int y = 0; y < height; y++) {
-    const uint8_t *row = from->pixels + taps[y].first * from->stride;
-    for (int x = 0; x <= last; x += COLUMNS_AT_ONCE) sum_columns(row + x, from->stride, &taps[y], to.pixels + y * to.stride + x);
-    if (last % COLUMNS_AT_ONCE) sum_columns(row + last, from->stride, &taps[y], to.pixels + y * to.stride + last);
+    uint8_t *row = to.pixels + y * to.stride;
+    for (int x = 0; x <= last; x += VALUES_AT_ONCE) sum_pixels(from, &taps[y], x, row);
+    if (last % VALUES_AT_ONCE) sum_pixels(from, &taps[y], last, row);
   }
   return to;
 }
@@ -140,7 +116,6 @@ static void transpose_block(const uint8_t *from, size_t from_stride, uint8_t *to
     for (int x = 0; x < 8; x++) to[x * to_stride + y] = from[y * from_stride + x];
 #endif
 }
-
 
 static Plane transpose(Memory *memory, const Plane *from) {
   Plane to = make_plane(memory, from->height, from->width, from->height, from->width);
@@ -172,7 +147,7 @@ static int scale_pixels(Pixels *task) {
   if (setjmp(memory->on_error)) return 0;
   int row_bytes = task->channels * task->source_width;
   Plane all = {(uint8_t *)task->data, row_bytes, row_bytes, task->source_height};
-  if (row_bytes < COLUMNS_AT_ONCE) {  // rows are read in wholes
+  if (row_bytes < VALUES_AT_ONCE) {  // rows are read in wholes
     all = make_plane(memory, row_bytes, task->source_height, row_bytes, task->source_height);
     for (int y = 0; y < all.height; y++) memcpy(all.pixels + y * all.stride, task->data + (size_t)y * row_bytes, row_bytes);
   }
@@ -211,10 +186,8 @@ PyObject *resize_pixels(PyObject *module, PyObject *arguments) {
   int is_known = task.channels >= 1 && task.channels <= 4 && task.filter >= 0 && task.filter < NUM_FILTERS;
   if (!is_known || task.source_width < 1 || task.source_height < 1 || task.width < 1 || task.height < 1 ||
       task.source_width > MAX_SIDE_PX || task.source_height > MAX_SIDE_PX || task.width > MAX_SIDE_PX || task.height > MAX_SIDE_PX ||
-      PyBytes_GET_SIZE(data) != (Py_ssize_t)task.channels * task.source_width * task.source_height) {
-    PyErr_SetString(PyExc_ValueError, "channels, size, target or filter is out of range, or the bytes are of another size");
-    return NULL;
-  }
+      PyBytes_GET_SIZE(data) != (Py_ssize_t)task.channels * task.source_width * task.source_height)
+    return PyErr_Format(PyExc_ValueError, "channels, size, target or filter is out of range, or the bytes are of another size");
   PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)task.channels * task.width * task.height);
   if (!result) return NULL;
   task.data = (const uint8_t *)PyBytes_AS_STRING(data);
@@ -478,8 +451,7 @@ PyObject *resize_jpeg(PyObject *module, PyObject *arguments) {
                  (v || !h) && (reduction == 1 || reduction == 2 || reduction == 4 || reduction == 8);
   if (!is_inside || !is_known) {
     PyMem_Free(resize);
-    PyErr_SetString(PyExc_ValueError, "size, part, reduction, filter or sampling is out of range");
-    return NULL;
+    return PyErr_Format(PyExc_ValueError, "size, part, reduction, filter or sampling is out of range");
   }
   resize->data = (const uint8_t *)PyBytes_AS_STRING(data);
   resize->size = PyBytes_GET_SIZE(data);
@@ -487,11 +459,9 @@ PyObject *resize_jpeg(PyObject *module, PyObject *arguments) {
   Py_BEGIN_ALLOW_THREADS;
   is_done = resize_image(resize);
   Py_END_ALLOW_THREADS;
-  PyObject *result = NULL;
-  if (!is_done || resize->is_other_kind || resize->is_damaged)
-    result = Py_NewRef(Py_None);
-  else
-    result = PyBytes_FromStringAndSize((const char *)resize->out, resize->out_size);
+  is_done = is_done && !resize->is_other_kind && !resize->is_damaged;
+  const char *out = (const char *)resize->out;
+  PyObject *result = is_done ? PyBytes_FromStringAndSize(out, resize->out_size) : Py_NewRef(Py_None);
   end_resizing(resize);
   PyMem_Free(resize);
   return result;
