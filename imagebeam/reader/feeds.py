@@ -107,6 +107,11 @@ class BatchIterator(resumable.Resumable, Iterator[Any]):
                 return batch
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a batch was taken since the iterator began, or was restored."""
+        return self._num_batches > 0
+
+    @property
     def num_batches(self) -> int | None:
         """Number of batches from where the iterator began, or was restored, to its end; None if it never ends.
 

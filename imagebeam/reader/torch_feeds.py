@@ -21,10 +21,11 @@ LAYOUTS = ("NCHW", "NHWC")
 class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
     """Batches of tensors: the loader of a training loop, with `len`, `set_epoch`, `state_dict` and `load_state_dict`.
 
-    An iteration reads `num_epochs` epochs, by default one, and the next iteration the epochs that follow. With
-    shuffle=None all iterations read the same. With num_epochs=None there is one iteration that never ends: a loop that
-    was left goes on in the next. After `load_state_dict` the next iteration is the rest of the one that was saved, or
-    the one after it if nothing is left.
+    An iteration reads `num_epochs` epochs, by default one, and the next iteration the epochs that follow. One from
+    which no batch was taken does not count: Lightning begins one to look at it. With shuffle=None all iterations read
+    the same. With num_epochs=None there is one iteration that never ends: a loop that was left goes on in the next.
+    After `load_state_dict` the next iteration is the rest of the one that was saved, or the one after it if nothing is
+    left.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
         num_epochs = self._asked.num_epochs
         if self._batches is None or num_epochs is not None:
             is_over = not self._is_chosen and self._planned(self._state).num_batches == 0
-            if self._batches is not None or is_over:
+            if self._has_begun() or is_over:
                 self._first_epoch += 0 if self._asked.shuffle is None else num_epochs or 0
                 self._state = None
             self._is_chosen = False
@@ -97,8 +98,12 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
         """
         first = option_values.whole(0)("epoch", epoch)
         self._is_chosen = True
-        if self._batches is not None or first != self._first_epoch:
+        if self._has_begun() or first != self._first_epoch:
             self._first_epoch, self._state, self._batches = first, None, None
+
+    def _has_begun(self) -> bool:
+        """Returns whether a batch of the current iteration was taken."""
+        return self._batches is not None and self._batches.has_begun
 
     def state(self) -> record_order.ReaderState:
         return self._planned(self._state).start if self._batches is None else self._batches.state()

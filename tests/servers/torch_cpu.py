@@ -1,4 +1,4 @@
-"""PyTorch without a GPU, beside the environment of the tests.
+"""PyTorch without a GPU, and its trainers, beside the environment of the tests.
 
 The registry's wheels link to 2.5 GB of CUDA's libraries, which no test calls. Stubs take their place: libraries
 of the same names, whose functions return cudaErrorInsufficientDriver. So PyTorch finds no GPU.
@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -20,22 +21,35 @@ from tests import command_line, patience
 from tests.servers import cache as cache_lib
 
 PACKAGES = ("torch==2.15.0", "torchdata==0.11.0", "mpmath==1.3.0", "networkx==3.4.2", "sympy==1.14.0")
+TRAINERS = (
+    *("lightning==2.6.6", "lightning-utilities==0.15.3", "torchmetrics==1.9.0"),
+    *("accelerate==1.15.0", "huggingface_hub==2.4.0", "safetensors==0.8.0", "psutil==7.2.2"),
+)
 _NAMES = r"(?:_*cu|nv|nccl)\w*"  # functions of CUDA's libraries
 _NO_DRIVER = 35
 
 
 def install() -> pathlib.Path:
-    """Returns a folder for PYTHONPATH with the packages. Skips the test if they cannot be installed."""
+    """Returns a folder for PYTHONPATH with PyTorch. Skips the test if it cannot be installed."""
+    return _install(PACKAGES, lambda folder: _make_stubs(folder / "torch" / "lib"))
+
+
+def install_trainers() -> pathlib.Path:
+    """Returns a folder for PYTHONPATH with Lightning and Accelerate, 30 MB, as `install`."""
+    return _install(TRAINERS, lambda folder: None)
+
+
+def _install(packages: Sequence[str], finish: Callable[[pathlib.Path], None]) -> pathlib.Path:
     with cache_lib.hold("torch-lock") as cache:
-        folder = cache / "-".join((PACKAGES[0], sys.implementation.cache_tag))
+        folder = cache / "-".join((packages[0], sys.implementation.cache_tag))
         if not folder.exists():
             new = cache / f"{folder.name}.new"
             shutil.rmtree(new, ignore_errors=True)
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(new), *PACKAGES]
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(new), *packages]
             installed = command_line.run_other(*command)
             if installed.returncode:
-                pytest.skip(f"{PACKAGES[0]} cannot be installed: {installed.stderr}")
-            _make_stubs(new / "torch" / "lib")
+                pytest.skip(f"{packages[0]} cannot be installed: {installed.stderr}")
+            finish(new)
             os.replace(new, folder)
     return folder
 
