@@ -22,6 +22,7 @@ OPTIONS: dict[str, Any] = {"image_size": 8, "threads": 1}
     st.sampled_from(sorted(restarts.WAYS)),
     st.booleans(),
     st.integers(1, 3),
+    st.integers(1, 3),
     st.integers(1, 8),
     st.integers(1, 9),
 )
@@ -32,12 +33,15 @@ def test_process_makes_as_many_batches_as_are_told(
     way: str,
     filters: bool,
     num_epochs: int,
+    repeats: int,
     process_count: int,
     batch_size: int,
 ) -> None:
     chosen = dataset.filter(["cat"]) if filters else dataset
     mixture = imagebeam.Mixture([(chosen, "train[:50%]"), (chosen, "train[50%:]")], [3, 1])
     options = {**OPTIONS, **restarts.WAYS[way], "shuffle": shuffle, "process_count": process_count}
+    if shuffle is not None:
+        options["repeats"] = repeats
     if num_epochs > 1:
         options["num_epochs"] = num_epochs
 
