@@ -188,6 +188,17 @@ def test_joined_splits_are_read_from_an_address_and_through_a_cache(
         assert sorted(flat(batches)) == sorted([*VALIDATION[:5], *TRAIN[4:30]] * 2)
 
 
+def test_mixture_of_joined_splits_reads_each_example_of_them_once_an_epoch(plain: imagebeam.ImageDataset) -> None:
+    parts = [(plain, "train[:10]+validation"), (plain, "train[10:20]+train[25:]")]
+    mixture = imagebeam.Mixture(parts, [1, 1])
+    expected = [{*TRAIN[:10], *VALIDATION}, {*TRAIN[10:20], *TRAIN[25:]}]
+    for shuffle in ("stream", "global", None):
+        batches = mixture.as_numpy(1, **OPTIONS, shuffle=shuffle, num_epochs=1)
+        found = flat(batches)
+        assert len(found) == len({*found}) == batches.num_batches
+        assert any(each <= {*found} for each in expected) and {*found} <= expected[0] | expected[1]
+
+
 def test_joined_splits_have_one_state_and_name(plain: imagebeam.ImageDataset) -> None:
     names = {text: plain.select(text).name for text in JOINED}
     assert names["train+validation"] == "train[0:31]+validation[0:12]"
