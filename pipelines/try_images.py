@@ -174,10 +174,8 @@ def write_sheet(tried: Sequence[Tried], uri: str) -> None:
     file = io.BytesIO()
     sheet.save(file, "PNG")
     target = storage.normalize(uri)
-    try:
+    with errors.explained("sheet-unwritable", f"--sheet {uri!r} cannot be written"):
         storage.storage_of(target).write_whole(target, file.getvalue(), durable=False)
-    except OSError as e:
-        raise errors.ConfigError("sheet-unwritable", f"--sheet {uri!r} cannot be written ({e.strerror or e})") from e
 
 
 def rows(tried: Sequence[Tried], sheet: str) -> list[tuple[str, str]]:

@@ -15,6 +15,7 @@ from imagebeam.transforms import elements, kept_features
 from imagebeam.transforms.classes import label_names
 
 MAX_DUPLICATES = 5  # repeated keys that are named
+_MAX_PROBLEMS = 5  # named in the error
 DIGEST_BITS = 128
 DIGEST_RANGE = 1 << DIGEST_BITS
 
@@ -27,6 +28,21 @@ class Tally(NamedTuple):
     problems: tuple[str, ...]
     lists: label_names.ListSurvey = label_names.NO_LISTS  # how the images fit label.lists
     features: kept_features.FeatureSurvey = kept_features.NO_FEATURES  # in the records that hold the images
+
+    def merge(self, other: Tally) -> Tally:
+        """Returns the counts of both parts; the result does not depend on the order of merging."""
+        skipped = collections.Counter(self.skipped)
+        skipped.update(other.skipped)
+        return Tally(
+            self.listed + other.listed,
+            dict(sorted(skipped.items())),
+            tuple(sorted({*self.problems, *other.problems})[:_MAX_PROBLEMS]),
+            self.lists.merge(other.lists),
+            self.features.merge(other.features),
+        )
+
+
+NO_TALLY = Tally(0, {}, ())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -266,17 +266,14 @@ def _read_config(where: str) -> dict[str, Any]:
     import yaml  # comes with the client
 
     uri = storage.normalize(where)
+    remedy = ": give the URL of a service (https://...), or the address of a YAML file"
+    with errors.explained("lineage-unreadable", f"--openlineage {where!r} cannot be read", remedy):
+        data = storage.storage_of(uri).read(uri)
     try:
-        found = yaml.safe_load(storage.storage_of(uri).read(uri))
+        found = yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         text = f"--openlineage {where!r} is no YAML: {' '.join(str(e).split())}"
         raise errors.ConfigError("lineage-config", text) from e
-    except OSError as e:
-        raise errors.ConfigError(
-            "lineage-unreadable",
-            f"--openlineage {where!r} cannot be read ({e.strerror or e}): give the URL of a service (https://...), or "
-            "the address of a YAML file",
-        ) from e
     if not isinstance(found, dict) or not isinstance(found.get("transport"), dict):
         raise errors.ConfigError(
             "lineage-config",

@@ -12,6 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple, TypeGuard
 
 import jinja2
@@ -351,11 +352,9 @@ def balance_of(counts: Sequence[int]) -> Balance:
 
     Source: https://www.jstor.org/stable/1934352 (Hill, 1973) for the effective number, of order 1.
     """
-    ordered, total = sorted(counts), sum(counts)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    entropy = -math.fsum(count / total * math.log(count / total) for count in ordered)
-    return Balance(len(ordered), ordered[-1], ordered[0], median, math.exp(entropy))
+    total = sum(counts)
+    entropy = -math.fsum(count / total * math.log(count / total) for count in counts)
+    return Balance(len(counts), max(counts), min(counts), median(counts), math.exp(entropy))
 
 
 def describe(by_split: Mapping[str, Mapping[str, int]], labels: Sequence[str]) -> Classes | None:

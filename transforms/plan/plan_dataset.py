@@ -14,8 +14,7 @@ from apache_beam.typehints import decorators
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots, storage
-from imagebeam.transforms import dataset_settings, elements, kept_features, step, summaries
-from imagebeam.transforms.classes import label_names
+from imagebeam.transforms import dataset_settings, elements, step, summaries
 from imagebeam.transforms.output import output_folder, run_report
 from imagebeam.transforms.plan import decide_plan
 from imagebeam.transforms.shard import shard_writer
@@ -23,7 +22,6 @@ from imagebeam.transforms.sources import listing_rules
 
 _LOGGER = logging.getLogger(__name__)
 _LEFT_OUT = frozenset({listing_rules.UNLISTED})
-_MAX_PROBLEMS = 5  # named in the error
 
 
 class Table(Protocol):
@@ -37,11 +35,7 @@ class Table(Protocol):
 class _Stock:
     """Tallies and rejects added up so far; the result does not depend on the order of adding."""
 
-    listed: int = 0
-    skipped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    problems: set[str] = dataclasses.field(default_factory=set)
-    lists: label_names.ListSurvey = label_names.NO_LISTS
-    features: kept_features.FeatureSurvey = kept_features.NO_FEATURES
+    tally: summaries.Tally = summaries.NO_TALLY
     rejected: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     digest: int = 0
     first_unknown_label: elements.Reject | None = None  # in the order of keys
@@ -55,15 +49,10 @@ class _Stock:
             if element.reason is elements.Reason.UNKNOWN_LABEL:
                 self.first_unknown_label = _first(self.first_unknown_label, element)
         else:
-            counted = collections.Counter(element.skipped), set(element.problems), element.lists, element.features
-            self.merge(_Stock(element.listed, *counted))
+            self.tally = self.tally.merge(element)
 
     def merge(self, other: "_Stock") -> None:
-        self.listed += other.listed
-        self.skipped.update(other.skipped)
-        self.problems.update(other.problems)
-        self.lists = self.lists.merge(other.lists)
-        self.features = self.features.merge(other.features)
+        self.tally = self.tally.merge(other.tally)
         self.rejected.update(other.rejected)
         self.digest = (self.digest + other.digest) % summaries.DIGEST_RANGE
         self.first = _first(self.first, other.first)
@@ -71,15 +60,8 @@ class _Stock:
 
     def result(self) -> tuple[summaries.Tally, summaries.RejectSummary]:
         """Returns what was added up."""
-        tally = summaries.Tally(
-            self.listed,
-            dict(sorted(self.skipped.items())),
-            tuple(sorted(self.problems)[:_MAX_PROBLEMS]),
-            self.lists,
-            self.features,
-        )
         rejected = dict(sorted(self.rejected.items()))
-        return tally, summaries.RejectSummary(rejected, self.digest, self.first_unknown_label, self.first)
+        return self.tally, summaries.RejectSummary(rejected, self.digest, self.first_unknown_label, self.first)
 
 
 def _first(one: elements.Reject | None, other: elements.Reject | None) -> elements.Reject | None:
