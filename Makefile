@@ -55,7 +55,7 @@ schedulers-test: $(INSTALLED) ## run the files of deploy/ in Airflow, Kubeflow's
 	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/scheduler_files.py tests/integration/scheduler_airflow.py
 
 torch-test: $(INSTALLED) ## read with PyTorch, without a GPU, which is installed beside the environment (minutes, 1.3 GB)
-	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/torch_feeds.py tests/integration/torch_trainers.py
+	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/torch_*.py
 
 servers: ## install Java and Maven for the servers of the tests; needs root on Debian or Ubuntu
 	@if command -v java > /dev/null && command -v mvn > /dev/null; then :; \

@@ -25,6 +25,7 @@ TRAINERS = (
     *("lightning==2.6.6", "lightning-utilities==0.15.3", "torchmetrics==1.9.0"),
     *("accelerate==1.15.0", "huggingface_hub==2.4.0", "safetensors==0.8.0", "psutil==7.2.2"),
 )
+VISION = ("torchvision==0.29.2",)
 _NAMES = r"(?:_*cu|nv|nccl)\w*"  # functions of CUDA's libraries
 _NO_DRIVER = 35
 
@@ -37,6 +38,11 @@ def install() -> pathlib.Path:
 def install_trainers() -> pathlib.Path:
     """Returns a folder for PYTHONPATH with Lightning and Accelerate, 30 MB, as `install`."""
     return _install(TRAINERS, lambda folder: None)
+
+
+def install_vision() -> pathlib.Path:
+    """Returns a folder for PYTHONPATH with torchvision, 7 MB, as `install`."""
+    return _install(VISION, lambda folder: None)
 
 
 def _install(packages: Sequence[str], finish: Callable[[pathlib.Path], None]) -> pathlib.Path:

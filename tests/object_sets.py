@@ -1,0 +1,63 @@
+"""A dataset of boxes, masks and keypoints whose images tell by their colors where each pixel was stored."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tests import datasets
+
+KEYPOINTS = ["nose", "left_eye", "right_eye"]
+SIZES = [(200, 140), (90, 220), (64, 64), (180, 181), (40, 50), (240, 240)]  # height and width in pixels
+_NUM_OBJECTS = [3, 0, 5, 1, 2, 7]
+_CATEGORIES = (1, 18)
+
+
+def write(root: pathlib.Path) -> pathlib.Path:
+    """Writes PNGs in which red is the column of each pixel, green its row and blue the number of the image."""
+    (root / "images").mkdir(parents=True)
+    rng = random.Random(3)
+    images: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    for number, (height, width) in enumerate(SIZES):
+        rows, columns = np.mgrid[:height, :width]
+        pixels = np.stack([columns, rows, np.full_like(rows, number)], axis=-1).astype(np.uint8)
+        Image.fromarray(pixels).save(root / "images" / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "height": height, "width": width})
+        found += [{"image_id": number, **_object(rng, height, width)} for _ in range(_NUM_OBJECTS[number])]
+    for number, each in enumerate(found):
+        each["id"] = number
+    categories = [{"id": each, "name": f"c{each}", "keypoints": KEYPOINTS} for each in _CATEGORIES]
+    (root / "train.json").write_text(json.dumps({"images": images, "annotations": found, "categories": categories}))
+    coco = {"annotations": {"train": "train.json"}, "images": {"train": "images"}, "masks": True, "keypoints": True}
+    datasets.make(root, root / "out", source={"by": "coco", "coco": coco})
+    return root / "out"
+
+
+def _object(rng: random.Random, height: int, width: int) -> dict[str, Any]:
+    left, top = rng.randrange(width - 12), rng.randrange(height - 12)
+    w, h = rng.randint(4, width - left), rng.randint(4, height - top)
+    points = []
+    for _ in KEYPOINTS:
+        point = [rng.randrange(left, left + w), rng.randrange(top, top + h), rng.choice((0, 1, 2))]
+        points += point if point[2] else [0, 0, 0]
+    return {
+        "category_id": rng.choice(_CATEGORIES),
+        "bbox": [left, top, w, h],
+        "area": w * h,
+        "iscrowd": 0,
+        "segmentation": [[left, top, left + w, top, left + w, top + h, left, top + h]],
+        "keypoints": points,
+        "num_keypoints": sum(map(bool, points[2::3])),
+    }
+
+
+def stored(dataset: pathlib.Path) -> dict[int, dict[str, Any]]:
+    """Returns the examples by the numbers of their images."""
+    every = datasets.read_lists(dataset)
+    return {int(pathlib.PurePath(each["image/filename"][0].decode()).stem): each for each in every}
