@@ -6,6 +6,9 @@
 // The part is then resized (resample.c) and written, mirrored if asked for, to its place in the batch. Levels become
 // other numbers, such as floats, while the image is in the processor's cache: a pass over the finished batch would read
 // and write all of it again.
+//
+// A row of a batch is a part of an image. Rows with the same image one after the other (views, copies) can share it: it
+// is then decoded once for all rows with the same reduction, the smallest part that holds theirs.
 
 #include "native_methods.h"
 
@@ -35,6 +38,10 @@
 
 enum { MAX_REDUCTION = 8, ROWS_AT_ONCE = 16, MAX_THREADS = 1024 };
 
+// Where an image is shared, this many pixels around the parts are decoded too. libjpeg enlarges stored colors smoothly,
+// with those beside a pixel: so the pixels of a part are those of the whole image, whatever other parts are taken.
+enum { MARGIN = 2 };
+
 // A PNG, and a JPEG of several scans, is in memory as a whole: one with more pixels is refused. The converter decodes no
 // more either (limits.MAX_DECODED_PIXELS).
 enum { MAX_WHOLE_PIXELS = 100000000 };
@@ -44,8 +51,16 @@ typedef struct {
   double top, row_step, left, column_step;
 } Frame;
 
+// The images of a batch of one size. Row i of a batch is in the array i % num_views.
 typedef struct {
-  Py_ssize_t count;
+  Py_buffer out;
+  int height, width;
+} View;
+
+typedef struct {
+  Py_ssize_t count, num_views;
+  View *views;
+  int is_shared;  // whether rows of the same image share it
   Py_buffer *images;
   Py_buffer *points;  // entry points of each image, empty if there are none
   const Part *parts;
@@ -55,13 +70,12 @@ typedef struct {
   int filter, is_antialiased;  // of the filter
   J_DCT_METHOD dct_method;
   const uint8_t *flips;
-  int height, width;  // of the images in the batch
   const Part *places;  // where in an image of the batch the part goes; NULL: it fills it
   const float *colors;  // [count, COLOR_VALUES], as of `change_colors`; NULL: colors stay as they are
   const Part *erased;  // part of each image of the batch that becomes `fill`, may be empty; NULL: none
   const uint8_t *fill;  // [3], outside of the place
-  uint8_t *out;
   size_t value_bytes;  // of a value of a pixel in `out`
+  size_t max_levels;  // of an image in `out`
   const uint8_t *values;  // [3, 256], what each level of each channel becomes; NULL: levels stay as they are
   char (*failures)[JMSG_LENGTH_MAX];  // empty for an image that was decoded
   atomic_size_t next;
@@ -116,16 +130,30 @@ static void cmyk_to_rgb(uint8_t *pixels, int width, int is_inverted) {
 
 static int smaller(int value, int reduction) { return value / reduction > 1 ? value / reduction : 1; }
 
+static const View *view_of(const Batch *batch, Py_ssize_t index) { return &batch->views[index % batch->num_views]; }
+
 static Part place_of(const Batch *batch, Py_ssize_t index) {
-  return batch->places ? batch->places[index] : (Part){0, 0, batch->height, batch->width};
+  const View *view = view_of(batch, index);
+  return batch->places ? batch->places[index] : (Part){0, 0, view->height, view->width};
 }
 
+static const Frame *frame_of(const Batch *batch, Py_ssize_t index) {
+  return batch->frames ? &batch->frames[index] : NULL;
+}
+
+static int is_bare(const Batch *batch, Py_ssize_t index) { return batch->shapes && batch->shapes[3 * index + 2]; }
+
+static int is_png(const Py_buffer *image) { return image->len >= 8 && !memcmp(image->buf, "\x89PNG\r\n\x1a\n", 8); }
+
 // Decides at which part of its size an image is decoded: 1, 1/2, 1/4 or 1/8, whose pixels are still as near as wanted.
-static int choose_reduction(const Batch *batch, Part part, Part place, const Frame *frame) {
+static int choose_reduction(const Batch *batch, Py_ssize_t index) {
+  Part part = batch->parts[index], place = place_of(batch, index);
+  const Frame *frame = frame_of(batch, index);
   double gap = batch->is_antialiased ? ANTIALIAS_GAP : 1;
   double across = frame ? frame->column_step / gap : (double)part.width / place.width;
   double down = frame ? frame->row_step / gap : (double)part.height / place.height;
   int reduction = 1;
+  if (is_bare(batch, index) || is_png(&batch->images[index])) return 1;
   while (reduction < MAX_REDUCTION && across >= 2 * reduction && down >= 2 * reduction) reduction *= 2;
   return reduction;
 }
@@ -137,6 +165,24 @@ static Part reduce_part(Part part, int reduction, const Frame *frame) {
   int bottom = (part.top + part.height + reduction - 1) / reduction;
   int right = (part.left + part.width + reduction - 1) / reduction;
   return (Part){top, left, bottom - top, right - left};
+}
+
+// The smallest part that holds both.
+static Part join(Part one, Part other) {
+  int bottom = one.top + one.height, right = one.left + one.width;
+  if (other.top + other.height > bottom) bottom = other.top + other.height;
+  if (other.left + other.width > right) right = other.left + other.width;
+  int top = one.top < other.top ? one.top : other.top, left = one.left < other.left ? one.left : other.left;
+  return (Part){top, left, bottom - top, right - left};
+}
+
+// Adds a margin, but nothing above and beside a place.
+static Part widen(Part part, int margin, int top, int left, int64_t bottom, int64_t right) {
+  if (part.top - margin > top) top = part.top - margin;
+  if (part.left - margin > left) left = part.left - margin;
+  if ((int64_t)part.top + part.height + margin < bottom) bottom = (int64_t)part.top + part.height + margin;
+  if ((int64_t)part.left + part.width + margin < right) right = (int64_t)part.left + part.width + margin;
+  return (Part){top, left, (int)(bottom - top), (int)(right - left)};
 }
 
 // A frame fits if its pixels are inside of the part.
@@ -159,8 +205,10 @@ static void check_size(Worker *worker, const Batch *batch, Py_ssize_t index, uin
   fail(worker, text);
 }
 
-// Checks that the part is inside of the image, and the frame inside of the part.
-static void check_part(Worker *worker, Part place, Part part, const Frame *frame, unsigned width, unsigned height) {
+// Checks that the part of a row is inside of the image, and the frame inside of the part.
+static void check_part(Worker *worker, const Batch *batch, Py_ssize_t index, Part part, unsigned width, unsigned height) {
+  const Frame *frame = frame_of(batch, index);
+  Part place = place_of(batch, index);
   if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 ||
       (int64_t)part.top + part.height > height || (int64_t)part.left + part.width > width) {
     char text[JMSG_LENGTH_MAX];
@@ -210,41 +258,43 @@ static uint8_t *room_for_pixels(Worker *worker, size_t size) {
     }                                                               \
   } while (0)
 
-static void fill_part(const Batch *batch, Part part, uint8_t *levels) {
+static void fill_part(const Batch *batch, Part part, int width, uint8_t *levels) {
   for (int y = part.top; y < part.top + part.height; y++)
     for (int x = part.left; x < part.left + part.width; x++)
-      memcpy(levels + ((size_t)y * batch->width + x) * 3, batch->fill, 3);
+      memcpy(levels + ((size_t)y * width + x) * 3, batch->fill, 3);
 }
 
 // Resizes the decoded part into an image of the batch, with `fill` around its place.
 static void place_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
                        Part part, Part reduced, int reduction, uint8_t *levels) {
   Part place = place_of(batch, index);
-  if (place.height == batch->height && place.width == batch->width) {
+  const View *view = view_of(batch, index);
+  if (place.height == view->height && place.width == view->width) {
     resize_part(worker, batch, index, pixels, stride, part, reduced, reduction, levels);
     return;
   }
-  if (!worker->placed) worker->placed = grow(worker, NULL, (size_t)batch->height * batch->width * 3);
+  if (!worker->placed) worker->placed = grow(worker, NULL, batch->max_levels);
   resize_part(worker, batch, index, pixels, stride, part, reduced, reduction, worker->placed);
-  fill_part(batch, (Part){0, 0, batch->height, batch->width}, levels);
+  fill_part(batch, (Part){0, 0, view->height, view->width}, view->width, levels);
   size_t row_bytes = (size_t)place.width * 3;
   for (int y = 0; y < place.height; y++)
-    memcpy(levels + ((size_t)(place.top + y) * batch->width + place.left) * 3, worker->placed + y * row_bytes, row_bytes);
+    memcpy(levels + ((size_t)(place.top + y) * view->width + place.left) * 3, worker->placed + y * row_bytes, row_bytes);
 }
 
 // Resizes the decoded part, changes it and writes it to its place in the batch.
 static void write_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *pixels, size_t stride,
                        Part part, Part reduced, int reduction) {
-  size_t num_levels = (size_t)batch->height * batch->width * 3;
-  uint8_t *out = batch->out + (size_t)index * num_levels * batch->value_bytes;
-  if (batch->values && !worker->resized) worker->resized = grow(worker, NULL, num_levels);
+  const View *view = view_of(batch, index);
+  size_t num_levels = (size_t)view->height * view->width * 3;
+  uint8_t *out = (uint8_t *)view->out.buf + index / batch->num_views * view->out.strides[0];
+  if (batch->values && !worker->resized) worker->resized = grow(worker, NULL, batch->max_levels);
   uint8_t *levels = batch->values ? worker->resized : out;
   place_part(worker, batch, index, pixels, stride, part, reduced, reduction, levels);
   if (batch->colors) {
-    if (!worker->colors) worker->colors = grow(worker, NULL, num_levels * sizeof(float));
+    if (!worker->colors) worker->colors = grow(worker, NULL, batch->max_levels * sizeof(float));
     change_colors(levels, num_levels / 3, batch->colors + index * COLOR_VALUES, worker->colors);
   }
-  if (batch->erased) fill_part(batch, batch->erased[index], levels);
+  if (batch->erased) fill_part(batch, batch->erased[index], view->width, levels);
   if (!batch->values) return;
   if (batch->value_bytes == sizeof(uint32_t))
     WRITE_VALUES(uint32_t);
@@ -252,33 +302,66 @@ static void write_part(Worker *worker, const Batch *batch, Py_ssize_t index, con
     WRITE_VALUES(uint16_t);
 }
 
+// Rows of one image of which those with one reduction are decoded together.
+typedef struct {
+  const Batch *batch;
+  Py_ssize_t first, end;
+  int reduction;
+} Rows;
+
+static Py_ssize_t next_of(Rows rows, Py_ssize_t from) {
+  while (from < rows.end && choose_reduction(rows.batch, from) != rows.reduction) from++;
+  return from;
+}
+
+#define EACH_OF(rows, index) \
+  for (Py_ssize_t index = next_of(rows, rows.first); index < rows.end; index = next_of(rows, index + 1))
+
+// Whether the image of a row is that of the row before.
+static int shares_image(const Batch *batch, Py_ssize_t row) {
+  return batch->is_shared && batch->images[row].buf == batch->images[row - 1].buf;
+}
+
+static Part moved(Part part, int down, int right) {
+  return (Part){part.top + down, part.left + right, part.height, part.width};
+}
+
 // Each image gets a decompressor of its own, which takes 1 us to make: libjpeg keeps quantization and Huffman tables
 // for abbreviated streams (libjpeg.txt, "Abbreviated datastreams and multiple images"), so a JPEG without tables, such
 // as a frame of Motion JPEG, would be decoded with the tables of the image before it.
-static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, const uint8_t *data, size_t size,
-                        Part part, int is_cut) {
+//
+// The parts of the rows are at their places and `down` and `right` pixels from there: in a smaller JPEG, if it is cut.
+static void decode_part(Worker *worker, const Batch *batch, Rows rows, const uint8_t *data, size_t size, int down,
+                        int right, int is_cut) {
   struct jpeg_decompress_struct *jpeg = &worker->jpeg;
   jpeg_create_decompress(jpeg);
   jpeg_mem_src(jpeg, data, size);
   jpeg_read_header(jpeg, TRUE);
-  const Frame *frame = batch->frames ? &batch->frames[index] : NULL;
-  if (!is_cut) check_size(worker, batch, index, jpeg->image_width, jpeg->image_height, jpeg_has_multiple_scans(jpeg));
-  check_part(worker, place_of(batch, index), part, frame, jpeg->image_width, jpeg->image_height);
-  int reduction = choose_reduction(batch, part, place_of(batch, index), frame);
+  if (!is_cut) check_size(worker, batch, rows.first, jpeg->image_width, jpeg->image_height, jpeg_has_multiple_scans(jpeg));
+  Part all = {0};
+  EACH_OF(rows, index) {
+    Part part = moved(batch->parts[index], down, right);
+    check_part(worker, batch, index, part, jpeg->image_width, jpeg->image_height);
+    part = reduce_part(part, rows.reduction, frame_of(batch, index));
+    all = all.width ? join(all, part) : part;
+  }
   int is_cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
   jpeg->out_color_space = is_cmyk ? JCS_CMYK : JCS_RGB;
   jpeg->scale_num = 1;
-  jpeg->scale_denom = reduction;
+  jpeg->scale_denom = rows.reduction;
   jpeg->dct_method = batch->dct_method;
   jpeg_start_decompress(jpeg);
 
-  Part reduced = reduce_part(part, reduction, frame);
-  int left = reduced.left, top = reduced.top, width = reduced.width, height = reduced.height;
-  JDIMENSION first_column = left, num_columns = width;
+  if (batch->is_shared) {  // the image begins at its own column, not at one that was put before it
+    int top = down > 0 ? down / rows.reduction : 0, left = right > 0 ? right / rows.reduction : 0;
+    all = widen(all, MARGIN, top, left, jpeg->output_height, jpeg->output_width);
+  }
+  int height = all.height;
+  JDIMENSION first_column = all.left, num_columns = all.width;
   if (num_columns < jpeg->output_width) jpeg_crop_scanline(jpeg, &first_column, &num_columns);  // to whole blocks
   size_t stride = (size_t)num_columns * (is_cmyk ? 4 : 3);
   room_for_pixels(worker, stride * height);
-  if (top > 0) jpeg_skip_scanlines(jpeg, top);
+  if (all.top > 0) jpeg_skip_scanlines(jpeg, all.top);
   for (int y = 0; y < height;) {
     JSAMPROW rows[ROWS_AT_ONCE];
     int num_rows = height - y < ROWS_AT_ONCE ? height - y : ROWS_AT_ONCE;
@@ -291,32 +374,36 @@ static void decode_part(Worker *worker, const Batch *batch, Py_ssize_t index, co
   int is_inverted = jpeg->saw_Adobe_marker;
   if (is_cmyk)
     for (int y = 0; y < height; y++) cmyk_to_rgb(worker->pixels + y * stride, num_columns, is_inverted);
-  const uint8_t *pixels = worker->pixels + 3 * (left - (int)first_column);
-  write_part(worker, batch, index, pixels, stride, part, reduced, reduction);
+  EACH_OF(rows, index) {
+    Part part = moved(batch->parts[index], down, right);
+    Part reduced = reduce_part(part, rows.reduction, frame_of(batch, index));
+    const uint8_t *pixels = worker->pixels + (reduced.top - all.top) * stride + 3 * (reduced.left - (int)first_column);
+    write_part(worker, batch, index, pixels, stride, part, reduced, rows.reduction);
+  }
 }
 
 #ifdef HAVE_PNG
-static int is_png(const Py_buffer *image) { return image->len >= 8 && !memcmp(image->buf, "\x89PNG\r\n\x1a\n", 8); }
-
 static uint32_t four_bytes(const uint8_t *at) {
   return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
 // A PNG can only be decoded whole. Its header is always the first chunk.
-static void decode_png_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
-  const Py_buffer *image = &batch->images[index];
+static void decode_png_part(Worker *worker, const Batch *batch, Rows rows) {
+  const Py_buffer *image = &batch->images[rows.first];
   char message[MESSAGE_SIZE];
-  Part part = batch->parts[index];
-  const Frame *frame = batch->frames ? &batch->frames[index] : NULL;
   const uint8_t *data = image->buf;
   PngImage *png = &worker->png;
   if (image->len >= 24 && !memcmp(data + 12, "IHDR", 4)) {
-    check_size(worker, batch, index, four_bytes(data + 16), four_bytes(data + 20), 1);
-    check_part(worker, place_of(batch, index), part, frame, four_bytes(data + 16), four_bytes(data + 20));
+    check_size(worker, batch, rows.first, four_bytes(data + 16), four_bytes(data + 20), 1);
+    EACH_OF(rows, index)
+      check_part(worker, batch, index, batch->parts[index], four_bytes(data + 16), four_bytes(data + 20));
   }
   if (!decode_png(data, image->len, png, message)) fail(worker, message);
   size_t stride = (size_t)3 * png->width;
-  write_part(worker, batch, index, png->pixels + part.top * stride + 3 * part.left, stride, part, part, 1);
+  EACH_OF(rows, index) {
+    Part part = batch->parts[index];
+    write_part(worker, batch, index, png->pixels + part.top * stride + 3 * part.left, stride, part, part, 1);
+  }
 }
 #endif
 
@@ -328,7 +415,7 @@ static void copy_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
   Part part = batch->parts[index];
   if (height < 1 || width < 1 || channels < 1 || (int64_t)height * width * channels != image->len)
     fail(worker, "the pixels are not as many as their shape says");
-  check_part(worker, place_of(batch, index), part, batch->frames ? &batch->frames[index] : NULL, width, height);
+  check_part(worker, batch, index, part, width, height);
   size_t stride = (size_t)3 * part.width;
   uint8_t *to = room_for_pixels(worker, stride * part.height);
   int green = channels > 2, blue = 2 * green;
@@ -343,20 +430,24 @@ static void copy_part(Worker *worker, const Batch *batch, Py_ssize_t index) {
   write_part(worker, batch, index, worker->pixels, stride, part, part, 1);
 }
 
-// Decodes the part out of a smaller JPEG. Returns 0 if there are no entry points, or they do not fit the image: an image
+// Decodes the parts out of a smaller JPEG. Returns 0 if there are no entry points, or they do not fit the image: an image
 // that has them is whole, so libjpeg warns of nothing if they fit.
-static int decode_cut(Worker *worker, const Batch *batch, Py_ssize_t index) {
-  const Py_buffer *image = &batch->images[index], *points = &batch->points[index];
+static int decode_cut(Worker *worker, const Batch *batch, Rows rows) {
+  const Py_buffer *image = &batch->images[rows.first], *points = &batch->points[rows.first];
+  const int32_t *size = batch->sizes ? batch->sizes + 2 * rows.first : NULL;
   char unused[JMSG_LENGTH_MAX];
-  if (!points->len || !cut_jpeg(image->buf, image->len, points->buf, points->len, batch->parts[index], &worker->cut))
-    return 0;
-  const int32_t *size = batch->sizes ? batch->sizes + 2 * index : NULL;
+  Part all = {0};
+  if (!points->len) return 0;
+  EACH_OF(rows, index) all = all.width > 0 ? join(all, batch->parts[index]) : batch->parts[index];
+  if (batch->is_shared && size) all = widen(all, MARGIN * rows.reduction, 0, 0, size[0], size[1]);
+  if (!cut_jpeg(image->buf, image->len, points->buf, points->len, all, &worker->cut)) return 0;
   if (size && (size[0] != worker->cut.source_height || size[1] != worker->cut.source_width)) return 0;
   worker->failure = unused;
   worker->refuses_warnings = 1;
   volatile int is_decoded = 0;
   if (!setjmp(worker->on_error)) {
-    decode_part(worker, batch, index, worker->cut.data, worker->cut.size, worker->cut.part, 1);
+    int down = worker->cut.part.top - all.top, right = worker->cut.part.left - all.left;
+    decode_part(worker, batch, rows, worker->cut.data, worker->cut.size, down, right, 1);
     is_decoded = 1;
   }
   worker->refuses_warnings = 0;
@@ -364,26 +455,37 @@ static int decode_cut(Worker *worker, const Batch *batch, Py_ssize_t index) {
   return is_decoded;
 }
 
+static void decode_rows(Worker *worker, const Batch *batch, Rows rows) {
+  const Py_buffer *image = &batch->images[rows.first];
+  if (decode_cut(worker, batch, rows)) return;
+  worker->failure = batch->failures[rows.first];
+  if (setjmp(worker->on_error))
+    ;  // it failed
+  else if (is_bare(batch, rows.first))
+    EACH_OF(rows, index) copy_part(worker, batch, index);
+#ifdef HAVE_PNG
+  else if (is_png(image))
+    decode_png_part(worker, batch, rows);
+#endif
+  else
+    decode_part(worker, batch, rows, image->buf, image->len, 0, 0, 0);
+  jpeg_destroy_decompress(&worker->jpeg);
+}
+
 static void decode_images(Worker *worker, Batch *batch) {
-  volatile size_t index = 0;
   worker->jpeg.err = jpeg_std_error(&worker->errors);
   worker->errors.error_exit = on_libjpeg_error;
   worker->errors.emit_message = on_libjpeg_message;
   worker->jpeg.client_data = worker;
-  while ((index = atomic_fetch_add(&batch->next, 1)) < (size_t)batch->count) {
-    if (decode_cut(worker, batch, index)) continue;
-    worker->failure = batch->failures[index];
-    if (setjmp(worker->on_error))
-      ;  // it failed
-    else if (batch->shapes && batch->shapes[3 * index + 2])
-      copy_part(worker, batch, index);
-#ifdef HAVE_PNG
-    else if (is_png(&batch->images[index]))
-      decode_png_part(worker, batch, index);
-#endif
-    else
-      decode_part(worker, batch, index, batch->images[index].buf, batch->images[index].len, batch->parts[index], 0);
-    jpeg_destroy_decompress(&worker->jpeg);
+  Py_ssize_t first;
+  while ((first = (Py_ssize_t)atomic_fetch_add(&batch->next, 1)) < batch->count) {
+    Rows rows = {batch, first, first + 1, 1};
+    if (first && shares_image(batch, first)) continue;
+    while (rows.end < batch->count && shares_image(batch, rows.end)) rows.end++;
+    for (; rows.reduction <= MAX_REDUCTION && !batch->failures[first][0]; rows.reduction *= 2)
+      if (next_of(rows, first) < rows.end) decode_rows(worker, batch, rows);
+    for (Py_ssize_t row = first + 1; row < rows.end; row++)
+      memcpy(batch->failures[row], batch->failures[first], JMSG_LENGTH_MAX);
   }
 }
 
@@ -428,13 +530,15 @@ static PyObject *failures_of(const Batch *batch) {
 PyDoc_STRVAR(decode_doc,
              "decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,\n"
              "    accurate_dct=False, values=None, sizes=None, shapes=None, places=None, colors=None, erased=None,\n"
-             "    fill=b'\\0\\0\\0')\n"
+             "    fill=b'\\0\\0\\0', shared=False)\n"
              "    -> list[tuple[int, str]]\n\n"
              "Decodes a part of each image, resized, into a batch; other Python threads go on meanwhile.\n\n"
              "Args:\n    images: a list of bytes or memoryviews: JPEGs, and PNGs if DECODES_PNG is 1.\n"
              "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
              "    flips: uint8 or bool [n], contiguous: whether to mirror the image.\n"
-             "    out: uint8 [n, height, width, 3], contiguous; RGB is written to it. Of the type of `values`, if given.\n"
+             "    out: uint8 [n, height, width, 3]; RGB is written to it. Of the type of `values`, if given. Or a list of v\n"
+             "        such arrays [n / v, ...] of any sides: row i goes to place i / v of array i % v. Their last three axes\n"
+             "        are contiguous.\n"
              "    threads: at least 1.\n"
              "    points: a list of bytes or memoryviews: the entry points of each image, empty where it has none.\n"
              "    frames: float64 [n, 4], contiguous: top, row step, left, column step. Row y of an image is the part's\n"
@@ -452,26 +556,50 @@ PyDoc_STRVAR(decode_doc,
              "    colors: float32 [n, 5], contiguous: factors of brightness, contrast and saturation, turn of the hue, and\n"
              "        which of the 24 orders of these steps is taken.\n"
              "    erased: int32 [n, 4], contiguous: the part of each image of `out` that becomes `fill`.\n"
-             "    fill: 3 bytes: red, green and blue around the places.\n\n"
+             "    fill: 3 bytes: red, green and blue around the places.\n"
+             "    shared: whether an object that comes several times in a row in `images` is decoded once. The pixels of its\n"
+             "        parts are then those of the whole image, also at their edges.\n\n"
              "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
 
-// Whether there is a part for each image, inside of the images of the batch, with sides of `least` or more.
-static int are_inside(const Py_buffer *buffer, Py_ssize_t count, const Py_ssize_t *shape, int least) {
-  if (buffer->len != count * (Py_ssize_t)sizeof(Part) || buffer->itemsize != 4) return 0;
-  for (const Part *part = buffer->buf; count--; part++)
-    if (part->top < 0 || part->left < 0 || part->height < least || part->width < least ||
-        (Py_ssize_t)part->top + part->height > shape[1] || (Py_ssize_t)part->left + part->width > shape[2])
+// Whether all parts are inside of the images of the batch, with sides of `least` or more.
+static int are_inside(const Batch *batch, const Part *parts, int least) {
+  for (Py_ssize_t i = 0; parts && i < batch->count; i++) {
+    const View *view = view_of(batch, i);
+    Part part = parts[i];
+    if (part.top < 0 || part.left < 0 || part.height < least || part.width < least ||
+        (int64_t)part.top + part.height > view->height || (int64_t)part.left + part.width > view->width)
       return 0;
+  }
   return 1;
 }
 
-// Converters of arguments. What they open is released by `decode`, whether or not all arguments are right.
-static int open_optional(PyObject *object, void *buffer) {
-  return object == Py_None || !PyObject_GetBuffer(object, buffer, PyBUF_ND);
+// Opens the arrays that are written to, one or a list. They may be parts of larger ones: only the first axis has steps of
+// its own. Returns 0 with an error.
+static int open_views(Batch *batch, PyObject *out) {
+  int is_list = PyList_Check(out);
+  batch->num_views = is_list ? PyList_GET_SIZE(out) : 1;
+  batch->views = PyMem_Calloc(batch->num_views + 1, sizeof *batch->views);
+  if (!batch->views) return PyErr_NoMemory(), 0;
+  for (Py_ssize_t i = 0; i < batch->num_views; i++) {
+    Py_buffer *found = &batch->views[i].out;
+    if (PyObject_GetBuffer(is_list ? PyList_GetItem(out, i) : out, found, PyBUF_STRIDES | PyBUF_WRITABLE)) return 0;
+    const Py_ssize_t *shape = found->shape, *strides = found->strides, value = found->itemsize;
+    if (found->ndim != 4 || shape[0] * batch->num_views != batch->count || shape[3] != 3 || shape[1] < 1 || shape[2] < 1 ||
+        shape[1] >= 1 << 15 || shape[2] >= 1 << 15 || value != batch->views->out.itemsize || strides[3] != value ||
+        strides[2] != 3 * value || strides[1] != 3 * value * shape[2])
+      return PyErr_SetString(PyExc_ValueError, "images and out do not fit each other"), 0;
+    batch->views[i].height = (int)shape[1];
+    batch->views[i].width = (int)shape[2];
+    if ((size_t)(3 * shape[1] * shape[2]) > batch->max_levels) batch->max_levels = 3 * shape[1] * shape[2];
+    batch->value_bytes = (size_t)value;
+  }
+  if (!batch->num_views) PyErr_SetString(PyExc_ValueError, "out is an empty list");
+  return batch->num_views > 0;
 }
 
-static int open_writable(PyObject *object, void *buffer) {
-  return !PyObject_GetBuffer(object, buffer, PyBUF_ND | PyBUF_WRITABLE);
+// Converter of an argument. What it opens is released by `decode`, whether or not all arguments are right.
+static int open_optional(PyObject *object, void *buffer) {
+  return object == Py_None || !PyObject_GetBuffer(object, buffer, PyBUF_ND);
 }
 
 // Opens the bytes of a list, if there is one. Returns how many it opened: fewer than `count` with an error.
@@ -487,41 +615,40 @@ static int is_fitting(const Py_buffer *buffer, Py_ssize_t num_values, Py_ssize_t
   return !buffer->obj || (buffer->len == num_values * itemsize && buffer->itemsize == itemsize);
 }
 
-enum { PARTS, FLIPS, OUT, FRAMES, VALUES, SIZES, SHAPES, PLACES, COLORS, ERASED, NUM_ARRAYS };
+enum { PARTS, FLIPS, FRAMES, VALUES, SIZES, SHAPES, PLACES, COLORS, ERASED, NUM_ARRAYS };
 
 // Returns which arguments do not fit each other; NULL if all do.
-static const char *find_misfits(const Py_buffer *arrays, Py_ssize_t count, Py_ssize_t num_points, Py_ssize_t num_fill) {
-  const Py_buffer *out = &arrays[OUT], *values = &arrays[VALUES], *places = &arrays[PLACES], *erased = &arrays[ERASED];
-  int is_known = values->obj ? out->itemsize == 2 || out->itemsize == 4 : out->itemsize == 1;
-  if (out->ndim != 4 || !is_known || out->shape[0] != count || out->shape[3] != 3 || out->shape[1] < 1 ||
-      out->shape[2] < 1 || out->shape[1] >= 1 << 15 || out->shape[2] >= 1 << 15 ||
-      !is_fitting(&arrays[PARTS], 4 * count, sizeof(int32_t)) || arrays[FLIPS].len != count || num_points != count)
-    return "images, parts, flips, out and points";
+static const char *find_misfits(const Batch *batch, const Py_buffer *arrays, Py_ssize_t num_points, Py_ssize_t num_fill) {
+  Py_ssize_t count = batch->count, value = (Py_ssize_t)batch->value_bytes;
+  int is_known = arrays[VALUES].obj ? value == 2 || value == 4 : value == 1;
+  if (!is_fitting(&arrays[PARTS], 4 * count, sizeof(int32_t)) || arrays[FLIPS].len != count || num_points != count)
+    return "images, parts, flips and points";
   if (!is_fitting(&arrays[FRAMES], 4 * count, sizeof(double))) return "images and frames";
-  if (!is_fitting(values, 3 * 256, out->itemsize)) return "out and values";
+  if (!is_known || !is_fitting(&arrays[VALUES], 3 * 256, value)) return "out and values";
   if (!is_fitting(&arrays[SIZES], 2 * count, sizeof(int32_t)) || !is_fitting(&arrays[SHAPES], 3 * count, sizeof(int32_t)))
     return "images, sizes and shapes";
-  if ((places->obj && !are_inside(places, count, out->shape, 1)) ||
-      (erased->obj && !are_inside(erased, count, out->shape, 0)) ||
+  if (!is_fitting(&arrays[PLACES], 4 * count, sizeof(int32_t)) || !are_inside(batch, arrays[PLACES].buf, 1) ||
+      !is_fitting(&arrays[ERASED], 4 * count, sizeof(int32_t)) || !are_inside(batch, arrays[ERASED].buf, 0) ||
       !is_fitting(&arrays[COLORS], COLOR_VALUES * count, sizeof(float)) || num_fill != 3)
     return "places, colors, erased, fill and out";
   return NULL;
 }
 
 static PyObject *decode(PyObject *module, PyObject *arguments) {
-  PyObject *images, *points = NULL, *failures = NULL;
+  PyObject *images, *out, *points = NULL, *failures = NULL;
   Py_buffer arrays[NUM_ARRAYS] = {0};
   Batch batch = {.filter = FILTER_BILINEAR, .fill = (const uint8_t[3]){0}};
-  Py_ssize_t count, num_points = 0, num_fill = 3;
+  Py_ssize_t num_images = 0, num_points = 0, num_fill = 3;
   int num_threads, is_accurate = 0;
-  if (!PyArg_ParseTuple(arguments, "O!y*y*O&i|O!O&ippO&O&O&O&O&O&y#:decode", &PyList_Type, &images, &arrays[PARTS],
-                        &arrays[FLIPS], open_writable, &arrays[OUT], &num_threads, &PyList_Type, &points, open_optional,
-                        &arrays[FRAMES], &batch.filter, &batch.is_antialiased, &is_accurate, open_optional, &arrays[VALUES],
-                        open_optional, &arrays[SIZES], open_optional, &arrays[SHAPES], open_optional, &arrays[PLACES],
-                        open_optional, &arrays[COLORS], open_optional, &arrays[ERASED], &batch.fill, &num_fill))
+  if (!PyArg_ParseTuple(arguments, "O!y*y*Oi|O!O&ippO&O&O&O&O&O&y#p:decode", &PyList_Type, &images, &arrays[PARTS],
+                        &arrays[FLIPS], &out, &num_threads, &PyList_Type, &points, open_optional, &arrays[FRAMES],
+                        &batch.filter, &batch.is_antialiased, &is_accurate, open_optional, &arrays[VALUES], open_optional,
+                        &arrays[SIZES], open_optional, &arrays[SHAPES], open_optional, &arrays[PLACES], open_optional,
+                        &arrays[COLORS], open_optional, &arrays[ERASED], &batch.fill, &num_fill, &batch.is_shared))
     goto done;
-  count = PyList_GET_SIZE(images);
-  const char *misfits = find_misfits(arrays, count, points ? PyList_GET_SIZE(points) : count, num_fill);
+  batch.count = PyList_GET_SIZE(images);
+  if (!open_views(&batch, out)) goto done;
+  const char *misfits = find_misfits(&batch, arrays, points ? PyList_GET_SIZE(points) : batch.count, num_fill);
   if (misfits) {
     PyErr_Format(PyExc_ValueError, "%s do not fit each other", misfits);
     goto done;
@@ -530,42 +657,40 @@ static PyObject *decode(PyObject *module, PyObject *arguments) {
     PyErr_Format(PyExc_ValueError, "filter is %d, expected 1 or 2", batch.filter);
     goto done;
   }
-  batch.images = PyMem_Calloc(count + 1, sizeof *batch.images);
-  batch.points = PyMem_Calloc(count + 1, sizeof *batch.points);
-  batch.failures = PyMem_Calloc(count + 1, sizeof *batch.failures);
+  batch.images = PyMem_Calloc(batch.count + 1, sizeof *batch.images);
+  batch.points = PyMem_Calloc(batch.count + 1, sizeof *batch.points);
+  batch.failures = PyMem_Calloc(batch.count + 1, sizeof *batch.failures);
   if (!batch.images || !batch.points || !batch.failures) {
     PyErr_NoMemory();
     goto done;
   }
-  batch.count = open_list(images, count, batch.images);
-  num_points = open_list(points, count, batch.points);
+  num_images = open_list(images, batch.count, batch.images);
+  num_points = open_list(points, batch.count, batch.points);
   if (PyErr_Occurred()) goto done;
   batch.parts = arrays[PARTS].buf;
+  batch.flips = arrays[FLIPS].buf;
   batch.frames = arrays[FRAMES].buf;
+  batch.values = arrays[VALUES].buf;
   batch.sizes = arrays[SIZES].buf;
   batch.shapes = arrays[SHAPES].buf;
   batch.places = arrays[PLACES].buf;
   batch.colors = arrays[COLORS].buf;
   batch.erased = arrays[ERASED].buf;
   batch.dct_method = is_accurate ? JDCT_ISLOW : JDCT_IFAST;  // TensorFlow's default is the fast one
-  batch.flips = arrays[FLIPS].buf;
-  batch.out = arrays[OUT].buf;
-  batch.value_bytes = (size_t)arrays[OUT].itemsize;
-  batch.values = arrays[VALUES].buf;
-  batch.height = (int)arrays[OUT].shape[1];
-  batch.width = (int)arrays[OUT].shape[2];
   Py_BEGIN_ALLOW_THREADS;
   decode_all(&batch, num_threads);
   Py_END_ALLOW_THREADS;
   failures = failures_of(&batch);
 
 done:
-  for (Py_ssize_t i = 0; i < batch.count; i++) PyBuffer_Release(&batch.images[i]);
+  for (Py_ssize_t i = 0; i < num_images; i++) PyBuffer_Release(&batch.images[i]);
   for (Py_ssize_t i = 0; i < num_points; i++) PyBuffer_Release(&batch.points[i]);
+  for (Py_ssize_t i = 0; batch.views && i < batch.num_views; i++) PyBuffer_Release(&batch.views[i].out);
   for (int i = 0; i < NUM_ARRAYS; i++) PyBuffer_Release(&arrays[i]);
   PyMem_Free(batch.images);
   PyMem_Free(batch.points);
   PyMem_Free(batch.failures);
+  PyMem_Free(batch.views);
   return failures;
 }
 
