@@ -15,7 +15,7 @@ def decode(
     images: list[Any],
     parts: np.ndarray,
     flips: np.ndarray,
-    out: np.ndarray,
+    out: np.ndarray | list[np.ndarray],
     threads: int,
     points: list[Any] = ...,
     frames: np.ndarray | None = ...,
@@ -29,6 +29,7 @@ def decode(
     colors: np.ndarray | None = ...,
     erased: np.ndarray | None = ...,
     fill: bytes = ...,
+    shared: bool = ...,
 ) -> list[tuple[int, str]]: ...
 def decode_whole(
     image: Any, max_pixels: int, height: int = ..., width: int = ...

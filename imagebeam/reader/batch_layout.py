@@ -70,7 +70,7 @@ class BatchLayout:
 
     def _pad(self, columns: Mapping[str, np.ndarray], size: int) -> dict[str, np.ndarray]:
         """Returns the columns filled up, with a mask or with weights of 0."""
-        count = len(columns["image"])
+        count = len(columns[self._options.names_of_pictures[0]])
         batch = self._fill(columns, size)
         is_real = np.arange(size) < count
         if not self._options.supervised:
@@ -93,11 +93,12 @@ class BatchLayout:
     def _map(self, batch: dict[str, np.ndarray], place: int) -> dict[str, np.ndarray]:
         """Returns what `batch_map` makes of a batch."""
         assert self._options.batch_map is not None
-        count = len(batch["image"])
+        pictures = self._options.names_of_pictures
+        count = len(batch[pictures[0]])
         seed = record_order.seeds(np.array([place]), np.zeros(1, np.int64), self._key)[0]
         result = self._options.batch_map(batch, map_call.generator(seed))
         arrays = {name: np.asarray(each) for name, each in result.items()} if isinstance(result, Mapping) else {}
-        wanted = ["image", "label"] if self._options.supervised else ["image"]
+        wanted = [*pictures, "label"] if self._options.supervised else pictures
         wrong = [f"{name!r} of shape {list(each.shape)}" for name, each in arrays.items() if each.shape[:1] != (count,)]
         wrong += [f"no {name!r}" for name in wanted if name not in arrays]
         if self._options.supervised:

@@ -82,7 +82,12 @@ class BatchReader:
         self._map: example_map.ExampleMap | None = None
         if options.map is not None:
             self._map = example_map.ExampleMap(
-                options.map, self._columns, options.seed, num_threads(options), options.map_workers
+                options.map,
+                self._columns,
+                options.seed,
+                num_threads(options),
+                options.map_workers,
+                options.names_of_pictures,
             )
         specs, blank = self._columns.specs, self._columns.blank()
         if self._map is not None:
@@ -92,8 +97,13 @@ class BatchReader:
         self._parser = record_parser.RecordParser(plan, options)
         self._fetcher = plan.fetcher
         self._options, self._extra = options, plan.images
-        self._random_key = record_order.make_key("pixels", options.seed)
-        changes = image_changes.NUM_UNIFORMS if options.changes_images else 0
+        pictures = options.pictures()
+        self._random_keys = [
+            record_order.make_key("pixels", options.seed, *(() if each.number is None else (each.name, index)))
+            for each in pictures
+            for index in range(each.number or 1)
+        ]
+        changes = image_changes.NUM_UNIFORMS if any(each.options.changes_images for each in pictures) else 0
         self._num_uniforms = crops.NUM_UNIFORMS + changes
         self._skipped = skipped_examples.SkippedExamples(options, plan.schedule.begin)
 
@@ -133,8 +143,8 @@ class BatchReader:
         found = list(self._fetcher.fetch(records[is_first], epochs[is_first]))
         self.counters.add("bytes", sum(len(each) for each in found if isinstance(each, bytes)))
         contents = [found[index] for index in np.cumsum(is_first) - 1]
-        uniforms = record_order.uniforms(records, rounds, self._random_key, self._num_uniforms)
-        return record_parser.Chunk(contents, positions, records, rounds, uniforms)
+        uniforms = [record_order.uniforms(records, rounds, key, self._num_uniforms) for key in self._random_keys]
+        return record_parser.Chunk(contents, positions, records, rounds, np.stack(uniforms, axis=1))
 
     def parse(self, chunk: record_parser.Chunk) -> record_parser.Parsed:
         """Returns the features of the examples in a chunk, and which part of each image the batch takes."""
@@ -156,7 +166,8 @@ class BatchReader:
             self._skipped.add(int(chunk.positions[index]), faults[index])
         places = np.array(parsed.kept, np.int64)
         positions, records, rounds = chunk.positions[places], chunk.records[places], chunk.rounds[places]
-        columns = self._columns.of({"image": images.pop("image"), **parsed.columns, **images}, records, rounds)
+        pictures = {name: images.pop(name) for name in self._options.names_of_pictures}
+        columns = self._columns.of({**pictures, **parsed.columns, **images}, records, rounds)
         lost = [row for row, _ in failures]
         read = _Read(positions, records, rounds, columns).without(lost)
         return read if self._map is None else self._change(self._map, read)
@@ -172,7 +183,7 @@ class BatchReader:
 
     def _decode(self, parsed: record_parser.Parsed) -> tuple[dict[str, np.ndarray], image_decoder.Failures]:
         """Returns the images by name, and the row and fault of each example of which one cannot be decoded."""
-        images, found = self.decoder.decode(parsed.images)
+        decoded, found = self.decoder.decode_pictures(parsed.images)
         failures = [(row, f"the image cannot be decoded, {failure}") for row, failure in found]
         owners = parsed.owners
         if owners is not None:
@@ -181,9 +192,9 @@ class BatchReader:
                 (int(owners[row]), f"image {places[row]} of its list cannot be decoded, {failure}")
                 for row, failure in found
             ]
+            images = decoded["image"]
             stacked = self.decoder.make_batch(len(parsed.kept), self._options.max_images or 0, *images.shape[1:])
-            images = image_lists.stack(images, owners, stacked, self.decoder.blank)
-        decoded = {"image": images}
+            decoded["image"] = image_lists.stack(images, owners, stacked, self.decoder.blank)
         for extra, wanted in zip(self._extra, parsed.extra, strict=True):
             name = f"features/{extra.name}"
             if extra.form is None:

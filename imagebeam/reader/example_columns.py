@@ -57,7 +57,8 @@ class ExampleColumns:
             self._weights = np.array([options.weights[each] for each in sorted(options.weights)], np.float32)
         self._seeds_key = record_order.make_key("metadata", options.seed)
         self._blank_pixel = decoder.blank
-        self._pictures = {"image", *(each.name for each in plan.images if each.form is None)}  # all but masks
+        masks = {each.name for each in plan.images if each.form is not None}
+        self._pictures = {*options.names_of_pictures, *(each.name for each in plan.images)} - masks
         self.specs = {**self._make_specs(decoder.dtype), **objects}
 
     def of(self, read: Mapping[str, np.ndarray], records: np.ndarray, rounds: np.ndarray) -> dict[str, np.ndarray]:
@@ -102,6 +103,9 @@ class ExampleColumns:
         listed = (options.max_images,) if plan.has_lists_of_images else ()
         picture = ColumnSpec((*listed, *sides, plan.form.channels), pixel_dtype)
         found = {"image": picture}
+        if options.views is not None:
+            sizes = {each.name: (each.number, *each.options.size, plan.form.channels) for each in options.pictures()}
+            found = {name: ColumnSpec(size, pixel_dtype) for name, size in sizes.items()}
         for name, feature in plan.columns.items():
             is_class = name == read_plan.LABEL and feature.kind == features.INT64
             found[name] = ColumnSpec((), np.dtype(np.int32) if is_class else _dtype(feature))

@@ -32,6 +32,7 @@ class ExampleMap:
         seed: int,
         threads: int,
         num_processes: int,
+        needed: Sequence[str],
     ):
         """Calls the function on a black example, and expects its names, shapes and types of all others.
 
@@ -41,6 +42,7 @@ class ExampleMap:
             seed: of the random numbers.
             threads: number of threads that call it at once for a batch.
             num_processes: number of processes that call it instead; 0 for none.
+            needed: names that its results must have, those of images.
 
         Raises:
             ConfigError: if that call fails, or its result cannot be in a batch, or no process can get the function.
@@ -48,7 +50,7 @@ class ExampleMap:
         self._function, self._before = function, columns.specs
         self._key = record_order.make_key("map", seed)
         self._buffers: Mapping[str, batch_buffers.BatchBuffers] = collections.defaultdict(batch_buffers.BatchBuffers)
-        first, second = (_trace(function, columns.blank(side)) for side in _TRACED_SIDES)
+        first, second = (_trace(function, columns.blank(side), needed) for side in _TRACED_SIDES)
         before = columns.specs
         self.specs = {name: _merge(value, second.get(name), before.get(name)) for name, value in first.items()}
         self.blank = {name: value[()] for name, value in first.items()}
@@ -118,9 +120,9 @@ def _apart(result: map_call.Arrays, given: Mapping[str, Any]) -> map_call.Arrays
     }
 
 
-def _trace(function: map_call.Function, blank: dict[str, Any]) -> map_call.Arrays:
+def _trace(function: map_call.Function, blank: dict[str, Any], needed: Sequence[str]) -> map_call.Arrays:
     try:
-        return map_call.call(function, blank, np.uint64(0))
+        return map_call.call(function, blank, np.uint64(0), needed=needed)
     except map_call.ResultError as e:
         raise errors.ConfigError("map-bad-result", f"{e}: a batch cannot hold it") from e
     except Exception as e:

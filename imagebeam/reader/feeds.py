@@ -103,7 +103,9 @@ class BatchIterator(resumable.Resumable, Iterator[Any]):
         while True:
             batch = next(self._batches)
             self._num_batches += 1
-            if len(batch[0] if isinstance(batch, tuple) else batch["image"]):  # else all examples were skipped
+            if len(
+                batch[0] if isinstance(batch, tuple) else next(iter(batch.values()))
+            ):  # else all examples were skipped
                 return batch
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 from imagebeam.reader import options as options_lib
 
 NUM_ORDERS = 24  # of the four changes of colors
+SAME_COLORS = (1, 1, 1, 0, 0)  # as of `colors`, of an image whose colors do not change
 _NUM_COLORS = 5  # random numbers: four changes and their order
 _NUM_TRIALS = 10  # to find a part that fits, as torchvision's RandomErasing
 _AREA, _RATIO = (0.02, 0.33), (0.3, 3.3)  # of the erased part, as torchvision's

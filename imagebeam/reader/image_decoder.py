@@ -38,13 +38,9 @@ _LEVELS = 256
 Failures: TypeAlias = list[tuple[int, str]]  # the row of each image that cannot be decoded, and why
 
 
-class Wanted(NamedTuple):
-    """Encoded images, and the part of each that a batch takes."""
+class Cuts(NamedTuple):
+    """The part of each image that a batch takes, and how it changes. Several views of an image are rows in turn."""
 
-    images: Sequence[bytes | memoryview]  # encoded, or bare pixels
-    points: Sequence[bytes | memoryview]  # entry points of each image, empty where it has none
-    sizes: np.ndarray  # int32 [n, 2]: height and width of each
-    shapes: np.ndarray | None  # int32 [n, 3] of bare pixels: height, width, channels
     parts: np.ndarray | None  # int32 [n, 4]: top, left, height, width; None for a whole image
     frames: np.ndarray | None  # float64 [n, 4], as `crops.frames`, if images are resized with a filter
     flips: np.ndarray  # bool [n]
@@ -52,20 +48,34 @@ class Wanted(NamedTuple):
     colors: np.ndarray | None = None  # float32 [n, 5], as of `image_changes.colors`
     erased: np.ndarray | None = None  # int32 [n, 4], as of `image_changes.erased`
 
+
+class Wanted(NamedTuple):
+    """Encoded images, and the parts of each that a batch takes."""
+
+    images: Sequence[bytes | memoryview]  # encoded, or bare pixels
+    points: Sequence[bytes | memoryview]  # entry points of each image, empty where it has none
+    sizes: np.ndarray  # int32 [n, 2]: height and width of each
+    shapes: np.ndarray | None  # int32 [n, 3] of bare pixels: height, width, channels
+    cuts: Cuts
+
     def geometry(self, size: tuple[int, int] | None) -> geometry.Geometry:
         """Returns where the pixels of the batch's images are in these; of images of one size without a crop."""
-        sides, flips, size = self.sizes, self.flips, size or _common_size(self)
+        sides, cuts, size = self.sizes, self.cuts, size or _common_size(self)
         start, step = np.zeros(sides.shape), np.ones(sides.shape)
-        if self.parts is not None:
-            start, step = self.parts[:, :2].astype(np.float64), self.parts[:, 2:] / size
-        if self.frames is not None:
-            start, step = start + self.frames[:, ::2], self.frames[:, 1::2]
-        if self.parts is not None and self.places is not None:
-            step = self.parts[:, 2:] / self.places[:, 2:]
-            first = self.places[:, :2].copy()
-            first[flips, 1] = size[1] - first[flips, 1] - self.places[flips, 3]  # as if not mirrored
+        if cuts.parts is not None:
+            start, step = cuts.parts[:, :2].astype(np.float64), cuts.parts[:, 2:] / size
+        if cuts.frames is not None:
+            start, step = start + cuts.frames[:, ::2], cuts.frames[:, 1::2]
+        if cuts.parts is not None and cuts.places is not None:
+            step = cuts.parts[:, 2:] / cuts.places[:, 2:]
+            first = cuts.places[:, :2].copy()
+            first[cuts.flips, 1] = size[1] - first[cuts.flips, 1] - cuts.places[cuts.flips, 3]  # as if not mirrored
             start = start - first * step
-        return geometry.Geometry(start, step, flips, sides, size)
+        return geometry.Geometry(start, step, cuts.flips, sides, size)
+
+
+# Arrays that images are written to, and the options of each: row i of the cuts goes to place i // n of array i % n.
+Outs: TypeAlias = list[tuple[np.ndarray, options_lib.ReadOptions]]
 
 
 def library() -> str | None:
@@ -108,7 +118,9 @@ class ImageDecoder:
             raise errors.ConfigError("decoder-cannot-read", text)
         self.is_native = reason is None and options.decoder != "pillow"
         self._uses_c = _native is not None and plan.form.is_usual and options.decoder != "pillow"
-        if not self._uses_c and (options.changes_images or options.crop in ("letterbox", "pad")):
+        self._pictures = options.pictures()
+        changed = [each for each in self._pictures if each.options.changes_images or each.options.places_images]
+        if not self._uses_c and changed:
             why = reason or "decoder='pillow'"
             raise errors.ConfigError(
                 "decoder-cannot-change",
@@ -138,11 +150,27 @@ class ImageDecoder:
         """
         sides = self._options.size if self._options.crop is not None else _common_size(wanted)
         images = self.make_batch(len(wanted.images), *sides, self._form.channels)
-        if self._uses_c:
-            return images, self._decode_in_c(wanted, images)
-        return images, self.decode_each(range(len(wanted.images)), lambda row: self._decode_here(wanted, row, images))
+        return images, self._decode_into([(images, self._options)], wanted)
 
-    def _decode_in_c(self, wanted: Wanted, images: np.ndarray) -> Failures:
+    def decode_pictures(self, wanted: Wanted) -> tuple[dict[str, np.ndarray], Failures]:
+        """Returns the images, or their views, [n, number, height, width, channels], by name; and as `decode`."""
+        [first, *_] = self._pictures
+        if first.number is None:
+            images, failures = self.decode(wanted)
+            return {first.name: images}, failures
+        shapes = {each.name: (each.number or 1, *each.options.size, self._form.channels) for each in self._pictures}
+        found = {name: self.make_batch(len(wanted.images), *shape) for name, shape in shapes.items()}
+        outs = [(out, each.options) for each in self._pictures for out in np.moveaxis(found[each.name], 1, 0)]
+        return found, self._decode_into(outs, wanted)
+
+    def _decode_into(self, outs: Outs, wanted: Wanted) -> Failures:
+        if self._uses_c:
+            return self._decode_in_c(wanted, outs)
+        rows = range(len(wanted.images) * len(outs))
+        failures = self.decode_each(rows, lambda row: self._decode_here(wanted, row, outs))
+        return _of_images(failures, len(outs))
+
+    def _decode_in_c(self, wanted: Wanted, outs: Outs) -> Failures:
         """Decodes with the code in C, which gets the pixels of what it cannot decode."""
         shapes, encoded, points = wanted.shapes, list(wanted.images), list(wanted.points)
         failures: Failures = []
@@ -155,37 +183,41 @@ class ImageDecoder:
                 encoded[row], points[row], shapes[row] = pixels.data.cast("B"), b"", pixels.shape
 
             failures = self.decode_each(others, decode_whole)
-        parts = wanted.parts
+        cuts, number = wanted.cuts, len(outs)
+        parts = cuts.parts
         if parts is None:
             parts = np.concatenate([np.zeros_like(wanted.sizes), wanted.sizes], axis=1)
         unsigned = f"u{self.dtype.itemsize}"  # NumPy passes no bfloat16 on to C
         found = _native.decode(
-            encoded,
+            [each for each in encoded for _ in outs],
             np.ascontiguousarray(parts),
-            wanted.flips,
-            images.view(unsigned),
+            cuts.flips,
+            [out.view(unsigned) for out, _ in outs],
             self._threads,
-            points,
-            wanted.frames,
+            [each for each in points for _ in outs],
+            cuts.frames,
             _FILTERS[self._options.interpolation],
             self._options.antialias,
             self._options.dct == "accurate",
             None if self._values is None else self._values.view(unsigned),
-            wanted.sizes,
-            shapes,
-            wanted.places,
-            wanted.colors,
-            wanted.erased,
+            wanted.sizes.repeat(number, axis=0),
+            None if shapes is None else shapes.repeat(number, axis=0),
+            cuts.places,
+            cuts.colors,
+            cuts.erased,
             self._fill,
+            number > 1 or self._options.repeats > 1,
         )
-        told = {row for row, _ in failures}
+        found, told = _of_images(found, number), {row for row, _ in failures}
         in_c = [(row, f"{_library_of(wanted.images[row])}: {failure}") for row, failure in found if row not in told]
         return sorted(failures + in_c)
 
-    def _decode_here(self, wanted: Wanted, row: int, images: np.ndarray) -> None:
-        """Decodes an image with Pillow, and resizes it with NumPy."""
-        part = None if wanted.parts is None else wanted.parts[row]
-        frame = None if wanted.frames is None else wanted.frames[row].copy()
+    def _decode_here(self, wanted: Wanted, index: int, outs: Outs) -> None:
+        """Decodes an image with Pillow, and resizes it with NumPy, for one of the cuts."""
+        cuts, (row, view) = wanted.cuts, divmod(index, len(outs))
+        out, options = outs[view]
+        part = None if cuts.parts is None else cuts.parts[index]
+        frame = None if cuts.frames is None else cuts.frames[index].copy()
         size = _size_of(wanted, row)
         if wanted.shapes is not None:
             height, width, channels = wanted.shapes[row].tolist()
@@ -196,12 +228,12 @@ class ImageDecoder:
         else:
             reduction = 1
             if part is not None and bytes(wanted.images[row][: len(_JPEG_START)]) == _JPEG_START:
-                index = crops.reductions(part[None], None if frame is None else frame[None], self._options)[0]
-                reduction = crops.REDUCTIONS[index]
+                fitting = crops.reductions(part[None], None if frame is None else frame[None], options)[0]
+                reduction = crops.REDUCTIONS[fitting]
             image = whole_images.decode_reduced(wanted.images[row], size, reduction)
             if reduction > 1:
                 assert part is not None
-                reduced = crops.reduced_windows(part[None], np.array([reduction]), self._options)[0]
+                reduced = crops.reduced_windows(part[None], np.array([reduction]), options)[0]
                 if frame is not None:
                     frame[::2] = (part[:2] + frame[::2]) / reduction - reduced[:2]
                     frame[1::2] /= reduction
@@ -210,9 +242,9 @@ class ImageDecoder:
             top, left, height, width = part.tolist()
             image = image[top : top + height, left : left + width]
             if frame is None:
-                frame = np.array([0, height / self._options.size[0], 0, width / self._options.size[1]])
-            image = resampling.resize(image, frame, self._options)
-        images[row] = self._cast(image[:, ::-1] if wanted.flips[row] else image)
+                frame = np.array([0, height / options.size[0], 0, width / options.size[1]])
+            image = resampling.resize(image, frame, options)
+        out[row] = self._cast(image[:, ::-1] if cuts.flips[index] else image)
 
     def decode_each(self, rows: Sequence[int], decode: Callable[[int], None]) -> Failures:
         """Calls a function for each row, on several threads, and returns the rows for which it raises ValueError."""
@@ -267,6 +299,11 @@ def _cast(pixels: np.ndarray, dtype: np.dtype, mean_and_std: option_values.MeanA
             return pixels.astype(dtype, copy=False)
         mean, std = (np.array(each, np.float32) for each in mean_and_std)
         return ((pixels.astype(np.float32) - mean) / std).astype(dtype)
+
+
+def _of_images(failures: Failures, number: int) -> Failures:
+    """Returns the failures of images, given those of the rows of their cuts, `number` for each."""
+    return sorted({row // number: failure for row, failure in reversed(failures)}.items())
 
 
 def _common_size(wanted: Wanted) -> tuple[int, int]:

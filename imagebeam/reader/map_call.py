@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,16 +28,24 @@ def generator(seed: np.uint64) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.array([seed, 0], np.uint64)))
 
 
-def call(function: Function, example: dict[str, Any], seed: np.uint64, specs: Specs | None = None) -> Arrays:
-    """Returns what the function makes of an example, in arrays.
+def call(
+    function: Function,
+    example: dict[str, Any],
+    seed: np.uint64,
+    specs: Specs | None = None,
+    needed: Sequence[str] = (),
+) -> Arrays:
+    """Returns what the function makes of an example, in arrays; `needed` are names that it must have.
 
     Raises:
         ValueError: if it is nothing that a batch can hold, or not as in `specs`. The function may raise any error.
     """
     result = function(example, generator(seed))
-    if not isinstance(result, Mapping) or "image" not in result:
+    if not isinstance(result, Mapping) or not result.keys() >= set(needed):
         names = sorted(result) if isinstance(result, Mapping) else type(result).__name__
-        raise ResultError(f"map returned {names}, not a dict with 'image'")
+        raise ResultError(
+            f"map returned {names}, not a dict with {' and '.join(map(repr, needed)) or 'the same names'}"
+        )
     arrays = {name: _to_array(name, value) for name, value in result.items()}
     if specs is not None and arrays.keys() != specs.keys():
         raise ResultError(f"map returned {sorted(arrays)} for it, and {sorted(specs)} for a black example")

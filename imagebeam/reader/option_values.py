@@ -260,6 +260,23 @@ def color_jitter(name: str, value: Any) -> tuple[tuple[float, float], ...] | Non
     return tuple(ranges)
 
 
+def views(name: str, value: Any) -> Any:
+    """Returns the number, the size and the options of the views of each name."""
+    if value is None:
+        return None
+    expected = 'give {name: (number, size)} or {name: (number, size, {"crop": "random", ...})}'
+    if not isinstance(value, Mapping) or not value:
+        raise bad_value(name, value, expected)
+    found = {}
+    for view, given in value.items():
+        own, fields = f"{name}[{view!r}]", _to_list(given) or []
+        fields += [{}] * (len(fields) == 2)
+        if not (isinstance(view, str) and view and len(fields) == 3 and isinstance(fields[2], Mapping)):
+            raise bad_value(own, given, expected)
+        found[view] = whole(1)(own, fields[0]), image_size(own, fields[1]), dict(fields[2])
+    return found
+
+
 def fill(name: str, value: Any) -> tuple[int, ...]:
     """Returns red, green and blue, of one level for all or three."""
     found = _to_list(value)

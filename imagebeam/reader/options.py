@@ -9,10 +9,21 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagebeam import errors
 from imagebeam.reader import object_options, option_values, record_order
+
+# Options that each view may have of its own: which part it takes, and what changes at random.
+_OF_VIEWS = ("crop", "flip", "area", "aspect_ratio", "center_fraction", "pad_pixels", "color_jitter", "erasing")
+
+
+class Picture(NamedTuple):
+    """What a batch holds of each image under one name."""
+
+    name: str
+    number: int | None  # of views; None for the image itself, without an axis of views
+    options: ReadOptions  # with the size, crop and changes of these views
 
 
 def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
@@ -128,6 +139,11 @@ class ReadOptions:
         color_jitter: random changes of the colors of "image", as torchvision's ColorJitter: {"brightness": 0.4,
             "contrast": 0.4, "saturation": 0.4, "hue": 0.1}, each left out, a number or (least, greatest).
         erasing: probability that a random part of "image" is erased, as torchvision's RandomErasing.
+        views: several views of each image, read and decoded once, in place of "image": {"global": (2, 224), "local":
+            (8, 96, {"area": (0.05, 0.4)})} gives "global", [batch, 2, 224, 224, channels], and "local". After the
+            number and the size, which is as `image_size`, each name may have its own crop, flip, area, aspect_ratio,
+            center_fraction, pad_pixels, color_jitter and erasing; those of the reader are the defaults. Each view has
+            random numbers of its own, which its name and number decide.
         map: fn(example, rng) -> example, called on each example before its batch is padded, on several threads. An
             example is a dict by name, of arrays and numbers as they are in a batch. `rng` is a numpy Generator that
             depends on seed, epoch, record and copy alone. What it returns must have the same names, shapes and types
@@ -190,6 +206,7 @@ class ReadOptions:
     fill: tuple[int, ...] = _option((0, 0, 0), option_values.fill)
     color_jitter: Mapping[str, Any] | tuple[tuple[float, float], ...] | None = _option(None, option_values.color_jitter)
     erasing: float = _option(0.0, option_values.fraction(may_be_zero=True))
+    views: Mapping[str, Sequence[Any]] | None = _option(None, option_values.views)
     map: Callable[..., Mapping[str, Any]] | None = _option(None, option_values.function)  # noqa: RUF009
     batch_map: Callable[..., Mapping[str, Any]] | None = _option(None, option_values.function)  # noqa: RUF009
     map_id: str | None = _option(None, option_values.text)
@@ -215,6 +232,11 @@ class ReadOptions:
                 "this is not the split 'train': give shuffle=None to evaluate on it (then the defaults are "
                 'num_epochs=1, crop="center", pad=True), or shuffle="stream" to train on it (random crops, without '
                 "end, only full batches)",
+            )
+        if options.get("views") is not None and "image_size" in options:
+            raise errors.ConfigError(
+                "options-conflict",
+                f"image_size is {options['image_size']!r}, and each of views has a size of its own: leave it out",
             )
         defaults: dict[str, Any] = {}
         if options.get("shuffle", "stream") is None:
@@ -253,8 +275,13 @@ class ReadOptions:
             )
         if self.crop is None and self.changes_images:
             yield "color_jitter and erasing change images of one size, and crop=None keeps their own: give a crop"
-        if self.images and self.crop in ("letterbox", "pad"):
+        if self.images and self.places_images:
             yield f"crop={self.crop!r} is of the image alone, and images names others: use another crop, or map"
+        if self.views is not None and len({each.options.filters for each in self.pictures()}) > 1:
+            yield 'a view with crop="resize_shorter" is resized with a filter, and another is not: give antialias=True'
+        for name in ("supervised", "images", "max_images", "objects", "segmentation"):
+            if self.views is not None and getattr(self, name):
+                yield f"{name} is of one image, and views makes several: leave it out"
         if self.crop == "pad" and self.pad_pixels >= min(self.size):
             yield f"pad_pixels is {self.pad_pixels}, and crops of {min(self.size)} px could be all border: give less"
         if self.pad and (self.num_epochs is None or self.batch_size is None):
@@ -316,6 +343,28 @@ class ReadOptions:
         return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
 
     @property
+    def names_of_pictures(self) -> tuple[str, ...]:
+        """Names of the images in a batch, without those of `images`."""
+        return ("image",) if self.views is None else tuple(self.views)
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Returns what a batch holds of each image.
+
+        Raises:
+            ConfigError: if the options of a view do not fit.
+        """
+        if self.views is None:
+            return (Picture("image", None, self),)
+        found = []
+        for name, (number, size, own) in self.views.items():
+            try:
+                _check_names(own, _OF_VIEWS)
+                found.append(Picture(name, number, dataclasses.replace(self, views=None, image_size=size, **own)))
+            except errors.ConfigError as e:
+                raise errors.ConfigError(e.code, f"view {name!r}: {e}") from e
+        return tuple(found)
+
+    @property
     def filters(self) -> bool:
         """Whether images are resized with a filter over their pixels; else bilinearly from the four nearest."""
         return self.antialias or self.interpolation != "bilinear" or self.crop == "resize_shorter"
@@ -328,6 +377,11 @@ class ReadOptions:
     def changes_images(self) -> bool:
         """Whether colors or parts of images change at random."""
         return self.color_jitter is not None or self.erasing > 0
+
+    @property
+    def places_images(self) -> bool:
+        """Whether images do not fill their place in a batch."""
+        return self.crop in ("letterbox", "pad")
 
     @property
     def drops_remainder(self) -> bool:

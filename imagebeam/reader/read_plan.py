@@ -142,8 +142,16 @@ def make_plan(
         own["segmentation"] = "the mask of segmentation"
     if asked.objects is not None:
         own |= {name: "what objects gives" for name in (*object_options.NAMES, *asked.objects.features)}
+    if asked.views is not None:
+        own.pop(IMAGE)
+        for name in own.keys() & asked.views.keys():
+            raise errors.ConfigError(
+                "options-conflict", f"a view is named {name!r}, as {own[name]} in a batch: give it another name"
+            )
+        own |= {name: "views of the image" for name in asked.views}
     extra = tuple(choose_features(catalog, asked.features, own, asked.list_size))
-    _check_places(extra, asked)
+    for picture in asked.pictures():
+        _check_places(extra, picture.options)
     return ReadPlan(
         fetcher=open_reader(),
         schedule=planned,

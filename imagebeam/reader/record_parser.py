@@ -37,7 +37,7 @@ class Chunk(NamedTuple):
     positions: np.ndarray  # int64 [n]
     records: np.ndarray  # int64 [n], numbers of the records in the split
     rounds: np.ndarray  # int64 [n], as of `record_order.seeds`
-    uniforms: np.ndarray  # float32 [n, NUM_UNIFORMS], random numbers in [0, 1)
+    uniforms: np.ndarray  # float32 [n, views, NUM_UNIFORMS], random numbers in [0, 1)
 
 
 class Parsed(NamedTuple):
@@ -56,6 +56,7 @@ class RecordParser:
 
     def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions):
         self._plan, self._options = plan, options
+        self._views = [each.options for each in options.pictures() for _ in range(each.number or 1)]
         self._columns = tuple(plan.columns.values())
         self._many = {**plan.many, **{OBJECTS + name: feature for name, feature in plan.objects.items()}}
         self._many_keys = {feature.key for feature in self._many.values()}
@@ -118,20 +119,13 @@ class RecordParser:
             flat, owners, sides_of_each = image_lists.flatten(every[0])
             every, sides, points = [flat], [sides_of_each], [b""] * len(flat)
             uniforms = uniforms[owners]
-        windows: list[Any] = [None] * len(sides)
-        if self._options.crop is not None:
-            windows = crops.windows_alike(sides, uniforms, self._options)
-        flips = (uniforms[:, crops.FLIP] < 0.5) & self._options.flips
-        changes = uniforms[:, crops.NUM_UNIFORMS :]
-        colors, erased = image_changes.colors(changes, self._options), image_changes.erased(changes, self._options)
+        views = [_cut(sides, uniforms[:, view], options) for view, options in enumerate(self._views)]
+        first = _in_turn([each[0] for each in views], self._views)
         wanted = []
-        for images, (height, width), parts in zip(every, sides, windows, strict=True):
-            placed = crops.places(height, width, uniforms, flips, self._options)
-            frames = crops.frames(height, width, parts, self._options, placed) if self._options.filters else None
+        for images, (height, width), cuts in zip(every, sides, [first, *views[0][1:]], strict=True):
             stated = np.stack([height, width], axis=1).clip(-1, np.iinfo(np.int32).max).astype(np.int32)
-            wanted.append(image_decoder.Wanted(images, points, stated, None, parts, frames, flips, placed))
+            wanted.append(image_decoder.Wanted(images, points, stated, None, cuts))
             points = [b""] * len(kept)
-        wanted[0] = wanted[0]._replace(colors=colors, erased=erased)
         if self._plan.is_raw:
             shapes = np.stack(sizes, axis=1).clip(0, np.iinfo(np.int32).max).astype(np.int32)
             wanted[0] = wanted[0]._replace(shapes=np.ascontiguousarray(shapes))
@@ -243,6 +237,48 @@ class RecordParser:
             raise ValueError(f"labels are {ids.tolist()}, and the label vector has {self._num_classes:,} classes")
         vector[classes] = 1
         return vector
+
+
+def _cut(
+    sides: Sequence[tuple[np.ndarray, np.ndarray]], uniforms: np.ndarray, options: options_lib.ReadOptions
+) -> list[image_decoder.Cuts]:
+    """Returns the parts that a view takes of the image of each example, and of each extra image.
+
+    Args:
+        sides: height and width of each of them, int [n].
+        uniforms: float32 [n, NUM_UNIFORMS] in [0, 1).
+        options: options of the view.
+    """
+    windows: list[Any] = [None] * len(sides)
+    if options.crop is not None:
+        windows = crops.windows_alike(sides, uniforms, options)
+    flips = (uniforms[:, crops.FLIP] < 0.5) & options.flips
+    found = []
+    for (height, width), parts in zip(sides, windows, strict=True):
+        placed = crops.places(height, width, uniforms, flips, options)
+        frames = crops.frames(height, width, parts, options, placed) if options.filters else None
+        found.append(image_decoder.Cuts(parts, frames, flips, placed))
+    changes = uniforms[:, crops.NUM_UNIFORMS :]
+    colors, erased = image_changes.colors(changes, options), image_changes.erased(changes, options)
+    return [found[0]._replace(colors=colors, erased=erased), *found[1:]]
+
+
+def _in_turn(views: Sequence[image_decoder.Cuts], options: Sequence[options_lib.ReadOptions]) -> image_decoder.Cuts:
+    """Returns the cuts of several views, those of each image one after the other."""
+    if len(views) == 1:
+        return views[0]
+    count, filled = len(views[0].flips), []
+    for each, own in zip(views, options, strict=True):
+        whole = np.tile(np.array([0, 0, *own.size], np.int32), (count, 1))
+        same = {"places": whole, "erased": np.zeros_like(whole)}
+        if any(other.colors is not None for other in views):
+            same["colors"] = np.tile(np.array(image_changes.SAME_COLORS, np.float32), (count, 1))
+        filled.append(each._replace(**{name: array for name, array in same.items() if getattr(each, name) is None}))
+    columns: list[Any] = []
+    for column in zip(*filled, strict=True):
+        stacked = None if column[0] is None else np.stack(column, axis=1)
+        columns.append(stacked if stacked is None else stacked.reshape(-1, *stacked.shape[2:]))
+    return image_decoder.Cuts(*columns)
 
 
 def _measure(images: Sequence[bytes | memoryview]) -> tuple[list[np.ndarray], dict[int, str]]:

@@ -155,12 +155,9 @@ def _read(
     if options.batch_size is None:
         return dataset.unbatch().map(lambda *example: example if options.supervised else example[0])  # lists as tensors
     if options.on_error == "skip" and not options.drops_remainder and not options.pad:
-        return dataset.filter(lambda *batch: tf.shape(_image_in(batch[0]))[0] > 0)
+        name = options.names_of_pictures[0]
+        return dataset.filter(lambda *batch: tf.shape(batch[0] if options.supervised else batch[0][name])[0] > 0)
     return dataset
-
-
-def _image_in(batch: Any) -> tf.Tensor:
-    return batch["image"] if isinstance(batch, dict) else batch
 
 
 def _as_tensor(arrays: Any, spec: example_columns.ColumnSpec) -> tf.Tensor | tf.RaggedTensor:

@@ -25,9 +25,9 @@ def read(dataset: imagebeam.ImageDataset, count: int, **options: Any) -> np.ndar
 def _decode(wanted: image_decoder.Wanted, row: int, options: options_lib.ReadOptions) -> np.ndarray:
     import tensorflow as tf
 
-    assert wanted.parts is not None
-    encoded, part, factor = bytes(wanted.images[row]), wanted.parts[row : row + 1], 1
-    frame = None if wanted.frames is None else wanted.frames[row : row + 1]
+    assert wanted.cuts.parts is not None
+    encoded, part, factor = bytes(wanted.images[row]), wanted.cuts.parts[row : row + 1], 1
+    frame = None if wanted.cuts.frames is None else wanted.cuts.frames[row : row + 1]
     if encoded.startswith(b"\xff\xd8"):
         factor = crops.REDUCTIONS[crops.reductions(part, frame, options)[0]]
     [window] = crops.reduced_windows(part, np.array([factor]), options)
@@ -56,4 +56,4 @@ def _decode(wanted: image_decoder.Wanted, row: int, options: options_lib.ReadOpt
         )[0]
         resized = tf.clip_by_value(tf.round(resized), 0.0, 255.0)
     pixels = tf.cast(resized, tf.uint8).numpy()
-    return pixels[:, ::-1] if wanted.flips[row] else pixels
+    return pixels[:, ::-1] if wanted.cuts.flips[row] else pixels
