@@ -527,40 +527,6 @@ static PyObject *failures_of(const Batch *batch) {
   return failures;
 }
 
-PyDoc_STRVAR(decode_doc,
-             "decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,\n"
-             "    accurate_dct=False, values=None, sizes=None, shapes=None, places=None, colors=None, erased=None,\n"
-             "    fill=b'\\0\\0\\0', shared=False)\n"
-             "    -> list[tuple[int, str]]\n\n"
-             "Decodes a part of each image, resized, into a batch; other Python threads go on meanwhile.\n\n"
-             "Args:\n    images: a list of bytes or memoryviews: JPEGs, and PNGs if DECODES_PNG is 1.\n"
-             "    parts: int32 [n, 4], contiguous: top, left, height, width.\n"
-             "    flips: uint8 or bool [n], contiguous: whether to mirror the image.\n"
-             "    out: uint8 [n, height, width, 3]; RGB is written to it. Of the type of `values`, if given. Or a list of v\n"
-             "        such arrays [n / v, ...] of any sides: row i goes to place i / v of array i % v. Their last three axes\n"
-             "        are contiguous.\n"
-             "    threads: at least 1.\n"
-             "    points: a list of bytes or memoryviews: the entry points of each image, empty where it has none.\n"
-             "    frames: float64 [n, 4], contiguous: top, row step, left, column step. Row y of an image is the part's\n"
-             "        row top + (y + 0.5) * row step, in pixels of the image, of which a filter takes those around it.\n"
-             "        None resizes the whole part bilinearly, from the four nearest pixels.\n"
-             "    filter: with frames: 1 bilinear, 2 bicubic.\n"
-             "    antialias: with frames: whether the filter is as wide as a pixel of a reduced image.\n"
-             "    accurate_dct: whether blocks are decoded by libjpeg's accurate method; else by its fast one.\n"
-             "    values: [3, 256], contiguous, of a type of 2 or 4 bytes: what each level of each channel becomes.\n"
-             "    sizes: int32 [n, 2], contiguous: the height and width that each image must have. None allows any.\n"
-             "    shapes: int32 [n, 3], contiguous, of images that are bare pixels: height, width, channels. Channels are 0\n"
-             "        of an encoded image; None: all are.\n\n"
-             "    places: int32 [n, 4], contiguous: top, left, height, width: where in its image of `out` each part goes,\n"
-             "        mirrored if it is. None: it fills it.\n"
-             "    colors: float32 [n, 5], contiguous: factors of brightness, contrast and saturation, turn of the hue, and\n"
-             "        which of the 24 orders of these steps is taken.\n"
-             "    erased: int32 [n, 4], contiguous: the part of each image of `out` that becomes `fill`.\n"
-             "    fill: 3 bytes: red, green and blue around the places.\n"
-             "    shared: whether an object that comes several times in a row in `images` is decoded once. The pixels of its\n"
-             "        parts are then those of the whole image, also at their edges.\n\n"
-             "Returns:\n    Those that cannot be decoded, by index, and why; their place in `out` is not written.");
-
 // Whether all parts are inside of the images of the batch, with sides of `least` or more.
 static int are_inside(const Batch *batch, const Part *parts, int least) {
   for (Py_ssize_t i = 0; parts && i < batch->count; i++) {
@@ -633,6 +599,46 @@ static const char *find_misfits(const Batch *batch, const Py_buffer *arrays, Py_
     return "places, colors, erased, fill and out";
   return NULL;
 }
+
+// decode(images, parts, flips, out, threads, points=None, frames=None, filter=1, antialias=False,
+//     accurate_dct=False, values=None, sizes=None, shapes=None, places=None, colors=None, erased=None,
+//     fill=three zeros, shared=False)
+//     -> list[tuple[int, str]]
+//
+// Decodes a part of each image, resized, into a batch; other Python threads go on meanwhile.
+//
+// Args:
+//     images: a list of bytes or memoryviews: JPEGs, and PNGs if DECODES_PNG is 1.
+//     parts: int32 [n, 4], contiguous: top, left, height, width.
+//     flips: uint8 or bool [n], contiguous: whether to mirror the image.
+//     out: uint8 [n, height, width, 3]; RGB is written to it. Of the type of `values`, if given. Or a list of v
+//         such arrays [n / v, ...] of any sides: row i goes to place i / v of array i % v. Their last three axes
+//         are contiguous.
+//     threads: at least 1.
+//     points: a list of bytes or memoryviews: the entry points of each image, empty where it has none.
+//     frames: float64 [n, 4], contiguous: top, row step, left, column step. Row y of an image is the part's
+//         row top + (y + 0.5) * row step, in pixels of the image, of which a filter takes those around it.
+//         None resizes the whole part bilinearly, from the four nearest pixels.
+//     filter: with frames: 1 bilinear, 2 bicubic.
+//     antialias: with frames: whether the filter is as wide as a pixel of a reduced image.
+//     accurate_dct: whether blocks are decoded by libjpeg's accurate method; else by its fast one.
+//     values: [3, 256], contiguous, of a type of 2 or 4 bytes: what each level of each channel becomes.
+//     sizes: int32 [n, 2], contiguous: the height and width that each image must have. None allows any.
+//     shapes: int32 [n, 3], contiguous, of images that are bare pixels: height, width, channels. Channels are 0
+//         of an encoded image; None: all are.
+//
+//     places: int32 [n, 4], contiguous: top, left, height, width: where in its image of `out` each part goes,
+//         mirrored if it is. None: it fills it.
+//     colors: float32 [n, 5], contiguous: factors of brightness, contrast and saturation, turn of the hue, and
+//         which of the 24 orders of these steps is taken.
+//     erased: int32 [n, 4], contiguous: the part of each image of `out` that becomes `fill`.
+//     fill: 3 bytes: red, green and blue around the places.
+//     shared: whether an object that comes several times in a row in `images` is decoded once. The pixels of its
+//         parts are then those of the whole image, also at their edges.
+//
+// Returns:
+//     Those that cannot be decoded, by index, and why; their place in `out` is not written.
+PyDoc_STRVAR(decode_doc, "Decodes parts of images into arrays; decode_parts.c describes the arguments.");
 
 static PyObject *decode(PyObject *module, PyObject *arguments) {
   PyObject *images, *out, *points = NULL, *failures = NULL;
