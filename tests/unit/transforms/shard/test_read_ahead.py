@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import itertools
@@ -87,26 +88,28 @@ def test_fetch_of_what_cannot_be_read_yields_the_reason(tmp_path: pathlib.Path) 
         assert (error.reason, error.detail, str(error)) == (reason, detail, detail)
 
 
-def fail_to_open(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+@contextlib.contextmanager
+def no_file_opens(number: int) -> Iterator[None]:
+    """Ends before the test does: pytest opens its folder to remove it."""
+
     def fail(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "open", fail)
-    monkeypatch.setattr(read_ahead, "_read_file", lambda path, size, version: None)  # so does it, without a reason
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        patch.setattr(read_ahead, "_read_file", lambda path, size, version: None)  # fails too, without a reason
+        yield
 
 
-def test_fetch_without_permission_yields_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_to_open(monkeypatch, errno.EACCES)  # root may read everything
-    error = read_error(ImageRef("k", "/data/1.jpg"))
+def test_fetch_without_permission_yields_the_reason() -> None:
+    with no_file_opens(errno.EACCES):  # root may read everything
+        error = read_error(ImageRef("k", "/data/1.jpg"))
     assert (error.reason, error.detail) == (Reason.UNREADABLE, "Permission denied")
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM], ids=errno.errorcode.get)
-def test_fetch_on_a_machine_at_its_limits_raises_instead_of_rejecting(
-    refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    fail_to_open(monkeypatch, number)
-    with pytest.raises(OSError, match=os.strerror(number)) as caught:
+def test_fetch_on_a_machine_at_its_limits_raises_instead_of_rejecting(refs: list[ImageRef], number: int) -> None:
+    with no_file_opens(number), pytest.raises(OSError, match=os.strerror(number)) as caught:
         list(read_ahead.fetch(refs))
     assert not isinstance(caught.value, read_ahead.ReadError)
 
