@@ -332,7 +332,7 @@ def test_state_names_the_functions(dataset: imagebeam.ImageDataset) -> None:
 def test_functions_of_the_page_run(directory: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     (tmp_path / "shards").symlink_to(directory)
     monkeypatch.chdir(tmp_path)
-    snippet = docs_pages.blocks("augmentation.md", "python")[0].replace('"train", 256', '"train", 8, image_size=16')
+    snippet = docs_pages.blocks("augmentation.md", "python")[1].replace('"train", 256', '"train", 8, image_size=16')
     names = docs_pages.run_snippet(snippet)
     batch = next(names["train"])
     assert (batch["image"].dtype, batch["image"].shape) == (np.float32, (8, 16, 16, 3))

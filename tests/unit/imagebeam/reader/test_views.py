@@ -20,7 +20,7 @@ from PIL import Image
 
 import imagebeam
 from imagebeam import features
-from tests import case_tables, error_texts
+from tests import case_tables, docs_pages, error_texts
 from tests.unit.imagebeam.reader import written
 from tests.unit.imagebeam.reader.restarts import WAYS
 
@@ -238,6 +238,18 @@ def test_pillow_makes_the_same_views(dataset: imagebeam.ImageDataset) -> None:
     for name in views:
         difference = np.abs(in_c[name].astype(int) - by_pillow[name])
         assert difference.max() <= 2 and difference.mean() < 0.05
+
+
+def test_views_of_the_page_have_its_shapes(dataset: imagebeam.ImageDataset) -> None:
+    snippet = docs_pages.blocks("augmentation.md", "python")[0].replace("64,", "4,")
+    batch = docs_pages.run_snippet(f"ds = __import__('imagebeam').open_dataset({dataset.directory!r})\n{snippet}")[
+        "batch"
+    ]
+    assert {name: each.shape for name, each in batch.items()} == {
+        "global": (4, 2, 224, 224, 3),
+        "local": (4, 8, 96, 96, 3),
+        "label": (4,),
+    }
 
 
 # --- functions and feeds --------------------------------------------------------------
