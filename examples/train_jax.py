@@ -1,114 +1,181 @@
-"""JAX trains on a dataset, with each batch cut over all devices: `python examples/train_jax.py [DATASET]`.
+"""Flax and Optax train on a dataset, each batch cut over all devices of all processes; Orbax keeps checkpoints.
 
-On a machine without TPU or GPU the processor acts as eight devices, so this is what runs on a TPU slice, where
-each process reads the rows of its own devices. Without DATASET it makes one of three shapes. It prints the accuracy
-over examples that it was not trained on, each counted once.
+    python examples/train_jax.py [DATASET] [--checkpoints FOLDER]
+    python examples/train_jax.py DATASET --coordinator HOST:PORT --process-count 4 --process-index 0
+
+Without DATASET it makes one of three shapes. With FOLDER it goes on after the last step that was saved there, also on
+another number of processes. On a machine without TPU or GPU the processor acts as eight devices. On a TPU slice run the
+same command on each host with `--coordinator auto`: JAX finds the other hosts itself. It prints the accuracy over
+examples that it was not trained on, each counted once.
 """
 
 from __future__ import annotations
 
+import argparse
+import functools
+import itertools
 import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX is imported
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import orbax.checkpoint as ocp
 import shapes
-import tensorflow as tf
+from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import imagebeam
 
 BATCH_SIZE = 64  # for all processes together
 IMAGE_SIZE = 32  # pixels a side
-STEPS = 45
-LEARNING_RATE = 5e-3
+PICTURES = {"image_size": IMAGE_SIZE, "crop": "squash", "dtype": "bfloat16", "normalize": "imagenet"}
 
-Parameters = dict[str, Any]  # float32 arrays by name
-Batch = dict[str, Any]
+State = dict[str, Any]  # "model" and "optimizer", of float32 arrays that all devices hold
+Batch = dict[str, jax.Array]
 
 
-def make_parameters(num_classes: int) -> Parameters:
-    """Returns weights of three convolutions and a dense layer, initialised as in He et al., 2015.
+def make_model(num_classes: int) -> nnx.Module:
+    """Returns three convolutions and a dense layer, from images in bfloat16 to logits, float32 [batch, classes].
 
-    NumPy draws them: XLA would compile a program for each shape, seconds in all. All processes draw the same ones.
+    The convolutions compute in bfloat16, with weights in float32.
     """
-    sizes = {"conv0": (3, 3, 3, 16), "conv1": (3, 3, 16, 32), "conv2": (3, 3, 32, 64), "dense": (64, num_classes)}
-    rng = np.random.default_rng(1)
-    parameters = {}
-    for name, shape in sizes.items():
-        deviation = math.sqrt(2 / math.prod(shape[:-1]))
-        parameters[name] = rng.normal(0, deviation, shape).astype(np.float32)
-        parameters[f"{name}_bias"] = np.zeros(shape[-1], np.float32)
-    return parameters
+    rngs, he = nnx.Rngs(0), nnx.initializers.he_normal()
+    layers: list[Callable[[jax.Array], jax.Array]] = []
+    for sizes in ((3, 16), (16, 32), (32, 64)):
+        layers.append(nnx.Conv(*sizes, (3, 3), dtype=jnp.bfloat16, kernel_init=he, rngs=rngs))
+        layers += [nnx.relu, functools.partial(nnx.max_pool, window_shape=(2, 2), strides=(2, 2))]
+    layers.append(lambda hidden: hidden.max((1, 2)).astype(jnp.float32))
+    return nnx.Sequential(*layers, nnx.Linear(64, num_classes, rngs=rngs))
 
 
-def predict(parameters: Parameters, image: jax.Array) -> jax.Array:
-    """Returns logits, float32 [batch, classes], of images in bfloat16."""
-    hidden = image
-    for name in ("conv0", "conv1", "conv2"):
-        kernel = parameters[name].astype(hidden.dtype)
-        hidden = jax.lax.conv_general_dilated(
-            hidden, kernel, window_strides=(1, 1), padding="SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        hidden = jax.nn.relu(hidden + parameters[f"{name}_bias"].astype(hidden.dtype))
-        hidden = jax.lax.reduce_window(hidden, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    logits: jax.Array = hidden.max((1, 2)).astype(jnp.float32) @ parameters["dense"] + parameters["dense_bias"]
-    return logits
+class Trainer:
+    """A model and its optimizer, of which all devices hold a copy."""
+
+    def __init__(self, num_classes: int, copied: NamedSharding):
+        """Initializes the same weights in every process."""
+        self._optimizer = optax.adam(5e-3)
+
+        def initialize() -> State:
+            weights = nnx.state(make_model(num_classes))
+            return {"model": weights, "optimizer": self._optimizer.init(weights)}
+
+        self._graph = nnx.graphdef(nnx.eval_shape(lambda: make_model(num_classes)))
+        self.state = jax.jit(initialize, out_shardings=copied)()
+        self._step = jax.jit(self._update, donate_argnums=0)
+        self._count = jax.jit(self._count_correct)
+
+    def step(self, batch: Batch) -> Any:
+        """Takes a step and returns its loss. It does not wait for the devices."""
+        self.state, loss = self._step(self.state, batch)
+        return loss
+
+    def count_correct(self, batch: Batch) -> Any:
+        """Returns the number of examples that are predicted right; padding does not count."""
+        return self._count(self.state["model"], batch)
+
+    def _update(self, state: State, batch: Batch) -> tuple[State, Any]:
+        def loss_of(weights: Any) -> Any:
+            logits = nnx.merge(self._graph, weights)(batch["image"])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]).mean()
+
+        # The mean is over the batch of all processes, so JAX sums the gradients over all devices.
+        loss, gradients = jax.value_and_grad(loss_of)(state["model"])
+        updates, optimizer = self._optimizer.update(gradients, state["optimizer"], state["model"])
+        return {"model": optax.apply_updates(state["model"], updates), "optimizer": optimizer}, loss
+
+    def _count_correct(self, weights: Any, batch: Batch) -> Any:
+        is_right = nnx.merge(self._graph, weights)(batch["image"]).argmax(1) == batch["label"]
+        return jnp.sum(is_right & batch["mask"])
 
 
-def loss_of(parameters: Parameters, batch: Batch) -> jax.Array:
-    """Returns the mean cross entropy of a batch."""
-    log_probabilities = jax.nn.log_softmax(predict(parameters, batch["image"]))
-    return -jnp.take_along_axis(log_probabilities, batch["label"][:, None], axis=1).mean()
+class Checkpoints:
+    """Model, optimizer and reader after some steps. Without a folder nothing is kept."""
+
+    def __init__(self, folder: pathlib.Path | None):
+        options = ocp.CheckpointManagerOptions(max_to_keep=2)
+        self._manager = ocp.CheckpointManager(folder.absolute(), options=options) if folder else None
+
+    def restore(self, trainer: Trainer, batches: Any) -> int:
+        """Goes on from the last checkpoint, if there is one; returns the number of steps taken."""
+        step: int | None = self._manager.latest_step() if self._manager else None
+        if self._manager is None or step is None:
+            return 0
+        wanted = {"state": ocp.args.StandardRestore(trainer.state), "reader": ocp.args.JsonRestore()}
+        restored = self._manager.restore(step, args=ocp.args.Composite(**wanted))
+        trainer.state = restored.state
+        batches.set_state(restored.reader)
+        return step
+
+    def save(self, step: int, trainer: Trainer, batches: Any) -> None:
+        """Writes a checkpoint while the training goes on. All processes call it; the reader's state is one for all."""
+        if self._manager:
+            parts = {"state": ocp.args.StandardSave(trainer.state), "reader": ocp.args.JsonSave(batches.get_state())}
+            self._manager.save(step, args=ocp.args.Composite(**parts))
+
+    def close(self) -> None:
+        """Waits until the last checkpoint is written."""
+        if self._manager:
+            self._manager.close()
 
 
-@jax.jit
-def train_step(parameters: Parameters, moments: tuple[Parameters, Parameters], step: int, batch: Batch) -> Any:
-    """Takes one step of Adam (Kingma and Ba, 2015). The mean in the loss makes JAX sum gradients over the devices."""
-    loss, gradients = jax.value_and_grad(loss_of)(parameters, batch)
-    first = jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, moments[0], gradients)
-    second = jax.tree.map(lambda old, new: 0.999 * old + 0.001 * new**2, moments[1], gradients)
-    rate = LEARNING_RATE * jnp.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
-    updated = jax.tree.map(
-        lambda value, mean, square: value - rate * mean / (jnp.sqrt(square) + 1e-8), parameters, first, second
+def train_and_test(dataset: imagebeam.ImageDataset, arguments: argparse.Namespace) -> None:
+    """Trains on one split, and counts what is predicted right in the other."""
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    over_devices, copied = (NamedSharding(mesh, spec) for spec in itertools.starmap(PartitionSpec, (("data",), ())))
+    train, test = shapes.splits_of(dataset)
+    trainer, checkpoints = Trainer(len(dataset.labels), copied), Checkpoints(arguments.checkpoints)
+    batches = dataset.as_jax(train, over_devices, BATCH_SIZE, **PICTURES, flip=True, shuffle="global")
+    first = checkpoints.restore(trainer, batches)
+    devices = f"{jax.device_count()} devices ({jax.devices()[0].platform})"
+    say(f"{devices}, {jax.process_count()} processes, {first} steps done")
+    for step in range(first + 1, arguments.steps + 1):
+        loss = trainer.step(next(batches))
+        if step % arguments.print_every == 0:
+            say(f"step {step}: loss {float(loss)!r}")  # waits for the devices
+        if step % arguments.save_every == 0:
+            checkpoints.save(step, trainer, batches)
+    checkpoints.close()
+    waited = batches.metrics()
+    say(
+        f"{waited['bound']}-bound: {waited['wait_seconds']:.1f} s for batches, {waited['step_seconds']:.1f} s for steps"
     )
-    return updated, (first, second), loss
+
+    tested = dataset.as_jax(test, over_devices, BATCH_SIZE, **PICTURES, shuffle=None)
+    correct = sum(int(trainer.count_correct(batch)) for batch in tested)
+    count = dataset.num_examples(test)
+    say(f"accuracy {correct / count:.3f} over {count} examples")
 
 
-@jax.jit
-def count_correct(parameters: Parameters, batch: Batch) -> jax.Array:
-    """Returns the number of examples that are predicted right; padding does not count."""
-    is_right: jax.Array = predict(parameters, batch["image"]).argmax(1) == batch["label"]
-    return jnp.sum(is_right & batch["mask"])
+def say(text: str) -> None:
+    """Prints a line, in one of the processes."""
+    if jax.process_index() == 0:
+        print(text, flush=True)
 
 
 def main() -> None:
     """Trains, and prints the accuracy."""
-    folder = shapes.parse_arguments()
-    tf.config.set_visible_devices([], "GPU")  # TensorFlow only reads; it would take the memory that JAX needs
-    mesh = Mesh(np.array(jax.devices()), ("data",))
-    over_devices, copied = (NamedSharding(mesh, spec) for spec in map(PartitionSpec, ("data", None)))
-    print(f"{jax.device_count()} devices ({jax.devices()[0].platform}) in {jax.process_count()} processes")
-    with shapes.open_dataset(folder) as dataset:
-        train, test = shapes.splits_of(dataset)
-        pictures = {"image_size": IMAGE_SIZE, "crop": "squash", "dtype": "bfloat16", "normalize": "imagenet"}
-        parameters = jax.device_put(make_parameters(len(dataset.labels)), copied)
-        moments = (jax.tree.map(jnp.zeros_like, parameters), jax.tree.map(jnp.zeros_like, parameters))
-        batches = dataset.as_jax(train, over_devices, BATCH_SIZE, **pictures, flip=True, shuffle="global")
-        for step, batch in zip(range(STEPS), batches):
-            parameters, moments, loss = train_step(parameters, moments, step, batch)
-            if step % 15 == 14:
-                print(f"step {step + 1}: loss {loss:.4f}")
-        print(f"a checkpoint would hold {batches.state().to_dict()}")
-
-        tested = dataset.as_jax(test, over_devices, BATCH_SIZE, **pictures, shuffle=None)
-        correct = sum(int(count_correct(parameters, batch)) for batch in tested)
-        count = dataset.num_examples(test)
-        print(f"accuracy {correct / count:.3f} over {count} examples")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dataset", nargs="?", help="folder of a dataset (default: a new one of three shapes)")
+    parser.add_argument("--checkpoints", type=pathlib.Path, help="folder to go on from, and to save to")
+    parser.add_argument("--steps", type=int, default=45, help="steps in all (default: %(default)s)")
+    parser.add_argument("--save-every", type=int, default=15, help="steps between checkpoints (default: %(default)s)")
+    parser.add_argument("--print-every", type=int, default=15, help="steps between losses (default: %(default)s)")
+    parser.add_argument("--coordinator", help="HOST:PORT of process 0, or `auto` on a TPU slice")
+    parser.add_argument("--process-count", type=int, help="number of processes")
+    parser.add_argument("--process-index", type=int, help="number of this process, from 0")
+    arguments = parser.parse_args()
+    if arguments.coordinator == "auto":
+        jax.distributed.initialize()
+    elif arguments.coordinator:
+        jax.distributed.initialize(arguments.coordinator, arguments.process_count, arguments.process_index)
+    with shapes.open_dataset(arguments.dataset) as dataset:
+        train_and_test(dataset, arguments)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests import command_line
 from tests.unit.imagebeam.reader import written
 
 EXAMPLES = command_line.ROOT / "examples"
-SCRIPTS = ("demo.py", "eval_exact.py", "train_jax.py", "train_keras.py")
+SCRIPTS = ("demo.py", "eval_exact.py", "train_detection.py", "train_jax.py", "train_keras.py")
 
 
 RUN_SCRIPT = """
@@ -52,7 +52,7 @@ def test_training_reaches_95_percent_on_examples_it_has_not_seen(tmp_path: pathl
     left = [path.name for path in scratch.iterdir() if path.name != "__pycache__"]  # of code that TensorFlow generates
     assert left == []  # the dataset that it made is gone
     printed = run("train_jax.py", copy, folder=scratch)
-    assert re.search(r"\d+ devices \(\w+\) in 1 processes", printed)
+    assert re.search(r"^\d+ devices \(\w+\), 1 processes, 0 steps done$", printed, re.MULTILINE)
     check_accuracy(printed, str(copy))
 
 
@@ -65,9 +65,11 @@ def check_accuracy(printed: str, directory: str) -> None:
 
 @pytest.mark.slow
 def test_types_of_the_examples_pass_a_strict_check_of_a_user(tmp_path: pathlib.Path) -> None:
-    """Of the packages that the examples import, only keras and tensorflow have no types."""
+    """Of the packages that the examples import, keras, optax, orbax and tensorflow have no types."""
     config = tmp_path / "mypy.ini"
-    config.write_text("[mypy]\nstrict = True\n[mypy-keras.*,tensorflow.*]\nignore_missing_imports = True\n")
+    config.write_text(
+        "[mypy]\nstrict = True\n[mypy-keras.*,optax.*,orbax.*,tensorflow.*]\nignore_missing_imports = True\n"
+    )
     assert (command_line.ROOT / "imagebeam" / "py.typed").exists()
     (tmp_path / "installed").mkdir()  # as pip installs it: found with its types, and not checked itself
     (tmp_path / "installed" / "imagebeam").symlink_to(command_line.ROOT / "imagebeam")
