@@ -73,7 +73,7 @@ def _files_of_an_example(folders: Sequence[Folder]) -> list[str]:
 
 def _longer_names(folders: Sequence[Folder]) -> tuple[Folder, Folder] | None:
     """Returns two folders if every name in the second one is a name in the first one and a mark with more after it."""
-    for first, second in itertools.permutations(folders[:2]) if len(folders) == 2 else ():
+    for first, second in itertools.permutations(folders[:_NUM_FOLDERS], 2):
         starts = {
             stem: next(each for each in _starts(stem) if each in first.stems or not each) for stem in second.stems
         }

@@ -24,7 +24,8 @@ _DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".odgt", ".geojson", ".xm
 _DATA_OF_FOLDERS = (*_DATA, ".mat", ".npy", ".yml", ".yaml", ".label", ".gt", ".pkl", ".pickle")
 ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
-_IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d{5,}")  # names in a table that no number of another kind equals
+# Names in a table that no number of another kind equals.
+_IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d([_\-.]?\d){4,}")
 _OF_SPLITS = re.compile(r"(?i)split|partition|(?<![a-z])fold|trainval|imagesets")
 _SYNSET = re.compile(r"n\d{8}")  # names a class of ImageNet wherever it is found
 _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
