@@ -41,7 +41,7 @@ def write(root: pathlib.Path) -> pathlib.Path:
 
 def _object(rng: random.Random, height: int, width: int) -> dict[str, Any]:
     left, top = rng.randrange(width - 12), rng.randrange(height - 12)
-    w, h = rng.randint(4, width - left), rng.randint(4, height - top)
+    w, h = (rng.choice((rng.randint(4, side), side)) for side in (width - left, height - top))  # some to the edge
     points = []
     for _ in KEYPOINTS:
         point = [rng.randrange(left, left + w), rng.randrange(top, top + h), rng.choice((0, 1, 2))]

@@ -12,6 +12,7 @@ from imagebeam.reader import bare_pixels, geometry, image_decoder, whole_images
 from imagebeam.reader.example_columns import ColumnSpec
 from imagebeam.reader.object_options import BOX, KEYPOINT, LABEL, MASK, Objects
 
+_ROUNDED = 1 - 1e-6  # an edge of the image may be moved to just outside of it
 _MASK_FORM = bare_pixels.PixelForm("uint8", 1, is_usual=False)
 
 
@@ -149,7 +150,7 @@ class MovedObjects:
         boxes = np.concatenate([np.minimum(*corners), np.maximum(*corners)], axis=1)
         clipped = np.clip(boxes, 0, [*moved.size, *moved.size])
         whole, visible = _areas(boxes), _areas(clipped)
-        is_kept = (visible > 0) & (visible >= self._asked.min_visible * whole)
+        is_kept = (visible > 0) & (visible >= self._asked.min_visible * whole * _ROUNDED)
         if self._asked.labels is not None:
             is_kept &= np.isin(joined(LABEL), [*self._asked.labels])
         stored = np.flatnonzero(is_kept)

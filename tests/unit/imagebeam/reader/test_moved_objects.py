@@ -148,6 +148,19 @@ def test_formats_of_boxes_are_of_the_same_boxes(dataset: pathlib.Path) -> None:
     assert (whole < 0).any() or (whole > [*SIZE, *SIZE]).any()
 
 
+@pytest.mark.parametrize("crop", ["squash", "letterbox"])
+def test_objects_of_whole_images_are_wholly_visible(dataset: pathlib.Path, crop: str) -> None:
+    asked = imagebeam.Objects(min_visible=1, max=50)
+    for size in ((96, 80), (33, 57), (224, 224)):
+        for batch in batches(
+            dataset, asked, crop=crop, flip=True, image_size=size, shuffle=None, pad=False, num_epochs=1
+        ):
+            assert batch["num_objects"].tolist() == [
+                len(object_sets.stored(dataset)[int(image[size[0] // 2, size[1] // 2, 2])]["image/object/class/label"])
+                for image in batch["image"]
+            ]
+
+
 def test_objects_of_other_categories_are_left_out(dataset: pathlib.Path) -> None:
     every = batches(dataset, imagebeam.Objects(), crop="squash", flip=False)
     some = batches(dataset, imagebeam.Objects(labels={18: 0}), crop="squash", flip=False)
