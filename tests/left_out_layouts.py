@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
+
+import numpy as np
+from PIL import Image
 
 from tests.folder_shapes import SHAPES, Tree, images
 from tests.odd_layouts import LAYOUTS as _ODD
@@ -17,6 +21,17 @@ _KEYPOINTS = images("data/#.jpg") | {
     for split in ("train", "val")
     for n in (1, 2)
 }
+
+_YOLO = images("images/#.jpg") | {"data.yaml": "names: [a]\n"}
+_KEYPOINT_LINE = "0 0.5 0.5 0.4 0.4 0.4 0.4 2 0.6 0.6 2\n"
+
+
+def _mask(count: int) -> bytes:
+    """Returns a mask with the numbers from 0 on, so many."""
+    data = io.BytesIO()
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % count).save(data, "PNG")
+    return data.getvalue()
+
 
 LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     "voc-with-masks": (
@@ -77,6 +92,57 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         "yolo",
         ("the splits are those of train.txt and valid.txt",),
         _DARKNET | {"train.txt": "img/cat_0.jpg\n", "valid.txt": "img/cat_1.jpg\nimg/dog_2.jpg\n"},
+    ),
+    "yolo-of-keypoints": (
+        "yolo",
+        ("the keypoints after each box (kpt_shape) are not stored",),
+        _YOLO | files_of("labels/#.txt", _KEYPOINT_LINE) | {"data.yaml": "names: [a]\nkpt_shape: [2, 3]\n"},
+    ),
+    "yolo-of-keypoints-that-nothing-says": (
+        None,
+        ("the 11 numbers on each line may be a box and keypoints: name them as kpt_shape in data.yaml",),
+        _YOLO | files_of("labels/#.txt", _KEYPOINT_LINE),
+    ),
+    "yolo-of-turned-boxes": (
+        "yolo",
+        ("each line has four points, as turned boxes have: the upright boxes around them are stored",),
+        _YOLO | files_of("labels/#.txt", "0 0.1 0.1 0.5 0.1 0.5 0.6 0.1 0.6\n"),
+    ),
+    "yolo-of-outlines": (
+        "yolo",
+        ("the outlines of objects are not stored: lines of polygons become the boxes around them",),
+        _YOLO | files_of("labels/#.txt", "0 0.1 0.1 0.5 0.1 0.5 0.6\n0 0.1 0.1 0.5 0.1 0.5 0.6 0.1 0.6\n"),
+    ),
+    "mot": ("annotations", ("tracks and visibility are not stored",), _ODD["mot"][1]),
+    "masks-beside-classes": (
+        None,
+        ("1 image may be further masks, and not read (cat/c_0_mask_1.png): if an image has several, merge",),
+        images("cat/c_#.png", "cat/c_#_mask.png", "dog/d_#.png", "dog/d_#_mask.png", "cat/c_0_mask_1.png"),
+    ),
+    "masks-of-people": (
+        None,
+        ("PedMasks/P00000_mask.png and 3 other masks (no more were looked at) have the numbers from 0 to that of",),
+        images("PNGImages/P0000#.png") | {f"PedMasks/P0000{n}_mask.png": _mask(2 + n % 3) for n in range(4)},
+    ),
+    "masks-in-folders-of-classes": (
+        "segmentation",
+        ("the folders of images are stored in no feature (1.Owl, 2.Tit): if they are classes, set",),
+        images(*(f"{k}/{c}/{c}_#.{e}" for k, e in (("images", "jpg"), ("masks", "png")) for c in ("1.Owl", "2.Tit"))),
+    ),
+    "annotations-as-a-split": (
+        None,
+        ("Annotation-Training/Cups may hold masks of images, by the name",),
+        images("{Annotation-Training/Cups,REFUGE-Training/All}/{Glaucoma/g#.png,Normal/n#.png}"),
+    ),
+    "numbered-parts": (
+        None,
+        ("2. All Groundtruths/train and 2. All Groundtruths/test may hold masks of images, by the name",),
+        images("1. Original Images/{train,test}/a_#.jpg", "2. All Groundtruths/{train,test}/{MA,EX}/a_#.png"),
+    ),
+    "lists-of-masks": (
+        "segmentation",
+        ("the splits are those of train.txt and val.txt",),
+        images("images/a0#.jpg", "masks/a0#.png") | {"train.txt": "a00\na01\na02\n", "val.txt": "a03.jpg\n"},
     ),
     "other-files": (
         "coco",

@@ -10,7 +10,7 @@ from typing import Any
 
 from imagebeam import plural
 from imagebeam.pipelines.config import model as config_lib
-from imagebeam.pipelines.recognize import contradictions
+from imagebeam.pipelines.recognize import contradictions, mask_folders
 from imagebeam.transforms.sources import folder_probe
 from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, FolderProbe, and_list, name_some
 
@@ -19,7 +19,7 @@ _PARTS = re.compile(
     r"(?i)((images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?|gt\w*|"
     r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+|"
     r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed|thumb(nail)?s?|"
-    r"\w+_(results?|outputs?|predictions?))"
+    r"\w+_(results?|outputs?|predictions?)|\d+\. .*(images|ground ?truths?))"
 )
 _ROLES = re.compile(  # names for aligned images, and for parts by place or time
     r"(?i)[ab]|input|output|target|list|[hl]r(_\w+)?|x\d|high|low|clean|noisy\d*|original\w*|augmented\w*|real|mean|"
@@ -117,6 +117,8 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[s
     """Returns why the folders in one folder, or in those of the splits, may be no classes."""
     doubts = []
     first = holders[0].folders
+    if masks := [each.path for each in holders if re.search(r"(?i)mask|annot|ground.?truth", each.path)]:
+        doubts.append(f"{and_list(masks)} may hold masks of images, by the name")
     trained = {
         name for each in holders if folder_probe.split_meant(each.path) in ("train", None) for name in each.folders
     }
@@ -381,12 +383,19 @@ def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:
     settings = {"label": {"by": "none"}, "split": folder_probe.HASH_SPLIT}
     doubts = [NO_CLASSES]
     if endings := contradictions.paired_endings(folder.stems):
-        kind, (first, *others) = posixpath.splitext(folder.images[0])[1], endings
-        partners = ", ".join(rf"{each.lstrip('_-. ')}: '\1{each}{kind}'" for each in others)
+        stems = {posixpath.splitext(name)[0]: posixpath.splitext(name)[1] for name in folder.images}
+        kinds = {each: next(kind for stem, kind in stems.items() if stem.endswith(each)) for each in endings}
+        first, *others = sorted(endings, key=mask_folders.are_masks)
+        image = rf"'(.*){re.escape(first)}\{kinds[first]}'"
+        partners = {each.lstrip("_-. "): rf"'\1{each}{kinds[each]}'" for each in others}
+        shown = ", ".join(map(": ".join, partners.items()))
+        preset = f"pairs with source.pairs.image={image} and source.pairs.others={{{shown}}}"
+        if mask_folders.are_masks(others[0]):
+            mask = next(iter(partners.values()))
+            preset = f"segmentation with source.masks.image={image} and source.masks.mask={mask}"
         doubts.append(
             f"each name is there with the endings {name_some(endings, 4)}: if these images are one example, take the "
-            rf"preset pairs with source.pairs.image='(.*){re.escape(first)}\{kind}' and source.pairs.others="
-            f"{{{partners}}}, or write a table with a row for each example (docs/recipes/tables.md)"
+            f"preset {preset}, or write a table with a row for each example (docs/recipes/tables.md)"
         )
     yield Finding("image_folder", evidence, settings, doubts=tuple(doubts), reads_images_alone=True)
 

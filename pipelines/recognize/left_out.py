@@ -7,10 +7,9 @@ kind that it reads, or more than a tenth of the images. All other lines are note
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagebeam import errors, plural
@@ -52,6 +51,8 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
     if reading.num_pictures:  # of the files beside containers nothing is known
         return LeftOut(tuple(each.text for each in images if each.is_doubt))
     lines = [*images, *_lines(probe, finding, reading, seen)]
+    said = _said_by(finding)
+    lines = [each for each in lines if each.names_splits or not each.paths or any(p not in said for p in each.paths)]
     lists: Mapping[str, str] = {}
     if finding.reads_images_alone:
         lines = [each._replace(is_doubt=True) for each in lines]
@@ -61,7 +62,7 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
         lines = [each.of_splits(is_taken=bool(lists)) if each.names_splits else each for each in lines]
     doubts = tuple(each.text for each in lines if each.is_doubt)
     notes = [each.text for each in lines if not each.is_doubt and not (lists and each.names_splits)]
-    notes += unread_files.rest(seen, {path for each in lines for path in each.paths})
+    notes += unread_files.rest(seen, {path for each in lines for path in each.paths}, said)
     elsewhere = tuple(each.text for each in images if each.is_doubt)
     return LeftOut(doubts, tuple(notes), elsewhere, lists)
 
@@ -151,7 +152,7 @@ def _divide(probe: FolderProbe, finding: Finding, reading: _Reading) -> Seen:
 
     To a reading of images alone all images count as read, and those outside of its input as left out, too.
     """
-    said = " ".join((finding.evidence, *finding.notes, *finding.doubts))
+    said = _said_by(finding)
     above, is_alone = reading.above, finding.reads_images_alone
     images = [path for path in _images_in(probe) if is_alone or reading.reads_image(path)]
     read = {*images}
@@ -166,19 +167,20 @@ def _divide(probe: FolderProbe, finding: Finding, reading: _Reading) -> Seen:
     for folder in probe.seen():
         paths = {name: folder.below(name) for name in folder.files}
         left = [name for name, path in paths.items() if is_left(path)]
-        seen.read.append(_part_of(folder, [name for name in folder.images if paths[name] in read]))
-        seen.images.append(_part_of(folder, [name for name in left if name in folder.images]))
+        seen.read.append(unread_files.part_of(folder, [name for name in folder.images if paths[name] in read]))
+        seen.images.append(unread_files.part_of(folder, [name for name in left if name in folder.images]))
         others = [name for name in left if name not in folder.images and not _ON_THE_SET.match(name)]
-        seen.files.append(_part_of(folder, [name for name in others if paths[name] not in said]))
+        others = [n for n in others if paths[n] not in said or not naming_files.is_no_split(paths[n])]
+        seen.files.append(unread_files.part_of(folder, others))
     return seen
+
+
+def _said_by(finding: Finding) -> str:
+    return " ".join((finding.evidence, *finding.notes, *finding.doubts))
 
 
 def _images_in(probe: FolderProbe) -> Iterator[str]:
     return (folder.below(name) for folder in probe.seen() for name in folder.images)
-
-
-def _part_of(folder: Folder, names: Collection[str]) -> Folder:
-    return dataclasses.replace(folder, files={name: size for name, size in folder.files.items() if name in names})
 
 
 # --- images -----------------------------------------------------------------------------------------------------------
@@ -207,6 +209,7 @@ def _images(finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
             yield Line(text, not what and is_many and not reading.reads.is_guess)
     if reading.config.source.masks.rule is not None:
         yield from _further_masks([folder for folder, is_beside in held if is_beside])
+        yield from _classes_of_masked([posixpath.basename(each.path) for each in seen.read if each.images])
 
 
 def _further_masks(folders: Sequence[Folder]) -> Iterator[Line]:
@@ -216,6 +219,16 @@ def _further_masks(folders: Sequence[Folder]) -> Iterator[Line]:
     if paths:
         text = f"{plural.count(len(paths), 'image')} may be further masks, and not read ({name_some(paths)})"
         yield Line(f"{text}: if an image has several, merge them into one first", is_doubt=True)
+
+
+def _classes_of_masked(names: Sequence[str]) -> Iterator[Line]:
+    """Yields a line if images with masks are in folders that may be classes, for which no setting is."""
+    names = [name for name in dict.fromkeys(names) if name and folder_probe.split_meant(name) is None]
+    if len(names) > 1:
+        yield Line(
+            f"the folders of images are stored in no feature ({name_some(names)}): if they are classes, set "
+            "source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
+        )
 
 
 def _is_of_test(path: str) -> bool:
@@ -228,13 +241,18 @@ def _is_of_test(path: str) -> bool:
 
 def _lines(probe: FolderProbe, finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
     is_table = "source.manifest.path" in finding.settings
-    for each in (*naming_files.sidecars(seen), *naming_files.folders_of_equal_names(probe, seen)):
-        yield each._replace(is_doubt=is_table)
+    own = [*naming_files.sidecars(seen), *naming_files.folders_of_equal_names(probe, seen)]
+    yield from (each._replace(is_doubt=is_table) for each in own)
+    seen = seen.without({path for each in own for path in each.paths})
     yield from naming_files.repeated_files(probe, seen)
     is_paired = "source.masks.image" in finding.settings or "source.pairs.image" in finding.settings
     for each in naming_files.files_that_name_images(probe, seen.files, seen):
         is_of_videos = is_paired and naming_files.OF_FOLDERS in each.text  # masks of a video may be of its objects
         names_splits = each.names_splits and not reading.has_splits
+        if is_table and names_splits:  # a table of tests names other images of the same folder
+            path = posixpath.join(finding.input, finding.settings["source.manifest.path"])
+            table = (probe.head(path) + probe.tail(path)).decode("utf-8", "replace")
+            names_splits = any(posixpath.splitext(name)[0] in table for name in each.names)
         yield each._replace(is_doubt=is_of_videos or names_splits, names_splits=names_splits)
     if not reading.has_splits:
         yield from naming_files.lists_of_folders(probe, seen)

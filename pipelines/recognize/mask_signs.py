@@ -79,11 +79,21 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
         )
         settings = {**finding.settings, "source.masks.colors": mask_pixels.BLACK_AND_WHITE}
         yield dataclasses.replace(finding, notes=(*finding.notes, note), settings=settings)
+    elif _are_instances([*map(mask_pixels.count_numbers, heads.values())]):
+        doubt = f"{describe(heads)} have the numbers from 0 to that of their objects: instances, and no classes?"
+        yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     elif path := next((path for path, head in heads.items() if _is_measured(head)), ""):
         doubt = f"{path} has 16 bits, or more numbers than classes: is it depth, or a picture? {_TARGETS}"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     else:
         yield finding
+
+
+def _are_instances(numbers: Sequence[Mapping[int, int]]) -> bool:
+    """Returns whether each mask has the numbers from 0 on without gaps, and some have more than others."""
+    highest = {max(each, default=0) for each in numbers}
+    are_counted = all({*each} == {*range(len(each))} for each in numbers)
+    return len(numbers) >= _NUM_TRIED and are_counted and len(highest) > 1 and max(highest) > 1
 
 
 def _is_measured(head: bytes) -> bool:
@@ -182,11 +192,14 @@ def _match_beside(folder: Folder, at: str) -> Finding | None:
     if number < 0.4 * len(folder.images):
         return None
     images = [name for name in folder.images if not posixpath.splitext(name)[0].endswith(suffix)]
-    pattern = rf"(?P<name>.*)(?<!{re.escape(suffix)})\.{extensions_of(images)}"
+    end = re.escape(suffix)
+    has_more = any(suffix in name for name in images)  # x_mask_1.png
+    pattern = rf"(?!.*{end})(?P<name>.*)" if has_more else rf"(?P<name>.*)(?<!{end})"
     evidence = (
         f"{number:,} of {folder.count(len(images), 'image')}{_place_of(folder, at)} have a file with "
         f"{suffix}{extension} at the end of its name beside them"
     )
+    pattern = rf"{pattern}\.{extensions_of(images)}"
     return mask_folders.finding_of_masks(pattern, rf"\g<name>{suffix}{extension}", (), evidence, ())
 
 

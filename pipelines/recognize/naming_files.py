@@ -174,7 +174,7 @@ def files_that_name_images(
                     shown += f" and {plural.count(len(paths) - 1, f'other {extension} file')}"
                 names_splits = what == OF_FOLDERS or not all(map(is_no_split, found))
                 text = f"{shown} {verb} {what} ({examples}), and {are} not read"
-                yield Line(text, paths=paths, names_splits=names_splits)
+                yield Line(text, paths=paths, names=set().union(*found.values()), names_splits=names_splits)
 
 
 def _images_of(folder: Folder) -> Collection[str]:

@@ -26,7 +26,7 @@ from imagebeam.transforms.formats.base_format import FORMATS, format_of
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads
 from imagebeam.transforms.sources import files, folder_probe, input_places
-from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
+from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
 
 Sign: TypeAlias = Callable[[FolderProbe, str], Iterator[Finding]]  # called with a folder below the root of the probe
 
@@ -53,6 +53,7 @@ _ZIP = ".zip"
 _SYNSETS = "imagenet"
 _DEPTH = 4  # levels of folders that are searched for the data set
 _LEVELS_ABOVE = 2  # folders above a table in which its images are looked for
+_DEEPEST = 12  # levels of folders above the first files
 _MAX_INNER = 8  # folders of one level
 _MAX_SHOWN = 6  # candidates
 
@@ -104,7 +105,7 @@ def recognize(uri: str, output: str = "") -> Recognition:
     candidates = _contradict(probe, found)[:_MAX_SHOWN]
     if candidates and not archives:
         candidates[0] = _with_note_on_groups(probe, candidates[0])
-    return Recognition(uri, tuple(candidates), tuple(remarks), _describe(root))
+    return Recognition(uri, tuple(candidates), tuple(remarks), _describe(probe))
 
 
 def _recognize_file(uri: str) -> Recognition:
@@ -243,7 +244,10 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
         left = left_out.find(probe, each, _config_of(each))
         if is_sure and each.reads_images_alone:
             left = left_out.LeftOut(left.elsewhere, elsewhere=left.elsewhere)
-        doubts, notes = [*each.doubts, *_without_masks(probe, each)], [*each.notes, *left.notes]
+        doubts = [*each.doubts, *_without_masks(probe, each)]
+        outlines = [change.key for change in each.often if change.key.endswith(".masks")]
+        notes = [f"outlines of objects are not stored unless {key}=true" for key in outlines]
+        notes = [*each.notes, *notes, *left.notes]
         if each.preset == _SYNSETS:  # folders of synsets are classes, whatever else is there
             notes += left.doubts
         else:
@@ -300,11 +304,17 @@ def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:
         yield from format.remarks(probe)
 
 
-def _describe(root: Folder) -> str:
-    """Returns what a folder holds, in a few words: `3 folders, 12 .py, 1 .md`."""
-    kinds = collections.Counter(folder_probe.extension_of(name) or "without extension" for name in root.files)
+def _describe(probe: FolderProbe) -> str:
+    """Returns what a folder holds, in a few words: `3 folders, 12 .py, 1 .md`, and what is below if it has no files."""
+    root = folder = probe.look()
+    for _ in range(_DEEPEST):
+        if folder.files or not folder.folders:
+            break
+        folder = probe.look(folder.below(folder.folders[0]))
+    kinds = collections.Counter(folder_probe.extension_of(name) or "without extension" for name in folder.files)
     shown = [root.count(len(root.folders), "folder")] if root.folders else []
-    return ", ".join([*shown, *(f"{number:,} {kind}" for kind, number in kinds.most_common(5))]) or "nothing"
+    shown += [f"{number:,} {kind}" for kind, number in kinds.most_common(5)]
+    return (", ".join(shown) or "nothing") + (f" in {folder.path}" if folder.path and kinds else "")
 
 
 # --- in words --------------------------------------------------------------------------------------------------------

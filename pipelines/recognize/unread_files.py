@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -128,11 +129,17 @@ class Line(NamedTuple):
     text: str
     is_doubt: bool = False  # for a reading of more than images; for one of images alone each line is
     paths: Collection[str] = ()
+    names: Collection[str] = ()  # some of the images that they name
     names_splits: bool = False  # whether the files may list the images of splits
 
     def of_splits(self, is_taken: bool) -> Line:
         """Returns the line on lists of splits, which are a doubt unless they are taken."""
         return self._replace(text=f"{self.text}: {_SPLITS_IN_LISTS}", is_doubt=not is_taken)
+
+
+def part_of(folder: Folder, names: Collection[str]) -> Folder:
+    """Returns a folder with some of its files."""
+    return dataclasses.replace(folder, files={name: size for name, size in folder.files.items() if name in names})
 
 
 class Seen(NamedTuple):
@@ -141,6 +148,11 @@ class Seen(NamedTuple):
     read: list[Folder]  # with the images that are read
     images: list[Folder]  # with the images that are left out
     files: list[Folder]  # with the other files that are left out
+
+    def without(self, paths: Collection[str]) -> Seen:
+        """Returns it without some of the other files."""
+        left = ([n for n in folder.files if folder.below(n) not in paths] for folder in self.files)
+        return self._replace(files=list(map(part_of, self.files, left)))
 
 
 def workbooks(seen: Seen) -> Iterator[Line]:
@@ -161,13 +173,14 @@ def workbooks(seen: Seen) -> Iterator[Line]:
             yield Line(f"{shown} are not read: if they say what the images show, save them as CSV", paths=paths)
 
 
-def rest(seen: Seen, named: Collection[str]) -> Iterator[str]:
+def rest(seen: Seen, named: Collection[str], said: str) -> Iterator[str]:
     """Yields one line for all files that no other line names."""
     groups: dict[str, list[str]] = collections.defaultdict(list)
     for folder in seen.files:
         for name in folder.files:
-            if folder.below(name) not in named and kind_of(name) is None:
-                groups[folder_probe.extension_of(name)].append(folder.below(name))
+            path = folder.below(name)
+            if path not in named and path not in said and kind_of(name) is None:
+                groups[folder_probe.extension_of(name)].append(path)
     shown = [
         paths[0] + (f" and {plural.count(len(paths) - 1, f'other {kind} file')}" if len(paths) > 1 else "")
         for kind, paths in groups.items()

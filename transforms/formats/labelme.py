@@ -23,7 +23,7 @@ from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.formats.annotations.syntax import Region, Row
 from imagebeam.transforms.images import image_objects
 from imagebeam.transforms.sources import annotated_files, folder_probe, image_source, input_places
-from imagebeam.transforms.sources.folder_probe import Finding
+from imagebeam.transforms.sources.folder_probe import Change, Finding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,9 @@ class Labelme(base_format.ObjectFormat):
                     "images without such a file are skipped; source.labelme.without_annotations=keep takes them as "
                     "images without objects"
                 )
-            yield Finding("labelme", evidence, input=folder.path if is_inner else "", doubts=tuple(doubts))
+            often = (Change("source.labelme.masks", True, "also a mask of each object"),)
+            where = folder.path if is_inner else ""
+            yield Finding("labelme", evidence, often=often, input=where, doubts=tuple(doubts))
             return
 
     @classmethod

@@ -7,7 +7,7 @@ import functools
 import math
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from imagebeam import errors, plural, storage
@@ -107,24 +107,27 @@ class Yolo(base_format.Format):
                     evidence += f" in {holder.path.removeprefix(f'{at}/')})"
                     settings, doubts = _pair(probe, folder, holder)
                     doubts += tuple(_other_texts(probe, holder))
-                    yield Finding("yolo", evidence, settings, _notes_on_names(probe, at), often, doubts=doubts)
+                    texts = [name for name in holder.ending(".txt") if name not in _CLASS_FILES][:_NUM_HEADS]
+                    heads = [probe.head(holder.below(name)) for name in texts]
+                    yield _with_notes(probe, at, Finding("yolo", evidence, settings, (), often, doubts=doubts), heads)
                     return
         root = probe.look(at)
         inner = [
             probe.look(root.below(name)) for name in root.folders[:_NUM_FOLDERS] if name not in input_places.SPLITS
         ]
         for folder in (*folder_probe.split_places(probe, at), *inner):
-            texts = {posixpath.splitext(name)[0] for name in folder.ending(".txt")}
-            pairs = sorted(texts & folder.stems)
-            heads = [probe.head(folder.below(f"{stem}.txt")).strip() for stem in folder_probe.spread(pairs, 5)[:5]]
+            pairs = sorted({posixpath.splitext(name)[0] for name in folder.ending(".txt")} & folder.stems)
+            some = folder_probe.spread(pairs, _NUM_HEADS)[:_NUM_HEADS]
+            heads = [probe.head(folder.below(f"{stem}.txt")).strip() for stem in some]
             if any(heads) and all(map(_is_yolo, filter(None, heads))):
                 where = f" in {folder.path}" if folder in inner else ""
                 evidence = f"{folder.count_having(len(pairs), 'image')} a .txt file with boxes beside them{where}"
                 settings = {"source.yolo.images": {"train": folder_probe.prefix_of(folder, at)[:-1]}} if where else {}
-                yield Finding("yolo", evidence, settings, _notes_on_names(probe, at), often)
+                yield _with_notes(probe, at, Finding("yolo", evidence, settings, (), often), heads)
                 return
 
 
+_NUM_HEADS = 5  # label files that are looked into
 _NUM_FOLDERS = 10  # beside those of splits, in which x.txt is looked for beside x.jpg
 
 
@@ -151,15 +154,45 @@ def _pair(
     return {}, (f"no image in {folder.below('images')} has a .txt file of its name in {holder.path}",)
 
 
-def _notes_on_names(probe: folder_probe.FolderProbe, at: str) -> tuple[str, ...]:
-    """Returns a note if no file names the classes."""
+def _with_notes(probe: folder_probe.FolderProbe, at: str, finding: Finding, heads: Iterable[bytes]) -> Finding:
+    """Returns a finding with what the first labels hold that is not stored, and a note if no file names the classes."""
     root = probe.look(at)
-    yamls = root.ending(".yaml", ".yml")[:3]
-    if {"data.yaml", "classes.txt", "obj.names"} & {*root.files} or any(
-        b"names:" in probe.head(root.below(name)) for name in yamls
-    ):
-        return ()
-    return ("if no file here names the classes, list them in source.yolo.classes, such as [cat, dog]",)
+    data = b"".join(probe.head(root.below(name)) for name in root.ending(*_YAML)[:3])
+    lines = [line.split() for head in heads for line in head.splitlines() if line.strip()]
+    most, least = (pick(map(len, lines), default=0) for pick in (max, min))
+    notes, doubts = list[str](), [*finding.doubts]
+    if b"kpt_shape" in data:
+        notes.append("the keypoints after each box (kpt_shape) are not stored; those of COCO's JSON can be")
+    elif least == most >= _OBB_FIELDS and all(map(_are_keypoints, lines)):
+        doubts.append(
+            f"the {most} numbers on each line may be a box and keypoints: name them as kpt_shape in {_DATA_FILE}"
+        )
+    elif least == most == _OBB_FIELDS:
+        notes.append("each line has four points, as turned boxes have: the upright boxes around them are stored")
+    elif most > _OBB_FIELDS - 3:
+        notes.append("the outlines of objects are not stored: lines of polygons become the boxes around them")
+    if b"names:" not in data and {"classes.txt", "obj.names"}.isdisjoint(root.files):
+        notes.append("if no file here names the classes, list them in source.yolo.classes, such as [cat, dog]")
+    return dataclasses.replace(finding, notes=tuple(notes), doubts=tuple(doubts))
+
+
+_OBB_FIELDS = 9  # class and four points
+
+
+def _are_keypoints(line: list[bytes]) -> bool:
+    """Returns whether what follows the first four numbers are points in the box of these."""
+    try:
+        x, y, width, height, *rest = map(float, line[1:])
+    except ValueError:
+        return False
+    return any(
+        len(rest) % size == 0
+        and all(
+            (px == py == 0) or (abs(px - x) <= width / 2 and abs(py - y) <= height / 2)
+            for px, py in zip(rest[::size], rest[1::size])
+        )
+        for size in (2, 3)
+    )
 
 
 _BOX_LINE = re.compile(rb"\d+(\s+-?[\d.]+(e-?\d+)?){4,}\s*")
@@ -167,7 +200,9 @@ _BOX_LINE = re.compile(rb"\d+(\s+-?[\d.]+(e-?\d+)?){4,}\s*")
 
 def _other_texts(probe: folder_probe.FolderProbe, holder: folder_probe.Folder) -> Iterator[str]:
     """Yields a doubt if a text beside images holds words, judged by the first lines of a few."""
-    for name in [name for name in holder.ending(".txt") if name not in ("classes.txt", "train.txt", "val.txt")][:5]:
+    for name in [name for name in holder.ending(".txt") if name not in ("classes.txt", "train.txt", "val.txt")][
+        :_NUM_HEADS
+    ]:
         line = next(iter(probe.head(holder.below(name)).split(b"\n")), b"").strip()
         if line and not _NUMBERS.fullmatch(line):
             yield f"{holder.below(name)} begins with {line[:40].decode('utf-8', 'replace')!r}: no numbers, as YOLO has"

@@ -132,7 +132,9 @@ class Annotations(base_format.ObjectFormat):
             return None
         parts = (input_places.Part(each.split, each.images) for each in found.places)
         if syntax.FOLDERS is None:
-            return base_format.Reads.of_parts(parts, files=(f"{_TEXTS}*.csv", *(each.file for each in found.places)))
+            codes = (f"**/{syntax.CODES_FILE}",) if syntax.CODES_FILE else ()
+            files = (f"{_TEXTS}*.csv", *codes, *(each.file for each in found.places))
+            return base_format.Reads.of_parts(parts, files=files)
         return base_format.Reads.of_parts(parts, self._rule(syntax, *found.folders).files_of)
 
     def _open_tables(
@@ -201,7 +203,9 @@ class Annotations(base_format.ObjectFormat):
             often = (Change("source.annotations.masks", True, "also a mask of each object"),) if has_masks else ()
             doubts = (*places.doubts, *also)
             settings = {"source.annotations.syntax": name}
-            yield Finding("annotations", places.evidence, settings, places.notes, often, doubts=doubts)
+            unstored = SYNTAXES[name].UNSTORED
+            notes = (*places.notes, *([f"{unstored} are not stored"] if unstored else ()))
+            yield Finding("annotations", places.evidence, settings, notes, often, doubts=doubts)
             return
 
     @classmethod

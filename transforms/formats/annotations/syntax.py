@@ -72,6 +72,7 @@ class Syntax(abc.ABC):
     WHOLE_NAMES: ClassVar[bool] = False  # whether files are named x.jpg.json
     MORE: ClassVar[tuple[str, ...]] = ()  # further features: keys of features.STANDARD
     SHARES: ClassVar[bool] = False  # whether numbers are shares of the image's width and height, and no pixels
+    UNSTORED: ClassVar[str] = ""  # what else its files say of objects
     OUTLINES: ClassVar[bool] = False  # whether objects have outlines, which can be stored as masks
     MASKS: ClassVar[bool] = False  # whether these are always stored
     SIZED: ClassVar[bool] = False  # whether a file begins with a row without a class whose fields are height and width

@@ -581,7 +581,7 @@ def test_plan_says_that_no_preset_recognizes_a_folder(tmp_path: pathlib.Path) ->
     folder_shapes.write(tmp_path, images("scans/deep/#.png"))
     done = command_line.call("plan", "--input", tmp_path)
     assert (done.returncode, "would be written" in done.stdout) == (2, False)
-    assert f"no preset recognizes '{tmp_path}' (1 folder): name one with --config" in done.stderr
+    assert f"no preset recognizes '{tmp_path}' (1 folder, 4 .png in scans/deep): name one with" in done.stderr
     assert f"in it as a class: imagebeam plan --config image_folder --input {tmp_path}" in done.stderr
 
 

@@ -32,7 +32,15 @@ def recognized(root: pathlib.Path, tree: folder_shapes.Tree, name: str = "") -> 
             "a.csv (6 rows)",
             id="rows-whose-images-exist",
         ),
-        pytest.param({"a_test.csv": LABELS + "0.jpg,c\n", "t.csv": LABELS}, "t.csv", "a_test.csv (5 rows)", id="test"),
+        pytest.param(
+            {
+                "a_test.csv": table("image,label", (f"{2 + n % 2}.jpg,{'cd'[n % 2]}" for n in range(5))),
+                "t.csv": table("image,label", ["0.jpg,c", "1.jpg,d"]),
+            },
+            "t.csv",
+            "a_test.csv (5 rows)",
+            id="test",
+        ),
     ],
 )
 def test_best_of_several_tables_is_read_and_the_others_are_named(
@@ -64,8 +72,11 @@ def test_folder_of_a_table_is_no_split_of_images_elsewhere(tmp_path: pathlib.Pat
 def test_lists_beside_masks_are_named(tmp_path: pathlib.Path) -> None:
     tree = images("images/cat_#.jpg", "trimaps/cat_#.png") | {"annotations/trainval.txt": "cat_0 1 1 2\ncat_1 1 1 2\n"}
     found = recognized(tmp_path, tree)
-    assert [each.preset for each in found.candidates if not each.doubts] == ["segmentation"]
-    assert "annotations/trainval.txt names images (cat_0, cat_1), and is not read" in found.candidates[0].notes
+    assert found.candidates[0].preset == "segmentation"
+    (doubt,) = found.candidates[0].doubts
+    assert doubt.startswith(
+        "annotations/trainval.txt names images (cat_0, cat_1), and is not read: set split={by: lists"
+    )
 
 
 def test_tables_of_splits_that_one_pattern_reads_are_no_others(tmp_path: pathlib.Path) -> None:
@@ -229,9 +240,9 @@ def test_texts_of_a_metadata_table_are_no_label(tmp_path: pathlib.Path) -> None:
     [
         (
             images("images/#.jpg", "more/1#.jpg"),
-            "4 of 8 images that were seen are not in images, where labels.csv names images",
+            "4 of 8 images that were seen are not read, in more (more/10.jpg)",
         ),
-        (images("images/#.jpg", "images/old/1#.jpg"), "where labels.csv names images, such as images/old/10.jpg"),
+        (images("images/#.jpg", "images/old/1#.jpg"), "are not read, in images/old (images/old/10.jpg)"),
         (images("images/#.jpg", "test/1#.jpg"), ""),
     ],
 )
