@@ -55,6 +55,7 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
     lines = [each for each in lines if each.names_splits or not each.paths or any(p not in said for p in each.paths)]
     lists: Mapping[str, str] = {}
     if finding.reads_images_alone:
+        lines += naming_files.further_data(probe, seen, {path for each in lines for path in each.paths})
         lines = [each._replace(is_doubt=True) for each in lines]
     elif of_splits := [each for each in lines if each.names_splits]:
         paths = [path for each in of_splits for path in each.paths if not naming_files.is_no_split(path)]

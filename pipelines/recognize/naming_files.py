@@ -224,6 +224,32 @@ def lists_of_folders(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
         yield Line(text, is_doubt=True, paths=found)
 
 
+def further_data(probe: FolderProbe, seen: Seen, named: Collection[str]) -> Iterator[Line]:
+    """Yields a line for each kind of data that no other line names, unless it says no more than the names of classes.
+
+    What names neither images nor their folders may still be on them: by the number of a patient, or of a video.
+    """
+    classes = {posixpath.basename(folder.path) for folder in seen.read if folder.images}
+    found: dict[str, list[str]] = collections.defaultdict(list)
+    for folder in seen.files:
+        for path in map(folder.below, folder.ending(*_DATA, ".npy", ".pkl", ".pickle")):
+            if path not in named and _says_more(path, probe.head(path).decode("utf-8", "replace"), classes):
+                found[folder_probe.extension_of(path)].append(path)
+    for extension, (path, *others) in found.items():
+        more = f" and {plural.count(len(others), f'other {extension} file')}" if others else ""
+        are = "are" if others else "is"
+        text = f"{path}{more} may say what the images show, and {are} not read: {_REMEDY}"
+        yield Line(text, paths=[path, *others])
+
+
+def _says_more(path: str, text: str, classes: Collection[str]) -> bool:
+    """Returns whether a file has rows, and does not just list most of the classes."""
+    rows = [_BETWEEN_WORDS.split(line.strip()) for line in text.splitlines() if line.strip()]
+    listed = {word for row in rows for word in row} & {each for each in classes if not each.isdecimal()}
+    is_prose = path.endswith(".txt") and sum(any(map(str.isdecimal, row)) for row in rows) * 2 < len(rows)
+    return bool(rows) and len(listed) * 2 < max(len(classes), 1) and not is_prose
+
+
 def files_above(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
     """Yields such lines for the files beside the folder itself, and in folders of annotations beside it."""
     parent = table_heads.parent_of(probe.root)
