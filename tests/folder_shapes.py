@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import scipy.io
+from PIL import Image
 
 from imagebeam import example, features, records
 from imagebeam.pipelines.recognize import recognize_folder
@@ -38,7 +39,10 @@ def write(root: pathlib.Path, tree: Tree) -> pathlib.Path:
 
 @functools.cache
 def _image(format: str) -> bytes:
-    return image_sets.make_image(1, format)
+    if format != "PNG":
+        return image_sets.make_image(1, format)
+    picture = Image.open(io.BytesIO(image_sets.make_image(1, format)))
+    return image_sets.save(picture.quantize(16).convert("RGB"))  # of few colors, as masks have
 
 
 def images(*patterns: str, numbers: Iterable[int] = range(4)) -> dict[str, str | bytes]:

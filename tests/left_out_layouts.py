@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from tests import image_sets
 from tests.folder_shapes import SHAPES, Tree, images
 from tests.odd_layouts import LAYOUTS as _ODD
 from tests.odd_layouts import coco, files_of, rows
@@ -26,6 +28,21 @@ _YOLO = images("images/#.jpg") | {"data.yaml": "names: [a]\n"}
 _KEYPOINT_LINE = "0 0.5 0.5 0.4 0.4 0.4 0.4 2 0.6 0.6 2\n"
 
 
+_VIDEOS = images("frames/{1,2,3}/00000#.jpg")
+_PATIENTS = images("patches/{patient_004_node_0,patient_005_node_1}/p_#.png")
+
+
+def _npy(values: Any) -> bytes:
+    data = io.BytesIO()
+    np.save(data, values)
+    return data.getvalue()
+
+
+def _photo(number: int) -> bytes:
+    """Returns a PNG of more colors than masks have."""
+    return image_sets.make_image(number, "PNG", size=(40, 30))
+
+
 def _mask(count: int) -> bytes:
     """Returns a mask with the numbers from 0 on, so many."""
     data = io.BytesIO()
@@ -34,6 +51,60 @@ def _mask(count: int) -> bytes:
 
 
 LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
+    "table-of-patients": (
+        None,
+        ("metadata.csv may say what the images show, and is not read",),
+        _PATIENTS | {"metadata.csv": rows("patient,node,tumor", "00{n},{0},1", ("0", "1"))},
+    ),
+    "json-of-numbered-videos": (
+        None,
+        ("labels/train.json may say what the images show, and is not read",),
+        _VIDEOS | {"labels/train.json": json.dumps([{"id": "1", "label": "wave"}, {"id": "2", "label": "jump"}])},
+    ),
+    "names-of-classes": (
+        "image_folder",
+        ("also there, and not read: classes.txt",),
+        images("pics/{cat,dog}/x#.jpg") | {"classes.txt": "0 cat\n1 dog\n"},
+    ),
+    "masks-of-two-people": (
+        None,
+        ("each image in labels-ah has the name of one in stare-images, and more",),
+        images("stare-images/im000#.png", "labels-ah/im000#.ah.png", "labels-vk/im000#.vk.png"),
+    ),
+    "three-images-of-a-scene": (
+        None,
+        ("each image in hazy has the name of one in clear, and more",),
+        images("clear/#.png", "hazy/#_1_0.91.png", "trans/#_1.png"),
+    ),
+    "strengths-of-noise": (
+        None,
+        ("",),
+        images("set/{noise15,noise25,original}/kodim0#.png"),
+    ),
+    "photos-as-masks": (
+        None,
+        ("masks/0.png is drawn in colors: is it the picture that is wanted",),
+        {f"{folder}/{n}.png": _photo(n + 9 * k) for n in range(4) for k, folder in enumerate(("images", "masks"))},
+    ),
+    "numbers-as-masks": (
+        None,
+        ("train/annotations/0_aro.npy is no array of rows and columns",),
+        images("{train,val}/images/#.jpg")
+        | {f"{s}/annotations/{n}_aro.npy": _npy(np.array("0.5")) for s in ("train", "val") for n in range(4)},
+    ),
+    "two-validation-splits": (
+        None,
+        ("several values of 'split' would become one split",),
+        images("images/#a.png", numbers=_N)
+        | {"data.csv": rows("image,label,split", "{n}a.png,{0},{1}", ("x", "y"), ("train", "val", "id_val"))},
+    ),
+    "lists-of-ids-of-two-numbers": (
+        "segmentation",
+        ("the splits are those of ImageSets/train.txt and ImageSets/val.txt",),
+        images("images/2008_00000#.png")
+        | {f"masks/2008_00000{n}.png": _mask(2) for n in range(4)}
+        | {"ImageSets/train.txt": "2008_000000\n2008_000001\n2008_000002\n", "ImageSets/val.txt": "2008_000003\n"},
+    ),
     "voc-with-masks": (
         "voc",
         (

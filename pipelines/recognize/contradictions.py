@@ -7,7 +7,7 @@ import io
 import itertools
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from imagebeam import errors
 from imagebeam.transforms.formats import coco
@@ -17,7 +17,6 @@ from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderPro
 
 _NUMBERS = re.compile(r"(\d+)")
 _ENDING = re.compile(r"[_\-. ][^_\-. \d]+\Z")
-_NUMBER = re.compile(r"[_\-. ][^_\-. ]*\Z")
 _NUM_FOLDERS = 6  # folders of images that are compared
 
 
@@ -75,7 +74,8 @@ def _longer_names(folders: Sequence[Folder]) -> tuple[Folder, Folder] | None:
     """Returns two folders if every name in the second one is a name in the first one and a mark with more after it."""
     for first, second in itertools.permutations(folders[:_NUM_FOLDERS], 2):
         starts = {
-            stem: next(each for each in _starts(stem) if each in first.stems or not each) for stem in second.stems
+            stem: next(each for each in folder_probe.beginnings(stem) if each in first.stems or not each)
+            for stem in second.stems
         }
         if {*starts.values()} == first.stems:
             return first, second
@@ -88,18 +88,10 @@ def _beside_of_other_format(folder: Folder) -> tuple[str, str] | None:
     found = {
         name: image_of[start]
         for stem, name in image_of.items()
-        for start in _starts(stem)
+        for start in folder_probe.beginnings(stem)
         if start in image_of and folder_probe.extension_of(image_of[start]) != folder_probe.extension_of(name)
     }
     return next(iter(found.items())) if len(found) * 3 >= len(image_of) and found else None
-
-
-def _starts(stem: str) -> Iterator[str]:
-    """Yields what precedes each mark in a name, from the longest; and "" at the end."""
-    while match := _ENDING.search(stem) or _NUMBER.search(stem):
-        stem = stem[: match.start()]
-        yield stem
-    yield ""
 
 
 def paired_endings(stems: Collection[str]) -> list[str]:

@@ -23,6 +23,7 @@ _PARTS = re.compile(
 )
 _ROLES = re.compile(  # names for aligned images, and for parts by place or time
     r"(?i)[ab]|input|output|target|list|[hl]r(_\w+)?|x\d|high|low|clean|noisy\d*|original\w*|augmented\w*|real|mean|"
+    r"noise\d*|blur(red|ry)?|sharp|hazy|clear|rainy|norain|foggy|trans(mission)?|expert_?\w|degraded|restored|"
     r"raw|processed|left|right|pre|post|before|after|rgb|depth|n?ir|thermal|full|small|label+ed"
 )
 _NUMBERED_PARTS = re.compile(r"(?i)(cam(era)?|fold|split|view|session|batch|set|scene)[_ -]?\d+|(19|20)\d\d")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import io
 import itertools
 import posixpath
 import re
@@ -13,12 +14,14 @@ from imagebeam import plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import mask_folders, mask_trees
 from imagebeam.pipelines.recognize.mask_folders import MASK_FORMATS, MASKS, extensions_of
+from imagebeam.transforms import npy_header
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import mask_pixels
 from imagebeam.transforms.sources import files, folder_probe
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe
 
 _OF_SPLIT = r"\g<split>/"
+_MAX_COLORS = 256
 _NUM_COLOR_FOLDERS = 10  # folders that are searched for the colors of classes
 
 
@@ -62,12 +65,16 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
     masks = find_some(probe, Masks(image, mask), at) if image and mask else []
     heads = read_some(probe, masks)
     first = next(iter(heads), "")
-    if heads and is_colored(heads[first]):
+    if path := next((path for path, head in heads.items() if path.endswith(".npy") and not _is_grid(head)), ""):
+        doubt = f"{path} is no array of rows and columns, as masks are"
+        yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
+    elif heads and is_colored(heads[first]):
         note = (
             f"{first} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
             "{road: [128, 64, 128]}, or the file that lists them"
         )
-        if _TRUTH.fullmatch(posixpath.basename(posixpath.dirname(first))):
+        is_photo = any(map(_has_many_colors, heads.values()))
+        if is_photo or _TRUTH.fullmatch(posixpath.basename(posixpath.dirname(first))):
             doubt = f"{first} is drawn in colors: {_TARGETS}"
             yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
         else:
@@ -106,6 +113,25 @@ def _is_measured(head: bytes) -> bool:
 def is_colored(head: bytes) -> bool:
     """Returns whether a file begins as a PNG whose pixels are colors, not numbers or indexes of a palette."""
     return head.startswith(b"\x89PNG\r\n\x1a\n") and head[25:26] in (b"\2", b"\6")
+
+
+def _has_many_colors(head: bytes) -> bool:
+    """Returns whether an image has more colors than masks have classes, as photos do."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(head)) as image:
+            return image.mode in ("RGB", "RGBA") and image.getcolors(_MAX_COLORS) is None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # such as of a file whose head was read
+        return False
+
+
+def _is_grid(head: bytes) -> bool:
+    """Returns whether a file in NumPy's format holds an array of two axes, or of three."""
+    try:
+        return len(npy_header.read(io.BytesIO(head)).shape) in (2, 3)
+    except ValueError:
+        return False
 
 
 def _color_files(probe: FolderProbe, at: str) -> Iterator[str]:

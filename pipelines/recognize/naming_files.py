@@ -230,6 +230,8 @@ def further_data(probe: FolderProbe, seen: Seen, named: Collection[str]) -> Iter
     What names neither images nor their folders may still be on them: by the number of a patient, or of a video.
     """
     classes = {posixpath.basename(folder.path) for folder in seen.read if folder.images}
+    if not classes:
+        return
     found: dict[str, list[str]] = collections.defaultdict(list)
     for folder in seen.files:
         for path in map(folder.below, folder.ending(*_DATA, ".npy", ".pkl", ".pickle")):
@@ -247,7 +249,7 @@ def _says_more(path: str, text: str, classes: Collection[str]) -> bool:
     rows = [_BETWEEN_WORDS.split(line.strip()) for line in text.splitlines() if line.strip()]
     listed = {word for row in rows for word in row} & {each for each in classes if not each.isdecimal()}
     is_prose = path.endswith(".txt") and sum(any(map(str.isdecimal, row)) for row in rows) * 2 < len(rows)
-    return bool(rows) and len(listed) * 2 < max(len(classes), 1) and not is_prose
+    return bool(rows) and len(listed) * 2 < len(classes) and not is_prose
 
 
 def files_above(probe: FolderProbe, seen: Seen) -> Iterator[Line]:

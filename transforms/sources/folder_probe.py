@@ -379,3 +379,14 @@ def find_exports(
         numbers = ", ".join(f"{len(each.images):,} in {each.path or '.'}" for each in held)
         evidence = f"{prefix_of(held[0], at)}{name} is beside images ({numbers})"
         yield Finding(preset, evidence, settings_of(paths))
+
+
+_LAST_WORD, _LAST_PART = re.compile(r"[_\-. ][^_\-. \d]+\Z"), re.compile(r"[_\-. ][^_\-. ]*\Z")
+
+
+def beginnings(stem: str) -> Iterator[str]:
+    """Yields what precedes each mark in a name, from the longest; and "" at the end."""
+    while match := _LAST_WORD.search(stem) or _LAST_PART.search(stem):
+        stem = stem[: match.start()]
+        yield stem
+    yield ""

@@ -230,7 +230,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         settings["split"] = {
             "by": "column",
             "column": split,
-            "rename": {k: v for k, v in rename.items() if v and v != k},
+            "rename": {k: v for k, v in rename.items() if v and (v != k or [*rename.values()].count(v) > 1)},
         }
     captions = (name for name in others if _CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
     caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
@@ -251,6 +251,8 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
             f"the column {unread[0]!r} may be the split ({name_some(sorted({*table.values(unread[0])}))}): set "
             f"split={{by: column, column: {unread[0]}, rename: {{...}}}}, or split.by=hash if it is none"
         )
+    if split is not None and len({*rename.values()}) < len(rename) and None not in rename.values():
+        doubts.append(f"several values of {split!r} would become one split: give them names in split.rename")
     if place.found < NEARLY_ALL * place.looked_for:
         doubts.append("the other images are in none of the folders that were looked into: see source.manifest.root")
     for finding in _find_label(probe, table, place, others, evidence, settings):

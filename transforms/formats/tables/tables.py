@@ -182,9 +182,13 @@ class Tables(base_format.Format):
             return base_format.Reads(files=paths)
         folder, above = place.folder, posixpath.join(place.folder, "")
         has_paths = bool(place.inside) or any("/" in name for name in table.values(place.column))
+        named = {posixpath.splitext(posixpath.basename(name))[0] for name in table.values(place.column)}
 
         def is_image(path: str) -> bool:
             path = posixpath.join(at, path)
+            stem = posixpath.splitext(posixpath.basename(path))[0]
+            if stem not in named and not named.isdisjoint(folder_probe.beginnings(stem)):
+                return False  # 1_mask.png is another image than the 1 of the table
             return posixpath.dirname(path) == folder or (has_paths and path.startswith(above))
 
         return base_format.Reads(is_image, files=paths)
