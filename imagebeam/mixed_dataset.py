@@ -66,7 +66,7 @@ def mix(
 
 
 class Mixture(feeds.Feeds):
-    """Several datasets in fixed proportions in every batch, or in those of its step; all feeds of `ImageDataset`.
+    """Several datasets in fixed proportions, or in those of the step of a batch; all feeds of `ImageDataset`.
 
     Without `num_epochs` it never ends: a smaller dataset is read more often. With `num_epochs` it ends where the first
     dataset has been read `num_epochs` times and another of its examples would follow; the log says which, and how far
@@ -149,6 +149,8 @@ class Mixture(feeds.Feeds):
         epochs = self._make_epochs(asked, replicas)
         alone = options_of_part(asked)
         every = [dataset.records(split, alone) for dataset, split in zip(self._datasets, self._splits)]
+        if asked.objects is not None:
+            mixture_features.check_objects([dataset.catalog for dataset in self._datasets], self._directories)
         by_source = mixture_features.common_features(
             [mixture_features.Stored.of_plan(plan) for plan in every],
             set().union(*map(mixture_features.needed_of, every)),

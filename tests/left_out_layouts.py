@@ -68,7 +68,7 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "masks-of-two-people": (
         None,
-        ("each image in labels-ah has the name of one in stare-images, and more",),
+        ("labels-ah and labels-vk each have a file for each image of stare-images",),
         images("stare-images/im000#.png", "labels-ah/im000#.ah.png", "labels-vk/im000#.vk.png"),
     ),
     "three-images-of-a-scene": (

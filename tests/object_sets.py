@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ _NUM_OBJECTS = [3, 0, 5, 1, 2, 7]
 _CATEGORIES = (1, 18)
 
 
-def write(root: pathlib.Path) -> pathlib.Path:
+def write(
+    root: pathlib.Path, names: Mapping[int, str] | None = None, keypoints: Sequence[str] = KEYPOINTS
+) -> pathlib.Path:
     """Writes PNGs in which red is the column of each pixel, green its row and blue the number of the image."""
     (root / "images").mkdir(parents=True)
     rng = random.Random(3)
@@ -32,7 +35,8 @@ def write(root: pathlib.Path) -> pathlib.Path:
         found += [{"image_id": number, **_object(rng, height, width)} for _ in range(_NUM_OBJECTS[number])]
     for number, each in enumerate(found):
         each["id"] = number
-    categories = [{"id": each, "name": f"c{each}", "keypoints": KEYPOINTS} for each in _CATEGORIES]
+    named = names or {each: f"c{each}" for each in _CATEGORIES}
+    categories = [{"id": each, "name": name, "keypoints": keypoints} for each, name in named.items()]
     (root / "train.json").write_text(json.dumps({"images": images, "annotations": found, "categories": categories}))
     coco = {"annotations": {"train": "train.json"}, "images": {"train": "images"}, "masks": True, "keypoints": True}
     datasets.make(root, root / "out", source={"by": "coco", "coco": coco})

@@ -37,7 +37,7 @@ def needed_of(plan: read_plan.ReadPlan) -> set[str]:
     return {
         each.source
         for each in (
-            *(*plan.extra, *plan.columns.values()),
+            *(*plan.extra, *plan.columns.values(), *plan.objects.values()),
             *(feature for image in plan.images for feature in image.stored),
             *(plan.by_source[side] for side in bare_pixels.SHAPE[:2] if plan.images),
         )
@@ -112,6 +112,30 @@ def check_classes(labels: Sequence[Sequence[str]], directories: Sequence[str]) -
                 f"class {index} is {_class(mine, index)} in {directory} and {_class(labels[0], index)} in "
                 f"{directories[0]}: an id would mean two classes in one batch; convert both with the same "
                 "label.vocabulary",
+            )
+
+
+def check_objects(catalogs: Sequence[catalog_lib.Catalog], directories: Sequence[str]) -> None:
+    """Checks that each id of an object means the same category in all datasets, and each keypoint the same point.
+
+    Raises:
+        ConfigError: if not.
+    """
+    names: dict[int, tuple[str, str]] = {}
+    for catalog, directory in zip(catalogs, directories):
+        for number, name in catalog.object_classes.items():
+            known, other = names.setdefault(number, (name, directory))
+            if known != name:
+                raise errors.ConfigError(
+                    "mixture-classes-differ",
+                    f"objects of id {number} are {name!r} in {directory} and {known!r} in {other}: an id would mean "
+                    "two categories in one batch; convert both with the same ids",
+                )
+        if catalog.keypoints != catalogs[0].keypoints:
+            raise errors.ConfigError(
+                "mixture-classes-differ",
+                f"keypoints are {', '.join(catalog.keypoints) or 'none'} in {directory} and "
+                f"{', '.join(catalogs[0].keypoints) or 'none'} in {directories[0]}: convert both with the same",
             )
 
 

@@ -12,7 +12,9 @@ from imagebeam.reader import bare_pixels, geometry, image_decoder, whole_images
 from imagebeam.reader.example_columns import ColumnSpec
 from imagebeam.reader.object_options import BOX, KEYPOINT, LABEL, MASK, Objects
 
+_INT32 = np.iinfo(np.int32).max
 _ROUNDED = 1 - 1e-6  # an edge of the image may be moved to just outside of it
+_NEAR = 1e-6  # pixels, likewise of keypoints
 _MASK_FORM = bare_pixels.PixelForm("uint8", 1, is_usual=False)
 
 
@@ -32,12 +34,14 @@ def mirrored_keypoints(names: Sequence[str], asked: Objects) -> np.ndarray:
                 f"the names of the keypoints, {', '.join(names) or 'none'}, do not say which of them change places "
                 "in a mirrored image: give Objects.flip_pairs, () if none does, or flip=False",
             )
-    order = np.arange(len(names))
+    order: np.ndarray = np.arange(len(names))
     for pair in pairs:
         found = [names.index(each) for each in pair if each in names] or [*pair]
-        if len(found) != 2 or not all(each in range(len(names)) for each in found):
+        are_free = all(each in range(len(names)) and order[each] == each for each in found)
+        if len({*found}) != 2 or not are_free:
             raise errors.ConfigError(
-                "option-bad-value", f"Objects.flip_pairs has {pair!r}; the keypoints are {', '.join(names)}"
+                "option-bad-value",
+                f"Objects.flip_pairs has {pair!r}; give two of the keypoints {', '.join(names)}, each in one pair",
             )
         order[found] = found[::-1]
     return order
@@ -136,6 +140,9 @@ class MovedObjects:
                     found = f"has {len(lists[name][row]):,} values for {expected:,} objects, expected {wanted:,}"
                     yield row, f"feature {feature.key!r} {found}"
                     break
+            else:
+                if LABEL in self._stored and np.abs(lists[LABEL][row]).max(initial=0) > _INT32:
+                    yield row, f"feature {self._stored[LABEL].key!r} holds an id beyond int32"
 
     def _find(
         self,
@@ -178,7 +185,7 @@ class MovedObjects:
         height, width = moved.size
         y, x = moved.move(places, np.repeat(rows, self._num_keypoints)).T.reshape(2, *x.shape)
         found = np.stack([x, y, visibility], axis=-1)
-        found[(visibility == 0) | (x < 0) | (y < 0) | (x > width) | (y > height)] = 0
+        found[(visibility == 0) | (x < -_NEAR) | (y < -_NEAR) | (x > width + _NEAR) | (y > height + _NEAR)] = 0
         if self._asked.normalized:
             found[..., :2] /= [width, height]
         mirrored = moved.flips[rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
@@ -13,6 +14,7 @@ BOX = tuple(f"image/object/bbox/{edge}" for edge in ("ymin", "xmin", "ymax", "xm
 LABEL, MASK = "image/object/class/label", "image/object/mask"
 KEYPOINT = tuple(f"image/object/keypoint/{each}" for each in ("x", "y", "visibility"))
 NAMES = ("boxes", "labels", "masks", "keypoints", "valid", "num_objects", "transform")
+_OF_SEVERAL_VALUES = (*KEYPOINT, "image/object/corners")  # for each object
 BOXES = ("yxyx", "xyxy", "xywh", "cxcywh")
 
 
@@ -80,13 +82,18 @@ class Objects:
             raise _bad_value("Objects.boxes", self.boxes, f"it is one of {', '.join(map(repr, BOXES))}")
         if not _is_whole(self.max, 1):
             raise _bad_value("Objects.max", self.max, "it must be a whole number from 1 on")
-        if isinstance(self.min_visible, bool) or not 0 <= self.min_visible <= 1:
+        for name in ("normalized", "keypoints", "clip"):
+            if not isinstance(getattr(self, name), bool):
+                raise _bad_value(f"Objects.{name}", getattr(self, name), "it must be True or False")
+        if isinstance(self.min_visible, (bool, str)) or not 0 <= self.min_visible <= 1:
             raise _bad_value("Objects.min_visible", self.min_visible, "it must be 0 to 1")
         if isinstance(self.features, str):
             raise _bad_value("Objects.features", self.features, "it must be a list of keys")
-        ids = [each for pair in self.labels.items() for each in pair] if isinstance(self.labels, Mapping) else [None]
-        if self.labels is not None and not all(_is_whole(each, 0) for each in ids):
-            raise _bad_value("Objects.labels", self.labels, "it must be {stored id: id in the batch}")
+        ids: list[Any] = [None]
+        if isinstance(self.labels, Mapping):
+            ids = [each for pair in self.labels.items() for each in pair]
+        if self.labels is not None and not all(_is_whole(each, 0) and each < 1 << 31 for each in ids):
+            raise _bad_value("Objects.labels", self.labels, "it must be {stored id: id in the batch}, below 2**31")
         _check_size("Objects.masks", self.masks)
 
 
@@ -129,17 +136,19 @@ def choose_stored(catalog: catalog_lib.Catalog, asked: Objects | None) -> dict[s
     if asked.labels is not None or LABEL in by_source:  # boxes may be of one class without a name
         wanted.append(LABEL)
     if missing := [each for each in wanted if each not in by_source]:
-        boxes = "; docs/recipes/coco.md says how masks and keypoints are stored" if missing[0] not in BOX else ""
+        is_known = missing[0] in (MASK, *KEYPOINT)
+        boxes = "; docs/recipes/coco.md says how masks and keypoints are stored" if is_known else ""
         raise errors.ConfigError(
             "objects-missing", f"objects needs {', '.join(missing)}, which the dataset does not have{boxes}"
         )
     for key in asked.features:
         feature = by_key.get(key)
-        if feature is None or not feature.is_list or feature.kind == features.BYTES:
+        is_single = feature is not None and feature.is_list and feature.source not in _OF_SEVERAL_VALUES
+        if feature is None or not is_single or feature.kind == features.BYTES:
             [nearest] = difflib.get_close_matches(key, by_key, 1) or [""]
             hint = f"; did you mean {nearest!r}?" if nearest and nearest != key else ""
             raise errors.ConfigError(
                 "feature-unknown",
-                f"Objects.features asks for {key!r}, which is no list of numbers in the dataset{hint}",
+                f"Objects.features asks for {key!r}, which is no list with a number for each object{hint}",
             )
     return {source: by_source[source] for source in wanted} | {key: by_key[key] for key in asked.features}

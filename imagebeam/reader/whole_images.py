@@ -66,9 +66,7 @@ def decode_reduced(encoded: bytes | memoryview, size: Size | None, reduction: in
     except _NOT_OF_IMAGES:
         raise
     except Exception as e:  # plugins raise any type
-        # The text of UnidentifiedImageError holds a memory address.
-        reason = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
-        raise ValueError(f"Pillow: {reason}") from e
+        raise ValueError(f"Pillow: {_reason(e)}") from e
 
 
 def measure(encoded: bytes | memoryview) -> Size:
@@ -84,8 +82,7 @@ def measure(encoded: bytes | memoryview) -> Size:
     except _NOT_OF_IMAGES:
         raise
     except Exception as e:  # plugins raise any type
-        reason = "cannot identify the image" if isinstance(e, pillow.UnidentifiedImageError) else e
-        raise ValueError(f"Pillow: {reason}") from e
+        raise ValueError(f"Pillow: {_reason(e)}") from e
 
 
 def decode_numbers(encoded: bytes | memoryview, form: bare_pixels.PixelForm, size: Size | None) -> np.ndarray:
@@ -111,7 +108,7 @@ def decode_numbers(encoded: bytes | memoryview, form: bare_pixels.PixelForm, siz
     except _NOT_OF_IMAGES:
         raise
     except Exception as e:  # plugins raise any type
-        raise ValueError(str(e)) from e
+        raise ValueError(_reason(e)) from e
     found = found if found.ndim == 3 else found[:, :, None]
     fits = np.can_cast(found.dtype, form.dtype) and form.channels in (0, found.shape[2])
     if not fits or (size is not None and found.shape[:2] != size):
@@ -129,6 +126,11 @@ def of_pixels(pixels: bare_pixels.Pixels, form: bare_pixels.PixelForm) -> np.nda
     if not form.is_usual:
         return stored.astype(form.dtype)
     return stored[:, :, :3].copy() if pixels.channels >= 3 else np.repeat(stored[:, :, :1], 3, axis=2)
+
+
+def _reason(error: Exception) -> str:
+    """Returns why an image cannot be decoded; the text of UnidentifiedImageError holds a memory address."""
+    return "cannot identify the image" if isinstance(error, import_pillow().UnidentifiedImageError) else str(error)
 
 
 def _import_codecs() -> Any:

@@ -198,7 +198,13 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("option-bad-value", {"labels": [1]}),
     ("option-bad-value", {"features": "image/object/area"}),
     ("feature-unknown", {"features": ["image/object/are"]}),
+    ("feature-unknown", {"features": ["image/object/keypoint/x"]}),
+    ("option-bad-value", {"normalized": "false"}),
+    ("option-bad-value", {"min_visible": "0.5"}),
+    ("option-bad-value", {"labels": {1: 1 << 40}}),
     ("option-bad-value", {"keypoints": True, "flip_pairs": [("nose", "ear")]}),
+    ("option-bad-value", {"keypoints": True, "flip_pairs": [(0, 1), (1, 2)]}),
+    ("option-bad-value", {"keypoints": True, "flip_pairs": [("nose", "nose")]}),
 ]
 
 
@@ -230,6 +236,17 @@ def test_dataset_without_objects_is_refused(tmp_path: pathlib.Path) -> None:
         opened.as_numpy("train", 3, objects=imagebeam.Objects(masks=(8, 8)))
     with error_texts.raises("image-unknown"):
         opened.as_numpy("train", 3, segmentation=imagebeam.Segmentation())
+
+
+def test_mixture_refuses_ids_of_two_categories(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    options: dict[str, Any] = {"image_size": SIZE, "objects": ALL}
+    for names, keypoints in (({1: "c1", 18: "zebra"}, object_sets.KEYPOINTS), (None, object_sets.KEYPOINTS[::-1])):
+        other = object_sets.write(tmp_path / keypoints[0], names, keypoints)
+        parts = [(imagebeam.open_dataset(each), "train") for each in (dataset, other)]
+        with error_texts.raises("mixture-classes-differ"):
+            imagebeam.Mixture(parts, [1, 1]).as_numpy(4, **options)
+    alike = [(imagebeam.open_dataset(dataset), "train")] * 2
+    assert next(iter(imagebeam.Mixture(alike, [1, 1]).as_numpy(4, **options)))["boxes"].shape == (4, ALL.max, 4)
 
 
 def test_pairs_of_keypoints_are_asked_for_if_their_names_do_not_tell_them() -> None:
