@@ -356,6 +356,16 @@ def test_image_of_the_wanted_size_is_not_changed() -> None:
             assert (part == expected[7:47, 3:63][:, :: -1 if flip else 1]).all()
 
 
+def test_frame_that_begins_just_before_a_pixel_gives_all_weight_to_it() -> None:
+    pixels = np.random.default_rng(0).choice(np.array([0, 1, 254, 255], np.uint8), (9, 40, 3))
+    for flip, before in itertools.product((False, True), (0, 1e-9)):
+        out, shape = np.zeros((1, 7, 37, 3), np.uint8), np.array([[9, 40, 3]], np.int32)
+        frame = np.array([[1 - before, 1.0, 2 - before, 1.0]])
+        arguments = [pixels.tobytes()], np.array([[0, 0, 9, 40]], np.int32), np.array([flip]), out, 1, [b""], frame
+        assert _native.decode(*arguments, 1, False, False, None, None, shape) == []
+        assert (out[0] == pixels[1:8, 2:39][:, :: -1 if flip else 1]).all()
+
+
 def test_failures_are_returned_by_index_and_the_others_decoded() -> None:
     whole = encode(photo(40, 40))
     out = np.zeros((4, 8, 8, 3), np.uint8)
