@@ -359,10 +359,9 @@ static void take_point(const Header *header, size_t size, Points *points) {
   if (!points->is_broken) points->next.position += bits;
   for (int c = 0; c < header->num_components; c++) {
     uint64_t difference = take_varint(points);
-    int is_negative = difference & 1;
     points->is_broken |= difference > 2 * (uint64_t)MAX_DIFFERENCE * 32;
     if (points->is_broken) return;
-    points->next.means[c] += is_negative ? -(int)(difference >> 1) - 1 : (int)(difference >> 1);
+    points->next.means[c] += (int)(difference >> 1) ^ -(int)(difference & 1);
     points->is_broken |= abs(points->next.means[c]) > 1 << 20;
   }
 }
@@ -370,13 +369,13 @@ static void take_point(const Header *header, size_t size, Points *points) {
 typedef struct {
   uint16_t bits;
   uint8_t length;  // 0 for no code
+  uint8_t number_bits;  // of the number behind it, where it is padding
 } Code;
 
 typedef struct {
   Code dc[MAX_COMPONENTS][NUM_CATEGORIES], end_of_block[MAX_COMPONENTS];
   // By how many bits modulo 8 are wanted: symbols of the first component that have so many together.
   Code padding[8][8];
-  uint8_t padding_numbers[8][8];  // the bits of the number behind each symbol
   int num_padding[8];             // -1 where no symbols have so many bits
 } Fillers;
 
@@ -385,8 +384,8 @@ static Code code_of(const Table *table, int value) {
   const uint8_t *at = table->values;
   for (int length = 1; length <= MAX_CODE_BITS; length++, code <<= 1)
     for (int i = 0; i < table->counts[length - 1]; i++, code++)
-      if (*at++ == value) return (Code){code, length};
-  return (Code){0, 0};
+      if (*at++ == value) return (Code){code, length, 0};
+  return (Code){0};
 }
 
 // Gives a code to each category of means; the table, if it has to be completed, is written as a segment. Tables made for
@@ -401,7 +400,7 @@ static uint8_t *complete_table(const Table *table, int number, Code *codes, uint
     codes[category] = code_of(table, category);
     if (codes[category].length) continue;
     if (next_code >= 0xFFFF) return NULL;
-    codes[category] = (Code){next_code++, MAX_CODE_BITS};
+    codes[category] = (Code){next_code++, MAX_CODE_BITS, 0};
     missing[num_missing++] = category;
   }
   int num_values = table->num_values + num_missing;
@@ -420,8 +419,7 @@ static uint8_t *complete_table(const Table *table, int number, Code *codes, uint
 
 // Finds symbols for each number of bits modulo 8: the shortest for which there is one, then sums.
 static void find_padding(const Table *table, Fillers *fillers) {
-  Code best[8] = {{0, 0}};
-  uint8_t numbers[8] = {0};
+  Code best[8] = {0};
   int bits_of[8], totals[8];
   uint32_t code = 0;
   const uint8_t *value = table->values;
@@ -431,8 +429,7 @@ static void find_padding(const Table *table, Fillers *fillers) {
       int number_bits = *value & 15, bits = length + number_bits;
       // Each skips 6 values at most, so that eight fit into a block.
       if (!number_bits || number_bits > 10 || *value >> 4 > 5 || bits >= bits_of[bits & 7]) continue;
-      best[bits & 7] = (Code){code, length};
-      numbers[bits & 7] = number_bits;
+      best[bits & 7] = (Code){code, length, number_bits};
       bits_of[bits & 7] = bits;
     }
   for (int i = 0; i < 8; i++) fillers->num_padding[i] = -1;
@@ -445,9 +442,7 @@ static void find_padding(const Table *table, Fillers *fillers) {
         int to = (from + by) & 7, total = totals[from] + bits_of[by];
         if (total >= totals[to] || !best[by].length) continue;
         memcpy(fillers->padding[to], fillers->padding[from], sizeof *fillers->padding);
-        memcpy(fillers->padding_numbers[to], fillers->padding_numbers[from], sizeof *fillers->padding_numbers);
         fillers->padding[to][count] = best[by];
-        fillers->padding_numbers[to][count] = numbers[by];
         fillers->num_padding[to] = count + 1;
         totals[to] = total;
       }
@@ -500,8 +495,8 @@ static int put_filler(const Header *header, const Fillers *fillers, int *means, 
     int number = differences[b] < 0 ? differences[b] - 1 : differences[b];
     put_bits(out, (uint32_t)number & ((1u << category) - 1), category);
     for (int i = 0; b == 0 && i < fillers->num_padding[wanted]; i++) {
-      put_bits(out, fillers->padding[wanted][i].bits, fillers->padding[wanted][i].length);
-      put_bits(out, 1, fillers->padding_numbers[wanted][i]);
+      Code code = fillers->padding[wanted][i];
+      put_bits(out, code.bits << code.number_bits | 1, code.length + code.number_bits);
     }
     put_bits(out, end.bits, end.length);
   }
@@ -513,10 +508,8 @@ static int copy_bits(const uint8_t *data, uint64_t from, uint64_t to, Output *ou
   size_t first = from >> 3, last = to >> 3;
   int skipped = from & 7, wanted = to & 7;
   if (to < from) return 0;
-  if (first == last) {
-    put_bits(out, (data[first] >> (8 - wanted)) & ((1u << (wanted - skipped)) - 1), wanted - skipped);
-    return 1;
-  }
+  if (first == last)
+    return put_bits(out, (data[first] >> (8 - wanted)) & ((1u << (wanted - skipped)) - 1), wanted - skipped), 1;
   put_byte(out, (uint8_t)(out->bits << (8 - skipped)) | (data[first] & (0xFF >> skipped)));
   size_t next = first + 1 + (data[first] == 0xFF);  // a stuffed byte is written by put_byte, where there has to be one
   if (next > last) return 0;

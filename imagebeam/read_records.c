@@ -154,18 +154,14 @@ static PyObject *failure_of(Py_ssize_t row, State state, const Column *column) {
 }
 
 static int open_column(PyObject *key, PyObject *values, Py_ssize_t count, Column *column) {
-  if (!PyBytes_Check(key)) {
-    PyErr_SetString(PyExc_TypeError, "keys are bytes");
-    return 0;
-  }
+  if (!PyBytes_Check(key)) return PyErr_SetString(PyExc_TypeError, "keys are bytes"), 0;
   if (PyObject_GetBuffer(values, &column->values, PyBUF_ND | PyBUF_WRITABLE)) return 0;
   const Py_buffer *to = &column->values;
   column->key = key;
   column->kind = to->ndim > 1 ? BYTES_LIST : to->itemsize == 4 ? FLOAT_LIST : INT64_LIST;
   Py_ssize_t size = to->ndim > 1 ? 2 * (Py_ssize_t)sizeof(int64_t) : to->itemsize;
   if (to->len == count * size && (size == 4 || size == 8 || (size == 16 && to->itemsize == 8))) return 1;
-  PyErr_SetString(PyExc_ValueError, "records, columns and found do not fit each other");
-  return 0;
+  return PyErr_SetString(PyExc_ValueError, "records, columns and found do not fit each other"), 0;
 }
 
 PyDoc_STRVAR(find_features_doc,
