@@ -203,11 +203,8 @@ class BatchReader:
                 decoded[name], found = self.decoder.decode_numbers(wanted, extra)
             failures += [(row, f"image {extra.name!r} cannot be decoded: {failure}") for row, failure in found]
         if self._objects is not None:
-            begin = len(record_parser.OBJECTS)
-            names = [name for name in parsed.columns if name.startswith(record_parser.OBJECTS)]
-            lists = {name[begin:]: parsed.columns.pop(name) for name in names}
             size = None if self._options.crop is None else self._options.size
-            moved, found = self._objects.move(lists, parsed.images.geometry(size))
+            moved, found = self._objects.move(parsed.objects, parsed.images.geometry(size))
             decoded |= moved
             failures += found
         return decoded, failures

@@ -27,7 +27,7 @@ except ImportError:  # installed without a compiler, or without libjpeg-turbo
     _native = None  # type: ignore[assignment]
 
 _HEIGHT, _WIDTH, _CHANNELS = bare_pixels.SHAPE
-OBJECTS = "objects/"  # begins the names of the lists of objects
+_OBJECTS = "objects/"  # begins the names of the lists of objects in here
 
 
 class Chunk(NamedTuple):
@@ -47,7 +47,8 @@ class Parsed(NamedTuple):
     owners: np.ndarray | None  # index in `kept` of the example of each image; None if each has one
     images: image_decoder.Wanted
     extra: list[image_decoder.Wanted]  # for each extra image, with the places and flips of the first
-    columns: dict[str, np.ndarray]  # the label, "features/KEY" of each requested feature, "objects/SOURCE"
+    columns: dict[str, np.ndarray]  # the label, and "features/KEY" of each requested feature
+    objects: dict[str, np.ndarray]  # object [n], the list of each feature of objects, by its source
     faults: dict[int, str]  # by their place in the chunk, what is wrong with the other examples
 
 
@@ -58,7 +59,7 @@ class RecordParser:
         self._plan, self._options = plan, options
         self._views = [each.options for each in options.pictures() for _ in range(each.number or 1)]
         self._columns = tuple(plan.columns.values())
-        self._many = {**plan.many, **{OBJECTS + name: feature for name, feature in plan.objects.items()}}
+        self._many = {**plan.many, **{_OBJECTS + name: feature for name, feature in plan.objects.items()}}
         self._many_keys = {feature.key for feature in self._many.values()}
         self._first_label = options.label_base - plan.label_base
         self._num_classes = plan.num_classes if options.num_classes is None else options.num_classes
@@ -110,6 +111,7 @@ class RecordParser:
             sizes, many = [each[rows] for each in sizes], {name: each[rows] for name, each in many.items()}
             others = [each[rows] if isinstance(each, np.ndarray) else _at(each, rows) for each in others]
         points = others.pop() if self._has_points else [b""] * len(kept)
+        objects = {name: many.pop(_OBJECTS + name) for name in self._plan.objects}
         columns = dict(zip(self._plan.columns, map(_column, others), strict=True)) | many
         if self._plan.label is not None and columns["label"].dtype == np.int64:
             columns["label"] = (columns["label"] + self._first_label).astype(np.int32)
@@ -129,7 +131,7 @@ class RecordParser:
         if self._plan.is_raw:
             shapes = np.stack(sizes, axis=1).clip(0, np.iinfo(np.int32).max).astype(np.int32)
             wanted[0] = wanted[0]._replace(shapes=np.ascontiguousarray(shapes))
-        return Parsed(kept, owners, wanted[0], wanted[1:], columns, faults)
+        return Parsed(kept, owners, wanted[0], wanted[1:], columns, objects, faults)
 
     def _find_features(self, contents: list[bytes]) -> tuple[list[np.ndarray], dict[int, str]]:
         """Returns the values of `_wanted` in each record, and by its row why one cannot be used.
