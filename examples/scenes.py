@@ -1,4 +1,4 @@
-"""Images with several shapes and their boxes in COCO's format, and what an evaluation of boxes counts."""
+"""Images with several shapes, with their boxes as COCO has them or with masks, and what an evaluation counts."""
 
 from __future__ import annotations
 
@@ -57,11 +57,31 @@ def make(folder: pathlib.Path) -> str:
     return output
 
 
+def make_masks(folder: pathlib.Path) -> str:
+    """Draws images and masks below `folder` and converts them; returns the folder of the dataset.
+
+    A mask has the number 0 for what is between the shapes, and from 1 on those of `CATEGORIES`, in their order.
+    """
+    source, output = folder / "masked", str(folder / "masked-tfrecord")
+    for split, num_images in NUM_IMAGES.items():
+        images, masks = (source / kind / split for kind in ("images", "annotations"))
+        images.mkdir(parents=True)
+        masks.mkdir(parents=True)
+        for number in range(num_images):
+            image, objects = draw(random.Random(f"{split} {number}"))
+            image.save(images / f"{number:06d}.jpg", quality=95)
+            mask = Image.new("L", image.size)
+            for category, box in objects:
+                _draw_shape(ImageDraw.Draw(mask), category, box, sorted(CATEGORIES).index(category) + 1)
+            mask.save(masks / f"{number:06d}.png")
+    demo.run("convert", "--config", "segmentation", "--input", str(source), "--output", output)
+    return output
+
+
 def draw(rng: random.Random) -> tuple[Image.Image, list[tuple[int, Corners]]]:
     """Returns an image, 96 to 160 pixels a side, and one to four shapes in it with their boxes."""
     width, height = rng.randint(96, 160), rng.randint(96, 160)
     image = Image.new("RGB", (width, height), tuple(rng.randint(0, 120) for _ in range(3)))
-    canvas = ImageDraw.Draw(image)
     objects: list[tuple[int, Corners]] = []
     for _ in range(rng.randint(1, 4)):
         x_radius, y_radius = rng.randint(10, 26), rng.randint(10, 26)
@@ -70,15 +90,19 @@ def draw(rng: random.Random) -> tuple[Image.Image, list[tuple[int, Corners]]]:
         if any(overlap(np.array([box]), np.array([other]))[0, 0] > 0 for _, other in objects):
             continue
         category = rng.choice(sorted(CATEGORIES))
-        color = tuple(rng.randint(130, 255) for _ in range(3))
-        if CATEGORIES[category] == "circle":
-            canvas.ellipse(box, fill=color)
-        elif CATEGORIES[category] == "square":
-            canvas.rectangle(box, fill=color)
-        else:
-            canvas.polygon([(x, box[1]), (box[0], box[3]), (box[2], box[3])], fill=color)
+        _draw_shape(ImageDraw.Draw(image), category, box, tuple(rng.randint(130, 255) for _ in range(3)))
         objects.append((category, box))
     return image, objects
+
+
+def _draw_shape(canvas: ImageDraw.ImageDraw, category: int, box: Corners, fill: int | tuple[int, ...]) -> None:
+    if CATEGORIES[category] == "circle":
+        canvas.ellipse(box, fill=fill)
+    elif CATEGORIES[category] == "square":
+        canvas.rectangle(box, fill=fill)
+    else:
+        left, top, right, bottom = box
+        canvas.polygon([((left + right) / 2, top), (left, bottom), (right, bottom)], fill=fill)
 
 
 def overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -13,7 +13,11 @@ from tests import command_line
 from tests.unit.imagebeam.reader import written
 
 EXAMPLES = command_line.ROOT / "examples"
-SCRIPTS = ("demo.py", "eval_exact.py", "train_detection.py", "train_jax.py", "train_keras.py")
+SCRIPTS = (
+    *("demo.py", "eval_exact.py", "train_detection.py", "train_jax.py", "train_keras.py"),
+    "train_segmentation.py",
+)
+LEAST_OVERLAP = 0.7
 
 
 RUN_SCRIPT = """
@@ -54,6 +58,14 @@ def test_training_reaches_95_percent_on_examples_it_has_not_seen(tmp_path: pathl
     printed = run("train_jax.py", copy, folder=scratch)
     assert re.search(r"^\d+ devices \(\w+\), 1 processes, 0 steps done$", printed, re.MULTILINE)
     check_accuracy(printed, str(copy))
+
+
+@pytest.mark.slow
+def test_masks_are_predicted_in_images_it_has_not_seen(tmp_path: pathlib.Path) -> None:
+    printed = run("train_segmentation.py", folder=tmp_path)
+    match = re.search(r"^mIoU (\S+) over (\d+) images$", printed, re.MULTILINE)
+    assert match is not None, printed
+    assert float(match[1]) >= LEAST_OVERLAP and int(match[2]) == 120
 
 
 def check_accuracy(printed: str, directory: str) -> None:
