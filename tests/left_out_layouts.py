@@ -61,6 +61,40 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         ("labels/train.json may say what the images show, and is not read",),
         _VIDEOS | {"labels/train.json": json.dumps([{"id": "1", "label": "wave"}, {"id": "2", "label": "jump"}])},
     ),
+    "boxes-in-yaml": (
+        None,
+        ("train.yaml names images (a0.png, a1.png, ...), and is not read",),
+        images("rgb/train/seq{0,1}/a#.png")
+        | {"train.yaml": "".join(f"- boxes: [{{label: Red}}]\n  path: ./rgb/train/seq0/a{n}.png\n" for n in range(4))},
+    ),
+    "set-with-a-copy-in-it": (
+        None,
+        ("cells/cells holds folders of the same names as beside it",),
+        images("cells/{,cells/}{sick,sound}/c#.png"),
+    ),
+    "masks-in-inner-folders-of-classes": (
+        "segmentation",
+        ("the folders of images are stored in no feature (flu, none): if they are classes, set source.pattern='(",),
+        images("{flu,none}/images/x#.png")
+        | {f"{name}/masks/x{n}.png": _mask(2) for name in ("flu", "none") for n in range(4)},
+    ),
+    "numbers-in-lists": (
+        "segmentation",
+        ("the splits are those of train.txt and val.txt",),
+        images("images/000#.jpg")
+        | {f"masks/000{n}.png": _mask(2) for n in range(4)}
+        | {"train.txt": "0000\n0001\n0002\n", "val.txt": "0003\n"},
+    ),
+    "previews-in-classes": (
+        None,
+        ("cat has folders for the parts of a data set (thumbs)",),
+        images("{cat,dog}/x#.png", "{cat,dog}/thumbs/x#.png"),
+    ),
+    "pictures-of-a-readme": (
+        None,
+        ("assets: names of parts of a data set, not of classes",),
+        images("{cat,dog,assets}/x#.png"),
+    ),
     "names-of-classes": (
         "image_folder",
         ("also there, and not read: classes.txt",),

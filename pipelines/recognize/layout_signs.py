@@ -19,6 +19,7 @@ _PARTS = re.compile(
     r"(?i)((images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?|gt\w*|"
     r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+|"
     r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed|thumb(nail)?s?|"
+    r"assets|figures|screenshots|static|"
     r"\w+_(results?|outputs?|predictions?)|\d+\. .*(images|ground ?truths?))"
 )
 _ROLES = re.compile(  # names for aligned images, and for parts by place or time
@@ -133,7 +134,7 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[s
             parts = parts or [*each.folders]
             doubts.append(f"{name_some(parts)}: names of parts of a data set, not of classes")
     for each in probe.some(holders[0], first):
-        if each.folders and not each.images and any(map(_PARTS.fullmatch, each.folders)):
+        if any(_PARTS.fullmatch(name) and probe.with_images(each.below(name)) for name in each.folders):
             doubts.append(f"{each.path} has folders for the parts of a data set ({name_some(each.folders)})")
             break
     if len(first) == 1:
@@ -214,6 +215,8 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         return  # each folder is a data set with folders for its parts
     evidence = f"{root.count(len(names), 'folder')} of images ({name_some(names)})"
     notes, settings, doubts = [], {}, _doubts_on_classes(probe, [root])
+    if copies := [each.path for each in held if len({*each.folders} & {*names}) > 1]:
+        doubts += (f"{copies[0]} holds folders of the same names as beside it: is it a copy? Then plan it alone",)
     if root.images:
         settings["source.include"] = ["*/**"]
         notes.append(f"{root.count(len(root.images), 'image')} beside the folders are left out")

@@ -210,7 +210,7 @@ def _images(finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
             yield Line(text, not what and is_many and not reading.reads.is_guess)
     if reading.config.source.masks.rule is not None:
         yield from _further_masks([folder for folder, is_beside in held if is_beside])
-        yield from _classes_of_masked([posixpath.basename(each.path) for each in seen.read if each.images])
+        yield from _classes_of_masked([each.path for each in seen.read if each.images])
 
 
 def _further_masks(folders: Sequence[Folder]) -> Iterator[Line]:
@@ -222,13 +222,17 @@ def _further_masks(folders: Sequence[Folder]) -> Iterator[Line]:
         yield Line(f"{text}: if an image has several, merge them into one first", is_doubt=True)
 
 
-def _classes_of_masked(names: Sequence[str]) -> Iterator[Line]:
+def _classes_of_masked(paths: Sequence[str]) -> Iterator[Line]:
     """Yields a line if images with masks are in folders that may be classes, for which no setting is."""
-    names = [name for name in dict.fromkeys(names) if name and folder_probe.split_meant(name) is None]
-    if len(names) > 1:
+    levels = 1
+    while len({posixpath.basename(path) for path in paths}) == 1 and len({*paths}) > 1:  # as of cat/images, dog/images
+        paths, levels = [posixpath.dirname(path) for path in paths], levels + 1
+    names = [name for name in map(posixpath.basename, paths) if name and folder_probe.split_meant(name) is None]
+    if len({*names}) > 1:
         yield Line(
-            f"the folders of images are stored in no feature ({name_some(names)}): if they are classes, set "
-            "source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
+            f"the folders of images are stored in no feature ({name_some([*dict.fromkeys(names)])}): if they are "
+            f"classes, set source.pattern='(?:.*/)?(?P<label>[^/]+){'/[^/]+' * levels}' and "
+            "label={by: column, column: label}"
         )
 
 

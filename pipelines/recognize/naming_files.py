@@ -20,8 +20,23 @@ _SIDECARS = "the preset sidecars reads texts and JSON of the images' names (docs
 _REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
 _SPLITS_IN_TABLE = "write a table with a row for each image and a column of its split (docs/recipes/tables.md)"
 _OF_SIDECARS = frozenset({".txt", ".caption", ".json"})
-_DATA = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".odgt", ".geojson", ".xml", ".txt", ".lst", ".list", ".token")
-_DATA_OF_FOLDERS = (*_DATA, ".mat", ".npy", ".yml", ".yaml", ".label", ".gt", ".pkl", ".pickle")
+_DATA = (
+    ".csv",
+    ".tsv",
+    ".json",
+    ".jsonl",
+    ".ndjson",
+    ".odgt",
+    ".geojson",
+    ".xml",
+    ".txt",
+    ".lst",
+    ".list",
+    ".token",
+    *(".yaml", ".yml"),
+)
+_NAMING = (*_DATA, ".yaml", ".yml")
+_DATA_OF_FOLDERS = (*_NAMING, ".mat", ".npy", ".label", ".gt", ".pkl", ".pickle")
 ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 # Names in a table that no number of another kind equals.
@@ -138,7 +153,7 @@ def files_that_name_images(
     """
     names, stems = ({each for folder in seen.read for each in part(folder)} for part in (_images_of, _stems_of))
     others = {each for folder in seen.images for part in (_images_of, _stems_of) for each in part(folder)}
-    stems = {stem for stem in stems if _IDENTIFIES.fullmatch(stem)}
+    every, stems = stems, {stem for stem in stems if _IDENTIFIES.fullmatch(stem)}
     places = {folder.below(name) for folder in seen.read for name in folder.images if folder.path}
     own = {posixpath.basename(folder.path) for folder in seen.read if folder.images and folder.path}
     of_folders = {each for each in own | _cores(own) if _IDENTIFIES.fullmatch(each) and not _SYNSET.fullmatch(each)}
@@ -147,7 +162,7 @@ def files_that_name_images(
     for folder in folders:
         by_extension: dict[str, list[str]] = collections.defaultdict(list)
         beside = probe.look(folder.path).stems
-        for name in folder.ending(*_DATA):
+        for name in folder.ending(*_NAMING):
             if posixpath.splitext(name)[0] not in beside:
                 by_extension[folder_probe.extension_of(name)].append(folder.below(name))
         for extension, paths in by_extension.items():
@@ -162,6 +177,9 @@ def files_that_name_images(
                 bases = {word.rpartition("/")[2].strip() for word in words}
                 whole = {word.strip().lstrip("./") for word in words if "/" in word} & places
                 named = max(bases & names or bases & stems, whole, key=len)  # each folder may have an image 1.jpg
+                if not named and is_near and not is_no_split(path):  # of a list 1 and 2 may be names, too
+                    firsts = {line.split()[0] for line in text.splitlines() if line.strip()}
+                    named = firsts if firsts <= every else named
                 if not named and len(named := bases & of_folders) > 1:
                     what = OF_FOLDERS
                 if named and len(bases & others) <= len(named):
@@ -235,7 +253,12 @@ def further_data(probe: FolderProbe, seen: Seen, named: Collection[str]) -> Iter
     found: dict[str, list[str]] = collections.defaultdict(list)
     for folder in seen.files:
         for path in map(folder.below, folder.ending(*_DATA, ".npy", ".pkl", ".pickle")):
-            if path not in named and _says_more(path, probe.head(path).decode("utf-8", "replace"), classes):
+            is_setting = path.endswith((".yaml", ".yml"))
+            if (
+                path not in named
+                and not is_setting
+                and _says_more(path, probe.head(path).decode("utf-8", "replace"), classes)
+            ):
                 found[folder_probe.extension_of(path)].append(path)
     for extension, (path, *others) in found.items():
         more = f" and {plural.count(len(others), f'other {extension} file')}" if others else ""
