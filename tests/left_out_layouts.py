@@ -75,8 +75,13 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     "masks-in-inner-folders-of-classes": (
         "segmentation",
         ("the folders of images are stored in no feature (flu, none): if they are classes, set source.pattern='(",),
-        images("{flu,none}/images/x#.png")
-        | {f"{name}/masks/x{n}.png": _mask(2) for name in ("flu", "none") for n in range(4)},
+        images("{Train,Val}/{flu,none}/images/x#.png")
+        | {
+            f"{s}/{each}/masks/x{n}.png": _mask(2)
+            for s in ("Train", "Val")
+            for each in ("flu", "none")
+            for n in range(4)
+        },
     ),
     "numbers-in-lists": (
         "segmentation",
