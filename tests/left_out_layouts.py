@@ -43,10 +43,10 @@ def _photo(number: int) -> bytes:
     return image_sets.make_image(number, "PNG", size=(40, 30))
 
 
-def _mask(count: int) -> bytes:
-    """Returns a mask with the numbers from 0 on, so many."""
+def _mask(count: int, scale: int = 1) -> bytes:
+    """Returns a mask with the multiples of a number from 0 on, so many."""
     data = io.BytesIO()
-    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % count).save(data, "PNG")
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % count * np.uint8(scale)).save(data, "PNG")
     return data.getvalue()
 
 
@@ -92,13 +92,23 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     ),
     "previews-in-classes": (
         None,
-        ("cat has folders for the parts of a data set (thumbs)",),
+        ("cat holds images, and its folders do, too (thumbs)",),
         images("{cat,dog}/x#.png", "{cat,dog}/thumbs/x#.png"),
     ),
     "pictures-of-a-readme": (
         None,
         ("assets: names of parts of a data set, not of classes",),
         images("{cat,dog,assets}/x#.png"),
+    ),
+    "masks-of-1-and-of-255": (
+        None,
+        ("masks/0.png and 3 other masks (no more were looked at) have 1 in some and 255 in others",),
+        images("images/#.png") | {f"masks/{n}.png": _mask(2, scale=255 if n % 2 else 1) for n in range(4)},
+    ),
+    "table-of-sequences": (
+        None,
+        ("the column 'seq_id' may say where images are from, by its name",),
+        images("images/#a.png", numbers=_N) | {"data.csv": rows("file,seq_id", "{n}a.png,{0}", ("x1", "y1"))},
     ),
     "names-of-classes": (
         "image_folder",

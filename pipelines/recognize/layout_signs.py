@@ -19,7 +19,7 @@ _PARTS = re.compile(
     r"(?i)((images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?|gt\w*|"
     r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+|"
     r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed|thumb(nail)?s?|"
-    r"assets|figures|screenshots|static|"
+    r"assets|figures|screenshots|static|results?|outputs?|plots|@eadir|__macosx|trash|rejected|"
     r"\w+_(results?|outputs?|predictions?)|\d+\. .*(images|ground ?truths?))"
 )
 _ROLES = re.compile(  # names for aligned images, and for parts by place or time
@@ -134,7 +134,13 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[s
             parts = parts or [*each.folders]
             doubts.append(f"{name_some(parts)}: names of parts of a data set, not of classes")
     for each in probe.some(holders[0], first):
-        if any(_PARTS.fullmatch(name) and probe.with_images(each.below(name)) for name in each.folders):
+        inner = [name for name in each.folders if probe.with_images(each.below(name))]
+        if each.images and inner:
+            doubts.append(
+                f"{each.path} holds images, and its folders do, too ({name_some(inner)}): are all of one class?"
+            )
+            break
+        if any(map(_PARTS.fullmatch, inner)):
             doubts.append(f"{each.path} has folders for the parts of a data set ({name_some(each.folders)})")
             break
     if len(first) == 1:

@@ -86,6 +86,9 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
         )
         settings = {**finding.settings, "source.masks.colors": mask_pixels.BLACK_AND_WHITE}
         yield dataclasses.replace(finding, notes=(*finding.notes, note), settings=settings)
+    elif _have_two_numbers([*map(mask_pixels.count_numbers, heads.values())]):
+        doubt = f"{describe(heads)} have 1 in some and 255 in others: make them one class first"
+        yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     elif _are_instances([*map(mask_pixels.count_numbers, heads.values())]):
         doubt = f"{describe(heads)} have the numbers from 0 to that of their objects: instances, and no classes?"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
@@ -94,6 +97,12 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     else:
         yield finding
+
+
+def _have_two_numbers(numbers: Sequence[Mapping[int, int]]) -> bool:
+    """Returns whether some masks are of 0 and 1, all others of 0 and 255."""
+    found = {frozenset(each) - {0} for each in numbers} - {frozenset()}
+    return found == {frozenset({1}), frozenset({255})}
 
 
 def _are_instances(numbers: Sequence[Mapping[int, int]]) -> bool:

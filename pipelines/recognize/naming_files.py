@@ -35,7 +35,7 @@ _DATA = (
     ".token",
     *(".yaml", ".yml"),
 )
-_NAMING = (*_DATA, ".yaml", ".yml")
+_NAMING = (*_DATA, ".yaml", ".yml", ".toml")
 _DATA_OF_FOLDERS = (*_NAMING, ".mat", ".npy", ".label", ".gt", ".pkl", ".pickle")
 ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
@@ -252,7 +252,7 @@ def further_data(probe: FolderProbe, seen: Seen, named: Collection[str]) -> Iter
         return
     found: dict[str, list[str]] = collections.defaultdict(list)
     for folder in seen.files:
-        for path in map(folder.below, folder.ending(*_DATA, ".npy", ".pkl", ".pickle")):
+        for path in map(folder.below, folder.ending(*_DATA, ".npy", ".pkl", ".pickle", ".db", ".sqlite", ".sqlite3")):
             is_setting = path.endswith((".yaml", ".yml"))
             if (
                 path not in named

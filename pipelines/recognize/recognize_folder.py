@@ -6,6 +6,7 @@ import argparse
 import collections
 import dataclasses
 import posixpath
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -180,7 +181,11 @@ def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]
             each = dataclasses.replace(each, input=place)
         else:
             each = dataclasses.replace(each, settings={"source.by": "zip", **each.settings})
-        found.append(dataclasses.replace(each, evidence=evidence))
+        originals = {re.sub(r" ?\(\d+\)(?=\.zip$)", "", name) for name in names}
+        doubts = (
+            (*each.doubts, f"{name_some(names)} may be copies: plan one alone") if len(originals) < len(names) else ()
+        )
+        found.append(dataclasses.replace(each, evidence=evidence, doubts=doubts or each.doubts))
     return found
 
 

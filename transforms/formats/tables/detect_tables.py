@@ -370,6 +370,8 @@ def _find_label(
     is_open = label.lower() in _MAY_BE_NO_CLASS or all(map(table_heads.is_number, distinct))
     if is_open and (folders := _folders_of(probe, table, place)):
         doubts += (f"the images are in the folders {name_some(folders)}: is the label {label!r}, or the folder?",)
+    if _OF_GROUPS.fullmatch(label):
+        doubts += (f"the column {label!r} may say where images are from, by its name: is it the label?",)
     folded = {name.casefold() for name in distinct}
     if len(folded) < len(distinct):
         guess += (
@@ -431,6 +433,10 @@ def _folders_of(probe: FolderProbe, table: table_heads.Table, place: table_heads
     return sorted(folders) if len(folders) > 1 and not all(map(_PARTS.fullmatch, folders)) else []
 
 
+_OF_GROUPS = re.compile(  # and not of a class, as class_id is
+    r"(?i)(?!.*(label|class|categor|species|breed|target))(.+[_ ]id|(?-i:.+[a-z]ID)|id|uuid|camera|photographer|device|"
+    r"event|site|location|seq(uence)?|patient|subject|user|session)"
+)
 _MAY_BE_NO_CLASS = ("level", "type", "age", "score", "rating", "y", "tag", "tags")  # where folders may be the classes
 _PARTS = re.compile(r"(?i).*(\d|images?|imgs?|part|train|test|valid?|validation).*")
 
