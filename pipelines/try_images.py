@@ -108,8 +108,8 @@ def run(task: Task) -> list[Tried]:
             continue
         assert isinstance(image, checked_image.Image)
         lines = [f"label {ref.label!r}"] if ref.label is not None else []
-        was = "?" if source is None else f"{source.height} x {source.width}"
-        lines.append(f"{was} px -> {image.height} x {image.width} px, {image.format}, {len(image.data):,} bytes")
+        was = "?" if source is None else f"{source.width} x {source.height}"
+        lines.append(f"{was} px -> {image.width} x {image.height} px, {image.format}, {len(image.data):,} bytes")
         lines += [_describe(feature, value) for feature, value in zip(computed, image.computed)]
         after = None
         with contextlib.suppress(checked_image.BadImageError):

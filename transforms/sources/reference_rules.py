@@ -170,7 +170,7 @@ class LabelRule(elements.PickledFields):
         else:
             label = "" if ref.label is None else str(ref.label)
             if not label or label.isspace():
-                where = f"{self.function.setting} returned none" if self.function else "the label's column is empty"
+                where = f"{self.function.setting} returned no label" if self.function else "the label's column is empty"
                 raise BadRowError(elements.Reason.NO_LABEL, where)
         if self.kind != "class":
             try:

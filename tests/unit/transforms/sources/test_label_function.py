@@ -59,8 +59,8 @@ TAKEN = [
     (FLOAT, "0.5", 0.5),
 ]
 REJECTED = [
-    *(((*each, None), Reason.NO_LABEL, "label.function returned none") for each in (ONE, SEVERAL, INT, FLOAT)),
-    ((*ONE, " "), Reason.NO_LABEL, "label.function returned none"),
+    *(((*each, None), Reason.NO_LABEL, "label.function returned no label") for each in (ONE, SEVERAL, INT, FLOAT)),
+    ((*ONE, " "), Reason.NO_LABEL, "label.function returned no label"),
     ((*ONE, "a\nb"), Reason.BAD_VALUE, "has a line break"),
     (
         (*ONE, ("cat",)),
