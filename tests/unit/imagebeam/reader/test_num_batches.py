@@ -16,7 +16,7 @@ OPTIONS: dict[str, Any] = {"image_size": 8, "threads": 1}
 
 
 @hypothesis.settings(deadline=None, max_examples=50)
-@hypothesis.example("train", "global", "keep", False, 1, 7, 9)
+@hypothesis.example("train", "global", "keep", False, 1, 1, 7, 9)
 @hypothesis.given(
     st.sampled_from(["train", "train[:40%]", "train[3:17]+train[30:]", "mixture"]),
     st.sampled_from(["stream", "global", None]),
