@@ -203,8 +203,7 @@ class BatchReader:
                 decoded[name], found = self.decoder.decode_numbers(wanted, extra)
             failures += [(row, f"image {extra.name!r} cannot be decoded: {failure}") for row, failure in found]
         if self._objects is not None:
-            size = None if self._options.crop is None else self._options.size
-            moved, found = self._objects.move(parsed.objects, parsed.images.geometry(size))
+            moved, found = self._objects.move(parsed.objects, self.decoder.geometry_of(parsed.images))
             decoded |= moved
             failures += found
         return decoded, failures

@@ -259,12 +259,16 @@ class ImageDecoder:
         found = concurrency.map_ahead(try_decode, rows, min(self._threads, max(1, len(rows))))
         return [(row, failure) for row, failure in zip(rows, found) if failure is not None]
 
+    def geometry_of(self, wanted: Wanted) -> geometry.Geometry:
+        """Returns where the pixels of the batch's images are in the stored ones."""
+        return wanted.geometry(None if self._options.crop is None else self._options.size)
+
     def decode_numbers(self, wanted: Wanted, extra: extra_images.ExtraImage) -> tuple[np.ndarray, Failures]:
         """Returns extra images that hold classes, depth or other numbers, each to the nearest pixel, and the failures.
 
         Numbers between those of two pixels would be of no class, and no depth of the scene.
         """
-        form, moved = extra.form, wanted.geometry(None if self._options.crop is None else self._options.size)
+        form, moved = extra.form, self.geometry_of(wanted)
         assert form is not None
         size = extra.size or moved.size
         numbers = np.full((len(wanted.images), *size, form.channels), extra.fill, form.dtype)

@@ -9,6 +9,7 @@ from typing import Any
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
+from imagebeam.reader import option_values
 
 BOX = tuple(f"image/object/bbox/{edge}" for edge in ("ymin", "xmin", "ymax", "xmax"))
 LABEL, MASK = "image/object/class/label", "image/object/mask"
@@ -18,10 +19,6 @@ _OF_SEVERAL_VALUES = (*KEYPOINT, "image/object/corners")  # for each object
 BOXES = ("yxyx", "xyxy", "xywh", "cxcywh")
 
 
-def _bad_value(name: str, value: object, expected: str) -> errors.ConfigError:
-    return errors.ConfigError("option-bad-value", f"{name} is {value!r}; {expected}")
-
-
 def _is_whole(value: object, least: int) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool) and value.__index__() >= least
 
@@ -29,7 +26,7 @@ def _is_whole(value: object, least: int) -> bool:
 def _check_size(name: str, size: object) -> None:
     is_size = isinstance(size, tuple) and len(size) == 2 and all(_is_whole(side, 1) for side in size)
     if size is not None and not is_size:
-        raise _bad_value(name, size, "it must be (height, width) in pixels")
+        raise option_values.bad_value(name, size, "it must be (height, width) in pixels")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,21 +76,22 @@ class Objects:
 
     def __post_init__(self) -> None:
         if self.boxes not in BOXES:
-            raise _bad_value("Objects.boxes", self.boxes, f"it is one of {', '.join(map(repr, BOXES))}")
-        if not _is_whole(self.max, 1):
-            raise _bad_value("Objects.max", self.max, "it must be a whole number from 1 on")
+            raise option_values.bad_value("Objects.boxes", self.boxes, f"it is one of {', '.join(map(repr, BOXES))}")
+        option_values.whole(1)("Objects.max", self.max)
         for name in ("normalized", "keypoints", "clip"):
             if not isinstance(getattr(self, name), bool):
-                raise _bad_value(f"Objects.{name}", getattr(self, name), "it must be True or False")
+                raise option_values.bad_value(f"Objects.{name}", getattr(self, name), "it must be True or False")
         if isinstance(self.min_visible, (bool, str)) or not 0 <= self.min_visible <= 1:
-            raise _bad_value("Objects.min_visible", self.min_visible, "it must be 0 to 1")
+            raise option_values.bad_value("Objects.min_visible", self.min_visible, "it must be 0 to 1")
         if isinstance(self.features, str):
-            raise _bad_value("Objects.features", self.features, "it must be a list of keys")
+            raise option_values.bad_value("Objects.features", self.features, "it must be a list of keys")
         ids: list[Any] = [None]
         if isinstance(self.labels, Mapping):
             ids = [each for pair in self.labels.items() for each in pair]
         if self.labels is not None and not all(_is_whole(each, 0) and each < 1 << 31 for each in ids):
-            raise _bad_value("Objects.labels", self.labels, "it must be {stored id: id in the batch}, below 2**31")
+            raise option_values.bad_value(
+                "Objects.labels", self.labels, "it must be {stored id: id in the batch}, below 2**31"
+            )
         _check_size("Objects.masks", self.masks)
 
 
@@ -115,10 +113,10 @@ class Segmentation:
 
     def __post_init__(self) -> None:
         if self.dtype not in ("uint8", "uint16"):
-            raise _bad_value("Segmentation.dtype", self.dtype, "it is 'uint8' or 'uint16'")
+            raise option_values.bad_value("Segmentation.dtype", self.dtype, "it is 'uint8' or 'uint16'")
         highest = 255 if self.dtype == "uint8" else 65_535
         if not _is_whole(self.ignore, 0) or self.ignore > highest:
-            raise _bad_value("Segmentation.ignore", self.ignore, f"it must be 0 to {highest}")
+            raise option_values.bad_value("Segmentation.ignore", self.ignore, f"it must be 0 to {highest}")
         _check_size("Segmentation.size", self.size)
 
 

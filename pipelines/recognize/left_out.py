@@ -23,7 +23,8 @@ from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderPro
 
 _ON_THE_SET = re.compile(
     r"(?i)read_?me|licen[cs]e|copying|authors|attribution|citation|notice|changelog|.*(md5|sha\d+|checksum)|"
-    r".*\.(md|rst|pdf|docx?|html?|tex|bib|py|ipynb|sh|bat|c|h|cpp|m|js|css|log|cfg|lock|tmp|bak)$|thumbs\.db|(pyproject|cargo|poetry)\.toml"
+    r".*\.(md|rst|pdf|docx?|html?|tex|bib|py|ipynb|sh|bat|c|h|cpp|m|js|css|log|cfg|lock|tmp|bak)$|"
+    r"thumbs\.db|(pyproject|cargo|poetry)\.toml"
 )
 _DEPTH = 4
 _NUM_LINES = 500  # of a list whose last line may be cut short

@@ -68,7 +68,8 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
     if path := next((path for path, head in heads.items() if path.endswith(".npy") and not _is_grid(head)), ""):
         doubt = f"{path} is no array of rows and columns, as masks are"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
-    elif heads and is_colored(heads[first]):
+        return
+    if heads and is_colored(heads[first]):
         note = (
             f"{first} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
             "{road: [128, 64, 128]}, or the file that lists them"
@@ -79,17 +80,19 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
             yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
         else:
             yield dataclasses.replace(finding, notes=(*finding.notes, note))
-    elif heads and mask_pixels.are_black_and_white([*map(mask_pixels.count_numbers, heads.values())]):
+        return
+    numbers = [mask_pixels.count_numbers(head) for head in heads.values()]
+    if heads and mask_pixels.are_black_and_white(numbers):
         note = (
             f"{describe(heads)} have only the numbers 0 and 255, which become the classes 0 and 1 by "
             "source.masks.colors; without it they are the classes 0 and 255"
         )
         settings = {**finding.settings, "source.masks.colors": mask_pixels.BLACK_AND_WHITE}
         yield dataclasses.replace(finding, notes=(*finding.notes, note), settings=settings)
-    elif _have_two_numbers([*map(mask_pixels.count_numbers, heads.values())]):
+    elif _have_two_numbers(numbers):
         doubt = f"{describe(heads)} have 1 in some and 255 in others: make them one class first"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
-    elif _are_instances([*map(mask_pixels.count_numbers, heads.values())]):
+    elif _are_instances(numbers):
         doubt = f"{describe(heads)} have the numbers from 0 to that of their objects: instances, and no classes?"
         yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
     elif path := next((path for path, head in heads.items() if _is_measured(head)), ""):

@@ -20,23 +20,11 @@ _SIDECARS = "the preset sidecars reads texts and JSON of the images' names (docs
 _REMEDY = "what they say of the images goes into a table with a row for each image (docs/recipes/tables.md)"
 _SPLITS_IN_TABLE = "write a table with a row for each image and a column of its split (docs/recipes/tables.md)"
 _OF_SIDECARS = frozenset({".txt", ".caption", ".json"})
-_DATA = (
-    ".csv",
-    ".tsv",
-    ".json",
-    ".jsonl",
-    ".ndjson",
-    ".odgt",
-    ".geojson",
-    ".xml",
-    ".txt",
-    ".lst",
-    ".list",
-    ".token",
-    *(".yaml", ".yml"),
-)
-_NAMING = (*_DATA, ".yaml", ".yml", ".toml")
+_TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".odgt", ".geojson", ".xml")
+_DATA = (*_TABLES, ".txt", ".lst", ".list", ".token")
+_NAMING = (*_DATA, ".yaml", ".yml", ".toml")  # settings, too, unless they name images
 _DATA_OF_FOLDERS = (*_NAMING, ".mat", ".npy", ".label", ".gt", ".pkl", ".pickle")
+_FURTHER_DATA = (*_DATA, ".npy", ".pkl", ".pickle", ".db", ".sqlite", ".sqlite3")
 ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 # Names in a table that no number of another kind equals.
@@ -252,13 +240,8 @@ def further_data(probe: FolderProbe, seen: Seen, named: Collection[str]) -> Iter
         return
     found: dict[str, list[str]] = collections.defaultdict(list)
     for folder in seen.files:
-        for path in map(folder.below, folder.ending(*_DATA, ".npy", ".pkl", ".pickle", ".db", ".sqlite", ".sqlite3")):
-            is_setting = path.endswith((".yaml", ".yml"))
-            if (
-                path not in named
-                and not is_setting
-                and _says_more(path, probe.head(path).decode("utf-8", "replace"), classes)
-            ):
+        for path in map(folder.below, folder.ending(*_FURTHER_DATA)):
+            if path not in named and _says_more(path, probe.head(path).decode("utf-8", "replace"), classes):
                 found[folder_probe.extension_of(path)].append(path)
     for extension, (path, *others) in found.items():
         more = f" and {plural.count(len(others), f'other {extension} file')}" if others else ""

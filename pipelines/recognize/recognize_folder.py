@@ -170,6 +170,8 @@ def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]
     """Returns the findings for zip archives of a folder: for the images in one, or for the folders that all make."""
     inside = archive_probe.ArchiveProbe(probe.root, names)
     kind = f"{names[0]} is a zip archive" if len(names) == 1 else f"{plural.count(len(names), 'zip archive')}"
+    originals = {re.sub(r" ?\(\d+\)(?=\.zip$)", "", name) for name in names}
+    copies = [f"{name_some(names)} may be copies: plan one alone"] if len(originals) < len(names) else []
     found = []
     for each in _contradict(inside, _search(inside)):
         place = inside.input_of(each.input)
@@ -181,11 +183,7 @@ def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]
             each = dataclasses.replace(each, input=place)
         else:
             each = dataclasses.replace(each, settings={"source.by": "zip", **each.settings})
-        originals = {re.sub(r" ?\(\d+\)(?=\.zip$)", "", name) for name in names}
-        doubts = (
-            (*each.doubts, f"{name_some(names)} may be copies: plan one alone") if len(originals) < len(names) else ()
-        )
-        found.append(dataclasses.replace(each, evidence=evidence, doubts=doubts or each.doubts))
+        found.append(dataclasses.replace(each, evidence=evidence, doubts=(*each.doubts, *copies)))
     return found
 
 

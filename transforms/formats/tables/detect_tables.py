@@ -227,10 +227,11 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
     if split is not None:
         others.remove(split)
         rename = {value: split_meant(value) for value in sorted(set(table.values(split)))}
+        meant = [each for each in rename.values() if each]
         settings["split"] = {
             "by": "column",
             "column": split,
-            "rename": {k: v for k, v in rename.items() if v and (v != k or [*rename.values()].count(v) > 1)},
+            "rename": {k: v for k, v in rename.items() if v and (v != k or meant.count(v) > 1)},
         }
     captions = (name for name in others if _CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
     caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
@@ -251,7 +252,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
             f"the column {unread[0]!r} may be the split ({name_some(sorted({*table.values(unread[0])}))}): set "
             f"split={{by: column, column: {unread[0]}, rename: {{...}}}}, or split.by=hash if it is none"
         )
-    if split is not None and len({*rename.values()}) < len(rename) and None not in rename.values():
+    if split is not None and len({*meant}) < len(meant):
         doubts.append(f"several values of {split!r} would become one split: give them names in split.rename")
     if place.found < NEARLY_ALL * place.looked_for:
         doubts.append("the other images are in none of the folders that were looked into: see source.manifest.root")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -192,3 +192,40 @@ def check_refused(schedules: Schedules) -> None:
     with pytest.raises(errors.ConfigError) as refused:
         schedules(None)
     assert refused.value.code == "process-no-examples"
+
+
+def values_around_a_restart(
+    dataset: imagebeam.ImageDataset,
+    data: st.DataObject,
+    options: Mapping[str, Any],
+    size: int,
+    count: int,
+    num_places: int,
+    values_of: Callable[[Any], Mapping[Any, Any]],
+) -> dict[Any, Any]:
+    """Returns what a job reads that is stopped after some steps, and goes on, with "global" in other processes.
+
+    Args:
+        dataset: its split "train" is read.
+        data: draws when it stops, and in how many processes it goes on.
+        options: of the reader.
+        size: of a batch of one process.
+        count: of the processes before the restart.
+        num_places: places of all processes together until the job ends.
+        values_of: returns what is compared of a batch, by what identifies it.
+    """
+    readers = [
+        dataset.as_numpy("train", size, **options, process_count=count, process_index=index) for index in range(count)
+    ]
+    seen: dict[Any, Any] = {}
+    for _ in range(data.draw(st.integers(0, num_places // (size * count) - 1), "steps before the restart")):
+        for reader in readers:
+            seen |= values_of(next(reader))
+    [state] = {json.dumps(reader.state().to_dict()) for reader in readers}
+    is_shared = options["shuffle"] == "global"
+    count = data.draw(st.integers(1, 4), "processes after the restart") if is_shared else count
+    again = {**options, "state": imagebeam.ReaderState.from_dict(json.loads(state)), "process_count": count}
+    for index in range(count):
+        for batch in dataset.as_numpy("train", size, **again, process_index=index):
+            seen |= values_of(batch)
+    return seen

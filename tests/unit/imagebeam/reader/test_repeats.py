@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import imagebeam
 from imagebeam import features
 from tests import error_texts
 from tests.unit.imagebeam.reader import written
-from tests.unit.imagebeam.reader.restarts import WAYS
+from tests.unit.imagebeam.reader.restarts import WAYS, values_around_a_restart
 
 SIZE = 26
 Example = dict[str, Any]
@@ -86,19 +85,9 @@ def test_copies_are_those_of_further_epochs_in_any_process_and_after_any_restart
     size: int,
 ) -> None:
     options = {**BASE, **WAYS[way], "shuffle": shuffle, "num_epochs": 2, "map": draw, "repeats": repeats}
-    readers = [
-        dataset.as_numpy("train", size, **options, process_count=count, process_index=index) for index in range(count)
-    ]
-    seen: Values = {}
-    for _ in range(data.draw(st.integers(0, 2 * repeats * SIZE // (size * count) - 1), "steps before the restart")):
-        for reader in readers:
-            seen |= values_of(next(reader), repeats)
-    [state] = {json.dumps(reader.state().to_dict()) for reader in readers}
-    count = data.draw(st.integers(1, 4), "processes after the restart") if shuffle == "global" else count
-    again = {**options, "state": imagebeam.ReaderState.from_dict(json.loads(state)), "process_count": count}
-    for index in range(count):
-        for batch in dataset.as_numpy("train", size, **again, process_index=index):
-            seen |= values_of(batch, repeats)
+    seen = values_around_a_restart(
+        dataset, data, options, size, count, 2 * repeats * SIZE, lambda batch: values_of(batch, repeats)
+    )
     expected = without_copies(2 * repeats)
     assert seen.items() <= expected.items() if way == "drop" else seen == expected
 

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import io
 import itertools
-import json
 import math
 import pathlib
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ import imagebeam
 from imagebeam import features
 from tests import case_tables, docs_pages, error_texts
 from tests.unit.imagebeam.reader import written
-from tests.unit.imagebeam.reader.restarts import WAYS
+from tests.unit.imagebeam.reader.restarts import WAYS, values_around_a_restart
 
 pytest.importorskip("imagebeam._native")
 
@@ -109,19 +108,9 @@ def test_views_are_the_same_in_any_process_and_after_any_restart(
     repeats = repeats if shuffle else 1
     options = {**BASE, **WAYS[way], "views": SETS[name], "repeats": repeats, "shuffle": shuffle}
     options |= {"num_epochs": 2, "map": draw, "crop": "random"}
-    readers = [
-        dataset.as_numpy("train", size, **options, process_count=count, process_index=index) for index in range(count)
-    ]
-    seen: Values = {}
-    for _ in range(data.draw(st.integers(0, 2 * repeats * SIZE // (size * count) - 1), "steps before the restart")):
-        for reader in readers:
-            seen |= values_of(next(reader), repeats)
-    [state] = {json.dumps(reader.state().to_dict()) for reader in readers}
-    count = data.draw(st.integers(1, 4), "processes after the restart") if shuffle == "global" else count
-    again = {**options, "state": imagebeam.ReaderState.from_dict(json.loads(state)), "process_count": count}
-    for index in range(count):
-        for batch in dataset.as_numpy("train", size, **again, process_index=index):
-            seen |= values_of(batch, repeats)
+    seen = values_around_a_restart(
+        dataset, data, options, size, count, 2 * repeats * SIZE, lambda batch: values_of(batch, repeats)
+    )
     expected = in_one_process(name, repeats)
     assert seen.items() <= expected.items() if way == "drop" else seen == expected
 
