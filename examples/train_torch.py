@@ -3,8 +3,9 @@
     python examples/train_torch.py [DATASET] [--checkpoint FILE]
     torchrun --nproc-per-node 8 examples/train_torch.py DATASET [--checkpoint FILE]
 
-Without DATASET it makes one of three shapes. With FILE it goes on after the last step that was saved there, also with
-another number of processes. It prints the accuracy over examples that it was not trained on, each counted once.
+Without DATASET it makes one of three shapes. With FILE it goes on after the last step that was saved there, also in
+the middle of an epoch and with another number of processes: the batches of all of them together stay the same. It
+prints the accuracy over examples that it was not trained on, each counted once.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ import imagebeam
 
 BATCH_SIZE = 64  # for all processes together
 IMAGE_SIZE = 32  # pixels a side
-EPOCHS = 6
-SAVE_EVERY = 5  # steps
 
 
 def make_model(num_classes: int) -> nn.Module:
@@ -42,11 +41,21 @@ def save(path: pathlib.Path, checkpoint: dict[str, object]) -> None:
     path.with_suffix(".new").replace(path)
 
 
+def sum_of_processes(value: torch.Tensor) -> float:
+    """Returns the sum of the values of all processes."""
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(value)
+    return value.item()
+
+
 def main() -> None:
     """Trains, and prints the accuracy."""
     parser = argparse.ArgumentParser()
     parser.add_argument("dataset", nargs="?", help="folder of a dataset (default: a new one of three shapes)")
     parser.add_argument("--checkpoint", type=pathlib.Path, help="file to go on from, and to save to")
+    parser.add_argument("--epochs", type=int, default=6, help="epochs in all (default: %(default)s)")
+    parser.add_argument("--save-every", type=int, default=5, help="steps between checkpoints (default: %(default)s)")
+    parser.add_argument("--print-every", type=int, default=11, help="steps between losses (default: %(default)s)")
     arguments = parser.parse_args()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if torch.cuda.is_available() else None
     rank, world_size = 0, 1
@@ -54,14 +63,14 @@ def main() -> None:
         torch.distributed.init_process_group()
         rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
     with shapes.open_dataset(arguments.dataset) as dataset:
-        train_and_test(dataset, arguments.checkpoint, device, rank, world_size)
+        train_and_test(dataset, arguments, device, rank, world_size)
     if world_size > 1:
         torch.distributed.destroy_process_group()
 
 
 def train_and_test(
     dataset: imagebeam.ImageDataset,
-    checkpoint: pathlib.Path | None,
+    arguments: argparse.Namespace,
     device: torch.device | None,
     rank: int,
     world_size: int,
@@ -75,38 +84,40 @@ def train_and_test(
 
     model = make_model(len(dataset.labels)).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-    first_epoch = 0
+    checkpoint, step = arguments.checkpoint, 0
     if checkpoint is not None and checkpoint.exists():
         saved = torch.load(checkpoint, map_location=device)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         train.load_state_dict(saved["train"])
-        first_epoch = saved["epoch"]
+        step = saved["step"]
+    if rank == 0:
+        print(f"{world_size} processes, {step} steps done", flush=True)
     trained = DistributedDataParallel(model) if world_size > 1 else model
-    for epoch in range(first_epoch, EPOCHS):
-        train.set_epoch(epoch)
-        loss = None  # of an epoch whose last step was saved no batch is left
-        for step, batch in enumerate(train, 1):
+    while step < arguments.epochs * len(train):
+        for batch in train:  # the rest of the epoch that was saved, then whole ones
             loss = nn.functional.cross_entropy(trained(batch["image"]), batch["label"])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if checkpoint is not None and rank == 0 and step % SAVE_EVERY == 0:
+            step += 1
+            if step % arguments.print_every == 0:
+                mean = sum_of_processes(loss.detach()) / world_size  # waits for the device
+                if rank == 0:
+                    print(f"step {step}: loss {mean!r}", flush=True)
+            if checkpoint is not None and rank == 0 and step % arguments.save_every == 0:
                 parts = {"model": model, "optimizer": optimizer, "train": train}
-                save(checkpoint, {"epoch": epoch, **{name: part.state_dict() for name, part in parts.items()}})
-        if rank == 0 and loss is not None:
-            print(f"epoch {epoch + 1}: loss {loss.item():.4f}", flush=True)
+                save(checkpoint, {"step": step, **{name: part.state_dict() for name, part in parts.items()}})
 
     correct = torch.zeros((), dtype=torch.int64, device=device)
     with torch.no_grad():
         for batch in test:
             is_right = model(batch["image"]).argmax(1) == batch["label"]
             correct += (is_right & batch["mask"]).sum()
-    if world_size > 1:
-        torch.distributed.all_reduce(correct)
+    total = sum_of_processes(correct)
     if rank == 0:
         count = dataset.num_examples(test_split)
-        print(f"accuracy {correct.item() / count:.3f} over {count} examples")
+        print(f"accuracy {total / count:.3f} over {count} examples")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import itertools
 import json
 import multiprocessing
 import pathlib
-import re
 import sys
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 import imagebeam
-from tests import command_line, datasets, docs_pages, error_texts, image_sets, patience
+from tests import datasets, docs_pages, error_texts, image_sets
 from tests.servers import torch_cpu
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL, SIZE
 
@@ -30,7 +29,6 @@ from imagebeam.reader import torch_feeds
 
 pytestmark = pytest.mark.integration
 
-EXAMPLES = command_line.ROOT / "examples"
 PICTURES: dict[str, Any] = {"image_size": 16, "features": ("image/key",)}
 MODES: dict[str, dict[str, Any]] = {
     "stream": {"shuffle": "stream", "shuffle_records": 20},
@@ -352,74 +350,3 @@ def test_stateful_data_loader_goes_on_where_it_was_saved(dataset: imagebeam.Imag
         again.load_state_dict(states[step - 1])
         assert read(again) == iterations[0][step:]
         assert read(again) == iterations[1]
-
-
-# --- processes -------------------------------------------------------------------------------------------------------
-
-GATHER = """
-import json, sys, torch.distributed as distributed, imagebeam
-distributed.init_process_group("gloo")
-options = {"image_size": 8, "features": ("image/key",), "shuffle": "global"}
-loader = imagebeam.open_dataset(sys.argv[1]).as_torch("train", 5, **options)
-keys = [[key.decode() for key in batch["image/key"]] for batch in loader]
-every = [None] * distributed.get_world_size()
-distributed.all_gather_object(every, keys)
-assert "tensorflow" not in sys.modules
-if distributed.get_rank() == 0:
-    print(json.dumps(every))
-distributed.destroy_process_group()
-"""
-
-
-RUN = """
-import runpy, sys
-sys.path.insert(0, {examples!r})
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-RUN_SEVERAL = """
-import sys
-from torch.distributed.run import main
-main(["--standalone", "--nproc-per-node", "{count}", *sys.argv[1:]])
-"""
-
-
-def start(count: int, script: object, *arguments: object) -> command_line.Process:
-    """Starts a script in one process, or in several as torchrun does."""
-    code = RUN.format(examples=str(EXAMPLES)) if count == 1 else RUN_SEVERAL.format(count=count)
-    environment = {"PYTHONPATH": f"{command_line.ROOT}:{torch_cpu.install()}", "OMP_NUM_THREADS": "1"}
-    return command_line.start_program(code, script, *arguments, environment=environment)
-
-
-def test_processes_of_a_group_read_each_record_once(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    script = tmp_path / "gather.py"
-    script.write_text(GATHER)
-    shares = json.loads(command_line.finish(start(2, script, directory), 0).stdout.splitlines()[-1])
-    assert [len(share) for share in shares] == [SIZE // 10] * 2
-    assert len({key for share in shares for batch in share for key in batch}) == SIZE // 10 * 10
-
-
-def test_example_that_was_killed_goes_on_with_another_number_of_processes(tmp_path: pathlib.Path) -> None:
-    """Losses are of the batch of process 0, so they are compared where the number is the same."""
-    folder = shapes_of(tmp_path)
-    whole = command_line.finish(start(1, EXAMPLES / "train_torch.py", folder), 0).stdout
-    checkpoint = tmp_path / "checkpoint.pt"
-    first = start(1, EXAMPLES / "train_torch.py", folder, "--checkpoint", checkpoint)
-    patience.wait_until(lambda: checkpoint.exists() and torch.load(checkpoint)["epoch"] >= 2)
-    first.kill()
-    first.wait()
-    saved = torch.load(checkpoint)
-    again = command_line.finish(start(1, EXAMPLES / "train_torch.py", folder, "--checkpoint", checkpoint), 0).stdout
-    assert again.splitlines() == whole.splitlines()[saved["epoch"] :]
-    torch.save(saved, checkpoint)
-    other = command_line.finish(start(2, EXAMPLES / "train_torch.py", folder, "--checkpoint", checkpoint), 0).stdout
-    assert len(other.splitlines()) == len(again.splitlines())
-    match = re.search(r"accuracy (\S+) over (\d+) examples", other)
-    assert match is not None and float(match[1]) >= 0.95
-    assert int(match[2]) == imagebeam.open_dataset(folder).num_examples("test")
-
-
-def shapes_of(folder: pathlib.Path) -> str:
-    code = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); import pathlib, shapes; "
-    code += f"print(shapes.make(pathlib.Path({str(folder)!r})))"
-    return command_line.run_python(code, exit_code=0).stdout.splitlines()[-1]
