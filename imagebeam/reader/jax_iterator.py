@@ -21,8 +21,9 @@ Loaded: TypeAlias = tuple[dict[str, Any], record_order.ReaderState | None]  # a 
 class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
     """Global jax.Arrays: each process reads the rows that its devices hold, one batch ahead of the one in use.
 
-    Values for which JAX has no arrays, such as "image/key", stay a NumPy array of this process's rows. `state` returns
-    the current place in the data, `restore` goes to such a place. Not thread-safe.
+    Strings, such as "image/key", for which JAX has no arrays, stay a NumPy array of this process's rows. JAX does not
+    see them: the batch is then a dict whose leaves are the arrays alone. `state` returns the current place in the data,
+    `restore` goes to such a place. Not thread-safe.
     """
 
     def __init__(self, batches: Any, sharding: Any, batch_size: int):
@@ -88,19 +89,23 @@ def _state_of(batches: Any) -> record_order.ReaderState | None:
 
 def _loader(batches: Any, sharding: Any, batch_size: int) -> Callable[[], Loaded]:
     """Returns a function to the next batch and the state after it. It does not hold the iterator."""
+    from imagebeam.reader import jax_batch
 
     def load() -> Loaded:
         with concurrency.running_calls:
             batch = next(batches)
-            return {name: _put(name, value, sharding, batch_size) for name, value in batch.items()}, _state_of(batches)
+            arrays = {name: _put(name, value, sharding, batch_size) for name, value in batch.items()}
+            return jax_batch.as_pytree(arrays), _state_of(batches)
 
     return load
 
 
 def _put(name: str, value: np.ndarray, sharding: Any, batch_size: int) -> Any:
     """Returns the global array of a value; the copy of this process's rows to its devices goes on meanwhile."""
+    from imagebeam.reader import jax_batch
+
     jax = _import_jax()
-    if value.dtype == object:  # strings
+    if jax_batch.holds_strings(value):
         return value
     if value.dtype == np.int64 and not jax.config.jax_enable_x64:  # JAX would keep the lower 32 bits
         outside = value[(value < _INT32.min) | (value > _INT32.max)]

@@ -17,7 +17,7 @@ import pytest
 import imagebeam
 from imagebeam import errors
 from imagebeam.reader import jax_iterator, record_order
-from tests import datasets, error_texts, patience
+from tests import datasets, error_texts, patience, recipe_sets
 from tests.unit.imagebeam.reader.feeding import SIZE, finish, flat, start
 
 
@@ -119,6 +119,45 @@ def test_as_jax_on_eight_devices_gives_global_arrays(directory: pathlib.Path) ->
         "8 for each of 1 processes: give a multiple of 8"
         for batch_size in (12, 20)
     ]
+
+
+def _compile_whole_batches(directory: str) -> None:
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    @jax.jit
+    def sums(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        assert type(batch) is dict
+        return {name: values.astype(jnp.float32).sum() for name, values in batch.items()}
+
+    rows = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
+    asked = {"image_size": 16, "objects": imagebeam.Objects(max=7), "segmentation": imagebeam.Segmentation()}
+    asked |= {"num_epochs": 1, "pad": True}
+    found = []
+    for features in ((), ("image/key", "image/height")):
+        [batch] = imagebeam.open_dataset(directory).as_jax("train", rows, 8, **asked, features=features)
+        for name, total in sums(batch).items():
+            np.testing.assert_allclose(total, np.asarray(batch[name], np.float32).sum(), rtol=1e-4)
+        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(batch)]
+        assert paths == [f"[{name!r}]" for name in sorted(sums(batch))]
+        devices = {len(each.addressable_shards) for each in jax.tree.leaves(batch)}
+        found.append([type(batch) is dict, sorted(batch), sorted(sums(batch)), list(devices)])
+    print(json.dumps(found))
+
+
+@pytest.mark.slow
+def test_jit_takes_whole_batches_and_does_not_see_their_strings(tmp_path: pathlib.Path) -> None:
+    """With boxes and masks of classes."""
+    recipe_sets.panoptic(tmp_path)
+    options = {"annotations": "annotations/panoptic_train2017.json", "panoptic": "annotations/panoptic_train2017"}
+    coco = {name: {"train": each} for name, each in {**options, "images": "train2017"}.items()}
+    datasets.make(tmp_path / "coco", tmp_path / "out", source={"by": "coco", "coco": {**coco, "outside": "clip"}})
+    plain, with_strings = finish(start(_compile_whole_batches, str(tmp_path / "out"), num_devices=8))
+    names = ["boxes", "image", "label", "labels", "mask", "num_objects", "segmentation", "transform", "valid"]
+    assert plain == [True, names, names, [8]]
+    arrays = sorted([*names, "image/height"])
+    assert with_strings == [False, sorted([*arrays, "image/key"]), arrays, [8]]
 
 
 def _feed_as_one_of_two(directory: str, process_index: int, port: int) -> None:
@@ -271,6 +310,16 @@ def test_jax_iterator_at_a_broken_record_raises_each_time(broken: pathlib.Path) 
     for _ in range(2):  # never taken for the end of the data
         with error_texts.raises("example-broken"):
             next(batches)
+
+
+def test_strings_of_a_function_of_the_user_are_not_seen_by_jax() -> None:
+    import jax
+
+    strings = [np.array(["a", "b"]), np.array([b"a", b"b"]), np.array(["a", None], object)]
+    batches, _ = iterate_stub(*({"text": each, "label": np.zeros(2, np.int32)} for each in strings))
+    for batch, text in zip(batches, strings, strict=True):
+        assert batch["text"] is text
+        assert list(jax.tree.map(np.asarray, batch)) == ["label"]
 
 
 def test_jax_iterator_with_integers_beyond_int32_raises_and_never_cuts_them_off() -> None:
