@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the same names as in _NAMES
     from imagebeam.pipelines.index_dataset import index as index
     from imagebeam.pipelines.verify_dataset import VerifyResult as VerifyResult
     from imagebeam.pipelines.verify_dataset import verify as verify
+    from imagebeam.reader.aspect_buckets import aspect_buckets as aspect_buckets
     from imagebeam.reader.feeds import BatchIterator as BatchIterator
     from imagebeam.reader.object_options import Objects as Objects
     from imagebeam.reader.object_options import Segmentation as Segmentation
@@ -55,6 +56,7 @@ _NAMES = {
     "pipelines.convert": ("ConvertResult", "Submission", "convert", "plan", "submit"),
     "pipelines.index_dataset": ("IndexResult", "index"),
     "pipelines.verify_dataset": ("VerifyResult", "verify"),
+    "reader.aspect_buckets": ("aspect_buckets",),
     "reader.feeds": ("BatchIterator",),
     "reader.object_options": ("Objects", "Segmentation"),
     "reader.options": ("ReadOptions",),

@@ -21,6 +21,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, snapshots
 from imagebeam import features as features_lib
 from imagebeam.reader import (
+    aspect_buckets,
     bare_pixels,
     batch_schedule,
     dataset_source,
@@ -107,6 +108,7 @@ class ImageDataset:
         self._removed = removed or {}
         self._removed_of: dict[str, np.ndarray] = {}  # numbers of removed records, by split
         self._labels_of: dict[str, record_selection.LabelRows] = {}  # labels of all records, by split
+        self._members_of: dict[Any, Sequence[np.ndarray]] = {}  # records of each bucket, by what decides them
         self._measured: dict[str, ChannelStatistics] = {}  # statistics of the train split, by on_error
 
     def __repr__(self) -> str:
@@ -217,7 +219,7 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).as_tf(batch_size, input_context=input_context, **options)
 
-    def as_numpy(self, split: str, batch_size: int, **options: Any) -> feeds.BatchIterator:
+    def as_numpy(self, split: str, batch_size: int | None, **options: Any) -> feeds.BatchIterator:
         """Returns an iterator over batches as NumPy arrays that can save and restore its place.
 
         Arguments as of `as_tf`. A list is an object array [batch] of arrays; with `list_size` an array
@@ -225,7 +227,7 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).as_numpy(batch_size, **options)
 
-    def as_jax(self, split: str, sharding: Any, batch_size: int, **options: Any) -> jax_iterator.JaxIterator:
+    def as_jax(self, split: str, sharding: Any, batch_size: int | None, **options: Any) -> jax_iterator.JaxIterator:
         """Returns an iterator over batches as global jax.Arrays; every process reads its share of each batch.
 
         Args:
@@ -249,7 +251,7 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).as_distributed(strategy, global_batch_size, **options)
 
-    def state_at(self, split: str, step: int, batch_size: int, **options: Any) -> record_order.ReaderState:
+    def state_at(self, split: str, step: int, batch_size: int | None, **options: Any) -> record_order.ReaderState:
         """Returns the state of a job after `step` batches of each process: where a restart goes on. Reads no image.
 
         Args:
@@ -265,7 +267,7 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).state_at(step, batch_size, **options)
 
-    def num_batches(self, split: str, batch_size: int, **options: Any) -> int:
+    def num_batches(self, split: str, batch_size: int | None, **options: Any) -> int:
         """Returns how many batches a process makes in an epoch, or in `num_epochs` of them: the steps of a loop.
 
         It is the number that the feeds make, with all their options. Only if examples are skipped (`on_error`) and
@@ -333,7 +335,7 @@ class ImageDataset:
         fetcher = self._source.open_reader(self.catalog, selected.splits, reads)
         return example_source.ExampleSource(selected, fetcher, self.catalog, decode, is_raw, features)
 
-    def as_torch(self, split: str, batch_size: int, **options: Any) -> torch_feeds.TorchBatches:
+    def as_torch(self, split: str, batch_size: int | None, **options: Any) -> torch_feeds.TorchBatches:
         """Returns batches as tensors of PyTorch: the loader of a training loop, without a DataLoader.
 
         An iteration is one epoch (`num_epochs`), the next iteration the next epoch: see docs/torch.md.
@@ -378,7 +380,7 @@ class ImageDataset:
             transform=transform, layout=layout, decode=decode, features=features
         )
 
-    def as_grain_batches(self, split: str, batch_size: int, **options: Any) -> grain_batches.GrainBatches:
+    def as_grain_batches(self, split: str, batch_size: int | None, **options: Any) -> grain_batches.GrainBatches:
         """Returns the batches of `as_numpy` as a `grain.IterDataset`, whose iterators save and restore their place.
 
         Args:
@@ -392,6 +394,63 @@ class ImageDataset:
         """Returns the records of a split, of a part such as "train[:10%]" or of several, that the filters keep."""
         return record_selection.select(self.catalog, split, self._filters, self._read_labels, self._removed_records)
 
+    def epochs(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> batch_schedule.SelectionEpochs:
+        """Returns the epochs of a split, in buckets if the options have some; arguments as of `records`.
+
+        Raises:
+            ConfigError: if no image is large enough for a bucket.
+        """
+        if asked.buckets is None:
+            return batch_schedule.SelectionEpochs(self.select(split))
+        return self.bucket_epochs(split, asked, replicas)
+
+    def bucket_epochs(
+        self, split: str, asked: options_lib.ReadOptions, replicas: int = 1
+    ) -> batch_schedule.BucketEpochs:
+        """Returns the epochs of a split in buckets, as `epochs`."""
+        assert asked.buckets is not None
+        selected = self.select(split)
+        members = self._members(selected, asked.buckets, asked.max_enlarge, asked.pads_small)
+        return batch_schedule.BucketEpochs(selected, members, replicas)
+
+    def _members(
+        self,
+        selected: record_selection.RecordSelection,
+        buckets: aspect_buckets.Sizes,
+        max_enlarge: float | None,
+        may_be_small: bool,
+    ) -> Sequence[np.ndarray]:
+        """Returns the records of each bucket. Computes them once.
+
+        Raises:
+            ConfigError: if there are none.
+        """
+        wanted = (selected.name, buckets, max_enlarge, may_be_small)
+        if wanted not in self._members_of:
+            sides = self._read_sizes(selected.splits)
+            records = None if selected.chosen is None else selected.records_at(np.arange(len(selected)))
+            if records is not None:
+                sides = sides[records]
+            chosen = aspect_buckets.choose(sides, buckets, max_enlarge, may_be_small)
+            found = aspect_buckets.members(chosen, records, len(buckets))
+            num_dropped = len(selected) - sum(map(len, found))
+            if num_dropped == len(selected):
+                raise errors.ConfigError(
+                    "buckets-too-large",
+                    f"all {num_dropped:,} images of {selected.name} would be enlarged more than max_enlarge="
+                    f'{max_enlarge:g} in each bucket: give smaller buckets, a greater max_enlarge, or too_small="pad"',
+                )
+            if num_dropped:
+                _LOGGER.warning(
+                    "%s of %s images of %s are left out: each bucket would enlarge them more than max_enlarge=%g",
+                    f"{num_dropped:,}",
+                    f"{len(selected):,}",
+                    selected.name,
+                    max_enlarge,
+                )
+            self._members_of[wanted] = found
+        return self._members_of[wanted]
+
     def records(self, split: str, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         """Returns the plan for reading a split in batches: its records in their order, and what is known of them.
 
@@ -403,8 +462,7 @@ class ImageDataset:
         Raises:
             ConfigError: if the options do not fit the dataset.
         """
-        selected = self.select(split)
-        epochs = batch_schedule.SelectionEpochs(selected)
+        selected, epochs = self.select(split), self.epochs(split, asked, replicas)
         planned = batch_schedule.make_schedule(epochs, asked, replicas)
         open_reader = functools.partial(self._source.open_reader, self.catalog, selected.splits, epochs.reads(asked))
         plan = read_plan.make_plan(self.directory, self.catalog, self.statistics, selected, open_reader, planned, asked)
@@ -504,6 +562,18 @@ class ImageDataset:
             self._removed_of[split] = np.concatenate([np.zeros(0, np.int64), *found])
         return self._removed_of[split]
 
+    def _read_sizes(self, splits: Sequence[str]) -> np.ndarray:
+        """Returns height and width of each image of several splits, removed ones included: uint16 [records, 2]."""
+        keys = {each.source: each.key for each in self.catalog.features}
+        sides = []
+        for split in splits:
+            whole = record_selection.select(self.catalog, split, (), None, self._removed_records)
+            reads = batch_schedule.SelectionEpochs(whole).reads(options_lib.ReadOptions(shuffle=None))
+            reader = self._source.open_reader(self.catalog, whole.splits, reads)
+            every = (reader.find_ints(keys[name], self._removed_records(split)) for name in bare_pixels.SHAPE[:2])
+            sides.append([[found[0] if found else 1 for found in each] for each in every])
+        return np.concatenate([np.array(each, np.uint16).T for each in sides])
+
     def _read_labels(self, split: str) -> record_selection.LabelRows:
         """Returns every label in a split and the record that has it: int64 [labels] each. Reads them once.
 
@@ -543,9 +613,7 @@ class _SplitFeeds(feeds.Feeds):
         self.is_train = _TRAIN in record_selection.split_names(split, dataset.splits)
 
     def make_schedule(self, asked: options_lib.ReadOptions, replicas: int = 1) -> batch_schedule.BatchSchedule:
-        return batch_schedule.make_schedule(
-            batch_schedule.SelectionEpochs(self._dataset.select(self._split)), asked, replicas
-        )
+        return batch_schedule.make_schedule(self._dataset.epochs(self._split, asked, replicas), asked, replicas)
 
     def make_plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         return self._dataset.records(self._split, asked, replicas)

@@ -7,10 +7,7 @@ mixture is read by the same decoders and in every way in which a dataset is read
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 import itertools
-import json
 import logging
 import math
 import numbers
@@ -26,10 +23,10 @@ from imagebeam.reader import (
     batch_schedule,
     feeds,
     mixture_features,
+    mixture_order,
     mixture_pattern,
     option_values,
     read_plan,
-    record_order,
     record_selection,
     shard_files,
     shard_reader,
@@ -112,7 +109,7 @@ class Mixture(feeds.Feeds):
     def _directories(self) -> list[str]:
         return [dataset.directory for dataset in self._datasets]
 
-    def _make_epochs(self, asked: options_lib.ReadOptions, replicas: int = 1) -> MixtureEpochs:
+    def _make_epochs(self, asked: options_lib.ReadOptions, replicas: int = 1) -> mixture_order.MixtureEpochs:
         if asked.next_epoch_each_iteration or asked.first_epoch:
             name = "next_epoch_each_iteration" if asked.next_epoch_each_iteration else "first_epoch"
             raise errors.ConfigError(
@@ -121,12 +118,24 @@ class Mixture(feeds.Feeds):
                 "middle of an epoch of most of its datasets: give num_epochs=None, and tell the loop how many batches "
                 "an iteration has, in Keras by steps_per_epoch; continue with state=mixture.state_at(...)",
             )
-        alone = options_of_part(asked)
+        alone = mixture_order.options_of_part(asked)
         parts = []
         for dataset, split in zip(self._datasets, self._splits):
             epochs = batch_schedule.SelectionEpochs(dataset.select(split))
-            parts.append(MixturePart(epochs, batch_schedule.make_schedule(epochs, alone).order))
-        return MixtureEpochs(self._make_pattern(asked, replicas), parts)
+            parts.append(mixture_order.MixturePart(epochs, batch_schedule.make_schedule(epochs, alone).order))
+        pattern = self._make_pattern(asked, replicas)
+        if asked.buckets is None:
+            return mixture_order.MixtureEpochs(pattern, parts)
+        if asked.num_epochs is not None or len(self._points) > 1:
+            name = "weights change with the step" if asked.num_epochs is None else f"num_epochs is {asked.num_epochs}"
+            raise errors.ConfigError(
+                "options-conflict",
+                f"{name}, and a mixture in buckets never ends, in one proportion: give num_epochs=None and fixed "
+                "weights",
+            )
+        pairs = zip(self._datasets, self._splits)
+        in_buckets = [dataset.bucket_epochs(split, asked, replicas) for dataset, split in pairs]
+        return mixture_order.BucketMixtureEpochs(pattern, parts, in_buckets, self._weights, replicas)
 
     def _make_pattern(self, asked: options_lib.ReadOptions, replicas: int) -> mixture_pattern.Pattern:
         """Returns the pattern of the job's common order with "global", else that of each process."""
@@ -147,7 +156,7 @@ class Mixture(feeds.Feeds):
     def make_plan(self, asked: options_lib.ReadOptions, replicas: int = 1) -> read_plan.ReadPlan:
         """Returns the plan of one process for the records of all datasets."""
         epochs = self._make_epochs(asked, replicas)
-        alone = options_of_part(asked)
+        alone = mixture_order.options_of_part(asked)
         every = [dataset.records(split, alone) for dataset, split in zip(self._datasets, self._splits)]
         if asked.objects is not None:
             mixture_features.check_objects([dataset.catalog for dataset in self._datasets], self._directories)
@@ -202,14 +211,14 @@ class Mixture(feeds.Feeds):
         [end] = epochs.ends(asked, num_epochs)
         return example_source.MixedExamples(sources, self._weights, end)
 
-    def as_torch(self, batch_size: int, **options: Any) -> torch_feeds.TorchBatches:
+    def as_torch(self, batch_size: int | None, **options: Any) -> torch_feeds.TorchBatches:
         """Returns batches as tensors of PyTorch; see `ImageDataset.as_torch`. To train, an iteration never ends."""
         num_epochs = 1 if options.get("shuffle", "stream") is None else None
         return super().as_torch(batch_size, **{"num_epochs": num_epochs, **options})
 
     def _check_end(
         self,
-        epochs: MixtureEpochs,
+        epochs: mixture_order.MixtureEpochs,
         asked: options_lib.ReadOptions,
         num_epochs: int,
         planned: batch_schedule.BatchSchedule,
@@ -242,112 +251,8 @@ class Mixture(feeds.Feeds):
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class MixturePart:
-    """The records of one dataset in a mixture.
-
-    Attributes:
-        epochs: the records that are selected.
-        order: their order in this process with the options of `options_of_part`, from the first position on.
-    """
-
-    epochs: batch_schedule.SelectionEpochs
-    order: record_order.Order
-
-
-def options_of_part(asked: options_lib.ReadOptions) -> options_lib.ReadOptions:
-    """Returns the options for reading each dataset of a mixture: batches, an end and a state belong to the mixture.
-
-    With "global" the mixture is one common order, dealt to the processes, so each dataset has a common order.
-    """
-    alone = dataclasses.replace(
-        asked, batch_size=None, pad=False, state=None, map=None, batch_map=None, map_id=None, map_workers=0, repeats=1
-    )
-    return dataclasses.replace(alone, process_index=0, process_count=1) if asked.shuffle == "global" else alone
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MixtureEpochs:
-    """The epochs of a mixture, as `batch_schedule.Epochs`. The mixture ends with the first part that ends.
-
-    The pattern is the same in every process, so all processes are at the same position in it, as with one dataset.
-    """
-
-    pattern: mixture_pattern.Pattern
-    parts: Sequence[MixturePart]
-
-    @property
-    def num_records(self) -> int:
-        return sum(part.epochs.num_records for part in self.parts)
-
-    def first_state(self, asked: options_lib.ReadOptions) -> record_order.ReaderState:
-        """Returns the state before the first epoch. It fits only these datasets in these proportions."""
-        starts = [part.epochs.first_state(asked) for part in self.parts]
-        counts = self.pattern.counts.tolist()
-        named = [[count, each.fingerprint, each.selection] for count, each in zip(counts, starts, strict=True)]
-        shares = ", ".join(
-            f"{count / mixture_pattern.BLOCK:.4g} of {each.selection}" for count, each in zip(counts, starts)
-        )
-        ramp = self.pattern.name
-        is_stream = asked.shuffle == "stream"
-        snapshots = [each.snapshot for each in starts]
-        return dataclasses.replace(
-            starts[0],
-            fingerprint=hashlib.blake2b(json.dumps([*named, *ramp]).encode(), digest_size=16).hexdigest(),
-            selection=f"{shares} after {ramp[1][-1][0]} steps of {ramp[0]}" if ramp else shares,
-            block_records=" ".join(str(each.block_records) for each in starts) if is_stream else None,
-            window_blocks=" ".join(str(each.window_blocks) for each in starts) if is_stream else None,
-            snapshot=" ".join(each or "none" for each in snapshots) if any(snapshots) else None,
-        )
-
-    def order(self, asked: options_lib.ReadOptions) -> MixedOrder:
-        """Returns the order of one process or of all, as `batch_schedule.Epochs.order`."""
-        return MixedOrder(self.pattern, self.parts)
-
-    def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
-        """Returns where the first part has been read `num_epochs` times: by process, with "global" for all together."""
-
-        @functools.cache  # shares differ by one at most
-        def end(sizes: tuple[int, ...]) -> int:
-            ends = (self.pattern.position_of(dataset, num_epochs * size) for dataset, size in enumerate(sizes))
-            return min(end for end in ends if end is not None)
-
-        return [end(sizes) for sizes in self.epoch_sizes(asked)]
-
-    def epoch_sizes(self, asked: options_lib.ReadOptions) -> list[tuple[int, ...]]:
-        """Returns each part's records in an epoch: of the common order with "global", else of each process's share."""
-        return list(zip(*(part.epochs.epoch_sizes(asked) for part in self.parts), strict=True))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class MixedOrder:
-    """The order of a mixture: of one process's shares, or the common order of all processes.
-
-    Records are numbered over all datasets: the records of the second dataset follow those of the first.
-
-    Attributes:
-        pattern: assigns a dataset to each position.
-        parts: the datasets, each with the order of its records: of this process, or, if the mixture is dealt to the
-            processes, of all processes together.
-    """
-
-    pattern: mixture_pattern.Pattern
-    parts: Sequence[MixturePart]
-
-    def locate(self, positions: record_order.Positions) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the records at positions, which do not descend, and their epochs: int64 [n] each."""
-        first_records = np.cumsum([0, *(part.epochs.selection.split_size for part in self.parts)])
-        datasets, numbers = self.pattern.locate(positions)
-        records, epochs = np.empty_like(positions), np.empty_like(positions)
-        for dataset in np.unique(datasets).tolist():
-            chosen = datasets == dataset
-            found, epochs[chosen] = self.parts[dataset].order.locate(numbers[chosen])
-            records[chosen] = found + first_records[dataset]
-        return records, epochs
-
-
 class MixedFetcher:
-    """Reads records of several datasets, numbered as in MixedOrder. Thread-safe."""
+    """Reads records of several datasets, numbered as in mixture_order.MixedOrder. Thread-safe."""
 
     def __init__(self, fetchers: Sequence[shard_reader.Fetcher], num_records: Sequence[int]):
         self._fetchers = fetchers

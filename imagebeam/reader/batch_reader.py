@@ -19,6 +19,7 @@ from imagebeam.reader import (
     image_lists,
     map_call,
     moved_objects,
+    patches,
     read_plan,
     record_order,
     record_parser,
@@ -63,8 +64,14 @@ class BatchReader:
         counters: what the calls took.
     """
 
-    def __init__(self, plan: read_plan.ReadPlan, options: options_lib.ReadOptions):
-        """Opens nothing yet.
+    def __init__(
+        self,
+        plan: read_plan.ReadPlan,
+        options: options_lib.ReadOptions,
+        shared: counters.Counters | None = None,
+        skipped: skipped_examples.SkippedExamples | None = None,
+    ):
+        """Opens nothing yet. `shared` and `skipped` count what several readers of a job do together.
 
         Raises:
             ConfigError: if the options ask for the decoder in C and it cannot decode these images, or what `map`
@@ -72,6 +79,7 @@ class BatchReader:
         """
         self.schedule = plan.schedule
         self.decoder = image_decoder.ImageDecoder(plan, options, num_threads(options))
+        self._patches = None if options.patches is None else patches.PatchDecoder(self.decoder, options)
         self._objects: moved_objects.MovedObjects | None = None
         if options.objects is not None:
             self._objects = moved_objects.MovedObjects(
@@ -93,7 +101,7 @@ class BatchReader:
         if self._map is not None:
             specs, blank = self._map.specs, self._map.blank
         self.layout = batch_layout.BatchLayout(options, specs, blank)
-        self.counters = counters.Counters()
+        self.counters = shared or counters.Counters()
         self._parser = record_parser.RecordParser(plan, options)
         self._fetcher = plan.fetcher
         self._options, self._extra = options, plan.images
@@ -105,14 +113,20 @@ class BatchReader:
         ]
         changes = image_changes.NUM_UNIFORMS if any(each.options.changes_images for each in pictures) else 0
         self._num_uniforms = crops.NUM_UNIFORMS + changes
-        self._skipped = skipped_examples.SkippedExamples(options, plan.schedule.begin)
+        self._skipped = skipped or skipped_examples.SkippedExamples(options, self.counters)
 
     def metrics(self) -> Mapping[str, float]:
         """Returns what was read and skipped, and what it took: see `feeds.BatchIterator.metrics`."""
         return {"skipped": len(self._skipped), **self._fetcher.cache_totals(), **self.counters.totals()}
 
-    def read_batch(self, first: int, end: int) -> Any:
+    def specs(self) -> dict[str, example_columns.ColumnSpec]:
+        """Returns what a batch consists of, by name, as `batch_layout.BatchLayout.specs`."""
+        return self.layout.specs()
+
+    def read_batch(self, first: int, end: int, place: int | None = None) -> Any:
         """Returns the examples at positions `first` to `end` as the user gets them: by name, or as a tuple.
+
+        `place` is the number of places in batches that the job has filled before, if the schedule does not know it.
 
         An example that cannot be read or decoded is an error. If it may be skipped, it is left out; if all batches must
         be full, the next example that can be read takes its place.
@@ -127,7 +141,7 @@ class BatchReader:
             read = self._fill(read, first, end)
         batch = self.layout.fill(read.columns)
         with self.counters.timed("map_seconds"):
-            batch = self.layout.change(batch, self.schedule.place_of(first))
+            batch = self.layout.change(batch, self.schedule.place_of(first) if place is None else place)
         return self.layout.finish(batch)
 
     def read_chunk(self, first: int, end: int) -> record_parser.Chunk:
@@ -163,7 +177,7 @@ class BatchReader:
         found = {**{parsed.kept[row]: failure for row, failure in reversed(failures)}, **parsed.faults}
         faults |= {index: self._fetcher.fault(int(chunk.records[index]), each) for index, each in found.items()}
         for index in sorted(faults):
-            self._skipped.add(int(chunk.positions[index]), faults[index])
+            self._skipped.add(int(chunk.records[index]), int(chunk.rounds[index]), faults[index])
         places = np.array(parsed.kept, np.int64)
         positions, records, rounds = chunk.positions[places], chunk.records[places], chunk.rounds[places]
         pictures = {name: images.pop(name) for name in self._options.names_of_pictures}
@@ -178,12 +192,13 @@ class BatchReader:
             columns, failures = each_map.apply(read.columns, read.records, read.rounds)
         for row, error in failures:
             fault = self._fetcher.fault(int(read.records[row]), map_call.describe(error))
-            self._skipped.add(int(read.positions[row]), fault, error)
+            self._skipped.add(int(read.records[row]), int(read.rounds[row]), fault, error)
         return read._replace(columns=columns).without([row for row, _ in failures])
 
     def _decode(self, parsed: record_parser.Parsed) -> tuple[dict[str, np.ndarray], image_decoder.Failures]:
         """Returns the images by name, and the row and fault of each example of which one cannot be decoded."""
-        decoded, found = self.decoder.decode_pictures(parsed.images)
+        decode = self.decoder.decode_pictures if self._patches is None else self._patches.decode
+        decoded, found = decode(parsed.images)
         failures = [(row, f"the image cannot be decoded, {failure}") for row, failure in found]
         owners = parsed.owners
         if owners is not None:

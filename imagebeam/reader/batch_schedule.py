@@ -8,14 +8,16 @@ others still makes, without asking them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
 from imagebeam import errors
+from imagebeam.reader import bucket_order, record_order, record_selection
 from imagebeam.reader import options as options_lib
-from imagebeam.reader import record_order, record_selection
 
 _LOGGER = logging.getLogger("imagebeam.dataset")
 _BLOCK_BYTES = 4 << 20  # one read in streaming
@@ -41,6 +43,43 @@ class Epochs(Protocol):
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
         """Returns the positions in `num_epochs` epochs: of the common order with "global", else of each process."""
 
+    def calendar(self, asked: options_lib.ReadOptions) -> Calendar:
+        """Returns where epochs begin."""
+
+
+class Calendar(Protocol):
+    """Where epochs begin among the places that all processes fill together."""
+
+    @property
+    def step_places(self) -> int:
+        """Number of places from one at which a job can go on to the next."""
+
+    def first_place(self, epoch: int) -> int:
+        """Returns the number of places before an epoch."""
+
+    def epoch_at(self, place: int) -> int:
+        """Returns the epoch that a place is in."""
+
+    def carried_at(self, place: int) -> int:
+        """Returns how many records of earlier epochs are still to come at a place."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EqualEpochs:
+    """Epochs of one size, as `Calendar`."""
+
+    size: int
+    step_places = 1
+
+    def first_place(self, epoch: int) -> int:
+        return epoch * self.size
+
+    def epoch_at(self, place: int) -> int:
+        return place // self.size
+
+    def carried_at(self, place: int) -> int:
+        return 0
+
 
 @dataclasses.dataclass(frozen=True)
 class SelectionEpochs:
@@ -51,6 +90,10 @@ class SelectionEpochs:
     @property
     def num_records(self) -> int:
         return len(self.selection)
+
+    def calendar(self, asked: options_lib.ReadOptions) -> Calendar:
+        """Returns where epochs begin."""
+        return EqualEpochs(self.num_records * asked.repeats)
 
     def first_state(self, asked: options_lib.ReadOptions) -> record_order.ReaderState:
         """Returns the state before the first epoch."""
@@ -128,6 +171,43 @@ class SelectionEpochs:
 
 
 @dataclasses.dataclass(frozen=True)
+class BucketEpochs(SelectionEpochs):
+    """The epochs of one dataset's selection in buckets, with batches that `replicas` of each process share."""
+
+    members: Sequence[np.ndarray]  # records of each bucket
+    replicas: int = 1
+
+    @functools.cached_property
+    def counts(self) -> np.ndarray:
+        """Number of records of each bucket: int64 [buckets]."""
+        return np.array([len(each) for each in self.members], np.int64)
+
+    @property
+    def num_records(self) -> int:
+        return int(self.counts.sum())
+
+    def records(self, seed: int) -> list[record_order.Order]:
+        """Returns the order of the records of each bucket."""
+        return [record_order.GlobalOrder(bucket_order.BucketRecords(each), seed) for each in self.members]
+
+    def calendar(self, asked: options_lib.ReadOptions) -> bucket_order.BucketOrder:
+        """Returns where epochs begin: those of all buckets, whose batches may lap over into the next epoch."""
+        sizes, num_parts = asked.bucket_batch_sizes, asked.process_count * self.replicas
+        together = np.array(sizes, np.int64) * num_parts
+        steps = bucket_order.EpochSteps(self.counts, together, asked.seed, asked.pad)
+        return bucket_order.BucketOrder(steps, sizes, num_parts, self.records(asked.seed))
+
+    def first_state(self, asked: options_lib.ReadOptions) -> record_order.ReaderState:
+        """Returns the state before the first epoch."""
+        return dataclasses.replace(super().first_state(asked), buckets=asked.name_of_buckets)
+
+    def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
+        """Returns the positions in `num_epochs` epochs from the first one that is read."""
+        calendar = self.calendar(asked)
+        return [calendar.first_place(asked.first_epoch + num_epochs) - calendar.first_place(asked.first_epoch)]
+
+
+@dataclasses.dataclass(frozen=True)
 class BatchSchedule:
     """The positions that one process reads, and its batches.
 
@@ -140,7 +220,7 @@ class BatchSchedule:
         stride: positions from the beginning of one iteration to that of the next, if each reads another epoch.
         start: the state of the job before the first batch.
         records_per_batch: records in a batch of all processes together; 0 without a batch size.
-        epoch_size: places in an epoch of all processes together: its records, each as often as it is repeated.
+        calendar: where epochs begin in the places of all processes together.
         replicas: number of replicas that share the batches of this process.
     """
 
@@ -151,8 +231,13 @@ class BatchSchedule:
     stride: int
     start: record_order.ReaderState
     records_per_batch: int
-    epoch_size: int
+    calendar: Calendar
     replicas: int
+
+    @property
+    def epoch_size(self) -> int:
+        """Places in the first epoch of all processes together: its records, each as often as it is repeated."""
+        return self.calendar.first_place(self.start.epoch + 1) - self.calendar.first_place(self.start.epoch)
 
     @property
     def spare(self) -> int:
@@ -174,14 +259,15 @@ class BatchSchedule:
         Iterations that each read further epochs count as long as these.
         """
         turn, inside = divmod(first - self.begin, self.stride) if self.stride else (0, first - self.begin)
-        done = self.start.epoch * self.epoch_size + self.start.position
+        done = self.calendar.first_place(self.start.epoch) + self.start.position
         return done + turn * (self.start.num_epochs or 0) * self.epoch_size + inside * self.start.process_count
 
     def state_after(self, num_batches: int) -> record_order.ReaderState:
         """Returns the state of the job after every process has made `num_batches` batches."""
-        done = self.start.epoch * self.epoch_size + self.start.position + num_batches * self.records_per_batch
-        epoch, position = divmod(done, self.epoch_size)
-        return dataclasses.replace(self.start, epoch=epoch, position=position)
+        done = self.calendar.first_place(self.start.epoch) + self.start.position + num_batches * self.records_per_batch
+        epoch = self.calendar.epoch_at(done)
+        position, carried = done - self.calendar.first_place(epoch), self.calendar.carried_at(done)
+        return dataclasses.replace(self.start, epoch=epoch, position=position, carried=carried)
 
 
 def make_schedule(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int = 1) -> BatchSchedule:
@@ -200,18 +286,20 @@ def make_schedule(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int 
     start = epochs.first_state(asked)
     if asked.state is not None:
         start = _restore(epochs, asked, asked.state, start)
-    epoch_size = _epoch_size(epochs, asked)
-    done = start.epoch * epoch_size + start.position
-    since = done - asked.first_epoch * epoch_size
+    calendar = epochs.calendar(asked)
+    done, first = calendar.first_place(start.epoch) + start.position, calendar.first_place(asked.first_epoch)
+    since = done - first
     begin, order = 0, record_order.JobOrder(epochs.order(asked), repeats=asked.repeats)
     if asked.shuffle == "global":
-        turn = (asked.num_epochs or 0) * epoch_size if asked.next_epoch_each_iteration else None
+        turn = None
+        if asked.next_epoch_each_iteration:
+            turn = calendar.first_place(asked.first_epoch + (asked.num_epochs or 0)) - first
         order = dataclasses.replace(order, start=done, deal=deal_of(asked), turn=turn)
     else:
         before = _ends(epochs, asked, asked.first_epoch)[asked.process_index] if asked.first_epoch else 0
         begin = before + since // count
     if asked.num_epochs is None:
-        return BatchSchedule(order, begin, None, None, 0, start, (size or 0) * count, epoch_size, replicas)
+        return BatchSchedule(order, begin, None, None, 0, start, (size or 0) * count, calendar, replicas)
     left = lengths(epochs, asked, asked.num_epochs, since)
     length = left[asked.process_index]
     end, num_batches = begin + length, None
@@ -222,7 +310,7 @@ def make_schedule(epochs: Epochs, asked: options_lib.ReadOptions, replicas: int 
         end = begin + num_batches * size
     elif size is not None:
         num_batches = -(-length // size)
-    return BatchSchedule(order, begin, end, num_batches, length, start, (size or 0) * count, epoch_size, replicas)
+    return BatchSchedule(order, begin, end, num_batches, length, start, (size or 0) * count, calendar, replicas)
 
 
 def lengths(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int, since: int = 0) -> list[int]:
@@ -251,9 +339,10 @@ def _restore(
         ConfigError: if it could not go on exactly there.
     """
     state.check(start)
-    since = (state.epoch - state.first_epoch) * _epoch_size(epochs, asked) + state.position
+    calendar = epochs.calendar(asked)
+    since = calendar.first_place(state.epoch) + state.position - calendar.first_place(state.first_epoch)
     is_shared = state.shuffle != "global"
-    if since < 0 or (is_shared and since % state.process_count):
+    if since < 0 or since % (state.process_count if is_shared else calendar.step_places):
         raise errors.ConfigError(
             "state-mismatch",
             f"position={state.position} in epoch={state.epoch} of the state is not between two batches of "
@@ -261,7 +350,8 @@ def _restore(
         )
     read = (start.first_epoch, start.num_epochs)
     if state.num_epochs is not None and (state.first_epoch, state.num_epochs) != read:
-        shortest = min(_ends(epochs, asked, state.num_epochs))
+        begun = dataclasses.replace(asked, first_epoch=state.first_epoch, state=None)
+        shortest = min(_ends(epochs, begun, state.num_epochs))
         if since > shortest * (state.process_count if is_shared else 1):
             raise errors.ConfigError(
                 "state-mismatch",
@@ -269,12 +359,7 @@ def _restore(
                 "some process was past its last record and had padding, in whose places further epochs have records; "
                 "give the same, or begin without the state",
             )
-    return dataclasses.replace(start, epoch=state.epoch, position=state.position)
-
-
-def _epoch_size(epochs: Epochs, asked: options_lib.ReadOptions) -> int:
-    """Returns the number of places that all processes together fill in an epoch."""
-    return epochs.num_records * asked.repeats
+    return dataclasses.replace(start, epoch=state.epoch, position=state.position, carried=state.carried)
 
 
 def _ends(epochs: Epochs, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:

@@ -12,7 +12,7 @@ from concurrent import futures
 from typing import Any
 
 from imagebeam import concurrency
-from imagebeam.reader import batch_reader, batch_schedule
+from imagebeam.reader import batch_reader, batch_schedule, bucket_reader
 from imagebeam.reader import options as options_lib
 
 # Batches that are read at once: one reads while the other decodes; eight hide the latency of a network. A call reads
@@ -59,7 +59,7 @@ class BatchStream(Iterator[Any]):
         schedule: the schedule.
     """
 
-    def __init__(self, reader: batch_reader.BatchReader, options: options_lib.ReadOptions, is_local: bool):
+    def __init__(self, reader: bucket_reader.AnyReader, options: options_lib.ReadOptions, is_local: bool):
         """Reads nothing yet.
 
         Args:
@@ -112,7 +112,7 @@ class BatchStream(Iterator[Any]):
 
 
 def _maker(
-    reader: batch_reader.BatchReader,
+    reader: bucket_reader.AnyReader,
     schedule: batch_schedule.BatchSchedule,
     size: int,
     is_closed: threading.Event,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from imagebeam.reader import aspect_buckets
 from imagebeam.reader import options as options_lib
 
 REDUCTIONS = (1, 2, 4, 8)  # factors by which libjpeg can scale an image down while it decodes
@@ -31,15 +32,22 @@ def windows(
         int32 [n, 4]: top, left, height, width.
     """
     if options.crop == "random":
-        return random_windows(height, width, uniforms, options.area, options.aspect_ratio)
-    if options.crop == "center":
-        return center_windows(height, width, options.size, options.center_fraction)
-    if options.crop == "resize_shorter":
-        return _resized_windows(height, width, options)
-    if options.crop == "pad":
-        return _padded_windows(height, width, uniforms, options)[0]
-    zeros = np.zeros(len(height), np.int32)
-    return np.stack([zeros, zeros, height, width], axis=1).astype(np.int32)
+        found = random_windows(height, width, uniforms, options.area, options.aspect_ratio)
+    elif options.crop == "cover":
+        found = _covering_windows(height, width, uniforms, options)
+    elif options.crop == "center":
+        found = center_windows(height, width, options.size, options.center_fraction)
+    elif options.crop == "resize_shorter":
+        found = _resized_windows(height, width, options)
+    elif options.crop == "pad":
+        found = _padded_windows(height, width, uniforms, options)[0]
+    else:
+        zeros = np.zeros(len(height), np.int32)
+        found = np.stack([zeros, zeros, height, width], axis=1).astype(np.int32)
+    if options.pads_small:
+        small = _are_small(height, width, options)
+        found[small] = _small_windows(height[small], width[small], options)[0]
+    return found
 
 
 def places(
@@ -64,6 +72,10 @@ def places(
         scale = (np.array(options.size) / sides).min(axis=1, keepdims=True)
         resized = np.clip(np.rint(sides * scale), 1, options.size)
         found = np.concatenate([(np.array(options.size) - resized) // 2, resized], axis=1).astype(np.int32)
+    elif options.pads_small:
+        small = _are_small(height, width, options)
+        found = np.tile(np.array([0, 0, *options.size], np.int32), (len(height), 1))
+        found[small] = _small_windows(height[small], width[small], options)[1]
     else:
         return None
     found[flips, 1] = options.size[1] - found[flips, 1] - found[flips, 3]
@@ -90,6 +102,23 @@ def _padded_windows(
     parts = np.stack([*firsts, *counts], axis=1).astype(np.int32)
     found = np.stack([firsts[0] - starts[0], firsts[1] - starts[1], *counts], axis=1).astype(np.int32)
     return parts, found
+
+
+def _are_small(height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions) -> np.ndarray:
+    """Returns which images would be enlarged by more than max_enlarge to cover the size: bool [n]."""
+    return aspect_buckets.enlargement(np.maximum(height, 1), np.maximum(width, 1), options.size) > options.max_enlarge
+
+
+def _small_windows(
+    height: np.ndarray, width: np.ndarray, options: options_lib.ReadOptions
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the part of each small image that is taken, enlarged by max_enlarge, and where in the size it goes."""
+    times, size = options.max_enlarge or 1, np.array(options.size)
+    sides = np.maximum(np.stack([height, width], axis=1), 1)
+    counts = np.minimum(sides, np.ceil(size / times)).astype(np.int32)
+    resized = np.clip(np.rint(counts * times), 1, size).astype(np.int32)
+    parts = np.concatenate([(sides - counts) // 2, counts], axis=1).astype(np.int32)
+    return parts, np.concatenate([(size - resized) // 2, resized], axis=1).astype(np.int32)
 
 
 def windows_alike(
@@ -166,6 +195,17 @@ def center_windows(height: np.ndarray, width: np.ndarray, size: tuple[int, int],
     part_width = np.clip(np.rint(scale * size[1]), 1, np.maximum(width, 1))
     top, left = (height - part_height) // 2, (width - part_width) // 2
     return np.stack([top, left, part_height, part_width], axis=1).astype(np.int32)
+
+
+def _covering_windows(
+    height: np.ndarray, width: np.ndarray, uniforms: np.ndarray, options: options_lib.ReadOptions
+) -> np.ndarray:
+    """Returns the largest part with the aspect ratio of the size, at a random place: int32 [n, 4]."""
+    found = center_windows(height, width, options.size, 1.0)
+    for axis, side in enumerate((height, width)):
+        drawn = uniforms[:, 2 * NUM_TRIALS + axis].astype(np.float64)
+        found[:, axis] = np.floor(drawn * (side - found[:, 2 + axis] + 1))
+    return found
 
 
 def frames(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imagebeam import features
-from imagebeam.reader import image_decoder, image_lists, read_plan, record_order
+from imagebeam.reader import image_decoder, image_lists, patches, read_plan, record_order
 from imagebeam.reader import options as options_lib
 
 _OWN = "features/"  # begins the names of requested features inside the reader: a key may be "label"
@@ -58,7 +58,7 @@ class ExampleColumns:
         self._seeds_key = record_order.make_key("metadata", options.seed)
         self._blank_pixel = decoder.blank
         masks = {each.name for each in plan.images if each.form is not None}
-        self._pictures = {*options.names_of_pictures, *(each.name for each in plan.images)} - masks
+        self._pictures = {*options.names_of_pictures, *(each.name for each in plan.images)} - masks - {patches.PATCHES}
         self.specs = {**self._make_specs(decoder.dtype), **objects}
 
     def of(self, read: Mapping[str, np.ndarray], records: np.ndarray, rounds: np.ndarray) -> dict[str, np.ndarray]:
@@ -103,6 +103,13 @@ class ExampleColumns:
         listed = (options.max_images,) if plan.has_lists_of_images else ()
         picture = ColumnSpec((*listed, *sides, plan.form.channels), pixel_dtype)
         found = {"image": picture}
+        if options.patches is not None:
+            row, channels = options.max_patches, plan.form.channels
+            found = {
+                patches.PATCHES: ColumnSpec((row, options.patches**2 * channels), pixel_dtype),
+                patches.COORD: ColumnSpec((row, 2), np.dtype(np.int32)),
+                patches.VALID: ColumnSpec((row,), np.dtype(np.bool_)),
+            }
         if options.views is not None:
             sizes = {each.name: (each.number, *each.options.size, plan.form.channels) for each in options.pictures()}
             found = {name: ColumnSpec(size, pixel_dtype) for name, size in sizes.items()}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
 from imagebeam.reader import (
-    batch_reader,
     batch_schedule,
     batch_stream,
+    bucket_reader,
     jax_iterator,
     option_values,
     read_plan,
@@ -186,18 +186,21 @@ class Feeds(abc.ABC):
         # Where a tf.function of the user calls this, AutoGraph would translate all that runs from here on: 4 s.
         return tf.autograph.experimental.do_not_convert(self._read)(self._options(batch_size, options), replicas)
 
-    def as_numpy(self, batch_size: int, **options: Any) -> BatchIterator:
+    def as_numpy(self, batch_size: int | None, **options: Any) -> BatchIterator:
         """Returns an iterator over batches as NumPy arrays; see `ImageDataset.as_numpy`."""
         return self._iterate(batch_size, options)
 
-    def as_jax(self, sharding: Any, batch_size: int, **options: Any) -> jax_iterator.JaxIterator:
+    def as_jax(self, sharding: Any, batch_size: int | None, **options: Any) -> jax_iterator.JaxIterator:
         """Returns an iterator over batches as global jax.Arrays; see `ImageDataset.as_jax`."""
         _check_process_is_left_out(options, "the sharding in as_jax")
         asked = self._options(batch_size, {name: value for name, value in options.items() if name != "state"})
         rows = jax_iterator.rows_of_process(sharding, asked)
         options |= {"process_index": rows.place, "process_count": rows.num_places}
-        batches = self._iterate(batch_size // rows.num_places, options, jax_iterator.check_plan)
-        return jax_iterator.JaxIterator(batches, sharding, batch_size)
+        if asked.max_pixels is not None:
+            options.setdefault("batch_multiple", rows.num_parts)
+        batch_size = None if batch_size is None else batch_size // rows.num_places
+        batches = self._iterate(batch_size, options, jax_iterator.check_plan)
+        return jax_iterator.JaxIterator(batches, sharding, rows.num_places)
 
     def as_distributed(
         self, strategy: tf.distribute.Strategy, global_batch_size: int, **options: Any
@@ -218,7 +221,7 @@ class Feeds(abc.ABC):
 
         return strategy.distribute_datasets_from_function(make)
 
-    def num_batches(self, batch_size: int, **options: Any) -> int:
+    def num_batches(self, batch_size: int | None, **options: Any) -> int:
         """Returns the number of batches that a process makes; see `ImageDataset.num_batches`."""
         asked = self._options(batch_size, {"num_epochs": 1, **options})
         found = self.make_schedule(asked).num_batches
@@ -230,7 +233,7 @@ class Feeds(abc.ABC):
             )
         return found
 
-    def state_at(self, step: int, batch_size: int, **options: Any) -> record_order.ReaderState:
+    def state_at(self, step: int, batch_size: int | None, **options: Any) -> record_order.ReaderState:
         """Returns the state of a job after `step` batches; see `ImageDataset.state_at`."""
         asked = self._options(batch_size, options)
         if asked.batch_size is None or asked.next_epoch_each_iteration:
@@ -252,7 +255,7 @@ class Feeds(abc.ABC):
         return options_lib.ReadOptions.of(batch_size, {"dtype": self.stored_dtype, **options}, self.is_train)
 
     def _iterate(
-        self, batch_size: int, options: Mapping[str, Any], check: Callable[..., None] = lambda plan, asked: None
+        self, batch_size: int | None, options: Mapping[str, Any], check: Callable[..., None] = lambda plan, asked: None
     ) -> BatchIterator:
         """Returns an iterator over batches as NumPy arrays. `check` is called with each plan and its options."""
 
@@ -270,7 +273,7 @@ class Feeds(abc.ABC):
                 )
             plan = self.make_plan(asked)
             check(plan, asked)
-            return batch_stream.BatchStream(batch_reader.BatchReader(plan, asked), asked, plan.fetcher.is_local)
+            return batch_stream.BatchStream(bucket_reader.make_reader(plan, asked), asked, plan.fetcher.is_local)
 
         return BatchIterator(begin, options.get("state"), bool(options.get("deterministic", True)))
 
@@ -281,7 +284,7 @@ class Feeds(abc.ABC):
 
     def as_torch(
         self,
-        batch_size: int,
+        batch_size: int | None,
         *,
         rank: int | None = None,
         world_size: int | None = None,
@@ -307,7 +310,7 @@ class Feeds(abc.ABC):
             from imagebeam.reader import torch_feeds
         return torch_feeds.TorchExamples(self.as_grain(**options), layout, transform)
 
-    def as_grain_batches(self, batch_size: int, **options: Any) -> grain_batches.GrainBatches:
+    def as_grain_batches(self, batch_size: int | None, **options: Any) -> grain_batches.GrainBatches:
         """Returns batches as a dataset of Grain; see `ImageDataset.as_grain_batches`."""
         with errors.imports_for("as_grain_batches"):
             from imagebeam.reader import grain_batches

@@ -152,6 +152,11 @@ class ImageDecoder:
         images = self.make_batch(len(wanted.images), *sides, self._form.channels)
         return images, self._decode_into([(images, self._options)], wanted)
 
+    def decode_to(self, wanted: Wanted, options: options_lib.ReadOptions) -> tuple[np.ndarray, Failures]:
+        """Returns the images in the size of other options, as `decode`; on one thread."""
+        images = np.empty((len(wanted.images), *options.size, self._form.channels), self.dtype)
+        return images, self._decode_into([(images, options)], wanted, threads=1)
+
     def decode_pictures(self, wanted: Wanted) -> tuple[dict[str, np.ndarray], Failures]:
         """Returns the images, or their views, [n, number, height, width, channels], by name; and as `decode`."""
         [first, *_] = self._pictures
@@ -163,14 +168,14 @@ class ImageDecoder:
         outs = [(out, each.options) for each in self._pictures for out in np.moveaxis(found[each.name], 1, 0)]
         return found, self._decode_into(outs, wanted)
 
-    def _decode_into(self, outs: Outs, wanted: Wanted) -> Failures:
+    def _decode_into(self, outs: Outs, wanted: Wanted, threads: int | None = None) -> Failures:
         if self._uses_c:
-            return self._decode_in_c(wanted, outs)
+            return self._decode_in_c(wanted, outs, threads or self._threads)
         rows = range(len(wanted.images) * len(outs))
         failures = self.decode_each(rows, lambda row: self._decode_here(wanted, row, outs))
         return _of_images(failures, len(outs))
 
-    def _decode_in_c(self, wanted: Wanted, outs: Outs) -> Failures:
+    def _decode_in_c(self, wanted: Wanted, outs: Outs, threads: int) -> Failures:
         """Decodes with the code in C, which gets the pixels of what it cannot decode."""
         shapes, encoded, points = wanted.shapes, list(wanted.images), list(wanted.points)
         failures: Failures = []
@@ -193,7 +198,7 @@ class ImageDecoder:
             np.ascontiguousarray(parts),
             cuts.flips,
             [out.view(unsigned) for out, _ in outs],
-            self._threads,
+            threads,
             [each for each in points for _ in outs],
             cuts.frames,
             _FILTERS[self._options.interpolation],

@@ -26,17 +26,17 @@ class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
     `restore` goes to such a place. Not thread-safe.
     """
 
-    def __init__(self, batches: Any, sharding: Any, batch_size: int):
+    def __init__(self, batches: Any, sharding: Any, num_places: int):
         """Reads nothing yet.
 
         Args:
             batches: a `feeds.BatchIterator` over the rows of this process.
             sharding: a jax.sharding.Sharding over devices of all processes; its first axis is that of the examples.
                 Further axes apply to the arrays that have them, so one sharding serves images and labels.
-            batch_size: size of a batch of all processes together.
+            num_places: number of different places of a process's rows in a batch of all processes together.
         """
         self._sharding = sharding
-        self._batch_size = batch_size
+        self._num_places = num_places
         self._batches = batches
         self._state = _state_of(batches)
         self._begin()
@@ -44,7 +44,7 @@ class JaxIterator(resumable.Resumable, Iterator[dict[str, Any]]):
 
     def _begin(self) -> None:
         # One thread, so that its tasks run in order.
-        load = _loader(self._batches, self._sharding, self._batch_size)
+        load = _loader(self._batches, self._sharding, self._num_places)
         self._tasks: concurrency.Tasks[int, Loaded] = concurrency.Tasks(lambda task: load(), 1, "imagebeam-as-jax")
         self._ahead: futures.Future[Loaded] | None = None
         self._process = os.getpid()
@@ -87,20 +87,20 @@ def _state_of(batches: Any) -> record_order.ReaderState | None:
     return batches.state() if batches.has_state else None
 
 
-def _loader(batches: Any, sharding: Any, batch_size: int) -> Callable[[], Loaded]:
+def _loader(batches: Any, sharding: Any, num_places: int) -> Callable[[], Loaded]:
     """Returns a function to the next batch and the state after it. It does not hold the iterator."""
     from imagebeam.reader import jax_batch
 
     def load() -> Loaded:
         with concurrency.running_calls:
             batch = next(batches)
-            arrays = {name: _put(name, value, sharding, batch_size) for name, value in batch.items()}
+            arrays = {name: _put(name, value, sharding, num_places) for name, value in batch.items()}
             return jax_batch.as_pytree(arrays), _state_of(batches)
 
     return load
 
 
-def _put(name: str, value: np.ndarray, sharding: Any, batch_size: int) -> Any:
+def _put(name: str, value: np.ndarray, sharding: Any, num_places: int) -> Any:
     """Returns the global array of a value; the copy of this process's rows to its devices goes on meanwhile."""
     from imagebeam.reader import jax_batch
 
@@ -116,7 +116,7 @@ def _put(name: str, value: np.ndarray, sharding: Any, batch_size: int) -> Any:
                 'call jax.config.update("jax_enable_x64", True), or leave the feature out',
             )
     of_rank = _of_rank(sharding, value.ndim)
-    return jax.make_array_from_process_local_data(of_rank, value, (batch_size, *value.shape[1:]))
+    return jax.make_array_from_process_local_data(of_rank, value, (len(value) * num_places, *value.shape[1:]))
 
 
 def check_plan(plan: read_plan.ReadPlan, asked: options_lib.ReadOptions) -> None:
@@ -147,6 +147,7 @@ class Rows(NamedTuple):
 
     place: int  # place of these rows among those of all processes
     num_places: int  # number of different places; processes that hold the same rows share one
+    num_parts: int  # number of equal parts that the sharding cuts a batch of all processes into
 
 
 def rows_of_process(sharding: Any, asked: options_lib.ReadOptions) -> Rows:
@@ -158,7 +159,7 @@ def rows_of_process(sharding: Any, asked: options_lib.ReadOptions) -> Rows:
         ConfigError: if JAX is not installed, or sharding, processes and batch size do not fit each other.
     """
     jax, batch_size = _import_jax(), asked.batch_size
-    if batch_size is None:
+    if batch_size is None:  # not of max_pixels, whose batches are multiples of the parts
         raise errors.ConfigError(
             "batch-size-missing", "batch_size is None; as_jax makes batches: give a whole number from 1 on"
         )
@@ -187,7 +188,13 @@ def rows_of_process(sharding: Any, asked: options_lib.ReadOptions) -> Rows:
             f"{num_rows}: lay the examples over whole processes",
         )
     count = len(different)
-    if batch_size % num_parts:
+    if (asked.batch_multiple or num_parts) % num_parts:
+        raise errors.ConfigError(
+            "sharding-unequal",
+            f"batch_multiple is {asked.batch_multiple}, and the sharding cuts a batch into {num_parts} equal parts: "
+            f"give a multiple of {num_parts}",
+        )
+    if asked.max_pixels is None and batch_size % num_parts:
         raise errors.ConfigError(
             "sharding-unequal",
             f"batch_size is {batch_size}, of all processes together, and the sharding cuts it into {num_parts} "
@@ -199,7 +206,7 @@ def rows_of_process(sharding: Any, asked: options_lib.ReadOptions) -> Rows:
             "the sharding gives several processes the same rows, which deterministic=False would read in different "
             "orders: leave it out",
         )
-    return Rows(different.index(tuple(sorted(parts[jax.process_index()]))), count)
+    return Rows(different.index(tuple(sorted(parts[jax.process_index()]))), count, num_parts)
 
 
 def _of_rank(sharding: Any, rank: int) -> Any:

@@ -22,7 +22,7 @@ Convert = Callable[[str, Any], Any]
 _JITTERS = {"brightness": 1, "contrast": 1, "saturation": 1, "hue": 0}  # and the value that changes nothing
 _MAX_SIDE = 65_500  # pixels, the largest side of a JPEG
 SHUFFLES = ("stream", "global", None)
-CROPS = ("random", "center", "resize_shorter", "squash", "letterbox", "pad", None)
+CROPS = ("random", "cover", "center", "resize_shorter", "squash", "letterbox", "pad", None)
 INTERPOLATIONS = ("bilinear", "bicubic")
 DCTS = ("fast", "accurate")
 DECODERS = ("auto", "native", "pillow")
@@ -85,6 +85,19 @@ def number(name: str, value: Any) -> float:
     if not math.isfinite(found):
         raise bad_value(name, value, "it must be a number")
     return found
+
+
+def positive(*, may_be_none: bool = False) -> Convert:
+    """Returns a converter to numbers above 0."""
+
+    def convert(name: str, value: Any) -> float | None:
+        if value is None and may_be_none:
+            return None
+        if (found := number(name, value)) <= 0:
+            raise bad_value(name, value, "it must be above 0")
+        return found
+
+    return convert
 
 
 def fraction(*, may_be_zero: bool = False) -> Convert:
@@ -154,6 +167,17 @@ def image_size(name: str, value: Any) -> int | tuple[int, int] | None:
     if max(found) > _MAX_SIDE:
         raise bad_value(name, value, f"it must be at most {_MAX_SIDE:,} pixels")
     return found[0] if sides is None else (found[0], found[1])
+
+
+def buckets(name: str, value: Any) -> tuple[tuple[int, int], ...] | None:
+    """Returns the height and width of each bucket."""
+    if value is None:
+        return None
+    found = [image_size(f"{name}[{place}]", each) for place, each in enumerate(_to_list(value) or [])]
+    sizes = [(each, each) if isinstance(each, int) else each or (0, 0) for each in found]
+    if not sizes or len(set(sizes)) < len(sizes):
+        raise bad_value(name, value, "it must be a list of different sizes, (height, width), as of aspect_buckets")
+    return tuple(sizes)
 
 
 def normalize(name: str, value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from imagebeam.reader import object_options, option_values, record_order
 
 # Options that each view may have of its own: which part it takes, and what changes at random.
 _OF_VIEWS = ("crop", "flip", "area", "aspect_ratio", "center_fraction", "pad_pixels", "color_jitter", "erasing")
+
+OF_PATCHES = ("patches", "patch_coord", "patch_valid")  # names in a batch, those of timm's NaFlex
 
 
 class Picture(NamedTuple):
@@ -63,7 +66,8 @@ class ReadOptions:
     Attributes:
         batch_size: number of examples in a batch of this process; None gives single examples.
         image_size: side in pixels, or (height, width); None keeps the size of each image.
-        crop: "random" (a part of random area and aspect ratio, as Inception's), "center" (the largest square less a
+        crop: "random" (a part of random area and aspect ratio, as Inception's), "cover" (the largest part with the
+            aspect ratio of image_size, at a random place), "center" (the largest such part in the middle, less a
             border), "resize_shorter" (the image resized until its shorter side is image_size / center_fraction, and the
             middle of that, as torchvision's Resize and CenterCrop), "squash" (the whole image, whatever its aspect
             ratio), "letterbox" (the whole image in its aspect ratio, in the middle of `fill`), "pad" (a part of random
@@ -78,6 +82,22 @@ class ReadOptions:
             permutation of all records), None (the order of the shards).
         seed: seed of the order, the crops and the flips.
         num_epochs: number of times that everything is read; None never ends.
+        buckets: sizes (height, width) of batches, each of one of them, such as `imagebeam.aspect_buckets` makes: an
+            image comes in the bucket that loses the smallest part of it. It is resized to cover the size and cropped
+            (crop is "cover", with `pad` "center", and center_fraction 1). Needs shuffle="global", which is then the
+            default. All processes have the same bucket in each step. See docs/buckets.md.
+        max_pixels: with `buckets`, greatest number of pixels in a batch of all processes together, in place of
+            batch_size: each bucket then has a batch size of its own.
+        batch_multiple: with `max_pixels`, number that these batch sizes are multiples of; by default process_count. A
+            job that goes on with other numbers of processes needs one that all of them divide.
+        max_enlarge: greatest factor by which an image may be enlarged to cover its size; None for any.
+        too_small: what becomes of images for which no bucket is small enough: "drop", or "pad" for an image enlarged by
+            max_enlarge in the middle of `fill`, in the bucket that its aspect ratio fits.
+        patches: side of the patches, in pixels, that images come in, in place of "image": each image is resized, in its
+            aspect ratio, to as many whole patches as fit into max_patches, and a batch has "patches", [batch,
+            max_patches, patches * patches * channels], "patch_coord", int32 [batch, max_patches, 2], row and column of
+            each, and "patch_valid", bool [batch, max_patches]. Names and layout as of timm's NaFlex.
+        max_patches: see `patches`.
         repeats: number of times that each record comes in a row in an epoch, each with its own crop, flip, changes and
             random numbers of `map`: repeated augmentation. Epochs are so many times as long. For training alone.
         first_epoch: the epoch that is read first, from 0: where a loop goes on that counts epochs, as Keras'
@@ -168,6 +188,13 @@ class ReadOptions:
     shuffle: str | None = _option("stream", option_values.choice(option_values.SHUFFLES))
     seed: int = _option(0, option_values.whole())
     num_epochs: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    buckets: tuple[tuple[int, int], ...] | None = _option(None, option_values.buckets)
+    max_pixels: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    batch_multiple: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    max_enlarge: float | None = _option(None, option_values.positive(may_be_none=True))
+    too_small: str = _option("drop", option_values.choice(("drop", "pad")))
+    patches: int | None = _option(None, option_values.whole(1, may_be_none=True))
+    max_patches: int = _option(1024, option_values.whole(1))
     repeats: int = _option(1, option_values.whole(1))
     first_epoch: int = _option(0, option_values.whole(0))
     next_epoch_each_iteration: bool = _option(False, option_values.truth())
@@ -239,11 +266,23 @@ class ReadOptions:
                 f"image_size is {options['image_size']!r}, and each of views has a size of its own: leave it out",
             )
         defaults: dict[str, Any] = {}
+        if options.get("buckets") is not None:
+            if "image_size" in options:
+                raise errors.ConfigError(
+                    "options-conflict",
+                    f"image_size is {options['image_size']!r}, and each of buckets is a size: leave it out",
+                )
+            crop = "center" if options.get("pad") else "cover"
+            defaults = {"shuffle": "global", "crop": crop, "center_fraction": 1.0}
+        whole: dict[str, Any] = {"image_size": None, "crop": None}
+        if options.get("patches") is not None:
+            defaults |= whole
         if options.get("shuffle", "stream") is None:
             is_whole = "image_size" in options and options["image_size"] is None
             defaults = {"num_epochs": 1, "crop": None if is_whole else "center", "drop_remainder": False}
             is_endless = options.get("num_epochs", 1) is None
             defaults["pad"] = batch_size is not None and not is_endless and "drop_remainder" not in options
+            defaults |= whole if options.get("patches") is not None else {}
         return cls(**{"batch_size": batch_size, **defaults, **options})
 
     def __post_init__(self) -> None:
@@ -253,22 +292,115 @@ class ReadOptions:
         if not 0 <= self.process_index < count:
             expected = f"with process_count {count}: it must be 0 to {count - 1}"
             raise errors.ConfigError("option-bad-value", f"process_index is {self.process_index}, {expected}")
-        for text in self._conflicts():
+        for text in itertools.chain(self._conflicts_of_buckets(), self._conflicts_of_patches(), self._conflicts()):
             raise errors.ConfigError("options-conflict", text)
+        if self.max_pixels is not None:
+            object.__setattr__(self, "batch_size", max(self.bucket_batch_sizes))
         functions = [each for each in (self.map, self.batch_map) if each is not None]
         if functions and self.map_id is None:
             object.__setattr__(self, "map_id", " ".join(map(_name_of, functions)))
 
+    def _conflicts_of_buckets(self) -> Iterator[str]:
+        """Yields an error text for each option that does not fit buckets, or needs them."""
+        if self.buckets is None:
+            for name in ("max_pixels", "batch_multiple"):
+                if getattr(self, name) is not None:
+                    yield f"{name} is of batches in buckets: give buckets, or leave it out"
+            if self.max_enlarge is not None and not self.pads_small and self.patches is None:
+                yield 'max_enlarge without buckets can only pad small images: give too_small="pad", or leave it out'
+            return
+        if self.max_pixels is None and self.batch_size is None:
+            yield "buckets are sizes of batches: give batch_size or max_pixels"
+        if self.max_pixels is None and self.batch_multiple is not None:
+            yield f"batch_multiple is {self.batch_multiple}, and batch_size is a size already: leave it out"
+        if self.max_pixels is not None:
+            if self._multiple % self.process_count:
+                yield (
+                    f"batch_multiple is {self.batch_multiple}, which {self.process_count} processes do not share "
+                    f"equally: give a multiple of {self.process_count}"
+                )
+            for size, rows in zip(self.buckets, self.bucket_batch_sizes, strict=True):
+                if not rows:
+                    yield (
+                        f"max_pixels is {self.max_pixels:,}, and {self._multiple} images of {size[0]} x {size[1]} have "
+                        f"more: give at least {self._multiple * size[0] * size[1]:,}, or smaller buckets"
+                    )
+            if self.batch_size is not None and self.batch_size != max(self.bucket_batch_sizes):
+                yield f"batch_size is {self.batch_size}, and max_pixels decides it: give None for one of them"
+        if self.shuffle != "global":
+            yield f'shuffle is {self.shuffle!r}, and a batch of a bucket needs records from anywhere: give "global"'
+        if self.crop in (None, "pad"):
+            yield f"crop is {self.crop!r}, which does not resize images to their bucket: leave it out"
+        if not self.drops_remainder and not self.pad:
+            yield "drop_remainder=False would give buckets batches of any size: leave it out, or give pad=True"
+        if self.next_epoch_each_iteration and not self.pad:
+            yield (
+                "next_epoch_each_iteration=True needs epochs of equal length, and buckets carry what is left of one "
+                "into the next: give num_epochs=None, and tell the loop how many steps an epoch has"
+            )
+        for name, usual in (("repeats", 1), ("views", None), ("max_images", None), ("map_workers", 0)):
+            if getattr(self, name) != usual:
+                yield f"{name} is {getattr(self, name)!r}, which batches in buckets do not have: leave it out"
+
+    def _conflicts_of_patches(self) -> Iterator[str]:
+        """Yields an error text for each option that does not fit patches."""
+        if self.patches is None:
+            return
+        if self.image_size is not None or self.crop is not None:
+            yield (
+                f"patches takes whole images in sizes of their own, and image_size is {self.image_size!r} and crop "
+                f"{self.crop!r}: leave them out"
+            )
+        for name in ("buckets", "views", "images", "objects", "segmentation", "max_images", "supervised"):
+            if getattr(self, name):
+                yield f"{name} needs images of one size, and patches has images of any: leave it out"
+
+    @property
+    def _multiple(self) -> int:
+        return self.batch_multiple or self.process_count
+
+    @property
+    def bucket_batch_sizes(self) -> tuple[int, ...]:
+        """Number of examples in a batch of one process, of each bucket."""
+        sizes = self.buckets or ()
+        if self.max_pixels is None:
+            return (self.batch_size or 1,) * len(sizes)
+        rows = (self.max_pixels // (height * width) // self._multiple * self._multiple for height, width in sizes)
+        return tuple(each // self.process_count for each in rows)
+
+    @property
+    def name_of_buckets(self) -> str | None:
+        """The buckets and their batches, for a state; None without buckets."""
+        if self.buckets is None:
+            return None
+        sizes = zip(self.buckets, self.bucket_batch_sizes, strict=True)
+        parts = [f"{height}x{width}:{rows * self.process_count}" for (height, width), rows in sizes]
+        if self.max_enlarge is not None:
+            parts.append(f"{self.too_small} above {self.max_enlarge:g}")
+        return " ".join([*parts, *(["padded"] if self.pad else [])])
+
+    def of_size(self, size: tuple[int, int]) -> ReadOptions:
+        """Returns the options of a reader of whole images, resized to (height, width)."""
+        return dataclasses.replace(self, image_size=size, crop="squash", patches=None, max_enlarge=None)
+
+    def of_bucket(self, bucket: int) -> ReadOptions:
+        """Returns the options of a reader whose batches are all of one bucket."""
+        assert self.buckets is not None
+        enlarge = self.max_enlarge if self.pads_small else None
+        none: dict[str, Any] = {"buckets": None, "max_pixels": None, "batch_multiple": None, "state": None}
+        size, rows = self.buckets[bucket], self.bucket_batch_sizes[bucket]
+        return dataclasses.replace(self, image_size=size, batch_size=rows, max_enlarge=enlarge, **none)
+
     def _conflicts(self) -> Iterator[str]:
         """Yields an error text for each pair of options that do not fit each other."""
-        if self.image_size is None and self.batch_size is not None:
+        if self.image_size is None and self.batch_size is not None and self.patches is None:
             yield "image_size=None keeps the size of each image, and a batch needs images of one size; give one"
         if (self.crop is None) != (self.image_size is None):
             yield (
                 f"crop is {self.crop!r} and image_size {self.image_size!r}: without a crop there is no size, and "
                 "without a size no crop; give both, or None for both"
             )
-        if self.crop is None and (self.antialias or self.interpolation != "bilinear"):
+        if self.crop is None and (self.antialias or self.interpolation != "bilinear") and self.patches is None:
             yield (
                 f"interpolation is {self.interpolation!r} and antialias {self.antialias}, and crop=None resizes "
                 "nothing: leave them out, or give image_size and a crop"
@@ -345,6 +477,8 @@ class ReadOptions:
     @property
     def names_of_pictures(self) -> tuple[str, ...]:
         """Names of the images in a batch, without those of `images`."""
+        if self.patches is not None:
+            return ("patches",)
         return ("image",) if self.views is None else tuple(self.views)
 
     def pictures(self) -> tuple[Picture, ...]:
@@ -381,7 +515,12 @@ class ReadOptions:
     @property
     def places_images(self) -> bool:
         """Whether images do not fill their place in a batch."""
-        return self.crop in ("letterbox", "pad")
+        return self.crop in ("letterbox", "pad") or self.pads_small
+
+    @property
+    def pads_small(self) -> bool:
+        """Whether images too small for their size are not enlarged to it."""
+        return self.max_enlarge is not None and self.too_small == "pad"
 
     @property
     def drops_remainder(self) -> bool:

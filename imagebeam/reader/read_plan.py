@@ -142,6 +142,9 @@ def make_plan(
         own["segmentation"] = "the mask of segmentation"
     if asked.objects is not None:
         own |= {name: "what objects gives" for name in (*object_options.NAMES, *asked.objects.features)}
+    if asked.patches is not None:
+        own.pop(IMAGE)
+        own |= dict.fromkeys(options_lib.OF_PATCHES, "the patches of the image")
     if asked.views is not None:
         own.pop(IMAGE)
         for name in own.keys() & asked.views.keys():

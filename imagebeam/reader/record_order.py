@@ -29,7 +29,7 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _MAX_KEPT = 1 << 20  # records of a window whose permutation is kept: 8 MB, made in 0.1 s
 
 # Fields of a state that are left out of its plain values if they are these.
-_OPTIONAL = {"snapshot": None, "first_epoch": 0, "map_id": None, "repeats": 1}
+_OPTIONAL = {"snapshot": None, "first_epoch": 0, "map_id": None, "repeats": 1, "buckets": None, "carried": 0}
 
 Positions = np.ndarray  # int64 [n]
 
@@ -133,20 +133,33 @@ class JobOrder:
 
     def locate(self, positions: Positions) -> tuple[np.ndarray, np.ndarray]:
         """Returns the records of the split at ascending positions, and their rounds, as of `seeds`: int64 [n] each."""
+        places, copies = np.divmod(self.places(positions), self.repeats)
+        records, epochs = self.order.locate(places)
+        return records, epochs * self.repeats + copies
+
+    def places(self, positions: Positions) -> np.ndarray:
+        """Returns the places in the common order of ascending positions: int64 [n] both."""
         start: int | np.ndarray = self.start
         if self.turn is not None:
             turns, positions = np.divmod(positions, self.deal.count(self.turn))
             start = self.start + turns * self.turn
-        places, copies = np.divmod(start + self.deal.places(positions), self.repeats)
-        records, epochs = self.order.locate(places)
-        return records, epochs * self.repeats + copies
+        return start + self.deal.places(positions)
+
+
+class Records(Protocol):
+    """Records that are selected."""
+
+    def __len__(self) -> int: ...
+
+    def records_at(self, indexes: np.ndarray) -> np.ndarray:
+        """Returns the records of the split for indexes into these: int64 [n] both."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GlobalOrder:
     """A true permutation of the selection in each epoch, common to all processes."""
 
-    selection: record_selection.RecordSelection
+    selection: Records
     seed: int
 
     @property
@@ -281,6 +294,9 @@ class ReaderState:
         first_epoch: as in `ReadOptions`.
         map_id: as in `ReadOptions`; None without `map` and `batch_map`.
         repeats: as in `ReadOptions`.
+        buckets: the buckets, each with the size of a batch of all processes together, and what decides which one an
+            image is in; None without buckets. `position` counts as many places for each batch as the largest has.
+        carried: records of earlier epochs that are still to come, because they did not fill a batch of their bucket.
     """
 
     seed: int
@@ -297,6 +313,8 @@ class ReaderState:
     first_epoch: int = 0
     map_id: str | None = None
     repeats: int = 1
+    buckets: str | None = None
+    carried: int = 0
 
     def __post_init__(self) -> None:
         for name in ("epoch", "position", "first_epoch"):
@@ -342,7 +360,8 @@ class ReaderState:
         Raises:
             ConfigError: if the reader has another order or other records; the text names the fields that differ.
         """
-        names = ["seed", "shuffle", "fingerprint", "selection", "block_records", "window_blocks", "map_id", "repeats"]
+        names = ["seed", "shuffle", "fingerprint", "selection", "block_records", "window_blocks", "map_id"]
+        names += ["repeats", "buckets"]
         if self.shuffle != "global":
             names += ["process_count", "first_epoch"]
         different = [name for name in names if getattr(self, name) != getattr(reader, name)]
@@ -359,6 +378,11 @@ class ReaderState:
             advice = 'only shuffle="global" can go on with another number; give the same, or begin without the state'
         elif different == ["map_id"]:
             advice = "give the same map and batch_map, or map_id if only their name is another"
+        elif different == ["buckets"]:
+            advice = (
+                "give the same; with another number of processes, the batch_size or batch_multiple with which batches "
+                "of all processes together have these sizes"
+            )
         elif different[0] in ("block_records", "window_blocks"):
             advice = "they come from shuffle_records, or shuffle_bytes; give the same, or begin without the state"
         raise errors.ConfigError("state-mismatch", f"the state is of {mine}, and the reader has {theirs}: {advice}")

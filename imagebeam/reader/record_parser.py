@@ -258,7 +258,7 @@ def _cut(
     found = []
     for (height, width), parts in zip(sides, windows, strict=True):
         placed = crops.places(height, width, uniforms, flips, options)
-        frames = crops.frames(height, width, parts, options, placed) if options.filters else None
+        frames = crops.frames(height, width, parts, options, placed) if options.filters and parts is not None else None
         found.append(image_decoder.Cuts(parts, frames, flips, placed))
     changes = uniforms[:, crops.NUM_UNIFORMS :]
     colors, erased = image_changes.colors(changes, options), image_changes.erased(changes, options)

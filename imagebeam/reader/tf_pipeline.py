@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from imagebeam import concurrency, features
-from imagebeam.reader import batch_reader, batch_stream, example_columns, read_plan
+from imagebeam.reader import batch_reader, batch_stream, bucket_reader, example_columns, read_plan
 from imagebeam.reader import options as options_lib
 
 _UNENDING = 1 << 62
@@ -29,7 +29,7 @@ Call: TypeAlias = Callable[[str, Sequence[tf.Tensor], Any], Any]
 class _Calls:
     """The Python functions that a graph calls."""
 
-    def __init__(self, reader: batch_reader.BatchReader, specs: dict[str, example_columns.ColumnSpec]):
+    def __init__(self, reader: bucket_reader.AnyReader, specs: dict[str, example_columns.ColumnSpec]):
         self._reader, self._specs = reader, specs
         self._iterations = itertools.count()
 
@@ -84,8 +84,8 @@ def build(plan: read_plan.ReadPlan, options: options_lib.ReadOptions) -> tf.data
     Raises:
         ConfigError: if the options ask for the decoder in C and it cannot read these records.
     """
-    reader, schedule = batch_reader.BatchReader(plan, options), plan.schedule
-    specs = reader.layout.specs()
+    reader, schedule = bucket_reader.make_reader(plan, options), plan.schedule
+    specs = reader.specs()
     calls = _Calls(reader, specs)
     threads = batch_reader.num_threads(options)
     at_once = batch_stream.num_calls(plan.fetcher.is_local, threads)

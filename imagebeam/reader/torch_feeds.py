@@ -52,7 +52,8 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
         self._feeds = feeds
         self._asked = asked
         self._options = options
-        self._pictures = (*asked.names_of_pictures, "segmentation", *asked.images) if layout == "NCHW" else ()
+        is_moved = layout == "NCHW" and asked.patches is None
+        self._pictures = (*asked.names_of_pictures, "segmentation", *asked.images) if is_moved else ()
         self._pin_memory = pin_memory
         self._device = device
         self._batches: Any = None  # of the current iteration; None if it has not begun

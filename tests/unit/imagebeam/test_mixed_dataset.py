@@ -18,8 +18,8 @@ import pytest
 from hypothesis import strategies as st
 
 import imagebeam
-from imagebeam import errors, features, mixed_dataset, records
-from imagebeam.reader import batch_schedule, mixture_pattern
+from imagebeam import errors, features, records
+from imagebeam.reader import batch_schedule, mixture_order, mixture_pattern
 from tests import case_tables, error_texts, written_files
 from tests.unit.imagebeam.reader import restarts, written
 from tests.unit.imagebeam.reader.restarts import WAYS, in_turn
@@ -376,7 +376,7 @@ class Job:
         every = range(self.process_count)
         return [
             batch_schedule.make_schedule(
-                mixed_dataset.MixtureEpochs(self.pattern, self.parts(index)), self.asked(index, state), replicas
+                mixture_order.MixtureEpochs(self.pattern, self.parts(index)), self.asked(index, state), replicas
             )
             for index in every
         ]
@@ -385,10 +385,10 @@ class Job:
         process = {"process_index": process_index, "process_count": self.process_count}
         return imagebeam.ReadOptions(**self.options, **process, state=state)
 
-    def parts(self, process_index: int) -> list[mixed_dataset.MixturePart]:
-        alone = mixed_dataset.options_of_part(self.asked(process_index))
+    def parts(self, process_index: int) -> list[mixture_order.MixturePart]:
+        alone = mixture_order.options_of_part(self.asked(process_index))
         return [
-            mixed_dataset.MixturePart(each, batch_schedule.make_schedule(each, alone).order)
+            mixture_order.MixturePart(each, batch_schedule.make_schedule(each, alone).order)
             for each in self.every_epochs
         ]
 
@@ -435,7 +435,7 @@ def test_job_that_is_restarted_at_any_points_reads_what_an_uninterrupted_one_rea
     orders = [in_turn(read, drawn.batch_size)] if drawn.shuffle == "global" else read
     counts = [[len(job.part_of(part, each)) for part in range(len(parts))] for each in orders]
     for index, numbers in enumerate(orders):
-        alone = mixed_dataset.options_of_part(job.asked(index))
+        alone = mixture_order.options_of_part(job.asked(index))
         for part, epochs in enumerate(job.every_epochs):
             order = batch_schedule.make_schedule(epochs, alone).order
             expected = order.locate(np.arange(counts[index][part]) // drawn.repeats)[0]
