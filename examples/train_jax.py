@@ -15,7 +15,6 @@ import argparse
 import functools
 import itertools
 import os
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -97,9 +96,10 @@ class Trainer:
 class Checkpoints:
     """Model, optimizer and reader after some steps. Without a folder nothing is kept."""
 
-    def __init__(self, folder: pathlib.Path | None):
+    def __init__(self, folder: str | None):
         options = ocp.CheckpointManagerOptions(max_to_keep=2)
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options) if folder else None
+        address = os.path.abspath(folder) if folder and "://" not in folder else folder
+        self._manager = ocp.CheckpointManager(address, options=options) if address else None
 
     def restore(self, trainer: Trainer, batches: Any) -> int:
         """Goes on from the last checkpoint, if there is one; returns the number of steps taken."""
@@ -162,7 +162,7 @@ def main() -> None:
     """Trains, and prints the accuracy."""
     parser = argparse.ArgumentParser()
     parser.add_argument("dataset", nargs="?", help="folder of a dataset (default: a new one of three shapes)")
-    parser.add_argument("--checkpoints", type=pathlib.Path, help="folder to go on from, and to save to")
+    parser.add_argument("--checkpoints", help="folder to go on from, and to save to, also at gs://")
     parser.add_argument("--steps", type=int, default=45, help="steps in all (default: %(default)s)")
     parser.add_argument("--save-every", type=int, default=15, help="steps between checkpoints (default: %(default)s)")
     parser.add_argument("--print-every", type=int, default=15, help="steps between losses (default: %(default)s)")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shlex
+import socket
 
 import pytest
 
+import imagebeam
 from tests import command_line, docs_pages
 
 PAGE = "tpu.md"
@@ -63,6 +66,15 @@ def test_page_runs_as_printed(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     done = command_line.finish(command_line.start_program(program, cwd=tmp_path, environment=EIGHT), 0)
     printed = done.stdout.replace(str(tmp_path), "/data").splitlines()
     assert printed[1:] == docs_pages.blocks(PAGE, "text")[0].splitlines(), done.stderr
+
+    [together] = [block for block in docs_pages.blocks(PAGE, "sh") if "PORT" in block]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        together = together.replace("PORT", str(server.getsockname()[1]))
+    (tmp_path / "examples").symlink_to(command_line.ROOT / "examples")
+    environment = {"PATH": f"{pathlib.Path(command_line.PYTHON).parent}:{os.environ['PATH']}", "PYTHONPATH": ""}
+    done = command_line.run_other("bash", "-ec", together, cwd=tmp_path, JAX_PLATFORMS="cpu", **environment)
+    assert done.returncode == 0 and "8 devices (cpu), 2 processes, 0 steps done\n" in done.stdout, done.stderr
+    assert f"over {imagebeam.open_dataset('shards').num_examples('test')} examples\n" in done.stdout
 
 
 def test_options_of_the_example_on_the_page_exist() -> None:
