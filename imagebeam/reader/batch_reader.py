@@ -113,7 +113,7 @@ class BatchReader:
         ]
         changes = image_changes.NUM_UNIFORMS if any(each.options.changes_images for each in pictures) else 0
         self._num_uniforms = crops.NUM_UNIFORMS + changes
-        self._skipped = skipped or skipped_examples.SkippedExamples(options, self.counters)
+        self._skipped = skipped or skipped_examples.SkippedExamples(options, plan.schedule.begin)
 
     def metrics(self) -> Mapping[str, float]:
         """Returns what was read and skipped, and what it took: see `feeds.BatchIterator.metrics`."""
@@ -123,10 +123,8 @@ class BatchReader:
         """Returns what a batch consists of, by name, as `batch_layout.BatchLayout.specs`."""
         return self.layout.specs()
 
-    def read_batch(self, first: int, end: int, place: int | None = None) -> Any:
+    def read_batch(self, first: int, end: int) -> Any:
         """Returns the examples at positions `first` to `end` as the user gets them: by name, or as a tuple.
-
-        `place` is the number of places in batches that the job has filled before, if the schedule does not know it.
 
         An example that cannot be read or decoded is an error. If it may be skipped, it is left out; if all batches must
         be full, the next example that can be read takes its place.
@@ -135,13 +133,24 @@ class BatchReader:
             ShardError: if a whole shard cannot be read.
             ExampleError: if an example cannot be read or decoded, and may not be skipped.
         """
-        read = self._read(first, end)
+        return self.read_part(first, end, first, self.schedule.place_of(first))
+
+    def read_part(self, first: int, end: int, position: int, place: int) -> Any:
+        """Returns a batch, as `read_batch`, of a reader that is one of several of a job.
+
+        Args:
+            first: position of its first example in the schedule of this reader.
+            end: position after its last one.
+            position: that of the first one in the schedule of the job.
+            place: number of places in batches that the job has filled before.
+        """
+        read = self._read(first, end, position - first)
         is_full = self._options.batch_size is not None and self._options.drops_remainder
         if is_full and len(read.positions) < end - first:
-            read = self._fill(read, first, end)
+            read = self._fill(read, first, end, position - first)
         batch = self.layout.fill(read.columns)
         with self.counters.timed("map_seconds"):
-            batch = self.layout.change(batch, self.schedule.place_of(first) if place is None else place)
+            batch = self.layout.change(batch, place)
         return self.layout.finish(batch)
 
     def read_chunk(self, first: int, end: int) -> record_parser.Chunk:
@@ -164,8 +173,8 @@ class BatchReader:
         """Returns the features of the examples in a chunk, and which part of each image the batch takes."""
         return self._parser.parse(chunk)
 
-    def _read(self, first: int, end: int) -> _Read:
-        """Returns the examples that can be read, decoded and mapped."""
+    def _read(self, first: int, end: int, shift: int) -> _Read:
+        """Returns the examples that can be read, decoded and mapped. `shift` leads to their positions in the job."""
         with self.counters.timed("read_seconds"):
             chunk = self.read_chunk(first, end)
         with self.counters.timed("parse_seconds"):
@@ -177,22 +186,22 @@ class BatchReader:
         found = {**{parsed.kept[row]: failure for row, failure in reversed(failures)}, **parsed.faults}
         faults |= {index: self._fetcher.fault(int(chunk.records[index]), each) for index, each in found.items()}
         for index in sorted(faults):
-            self._skipped.add(int(chunk.records[index]), int(chunk.rounds[index]), faults[index])
+            self._skipped.add(int(chunk.positions[index]) + shift, faults[index])
         places = np.array(parsed.kept, np.int64)
         positions, records, rounds = chunk.positions[places], chunk.records[places], chunk.rounds[places]
         pictures = {name: images.pop(name) for name in self._options.names_of_pictures}
         columns = self._columns.of({**pictures, **parsed.columns, **images}, records, rounds)
         lost = [row for row, _ in failures]
         read = _Read(positions, records, rounds, columns).without(lost)
-        return read if self._map is None else self._change(self._map, read)
+        return read if self._map is None else self._change(self._map, read, shift)
 
-    def _change(self, each_map: example_map.ExampleMap, read: _Read) -> _Read:
+    def _change(self, each_map: example_map.ExampleMap, read: _Read, shift: int) -> _Read:
         """Returns what the user's function makes of the examples."""
         with self.counters.timed("map_seconds"):
             columns, failures = each_map.apply(read.columns, read.records, read.rounds)
         for row, error in failures:
             fault = self._fetcher.fault(int(read.records[row]), map_call.describe(error))
-            self._skipped.add(int(read.records[row]), int(read.rounds[row]), fault, error)
+            self._skipped.add(int(read.positions[row]) + shift, fault, error)
         return read._replace(columns=columns).without([row for row, _ in failures])
 
     def _decode(self, parsed: record_parser.Parsed) -> tuple[dict[str, np.ndarray], image_decoder.Failures]:
@@ -223,7 +232,7 @@ class BatchReader:
             failures += found
         return decoded, failures
 
-    def _fill(self, read: _Read, first: int, end: int) -> _Read:
+    def _fill(self, read: _Read, first: int, end: int, shift: int) -> _Read:
         """Returns all positions from `first` to `end`: the next readable example replaces a missing one."""
         following = end
         while not len(read.positions) or read.positions[-1] < end - 1:
@@ -233,7 +242,7 @@ class BatchReader:
                     f"none of {self.schedule.spare:,} examples from position {first:,} on could be read or decoded, "
                     f"and a batch of {self._options.batch_size} needs one: run imagebeam verify --decode",
                 )
-            more = self._read(following, following + _NUM_SPARES)
+            more = self._read(following, following + _NUM_SPARES, shift)
             read = read.followed_by(more)
             following += _NUM_SPARES
             if len(more.positions):

@@ -113,7 +113,6 @@ class BucketBatch(NamedTuple):
     """The part of one process in the batch of a step."""
 
     bucket: int
-    step: int
     first: int  # numbers of its records in the order of the bucket: `first` to `end`, none of them if they are equal
     end: int
 
@@ -157,7 +156,7 @@ class BucketOrder:
         bucket, first, end = self.steps.batch_at(step)
         size = self.batch_sizes[bucket]
         first = min(first + inside // max(self.batch_sizes) * size, end)
-        return BucketBatch(bucket, step, first, min(first + size, end))
+        return BucketBatch(bucket, first, min(first + size, end))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

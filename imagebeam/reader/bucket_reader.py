@@ -39,7 +39,7 @@ class BucketReader:
         assert isinstance(plan.schedule.calendar, bucket_order.BucketOrder)
         self._order = plan.schedule.calendar
         shared = counters.Counters()
-        skipped = skipped_examples.SkippedExamples(options, shared)
+        skipped = skipped_examples.SkippedExamples(options, plan.schedule.begin)
         self._readers = [
             batch_reader.BatchReader(
                 dataclasses.replace(plan, schedule=self._schedule_of(records)),
@@ -73,7 +73,8 @@ class BucketReader:
         """Returns the batch at positions `first` to `end`, as `batch_reader.BatchReader.read_batch`."""
         place = int(self.schedule.order.places(np.array([first]))[0])
         found = self._order.batch_at(place)
-        return self._readers[found.bucket].read_batch(found.first, found.end, found.step * self._order.step_places)
+        reader = self._readers[found.bucket]
+        return reader.read_part(found.first, found.end, first, self.schedule.place_of(first))
 
 
 AnyReader: TypeAlias = batch_reader.BatchReader | BucketReader
