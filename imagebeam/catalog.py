@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from imagebeam import errors, features, storage
+from imagebeam import errors, features, records, storage
 
 # Raised when an older imagebeam would misread a newer catalog. A new field that only adds facts does not raise it:
 # catalogs without the field stay readable, and an imagebeam that does not know the field reads the rest.
@@ -35,6 +35,7 @@ INDEXING_PREFIX = "indexing-"  # the fingerprint of a run of `imagebeam index` b
 COMMIT_LOCK_FILE = "publishing"  # file in it that names the fingerprint and the run while a commit moves shards
 STAGING_PREFIX = "staging-"  # folder in it, named by the fingerprint, with the files that are not committed yet
 
+_CHECKSUMS = ("index_crc32c", "sizes_crc32c")  # fields of a shard that are lists in the JSON
 _LIKE_TFRECORD = re.compile(r"\.tfrec|tfrecord|-\d{5,}-of-\d{5,}", re.IGNORECASE)
 
 
@@ -42,7 +43,24 @@ class File(NamedTuple):
     """A committed file."""
 
     bytes: int
-    crc32c: int | None  # None for the index of a compressed shard, which there is none of
+    crc32c: int | None  # None where it was not recorded
+
+
+def entry_of(data: bytes) -> File:
+    """Returns the entry of a file with this content."""
+    return File(len(data), records.extend_crc(0, data))
+
+
+class SideFile(NamedTuple):
+    """A small file beside a shard, which is written, committed, checked and removed with it."""
+
+    name: str  # path relative to the dataset
+    entry: File
+
+    @property
+    def staged_name(self) -> str:
+        """Name in the staging folder, which has no folders."""
+        return posixpath.basename(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +71,11 @@ class Shard:
     records: int  # number in the file, removed ones included
     bytes: int  # size of the stored file
     crc32c: int  # checksum of the stored file
-    index_crc32c: int | None = None  # checksum of its index; None without an index
+    index_crc32c: int | None = None  # checksum of its index; None without an index, or if it was not recorded
     removed: int = 0  # records that no longer belong to the dataset; `snapshots.REMOVED_FILE` names them
     state_bytes: int = 0  # size of the state of its images; 0 without one
     state_crc32c: int | None = None
+    sizes_crc32c: int | None = None  # checksum of the sizes of its images; None without that file
 
     @property
     def num_examples(self) -> int:
@@ -71,13 +90,26 @@ class Shard:
     @property
     def index_name(self) -> str:
         """Path of the byte-offset index, relative to the dataset. Compressed shards have no index."""
-        folder, slash, name = self.name.rpartition("/") if self.is_elsewhere else ("", "", self.name)
-        return f"{folder}{slash}{INDEX_DIRECTORY}/{name.removesuffix('.tfrecord')}.index"
+        return self._name_in_index("index")
 
     @property
     def index_file(self) -> File:
         """Entry of the index: it has 8 bytes for the offset of each record, and 8 for the shard's size."""
         return File(8 * (self.records + 1), self.index_crc32c)
+
+    @property
+    def sizes_name(self) -> str:
+        """Path of the heights and widths of its images, relative to the dataset."""
+        return self._name_in_index("sizes")
+
+    @property
+    def sizes_file(self) -> File | None:
+        """Entry of the heights and widths, 4 bytes for each record: `records.encode_sizes`. None if there is none."""
+        return None if self.sizes_crc32c is None else File(4 * self.records, self.sizes_crc32c)
+
+    def _name_in_index(self, suffix: str) -> str:
+        folder, slash, name = self.name.rpartition("/") if self.is_elsewhere else ("", "", self.name)
+        return f"{folder}{slash}{INDEX_DIRECTORY}/{name.removesuffix('.tfrecord')}.{suffix}"
 
     @property
     def state_name(self) -> str:
@@ -90,6 +122,15 @@ class Shard:
     def state_file(self) -> File | None:
         """Entry of the state; None if there is none."""
         return File(self.state_bytes, self.state_crc32c) if self.state_bytes else None
+
+    def side_files(self, compression: str) -> tuple[SideFile, ...]:
+        """Returns the files beside the shard: the index first, if the shard is not compressed."""
+        every = (
+            (self.index_name, self.index_file if compression == "none" else None),
+            (self.sizes_name, self.sizes_file),
+            (self.state_name, self.state_file),
+        )
+        return tuple(SideFile(name, entry) for name, entry in every if entry is not None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +177,7 @@ class Catalog:
     counts: Counts
     versions: Mapping[str, str]  # packages that can change bytes
     created: str  # ISO 8601, UTC
-    # By name, without the shards, the indexes and the catalog.
+    # By name, without the shards, their side files and the catalog.
     files: Mapping[str, File] = dataclasses.field(default_factory=dict)
     inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # transforms/output/recorded_inputs.py
     # {} without snapshots; otherwise name and base (None for the first), and how many images were added, changed,
@@ -266,15 +307,16 @@ class Catalog:
 
 
 def _split_fields(split: Split) -> dict[str, Any]:
-    """Returns a split for the JSON. Checksums of indexes and states are lists: a tenth of the text of named entries."""
+    """Returns a split for the JSON. Checksums of side files are lists: a tenth of the text of named entries."""
     shards = [
         {"name": shard.name, "records": shard.records, "bytes": shard.bytes, "crc32c": shard.crc32c}
         | ({"removed": shard.removed} if shard.removed else {})
         for shard in split.shards
     ]
     fields = {"num_examples": split.num_examples, "num_bytes": split.num_bytes, "shards": shards}
-    if any(shard.index_crc32c is not None for shard in split.shards):
-        fields["index_crc32c"] = [shard.index_crc32c for shard in split.shards]
+    for name in _CHECKSUMS:
+        if any(getattr(shard, name) is not None for shard in split.shards):
+            fields[name] = [getattr(shard, name) for shard in split.shards]
     if any(shard.state_file for shard in split.shards):
         fields["states"] = [(shard.state_bytes, shard.state_crc32c) for shard in split.shards]
     return fields
@@ -282,10 +324,10 @@ def _split_fields(split: Split) -> dict[str, Any]:
 
 def _shards_of(split: Mapping[str, Any]) -> Iterator[Shard]:
     """Yields the shards of a split in the JSON."""
-    indexes = split.get("index_crc32c") or itertools.repeat(None)
+    checksums = zip(*(split.get(name) or itertools.repeat(None) for name in _CHECKSUMS))
     states = split.get("states") or itertools.repeat((0, None))
-    for shard, index_crc32c, (state_bytes, state_crc32c) in zip(split["shards"], indexes, states):
-        yield Shard(**shard, index_crc32c=index_crc32c, state_bytes=state_bytes, state_crc32c=state_crc32c)
+    for shard, crcs, (state_bytes, state_crc32c) in zip(split["shards"], checksums, states):
+        yield Shard(**shard, **dict(zip(_CHECKSUMS, crcs)), state_bytes=state_bytes, state_crc32c=state_crc32c)
 
 
 def with_checksum(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from imagebeam.reader import (
     batch_schedule,
     dataset_source,
     feeds,
+    image_sizes,
     option_values,
     read_plan,
     record_order,
@@ -36,7 +37,7 @@ from imagebeam.reader import options as options_lib
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from imagebeam.reader import example_source, grain_batches, jax_iterator, torch_feeds
+    from imagebeam.reader import example_source, grain_batches, jax_iterator, shard_reader, torch_feeds
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class ImageDataset:
         self._removed_of: dict[str, np.ndarray] = {}  # numbers of removed records, by split
         self._labels_of: dict[str, record_selection.LabelRows] = {}  # labels of all records, by split
         self._members_of: dict[Any, Sequence[np.ndarray]] = {}  # records of each bucket, by what decides them
+        self._sizes_of: dict[tuple[str, ...], np.ndarray] = {}  # sizes of all images, by splits
         self._measured: dict[str, ChannelStatistics] = {}  # statistics of the train split, by on_error
 
     def __repr__(self) -> str:
@@ -431,6 +433,8 @@ class ImageDataset:
             records = None if selected.chosen is None else selected.records_at(np.arange(len(selected)))
             if records is not None:
                 sides = sides[records]
+            if not sides.all():  # of records that cannot be read, which the reader of the first bucket reports
+                sides = np.where(sides == 0, np.array(buckets[0], sides.dtype), sides)
             chosen = aspect_buckets.choose(sides, buckets, max_enlarge, may_be_small)
             found = aspect_buckets.members(chosen, records, len(buckets))
             num_dropped = len(selected) - sum(map(len, found))
@@ -562,18 +566,6 @@ class ImageDataset:
             self._removed_of[split] = np.concatenate([np.zeros(0, np.int64), *found])
         return self._removed_of[split]
 
-    def _read_sizes(self, splits: Sequence[str]) -> np.ndarray:
-        """Returns height and width of each image of several splits, removed ones included: uint16 [records, 2]."""
-        keys = {each.source: each.key for each in self.catalog.features}
-        sides = []
-        for split in splits:
-            whole = record_selection.select(self.catalog, split, (), None, self._removed_records)
-            reads = batch_schedule.SelectionEpochs(whole).reads(options_lib.ReadOptions(shuffle=None))
-            reader = self._source.open_reader(self.catalog, whole.splits, reads)
-            every = (reader.find_ints(keys[name], self._removed_records(split)) for name in bare_pixels.SHAPE[:2])
-            sides.append([[found[0] if found else 1 for found in each] for each in every])
-        return np.concatenate([np.array(each, np.uint16).T for each in sides])
-
     def _read_labels(self, split: str) -> record_selection.LabelRows:
         """Returns every label in a split and the record that has it: int64 [labels] each. Reads them once.
 
@@ -587,14 +579,35 @@ class ImageDataset:
             if feature is None or self.catalog.label_kind != "class":
                 raise errors.ConfigError("dataset-no-classes", f"{self.directory} has no classes to filter by")
             rows, ids = array.array("q"), array.array("q")
-            whole = record_selection.select(self.catalog, split, (), None, self._removed_records)
-            reads = batch_schedule.SelectionEpochs(whole).reads(options_lib.ReadOptions(shuffle=None))
-            reader = self._source.open_reader(self.catalog, whole.splits, reads)
+            reader = self._open_whole((split,))
             for row, found in enumerate(reader.find_ints(feature.key, self._removed_records(split))):
                 ids.extend(found)
                 rows.extend([row] * len(found))
             self._labels_of[split] = np.array(rows, np.int64), np.array(ids, np.int64)
         return self._labels_of[split]
+
+    def _read_sizes(self, splits: Sequence[str]) -> np.ndarray:
+        """Returns height and width of the image of each record, uint16 [records, 2]: see `image_sizes.load`.
+
+        Records are numbered as in `record_selection.RecordSelection`. Reads them once.
+        """
+        names = tuple(splits)
+        if names not in self._sizes_of:
+            removed, first = [np.zeros(0, np.int64)], 0
+            for name in names:
+                removed.append(self._removed_records(name) + first)
+                first += sum(shard.records for shard in self.splits[name].shards)
+            open_reader = functools.partial(self._open_whole, names)
+            self._sizes_of[names] = image_sizes.load(
+                self._source, self.catalog, names, np.concatenate(removed), open_reader
+            )
+        return self._sizes_of[names]
+
+    def _open_whole(self, splits: Sequence[str]) -> shard_reader.ShardReader:
+        """Returns a reader for all records of some splits, in their order."""
+        whole = record_selection.select(self.catalog, "+".join(splits), (), None, self._removed_records)
+        reads = batch_schedule.SelectionEpochs(whole).reads(options_lib.ReadOptions(shuffle=None))
+        return self._source.open_reader(self.catalog, whole.splits, reads)
 
 
 def _describe(mean: Sequence[float], std: Sequence[float]) -> str:

@@ -1,4 +1,4 @@
-"""TFRecord files: their names, framing, checksums and byte-offset index.
+"""TFRecord files: their names, framing, checksums, byte-offset index and sizes of images.
 
 A record is `uint64 length, uint32 masked crc32c(length), bytes, uint32 masked crc32c(bytes)`, little-endian.
 Source: tensorflow/core/lib/io/record_writer.h; apache_beam/io/tfrecordio.py writes the same bytes (a test compares).
@@ -10,12 +10,13 @@ import array
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
 import re
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import google_crc32c
@@ -39,6 +40,7 @@ SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # the names that a split
 _SHARD_NAME = re.compile(r"(?P<split>.+)-(?P<shard>\d{5,})-of-(?P<num>\d{5,})(?P<suffix>\.\S+)?")
 _TFRECORD_SUFFIX = re.compile(r"(\.(tfrecords?|tfrec|records?))?(\.(gz|gzip|zlib|zst))?", re.IGNORECASE)
 
+_MAX_SIDE = 65_535  # pixels
 _CRC_BYTES = 1 << 20  # fits into the cache of a core: three times as fast as 8 MiB
 
 extend_crc = google_crc32c.extend
@@ -331,6 +333,18 @@ def decode_index(data: bytes) -> array.array[int]:
     if sys.byteorder == "big":
         index.byteswap()
     return index
+
+
+def encode_sizes(sides: Iterable[tuple[int, int]]) -> bytes:
+    """Returns the heights and widths of the images of a shard as pairs of little-endian uint16.
+
+    Both are 0 where one of them is beyond 65,535: it is not known there.
+    """
+    fitting = (pair if 0 < min(pair) <= max(pair) <= _MAX_SIDE else (0, 0) for pair in sides)
+    sizes = array.array("H", itertools.chain.from_iterable(fitting))
+    if sys.byteorder == "big":
+        sizes.byteswap()
+    return sizes.tobytes()
 
 
 def num_digits(num_shards: int) -> int:

@@ -38,7 +38,7 @@ def verify_shard(
     siblings: Iterable[catalog_lib.Shard] = (),
     removed: Collection[int] = (),
 ) -> list[Problem]:
-    """Reads one shard twice, once for its checksum and once for its records, and its index.
+    """Reads one shard twice, once for its checksum and once for its records, and the files beside it.
 
     Args:
         directory: of the dataset.
@@ -59,8 +59,11 @@ def verify_shard(
     except OSError as e:
         return [Problem(shard.name, None, f"the shard cannot be read ({e.strerror or e})")]
     problems = list(_content_problems(uri, shard, num_bytes, crc, compression, check_record, siblings, removed))
-    if compression == "none" and not problems:
-        problems += _index_problems(directory, shard)
+    for file in shard.side_files(compression):
+        if file.name != shard.index_name:
+            problems += verify_file(directory, file.name, file.entry)
+        elif not problems:
+            problems += _index_problems(directory, shard)
     return problems
 
 
@@ -132,8 +135,7 @@ def _index_problems(directory: str, shard: catalog_lib.Shard) -> list[Problem]:
                     continue
             detail = f"the index says record {index} takes bytes {start:,} to {end:,}, where the shard holds none such"
             return [Problem(shard.index_name, index * 8, detail)]
-    found = catalog_lib.File(len(data), records.extend_crc(0, data))
-    return _differences(shard.index_name, found, shard.index_file)
+    return _differences(shard.index_name, catalog_lib.entry_of(data), shard.index_file)
 
 
 def _differences(name: str, found: catalog_lib.File, expected: catalog_lib.File) -> list[Problem]:
@@ -147,7 +149,7 @@ def _differences(name: str, found: catalog_lib.File, expected: catalog_lib.File)
 
 
 def verify_file(directory: str, name: str, expected: catalog_lib.File) -> list[Problem]:
-    """Reads a committed file that is neither a shard nor an index, and returns its differences from the catalog.
+    """Reads a committed file whose content the catalog alone describes, and returns its differences from it.
 
     Args:
         directory: of the dataset.
@@ -191,9 +193,9 @@ def verify_dataset(
 ) -> Iterator[tuple[str, list[Problem]]]:
     """Yields the name of each committed file and its differences from the catalog.
 
-    The shards come first, in the order of the catalog, each with its index and the state of its images; then the other
-    files; last the files that are not in the catalog: those in its folder with names like shards, and those among the
-    indexes and the states.
+    The shards come first, in the order of the catalog, each with the files beside it; then the other files; last the
+    files that are not in the catalog: those in its folder with names like shards, and those among the files beside
+    shards.
 
     Args:
         directory: of the dataset.
@@ -210,10 +212,7 @@ def verify_dataset(
     for shard in every:
         check = None if misfit and shard.removed else check_record  # it is not known which records are removed
         gone = frozenset(removed.get(shard.name, ()))
-        problems = verify_shard(directory, shard, catalog.compression, check, every, gone)
-        if shard.state_file is not None:
-            problems += verify_file(directory, shard.state_name, shard.state_file)
-        yield shard.name, problems
+        yield shard.name, verify_shard(directory, shard, catalog.compression, check, every, gone)
     for name, file in catalog.files.items():
         found = verify_file(directory, name, file)
         yield name, found or (misfit if name == snapshots.REMOVED_FILE else [])
@@ -230,9 +229,9 @@ def verify_dataset(
 
 
 def find_unnamed_files(directory: str, catalog: catalog_lib.Catalog) -> list[str]:
-    """Returns the sorted names of files in the folders of indexes and states that the catalog does not name.
+    """Returns the sorted names of files in the folders of side files that the catalog does not name.
 
-    Returns none while a run writes to the dataset, or after one was killed: a commit moves indexes early, and the next
+    Returns none while a run writes to the dataset, or after one was killed: a commit moves some early, and the next
     run removes what is left of them.
 
     Args:
@@ -245,7 +244,7 @@ def find_unnamed_files(directory: str, catalog: catalog_lib.Catalog) -> list[str
     named = set(catalog.files)
     for split in catalog.splits.values():
         for shard in split.shards:
-            named |= {shard.index_name, shard.state_name}
+            named.update(each.name for each in shard.side_files(catalog.compression))
     found: set[str] = set()
     folders = {name.rpartition("/")[0] for name in named if name.startswith(f"{catalog_lib.INDEX_DIRECTORY}/")}
     for folder in {*folders, catalog_lib.INDEX_DIRECTORY, catalog_lib.STATE_DIRECTORY}:

@@ -111,9 +111,8 @@ class Job:
     def _has_files_of(self, catalog: catalog_lib.Catalog) -> bool:
         """Returns whether all files of an index are there with their sizes."""
         files = {name: file.bytes for name, file in catalog.files.items()}
-        if catalog.compression == "none":
-            every = (shard for split in catalog.splits.values() for shard in split.shards)
-            files |= {shard.index_name: shard.index_file.bytes for shard in every}
+        every = (shard for split in catalog.splits.values() for shard in split.shards)
+        files |= {file.name: file.entry.bytes for shard in every for file in shard.side_files(catalog.compression)}
         return all(itertools.starmap(self._has, files.items()))
 
     def _is_same(self, shard: find_shards.ForeignShard) -> bool:
@@ -166,15 +165,8 @@ class Job:
         return [done[task.name] for task in tasks]
 
     def _task(self, shard: find_shards.ForeignShard) -> scan_shard.ScanTask:
-        staged = make_catalog.staged_index_name(catalog_lib.Shard(shard.name, 0, 0, 0))
-        return scan_shard.ScanTask(
-            storage.join(self.folder, shard.name),
-            shard.name,
-            self.found.compression,
-            self.keys,
-            storage.join(self.staging, staged),
-            storage.join(self.staging, f"{staged}.done"),
-        )
+        uri = storage.join(self.folder, shard.name)
+        return scan_shard.ScanTask(uri, shard.name, self.found.compression, self.keys, self.staging)
 
     def _take_up(self, tasks: Sequence[scan_shard.ScanTask]) -> dict[str, scan_shard.ShardScan]:
         """Returns the scans that an earlier run has finished, or that an index before still holds."""
@@ -187,17 +179,16 @@ class Job:
                     done[task.name] = scan_shard.ShardScan.from_json(json.loads(store.read(task.done_uri)))
                 elif self._is_same(self.shards[task.name]) and self.known[task.name].scan.keys == self.keys.as_json():
                     scan = self.known[task.name].scan
-                    if scan.index_crc32c is not None:
-                        old = storage.join(self.folder, catalog_lib.Shard(task.name, 0, 0, 0).index_name)
-                        data = store.read(old)
-                        if records.extend_crc(0, data) != scan.index_crc32c:
-                            continue
-                        store.write_whole(task.index_uri, data)
-                    done[task.name] = scan
+                    files = scan.shard.side_files(self.found.compression)
+                    contents = [store.read(storage.join(self.folder, file.name)) for file in files]
+                    if [catalog_lib.entry_of(data) for data in contents] == [file.entry for file in files]:
+                        for file, data in zip(files, contents):
+                            store.write_whole(task.staged_uri(file.name), data)
+                        done[task.name] = scan
         return done
 
     def commit(self, made: make_catalog.Made, scans: Sequence[scan_shard.ShardScan]) -> catalog_lib.Catalog:
-        """Commits the catalog with the staged indexes; returns it."""
+        """Commits the catalog with the staged files; returns it."""
         stored = [[shard.size, shard.version, scan.to_json()] for shard, scan in zip(self.found.shards, scans)]
         files = {
             catalog_lib.STATISTICS_FILE: json.dumps(made.statistics, indent=1).encode() + b"\n",

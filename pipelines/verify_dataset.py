@@ -28,7 +28,9 @@ class VerifyResult:
         broken = {problem.shard for problem in self.problems if not problem.is_in_record}
         every = [shard for split in self.catalog.splits.values() for shard in split.shards]
         unnamed = sum(problem.detail.startswith(verify_shards.UNNAMED) for problem in self.problems)
-        of_shards = sum(not broken.isdisjoint((each.name, each.index_name, each.state_name)) for each in every)
+        compression = self.catalog.compression
+        files = ((shard.name, *(each.name for each in shard.side_files(compression))) for shard in every)
+        of_shards = sum(not broken.isdisjoint(names) for names in files)
         of_files = len(broken.intersection(self.catalog.files))
         differ = [f"{of_shards:,} of {plural.count(self.num_shards, 'shard')}"] if of_shards else []
         differ += [f"{of_files:,} of {len(self.catalog.files):,} other files"] if of_files else []

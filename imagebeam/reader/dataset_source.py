@@ -46,8 +46,8 @@ class DatasetSource:
 
         Args:
             directory: a path or an address.
-            cache_dir: a local folder for whole shards, created if it does not exist; datasets may share it. A dataset
-                on a local disk does not use it.
+            cache_dir: a local folder for whole shards, created if it does not exist; datasets may share it. It keeps
+                no shards of a dataset on a local disk.
             cache_bytes: limit for all shards in it together.
             storage_options: credentials and other options of the storage; see docs/storage.md.
 
@@ -65,13 +65,12 @@ class DatasetSource:
                 "which takes none: leave storage_options out",
             )
         storage.storage_of(self.directory, self._storage_options)
-        self._room: shard_cache.Room | None = None
         if cache_dir is not None and storage.scheme_of(cache_dir) != "file":
             raise errors.ConfigError("option-bad-value", f"cache_dir is {cache_dir!r}; give a folder on a local disk")
-        if cache_dir is not None and not self._is_local:
-            self._room = shard_cache.Room(storage.normalize(cache_dir), cache_bytes)
+        self._cache_dir, self._cache_bytes = cache_dir, cache_bytes
+        self._room = None if self._is_local else self._make_room()
         self._cache: shard_cache.ShardCache | None = None  # holds the content that the catalog names
-        self._indexed: Mapping[str, catalog_lib.Shard] = {}  # shards by the address of their index
+        self._beside: Mapping[str, tuple[catalog_lib.Shard, catalog_lib.SideFile]] = {}  # files of shards by address
         self._offsets: dict[tuple[str, tuple[str, ...]], shard_files.Offsets] = {}  # keys: fingerprint and splits
 
     @property
@@ -86,19 +85,33 @@ class DatasetSource:
         self.directory, catalog = found.folder, found.catalog
         if self._room is not None:
             self._cache = shard_cache.ShardCache(self.directory, self._storage_options, self._room, catalog)
-            if catalog.compression == "none":
-                shards = (shard for split in catalog.splits.values() for shard in split.shards)
-                self._indexed = {storage.join_relative(self.directory, each.index_name): each for each in shards}
+            self._beside = {
+                storage.join_relative(self.directory, file.name): (shard, file)
+                for split in catalog.splits.values()
+                for shard in split.shards
+                for file in shard.side_files(catalog.compression)
+            }
         return catalog
+
+    def _make_room(self) -> shard_cache.Room | None:
+        if self._cache_dir is None:
+            return None
+        return shard_cache.Room(storage.normalize(self._cache_dir), self._cache_bytes)
+
+    def cache_of_made(self, catalog: catalog_lib.Catalog) -> shard_cache.ShardCache | None:
+        """Returns the cache for what is made of the shards, those on a local disk too; None without a folder for it."""
+        if self._cache is None and (room := self._make_room()) is not None:
+            return shard_cache.ShardCache(self.directory, self._storage_options, room, catalog)
+        return self._cache
 
     def load_removed(self, catalog: catalog_lib.Catalog) -> Mapping[str, array.array[int]]:
         """Returns the removed records by the name of their shard: ascending indexes in it."""
         return snapshots.load_removed(self.directory, catalog, self.store)
 
     def read(self, uri: str) -> bytes:
-        """Reads all bytes of a small file. The cache keeps indexes."""
-        shard = self._indexed.get(uri)
-        return self.store.read(uri) if shard is None or self._cache is None else self._cache.read_index(uri, shard)
+        """Reads all bytes of a small file. The cache keeps those beside shards."""
+        found = self._beside.get(uri)
+        return self.store.read(uri) if found is None or self._cache is None else self._cache.read_side_file(uri, *found)
 
     def check_shards(self, catalog: catalog_lib.Catalog) -> None:
         """Compares the sizes of all shards with the catalog, with one listing for each remote folder if it can list.

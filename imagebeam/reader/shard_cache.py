@@ -5,6 +5,8 @@ The folder of the cache contains::
     cache_dir/imagebeam.lock                                    held while room is made
     cache_dir/imagebeam-<hash>/<shard>                          one folder for an address and the content of its catalog
     cache_dir/imagebeam-<hash>/<stem>.index                     the byte offsets of a shard's records
+    cache_dir/imagebeam-<hash>/<stem>.sizes                     heights and widths of its images
+    cache_dir/imagebeam-<hash>/<stem>.sizes.made                the same where the dataset does not tell them
     cache_dir/imagebeam-<hash>/<file>~<bytes>~<random>          being written; counts with its final size from the start
     cache_dir/imagebeam-<hash>/<file>~lock                      held by the one thread of this machine that writes it
 
@@ -333,29 +335,48 @@ class ShardCache(concurrency.RebuiltAfterFork):
         self._files.put(shard.name, file)
         return file
 
-    def read_index(self, uri: str, shard: catalog_lib.Shard) -> bytes:
-        """Returns the bytes of a shard's index. Keeps them if they are a valid index; the caller checks them too."""
-        path = self._path(shard, shard.index_name)
+    def read_side_file(self, uri: str, shard: catalog_lib.Shard, file: catalog_lib.SideFile) -> bytes:
+        """Returns the bytes of a file beside a shard. Keeps them if they are valid; the caller checks them too."""
+
+        def is_valid(data: bytes) -> bool:
+            if file.name == shard.index_name:
+                return _is_index_of(data, shard)
+            return catalog_lib.entry_of(data) == file.entry
+
+        data = self.find(shard, file.name, is_valid)
+        if data is None:
+            data = self.store.read(uri)
+            if is_valid(data):
+                self.keep(shard, file.name, data)
+        return data
+
+    def find(self, shard: catalog_lib.Shard, name: str, is_valid: Callable[[bytes], bool]) -> bytes | None:
+        """Returns the content of a file that is kept beside a shard; None if there is none that is valid."""
+        path = self._path(shard, name)
         with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
             data = file.read()
-            if _is_index_of(data, shard):
+            if is_valid(data):
                 mark_used(path)
                 return data
-        data = self.store.read(uri)
-        if _is_index_of(data, shard):
-            with self.room.errors_named(), self.room.hold(path, must_wait=False) as is_held:
-                if is_held:
-                    with self.room.create(path, len(data), must_wait=False) as temporary:
-                        if temporary is not None:
-                            with open(temporary, "wb") as file:
-                                file.write(data)
-        return data
+        return None
+
+    def keep(self, shard: catalog_lib.Shard, name: str, data: bytes) -> bool:
+        """Keeps a file beside a shard; returns False if there is no room now, or another process writes the file."""
+        path = self._path(shard, name)
+        with self.room.errors_named(), self.room.hold(path, must_wait=False) as is_held:
+            if is_held:
+                with self.room.create(path, len(data), must_wait=False) as temporary:
+                    if temporary is not None:
+                        with open(temporary, "wb") as file:
+                            file.write(data)
+                        return True
+        return False
 
     def _uri_of(self, name: str) -> str:
         return storage.join_relative(self._directory, name)
 
     def _path(self, shard: catalog_lib.Shard, name: str = "") -> str:
-        """Returns the local path of a shard, or of its index, whose `name` is given."""
+        """Returns the local path of a shard, or of a file beside it, whose `name` is given."""
         stem = posixpath.basename(name or shard.name)
         if self._dataset is not None:
             return self.room.path_of(self._dataset, stem)

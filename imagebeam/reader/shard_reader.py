@@ -332,7 +332,7 @@ class ShardReader(concurrency.RebuiltAfterFork):
         """
         for shard, (start, end) in enumerate(zip(self.split.starts.tolist(), self.split.ends.tolist(), strict=True)):
             is_read = ~np.isin(np.arange(start, end), removed)
-            heads = self._heads(shard, np.flatnonzero(is_read))
+            heads = self.heads(shard, np.flatnonzero(is_read))
             for record, is_here in enumerate(is_read.tolist(), start):
                 try:
                     values: list[int] = []
@@ -343,7 +343,12 @@ class ShardReader(concurrency.RebuiltAfterFork):
                     raise errors.ExampleError("example-broken", str(self.fault(record, str(e)))) from e
                 yield values
 
-    def _heads(self, shard: int, indexes: np.ndarray) -> Iterator[Head]:
+    def heads(self, shard: int, indexes: np.ndarray) -> Iterator[Head]:
+        """Yields the head of each record of a shard with these ascending indexes, int64 [n].
+
+        Raises:
+            OSError: if the storage does not give a record. Checksums are not compared.
+        """
         if self._all_reads is None and isinstance(self._loader, IndexedRecords):
             yield from self._loader.heads(shard, indexes)
             return

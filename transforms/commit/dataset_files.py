@@ -88,7 +88,7 @@ def stage_files(
         store.make_directories(storage.join(staging, folder))
     for name, data in files.items():
         store.write_whole(storage.join(staging, name), data)
-        found[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
+        found[name] = catalog_lib.entry_of(data)
     joined = {catalog_lib.REJECTS_FILE: lines.rejects}
     if settings.duplicates.is_on:
         joined[catalog_lib.DUPLICATES_FILE] = lines.duplicates
@@ -209,7 +209,7 @@ def stage_report(
             f"{settings.output} makes one"
         )
         return {}
-    return {catalog_lib.REPORT_PAGE_FILE: catalog_lib.File(len(page.html), records.extend_crc(0, page.html))}
+    return {catalog_lib.REPORT_PAGE_FILE: catalog_lib.entry_of(page.html)}
 
 
 def _make_somewhere(task: _Task, writers: str | None) -> _Page:

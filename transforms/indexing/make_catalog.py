@@ -9,7 +9,6 @@ import hashlib
 import os
 import platform
 import re
-import urllib.parse
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -90,7 +89,7 @@ def make_catalog(
         labels: collections.Counter[int] = collections.Counter()
         for shard in shards:
             scan = merged.scans[shard.name]
-            entries.append(catalog_lib.Shard(scan.name, scan.records, scan.bytes, scan.crc32c, scan.index_crc32c))
+            entries.append(scan.shard)
             parts.append(scan.statistics)
             counted += scan.records
             labels.update(scan.labels)
@@ -173,11 +172,6 @@ def _read_class_names(folder: str, key: str, highest: int) -> list[str] | None:
 SCANS_FILE = f"{catalog_lib.INDEX_DIRECTORY}/scans.json.gz"  # scans of all shards, for the next index
 
 
-def staged_index_name(shard: catalog_lib.Shard) -> str:
-    """Returns the name of a shard's index in the staging folder, which has no folders."""
-    return urllib.parse.quote(shard.index_name, safe="")
-
-
 class IndexPublication(publish_dataset.Publication):
     """Publishes indexes and a catalog, by the steps of a dataset's commit, without the shards."""
 
@@ -185,16 +179,12 @@ class IndexPublication(publish_dataset.Publication):
     def _files_of_old_readers(self) -> Collection[str]:
         return ()  # dataset_info.json and features.json are those of the user
 
-    @property
-    def _folders_of_shards(self) -> list[str]:
-        names = {os.path.dirname(each.shard.index_name) for each in self.written} if self._has_indexes else set()
-        return sorted({catalog_lib.INDEX_DIRECTORY, *names})
-
     def _staged_files(self, written: elements.WrittenShard) -> list[publish_dataset.StagedFile]:
-        if not self._has_indexes:
-            return []
-        shard = written.shard
-        return [publish_dataset.StagedFile(shard.index_name, staged_index_name(shard), shard.index_file.bytes)]
+        beside = written.shard.side_files(self.settings.compression)
+        return [
+            publish_dataset.StagedFile(file.name, scan_shard.staged_name(file.name), file.entry.bytes)
+            for file in beside
+        ]
 
 
 def publish_index(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import json
+import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
+from imagebeam import catalog as catalog_lib
 from imagebeam import errors, example, records, storage
 from imagebeam.transforms import kept_features
 from imagebeam.transforms.images import checked_image, image_formats, structure
@@ -14,7 +16,7 @@ from imagebeam.transforms.shard import statistics, writer_processes
 
 MAX_CLASSES = 100_000  # more different labels are no classes
 _MAX_NAMED = 20  # broken records of a file that are described
-_VERSION = 1  # raised when a stored scan of an earlier release must not be used again
+_VERSION = 2  # raised when a stored scan of an earlier release must not be used again
 
 
 class Keys(NamedTuple):
@@ -39,8 +41,21 @@ class ScanTask(NamedTuple):
     name: str  # below the folder of the dataset
     compression: str
     keys: Keys
-    index_uri: str  # address where the index is stored
-    done_uri: str  # address where the result is stored, after the index
+    staging: str  # folder where the files beside it are stored, and after them the result
+
+    def staged_uri(self, name: str) -> str:
+        """Returns the address of a file beside it until the commit."""
+        return storage.join(self.staging, staged_name(name))
+
+    @property
+    def done_uri(self) -> str:
+        """Address of the result."""
+        return self.staged_uri(f"{self.name}.done")
+
+
+def staged_name(name: str) -> str:
+    """Returns the name in the staging folder, which has no folders, of a file beside a shard."""
+    return urllib.parse.quote(name, safe="")
 
 
 class ShardScan(NamedTuple):
@@ -60,6 +75,13 @@ class ShardScan(NamedTuple):
     broken: Sequence[str] = ()  # descriptions of the first of them
     keys: Sequence[Any] = ()  # `Keys.as_json` of the keys by which it was scanned
     problem: str = ""  # why the file cannot be read to its end
+    sizes_crc32c: int | None = None
+
+    @property
+    def shard(self) -> catalog_lib.Shard:
+        """The entry of the file in the catalog."""
+        stored = self.name, self.records, self.bytes, self.crc32c, self.index_crc32c
+        return catalog_lib.Shard(*stored, sizes_crc32c=self.sizes_crc32c)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the scan as JSON: `from_json` reads it."""
@@ -91,22 +113,22 @@ class ShardScan(NamedTuple):
 
 
 def scan_shard(task: ScanTask) -> ShardScan:
-    """Scans one file, and stores its index and the result; any error becomes `ShardScan.problem`."""
-    store = storage.storage_of(task.index_uri)
+    """Scans one file, and stores the files beside it and the result; any error becomes `ShardScan.problem`."""
+    store = storage.storage_of(task.staging)
     try:
-        scan, index = _scan(task)
+        scan, files = _scan(task)
     except (OSError, errors.ImagebeamError) as e:
         return ShardScan(task.name, problem=f"{e}")
     if scan.problem:
         return scan
-    if index is not None:
-        store.write_whole(task.index_uri, index)
+    for name, data in files.items():
+        store.write_whole(task.staged_uri(name), data)
     store.write_whole(task.done_uri, json.dumps(scan.to_json()).encode())
     return scan
 
 
-def _scan(task: ScanTask) -> tuple[ShardScan, bytes | None]:
-    """Returns the scan, and the index of a file that is not compressed."""
+def _scan(task: ScanTask) -> tuple[ShardScan, dict[str, bytes]]:
+    """Returns the scan, and by their names the files beside a file that is not compressed."""
     builder = _ScanBuilder(task.name, task.keys)
     offsets, end = [], 0
     with storage.storage_of(task.uri).open_read(task.uri) as file:
@@ -122,13 +144,14 @@ def _scan(task: ScanTask) -> tuple[ShardScan, bytes | None]:
                 builder.add(record)
                 writer_processes.note_progress(len(offsets))
         except errors.RecordError as e:
-            return ShardScan(task.name, len(offsets), problem=f"{e}, after {len(offsets):,} records"), None
-    index = None
-    if task.compression == "none":
-        index = records.encode_index(offsets, counted.num_bytes)
-        assert not offsets or end <= counted.num_bytes
-    crc = None if index is None else records.extend_crc(0, index)
-    return builder.build(len(offsets), counted.num_bytes, counted.crc32c, crc), index
+            return ShardScan(task.name, len(offsets), problem=f"{e}, after {len(offsets):,} records"), {}
+    scan = builder.build(len(offsets), counted.num_bytes, counted.crc32c)
+    if task.compression != "none":
+        return scan, {}
+    assert not offsets or end <= counted.num_bytes
+    index, sizes = records.encode_index(offsets, counted.num_bytes), records.encode_sizes(builder.sides)
+    scan = scan._replace(index_crc32c=records.extend_crc(0, index), sizes_crc32c=records.extend_crc(0, sizes))
+    return scan, {scan.shard.index_name: index, scan.shard.sizes_name: sizes}
 
 
 def scan_records(name: str, serialized: Iterable[bytes], keys: Keys, num_bytes: int) -> ShardScan:
@@ -137,7 +160,7 @@ def scan_records(name: str, serialized: Iterable[bytes], keys: Keys, num_bytes: 
     for data in serialized:
         builder.add(records.Record(0, data))
         count += 1
-    return builder.build(count, num_bytes, 0, None)
+    return builder.build(count, num_bytes, 0)
 
 
 class _CountingFile:
@@ -167,11 +190,13 @@ class _ScanBuilder:
         self._names: dict[str, dict[int, str]] = {key: {} for key in keys.texts}
         self._wrong_sizes: set[str] = set()
         self._others: collections.Counter[str] = collections.Counter()  # formats of images of unknown size
+        self.sides: list[tuple[int, int]] = []  # height and width of the image of each record; 0 if unknown
         self._num_seen = self._num_broken = 0
         self._broken: list[str] = []
 
     def add_broken(self, offset: int, detail: str) -> None:
         """Counts a record that cannot be used as it is."""
+        self.sides.append((0, 0))
         self._num_seen += 1
         self._num_broken += 1
         if len(self._broken) < _MAX_NAMED:
@@ -192,7 +217,9 @@ class _ScanBuilder:
             return
         if image is None:
             self._wrong_sizes.update(key for _, key in self._keys.sizes)
+            self.sides.append((0, 0))
         else:
+            self.sides.append((image.height, image.width))
             self._statistics.add((), statistics.measure("", image))
             self._compare_sizes(image, located.values)
         self._surveyor.add(map(kept_features.Seen._make, seen), f"record {self._num_seen} of {self._name}")
@@ -245,7 +272,7 @@ class _ScanBuilder:
                     del self._names[key]
                     break
 
-    def build(self, num_records: int, num_bytes: int, crc32c: int, index_crc32c: int | None) -> ShardScan:
+    def build(self, num_records: int, num_bytes: int, crc32c: int) -> ShardScan:
         """Returns the scan of the whole file."""
         counted = self._statistics.build()
         if self._others:
@@ -257,7 +284,7 @@ class _ScanBuilder:
             num_records,
             num_bytes,
             crc32c,
-            index_crc32c,
+            None,
             self._surveyor.survey,
             counted,
             dict(self._labels),

@@ -176,7 +176,7 @@ def stage(folder: str, staging: str) -> None:
         uri = storage.join(staging, name)
         target.make_directories(uri.rpartition("/")[0])
         target.write_whole(uri, data)
-        files[name] = catalog_lib.File(len(data), records.extend_crc(0, data))
+        files[name] = catalog_lib.entry_of(data)
     target.write_whole(storage.join(staging, STAGED_FILES), json.dumps(files).encode())
 
 
@@ -301,13 +301,10 @@ class OutputFolder:
         sizes = _ListedSizes(self.uri)
         for split in committed.splits.values():
             for shard in split.shards:
-                damage = sizes.compare(shard.name, shard.bytes)
-                if damage is None and committed.compression == "none":
-                    damage = sizes.compare(shard.index_name, shard.index_file.bytes)
-                if damage is None and shard.state_file is not None:
-                    damage = sizes.compare(shard.state_name, shard.state_bytes)
-                if damage is not None:
-                    return damage
+                expected = {each.name: each.entry.bytes for each in shard.side_files(committed.compression)}
+                for name, num_bytes in {shard.name: shard.bytes, **expected}.items():
+                    if damage := sizes.compare(name, num_bytes):
+                        return damage
                 if thoroughly and (problems := verify_shards.verify_shard(self.uri, shard, committed.compression)):
                     return str(problems[0])
         for name in sorted(files_of(committed) - {catalog_lib.CATALOG_FILE} - _shards_of(committed)):
@@ -367,21 +364,19 @@ def files_of(catalog: catalog_lib.Catalog) -> set[str]:
 
 
 def _shards_of(catalog: catalog_lib.Catalog) -> set[str]:
-    """Returns the names of the shards in its folder, of their indexes, and of the states of their images."""
+    """Returns the names of the shards in its folder, and of the files beside them."""
     every = (shard for split in catalog.splits.values() for shard in split.shards if not shard.is_elsewhere)
     return {name for shard in every for name in files_of_shard(shard, catalog)}
 
 
 def files_of_shard(shard: catalog_lib.Shard, catalog: catalog_lib.Catalog) -> list[str]:
-    """Returns the name of a shard, of its index, and of the state of its images, as far as the dataset has them."""
-    indexes = [shard.index_name] if catalog.compression == "none" else []
-    if catalog.indexed:  # its shards belong to the user
-        return indexes
-    return [shard.name, *indexes, *([shard.state_name] if catalog.snapshot else [])]
+    """Returns the name of a shard, and of the files beside it."""
+    beside = [each.name for each in shard.side_files(catalog.compression)]
+    return beside if catalog.indexed else [shard.name, *beside]  # indexed shards belong to the user
 
 
 def _shards_in(text: str) -> set[str]:
-    """Returns the shards and indexes in the text of a catalog that was edited or is of another version.
+    """Returns the shards, and the files beside them, in the text of a catalog that was edited or has another version.
 
     Only names of shards count: a damaged catalog is no reason to remove any other file.
     """
@@ -392,7 +387,8 @@ def _shards_in(text: str) -> set[str]:
             for fields in split["shards"]:
                 name = str(fields["name"])
                 if records.is_shard_name(name, (records.suffix_of(name),)) and "/" not in name:
-                    names |= {name, catalog_lib.Shard(name, 0, 0, 0).index_name}
+                    shard = catalog_lib.Shard(name, 0, 0, 0, sizes_crc32c=0)
+                    names |= {name, *(each.name for each in shard.side_files("none"))}
     return names
 
 

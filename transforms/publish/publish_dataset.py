@@ -13,7 +13,6 @@ from imagebeam import concurrency, errors, storage
 from imagebeam.transforms import dataset_settings, elements
 from imagebeam.transforms.output import output_folder
 from imagebeam.transforms.publish import commit_rights, run_records
-from imagebeam.transforms.shard import shard_writer
 
 _T = TypeVar("_T")
 
@@ -24,7 +23,7 @@ REQUESTS_AT_ONCE = 64
 
 
 class StagedFile(NamedTuple):
-    """A shard or an index that waits for the commit."""
+    """A shard, or a file beside one, that waits for the commit."""
 
     name: str  # below the output
     staged_name: str  # in the staging folder
@@ -50,14 +49,9 @@ class Publication:
         return self.settings.paths.replaced(self.plan.fingerprint)
 
     @property
-    def _has_indexes(self) -> bool:
-        return self.settings.compression == "none"
-
-    @property
-    def _folders_of_shards(self) -> list[str]:
-        """Names of the folders in the output with one file for each shard."""
-        indexes = [catalog_lib.INDEX_DIRECTORY] if self._has_indexes else []
-        return [*indexes, *([catalog_lib.STATE_DIRECTORY] if self.settings.snapshot is not None else [])]
+    def _folders_of_side_files(self) -> list[str]:
+        """Names of the folders in the output with files beside shards."""
+        return sorted({os.path.dirname(file.name) for file in self._all_staged_files()} - {""})
 
     @property
     def _files_of_old_readers(self) -> Collection[str]:
@@ -88,7 +82,7 @@ class Publication:
         storage.storage_of(self.staging).create_new(self._staged_catalog, catalog.to_json().encode())
 
     def require_staged(self) -> None:
-        """Checks that every shard and index to move is there with its size, by one listing of the staging folder.
+        """Checks that every file to move is there with its size, by one listing of the staging folder.
 
         A commit of this dataset that was cut short may have moved some: then it lists the output too.
 
@@ -127,7 +121,7 @@ class Publication:
         # tells the next run which files this run has moved, if it is killed
         content = catalog.to_json().encode()
         store.write_whole(self._staged_catalog, content)
-        moved = self.move_indexes_early()
+        moved = self.move_side_files_early()
         self.remove_earlier_catalog()
         self.move_shards(moved)
         self._move_files(catalog)
@@ -165,27 +159,28 @@ class Publication:
         for name in self._files_of_old_readers:
             store.remove(storage.join(output, name))
 
-    def move_indexes_early(self) -> Collection[str]:
-        """Moves indexes while readers still find the earlier dataset; returns their names.
+    def move_side_files_early(self) -> Collection[str]:
+        """Moves the files beside shards while readers still find the earlier dataset; returns their names.
 
         Only those that take no name from that dataset. No shard: some readers list the folder, so next to a catalog
         there is no shard of another dataset. On a local disk nothing is moved early: all moves take no time there.
         """
         store = storage.storage_of(self.settings.output)
-        found = None if store.is_local or not self._has_indexes else self.require_committed()
+        found = None if store.is_local else self.require_committed()
         if found is None or found.catalog is None:
             return ()
-        taken = output_folder.files_of(found.catalog)
-        early = {written.shard.index_name for written in self.written} - taken
+        every = (file for written in self.written for file in written.shard.side_files(self.settings.compression))
+        early = {file.name for file in every} - output_folder.files_of(found.catalog)
         self.commit_lock.note_change()
-        store.make_directories(storage.join(self.settings.output, catalog_lib.INDEX_DIRECTORY))
+        for name in self._folders_of_side_files:
+            store.make_directories(storage.join(self.settings.output, name))
         self._for_each(self._move_staged, (file for file in self._all_staged_files() if file.name in early))
         return early
 
     def move_shards(self, moved: Collection[str] = ()) -> None:
-        """Moves all shards and indexes to their final names, but for those in `moved`."""
+        """Moves all shards and the files beside them to their final names, but for those in `moved`."""
         store = storage.storage_of(self.settings.output)
-        folders = [storage.join(self.settings.output, name) for name in self._folders_of_shards]
+        folders = [storage.join(self.settings.output, name) for name in self._folders_of_side_files]
         for folder in folders:
             store.make_directories(folder)
         self._for_each(self._move_staged, (file for file in self._all_staged_files() if file.name not in moved))
@@ -193,7 +188,7 @@ class Publication:
             store.sync(folder)
 
     def _move_staged(self, file: StagedFile) -> None:
-        """Moves a shard or an index. One that a killed commit has moved already stays where it is."""
+        """Moves a file. One that a killed commit has moved already stays where it is."""
         self.commit_lock.check()
         target = storage.join(self.settings.output, file.name)
         _move(storage.join(self.staging, file.staged_name), target)
@@ -205,15 +200,13 @@ class Publication:
             yield from self._staged_files(written)
 
     def _staged_files(self, written: elements.WrittenShard) -> list[StagedFile]:
-        """Returns the shard, and its index and the state of its images if it has them."""
+        """Returns the shard and the files beside it."""
         shard = written.shard
-        files = [StagedFile(shard.name, shard.name, shard.bytes)]
-        if self._has_indexes:
-            name = shard.index_name
-            files.append(StagedFile(name, os.path.basename(name), shard.index_file.bytes))
-        if shard.state_bytes:
-            files.append(StagedFile(shard.state_name, shard_writer.staged_state_name(shard), shard.state_bytes))
-        return files
+        beside = shard.side_files(self.settings.compression)
+        return [
+            StagedFile(shard.name, shard.name, shard.bytes),
+            *(StagedFile(file.name, file.staged_name, file.entry.bytes) for file in beside),
+        ]
 
     def _for_each(self, act: Callable[[_T], None], values: Iterable[_T]) -> None:
         """Calls `act` on each value: many at once over a network, one after another on a local disk."""
@@ -224,13 +217,13 @@ class Publication:
         """Returns the files in the output that a killed commit of this dataset may have moved, with their sizes."""
         output = self.settings.output
         found = output_folder.sizes_in(output)
-        for folder in self._folders_of_shards:
+        for folder in self._folders_of_side_files:
             sizes = output_folder.sizes_in(storage.join(output, folder))
             found |= {f"{folder}/{name}": num_bytes for name, num_bytes in sizes.items()}
         return found
 
     def _move_files(self, catalog: catalog_lib.Catalog) -> None:
-        """Moves the files that are neither shards nor indexes."""
+        """Moves the files that are neither shards nor beside one."""
         output, store = self.settings.output, storage.storage_of(self.settings.output)
         folders = sorted({os.path.dirname(name) for name in catalog.files} - {""})
         for folder in folders:
@@ -254,8 +247,9 @@ class Publication:
                 name.startswith(f"{folder}/") for name in files
             ):
                 store.remove_tree(storage.join(output, folder))
-        if not self._has_indexes and any(name.startswith(f"{catalog_lib.INDEX_DIRECTORY}/") for name in left):
-            run_records.remove_if_empty(storage.join(output, catalog_lib.INDEX_DIRECTORY))
+        folder = catalog_lib.INDEX_DIRECTORY
+        if folder not in self._folders_of_side_files and any(name.startswith(f"{folder}/") for name in left):
+            run_records.remove_if_empty(storage.join(output, folder))
 
     def _remove_file(self, name: str) -> None:
         self.commit_lock.check()

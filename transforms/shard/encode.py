@@ -80,6 +80,11 @@ class ExampleRecipe:
         has_float = any(feature.kind == features.FLOAT for feature in self.features)
         return self.layout is not None and not (self._has_names or self.columns or has_float)
 
+    @property
+    def has_sizes(self) -> bool:
+        """Whether each example has one image, and so one height and one width."""
+        return any(each.source == features.ENCODED and not features.is_list_of_images(each) for each in self.features)
+
     @functools.cached_property
     def _has_names(self) -> bool:
         return any(feature.source in _NAMES for feature in self.features)

@@ -11,7 +11,6 @@ import dataclasses
 import io
 import itertools
 import json
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -95,27 +94,17 @@ class ShardWriter:
         is_whole = (
             any(_holds(storage.join(folder, name), shard) for folder in (self.staging, self.output))
             and _has_lines(storage.join(self.staging, name + REJECTS_SUFFIX), sum(written.rejected.values()))
-            and (self.compression != "none" or self._has_index(shard))
-            and (not self.keeps_state or self._has_state(shard))
+            and all(map(self._holds_side_file, shard.side_files(self.compression)))
             and (self.hasher is None or self._has_hashes(written))
         )
         return written._replace(is_kept=True) if is_whole else None
 
-    def _has_index(self, shard: catalog.Shard) -> bool:
-        """Returns whether the index is there, and complete: a power loss may empty it, as it is not synced."""
-        index = self._find(os.path.basename(shard.index_name), shard.index_name)
-        return index is not None and records.extend_crc(0, index) == shard.index_crc32c
-
-    def _has_state(self, shard: catalog.Shard) -> bool:
-        state = self._find(staged_state_name(shard), shard.state_name)
-        return state is not None and catalog.File(len(state), records.extend_crc(0, state)) == shard.state_file
-
-    def _find(self, staged: str, moved: str) -> bytes | None:
-        """Returns the content of a file that is in the staging folder or was moved to the output."""
-        for uri in (storage.join(self.staging, staged), storage.join(self.output, moved)):
+    def _holds_side_file(self, file: catalog.SideFile) -> bool:
+        """Returns whether a file is staged or moved, and whole: a power loss may empty it, as it is not synced."""
+        for uri in (storage.join(self.staging, file.staged_name), storage.join(self.output, file.name)):
             with contextlib.suppress(FileNotFoundError):
-                return storage.storage_of(uri).read(uri)
-        return None
+                return catalog.entry_of(storage.storage_of(uri).read(uri)) == file.entry
+        return False
 
     def _has_hashes(self, written: elements.WrittenShard) -> bool:
         """Returns whether the hashes of the shard's images are there; they stay in the staging folder."""
@@ -134,6 +123,7 @@ class ShardWriter:
         counts = statistics.StatisticsBuilder()
         rejects: list[elements.Reject] = []
         further = 0  # images in addition to the references
+        sides: list[tuple[int, int]] = []  # height and width of each image that was written
         states = image_states.StateBuilder() if self.keeps_state else None
         hashes: list[image_hashes.HashedImage] | None = None if self.hasher is None else []
         with (
@@ -150,6 +140,7 @@ class ShardWriter:
                         states.add_reject(ref, found)
                 else:
                     counts.add(ref.classes, found)
+                    sides.append((found.height, found.width))
                     if states is not None:
                         states.add(ref, found)
             writer.finish()
@@ -158,14 +149,13 @@ class ShardWriter:
                 raise OSError(f"shard {uri}: the bytes read back differ from those written: faulty memory or disk")
         shard = catalog.Shard(name, writer.num_records, writer.num_bytes, writer.crc32c)
         if self.compression == "none":
-            shard = store_index(self.staging, shard, writer.offsets)
+            shard = store_index(self.staging, shard, writer.offsets, sides if self.recipe.has_sizes else None)
         rejected = store_rejects(self.staging, name, rejects)
         lost: dict[str, int] = {}
         if states is not None:
             lost = dict(sorted(collections.Counter(states.lost).items()))
-            state = states.encode()
-            shard = dataclasses.replace(shard, state_bytes=len(state), state_crc32c=records.extend_crc(0, state))
-            store.write_whole(storage.join(self.staging, staged_state_name(shard)), state, durable=False)
+            num_bytes, crc32c = _store_side_file(self.staging, shard.state_name, states.encode())
+            shard = dataclasses.replace(shard, state_bytes=num_bytes, state_crc32c=crc32c)
         hashed = b"" if hashes is None else image_hashes.encode_hashes(hashes)
         if hashed:
             store.write_whole(uri + image_hashes.HASHES_SUFFIX, hashed, durable=False)
@@ -242,12 +232,6 @@ def read_hashes(staging: str, written: elements.WrittenShard) -> list[image_hash
     return image_hashes.decode_hashes(data, written.split)
 
 
-def staged_state_name(shard: catalog.Shard) -> str:
-    """Returns the name in the staging folder of the state of a shard."""
-    stem = os.path.basename(shard.state_name).removesuffix(catalog.STATE_SUFFIX)
-    return f"{stem}.state{catalog.STATE_SUFFIX}"
-
-
 def _holds(uri: str, shard: catalog.Shard) -> bool:
     """Returns whether a file is the described shard. It is read, unless the storage keeps a checksum of it."""
     try:
@@ -265,13 +249,23 @@ def _has_lines(uri: str, count: int) -> bool:
         return False
 
 
-def store_index(staging: str, shard: catalog.Shard, offsets: Sequence[int]) -> catalog.Shard:
-    """Stores the index of a shard beside it until the commit; returns the shard with the checksum of its index."""
-    index = records.encode_index(offsets, shard.bytes)
-    shard = dataclasses.replace(shard, index_crc32c=records.extend_crc(0, index))
-    uri = storage.join(staging, os.path.basename(shard.index_name))
-    storage.storage_of(uri).write_whole(uri, index, durable=False)
-    return shard
+def store_index(
+    staging: str, shard: catalog.Shard, offsets: Sequence[int], sides: Sequence[tuple[int, int]] | None = None
+) -> catalog.Shard:
+    """Stores the index of a shard beside it until the commit, and the sizes of its images where they are known.
+
+    Returns the shard with the checksums of these files.
+    """
+    index = _store_side_file(staging, shard.index_name, records.encode_index(offsets, shard.bytes))
+    sizes = None if sides is None else _store_side_file(staging, shard.sizes_name, records.encode_sizes(sides))
+    return dataclasses.replace(shard, index_crc32c=index.crc32c, sizes_crc32c=sizes and sizes.crc32c)
+
+
+def _store_side_file(staging: str, name: str, data: bytes) -> catalog.File:
+    file = catalog.SideFile(name, catalog.entry_of(data))
+    uri = storage.join(staging, file.staged_name)
+    storage.storage_of(uri).write_whole(uri, data, durable=False)
+    return file.entry
 
 
 def store_rejects(staging: str, shard_name: str, rejects: Sequence[elements.Reject]) -> dict[str, int]:

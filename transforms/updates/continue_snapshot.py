@@ -15,7 +15,7 @@ from imagebeam import errors, plural, snapshots, storage
 from imagebeam import features as features_lib
 from imagebeam.transforms import dataset_settings, elements, summaries
 from imagebeam.transforms.output import run_report
-from imagebeam.transforms.shard import shard_writer, statistics
+from imagebeam.transforms.shard import statistics
 from imagebeam.transforms.snapshots import image_states
 
 EARLY_REJECTS = "early_rejects"  # in Catalog.snapshot: digest of the images rejected before any was read
@@ -210,7 +210,7 @@ def of_shards(
     """
     rejects: list[image_states.RejectState] = []
     for each in lost:
-        uri = storage.join(staging, shard_writer.staged_state_name(each.shard))
+        uri = storage.join(staging, each.shard.state_name.rpartition("/")[2])
         state = image_states.decode_state(storage.storage_of(uri).read(uri), each.shard.records, uri)
         rejects.extend(state.rejects)
     if rejects:

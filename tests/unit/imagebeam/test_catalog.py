@@ -40,7 +40,7 @@ names = st.text(max_size=20)
 counts = st.integers(0, 2**63)
 crcs = st.integers(0, 2**32 - 1)
 shards = st.builds(
-    Shard, names, counts, counts, counts, st.none() | crcs, counts, st.integers(1, 99), crcs
+    Shard, names, counts, counts, counts, st.none() | crcs, counts, st.integers(1, 99), crcs, st.none() | crcs
 ) | st.builds(Shard, names, counts, counts, counts)
 
 

@@ -196,6 +196,7 @@ def test_new_shard_is_named_by_verify_and_taken_in(tmp_path: pathlib.Path) -> No
     assert sorted(path.name for path in (tmp_path / "index").iterdir()) == [
         "scans.json.gz",
         "train-00000-of-00001.index",
+        "train-00000-of-00001.sizes",
     ]
 
 

@@ -57,21 +57,21 @@ def test_broken_index_is_not_kept(tmp_path: pathlib.Path) -> None:
     folder = far_dataset.write_dataset(tmp_path / "set")
     shard = far_dataset.shards_of(folder)[0]
     uri, path = f"far://{folder}/{shard.index_name}", folder / shard.index_name
-    whole = path.read_bytes()
+    whole, (index,) = path.read_bytes(), shard.side_files("none")
     cache = far_dataset.open_cache(folder, tmp_path / "cache")
     for broken in (whole[:-8], whole[:-8] + bytes(8), bytes(len(whole)), whole[8:16] * 3 + whole[-8:], b"x"):
         path.write_bytes(broken)
-        assert cache.read_index(uri, shard) == broken
+        assert cache.read_side_file(uri, shard, index) == broken
         assert far_dataset.files_in(tmp_path / "cache") == {}
 
     path.write_bytes(whole)
-    assert cache.read_index(uri, shard) == whole
+    assert cache.read_side_file(uri, shard, index) == whole
     path.write_bytes(b"")
-    assert cache.read_index(uri, shard) == whole
+    assert cache.read_side_file(uri, shard, index) == whole
     (kept,) = (tmp_path / "cache").glob("imagebeam-*/*.index")
     kept.write_bytes(b"cut")
     path.write_bytes(whole)
-    assert cache.read_index(uri, shard) == whole
+    assert cache.read_side_file(uri, shard, index) == whole
 
 
 def test_shards_that_follow_are_downloaded_in_order_after_those_waited_for(tmp_path: pathlib.Path, far: Far) -> None:

@@ -162,7 +162,7 @@ def test_commit_publishes_the_whole_dataset(pets: Dataset, output: pathlib.Path,
     assert sorted(small_dataset.read_files(output)) == sorted(
         [
             *(shard.name for shard in shards),
-            *(shard.index_name for shard in shards),
+            *(file.name for shard in shards for file in shard.side_files("none")),
             *("catalog.json", "dataset_info.json", "features.json", "image.class.label.labels.txt"),
             *("labels.txt", "rejects.jsonl", "report.html", "statistics.json"),
         ]

@@ -226,7 +226,8 @@ def test_catalog_that_is_not_whole_names_nothing_but_shards(tmp_path: pathlib.Pa
     text = json.dumps({"splits": {"train": {"shards": [shard, *escaping]}}, "files": {"notes.txt": 1}})
     (tmp_path / "catalog.json").write_text(text)
     named = output_folder.OutputFolder(str(tmp_path)).named_files()
-    assert named == {"train-00000-of-00001.tfrecord", "index/train-00000-of-00001.index"}
+    stem = "train-00000-of-00001"
+    assert named == {f"{stem}.tfrecord", f"index/{stem}.index", f"index/{stem}.sizes"}
 
 
 # ---- damage

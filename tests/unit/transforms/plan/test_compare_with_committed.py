@@ -74,6 +74,7 @@ def test_plan_of_committed_dataset_with_damage_is_refused_and_writes_again_on_re
         ("train-00001-of-00002.tfrecord", None),
         ("train-00000-of-00002.tfrecord", b"123"),
         ("index/train-00001-of-00002.index", None),
+        ("index/train-00001-of-00002.sizes", b"12"),
         ("transform_fn/x", None),
         ("transform_fn/x", b"12"),
     ]:

@@ -72,8 +72,8 @@ def test_commit_makes_a_fixed_number_of_requests_for_each_shard(
     more = {kind: counts[12][kind] - counts[2][kind] for kind in counts[12]}
     per_shard = {kind: count / 10 for kind, count in more.items() if count}
     is_move = "move" in counts[2]
-    deletes = 1 + (2 if earlier == 2 else 0) + (0 if is_move else 2)  # its description; what is left; after copies
-    assert per_shard == {"move" if is_move else "copy": 2, "delete": deletes}
+    deletes = 1 + (3 if earlier == 2 else 0) + (0 if is_move else 3)  # its description; what is left; after copies
+    assert per_shard == {"move" if is_move else "copy": 3, "delete": deletes}
     assert counts[2]["list"] <= 10
     assert sum(counts[2].values()) - 2 * sum(per_shard.values()) <= 65
 
@@ -97,7 +97,9 @@ def test_moves_and_deletions_of_a_commit_overlap(refs: list[ImageRef], monkeypat
         assert max(store.most_at_once.values()) <= publish_dataset.REQUESTS_AT_ONCE
 
 
-def test_indexes_of_new_names_move_before_the_commit(refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_beside_shards_of_new_names_move_before_the_commit(
+    refs: list[ImageRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, moved = delayed_storage.DelayedStorage(), []
     with delayed_storage.mounted(store) as output:
         races.commit_earlier(output, refs)  # two shards
@@ -112,7 +114,7 @@ def test_indexes_of_new_names_move_before_the_commit(refs: list[ImageRef], monke
         assert run.step() == "committed"
     found = dict(moved)
     assert {name: by for name, by in found.items() if by} == {
-        **{f"index/train-0000{index}-of-00003.index": "f0" for index in range(3)},
+        **{f"index/train-0000{index}-of-00003.{of}": "f0" for index in range(3) for of in ("index", "sizes")},
         ".imagebeam/replaced-f1.json": "f0",
     }
     assert {name for name in found if name.endswith(".tfrecord")} == {
@@ -197,10 +199,11 @@ def test_run_after_a_commit_that_was_killed_among_many_requests_commits(
     [
         ("staged-file-gone", "train-00001-of-00002.tfrecord", None),
         ("staged-file-gone", "train-00001-of-00002.index", None),
+        ("staged-file-gone", "train-00001-of-00002.sizes", None),
         ("staged-file-changed", "train-00001-of-00002.tfrecord", b"123"),
         ("staged-file-changed", "train-00001-of-00002.index", b"123"),
     ],
-    ids=["shard", "index", "cut", "index-cut"],
+    ids=["shard", "index", "sizes", "cut", "index-cut"],
 )
 @pytest.mark.parametrize("has_earlier", [False, True], ids=["new-output", "over-another"])
 def test_staged_file_that_is_not_there_stops_the_commit_before_it_changes_the_output(

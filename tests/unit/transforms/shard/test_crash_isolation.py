@@ -225,7 +225,9 @@ def test_requests_of_three_shards(job: Job, marks: bool, more: dict[str, int]) -
         worker = job.start_worker() if marks else job.writer
         for task in job.tasks:
             worker.write(task)
-    ours = collections.Counter({"put": 9, "read": 3, "checksum": 3})  # a shard, its index and its description; a look
+    ours = collections.Counter(
+        {"put": 12, "read": 3, "checksum": 3}
+    )  # a shard, two files beside it, its description; a look
     assert store.requests == ours + collections.Counter(more)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import struct
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -22,6 +23,7 @@ from tests.unit.transforms import small_dataset
 
 SHARD = "train-00000-of-00001.tfrecord"
 INDEX = "train-00000-of-00001.index"
+SIZES = "train-00000-of-00001.sizes"
 DONE = SHARD + shard_writer.DONE_SUFFIX
 REJECTS = SHARD + shard_writer.REJECTS_SUFFIX
 
@@ -78,8 +80,10 @@ def test_write_orders_and_counts_the_images(refs: list[ImageRef], layout: Datase
     if compression == "none":
         offsets = records.decode_index(staged_files(layout)[INDEX])
         assert list(offsets) == [*(record.offset for record in found), len(stored)]
+        sides = [side for each in examples for name in ("height", "width") for side in each[f"image/{name}"]]
+        assert staged_files(layout)[SIZES] == struct.pack("<20H", *sides)
     else:
-        assert INDEX not in staged_files(layout)
+        assert staged_files(layout).keys().isdisjoint({INDEX, SIZES})
 
 
 def test_refs_of_task_are_in_the_order_of_ranks(refs: list[ImageRef]) -> None:
@@ -92,7 +96,7 @@ def test_write_of_one_shard_by_many_threads_leaves_one(refs: list[ImageRef], lay
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         written = [each._replace(is_kept=False) for each in pool.map(lambda _: write(layout, refs), range(8))]
     assert all(each == written[0] for each in written)
-    assert sorted(staged_files(layout)) == [INDEX, SHARD, DONE]
+    assert sorted(staged_files(layout)) == [INDEX, SIZES, SHARD, DONE]
 
 
 def test_finished_shard_is_kept(refs: list[ImageRef], layout: DatasetSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +124,7 @@ def test_finished_shard_is_not_read_where_the_storage_keeps_its_checksum(
     delayed.requests.clear()
     monkeypatch.setattr(shard_writer.ShardWriter, "write_unfinished", refuse_to_write)
     assert write(layout, refs) == first._replace(is_kept=True)
-    assert delayed.requests == {"read": 3, "checksum": 1}  # description, index, rejects; the shard
+    assert delayed.requests == {"read": 4, "checksum": 1}  # description, index, sizes, rejects; the shard
 
 
 @pytest.mark.parametrize(("more_bytes", "flipped"), [(1, 0), (0, 1)], ids=["size", "crc32c"])
@@ -156,6 +160,9 @@ def change_fields(path: pathlib.Path) -> None:
         pytest.param(INDEX, os.unlink, id="index-missing"),
         pytest.param(INDEX, empty, id="index-empty"),
         pytest.param(INDEX, flip_a_bit, id="index-changed"),
+        pytest.param(SIZES, os.unlink, id="sizes-missing"),
+        pytest.param(SIZES, empty, id="sizes-empty"),
+        pytest.param(SIZES, flip_a_bit, id="sizes-changed"),
         pytest.param(REJECTS, os.unlink, id="rejects-missing"),
         pytest.param(REJECTS, empty, id="rejects-empty"),
         pytest.param(DONE, os.unlink, id="description-missing"),
@@ -179,7 +186,8 @@ def test_write_of_shard_that_an_interrupted_commit_moved_to_the_output_keeps_it(
     output, staging = pathlib.Path(layout.output), pathlib.Path(layout.paths.staging("f1"))
     (output / "index").mkdir()
     os.replace(staging / SHARD, output / SHARD)
-    os.replace(staging / INDEX, output / "index" / INDEX)
+    for name in (INDEX, SIZES):
+        os.replace(staging / name, output / "index" / name)
     monkeypatch.setattr(shard_writer.ShardWriter, "write_unfinished", refuse_to_write)
     assert write(layout, refs) == first._replace(is_kept=True)
 
@@ -228,8 +236,8 @@ def test_write_of_no_image_leaves_an_empty_shard(layout: DatasetSettings) -> Non
     written = write(layout, [])
     files = staged_files(layout)
     assert (written.shard.records, written.shard.bytes, written.shard.crc32c) == (0, 0, 0)
-    assert (files[SHARD], files[INDEX]) == (b"", bytes(8))
-    assert sorted(files) == [INDEX, SHARD, DONE]
+    assert (files[SHARD], files[INDEX], files[SIZES]) == (b"", bytes(8), b"")
+    assert sorted(files) == [INDEX, SIZES, SHARD, DONE]
 
 
 @pytest.mark.parametrize("error", [KeyError, OSError, KeyboardInterrupt])
