@@ -181,6 +181,11 @@ def test_record_that_cannot_be_read_has_no_size(folder: pathlib.Path, caplog: py
     path.write_bytes(data.replace(b"image/height", b"image/weight", 1))
     assert read(folder) == [[0, 0], *expected[1:]]
     assert ", of which 1 tell none" in caplog.text
+    dataset, asked = imagebeam.open_dataset(folder), {"on_error": "skip", "max_error_fraction": 1.0}
+    batches = dataset.as_numpy(
+        "train", 2, buckets=((16, 24), (24, 16)), num_epochs=1, pad=True, shuffle="global", **asked
+    )
+    assert sum(int(batch["mask"].sum()) for batch in batches) == dataset.num_examples("train") - 1
 
 
 def test_record_that_the_storage_does_not_give_is_an_error(folder: pathlib.Path, far: Any, short_budget: None) -> None:
