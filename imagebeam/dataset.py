@@ -430,13 +430,7 @@ class ImageDataset:
         wanted = (selected.name, buckets, max_enlarge, may_be_small)
         if wanted not in self._members_of:
             sides = self._read_sizes(selected.splits)
-            records = None if selected.chosen is None else selected.records_at(np.arange(len(selected)))
-            if records is not None:
-                sides = sides[records]
-            if not sides.all():  # of records that cannot be read, which the reader of the first bucket reports
-                sides = np.where(sides == 0, np.array(buckets[0], sides.dtype), sides)
-            chosen = aspect_buckets.choose(sides, buckets, max_enlarge, may_be_small)
-            found = aspect_buckets.members(chosen, records, len(buckets))
+            found = aspect_buckets.members(sides, selected, buckets, max_enlarge, may_be_small)
             num_dropped = len(selected) - sum(map(len, found))
             if num_dropped == len(selected):
                 raise errors.ConfigError(

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from imagebeam.reader import option_values
+from imagebeam.reader import option_values, record_order
 
 Sizes: TypeAlias = Sequence[tuple[int, int]]  # height and width of each bucket, in pixels
 
@@ -114,32 +114,51 @@ def _best(
         candidates: indexes of buckets, each of all images or int [n].
         max_enlarge: as in `choose`.
     """
-    best = np.full(len(height), -1, np.int16)
-    most, nearest = np.full(len(height), -1.0), np.full(len(height), -np.inf)
+    best, most = np.full(len(height), -1, np.int16), np.full(len(height), -1.0)
     for each in candidates:
         size = table[each].T
-        kept, times = kept_part(height, width, (size[0], size[1])), enlargement(height, width, (size[0], size[1]))
-        closeness = np.where(times > 1, -times, times)
-        is_better = (kept > most) | ((kept == most) & (closeness > nearest))
+        kept = kept_part(height, width, (size[0], size[1]))
+        is_better, rows = kept > most, np.flatnonzero(kept == most)
+        if len(rows):
+            sizes = table[best[rows]].T, np.broadcast_to(size.T, (len(height), 2))[rows].T
+            before, now = (_closeness(height[rows], width[rows], one) for one in sizes)
+            is_better[rows] = now > before
         if max_enlarge is not None:
-            is_better &= times <= max_enlarge * (1 + _ROUNDING)
-        best = np.where(is_better, each, best).astype(np.int16)
-        most, nearest = np.where(is_better, kept, most), np.where(is_better, closeness, nearest)
+            is_better &= _fits(height, width, size, max_enlarge)
+        np.copyto(best, np.asarray(each, np.int16), where=is_better)
+        np.copyto(most, kept, where=is_better)
     return best
 
 
-def members(chosen: np.ndarray, records: np.ndarray | None, num_buckets: int) -> list[np.ndarray]:
+def _closeness(height: np.ndarray, width: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Returns a number that is greater the closer each image is to a size: float64 [n], positive if it is larger."""
+    times = enlargement(height, width, (size[0], size[1]))
+    return np.where(times > 1, -times, times)
+
+
+def members(
+    sides: np.ndarray,
+    selected: record_order.Records,
+    sizes: Sizes,
+    max_enlarge: float | None,
+    may_be_small: bool,
+) -> list[np.ndarray]:
     """Returns the records of each bucket, ascending: int32 [n], or int64 if there are many.
 
     Args:
-        chosen: int16 [n], the bucket of each record.
-        records: int64 [n], their numbers; None if they count from 0.
-        num_buckets: number of buckets.
+        sides: int [records, 2], height and width of all images; 0 of records that cannot be read, which the reader of
+            the first bucket reports.
+        selected: those that are read.
+        sizes: as of `choose`.
+        max_enlarge: as of `choose`.
+        may_be_small: as of `choose`.
     """
-    last = len(chosen) if records is None else int(records.max(initial=0))
-    dtype = np.int32 if last <= np.iinfo(np.int32).max else np.int64
-    found = []
-    for bucket in range(num_buckets):
-        rows = np.flatnonzero(chosen == bucket)
-        found.append((rows if records is None else records[rows]).astype(dtype))
-    return found
+    dtype = np.int32 if len(sides) <= np.iinfo(np.int32).max else np.int64
+    parts: list[list[np.ndarray]] = [[] for _ in sizes]
+    for start in range(0, len(selected), _AT_ONCE):
+        records = selected.records_at(np.arange(start, min(start + _AT_ONCE, len(selected))))
+        known = np.where(sides[records] == 0, np.array(sizes[0], sides.dtype), sides[records])
+        chosen = choose(known, sizes, max_enlarge, may_be_small)
+        for bucket, part in enumerate(parts):
+            part.append(records[chosen == bucket].astype(dtype))
+    return [np.concatenate([np.zeros(0, dtype), *parts.pop(0)]) for _ in sizes]
