@@ -157,7 +157,9 @@ def members(
     parts: list[list[np.ndarray]] = [[] for _ in sizes]
     for start in range(0, len(selected), _AT_ONCE):
         records = selected.records_at(np.arange(start, min(start + _AT_ONCE, len(selected))))
-        known = np.where(sides[records] == 0, np.array(sizes[0], sides.dtype), sides[records])
+        known = sides[records]
+        if not known.all():
+            known = np.where(known == 0, np.array(sizes[0], sides.dtype), known)
         chosen = choose(known, sizes, max_enlarge, may_be_small)
         for bucket, part in enumerate(parts):
             part.append(records[chosen == bucket].astype(dtype))
