@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pathlib
 import random
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests import datasets
+from tests import datasets, image_sets
 
 KEYPOINTS = ["nose", "left_eye", "right_eye"]
 SIZES = [(200, 140), (90, 220), (64, 64), (180, 181), (40, 50), (240, 240)]  # height and width in pixels
@@ -20,26 +21,37 @@ _CATEGORIES = (1, 18)
 
 
 def write(
-    root: pathlib.Path, names: Mapping[int, str] | None = None, keypoints: Sequence[str] = KEYPOINTS
+    root: pathlib.Path,
+    names: Mapping[int, str] | None = None,
+    keypoints: Sequence[str] = KEYPOINTS,
+    turns: Sequence[int] = (1,),
+    **sections: Any,
 ) -> pathlib.Path:
-    """Writes PNGs in which red is the column of each pixel, green its row and blue the number of the image."""
+    """Writes PNGs in which red is the column of each pixel, green its row and blue the number of the image.
+
+    With several EXIF orientations in `turns`, each size comes in each, and every second image is a JPEG.
+    """
     (root / "images").mkdir(parents=True)
     rng = random.Random(3)
     images: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
-    for number, (height, width) in enumerate(SIZES):
+    for number, ((height, width), turn) in enumerate(itertools.product(SIZES, turns)):
         rows, columns = np.mgrid[:height, :width]
         pixels = np.stack([columns, rows, np.full_like(rows, number)], axis=-1).astype(np.uint8)
-        Image.fromarray(pixels).save(root / "images" / f"{number}.png")
-        images.append({"id": number, "file_name": f"{number}.png", "height": height, "width": width})
-        found += [{"image_id": number, **_object(rng, height, width)} for _ in range(_NUM_OBJECTS[number])]
+        name = f"{number}.jpg" if len(turns) > 1 and number // len(turns) % 2 else f"{number}.png"
+        exact = {"quality": 100, "subsampling": 0} if name.endswith("jpg") else {}
+        exif = {"exif": image_sets.turned(turn)} if turn > 1 else {}
+        Image.fromarray(pixels).save(root / "images" / name, **exact, **exif)
+        images.append({"id": number, "file_name": name, "height": height, "width": width})
+        num_objects = _NUM_OBJECTS[number // len(turns)]
+        found += [{"image_id": number, **_object(rng, height, width)} for _ in range(num_objects)]
     for number, each in enumerate(found):
         each["id"] = number
     named = names or {each: f"c{each}" for each in _CATEGORIES}
     categories = [{"id": each, "name": name, "keypoints": keypoints} for each, name in named.items()]
     (root / "train.json").write_text(json.dumps({"images": images, "annotations": found, "categories": categories}))
     coco = {"annotations": {"train": "train.json"}, "images": {"train": "images"}, "masks": True, "keypoints": True}
-    datasets.make(root, root / "out", source={"by": "coco", "coco": coco})
+    datasets.make(root, root / "out", source={"by": "coco", "coco": coco}, **sections)
     return root / "out"
 
 
