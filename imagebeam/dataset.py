@@ -241,7 +241,7 @@ class ImageDataset:
         return _SplitFeeds(self, split).as_jax(sharding, batch_size, **options)
 
     def as_distributed(
-        self, strategy: tf.distribute.Strategy, split: str, global_batch_size: int, **options: Any
+        self, strategy: tf.distribute.Strategy, split: str, global_batch_size: int | None, **options: Any
     ) -> tf.distribute.DistributedDataset:
         """Returns batches for a tf.distribute strategy (TPUStrategy, MirroredStrategy...); each worker reads its share.
 

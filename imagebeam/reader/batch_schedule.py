@@ -199,7 +199,8 @@ class BucketEpochs(SelectionEpochs):
 
     def first_state(self, asked: options_lib.ReadOptions) -> record_order.ReaderState:
         """Returns the state before the first epoch."""
-        return dataclasses.replace(super().first_state(asked), buckets=asked.name_of_buckets)
+        name = asked.name_of_buckets(asked.process_count * self.replicas)
+        return dataclasses.replace(super().first_state(asked), buckets=name)
 
     def ends(self, asked: options_lib.ReadOptions, num_epochs: int) -> list[int]:
         """Returns the positions in `num_epochs` epochs from the first one that is read."""

@@ -53,7 +53,8 @@ class BucketReader:
     def _schedule_of(self, records: record_order.Order) -> batch_schedule.BatchSchedule:
         """Returns the schedule of a bucket, whose positions are the numbers of its records over all epochs."""
         start = dataclasses.replace(self.schedule.start, process_count=1)
-        epochs = batch_schedule.EqualEpochs(self.schedule.epoch_size)
+        # An epoch may have less than one batch of the bucket, which then laps over into the next.
+        epochs = batch_schedule.EqualEpochs(self.schedule.epoch_size + self._order.step_places)
         return batch_schedule.BatchSchedule(record_order.JobOrder(records), 0, None, None, 0, start, 1, epochs, 1)
 
     def metrics(self) -> Mapping[str, float]:

@@ -183,6 +183,8 @@ class Feeds(abc.ABC):
                 "process_index": input_context.input_pipeline_id,
                 "process_count": input_context.num_input_pipelines,
             }
+            if options.get("max_pixels") is not None:  # which replicas share too
+                options["max_pixels"] = option_values.whole(1)("max_pixels", options["max_pixels"]) // replicas
         # Where a tf.function of the user calls this, AutoGraph would translate all that runs from here on: 4 s.
         return tf.autograph.experimental.do_not_convert(self._read)(self._options(batch_size, options), replicas)
 
@@ -197,18 +199,18 @@ class Feeds(abc.ABC):
         rows = jax_iterator.rows_of_process(sharding, asked)
         options |= {"process_index": rows.place, "process_count": rows.num_places}
         if asked.max_pixels is not None:
-            options.setdefault("batch_multiple", rows.num_parts)
+            options["batch_multiple"] = asked.batch_multiple or rows.num_parts
         batch_size = None if batch_size is None else batch_size // rows.num_places
         batches = self._iterate(batch_size, options, jax_iterator.check_plan)
         return jax_iterator.JaxIterator(batches, sharding, rows.num_places)
 
     def as_distributed(
-        self, strategy: tf.distribute.Strategy, global_batch_size: int, **options: Any
+        self, strategy: tf.distribute.Strategy, global_batch_size: int | None, **options: Any
     ) -> tf.distribute.DistributedDataset:
         """Returns batches for a tf.distribute strategy; see `ImageDataset.as_distributed`."""
         asked = self._options(global_batch_size, {name: value for name, value in options.items() if name != "state"})
         replicas = strategy.num_replicas_in_sync
-        if asked.batch_size is None or asked.batch_size % replicas:
+        if asked.max_pixels is None and (asked.batch_size is None or asked.batch_size % replicas):
             raise errors.ConfigError(
                 "batch-size-indivisible",
                 f"global_batch_size is {global_batch_size!r}, and the strategy has {replicas} replicas, which take "
@@ -216,7 +218,8 @@ class Feeds(abc.ABC):
             )
 
         def make(context: Any) -> tf.data.Dataset:
-            batch_size = context.get_per_replica_batch_size(asked.batch_size)
+            shared = asked.batch_size if asked.max_pixels is None else None
+            batch_size = None if shared is None else context.get_per_replica_batch_size(shared)
             return self.as_tf(batch_size, input_context=context, **options)
 
         return strategy.distribute_datasets_from_function(make)

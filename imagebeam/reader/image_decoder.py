@@ -124,8 +124,8 @@ class ImageDecoder:
             why = reason or "decoder='pillow'"
             raise errors.ConfigError(
                 "decoder-cannot-change",
-                f'crop="letterbox", crop="pad", color_jitter and erasing are done by the code in C alone, and it does '
-                f"not make these images: {why}; use map instead",
+                'crop="letterbox", crop="pad", too_small="pad", color_jitter and erasing are done by the code in C '
+                f"alone, and it does not make these images: {why}; use map instead",
             )
         self._options, self._threads = options, threads
         self._fill = bytes(options.fill)

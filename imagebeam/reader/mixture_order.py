@@ -195,4 +195,5 @@ class BucketMixtureEpochs(MixtureEpochs):
 
     def first_state(self, asked: options_lib.ReadOptions) -> record_order.ReaderState:
         """Returns the state before the first epoch, as of `MixtureEpochs`."""
-        return dataclasses.replace(super().first_state(asked), buckets=asked.name_of_buckets)
+        name = asked.name_of_buckets(asked.process_count * self.replicas)
+        return dataclasses.replace(super().first_state(asked), buckets=name)

@@ -292,10 +292,10 @@ class ReadOptions:
         if not 0 <= self.process_index < count:
             expected = f"with process_count {count}: it must be 0 to {count - 1}"
             raise errors.ConfigError("option-bad-value", f"process_index is {self.process_index}, {expected}")
+        if self.buckets is not None and self.max_pixels is not None and self.batch_size is None:
+            object.__setattr__(self, "batch_size", max(self.bucket_batch_sizes))
         for text in itertools.chain(self._conflicts_of_buckets(), self._conflicts_of_patches(), self._conflicts()):
             raise errors.ConfigError("options-conflict", text)
-        if self.max_pixels is not None:
-            object.__setattr__(self, "batch_size", max(self.bucket_batch_sizes))
         functions = [each for each in (self.map, self.batch_map) if each is not None]
         if functions and self.map_id is None:
             object.__setattr__(self, "map_id", " ".join(map(_name_of, functions)))
@@ -368,13 +368,10 @@ class ReadOptions:
         rows = (self.max_pixels // (height * width) // self._multiple * self._multiple for height, width in sizes)
         return tuple(each // self.process_count for each in rows)
 
-    @property
-    def name_of_buckets(self) -> str | None:
-        """The buckets and their batches, for a state; None without buckets."""
-        if self.buckets is None:
-            return None
-        sizes = zip(self.buckets, self.bucket_batch_sizes, strict=True)
-        parts = [f"{height}x{width}:{rows * self.process_count}" for (height, width), rows in sizes]
+    def name_of_buckets(self, num_parts: int) -> str:
+        """Returns the buckets and their batches, of `num_parts` processes and replicas together, for a state."""
+        sizes = zip(self.buckets or (), self.bucket_batch_sizes, strict=True)
+        parts = [f"{height}x{width}:{rows * num_parts}" for (height, width), rows in sizes]
         if self.max_enlarge is not None:
             parts.append(f"{self.too_small} above {self.max_enlarge:g}")
         return " ".join([*parts, *(["padded"] if self.pad else [])])

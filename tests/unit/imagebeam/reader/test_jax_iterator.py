@@ -52,7 +52,7 @@ def one_device() -> Any:
 
 def iterate_stub(*batches: dict[str, np.ndarray]) -> tuple[jax_iterator.JaxIterator, StubBatches]:
     stub = StubBatches(list(batches))
-    return jax_iterator.JaxIterator(stub, one_device(), 2), stub  # type: ignore[arg-type]
+    return jax_iterator.JaxIterator(stub, one_device(), 1), stub  # type: ignore[arg-type]
 
 
 def _feed_eight_devices(directory: str) -> None:
