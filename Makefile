@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test images-test report-test schedulers-test torch-test servers unit lint bench docs lock clean
+.PHONY: help demo test images-test report-test schedulers-test clusters-test torch-test servers unit lint bench docs lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(MAKEFILE_LIST) | awk -F'#' '{ printf "%-23s%s\n", $$1, $$2 }'
@@ -54,16 +54,19 @@ schedulers-test: $(INSTALLED) ## run the files of deploy/ in Airflow, Kubeflow's
 	fi
 	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/scheduler_files.py tests/integration/scheduler_airflow.py
 
+clusters-test: $(INSTALLED) servers ## convert on a Flink and on a Spark cluster of this machine (10 minutes, 320 MB of jars)
+	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/cluster_runners.py
+
 torch-test: $(INSTALLED) ## read with PyTorch, without a GPU, which is installed beside the environment (minutes, 1.3 GB)
 	@$(BIN)/python -m pytest -ra $(PYTEST_ARGS) tests/integration/torch_*.py
 
 servers: ## install Java and Maven for the servers of the tests; needs root on Debian or Ubuntu
 	@if command -v java > /dev/null && command -v mvn > /dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	  echo "installing default-jdk-headless and maven, for the tests with HDFS"; \
+	  echo "installing default-jdk-headless and maven, for the tests with HDFS, Flink and Spark"; \
 	  { apt-get update --quiet=2 && apt-get install --quiet=2 --yes --no-install-recommends default-jdk-headless maven; } > /dev/null \
-	  || echo "apt-get could not install them: the tests with HDFS will be skipped" >&2; \
-	else echo "the tests with HDFS will be skipped; to run them: apt-get install default-jdk-headless maven" >&2; fi
+	  || echo "apt-get could not install them: the tests with HDFS, Flink and Spark will be skipped" >&2; \
+	else echo "the tests with HDFS, Flink and Spark will be skipped; to run them: apt-get install default-jdk-headless maven" >&2; fi
 
 unit: $(INSTALLED) ## run the unit tests, except those marked slow
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS) tests/unit

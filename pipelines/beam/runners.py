@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from imagebeam import errors
-from imagebeam.pipelines.beam import job_servers
+from imagebeam.pipelines.beam import flink_cluster, job_servers
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -39,6 +39,7 @@ _UNUSED_LOCALLY = (
 )
 _RUNNER = "apache_beam.runners.portability.fn_api_runner"
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner", "bundlebaseddirectrunner")
+_KEPT_WORKERS_MILLIS = 60_000  # otherwise Flink and Spark start Python workers for each stage
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -172,6 +173,8 @@ def require_supported(beam_arguments: Sequence[str], writer: str) -> None:
         )
     if not is_dataflow(beam_arguments):
         job_servers.require_reachable(_short_name(beam_arguments), beam_arguments)
+    if _short_name(beam_arguments) == "flink":
+        flink_cluster.require_ready(beam_arguments)
 
 
 def leaves_job(beam_arguments: Sequence[str]) -> bool:
@@ -223,6 +226,8 @@ def make_options(beam_arguments: Sequence[str], workers: int) -> PipelineOptions
         arguments.append("--experiments=disable_logging_submission_environment")
         if is_prism(arguments):
             arguments += job_servers.added_arguments(arguments)
+        elif job_servers.given(arguments, "--environment_cache_millis").environment_cache_millis is None:
+            arguments.append(f"--environment_cache_millis={_KEPT_WORKERS_MILLIS}")
     parsers: list[argparse.ArgumentParser] = []
     # a parser of all of Beam's options
     pipeline_options.PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)

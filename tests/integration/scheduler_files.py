@@ -32,6 +32,16 @@ def test_file_of_kubernetes_has_its_schema(path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_pods_of_the_flink_cluster_have_their_schema(tmp_path: pathlib.Path) -> None:
+    """The resource of Flink's operator has no schema there, but the templates in it are pods."""
+    (flink, *_) = yaml.safe_load_all((deployed.DEPLOY / "kubernetes" / "flink.yaml").read_text())
+    templates = [flink["spec"]["podTemplate"], flink["spec"]["taskManager"]["podTemplate"]]
+    (tmp_path / "pods.yaml").write_text(yaml.safe_dump_all(templates))
+    done = validate(tmp_path / "pods.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("passed for resource") + done.stdout.count("passed for resource") == 2
+
+
 def test_misspelt_key_of_kubernetes_is_found(tmp_path: pathlib.Path) -> None:
     text = (deployed.DEPLOY / "kubernetes" / "cronjob.yaml").read_text()
     (tmp_path / "wrong.yaml").write_text(text.replace("podFailurePolicy:", "podFailurePolicies:"))

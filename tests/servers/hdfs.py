@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
 import select
-import shutil
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from tests import patience
-from tests.servers import cache as cache_lib
+from tests.servers import java_programs
 
 _SOURCE = pathlib.Path(__file__).parent / "hdfs_cluster"
 _MAIN = "MiniHdfs"
-_DOWNLOAD_SEC = 600  # 108 MB
 _ANSWER_SEC = patience.HANG_SEC  # to start takes 3 s alone, to start or stop a DataNode 1 s
 _STOP_SEC = patience.HANG_SEC
 
@@ -84,11 +79,15 @@ class Cluster:
 @contextlib.contextmanager
 def run(folder: pathlib.Path) -> Iterator[Cluster]:
     """Runs a cluster that keeps its files in `folder`. Skips the test where there is no Java or Maven, or no jars."""
-    prepared, temporary, log = _prepare(), folder / "java", folder / "hdfs.log"
+    prepared, temporary, log = java_programs.prepare(_SOURCE), folder / "java", folder / "hdfs.log"
     temporary.mkdir()
-    # These settings start fast and leave nothing in /tmp.
-    settings = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-    settings += [f"-Djava.io.tmpdir={temporary}", "-cp", f"{prepared}{os.pathsep}{prepared}/*"]
+    settings = [
+        "-Xmx512m",
+        *java_programs.SMALL,
+        f"-Djava.io.tmpdir={temporary}",
+        "-cp",
+        f"{prepared}{os.pathsep}{prepared}/*",
+    ]
     command = ["java", *settings, _MAIN, folder]
     with (
         open(log, "w") as errors,
@@ -110,33 +109,3 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.wait(_STOP_SEC)
     except subprocess.TimeoutExpired:
         process.kill()
-
-
-def _prepare() -> pathlib.Path:
-    """Makes the jars and the archive of classes, or takes them from the cache; returns their folder."""
-    for program, package in (("java", "default-jdk-headless"), ("mvn", "maven")):
-        if shutil.which(program) is None:
-            pytest.skip(f"the HDFS cluster needs {program}, and there is none here: apt-get install {package}")
-    java = pathlib.Path(shutil.which("java") or "").resolve()
-    digest = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} plain".encode())
-    for path in (_SOURCE / "pom.xml", _SOURCE / f"{_MAIN}.java"):
-        digest.update(path.read_bytes())
-    with cache_lib.hold("hdfs-lock") as cache:
-        prepared = cache / f"hdfs-cluster-{digest.hexdigest()[:16]}"
-        if not prepared.exists():
-            new = cache / f"{prepared.name}.new"
-            shutil.rmtree(new, ignore_errors=True)
-            _download(new)
-            command = ["javac", "-cp", f"{new}/*", "-d", new, _SOURCE / f"{_MAIN}.java"]
-            subprocess.run(command, check=True, timeout=patience.HANG_SEC)
-            os.replace(new, prepared)
-    return prepared
-
-
-def _download(folder: pathlib.Path) -> None:
-    command = ["mvn", "-B", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    command.append(f"-DoutputDirectory={folder}")
-    try:
-        subprocess.run(command, cwd=_SOURCE, capture_output=True, text=True, timeout=_DOWNLOAD_SEC, check=True)
-    except subprocess.SubprocessError as e:  # Maven names its errors on stdout
-        pytest.skip(f"the jars of the HDFS cluster cannot be downloaded: {e}: {e.stdout}")

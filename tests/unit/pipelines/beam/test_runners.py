@@ -136,6 +136,14 @@ def test_options_of_other_runners_reach_beam(given: dict[str, str]) -> None:
     assert "disable_logging_submission_environment" in values["experiments"]  # no list of this machine's packages
 
 
+@case_tables.each_case(
+    "arguments, millis", [([], 60_000), (["--environment_cache_millis=0"], 0), (["--environment_cache_millis", "9"], 9)]
+)
+def test_workers_are_kept_between_stages_unless_the_user_says_how_long(arguments: list[str], millis: int) -> None:
+    values = runners.make_options(["--runner=FlinkRunner", *arguments], workers=1).get_all_options()
+    assert int(values["environment_cache_millis"]) == millis
+
+
 def test_experiments_of_the_user_stay() -> None:
     values = runners.make_options(["--runner=FlinkRunner", "--experiments=a,b"], workers=1).get_all_options()
     assert {"a", "b", "disable_logging_submission_environment"} <= set(values["experiments"])

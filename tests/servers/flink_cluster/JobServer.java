@@ -1,0 +1,9 @@
+import org.apache.beam.runners.flink.FlinkJobServerDriver;
+
+/** Beam's job server, which sends nothing of its class path with a job: the cluster has the same 160 jars. */
+public final class JobServer {
+  public static void main(String[] arguments) throws Exception {
+    System.setProperty("java.class.path", "/nothing");
+    FlinkJobServerDriver.main(arguments);
+  }
+}
