@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from tests import image_sets
-from tests.folder_shapes import SHAPES, Tree, images
+from tests.folder_shapes import IMAGE, SHAPES, Tree, images
 from tests.odd_layouts import LAYOUTS as _ODD
 from tests.odd_layouts import coco, files_of, rows
 
@@ -49,6 +49,12 @@ def _mask(count: int, scale: int = 1) -> bytes:
     Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8) % count * np.uint8(scale)).save(data, "PNG")
     return data.getvalue()
 
+
+def _tiff(number: int) -> bytes:
+    return image_sets.make_image(number, "TIFF", size=(8, 8))
+
+
+_BOXES = "filename,width,height,class,xmin,ymin,xmax,ymax,split"
 
 LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
     "table-of-patients": (
@@ -263,6 +269,138 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         "segmentation",
         ("the splits are those of train.txt and val.txt",),
         images("images/a0#.jpg", "masks/a0#.png") | {"train.txt": "a00\na01\na02\n", "val.txt": "a03.jpg\n"},
+    ),
+    "pages-of-books": (
+        None,
+        ("names of images such as Emma/page_00.png state 2 subjects; to keep all images of a folder (if it is one su",),
+        images("{Emma,Persuasion}/page_0#.png"),
+    ),
+    "photos-of-months": (
+        None,
+        ("2023-01, 2023-05: names of parts of a data set, not of classes",),
+        images("{2023-01,2023-05}/IMG_#.jpg"),
+    ),
+    "sides-of-a-camera": (
+        None,
+        ("cam_front, cam_left: names of parts of a data set, not of classes",),
+        images("{cam_front,cam_left}/a#.jpg"),
+    ),
+    "classes-beside-their-tests": (
+        None,
+        ("rps-test: names of a split, not of classes",),
+        images("{rps,rps-test}/{rock,paper}/x#.png"),
+    ),
+    "column-of-tests": (
+        None,
+        ("the column 'is_test' may be the split (False, True)",),
+        images("images/#a.png", numbers=_N)
+        | {"data.csv": rows("image,label,is_test", "{n}a.png,{0},{1}", ("x", "y"), ("True", "False", "False"))},
+    ),
+    "several-classes-with-blanks": (
+        None,
+        ("cells of 'labels' may have several classes with ' ' between them",),
+        images("images/#a.png", numbers=_N)
+        | {"data.csv": rows("image,labels", "{n}a.png,{0}", (*("rust", "scab") * 9, "spot", "rust scab"))},
+    ),
+    "addresses-of-images-that-are-there": (
+        None,
+        ("images are there, too, which the table does not name",),
+        images("train/a/b#.png", numbers=_N) | {"data.csv": rows("url,label", "https://x.org/{n}.jpg,{0}", ("x", "y"))},
+    ),
+    "further-fields-of-coco": (
+        "coco",
+        ("the fields attribute_ids, ignore of objects are not stored",),
+        images("data/#.jpg") | {"annotations/a_train.json": coco(attribute_ids=[1], ignore=True)},
+    ),
+    "coco-in-two-folders": (
+        None,
+        ("4 of 8 images that were seen are not read, in B/images (B/images/0.jpg)",),
+        images("{A,B}/images/#.jpg") | {f"{each}/annotations.json": coco() for each in "AB"},
+    ),
+    "keypoints-in-a-folder-of-json": (
+        "coco_keypoints",
+        (),
+        images("images/#.jpg") | {"json/crowd_train.json": coco(keypoints=[1, 1, 2], num_keypoints=1)},
+    ),
+    "run-lengths-beside-masks": (
+        "annotations",
+        ("8 of 12 images that were seen are not read, in train/0a/masks, train/1a/masks, train/2a/masks, ... (train",),
+        {f"train/{n}a/{name}.png": IMAGE for n in range(4) for name in (f"images/{n}a", "masks/x1", "masks/y2")}
+        | {"labels.csv": rows("ImageId,EncodedPixels", "{n}a,1 2", numbers=range(4))},
+    ),
+    "masks-in-colors-of-tiff": (
+        None,
+        ("masks/0.tif is drawn in colors: is it the picture that is wanted",),
+        images("images/#.png") | {f"masks/{n}.tif": _tiff(n) for n in range(4)},
+    ),
+    "metadata-of-objects": (
+        None,
+        ("the column 'objects' holds objects, which the preset does not read",),
+        images("train/#.png")
+        | {
+            "train/metadata.jsonl": "".join(
+                f'{{"file_name": "{n}.png", "objects": {{"bbox": []}}}}\n' for n in range(4)
+            )
+        },
+    ),
+    "metadata-of-classes": (
+        None,
+        ("the folders in file_name (cat, dog) would be splits: are they classes?",),
+        images("{cat,dog}/#.png")
+        | {"metadata.csv": rows("file_name,text", "{0}/{n}.png,x", ("cat", "dog"), numbers=range(4))},
+    ),
+    "metadata-of-texts": (
+        "imagefolder_metadata",
+        ("its other columns are not stored unless columns names them: text",),
+        images("train/#.png") | {"train/metadata.csv": rows("file_name,text", "{n}.png,x", numbers=range(4))},
+    ),
+    "boxes-as-shares": (
+        None,
+        ("boxes.csv: all edges of boxes are from 0 to 1, where pixels are expected",),
+        images("imgs/#.jpg")
+        | {"boxes.csv": rows("image,xmin,ymin,xmax,ymax,label", "{n}.jpg,0.1,0.2,0.5,0.9,a", numbers=range(4))},
+    ),
+    "boxes-with-splits": (
+        None,
+        ("the column 'split' may be the split, which is not read",),
+        images("imgs/#.jpg")
+        | {"boxes.csv": rows(_BOXES, "{n}.jpg,24,16,a,1,2,5,9,{0}", ("train", "test"), numbers=range(4))},
+    ),
+    "one-box-an-image": (
+        None,
+        ("it has columns of boxes under other names than box_csv reads",),
+        images("imgs/#.jpg") | {"boxes.csv": rows("image,x,y,w,h,class", "{n}.jpg,1,2,5,9,a", numbers=range(4))},
+    ),
+    "voc-of-some-images": (
+        None,
+        ("2 of 4 images have no file of annotations, such as images/2.jpg (no annotations/2.xml): source.voc.without",),
+        images("images/#.jpg")
+        | files_of("annotations/#.xml", _ODD["voc-of-two-sets"][1]["A/Annotations/x_0.xml"], numbers=range(2)),
+    ),
+    "voc-below-folders-of-classes": (
+        None,
+        ("4 of 4 images have no file of annotations, such as images/a/0.jpg (no annotations/a/0.xml)",),
+        images("images/a/#.jpg") | files_of("annotations/#.xml", _ODD["voc-of-two-sets"][1]["A/Annotations/x_0.xml"]),
+    ),
+    "yolo-of-points-outside-of-boxes": (
+        None,
+        ("the 11 numbers on each line may be a box and keypoints",),
+        _YOLO | files_of("labels/#.txt", "0 0.8 0.1 0.2 0.1 0.1 0.2 0.3 0.4 0.5 0.6\n"),
+    ),
+    "lists-with-and-without-labels": (
+        None,
+        ("10 of 40 images that were seen are not read, in val/a (val/a/0.jpg)",),
+        images("train/a/#.jpg", numbers=range(30))
+        | images("val/a/#.jpg", numbers=range(10))
+        | {"train/list.txt": "".join(f"a/{n}.jpg {n % 2}\n" for n in range(30))}
+        | {"val/list.txt": "".join(f"a/{n}.jpg\n" for n in range(10))},
+    ),
+    "table-of-images-in-several-levels": (
+        "kaggle",
+        (),
+        images("part1/images/#a.jpg", numbers=range(10))
+        | images("part2/images/#a.jpg", numbers=range(10, 20))
+        | {"data.csv": rows("image,label", "{n}a.jpg,{0}", ("x", "y"))},
     ),
     "other-files": (
         "coco",

@@ -11,23 +11,10 @@ from typing import Any
 from imagebeam import plural
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import contradictions, mask_folders
-from imagebeam.transforms.sources import folder_probe
+from imagebeam.pipelines.recognize.unread_files import Line
+from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, FolderProbe, and_list, name_some
 
-# Folders of these names hold parts of one data set, and are no classes where there is nothing but them.
-_PARTS = re.compile(
-    r"(?i)((images?|imgs?|masks?)(_[a-z]+)?|jpegimages|pictures?|photos?|labels?|annotations?|segmentation\w*|targets?|gt\w*|"
-    r"ground[_ ]?truth|(img|ann|image|mask|label)_dir|leftimg8bit|image_\d|calib|velodyne|(\w+_)?part_?\d+|"
-    r"imagesets|meta\w*|docs?|scripts?|src|code|utils|models?|data|datasets?|un-?label+ed|thumb(nail)?s?|"
-    r"assets|figures|screenshots|static|results?|outputs?|plots|@eadir|__macosx|trash|rejected|"
-    r"\w+_(results?|outputs?|predictions?)|\d+\. .*(images|ground ?truths?))"
-)
-_ROLES = re.compile(  # names for aligned images, and for parts by place or time
-    r"(?i)[ab]|input|output|target|list|[hl]r(_\w+)?|x\d|high|low|clean|noisy\d*|original\w*|augmented\w*|real|mean|"
-    r"noise\d*|blur(red|ry)?|sharp|hazy|clear|rainy|norain|foggy|trans(mission)?|expert_?\w|degraded|restored|"
-    r"raw|processed|left|right|pre|post|before|after|rgb|depth|n?ir|thermal|full|small|label+ed"
-)
-_NUMBERED_PARTS = re.compile(r"(?i)(cam(era)?|fold|split|view|session|batch|set|scene)[_ -]?\d+|(19|20)\d\d")
 NO_CLASSES = "nothing says what the images show"
 _DOMAINS = (
     "{} are of one split: if A and B in such names are classes or domains, set "
@@ -39,8 +26,6 @@ _DEEPER = (
     "the images are in further folders, and the first folder is the class; for the folder of the image as the class "
     "set source.pattern='(?:.*/)?(?P<label>[^/]+)/[^/]+' and label={by: column, column: label}"
 )
-_SYNSET = re.compile(r"n\d{8}")
-_RENAMED = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "evaluation"}
 _STRATIFY = Change(
     "split",
     {"by": "hash", "fractions": {"train": 0.8, "validation": 0.1, "test": 0.1}, "stratify": True},
@@ -66,7 +51,7 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
     with_classes = {
         name: folder
         for name, folder in held.items()
-        if _hold_images(probe, folder) and not (len(folder.folders) == 1 and _PARTS.fullmatch(folder.folders[0]))
+        if _hold_images(probe, folder) and not (len(folder.folders) == 1 and name_signs.is_part(folder.folders[0]))
     }
     if "train" not in {splits[name] for name in with_classes}:
         return
@@ -89,7 +74,7 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
             "label": {"by": "column", "column": "label"},
             "split": {"by": "column", "column": "split", "rename": splits},
         }
-    elif set(splits) - _RENAMED:
+    else:
         settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
     others = [name for name in root.folders if name not in with_classes]
     is_beside = any(folder.images for folder in with_classes.values())
@@ -98,28 +83,28 @@ def find_classes_in_splits(probe: FolderProbe, at: str) -> Iterator[Finding]:
     notes = []
     if others := [name for name in others if probe.with_images(root.below(name)) is not None]:
         have = "has" if len(others) == 1 else "have"
-        notes.append(f"{and_list(others)} {have} images without such folders, which are left out")
-    if all(map(_SYNSET.fullmatch, classes[:20])):
+        notes.append(f"{and_list(others)} {have} images, too, which are left out")
+    if all(map(name_signs.SYNSET.fullmatch, classes[:20])):
         notes = [f"{each}; docs/recipes/imagenet.md says how to sort them into folders by a list" for each in notes]
         if not is_deeper:
             yield Finding("imagenet", evidence, settings, tuple(notes), reads_images_alone=True)
         return
-    doubts = tuple(dict.fromkeys([*_doubts_on_classes(probe, [*with_classes.values()]), *scenes]))
+    doubts = tuple(dict.fromkeys([*_doubts_on_classes(probe, [*with_classes.values()], "*/*/*"), *scenes]))
     notes += _notes_on_depth(probe, held[next(iter(with_classes))])
     yield Finding("imagefolder", evidence, settings, tuple(notes), doubts=doubts, reads_images_alone=True)
 
 
-def _are_parts(names: Sequence[str]) -> bool:
-    """Returns whether folders are parts of one data set by their names, and no classes."""
-    are_numbered = sum(map(bool, map(_NUMBERED_PARTS.fullmatch, names))) > 1
-    return are_numbered or all(map(_PARTS.fullmatch, names)) or all(map(_ROLES.fullmatch, names))
+def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder], own: str = "*/*") -> tuple[str, ...]:
+    """Returns why the folders in one folder, or in those of the splits, may be no classes.
 
-
-def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[str, ...]:
-    """Returns why the folders in one folder, or in those of the splits, may be no classes."""
+    Args:
+        probe: of the data set.
+        holders: of these folders.
+        own: glob of the images directly in them.
+    """
     doubts = []
     first = holders[0].folders
-    if masks := [each.path for each in holders if re.search(r"(?i)mask|annot|ground.?truth", each.path)]:
+    if masks := [each.path for each in holders if name_signs.BELOW_MASKS.search(each.path)]:
         doubts.append(f"{and_list(masks)} may hold masks of images, by the name")
     trained = {
         name for each in holders if folder_probe.split_meant(each.path) in ("train", None) for name in each.folders
@@ -129,25 +114,28 @@ def _doubts_on_classes(probe: FolderProbe, holders: Sequence[Folder]) -> tuple[s
             doubts.append(
                 f"{each.path} has folders that train does not have ({name_some(new)}): no classes, or no split"
             )
-        parts = [name for name in each.folders if _PARTS.fullmatch(name) and probe.with_images(each.below(name))]
-        if parts or _are_parts(each.folders):
+        parts = [name for name in each.folders if name_signs.is_part(name) and probe.with_images(each.below(name))]
+        if parts or name_signs.are_parts(each.folders):
             parts = parts or [*each.folders]
             doubts.append(f"{name_some(parts)}: names of parts of a data set, not of classes")
     for each in probe.some(holders[0], first):
         inner = [name for name in each.folders if probe.with_images(each.below(name))]
         if each.images and inner:
             doubts.append(
-                f"{each.path} holds images, and its folders do, too ({name_some(inner)}): are all of one class?"
+                f"{each.path} holds images, and its folders do, too ({name_some(inner)}): are all of one class? "
+                f"source.include='{own}' leaves the latter out"
             )
             break
-        if any(map(_PARTS.fullmatch, inner)):
+        if any(map(name_signs.is_part, inner)):
             doubts.append(f"{each.path} has folders for the parts of a data set ({name_some(each.folders)})")
             break
+    if named := [n for n in first if folder_probe.split_meant(n) and any(o in n for o in first if o != n)]:
+        doubts.append(f"{name_some(named)}: names of a split, not of classes")
     if len(first) == 1:
         doubts.append(f"{first[0]} would be the only class")
     elif _notes_on_depth(probe, holders[0]):
         below = [{*each.folders} for each in probe.some(holders[0], first)]
-        are_named = not any(map(_NO_CLASS.search, set().union(*below))) and not set.intersection(*below)
+        are_named = not any(map(name_signs.COUNTED.search, set().union(*below))) and not set.intersection(*below)
         if all(len(name) == 1 for name in first) or (are_named and min(map(len, below)) > 1):
             doubts.append(f"the classes may be {name_some(first)}, or the folders in them: {_DEEPER}")
     doubts += filter(None, (_repeated_folders(probe, each) for each in holders))
@@ -166,7 +154,7 @@ def _repeated_folders(probe: FolderProbe, holder: Folder) -> str:
     inner = [each.folders for each in looked if not each.images]
     if len(inner) < max(2, len(looked)) or len(names := sorted({*inner[0]}.intersection(*inner[1:]))) < 2:
         return ""
-    if _are_parts(names):
+    if name_signs.are_parts(names):
         first, *others = (probe.look(looked[0].below(name)) for name in names)
         are_aligned = first.images and all(each.stems == first.stems for each in others)
         where = f"{name_some(names)} in {looked[0].path}"
@@ -188,7 +176,7 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     root = probe.look(at)
     looked = list(probe.some(root, root.folders))
     splits = [folder_probe.splits_in(folder.folders) for folder in looked]
-    if any(map(_PARTS.fullmatch, root.folders)):
+    if any(map(name_signs.is_part, root.folders)):
         return
     if len(looked) < 2 or not all(splits) or folder_probe.splits_in(root.folders) or not _hold_images(probe, looked[0]):
         return
@@ -199,7 +187,7 @@ def find_splits_in_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
         "split": {"by": "column", "column": "split", "rename": splits[0]},
     }
     doubts = [f"{name_some(root.folders)}: names of parts of a data set, not of classes"]
-    doubts = doubts if _are_parts(root.folders) else []
+    doubts = doubts if name_signs.are_parts(root.folders) else []
     if others := sorted(
         {name for folder, known in zip(looked, splits) for name in folder.folders if name not in known}
     ):
@@ -215,9 +203,9 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
     looked = probe.some(root, root.folders, _NUM_CLASSES)
     held = [folder for folder in looked if probe.with_images(folder.path) is not None]
     names = [posixpath.basename(folder.path) for folder in held] if len(root.folders) <= _NUM_CLASSES else root.folders
-    if len(held) < 2 or all(map(_PARTS.fullmatch, names)):  # folders without images are no classes
+    if len(held) < 2 or all(map(name_signs.is_part, names)):  # folders without images are no classes
         return
-    if not any(folder.images for folder in held) and any(any(map(_PARTS.fullmatch, each.folders)) for each in held):
+    if not any(folder.images for folder in held) and any(any(map(name_signs.is_part, each.folders)) for each in held):
         return  # each folder is a data set with folders for its parts
     evidence = f"{root.count(len(names), 'folder')} of images ({name_some(names)})"
     notes, settings, doubts = [], {}, _doubts_on_classes(probe, [root])
@@ -234,14 +222,11 @@ def find_classes(probe: FolderProbe, at: str) -> Iterator[Finding]:
 
 # --- labels in the names of images -----------------------------------------------------------------------------------
 
-_UTKFACE = re.compile(r"\d{1,3}_[01]_[0-4]_\d+\.")
+_UTKFACE = re.compile(r"\d{1,3}_[01]_[0-4]_\d{9,}\.")
 _CATS_DOGS = re.compile(r"(cat|dog)\.\d+\.jpg")
 _SYNSET_FILE = re.compile(r"n\d{8}_.*\.JPEG")
 _PET = re.compile(r"(.+)_\d+\.\w+")
 _NUMBERED = re.compile(r"(?P<label>.*?[^\d_\-. ])(?P<between>[_\-. ]*)(?P<open>\(?)\d+(?P<close>\)?)\.\w+")
-_NO_CLASS = re.compile(
-    r"(?i)^(img|image|dsc[nf]?|photo|picture|pic|p|screenshot|scan|file|page|sample)s?$|frame|mask|\d"
-)
 _NUM_CLASSES = 20  # folders that are looked into
 _NUM_INNER = 30  # folders beside those of splits that may be the only one with images
 _MANY = 10  # images that share a name before their numbers
@@ -287,7 +272,7 @@ def _find_numbered(folder: Folder, where: str, settings: Mapping[str, Any]) -> I
     (between, open_, close), number = forms.most_common(1)[0]
     classes = sorted(prefixes)
     few = [name for name in classes if prefixes[name] < min(_MANY, number // 20 + 2)]
-    is_name = len(classes) > 1 and not few and not any(map(_NO_CLASS.search, classes))
+    is_name = len(classes) > 1 and not few and not any(map(name_signs.COUNTED.search, classes))
     if number < 0.9 * len(folder.images) or not is_name or len(classes) > number // 5:
         return
     pattern = rf"(?P<label>.+?){re.escape(between)}{re.escape(open_)}\d+{re.escape(close)}\.\w+"
@@ -309,7 +294,7 @@ def _find_numbered(folder: Folder, where: str, settings: Mapping[str, Any]) -> I
 def find_lists_of_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
     """Finds images/cat/x.jpg or images/cat_1.jpg with lists such as meta/train.txt that name the images of a split."""
     root = probe.look(at)
-    folders = [name for name in root.folders if _PARTS.fullmatch(name) and probe.with_images(root.below(name), 1)]
+    folders = [name for name in root.folders if name_signs.is_part(name) and probe.with_images(root.below(name), 1)]
     for name in folders[:1]:
         images = probe.look(root.below(name))
         for lists in [root, *(probe.look(root.below(each)) for each in root.folders if each != name)]:
@@ -333,7 +318,7 @@ def find_lists_of_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
                 classes = {match[1] for each in images.images if (match := _PET.fullmatch(each))}
                 others = [each for each in images.images if not _PET.fullmatch(each)]
                 doubts = [f"{name_some(others)} state no class before a number"] if others else []
-                if len(classes) == 1 or all(map(_NO_CLASS.search, classes)):
+                if len(classes) == 1 or all(map(name_signs.COUNTED.search, classes)):
                     doubts.append(f"what precedes the last number in {images.images[0]} would be the class")
                 yield Finding("oxford_pets", evidence, settings, doubts=tuple(doubts))
             return
@@ -341,13 +326,12 @@ def find_lists_of_names(probe: FolderProbe, at: str) -> Iterator[Finding]:
 
 def _lists_in(folder: Folder) -> dict[str, str]:
     """Returns the files that may be lists of the images of a split, with the splits; train comes first."""
-    found = {name: split for name in folder.ending(".txt") if (split := _split_of_list(name))}
+    found = {
+        name: split
+        for name in folder.ending(".txt")
+        if (split := name_signs.SPLIT_OF_WORD.get(posixpath.splitext(name)[0].lower()))
+    }
     return dict(sorted(found.items(), key=lambda each: (each[1] != "train", each[1] == "test")))
-
-
-def _split_of_list(name: str) -> str | None:
-    stem = posixpath.splitext(name)[0].lower()
-    return {"train": "train", "trainval": "train", "val": "validation", "valid": "validation", "test": "test"}.get(stem)
 
 
 def _first_name(head: bytes) -> str:
@@ -370,8 +354,7 @@ def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:
     if splits and all(folder.images and not folder.folders for folder in held.values()):
         numbers = ", ".join(f"{name} {len(folder.images):,}" for name, folder in held.items())
         settings: dict[str, Any] = {"label": {"by": "none"}}
-        if set(splits) - _RENAMED:
-            settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
+        settings["split.rename"] = {name: split for name, split in splits.items() if name != split}
         evidence = f"images directly in {and_list(list(splits))} ({numbers}), and nothing that names their classes"
         doubts = [NO_CLASSES]
         if parts := [name for name, split in splits.items() if list(splits.values()).count(split) > 1]:
@@ -413,8 +396,8 @@ def find_unlabelled(probe: FolderProbe, at: str) -> Iterator[Finding]:
 # --- images of one subject, which do not belong into different splits -------------------------------------------------
 
 # p012_slice03.png, video7_frame0010.jpg, scan4-tile-2.png: the subject, and what precedes the number of its image.
-_NAMED = re.compile(r"(?i)(?P<subject>.*[^_\-. ])(?P<mark>[_\-. ]+(?:slice|frame|tile|patch|crop)[_\-. ]?)\d+\.\w+")
-_BARE = re.compile(r"(?i)(?:slice|frame|tile|patch|crop)[_\-. ]?\d+\.\w+")  # frame0010.jpg: the folder is the subject
+_NAMED = re.compile(rf"(?i)(?P<subject>.*[^_\-. ])(?P<mark>[_\-. ]+(?:{name_signs.OF_SUBJECT})[_\-. ]?)\d+\.\w+")
+_BARE = re.compile(rf"(?i)(?:{name_signs.OF_SUBJECT})[_\-. ]?\d+\.\w+")  # frame0010.jpg: the folder is the subject
 _NUMBER_AFTER = re.compile(r"[_\-. ]*\d+\.\w+")  # TCGA_12/TCGA_12_3.tif, after the name of the folder
 _MIN_FOLDERS = 3  # whose images have the name of the folder: two may be classes
 _SHARE = 0.9  # share of the images whose names must have one form
@@ -422,8 +405,10 @@ _MIN_EACH = 2  # images of a subject, on average
 _SPLIT = "split={by: hash, fractions: {train: 0.9, validation: 0.1}, group: subject}"
 
 
-def note_on_groups(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> str:
-    """Returns a note with the options that keep the images of a subject in one split; "" if nothing speaks for it.
+def line_on_groups(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Line | None:
+    """Returns a line with the options that keep the images of a subject in one split; None if nothing speaks for it.
+
+    It is a doubt if frames, slices or pages show that classes are subjects.
 
     A config that takes the splits from the input, or reads paths by a pattern of its own, needs no note. Nothing more
     is listed for it.
@@ -435,22 +420,23 @@ def note_on_groups(probe: FolderProbe, finding: Finding, config: config_lib.Conf
     """
     is_own = config.source.pattern is not None or config.split.group is not None
     if config.source.by != "files" or config.split.by not in ("hash", "none") or is_own:
-        return ""
+        return None
     above, rule = f"{finding.input}/" if finding.input else "", config.source.masks.rule
     paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
     paths = [path.removeprefix(above) for path in paths if path.startswith(above)]
     paths = [path for path in paths if rule is None or rule.is_image(path)]
     found = _in_names(paths) or _in_folders(paths) or _in_names_of_folders(paths)
     if not found:
-        return ""
+        return None
     number, example, pattern = found
     subjects = plural.count(number, "subject") if probe.is_all_seen else f"{number:,} or more subjects"
     is_class = config.label.by == "directory" and "/" not in posixpath.dirname(example) and pattern == _FOLDER
     options = [f"source.pattern={pattern}", _SPLIT, *(["label={by: none}"] if is_class else [])]
     subject = "a folder (if it is one subject, video or scan, and no class)" if is_class else "a subject"
-    return (
-        f"names of images such as {example} state {subjects}; to keep all images of {subject} "
-        "in one split add " + " ".join(f"--set {plural.shell_word(each)}" for each in options)
+    text = f"names of images such as {example} state {subjects}; to keep all images of {subject} in one split add "
+    return Line(
+        text + " ".join(f"--set {plural.shell_word(each)}" for each in options),
+        is_doubt=is_class and _BARE.fullmatch(posixpath.basename(example)) is not None,
     )
 
 
@@ -496,5 +482,5 @@ def _in_names_of_folders(paths: Sequence[str]) -> tuple[int, str, str] | None:
 
 def _has_name_of_folder(path: str) -> bool:
     folder, name = path.split("/")[-2:] if "/" in path else ("", path)
-    has_number = any(map(str.isdigit, folder)) and not _SYNSET.fullmatch(folder)
+    has_number = any(map(str.isdigit, folder)) and not name_signs.SYNSET.fullmatch(folder)
     return has_number and name.startswith(folder) and _NUMBER_AFTER.fullmatch(name.removeprefix(folder)) is not None

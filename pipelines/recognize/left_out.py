@@ -8,7 +8,6 @@ kind that it reads, or more than a tenth of the images. All other lines are note
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,17 +17,13 @@ from imagebeam.pipelines.recognize import mask_folders, naming_files, unread_fil
 from imagebeam.pipelines.recognize.unread_files import Line, Seen
 from imagebeam.transforms.formats import base_format
 from imagebeam.transforms.sources import files as files_lib
-from imagebeam.transforms.sources import folder_probe, listing_rules
+from imagebeam.transforms.sources import folder_probe, listing_rules, name_signs
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, name_some
 
-_ON_THE_SET = re.compile(
-    r"(?i)read_?me|licen[cs]e|copying|authors|attribution|citation|notice|changelog|.*(md5|sha\d+|checksum)|"
-    r".*\.(md|rst|pdf|docx?|html?|tex|bib|py|ipynb|sh|bat|c|h|cpp|m|js|css|log|cfg|lock|tmp|bak)$|"
-    r"thumbs\.db|(pyproject|cargo|poetry)\.toml"
-)
 _DEPTH = 4
 _NUM_LINES = 500  # of a list whose last line may be cut short
 _NUM_FOLDERS = 6  # folders of images that are compared
+_DEEPEST, _NUM_LOOKED = 12, 8  # levels of folders above the first images, and folders of one
 _NUM_PICTURES = 20  # images beside containers that may be there for people
 
 
@@ -48,7 +43,7 @@ def find(probe: FolderProbe, finding: Finding, config: config_lib.Config) -> Lef
         return LeftOut()
     _walk(probe)
     seen = _divide(probe, finding, reading)
-    images = [*_images(finding, reading, seen)]
+    images = [*_images(finding, reading, seen), *_without_files(probe, reading, seen)]
     if reading.num_pictures:  # of the files beside containers nothing is known
         return LeftOut(tuple(each.text for each in images if each.is_doubt))
     lines = [*images, *_lines(probe, finding, reading, seen)]
@@ -75,7 +70,7 @@ def _walk(probe: FolderProbe) -> None:
     for _ in range(_DEPTH):
         below: list[str] = []
         for folder in map(probe.look, level):
-            named = [name for name in folder.folders if naming_files.ANNOTATIONS.fullmatch(name)]
+            named = [name for name in folder.folders if name_signs.ANNOTATIONS.search(name)]
             below += map(
                 folder.below, dict.fromkeys([*named, *folder_probe.spread(folder.folders, _NUM_FOLDERS)[:_NUM_FOLDERS]])
             )
@@ -157,6 +152,9 @@ def _divide(probe: FolderProbe, finding: Finding, reading: _Reading) -> Seen:
     said = _said_by(finding)
     above, is_alone = reading.above, finding.reads_images_alone
     images = [path for path in _images_in(probe) if is_alone or reading.reads_image(path)]
+    masks = [path for path in images if name_signs.MASKS_ALONE.fullmatch(posixpath.basename(posixpath.dirname(path)))]
+    if not is_alone and len(masks) < len(images):  # of a table nothing shows that it names the images in them
+        images = [path for path in images if path not in {*masks}]
     read = {*images}
     of_images = {f"{above}{each}" for path in images for each in reading.files_of(path.removeprefix(above))}
 
@@ -171,7 +169,7 @@ def _divide(probe: FolderProbe, finding: Finding, reading: _Reading) -> Seen:
         left = [name for name, path in paths.items() if is_left(path)]
         seen.read.append(unread_files.part_of(folder, [name for name in folder.images if paths[name] in read]))
         seen.images.append(unread_files.part_of(folder, [name for name in left if name in folder.images]))
-        others = [name for name in left if name not in folder.images and not _ON_THE_SET.match(name)]
+        others = [name for name in left if name not in folder.images and not name_signs.ON_THE_SET.match(name)]
         others = [n for n in others if paths[n] not in said or not naming_files.is_no_split(paths[n])]
         seen.files.append(unread_files.part_of(folder, others))
     return seen
@@ -197,7 +195,9 @@ def _images(finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
     masks = [folder for folder, _ in held if mask_folders.are_masks(folder.path)]
     others = [(folder, is_beside) for folder, is_beside in held if folder not in masks]
     # images of tests often have no annotations, and one beside an image that is read may be a preview of it
-    num_meant = sum(len(each.images) for each, is_beside in others if not (is_beside or _is_of_test(each.path)))
+    guessed = tuple(posixpath.join(reading.above, each, "") for each in reading.reads.guessed)
+    meant = [each for each, is_beside in others if not (is_beside or _is_of_test(each.path))]
+    num_meant = sum(len(each.images) for each in meant if not f"{each.path}/".startswith(guessed))
     if finding.reads_images_alone:
         masks, others = [], held
         num_meant = sum(len(each.images) for each, _ in held)
@@ -208,15 +208,61 @@ def _images(finding: Finding, reading: _Reading, seen: Seen) -> Iterator[Line]:
             where = name_some([each.path or "the folder itself" for each in folders])
             such = f"{where} ({folders[0].below(folders[0].images[0])})"
             text = f"{number:,} of {plural.count(total, 'image')} that were seen are not read, in {such}{what}"
-            yield Line(text, not what and is_many and not reading.reads.is_guess)
+            yield Line(text, not what and is_many)
     if reading.config.source.masks.rule is not None:
         yield from _further_masks([folder for folder, is_beside in held if is_beside])
         yield from _classes_of_masked([each.path for each in seen.read if each.images])
 
 
+def _without_files(probe: FolderProbe, reading: _Reading, seen: Seen) -> Iterator[Line]:
+    """Yields a doubt if many images that are read have none of the files that belong to an image, as its mask."""
+    paths = [f.below(name) for f in seen.read for name in f.images if not _is_of_test(f.path)]
+    own = {path: [*reading.files_of(path.removeprefix(reading.above))] for path in paths}
+    with_files = {path: files for path, files in own.items() if files}
+    without = [p for p, files in with_files.items() if not any(probe.holds(f"{reading.above}{file}") for file in files)]
+    if len(without) <= (1 - folder_probe.NEARLY_ALL) * len(with_files):
+        return
+    source = reading.config.source
+    options = [f"source.{source.by}.{name}" for name in _WITHOUT if hasattr(source.format, name)]
+    options = ["source.masks.missing", *options] if source.masks.rule is not None else options
+    what = "mask" if source.masks.rule is not None else "file of annotations"
+    text = f"{len(without):,} of {plural.count(len(with_files), 'image')} have no {what}, such as {without[0]} "
+    text += f"(no {reading.above}{with_files[without[0]][0]})"
+    is_some = options and len(without) < len(with_files)
+    yield Line(f"{text}: {options[0]}=skip leaves those out" if is_some else text, is_doubt=True)
+
+
+_WITHOUT = ("without_annotations", "without_labels")
+
+
+def look_deeper(probe: FolderProbe) -> None:
+    """Lists a few folders of each level down to the first images."""
+    level = [probe.look()]
+    for _ in range(_DEEPEST):
+        if any(folder.images for folder in level):
+            return
+        below = [folder.below(name) for folder in level for name in folder_probe.spread(folder.folders, 3)[:3]]
+        level = [*map(probe.look, folder_probe.spread(below, _NUM_LOOKED)[:_NUM_LOOKED])]
+
+
+def images_in(probe: FolderProbe) -> Iterator[str]:
+    """Yields a line on all images that were seen, for a folder that no preset recognizes."""
+    folders = [folder for folder in probe.seen() if folder.images]
+    if folders:
+        number = plural.count(sum(len(folder.images) for folder in folders), "image")
+        above = posixpath.commonpath([posixpath.dirname(each.path) for each in folders])
+        places = (
+            f"{number} {'' if probe.is_all_seen else 'or more '}were seen in {name_some([f.path for f in folders])}"
+        )
+        what = (
+            f"--input with the folder {above or 'given'} and --config image_folder takes the folders in it as classes"
+        )
+        yield f"{places}, and nothing says how they are labelled: {what}"
+
+
 def _further_masks(folders: Sequence[Folder]) -> Iterator[Line]:
     """Yields a line for images that are named as masks, beside images whose masks are read."""
-    paths = [folder.below(name) for folder in folders for name in folder.images if mask_folders.MASKS.fullmatch(name)]
+    paths = [folder.below(name) for folder in folders for name in folder.images if name_signs.MASKS.search(name)]
     paths = [path for path in paths if not mask_folders.is_for_people(posixpath.splitext(path)[0])]
     if paths:
         text = f"{plural.count(len(paths), 'image')} may be further masks, and not read ({name_some(paths)})"
@@ -238,8 +284,8 @@ def _classes_of_masked(paths: Sequence[str]) -> Iterator[Line]:
 
 
 def _is_of_test(path: str) -> bool:
-    """Returns whether a folder is in one of tests, whose masks and annotations are often not published."""
-    return any(folder_probe.split_meant(name) == "test" for name in path.split("/"))
+    """Returns whether a folder is in one of tests, which often have no annotations, or of unlabeled images."""
+    return any(folder_probe.split_meant(n) == "test" or name_signs.UNLABELED.search(n) for n in path.split("/"))
 
 
 # --- files of one image each -----------------------------------------------------------------------------------------
@@ -283,7 +329,7 @@ def _lists_in(probe: FolderProbe, reading: _Reading, seen: Seen, paths: Sequence
     found: dict[str, str] = {}
     named = set[str]()
     for path in paths:
-        meant = "train" if "trainval" in path else folder_probe.split_meant(posixpath.basename(path))
+        meant = folder_probe.split_meant(posixpath.basename(path))
         lines = probe.head(path).decode("utf-8", "replace").splitlines()
         names = {line.split()[0] for line in lines[: len(lines) - (len(lines) > _NUM_LINES)] if line.strip()}
         is_list = (

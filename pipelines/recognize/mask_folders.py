@@ -10,20 +10,11 @@ from typing import Any, NamedTuple
 
 from imagebeam import plural
 from imagebeam.transforms.images import image_formats
-from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Change, Finding, Folder, FolderProbe, and_list, name_some
 
 # --- folders of masks for the images of other folders -----------------------------------------------------------------
 
-_SPLIT = re.compile(
-    r"(?i)(?<![a-z])(training|train|validation|valid|val|dev|testing|test|evaluation|eval)(?![a-z])",
-)
-MASKS = re.compile(
-    r"(?i).*(mask|annot|label|segment|semantic|(?<![a-z])(seg|ann)(?![a-z])|(?<![a-z])gt|ground[_ ]?truth|trimap|"
-    r"matte).*"
-)
-_IMAGES = re.compile(r"(?i)(?<![a-z])(images?|imgs?|jpegimages|originals?)(?![a-z])")
-_NOT_CLASSES = re.compile(r"(?i)(?:^|[/_-])(viz|vis|overlay|preview|colou?rs?|rgb|instances?(ids)?)$")
 MASK_FORMATS = (".png", ".gif", ".tif", ".tiff", ".bmp", ".npy")
 LOSSY_MASKS = "masks in JPEG have lost their exact classes and are not read: convert them to PNG from their source"
 _MAX_FOLDERS = 30  # more are not compared
@@ -76,23 +67,23 @@ def find_pairs(probe: FolderProbe, at: str) -> Iterator[Finding]:
 
 def holds_masks(path: str) -> bool:
     """Returns whether masks are expected in a folder of this name; COCO's panoptic PNGs have a JSON file and a sign."""
-    return MASKS.fullmatch(path) is not None and "panoptic" not in path
+    return name_signs.MASKS.search(path) is not None and "panoptic" not in path
 
 
 def is_for_people(name: str) -> bool:
     """Returns whether a folder or file is named as one that shows masks in colors, or the instances in them."""
-    return _NOT_CLASSES.search(name) is not None
+    return name_signs.FOR_PEOPLE.search(name) is not None
 
 
 def are_masks(path: str) -> bool:
     """Returns whether masks of any kind are expected in a folder."""
-    return MASKS.fullmatch(path) is not None or is_for_people(path)
+    return name_signs.MASKS.search(path) is not None or is_for_people(path)
 
 
 def _rank(group: Sequence[_Pair]) -> tuple[bool, bool, int, bool]:
     tokens = {folder_probe.split_meant(each.token) for each in group}
     is_plain = not is_for_people(group[0].mask)
-    return _IMAGES.search(group[0].image) is not None, is_plain, len(group), "train" in tokens
+    return name_signs.IMAGES.search(group[0].image) is not None, is_plain, len(group), "train" in tokens
 
 
 def _fill(path: str, token: str = "*") -> str:
@@ -102,20 +93,20 @@ def _fill(path: str, token: str = "*") -> str:
 def _pairs_in(probe: FolderProbe, at: str) -> list[_Pair]:
     root = probe.look(at)
     near = [probe.look(root.below(name)) for name in root.folders[:_MAX_FOLDERS]]
-    if not any(MASKS.fullmatch(name) for each in (root, *near) for name in each.folders):
+    if not any(name_signs.MASKS.search(name) for each in (root, *near) for name in each.folders):
         return []
     inner = [probe.look(each.below(name)) for each in near for name in each.folders[:_MAX_FOLDERS]]
     folders = [each for each in (*near, *inner) if each.files][:_MAX_FOLDERS]
     found = []
     for images in folders:
         path = images.path.removeprefix(f"{at}/")
-        tokens = {match[0] for match in _SPLIT.finditer(path)}
-        if not images.images or MASKS.fullmatch(path) or len(tokens) > 1:
+        tokens = {match[0] for match in name_signs.SPLIT_WORD.finditer(path)}
+        if not images.images or name_signs.MASKS.search(path) or len(tokens) > 1:
             continue
         token = next(iter(tokens), "")
         for masks in folders:
             other = masks.path.removeprefix(f"{at}/")
-            is_own = token in other if token else not _SPLIT.search(other)
+            is_own = token in other if token else not name_signs.SPLIT_WORD.search(other)
             if masks is images or not is_own:
                 continue
             extension, _ = collections.Counter(posixpath.splitext(name)[1] for name in masks.files).most_common(1)[0]
@@ -214,16 +205,15 @@ def finding_of_masks(image: str, mask: str, folders: Sequence[str], evidence: st
     return Finding("segmentation", evidence, settings, (), often, doubts=tuple(doubts))
 
 
-_MASKS_ALONE = re.compile(r"(?i)annotations?|masks?|labels?|gt|ground[_ ]?truth|segmentation\w*")
-
-
 _NUM_HOLDERS = 3  # folders of the root, beside those of splits, that are looked into for masks
 
 
 def notes_on_masks(probe: FolderProbe) -> list[str]:
     """Returns a note if a folder that looks like a class is likely one of masks for the images of another folder."""
     root = probe.look()
-    masks = [name for name in root.folders if _MASKS_ALONE.fullmatch(name) and probe.with_images(root.below(name))]
+    masks = [
+        name for name in root.folders if name_signs.MASKS_ALONE.fullmatch(name) and probe.with_images(root.below(name))
+    ]
     if len(masks) == len(root.folders):
         masks = []
     holders = [probe.look(root.below(name)) for name in folder_probe.likely_first(root, _NUM_HOLDERS)]
@@ -252,7 +242,7 @@ def notes_on_volumes(probe: FolderProbe) -> list[str]:
         for name in folder.images
         if image_formats.BY_EXTENSION[image_formats.extension_of(name)] == image_formats.NIFTI
     ]
-    named = [path for path in volumes if MASKS.fullmatch(path)]
+    named = [path for path in volumes if name_signs.MASKS.search(path)]
     if not named:
         return []
     return [
@@ -273,10 +263,10 @@ def masks_in(probe: FolderProbe, folder: Folder) -> list[str]:
     A file is named like an image if its name begins with that of the image: 7_square_0.png for 7.jpg. Files beside a
     folder `images` may have any names, as in the Data Science Bowl of 2018, where each image has a folder of masks.
     """
-    named = [name for name in folder.folders if _MASKS_ALONE.fullmatch(name)]
+    named = [name for name in folder.folders if name_signs.MASKS_ALONE.fullmatch(name)]
     if not named:
         return []
-    others = [name for name in folder.folders if not _MASKS_ALONE.fullmatch(name)]
+    others = [name for name in folder.folders if not name_signs.MASKS_ALONE.fullmatch(name)]
     stems = {stem for name in others[:_MAX_FOLDERS] for stem in probe.look(folder.below(name)).stems}
     is_beside_images = any(name.lower() in ("images", "image") for name in others)
     found = []
@@ -299,8 +289,6 @@ _MARK = re.compile(r"[^0-9A-Za-z]")  # between the name of an image and the rest
 
 _NUM_LOOKED = 8  # folders that are compared
 _MAX_FILES = 8  # images and masks of one example
-_IMAGE_NAME = re.compile(r"(?i)(image|img|original|photo|picture|rgb|input)")
-_SHOWN_TO_PEOPLE = re.compile(r"(?i)[_-](viz|vis|overlay|preview|colou?r|rgb)$")  # labelme's label_viz.png
 
 
 class _Form(NamedTuple):
@@ -370,12 +358,12 @@ def _example_form(probe: FolderProbe, root: Folder) -> _Form | None:
 
 
 def _is_mask(name: str) -> bool:
-    return MASKS.fullmatch(name.replace(_HOLE, "")) is not None
+    return name_signs.MASKS.search(name.replace(_HOLE, "")) is not None
 
 
 def _is_for_people(name: str, masks: Mapping[str, str]) -> bool:
     """Returns whether a file shows another mask to people."""
-    return _SHOWN_TO_PEOPLE.sub("", name) in masks and _SHOWN_TO_PEOPLE.search(name) is not None
+    return name_signs.FOR_PEOPLE.sub("", name) in masks and name_signs.FOR_PEOPLE.search(name) is not None
 
 
 def _example_finding(form: _Form, folders: str, above: str, names: Sequence[str]) -> Finding:
@@ -387,7 +375,7 @@ def _example_finding(form: _Form, folders: str, above: str, names: Sequence[str]
         above: pattern for the folder that they are in, with the group `split`; "" for the root.
         names: of the folders that this pattern matches.
     """
-    named = [name for name in form.images if _IMAGE_NAME.search(name)]
+    named = [name for name in form.images if name_signs.IMAGES.search(name)]
     image = (named or [*form.images])[0]
     mask, extension = next(iter(form.masks.items()))
     kinds = sorted(form.images[image])

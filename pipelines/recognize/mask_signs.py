@@ -13,27 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from imagebeam import plural, storage
 from imagebeam.pipelines.config import model as config_lib
 from imagebeam.pipelines.recognize import mask_folders, mask_trees
-from imagebeam.pipelines.recognize.mask_folders import MASK_FORMATS, MASKS, extensions_of
+from imagebeam.pipelines.recognize.mask_folders import MASK_FORMATS, extensions_of
 from imagebeam.transforms import npy_header
 from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.images import mask_pixels
-from imagebeam.transforms.sources import files, folder_probe
+from imagebeam.transforms.sources import files, folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe
 
 _OF_SPLIT = r"\g<split>/"
 _MAX_COLORS = 256
 _NUM_COLOR_FOLDERS = 10  # folders that are searched for the colors of classes
-
-
-# Files with the classes and their colors, as CamVid and tools for labelling name them.
-_COLOR_FILE = re.compile(
-    r"(?i)class_dict\w*\.csv|label_?colou?rs?\.(txt|csv)|label_?map\.txt|colou?rs?_?map\.(txt|csv)"
-)
 _VOID = re.compile(rb"(?i)\bvoid\b")
 _CAR = re.compile(r"[^/_]+_\d+\.jpg")
 _CARVANA = (r"train/(?P<name>.*)\.jpg", r"train_masks/\g<name>_mask.gif")
 _DIGIT = re.compile(r"\d")
-_TRUTH = re.compile(r"(?i)gt|ground[_ ]?truth")
 _TARGETS = (
     "is it the picture that is wanted, as of a photo without noise or haze? Then take the preset pairs "
     "(docs/recipes/pairs.md); of masks set source.masks.colors"
@@ -74,8 +67,9 @@ def find_masks(probe: FolderProbe, at: str) -> Iterator[Finding]:
             f"{first} is drawn in colors: if each color is a class, name them in source.masks.colors, such as "
             "{road: [128, 64, 128]}, or the file that lists them"
         )
-        is_photo = any(map(_has_many_colors, heads.values()))
-        if is_photo or _TRUTH.fullmatch(posixpath.basename(posixpath.dirname(first))):
+        is_photo = any(is_colored(each, above=_MAX_COLORS) for each in heads.values())
+        is_stored = heads[first].startswith(b"\x89PNG")  # as it is
+        if is_photo or not is_stored or name_signs.TRUTH.fullmatch(posixpath.basename(posixpath.dirname(first))):
             doubt = f"{first} is drawn in colors: {_TARGETS}"
             yield dataclasses.replace(finding, doubts=(*finding.doubts, doubt))
         else:
@@ -122,18 +116,13 @@ def _is_measured(head: bytes) -> bool:
     return (head.startswith(b"\x89PNG\r\n\x1a\n") and head[24:26] == b"\x10\0") or is_picture
 
 
-def is_colored(head: bytes) -> bool:
-    """Returns whether a file begins as a PNG whose pixels are colors, not numbers or indexes of a palette."""
-    return head.startswith(b"\x89PNG\r\n\x1a\n") and head[25:26] in (b"\2", b"\6")
-
-
-def _has_many_colors(head: bytes) -> bool:
-    """Returns whether an image has more colors than masks have classes, as photos do."""
+def is_colored(head: bytes, above: int = 0) -> bool:
+    """Returns whether the pixels of an image are colors, not numbers or indexes of a palette; more than so many."""
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(head)) as image:
-            return image.mode in ("RGB", "RGBA") and image.getcolors(_MAX_COLORS) is None
+            return image.mode in ("RGB", "RGBA") and not (above and image.getcolors(above))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # such as of a file whose head was read
         return False
 
@@ -149,13 +138,13 @@ def _is_grid(head: bytes) -> bool:
 def _color_files(probe: FolderProbe, at: str) -> Iterator[str]:
     root = probe.look(at)
     for folder in [root, *(probe.look(root.below(name)) for name in root.folders[:_NUM_COLOR_FOLDERS])]:
-        yield from (folder.below(name) for name in folder.files if _COLOR_FILE.fullmatch(name))
+        yield from (folder.below(name) for name in folder.files if name_signs.COLORS_OF_CLASSES.fullmatch(name))
 
 
 def _pairs(probe: FolderProbe, at: str) -> Iterator[Finding]:
     root = probe.look(at)
     for folder in folder_probe.split_places(probe, at):
-        masks = [name for name in folder.folders if MASKS.fullmatch(name)]
+        masks = [name for name in folder.folders if name_signs.MASKS.search(name)]
         images = [name for name in folder.folders if name not in masks]
         for mask in masks:
             for image in sorted(images, key=lambda name: _likeness(name, mask)):
@@ -209,11 +198,8 @@ def _match(probe: FolderProbe, folder: Folder, image: str, mask: str, at: str) -
         rf"{outer and _OF_SPLIT}{mask}/{inner and _OF_SPLIT}{before}\g<name>{after}{spelt}",
         names,
         evidence,
-        () if MASKS.fullmatch(mask) else (f"{mask} may hold masks, or other pictures of the same images",),
+        () if name_signs.MASKS.search(mask) else (f"{mask} may hold masks, or other pictures of the same images",),
     )
-
-
-_MASK_SUFFIX = re.compile(r"(?P<name>.+)(?P<suffix>[_\-.](mask|seg|segmentation|label|labels|gt|L))", re.IGNORECASE)
 
 
 def _match_beside(folder: Folder, at: str) -> Finding | None:
@@ -221,7 +207,7 @@ def _match_beside(folder: Folder, at: str) -> Finding | None:
     suffixes: collections.Counter[tuple[str, str]] = collections.Counter()
     for name in folder.images:
         stem, extension = posixpath.splitext(name)
-        match = _MASK_SUFFIX.fullmatch(stem)
+        match = name_signs.MASK_ENDING.fullmatch(stem)
         if match and match["name"] in folder.stems:
             suffixes[match["suffix"], extension] += 1
     if not suffixes:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from imagebeam import plural
 from imagebeam.pipelines.recognize import mask_folders
-from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Finding, Folder, FolderProbe, and_list
 
 _DEPTH = 5  # levels of folders that are searched
@@ -78,7 +78,7 @@ def _folders_of_files(probe: FolderProbe, at: str) -> list[Folder]:
     level, seen = [probe.look(at)], list[Folder]()
     for depth in range(_DEPTH):
         names = [name for each in (*seen, *level) for name in each.folders]
-        if depth == 2 and not any(map(mask_folders.MASKS.fullmatch, names)):
+        if depth == 2 and not any(map(name_signs.MASKS.search, names)):
             return []
         seen += level
         level = [
@@ -99,7 +99,7 @@ def _place_of(images: Sequence[str], masks: Sequence[str]) -> _Place | None:
     path = "/".join(mask)
     if len(image) != 1 or not 1 <= len(mask) <= 2 or folder_probe.split_meant(image[0]) is not None:
         return None
-    if mask_folders.MASKS.fullmatch("/".join(images)) or not (
+    if name_signs.MASKS.search("/".join(images)) or not (
         mask_folders.holds_masks(path) or mask_folders.is_for_people(path)
     ):
         return None

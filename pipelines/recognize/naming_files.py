@@ -11,7 +11,7 @@ from imagebeam import plural
 from imagebeam.pipelines.recognize import unread_files
 from imagebeam.pipelines.recognize.unread_files import Line, Seen
 from imagebeam.transforms.formats.tables import table_heads
-from imagebeam.transforms.sources import folder_probe
+from imagebeam.transforms.sources import folder_probe, name_signs
 from imagebeam.transforms.sources.folder_probe import Folder, FolderProbe, name_some
 
 OF_FOLDERS = "folders of images"
@@ -25,12 +25,9 @@ _DATA = (*_TABLES, ".txt", ".lst", ".list", ".token")
 _NAMING = (*_DATA, ".yaml", ".yml", ".toml")  # settings, too, unless they name images
 _DATA_OF_FOLDERS = (*_NAMING, ".mat", ".npy", ".label", ".gt", ".pkl", ".pickle")
 _FURTHER_DATA = (*_DATA, ".npy", ".pkl", ".pickle", ".db", ".sqlite", ".sqlite3")
-ANNOTATIONS = re.compile(r"(?i).*(annot|label|meta|list|split|csv|xml|json|bbox|box|gt|truth|caption|imagesets).*")
 _BETWEEN_WORDS, _BETWEEN_CELLS = re.compile(r"[\s\"',;|<>\[\]{}()=]+"), re.compile(r"[\t\n\r\",;|<>]+")
 # Names in a table that no number of another kind equals.
 _IDENTIFIES = re.compile(r"(?=.*\d)(?=.*[^\W\d_]).+|\d([_\-.]?\d){4,}")
-_OF_SPLITS = re.compile(r"(?i)split|partition|(?<![a-z])fold|trainval|imagesets")
-_SYNSET = re.compile(r"n\d{8}")  # names a class of ImageNet wherever it is found
 _LISTING_CHARS = 40  # at the beginning, which name the format of a saved listing
 LISTS, _NUM_LISTS = (".txt", ".lst", ".list", ".csv"), 24
 _NUM_FILES = 3  # read of each extension in a folder
@@ -144,7 +141,9 @@ def files_that_name_images(
     every, stems = stems, {stem for stem in stems if _IDENTIFIES.fullmatch(stem)}
     places = {folder.below(name) for folder in seen.read for name in folder.images if folder.path}
     own = {posixpath.basename(folder.path) for folder in seen.read if folder.images and folder.path}
-    of_folders = {each for each in own | _cores(own) if _IDENTIFIES.fullmatch(each) and not _SYNSET.fullmatch(each)}
+    of_folders = {
+        each for each in own | _cores(own) if _IDENTIFIES.fullmatch(each) and not name_signs.SYNSET.fullmatch(each)
+    }
     if not is_near:
         names = {name for name in names if posixpath.splitext(name)[0] in stems}
     for folder in folders:
@@ -195,7 +194,7 @@ def is_no_split(path: str) -> bool:
     """Returns whether the name of a file does not say that it lists the images of a split, or the splits of images."""
     stem = posixpath.splitext(posixpath.basename(path))[0]
     is_split = path.endswith(LISTS) and folder_probe.splits_named(stem)
-    return not is_split and not _OF_SPLITS.search(path)
+    return not is_split and not name_signs.LISTS_OF_SPLITS.search(path)
 
 
 def mixed_splits(probe: FolderProbe) -> Iterator[Line]:
@@ -265,7 +264,9 @@ def files_above(probe: FolderProbe, seen: Seen) -> Iterator[Line]:
         return
     above = FolderProbe(parent, _BOUNDS_ABOVE)
     root = above.look()
-    named = [name for name in root.folders if ANNOTATIONS.fullmatch(name) and name != posixpath.basename(probe.root)]
+    named = [
+        name for name in root.folders if name_signs.ANNOTATIONS.search(name) and name != posixpath.basename(probe.root)
+    ]
     folders = [root, *map(above.look, named)]
     for each in files_that_name_images(above, folders, seen, is_near=False):
         yield each._replace(text=f"../{each.text}")

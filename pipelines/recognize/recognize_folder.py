@@ -24,7 +24,6 @@ from imagebeam.pipelines.recognize import (
 )
 from imagebeam.transforms.formats import pairs
 from imagebeam.transforms.formats.base_format import FORMATS, format_of
-from imagebeam.transforms.formats.masks import Masks
 from imagebeam.transforms.formats.tables import detect_tables, table_formats, table_heads
 from imagebeam.transforms.sources import files, folder_probe, input_places
 from imagebeam.transforms.sources.folder_probe import Finding, FolderProbe, name_some
@@ -52,6 +51,7 @@ _OF_LITTLE_EVIDENCE = (layout_signs.find_unlabelled, pairs.find_side_by_side)  #
 _OF_PIXELS = ("fer2013", "mnist_csv")  # presets whose input is the table itself
 _ZIP = ".zip"
 _SYNSETS = "imagenet"
+_RENAME = "split.rename"
 _DEPTH = 4  # levels of folders that are searched for the data set
 _LEVELS_ABOVE = 2  # folders above a table in which its images are looked for
 _DEEPEST = 12  # levels of folders above the first files
@@ -101,11 +101,13 @@ def recognize(uri: str, output: str = "") -> Recognition:
         found = _find_in_archives(probe, archives) + found
     remarks = list(_remarks(probe, bool(found)))
     if not found:
+        left_out.look_deeper(probe)
         images = Finding("image_folder", "", reads_images_alone=True)
         remarks += [*left_out.find(probe, images, _config_of(images)).doubts, *_against(probe, [])]
+        remarks += left_out.images_in(probe)
     candidates = _contradict(probe, found)[:_MAX_SHOWN]
     if candidates and not archives:
-        candidates[0] = _with_note_on_groups(probe, candidates[0])
+        candidates[0] = _with_line_on_groups(probe, candidates[0])
     return Recognition(uri, tuple(candidates), tuple(remarks), _describe(probe))
 
 
@@ -187,9 +189,13 @@ def _find_in_archives(probe: FolderProbe, names: Sequence[str]) -> list[Finding]
     return found
 
 
-def _with_note_on_groups(probe: FolderProbe, finding: Finding) -> Finding:
-    note = layout_signs.note_on_groups(probe, finding, _config_of(finding))
-    return dataclasses.replace(finding, notes=(*finding.notes, note)) if note else finding
+def _with_line_on_groups(probe: FolderProbe, finding: Finding) -> Finding:
+    line = layout_signs.line_on_groups(probe, finding, _config_of(finding))
+    if line is None:
+        return finding
+    if line.is_doubt:
+        return dataclasses.replace(finding, doubts=(*finding.doubts, line.text))
+    return dataclasses.replace(finding, notes=(*finding.notes, line.text))
 
 
 def _reads_archives(finding: Finding) -> bool:
@@ -224,8 +230,9 @@ def _usable(findings: Iterator[Finding]) -> Iterator[Finding]:
 def _needed(finding: Finding) -> dict[str, Any]:
     fields = config_lib.read_fields(finding.preset)
     needed = {key: value for key, value in finding.settings.items() if config_lib.value_at(fields, key) != value}
-    if not needed.get("split.rename", True):  # the names that the preset renames are not there
-        del needed["split.rename"]
+    renamed = config_lib.value_at(fields, _RENAME) or {}
+    if needed.get(_RENAME, {}).items() <= renamed.items():  # the preset renames more names, which are not there
+        needed.pop(_RENAME, None)
     return needed
 
 
@@ -247,7 +254,7 @@ def _contradict(probe: FolderProbe, findings: Sequence[Finding]) -> list[Finding
         left = left_out.find(probe, each, _config_of(each))
         if is_sure and each.reads_images_alone:
             left = left_out.LeftOut(left.elsewhere, elsewhere=left.elsewhere)
-        doubts = [*each.doubts, *_without_masks(probe, each)]
+        doubts = [*each.doubts]
         outlines = [change.key for change in each.often if change.key.endswith(".masks")]
         notes = [f"outlines of objects are not stored unless {key}=true" for key in outlines]
         notes = [*each.notes, *notes, *left.notes]
@@ -282,23 +289,6 @@ def _against(probe: FolderProbe, others: Collection[Finding]) -> Iterator[str]:
 
 def _config_of(finding: Finding) -> config_lib.Config:
     return config_lib.load_config(finding.preset, overrides_of(finding))
-
-
-def _without_masks(probe: FolderProbe, finding: Finding) -> Iterator[str]:
-    """Yields a doubt if many images that were seen have no mask."""
-    image, mask = (finding.settings.get(f"source.masks.{key}") for key in ("image", "mask"))
-    if image is None or mask is None:
-        return
-    above, rule = f"{finding.input}/" if finding.input else "", Masks(image, mask)
-    paths = [folder.below(name) for folder in probe.seen() for name in folder.images]
-    own = [path.removeprefix(above) for path in paths if path.startswith(above)]
-    masks = {path: masked for path in own if (masked := rule.mask_of(path))}
-    without = [path for path, masked in masks.items() if not probe.holds(f"{above}{masked}")]
-    if len(without) > (1 - folder_probe.NEARLY_ALL) * len(masks):
-        yield (
-            f"{len(without):,} of {plural.count(len(masks), 'image')} have no mask, such as {without[0]}: "
-            "source.masks.missing=skip leaves those out"
-        )
 
 
 def _remarks(probe: FolderProbe, is_known: bool) -> Iterator[str]:

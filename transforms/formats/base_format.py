@@ -60,7 +60,7 @@ class Reads(NamedTuple):
     files: tuple[str, ...] = ()  # paths or globs of the files of many images
     is_partner: Callable[[str], bool] = is_no_file  # whether a file may belong to an image that was not seen
     num_splits: int = 1  # that it takes from folders or files
-    is_guess: bool = False  # whether `is_image` is told from the beginnings of files that name images
+    guessed: tuple[str, ...] = ()  # folders of which more may be read: only the beginnings of files were looked at
 
     @classmethod
     def of_parts(

@@ -13,7 +13,14 @@ from imagebeam.storage import remote
 from imagebeam.transforms import elements
 from imagebeam.transforms.formats import base_format, coco_json
 from imagebeam.transforms.images import class_masks, image_objects, object_masks
-from imagebeam.transforms.sources import annotation_tables, folder_probe, image_source, input_places, table_rows
+from imagebeam.transforms.sources import (
+    annotation_tables,
+    folder_probe,
+    image_source,
+    input_places,
+    name_signs,
+    table_rows,
+)
 from imagebeam.transforms.sources.annotation_tables import AnnotatedSplit, ImageTable, Objects, ObjectTable
 from imagebeam.transforms.sources.folder_probe import HEAD_BYTES, Change, Finding, Folder, FolderProbe, split_meant
 
@@ -142,7 +149,7 @@ class Coco(base_format.Format):
             lambda path: posixpath.dirname(path) in exact or path.startswith(tuple(whole)),
             files=(*files, *panoptic),
             num_splits=len(self.annotations),
-            is_guess=True,
+            guessed=tuple(input_places.path_below(each) for each in self.images.values()),
         )
 
     @classmethod
@@ -298,7 +305,6 @@ _KINDS = (
     _Kind("coco_panoptic", re.compile(r"(?i).*panoptic.*\.json"), "JSON of panoptic masks"),
 )
 _OTHER_KINDS = re.compile(r"(?i)caption|keypoint|panoptic|stuff|images?_info|_annotations.coco|^lvis_")
-_FOLDERS = re.compile(r"(?i)annotation|^(labels|meta|metadata)$")
 _LVIS = re.compile(r"(?i)lvis_.*\.json")
 
 
@@ -323,9 +329,10 @@ def _find_coco(probe: FolderProbe, at: str) -> Iterator[Finding]:
     files = _files_in(probe, at)
     places = _find_places(probe, at, files, "coco", prefers="instances")
     if places:
+        notes = _fields_left(probe, at, places)
         often = (Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN"),)
         doubts = _rivals(files, "coco", places, at)
-        yield Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), (), often, doubts=doubts)
+        yield Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), notes, often, doubts=doubts)
     kinds = {kind: found for kind in _KINDS if (found := _find_places(probe, at, files, kind.preset))}
     which: tuple[str, ...] = ()
     if len(kinds) > 1 and not places:
@@ -339,7 +346,7 @@ def _find_coco(probe: FolderProbe, at: str) -> Iterator[Finding]:
             settings["source.coco.captions"] = settings["source.coco.annotations"]
         evidence = f"{kind.what}: {_show(places)}"
         if kind.preset != "coco_panoptic":
-            yield Finding(kind.preset, evidence, settings, doubts=doubts)
+            yield Finding(kind.preset, evidence, settings, _fields_left(probe, at, places), doubts=doubts)
             continue
         masks = {split: posixpath.splitext(place.annotations)[0] for split, place in places.items()}
         settings["source.coco.panoptic"] = masks
@@ -384,7 +391,7 @@ _NUM_FOLDERS = 20
 
 def _holders(probe: FolderProbe, at: str) -> list[Folder]:
     root = probe.look(at)
-    names = [name for name in root.folders if _FOLDERS.search(name) or split_meant(name) is not None]
+    names = [name for name in root.folders if name_signs.ANNOTATIONS.search(name) or split_meant(name) is not None]
     return [root, *(probe.look(root.below(name)) for name in names)]
 
 
@@ -422,6 +429,27 @@ def _find_places(
         if folder is not None:
             places[split] = _Place(path, folder)
     return places
+
+
+_OBJECT = re.compile(rb'\{[^{}]*"image_id"[^{}]*\}')
+_INNER = re.compile(rb"(:\s*)\{[^{}]*\}")
+_STORED = (
+    *("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"),
+    *("caption", "segments_info", "keypoints", "num_keypoints"),
+)
+
+
+def _fields_left(probe: FolderProbe, at: str, places: Mapping[str, _Place]) -> tuple[str, ...]:
+    """Returns a line on the fields of objects that no preset stores, by the ends of the files."""
+    paths = [posixpath.join(at, each.annotations) for each in places.values()]
+    text = b"\n".join(end for path in paths for end in (probe.head(path), probe.tail(path)))
+    found = dict.fromkeys(
+        name.decode("utf-8", "replace")
+        for each in _OBJECT.findall(_INNER.sub(rb"\g<1>0", text))
+        for name in re.findall(rb'"([^"\\]+)"\s*:', each)
+    )
+    left = [name for name in found if name not in _STORED]
+    return (f"the fields {', '.join(left)} of objects are not stored",) if left else ()
 
 
 def _rivals(files: Sequence[_File], preset: str, places: Mapping[str, _Place], at: str) -> tuple[str, ...]:

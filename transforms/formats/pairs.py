@@ -26,7 +26,7 @@ from imagebeam.transforms.images import (
     side_by_side,
     structure,
 )
-from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, listing_rules
+from imagebeam.transforms.sources import files, folder_probe, image_source, input_places, listing_rules, name_signs
 from imagebeam.transforms.sources.folder_probe import HASH_SPLIT, NEARLY_ALL, Finding, Folder, FolderProbe, splits_in
 
 FIRST = "image"  # name of the first image of an example in `side_by_side`
@@ -159,16 +159,9 @@ class _PairsSource(files.FilesSource):
 
 # --- recognition ------------------------------------------------------------------------------------------------------
 
-# Names of folders of aligned images, in the order in which they come in an example.
-_ROLES = (
-    *("input", "a", r"lr\w*", "low", r"noisy\w*", "raw", "pre", "before", "left", "rgb", "target", "output", "b"),
-    *(r"hr\w*", "high", r"(clean|original)\w*", "gt", "post", "after", "right", "depth", "label"),
-)
-_OFTEN_CLASSES = re.compile(r"(?i)[ab]|low|high|left|right|pre|post|before|after")
-
 
 def _rank_of(name: str) -> int | None:
-    return next((rank for rank, role in enumerate(_ROLES) if re.fullmatch(role, name, re.IGNORECASE)), None)
+    return next((rank for rank, role in enumerate(name_signs.ALIGNED) if re.fullmatch(role, name, re.IGNORECASE)), None)
 
 
 def _roles_in(probe: FolderProbe, holder: Folder, below: str = "") -> list[Folder]:
@@ -192,7 +185,6 @@ def _roles_in(probe: FolderProbe, holder: Folder, below: str = "") -> list[Folde
 
 
 _ENDING = re.compile(r"(?P<name>.+)(?P<end>[_\-.](?P<role>[A-Za-z]\w*)\.\w+)")
-_OF_MASKS = re.compile(r"(?i).*(mask|seg|label|annot|gt).*")
 _MAX_ROLES = 4
 
 
@@ -234,12 +226,12 @@ def _find_endings(probe: FolderProbe, folder: Folder, at: str) -> Iterator[Findi
     if not all(matches) or not are_pairs or set.union(*names.values()) != names[min(names)]:
         return
     ranks = {end: rank for end, role in roles.items() if (rank := _rank_of(role)) is not None}
-    if len(ranks) < len(roles) or any(map(_OF_MASKS.fullmatch, roles.values())):
+    if len(ranks) < len(roles) or any(map(name_signs.MASKS.search, roles.values())):
         return
     first, *others = sorted(ranks, key=lambda end: ranks[end])
     of_one = {end: folder.below(min(names[end]) + end) for end in roles}
     prefix, shown = folder_probe.prefix_of(folder, at), folder_probe.and_list([*roles.values()])
-    may_be_classes = all(map(_OFTEN_CLASSES.fullmatch, roles.values()))
+    may_be_classes = all(map(name_signs.OFTEN_CLASSES.fullmatch, roles.values()))
     yield Finding(
         "pairs",
         f"each name of an image has one of {shown} at its end",
@@ -319,7 +311,7 @@ def _finding_of(probe: FolderProbe, roles: Sequence[Folder], at: str, split: str
     shown = folder_probe.and_list([path.rstrip("/") for path in paths])
     evidence = f"{shown} hold images of the same names: each example has one of each"
     doubts = (f"{folder_probe.and_list(names)} may be classes: for those take the preset image_folder",)
-    are_clear = not all(map(_OFTEN_CLASSES.fullmatch, names))
+    are_clear = not all(map(name_signs.OFTEN_CLASSES.fullmatch, names))
     return Finding(
         "pairs",
         evidence,

@@ -163,7 +163,7 @@ def _with_notes(probe: folder_probe.FolderProbe, at: str, finding: Finding, head
     notes, doubts = list[str](), [*finding.doubts]
     if b"kpt_shape" in data:
         notes.append("the keypoints after each box (kpt_shape) are not stored; those of COCO's JSON can be")
-    elif least == most >= _OBB_FIELDS and all(map(_are_keypoints, lines)):
+    elif least == most >= _OBB_FIELDS and ((most > _OBB_FIELDS and lines[2:]) or all(map(_are_keypoints, lines))):
         doubts.append(
             f"the {most} numbers on each line may be a box and keypoints: name them as kpt_shape in {_DATA_FILE}"
         )

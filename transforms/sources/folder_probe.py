@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from imagebeam import errors, plural, storage
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.sources import files as files_lib
-from imagebeam.transforms.sources import input_places
+from imagebeam.transforms.sources import input_places, name_signs
 
 HEAD_BYTES = 1 << 16
 _T = TypeVar("_T")
@@ -27,12 +27,6 @@ _T = TypeVar("_T")
 _IGNORED = frozenset({"__MACOSX", "$RECYCLE.BIN", "lost+found"})
 _WORD = re.compile(r"[a-z]+")
 _BEFORE_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # seg|Train, SBU|Train
-_SPLITS = {
-    "train": ("train", "training"),
-    "validation": ("val", "valid", "validation", "dev"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
-_SPLIT_WORDS = {word: split for split, words in _SPLITS.items() for word in words}
 
 
 class Bounds(NamedTuple):
@@ -260,13 +254,13 @@ def split_meant(name: str) -> str | None:
 def splits_named(name: str) -> set[str]:
     """Returns the splits that the words of a name mean."""
     words = _WORD.findall(_BEFORE_CAPITAL.sub(" ", name).lower())
-    return {_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS}
+    return {name_signs.SPLIT_OF_WORD[word] for word in words if word in name_signs.SPLIT_OF_WORD}
 
 
 def splits_in(names: Iterable[str]) -> dict[str, str]:
     """Returns the names that mean splits, with these; none if no name means `train`."""
     found = {name: meant for name in names if (meant := split_meant(name)) is not None}
-    found = dict(sorted(found.items(), key=lambda each: ([*_SPLITS].index(each[1]), each[0])))
+    found = dict(sorted(found.items(), key=lambda each: ([*name_signs.SPLITS].index(each[1]), each[0])))
     return found if "train" in found.values() else {}
 
 

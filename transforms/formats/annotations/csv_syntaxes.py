@@ -8,6 +8,7 @@ from typing import IO, Any
 
 from imagebeam.transforms.formats.annotations import syntax
 from imagebeam.transforms.formats.annotations.syntax import Region, Row
+from imagebeam.transforms.formats.tables import label_columns, table_heads
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "image": ("image", "filename", "file_name", "image_id", "imageid", "image_name", "image_path", "path"),
@@ -47,10 +48,14 @@ class BoxCsv(syntax.Syntax):
             yield Row(cells["image"], f"line {line}", name, fields)
 
     def question(self, head: bytes) -> str:
-        """Asks which column has the classes if none is known to have them, and other columns are there."""
-        line = head.decode("utf-8-sig", "replace").partition("\n")[0]
-        names = [name.strip() for name in next(csv.reader([line]), [])]
+        """Asks which column has the classes if none is known to have them, and what speaks against boxes in pixels."""
+        lines = csv.reader(head.decode("utf-8-sig", "replace").splitlines())
+        names = [name.strip() for name in next(lines, [])]
         places = syntax.find_columns(names, _NAMES | _EDGES)
+        rows = tuple(dict(zip(names, row)) for row in lines if len(row) == len(names))
+        edges = [names[places[each]] for each in _EDGES if places[each] >= 0]
+        if doubt := next(label_columns.doubts_on_boxes(table_heads.Table("", tuple(names), rows), edges), ""):
+            return doubt
         others = [name for at, name in enumerate(names) if name and at not in places.values()]
         if places["label"] >= 0 or not others:
             return ""

@@ -11,6 +11,7 @@ from typing import Any
 from imagebeam import plural
 from imagebeam.transforms.formats.arrays import arrays
 from imagebeam.transforms.formats.tables import label_columns, table_heads
+from imagebeam.transforms.sources import name_signs
 from imagebeam.transforms.sources.folder_probe import (
     HASH_SPLIT,
     HEAD_BYTES,
@@ -31,8 +32,6 @@ PRESETS = (
 )
 
 _BOX_COLUMNS = frozenset({"filename", "width", "height", "class", "xmin", "ymin", "xmax", "ymax"})
-_BOX_EDGES = re.compile(r"(?i)(x|y)_?(min|max|1|2)|bbox.*|(x|y)(center|centre)?_?(left|top)?")
-_CAPTIONS = re.compile(r"(?i).*(caption|sentence|description|comment|text).*")
 
 
 def find_tables(probe: FolderProbe, at: str) -> Iterator[Finding]:
@@ -45,12 +44,13 @@ def find_tables(probe: FolderProbe, at: str) -> Iterator[Finding]:
     of_splits = [root, *(probe.look(root.below(name)) for name in root.folders if split_meant(name))]
     metadata = [each for each in of_splits if each.ending(*_METADATA)]
     if metadata:
+        metadata.sort(key=lambda folder: split_meant(folder.path) not in (None, "train"))  # tests have no labels
         name = metadata[0].ending(*_METADATA)[0]
         table = table_heads.read_table(probe, metadata[0].below(name))
         if table is not None and "file_name" in table.columns:
             yield from _find_metadata(table, metadata, at)
             return
-    folders = [root, *(probe.look(root.below(name)) for name in root.folders if _FOLDERS.search(name))]
+    folders = [root, *(probe.look(root.below(name)) for name in root.folders if name_signs.ANNOTATIONS.search(name))]
     names = [folder.below(name) for folder in folders for name in folder.ending(*table_heads.SUFFIXES)]
     tables = [table_heads.read_table(probe, path) for path in sorted(names, key=_order)[: table_heads.MAX_TABLES]]
     found = [(table, [*_find_in_table(probe, at, table)]) for table in tables if table is not None]
@@ -175,7 +175,6 @@ def find_above(probe: FolderProbe, path: str) -> Iterator[Finding]:
         yield dataclasses.replace(each, doubts=(*each.doubts, *doubts))
 
 
-_FOLDERS = re.compile(r"(?i)annot|label|meta|csv|table|data|list|split|train|anno")  # that may hold tables
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
@@ -206,13 +205,16 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
         return
     place = table_heads.find_place(probe, at, table)
     if place is None:
-        yield from _find_addresses(table, shown)
+        are_near = probe.with_images("", _DEEP) is not None
+        near = ("images are there, too, which the table does not name: are they the same?",) if are_near else ()
+        for each in _find_addresses(table, shown):
+            yield dataclasses.replace(each, doubts=(*each.doubts, *near))
         return
     where = place.folder.removeprefix(f"{at}/")
     holders = name_some(place.inside) if place.inside else where or "its folder"
     evidence = f"{shown}; {place.found} of {place.looked_for} images that it names are in {holders}"
     settings = _settings_of(at, table, place)
-    boxes = [name for name in table.columns if _BOX_EDGES.fullmatch(name)]
+    boxes = [name for name in table.columns if name_signs.BOX_EDGES.fullmatch(name)]
     others = [name for name in table.columns if name != place.column]
     if len(boxes) >= 4 or any(name.lower().startswith("bbox") for name in boxes):
         note = "it has columns of boxes under other names than box_csv reads: " + ",".join(sorted(_BOX_COLUMNS))
@@ -233,7 +235,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
             "column": split,
             "rename": {k: v for k, v in rename.items() if v and (v != k or meant.count(v) > 1)},
         }
-    captions = (name for name in others if _CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
+    captions = (name for name in others if name_signs.CAPTIONS.fullmatch(name) and label_columns.is_prose(table, name))
     caption = next((name for name in captions if not label_columns.are_no_labels(table.values(name))), None)
     if caption is not None:
         left_out = ", ".join(name for name in others if name != caption)
@@ -263,7 +265,7 @@ def _findings_of(probe: FolderProbe, at: str, table: table_heads.Table) -> Itera
 def _of_lists(table: table_heads.Table, place: table_heads.Place, evidence: str, settings: dict[str, Any]) -> Finding:
     """Returns the finding for a table with a list of images in each row."""
     others = [name for name in table.columns if name != place.column]
-    texts = [name for name in others if name in table.lists and _CAPTIONS.fullmatch(name)]
+    texts = [name for name in others if name in table.lists and name_signs.CAPTIONS.fullmatch(name)]
     settings["columns"] = {name: {"list": True} for name in texts[:1]}
     left_out = [name for name in others if name not in texts[:1]]
     notes = [f"each row is an example with all images of the list {place.column!r}"]
@@ -280,7 +282,6 @@ def _of_lists(table: table_heads.Table, place: table_heads.Place, evidence: str,
 
 
 _ADDRESS = re.compile(r"(?i)https?://\S+")
-_OF_IMAGES = re.compile(r"(?i)(image|img|photo|picture)?_?(url|uri|link|src)")
 
 
 def _find_addresses(table: table_heads.Table, shown: str) -> Iterator[Finding]:
@@ -293,9 +294,9 @@ def _find_addresses(table: table_heads.Table, shown: str) -> Iterator[Finding]:
     ]
     if not urls:
         return
-    named = [name for name in urls if _OF_IMAGES.fullmatch(name)] or urls
+    named = [name for name in urls if name_signs.ADDRESSES.fullmatch(name)] or urls
     others = [name for name in table.columns if name not in urls]
-    texts = [name for name in others if _CAPTIONS.fullmatch(name)]
+    texts = [name for name in others if name_signs.CAPTIONS.fullmatch(name)]
     settings = dict(table.settings)
     if named[0] in table.lists:
         settings["source.manifest.images"] = named[0]
@@ -316,7 +317,7 @@ def _find_addresses(table: table_heads.Table, shown: str) -> Iterator[Finding]:
     )
 
 
-_MASKS = re.compile(r"(?i).*(encoded_?pixels|(?<![a-z])rle|run_?lengths?|segmentation|polygon|(?<![a-z])masks?).*")
+_DEEP = 4  # levels of folders
 _RUN_LENGTHS = re.compile(r"\d+( \d+){3,}")
 
 
@@ -324,7 +325,7 @@ def _doubts_on_masks(table: table_heads.Table, others: Sequence[str]) -> Iterato
     """Yields a line for each column that holds masks, or names them."""
     for name in others:
         values = table.values(name)[:_NUM_SEEN]
-        if _MASKS.fullmatch(name) or (values and all(map(_RUN_LENGTHS.fullmatch, values))):
+        if name_signs.MASK_COLUMNS.fullmatch(name) or (values and all(map(_RUN_LENGTHS.fullmatch, values))):
             yield (
                 f"the column {name!r} holds masks, which are not read: see the presets annotations (run lengths in a "
                 "column EncodedPixels) and segmentation (files)"
@@ -368,10 +369,10 @@ def _find_label(
         doubts = (f"{table.path} has no header, and most rows have a number of their own: ids are no labels",)
     elif not table.has_header and len(distinct) == 1:
         doubts = (f"{table.path} has no header, and {distinct[0]!r} in every row: is it a label?",)
-    is_open = label.lower() in _MAY_BE_NO_CLASS or all(map(table_heads.is_number, distinct))
+    is_open = label.lower() in name_signs.LABELS_OR_NOT or all(map(table_heads.is_number, distinct))
     if is_open and (folders := _folders_of(probe, table, place)):
         doubts += (f"the images are in the folders {name_some(folders)}: is the label {label!r}, or the folder?",)
-    if _OF_GROUPS.fullmatch(label):
+    if name_signs.GROUPS.fullmatch(label):
         doubts += (f"the column {label!r} may say where images are from, by its name: is it the label?",)
     folded = {name.casefold() for name in distinct}
     if len(folded) < len(distinct):
@@ -415,7 +416,7 @@ def _texts_of(
     number = f"{len({*values}):,} different texts in {plural.count(len(values), 'row')}"
     note = f"the column {column!r} has {number} ({name_some(sorted({*values}))}): it is stored as text, and is no class"
     doubts: tuple[str, ...] = ()
-    if table.has_header and column.lower() in label_columns.LABEL_NAMES:
+    if table.has_header and column.lower() in name_signs.LABELS:
         doubts = (f"the column {column!r} has {number}: if these are classes all the same, take the preset kaggle",)
     elif len(others) > 1:
         further = ", ".join(name for name in others if name != column)
@@ -431,15 +432,12 @@ def _folders_of(probe: FolderProbe, table: table_heads.Table, place: table_heads
     if len(above) == 1:  # the table may name the images of some of these folders alone
         holder = probe.look(above.pop())
         folders |= {name for name in holder.folders[:_NUM_SEEN] if probe.look(holder.below(name)).images}
-    return sorted(folders) if len(folders) > 1 and not all(map(_PARTS.fullmatch, folders)) else []
+    return sorted(folders) if len(folders) > 1 and not all(map(_is_no_class, folders)) else []
 
 
-_OF_GROUPS = re.compile(  # and not of a class, as class_id is
-    r"(?i)(?!.*(label|class|categor|species|breed|target))(.+[_ ]id|(?-i:.+[a-z]ID)|id|uuid|camera|photographer|device|"
-    r"event|site|location|seq(uence)?|patient|subject|user|session)"
-)
-_MAY_BE_NO_CLASS = ("level", "type", "age", "score", "rating", "y", "tag", "tags")  # where folders may be the classes
-_PARTS = re.compile(r"(?i).*(\d|images?|imgs?|part|train|test|valid?|validation).*")
+def _is_no_class(folder: str) -> bool:
+    counted = name_signs.COUNTED.search(folder) is not None
+    return counted or name_signs.is_part(folder) or split_meant(folder) is not None
 
 
 def _no_strata(has_split: bool) -> dict[str, Any]:
@@ -459,7 +457,11 @@ def _find_boxes(probe: FolderProbe, at: str, table: table_heads.Table, shown: st
         settings = {"source.box_csv.annotations": {split: path}}
     if not is_usual and folder not in (posixpath.dirname(path), f"images/{split}", split, "images"):
         settings["source.box_csv.images"] = {split: folder or "."}
-    yield Finding("box_csv", f"{shown}: a row for each box, of images in {folder or 'its folder'}", settings)
+    evidence = f"{shown}: a row for each box, of images in {folder or 'its folder'}"
+    others = [name for name in table.columns if name not in _BOX_COLUMNS]
+    notes = (f"its other columns are not stored: {', '.join(others)}",) if others else ()
+    doubts = tuple(label_columns.doubts_on_boxes(table, ("xmin", "ymin", "xmax", "ymax")))
+    yield Finding("box_csv", evidence, settings, notes, doubts=doubts)
 
 
 def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str) -> Iterator[Finding]:
@@ -471,6 +473,15 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
     others = [name for name in table.columns if name != "file_name"]
     label, _ = label_columns.find_label(table, others)
     notes: tuple[str, ...] = ()
+    doubts = [
+        f"the column {name!r} holds objects, which the preset does not read: convert its boxes to another format "
+        "(docs/recipes has a page for each)"
+        for name in others
+        if any(each.startswith("{") for each in table.values(name))
+    ]
+    above = {each.split("/")[0] for each in table.values("file_name") if "/" in each}
+    if above and all(folder.path == at for folder in folders) and not splits_in(above).keys() >= above:
+        doubts.append(f"the folders in file_name ({name_some(sorted(above))}) would be splits: are they classes?")
     if label is not None and label_columns.are_texts(table.values(label)):
         stored = f"--set 'columns={{{label}: {{type: string}}}}' stores it"
         notes = (f"most rows have a text of their own in the column {label!r}, so it is no label: {stored}",)
@@ -478,7 +489,9 @@ def _find_metadata(table: table_heads.Table, folders: Sequence[Folder], at: str)
         settings["label"] = {"by": "column", "column": label}
         distinct = sorted(set(table.values(label)))
         notes = (f"the label is the column {label!r} ({name_some(distinct)}); for none set label={{by: none}}",)
-    yield Finding("imagefolder_metadata", evidence, settings, notes)
+    if left := [name for name in others if name != label]:
+        notes += (f"its other columns are not stored unless columns names them: {', '.join(left)}",)
+    yield Finding("imagefolder_metadata", evidence, settings, notes, doubts=tuple(doubts))
 
 
 def _settings_of(at: str, table: table_heads.Table, place: table_heads.Place) -> dict[str, Any]:
@@ -503,7 +516,8 @@ def _of_split_folders(probe: FolderProbe, at: str, table: table_heads.Table) -> 
     folder, name = posixpath.split(table.path)
     splits = splits_in(probe.look(at).folders)
     held = {each: meant for each, meant in splits.items() if name in probe.look(posixpath.join(at, each)).files}
-    if posixpath.basename(folder) not in held:
+    tables = [table_heads.read_table(probe, posixpath.join(at, each, name)) for each in held]
+    if posixpath.basename(folder) not in held or any(each is None or each.columns != table.columns for each in tables):
         return {}
     rename = {each: meant for each, meant in held.items() if each != meant}
     return {"source.manifest.path": f"*/{name}", "split": {"by": "directory", "rename": rename}}

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from imagebeam.transforms.formats.tables import table_heads
+from imagebeam.transforms.sources import name_signs
 from imagebeam.transforms.sources.folder_probe import split_meant, splits_named
 
-LABEL_NAMES = (
-    "label", "labels", "class", "class_name", "category", "target", "breed", "species", "diagnosis", "category_id",
-    "label_id", "class_id", "tag", "tags", "attribute_ids", "landmark_id", "level", "dx", "emotion", "type", "age",
-    "score", "rating", "cultivar", "variety", "finding labels", "y",
-)  # fmt: skip
 _NUM_SPLITS = 6  # values of a column of splits
-_SPLIT_NAMES = ("split", "set", "usage", "subset", "partition", "fold")
 _SEPARATORS = ("|", ";", ",", " ")
 
 
 def find_label(table: table_heads.Table, others: Sequence[str]) -> tuple[str | None, bool]:
     """Returns the column that is likely the label, and whether its name says so."""
-    usable = [name for name in others if name.lower() not in _SPLIT_NAMES]  # partition: 0, 1 or 2
+    usable = [name for name in others if name.lower() not in name_signs.SPLIT_COLUMNS]  # partition: 0, 1 or 2
     if "x" in map(str.lower, others):  # coordinates
         usable = [name for name in usable if name.lower() != "y"]
-    usable = [name for name in usable if not _NEVER_LABEL.fullmatch(name)]
+    usable = [name for name in usable if not name_signs.NO_LABELS.fullmatch(name)]
     usable = [name for name in usable if (values := table.values(name)) and not are_no_labels(values)]
     if not table.has_header:  # its names are not the user's
         usable = [name for name in usable if not _are_unique(table.values(name))]
     by_name = {name.lower(): name for name in usable}
-    for name in LABEL_NAMES:
-        if name in by_name and (name in _SAYS_LABEL or len({*table.values(by_name[name])}) > 1):
+    for name in name_signs.LABELS:
+        if name in by_name and (name in name_signs.SURE_LABELS or len({*table.values(by_name[name])}) > 1):
             return by_name[name], True
     usable = [name for name in usable if len({*(values := table.values(name))}) > 1 and not _are_free(values)]
     if not usable:
@@ -39,10 +34,6 @@ def find_label(table: table_heads.Table, others: Sequence[str]) -> tuple[str | N
     return fewest, len(others) == 1
 
 
-_SAYS_LABEL = ("label", "labels", "class", "class_name", "category", "target")  # even if all seen are equal
-_NEVER_LABEL = re.compile(
-    r"(?i).*(url|path|title|author|license|(?<![a-z])user|owner|source|copyright|date|time|md5|sha\d*|hash).*"
-)
 _NO_LABEL = re.compile(r"[\[{].*[\]}]|\w+://.*|[0-9a-fA-F-]{16,}|.*[/\\].*\.\w{2,5}", re.DOTALL)
 
 
@@ -73,7 +64,7 @@ def are_texts(values: Sequence[str]) -> bool:
 
 def find_text(table: table_heads.Table, others: Sequence[str]) -> str | None:
     """Returns the only column of texts of a table without a label; None if there is none, or several."""
-    usable = [name for name in others if not _NEVER_LABEL.fullmatch(name) and are_texts(table.values(name))]
+    usable = [name for name in others if not name_signs.NO_LABELS.fullmatch(name) and are_texts(table.values(name))]
     usable = [name for name in usable if not are_no_labels(table.values(name))]
     return usable[0] if len(usable) == 1 else None
 
@@ -82,15 +73,29 @@ def find_split(table: table_heads.Table) -> str | None:
     """Returns the column whose values are the names of splits; None if there is none."""
     for name in table.columns:
         values = {*table.values(name)}
-        if name.lower() in _SPLIT_NAMES and 0 < len(values) <= _NUM_SPLITS and any(map(split_meant, values)):
+        if (
+            name.lower() in name_signs.SPLIT_COLUMNS
+            and 0 < len(values) <= _NUM_SPLITS
+            and any(map(split_meant, values))
+        ):
             return name
     return None
 
 
 def may_be_splits(table: table_heads.Table, others: Sequence[str]) -> list[str]:
     """Returns the columns that are called splits, with a few values that do not say which: 1, 2, 3."""
-    named = [name for name in others if name.lower() in _SPLIT_NAMES or len(splits_named(name)) > 1]
+    named = [name for name in others if name.lower() in name_signs.SPLIT_COLUMNS or splits_named(name)]
     return [name for name in named if 1 < len({*table.values(name)}) <= _NUM_SPLITS]
+
+
+def doubts_on_boxes(table: table_heads.Table, edges: Sequence[str]) -> Iterator[str]:
+    """Yields what contradicts that the rows of a table are boxes in pixels, all in one split."""
+    values = [value for name in edges for value in table.values(name)]
+    if values and all(table_heads.is_number(each) and 0 <= float(each) <= 1 for each in values):
+        yield "all edges of boxes are from 0 to 1, where pixels are expected: multiply them by the sizes of the images"
+    splits = [find_split(table), *may_be_splits(table, table.columns)]
+    if named := next(filter(None, splits), None):
+        yield f"the column {named!r} may be the split, which is not read: write a table for each split"
 
 
 def separator_of(values: Sequence[str]) -> str:
@@ -116,7 +121,8 @@ def may_be_several(values: Sequence[str]) -> str:
         several = [each for each in parts if len(each) > 1]
         if several and separator in "|;":
             return separator
-        if any(inner < outer for inner in several for outer in several):  # clear primary, agriculture clear primary
+        alone = frozenset().union(*(each for each in parts if len(each) == 1))
+        if any(each <= alone or any(each < outer for outer in several) for each in several):  # a, b, a b
             return separator
     return ""
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from imagebeam import errors, storage
 from imagebeam.transforms.formats.tables import table_formats
 from imagebeam.transforms.sources import files as files_lib
+from imagebeam.transforms.sources import name_signs
 from imagebeam.transforms.sources.folder_probe import (
     Folder,
     FolderProbe,
@@ -273,8 +274,6 @@ _NUM_VALUES = 20  # values of a column that are looked for as images
 _NUM_FOLDERS = 40  # in which images are looked for
 _NUM_INNER = 20  # folders beside those of splits, in each of the first folders
 _SHARE_SPREAD = 0.9  # share of the images that are in one of several folders
-_IMAGE_NAMES = ("image", "file_name", "filename", "image_path", "path", "file", "image_id", "id", "image_name", "img")
-_IMAGE_WORD = re.compile(r"(?i)id|ima?ge?|file|name|path|photo|picture")
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet", ".txt")
 MAX_TABLES = 12  # in one folder
 
@@ -309,7 +308,7 @@ def find_places(probe: FolderProbe, at: str, table: Table) -> Iterator[Place]:
         values = [each for each in spread(table.names_in(column), _NUM_VALUES)[:_NUM_VALUES] if len(each) < 1000]
         if not values or len({*values}) < len(values) / 6:
             continue
-        if all(map(is_number, values)) and not _IMAGE_WORD.search(column):  # 1, 2, 3 may be anything
+        if all(map(is_number, values)) and not name_signs.IMAGE_NUMBERS.search(column):  # 1, 2, 3 may be anything
             continue
         found = {path: [_look_up(probe, folder, value) for value in values] for path, folder in unique.items()}
         numbers = {path: sum(known is not None for known in each) for path, each in found.items()}
@@ -332,12 +331,11 @@ def _find_spread(found: Mapping[str, Sequence[bool | None]], single: Place) -> P
     holders = {path: each for path, each in found.items() if any(known is not None for known in each)}
     times = [sum(known is not None for known in each) for each in zip(*holders.values())]
     number = sum(each == 1 for each in times)
-    above = {posixpath.dirname(path) for path in holders}
-    if len(holders) < 2 or len(above) != 1 or number <= single.found or number < _SHARE_SPREAD * len(times):
+    if len(holders) < 2 or number <= single.found or number < _SHARE_SPREAD * len(times):
         return None
-    return single._replace(
-        folder=above.pop(), found=number, inside=tuple(sorted(posixpath.basename(path) for path in holders))
-    )
+    above = posixpath.commonpath([posixpath.dirname(path) for path in holders])
+    inside = tuple(sorted(path.removeprefix(f"{above}/") for path in holders))
+    return single._replace(folder=above, found=number, inside=inside)
 
 
 def _look_up(probe: FolderProbe, folder: Folder, value: str) -> bool | None:
@@ -355,12 +353,16 @@ def _look_up(probe: FolderProbe, folder: Folder, value: str) -> bool | None:
 
 
 def _rank_of_image(name: str) -> int:
-    return _IMAGE_NAMES.index(name.lower()) if name.lower() in _IMAGE_NAMES else len(_IMAGE_NAMES)
+    return (
+        name_signs.IMAGE_COLUMNS.index(name.lower())
+        if name.lower() in name_signs.IMAGE_COLUMNS
+        else len(name_signs.IMAGE_COLUMNS)
+    )
 
 
 def note_on_missing(probe: FolderProbe, path: str) -> str:
     """Returns what to do about a table whose images are not found; "" if it does not seem to name images."""
-    return next(_notes_on_missing(probe, path, _IMAGE_NAMES), "")
+    return next(_notes_on_missing(probe, path, name_signs.IMAGE_COLUMNS), "")
 
 
 def notes_on_tables(probe: FolderProbe) -> list[str]:

@@ -19,9 +19,10 @@ _SPLIT = "--set 'split={by: hash, fractions: {train: 0.9, validation: 0.1}, grou
 _NAMES = "names of images such as "
 
 
-def notes_of(root: pathlib.Path, tree: folder_shapes.Tree) -> list[str]:
+def lines_of(root: pathlib.Path, tree: folder_shapes.Tree) -> list[str]:
     found = recognize_folder.recognize(str(folder_shapes.write(root, tree)))
-    return [note for note in found.candidates[0].notes if " subject" in note]
+    first = found.candidates[0]
+    return [line for line in (*first.notes, *first.doubts) if " subject" in line]
 
 
 @pytest.mark.parametrize(
@@ -74,10 +75,10 @@ def notes_of(root: pathlib.Path, tree: folder_shapes.Tree) -> list[str]:
         ),
     ],
 )
-def test_names_of_slices_and_frames_have_a_note_with_options_that_group_them(
+def test_names_of_slices_and_frames_have_a_line_with_options_that_group_them(
     tmp_path: pathlib.Path, tree: folder_shapes.Tree, note: str, groups: set[str]
 ) -> None:
-    assert notes_of(tmp_path, tree) == [note]
+    assert lines_of(tmp_path, tree) == [note]
     found = recognize_folder.recognize(str(tmp_path))
     first = found.candidates[0]
     options = [each for each in shlex.split(note[note.index("--set") :]) if each != "--set"]
@@ -109,7 +110,7 @@ def test_names_of_slices_and_frames_have_a_note_with_options_that_group_them(
     ],
 )
 def test_other_names_have_none(tmp_path: pathlib.Path, tree: folder_shapes.Tree) -> None:
-    assert notes_of(tmp_path, tree) == []
+    assert lines_of(tmp_path, tree) == []
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_synsets_are_classes_whatever_lists_are_beside_them(tmp_path: pathlib.Pa
     found = recognize_folder.recognize(str(folder_shapes.write(tmp_path, folder_shapes.SHAPES["tiny-imagenet"][2])))
     assert found.sure is not None
     for text in (
-        "test and val have images without such folders, which are left out; docs/recipes/imagenet.md says how to sort",
+        "test and val have images, too, which are left out; docs/recipes/imagenet.md says how to sort",
         "val/val_annotations.txt names images (x_0.JPEG, x_1.JPEG, ...), and is not read",
         "train/n01443537/n01443537_boxes.txt names images (n01443537_0.JPEG, n01443537_1.JPEG, ...), and is not read",
     ):
