@@ -392,6 +392,18 @@ class ImageDataset:
         """
         return _SplitFeeds(self, split).as_grain_batches(batch_size, **options)
 
+    def image_sizes(self, split: str) -> np.ndarray:
+        """Returns height and width of each image of a split, in the order of its records: uint16 [n, 2].
+
+        Both are 0 if the record cannot be read or has a list of images. Of images with a side beyond 65,535 both sides
+        are scaled down to it.
+
+        Args:
+            split: "train", a part such as "train[:10%]", or several as "train+validation".
+        """
+        selected = self.select(split)
+        return self._read_sizes(selected.splits)[selected.records_at(np.arange(len(selected)))]
+
     def select(self, split: str) -> record_selection.RecordSelection:
         """Returns the records of a split, of a part such as "train[:10%]" or of several, that the filters keep."""
         return record_selection.select(self.catalog, split, self._filters, self._read_labels, self._removed_records)

@@ -257,8 +257,17 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
     add("status", "--json", "print the same as JSON", **_FLAG)
     add("verify", "--decode", "also decode every image", **_FLAG)
     add("inspect", "-n", "also show the first N examples", type=_positive, metavar="N")
-    add("inspect", "--split", "split of the examples (default: the first)")
+    add("inspect", "--split", "split of the examples (default: the first), or of --buckets (default: all)")
     add("inspect", "--save-to", "write their images as files into this folder (5 without -n)", metavar="FOLDER")
+    area = "instead, show what batches in buckets of this area make of the images: in pixels, or as 1024x1024"
+    add("inspect", "--buckets", area, metavar="AREA", type=_area)
+    add("inspect", "--bucket-step", "pixels that sides of buckets are multiples of (64)", type=_positive, metavar="PX")
+    aspect = "longer by shorter side of a bucket, at most (2)"
+    add("inspect", "--max-aspect", aspect, type=_number, metavar="X")
+    enlarge = "factor by which an image may be enlarged, at most (default: any)"
+    add("inspect", "--max-enlarge", enlarge, type=_number, metavar="X")
+    add("inspect", "--batch-size", "images in a batch of all processes together (256)", type=_positive, metavar="N")
+    add("inspect", "--json", "with --buckets: print the same as JSON", **_FLAG)
     page = "file or address to write (report.html, here)"
     add("report", "--output", page, metavar="FILE", default="report.html")
     add("bench", "--split", "split to read (default: train, else the first)")
@@ -323,6 +332,20 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
+
+
+def _area(text: str) -> int:
+    height, cross, width = text.partition("x")
+    if not height.isdecimal() or not (width if cross else "1").isdecimal() or not int(height) * int(width or 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of pixels, such as 1048576 or 1024x1024")
+    return int(height) * int(width or 1)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def _duration(text: str) -> float:

@@ -99,11 +99,20 @@ def verify(known: argparse.Namespace, _: list[str]) -> int:
 
 def inspect(known: argparse.Namespace, _: list[str]) -> int:
     """Prints what a dataset holds, with some of its examples. Returns the exit code."""
-    from imagebeam.pipelines import inspect_dataset, verify_dataset
+    from imagebeam.pipelines import inspect_buckets, inspect_dataset, verify_dataset
 
+    inspect_buckets.check_options(known)
     directory, catalog = snapshots_lib.find(verify_dataset.find_folder(known.directory), known.snapshot)
     split = known.split or next(iter(catalog.splits))
     _check_split(split, catalog)
+    if known.buckets is not None:
+        dataset = imagebeam.open_dataset(known.directory, snapshot=known.snapshot)
+        found = inspect_buckets.inspect(dataset, known)
+        if known.json:
+            print(json.dumps(found.to_json(), indent=1))
+        else:
+            print("\n".join(inspect_buckets.lines(found)))
+        return 0
     printed_tables.print_table(inspect_dataset.catalog_rows(catalog, directory))
     terminal.say("features of each example:")
     printed_tables.print_table(inspect_dataset.feature_rows(catalog))
