@@ -83,7 +83,8 @@ def test_dataset_is_that_of_a_local_run_and_each_object_is_read_once(
     assert all("generation=" in address for address in downloads)
     assert output == "gs" or len(requests) - len(downloads) <= 20
     moves = [address for method, _, address, *_ in requests if method == "POST" and "/moveTo/o/" in address]
-    assert sum(".tfrecord" in address or ".index" in address for address in moves) == 2 * NUM_SHARDS * (output == "gs")
+    of_shards = [each for each in moves if any(suffix in each for suffix in (".tfrecord", ".index", ".sizes"))]
+    assert len(of_shards) == 3 * NUM_SHARDS * (output == "gs")
     assert not any("/rewriteTo/" in address for _, _, address, *_ in requests)
     found = tmp_path / "out" if output == "local" else gcs.download(stored.bucket, prefix, tmp_path / "found")
     assert_same(found, stored.expected)

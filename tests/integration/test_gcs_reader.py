@@ -264,6 +264,6 @@ def test_shards_without_a_catalog_are_indexed_in_the_bucket(pets: Datasets, proc
         assert without_tensorflow(index_shards, uri) == "kept"
     names = sorted(blob.name.removeprefix("foreign/") for blob in pets.bucket.list_blobs(prefix="foreign/"))
     shards = sorted(path.name for path in pets.local.glob("*.tfrecord"))
-    indexes = [f"index/{name.removesuffix('.tfrecord')}.index" for name in shards]
-    assert names == sorted([*shards, *indexes, "catalog.json", "index/scans.json.gz", "statistics.json"])
+    beside = [f"index/{name.removesuffix('.tfrecord')}.{of}" for name in shards for of in ("index", "sizes")]
+    assert names == sorted([*shards, *beside, "catalog.json", "index/scans.json.gz", "statistics.json"])
     assert_same(process(read, uri, None), process(read, pets.uri, None))
