@@ -113,7 +113,8 @@ class BatchReader:
         ]
         changes = image_changes.NUM_UNIFORMS if any(each.options.changes_images for each in pictures) else 0
         self._num_uniforms = crops.NUM_UNIFORMS + changes
-        self._skipped = skipped or skipped_examples.SkippedExamples(options, plan.schedule.begin)
+        begin = plan.schedule.begin
+        self._skipped = skipped_examples.SkippedExamples(options, begin) if skipped is None else skipped
 
     def metrics(self) -> Mapping[str, float]:
         """Returns what was read and skipped, and what it took: see `feeds.BatchIterator.metrics`."""
@@ -186,7 +187,8 @@ class BatchReader:
         found = {**{parsed.kept[row]: failure for row, failure in reversed(failures)}, **parsed.faults}
         faults |= {index: self._fetcher.fault(int(chunk.records[index]), each) for index, each in found.items()}
         for index in sorted(faults):
-            self._skipped.add(int(chunk.positions[index]) + shift, faults[index])
+            example = int(chunk.records[index]), int(chunk.rounds[index])
+            self._skipped.add(int(chunk.positions[index]) + shift, example, faults[index])
         places = np.array(parsed.kept, np.int64)
         positions, records, rounds = chunk.positions[places], chunk.records[places], chunk.rounds[places]
         pictures = {name: images.pop(name) for name in self._options.names_of_pictures}
@@ -201,7 +203,8 @@ class BatchReader:
             columns, failures = each_map.apply(read.columns, read.records, read.rounds)
         for row, error in failures:
             fault = self._fetcher.fault(int(read.records[row]), map_call.describe(error))
-            self._skipped.add(int(read.positions[row]) + shift, fault, error)
+            example = int(read.records[row]), int(read.rounds[row])
+            self._skipped.add(int(read.positions[row]) + shift, example, fault, error)
         return read._replace(columns=columns).without([row for row, _ in failures])
 
     def _decode(self, parsed: record_parser.Parsed) -> tuple[dict[str, np.ndarray], image_decoder.Failures]:

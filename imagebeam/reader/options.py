@@ -294,7 +294,7 @@ class ReadOptions:
             raise errors.ConfigError("option-bad-value", f"process_index is {self.process_index}, {expected}")
         if self.buckets is not None and self.max_pixels is not None and self.batch_size is None:
             object.__setattr__(self, "batch_size", max(self.bucket_batch_sizes))
-        for text in itertools.chain(self._conflicts_of_buckets(), self._conflicts_of_patches(), self._conflicts()):
+        for text in itertools.chain(self._conflicts_of_patches(), self._conflicts_of_buckets(), self._conflicts()):
             raise errors.ConfigError("options-conflict", text)
         functions = [each for each in (self.map, self.batch_map) if each is not None]
         if functions and self.map_id is None:
@@ -302,6 +302,8 @@ class ReadOptions:
 
     def _conflicts_of_buckets(self) -> Iterator[str]:
         """Yields an error text for each option that does not fit buckets, or needs them."""
+        if self.too_small == "pad" and self.max_enlarge is None:
+            yield 'too_small="pad" needs max_enlarge, which says what is too small: give it, or leave it out'
         if self.buckets is None:
             for name in ("max_pixels", "batch_multiple"):
                 if getattr(self, name) is not None:
@@ -354,6 +356,8 @@ class ReadOptions:
         for name in ("buckets", "views", "images", "objects", "segmentation", "max_images", "supervised"):
             if getattr(self, name):
                 yield f"{name} needs images of one size, and patches has images of any: leave it out"
+        if self.pads_small:
+            yield 'too_small="pad" pads images of one size, and patches has images of any: leave it out'
 
     @property
     def _multiple(self) -> int:

@@ -15,7 +15,7 @@ from imagebeam.reader import options as options_lib
 
 PATCHES, COORD, VALID = options_lib.OF_PATCHES
 _LEAST, _MOST = 1e-6, 100.0  # factors by which an image may be resized
-_ROUNDS = 30  # of the search for the factor, after which it is known to 1e-7
+_ROUNDS = 24  # of the search for the factor, after which it is known to 1e-5: as many as in timm and SigLIP 2
 
 
 def sizes_in_patches(sides: np.ndarray, side: int, max_patches: int, max_enlarge: float | None) -> np.ndarray:

@@ -21,15 +21,17 @@ class SkippedExamples:
         self._options = options
         self._begin = begin
         self._lock = threading.Lock()
-        self._positions: set[int] = set()
+        self._skipped: set[tuple[int, int]] = set()  # a replacement may be read again at its own position
         self._farthest = begin
         self._logged: set[str] = set()  # shards
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self._skipped)
 
-    def add(self, position: int, fault: shard_files.RecordFault, cause: Exception | None = None) -> None:
-        """Skips an example, if the options allow it.
+    def add(
+        self, position: int, example: tuple[int, int], fault: shard_files.RecordFault, cause: Exception | None = None
+    ) -> None:
+        """Skips an example, a record in one of its rounds, if the options allow it.
 
         Raises:
             ExampleError: if they do not, or too many examples were skipped.
@@ -37,9 +39,9 @@ class SkippedExamples:
         if self._options.on_error == "raise":
             raise errors.ExampleError("example-broken", str(fault)) from cause
         with self._lock:
-            self._positions.add(position)
+            self._skipped.add(example)
             self._farthest = max(self._farthest, position)
-            num_skipped, num_read = len(self._positions), self._farthest + 1 - self._begin
+            num_skipped, num_read = len(self._skipped), self._farthest + 1 - self._begin
             is_first = fault.shard not in self._logged
             self._logged.add(fault.shard)
         if is_first:

@@ -109,7 +109,7 @@ def jobs(draw: st.DrawFn, pad: bool | None = None) -> Job:
         draw(st.lists(st.integers(-1, num_buckets - 1), min_size=1, max_size=40).filter(lambda each: max(each) >= 0)),
         np.int16,
     )
-    records = None
+    records = np.arange(len(chosen))
     if draw(st.booleans()):  # of a selection
         records = np.cumsum(draw(st.lists(st.integers(1, 3), min_size=len(chosen), max_size=len(chosen))))
     multiple = draw(st.sampled_from(MULTIPLES))
@@ -125,7 +125,7 @@ def jobs(draw: st.DrawFn, pad: bool | None = None) -> Job:
         "first_epoch": draw(st.integers(0, 3)),
         "pad": pad,
     }
-    return Job(aspect_buckets.members(chosen, records, num_buckets), together, multiple, options)
+    return Job([records[chosen == bucket] for bucket in range(num_buckets)], together, multiple, options)
 
 
 def draw_geometry(data: st.DataObject, job: Job) -> tuple[int, int]:
