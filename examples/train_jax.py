@@ -16,7 +16,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")  # before JAX is imported
 
@@ -37,6 +37,8 @@ PICTURES = {"image_size": IMAGE_SIZE, "crop": "squash", "dtype": "bfloat16", "no
 
 State = dict[str, Any]  # "model" and "optimizer", of float32 arrays that all devices hold
 Batch = dict[str, jax.Array]
+Model: TypeAlias = Any  # an nnx.Module that is called
+OfExamples: TypeAlias = Callable[[Model, Batch], Any]  # returns an array with a value for each example
 
 
 def make_model(num_classes: int) -> nnx.Module:
@@ -53,44 +55,67 @@ def make_model(num_classes: int) -> nnx.Module:
     return nnx.Sequential(*layers, nnx.Linear(64, num_classes, rngs=rngs))
 
 
+def losses(model: Model, batch: Batch) -> Any:
+    """Returns the cross-entropy of each example: float32 [batch]."""
+    return optax.softmax_cross_entropy_with_integer_labels(model(batch["image"]), batch["label"])
+
+
+def is_right(model: Model, batch: Batch) -> Any:
+    """Returns whether each example is predicted right: bool [batch]."""
+    return model(batch["image"]).argmax(1) == batch["label"]
+
+
 class Trainer:
     """A model and its optimizer, of which all devices hold a copy."""
 
-    def __init__(self, num_classes: int, copied: NamedSharding):
-        """Initializes the same weights in every process."""
-        self._optimizer = optax.adam(5e-3)
+    def __init__(
+        self,
+        make_model: Callable[[], nnx.Module],
+        optimizer: optax.GradientTransformation,
+        losses: OfExamples,
+        scores: OfExamples,
+        sharding: NamedSharding,
+    ):
+        """Initializes the same weights in every process.
+
+        Args:
+            make_model: returns a model with new weights.
+            optimizer: changes them after each step.
+            losses: of each example; their mean is minimized.
+            scores: of each example, for `sum_scores`.
+            sharding: of the weights.
+        """
+        self._optimizer, self._losses, self._scores = optimizer, losses, scores
 
         def initialize() -> State:
-            weights = nnx.state(make_model(num_classes))
+            weights = nnx.state(make_model())
             return {"model": weights, "optimizer": self._optimizer.init(weights)}
 
-        self._graph = nnx.graphdef(nnx.eval_shape(lambda: make_model(num_classes)))
-        self.state = jax.jit(initialize, out_shardings=copied)()
+        self._graph = nnx.graphdef(nnx.eval_shape(make_model))
+        self.state = jax.jit(initialize, out_shardings=sharding)()
         self._step = jax.jit(self._update, donate_argnums=0)
-        self._count = jax.jit(self._count_correct)
+        self._sum = jax.jit(self._sum_scores)
 
     def step(self, batch: Batch) -> Any:
         """Takes a step and returns its loss. It does not wait for the devices."""
         self.state, loss = self._step(self.state, batch)
         return loss
 
-    def count_correct(self, batch: Batch) -> Any:
-        """Returns the number of examples that are predicted right; padding does not count."""
-        return self._count(self.state["model"], batch)
+    def sum_scores(self, batch: Batch) -> Any:
+        """Returns the sum of the scores of the examples; padding does not count."""
+        return self._sum(self.state["model"], batch)
 
     def _update(self, state: State, batch: Batch) -> tuple[State, Any]:
         def loss_of(weights: Any) -> Any:
-            logits = nnx.merge(self._graph, weights)(batch["image"])
-            return optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"]).mean()
+            return self._losses(nnx.merge(self._graph, weights), batch).mean()
 
         # The mean is over the batch of all processes, so JAX sums the gradients over all devices.
         loss, gradients = jax.value_and_grad(loss_of)(state["model"])
         updates, optimizer = self._optimizer.update(gradients, state["optimizer"], state["model"])
         return {"model": optax.apply_updates(state["model"], updates), "optimizer": optimizer}, loss
 
-    def _count_correct(self, weights: Any, batch: Batch) -> Any:
-        is_right = nnx.merge(self._graph, weights)(batch["image"]).argmax(1) == batch["label"]
-        return jnp.sum(is_right & batch["mask"])
+    def _sum_scores(self, weights: Any, batch: Batch) -> Any:
+        return jnp.sum(jnp.where(batch["mask"], self._scores(nnx.merge(self._graph, weights), batch), 0))
 
 
 class Checkpoints:
@@ -124,13 +149,9 @@ class Checkpoints:
             self._manager.close()
 
 
-def train_and_test(dataset: imagebeam.ImageDataset, arguments: argparse.Namespace) -> None:
-    """Trains on one split, and counts what is predicted right in the other."""
-    mesh = Mesh(np.array(jax.devices()), ("data",))
-    over_devices, copied = (NamedSharding(mesh, spec) for spec in itertools.starmap(PartitionSpec, (("data",), ())))
-    train, test = shapes.splits_of(dataset)
-    trainer, checkpoints = Trainer(len(dataset.labels), copied), Checkpoints(arguments.checkpoints)
-    batches = dataset.as_jax(train, over_devices, BATCH_SIZE, **PICTURES, flip=True, shuffle="global")
+def train(trainer: Trainer, batches: Any, arguments: argparse.Namespace) -> None:
+    """Goes on from the last checkpoint to the last step."""
+    checkpoints = Checkpoints(arguments.checkpoints)
     first = checkpoints.restore(trainer, batches)
     devices = f"{jax.device_count()} devices ({jax.devices()[0].platform})"
     say(f"{devices}, {jax.process_count()} processes, {first} steps done")
@@ -146,10 +167,25 @@ def train_and_test(dataset: imagebeam.ImageDataset, arguments: argparse.Namespac
         f"{waited['bound']}-bound: {waited['wait_seconds']:.1f} s for batches, {waited['step_seconds']:.1f} s for steps"
     )
 
-    tested = dataset.as_jax(test, over_devices, BATCH_SIZE, **PICTURES, shuffle=None)
-    correct = sum(int(trainer.count_correct(batch)) for batch in tested)
-    count = dataset.num_examples(test)
+
+def train_and_test(dataset: imagebeam.ImageDataset, arguments: argparse.Namespace) -> None:
+    """Trains on one split, and counts what is predicted right in the other."""
+    over_devices, copied = make_shardings()
+    split, tested = shapes.splits_of(dataset)
+    make = functools.partial(make_model, len(dataset.labels))
+    trainer = Trainer(make, optax.adam(5e-3), losses, is_right, copied)
+    batches = dataset.as_jax(split, over_devices, BATCH_SIZE, **PICTURES, flip=True, shuffle="global")
+    train(trainer, batches, arguments)
+    rest = dataset.as_jax(tested, over_devices, BATCH_SIZE, **PICTURES, shuffle=None)
+    correct, count = sum(int(trainer.sum_scores(batch)) for batch in rest), dataset.num_examples(tested)
     say(f"accuracy {correct / count:.3f} over {count} examples")
+
+
+def make_shardings() -> tuple[NamedSharding, NamedSharding]:
+    """Returns the sharding of batches, cut over all devices, and that of weights, which all devices hold."""
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    over_devices, copied = (NamedSharding(mesh, spec) for spec in itertools.starmap(PartitionSpec, (("data",), ())))
+    return over_devices, copied
 
 
 def say(text: str) -> None:
@@ -158,14 +194,19 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def main() -> None:
-    """Trains, and prints the accuracy."""
+def start_job(steps: int, every: int) -> argparse.Namespace:
+    """Returns the arguments of the command line, and joins the processes of the job.
+
+    Args:
+        steps: default number of steps.
+        every: default number of steps between losses, and between checkpoints.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("dataset", nargs="?", help="folder of a dataset (default: a new one of three shapes)")
     parser.add_argument("--checkpoints", help="folder to go on from, and to save to, also at gs://")
-    parser.add_argument("--steps", type=int, default=45, help="steps in all (default: %(default)s)")
-    parser.add_argument("--save-every", type=int, default=15, help="steps between checkpoints (default: %(default)s)")
-    parser.add_argument("--print-every", type=int, default=15, help="steps between losses (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=steps, help="steps in all (default: %(default)s)")
+    for option, of in (("--save-every", "checkpoints"), ("--print-every", "losses")):
+        parser.add_argument(option, type=int, default=every, help=f"steps between {of} (default: %(default)s)")
     parser.add_argument("--coordinator", help="HOST:PORT of process 0, or `auto` on a TPU slice")
     parser.add_argument("--process-count", type=int, help="number of processes")
     parser.add_argument("--process-index", type=int, help="number of this process, from 0")
@@ -174,6 +215,12 @@ def main() -> None:
         jax.distributed.initialize()
     elif arguments.coordinator:
         jax.distributed.initialize(arguments.coordinator, arguments.process_count, arguments.process_index)
+    return arguments
+
+
+def main() -> None:
+    """Trains, and prints the accuracy."""
+    arguments = start_job(45, 15)
     with shapes.open_dataset(arguments.dataset) as dataset:
         train_and_test(dataset, arguments)
 

@@ -14,7 +14,7 @@ from tests.unit.imagebeam.reader import written
 
 EXAMPLES = command_line.ROOT / "examples"
 SCRIPTS = (
-    *("demo.py", "eval_exact.py", "train_detection.py", "train_jax.py", "train_keras.py"),
+    *("demo.py", "eval_exact.py", "train_buckets.py", "train_detection.py", "train_jax.py", "train_keras.py"),
     "train_segmentation.py",
 )
 LEAST_OVERLAP = 0.7
