@@ -18,6 +18,7 @@ import pytest
 import imagebeam
 from tests import datasets, docs_pages, error_texts, image_sets
 from tests.servers import torch_cpu
+from tests.unit.imagebeam.reader import sized_sets
 from tests.unit.imagebeam.reader.feeding import LABELS, PER_LABEL, SIZE
 
 sys.path.append(str(torch_cpu.install()))
@@ -350,3 +351,32 @@ def test_stateful_data_loader_goes_on_where_it_was_saved(dataset: imagebeam.Imag
         again.load_state_dict(states[step - 1])
         assert read(again) == iterations[0][step:]
         assert read(again) == iterations[1]
+
+
+def test_iterations_over_buckets_are_the_epochs_one_after_the_other(tmp_path: pathlib.Path) -> None:
+    """Also in the middle of one, from a state; what is left of a bucket begins its batches of the next epoch."""
+    made = sized_sets.write(tmp_path / "set")
+    options: dict[str, Any] = {"buckets": [(32, 16), (24, 24), (16, 32)], "seed": 5, "metadata": True}
+    expected = list(made.as_numpy("train", 4, **options, num_epochs=3))
+    lengths = [made.num_batches("train", 4, **options, first_epoch=epoch) for epoch in range(3)]
+    assert sum(lengths) == len(expected) and len(set(lengths)) > 1
+    loader = made.as_torch("train", 4, layout="NHWC", **options)
+    found = []
+    for length in lengths[:2]:
+        begun = iter(loader)
+        assert len(loader) == length
+        found += begun
+    found += itertools.islice(loader, 2)
+    again = made.as_torch("train", 4, layout="NHWC", **options)
+    again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    found += again
+    for one, other in zip(found, expected, strict=True):
+        sized_sets.check_equal(one, other)
+
+
+def test_patches_keep_their_layout(tmp_path: pathlib.Path) -> None:
+    made = sized_sets.write(tmp_path / "set")
+    options: dict[str, Any] = {"patches": 8, "max_patches": 20, "seed": 5}
+    found, expected = made.as_torch("train", 4, **options), made.as_numpy("train", 4, **options, num_epochs=1)
+    for one, other in zip(found, expected, strict=True):
+        sized_sets.check_equal(one, other)
