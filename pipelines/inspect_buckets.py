@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import imagebeam
 from imagebeam import errors, plural
+from imagebeam.pipelines import command_parser
 from imagebeam.reader import aspect_buckets, bucket_counts, option_values
 
 _DEFAULTS = {"bucket_step": 64, "max_aspect": 2.0, "batch_size": 256}
@@ -50,14 +52,14 @@ class BucketsReport:
 
 
 def check_options(known: argparse.Namespace) -> None:
-    """Checks that options of inspect fit each other.
+    """Checks that options of inspect fit each other. Variables of the environment are of all commands, so they may not.
 
     Raises:
         ConfigError: if an option would have no effect.
     """
     has_buckets = known.buckets is not None
     for name in _WITHOUT_BUCKETS if has_buckets else _OF_BUCKETS:
-        if getattr(known, name) not in (None, False):
+        if getattr(known, name) not in (None, False) and command_parser.PREFIX + name.upper() not in os.environ:
             option = "-n" if name == "n" else "--" + name.replace("_", "-")
             other = "--buckets shows no examples" if has_buckets else "there is no --buckets AREA that it could change"
             raise errors.ConfigError("inspect-options-conflict", f"{option} has no effect: {other}; leave it out")

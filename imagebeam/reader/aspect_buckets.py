@@ -30,7 +30,7 @@ def aspect_buckets(area: int, step: int = 64, max_aspect: float = 2.0) -> list[t
         (height, width) of each size.
 
     Raises:
-        ConfigError: if no size has so few pixels.
+        ConfigError: if no size has so few pixels and such an aspect ratio.
     """
     area, step = option_values.whole(1)("area", area), option_values.whole(1)("step", step)
     if not (max_aspect := option_values.number("max_aspect", max_aspect)) >= 1:
@@ -42,6 +42,12 @@ def aspect_buckets(area: int, step: int = 64, max_aspect: float = 2.0) -> list[t
         other = area // side // step * step
         if max(side, other) <= max_aspect * min(side, other):
             found |= {(side, other), (other, side)}
+    if not found:
+        raise option_values.bad_value(
+            "max_aspect",
+            max_aspect,
+            f"no two multiples of {step} with at most {area:,} pixels have it: give a greater one",
+        )
     return sorted(found, key=lambda size: (size[1] / size[0], size))
 
 

@@ -114,6 +114,11 @@ class BatchIterator(resumable.Resumable, Iterator[Any]):
         return self._num_batches > 0
 
     @property
+    def is_over(self) -> bool:
+        """Whether the last batch was taken."""
+        return self._num_batches == self.num_batches
+
+    @property
     def num_batches(self) -> int | None:
         """Number of batches from where the iterator began, or was restored, to its end; None if it never ends.
 

@@ -63,12 +63,15 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
             self.restore(asked.state)
 
     def __len__(self) -> int:
-        """Returns the number of batches in a whole iteration.
+        """Returns the number of batches in a whole iteration: of this one, and after its last batch of the next.
+
+        In buckets they differ by a few.
 
         Raises:
             TypeError: with num_epochs=None, as PyTorch expects of a dataset without length.
         """
-        num_batches = self._planned(None).num_batches
+        is_over = self._batches is not None and self._batches.is_over and not self._is_chosen
+        num_batches = self._schedule(self._next_epoch() if is_over else self._first_epoch, None).num_batches
         if num_batches is None:
             raise TypeError("num_epochs=None has no last batch, so there is no len()")
         return num_batches
@@ -85,8 +88,7 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
         if self._batches is None or num_epochs is not None:
             is_over = not self._is_chosen and self._planned(self._state).num_batches == 0
             if self._has_begun() or is_over:
-                self._first_epoch += 0 if self._asked.shuffle is None else num_epochs or 0
-                self._state = None
+                self._first_epoch, self._state = self._next_epoch(), None
             self._is_chosen = False
             place = {"first_epoch": self._first_epoch, "state": self._state}
             self._batches = self._feeds.as_numpy(self._asked.batch_size, **{**self._options, **place})
@@ -101,6 +103,10 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
         self._is_chosen = True
         if self._has_begun() or first != self._first_epoch:
             self._first_epoch, self._state, self._batches = first, None, None
+
+    def _next_epoch(self) -> int:
+        """Returns the first epoch of the iteration after this one."""
+        return self._first_epoch + (0 if self._asked.shuffle is None else self._asked.num_epochs or 0)
 
     def _has_begun(self) -> bool:
         """Returns whether a batch of the current iteration was taken."""
@@ -130,7 +136,10 @@ class TorchBatches(resumable.Resumable, torch.utils.data.IterableDataset):
 
     def _planned(self, state: record_order.ReaderState | None) -> batch_schedule.BatchSchedule:
         """Returns the schedule of the next iteration, from `state` on."""
-        return self._feeds.make_schedule(dataclasses.replace(self._asked, first_epoch=self._first_epoch, state=state))
+        return self._schedule(self._first_epoch, state)
+
+    def _schedule(self, first_epoch: int, state: record_order.ReaderState | None) -> batch_schedule.BatchSchedule:
+        return self._feeds.make_schedule(dataclasses.replace(self._asked, first_epoch=first_epoch, state=state))
 
     def _to_torch(self, batch: Any) -> Any:
         if isinstance(batch, tuple):

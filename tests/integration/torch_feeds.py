@@ -363,9 +363,11 @@ def test_iterations_over_buckets_are_the_epochs_one_after_the_other(tmp_path: pa
     loader = made.as_torch("train", 4, layout="NHWC", **options)
     found = []
     for length in lengths[:2]:
+        assert len(loader) == length
         begun = iter(loader)
         assert len(loader) == length
         found += begun
+    assert len(loader) == lengths[2]
     found += itertools.islice(loader, 2)
     again = made.as_torch("train", 4, layout="NHWC", **options)
     again.load_state_dict(json.loads(json.dumps(loader.state_dict())))

@@ -131,3 +131,10 @@ def test_options_that_do_not_fit_are_refused(dataset: pathlib.Path, options: Seq
     parser = command_parser.make_parser(collections.defaultdict(lambda: dataset_commands.inspect))
     with error_texts.raises(code):
         dataset_commands.inspect(parser.parse_args(["inspect", str(dataset), *options]), [])
+
+
+def test_variables_of_other_commands_change_nothing(dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = command_line.succeed("inspect", dataset).stdout
+    monkeypatch.setenv("IMAGEBEAM_BATCH_SIZE", "8")
+    monkeypatch.setenv("IMAGEBEAM_JSON", "1")
+    assert command_line.succeed("inspect", dataset).stdout == usual
