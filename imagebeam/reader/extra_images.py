@@ -96,6 +96,14 @@ def choose_segmentation(
     Raises:
         ConfigError: if there is none.
     """
+    if SEGMENTATION not in {feature.source for feature in catalog.features}:
+        of_objects = object_options.MASK in {feature.source for feature in catalog.features}
+        other = "; Objects(masks=(height, width)) gives those of its objects" if of_objects else ""
+        raise errors.ConfigError(
+            "objects-missing",
+            f"segmentation needs masks of classes, which the dataset does not have{other}; "
+            "docs/recipes/segmentation.md says how they are stored",
+        )
     found = choose_image(catalog, "segmentation", own, bare_pixels.USUAL)
     form = bare_pixels.PixelForm(asked.dtype, 1, is_usual=False)
     return found._replace(form=form, size=asked.size, fill=asked.ignore)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from imagebeam import catalog as catalog_lib
 from imagebeam import errors, features
 from imagebeam.reader import option_values
 
+_LOGGER = logging.getLogger("imagebeam.dataset")
 BOX = tuple(f"image/object/bbox/{edge}" for edge in ("ymin", "xmin", "ymax", "xmax"))
 LABEL, MASK = "image/object/class/label", "image/object/mask"
 KEYPOINT = tuple(f"image/object/keypoint/{each}" for each in ("x", "y", "visibility"))
@@ -139,6 +141,15 @@ def choose_stored(catalog: catalog_lib.Catalog, asked: Objects | None) -> dict[s
         raise errors.ConfigError(
             "objects-missing", f"objects needs {', '.join(missing)}, which the dataset does not have{boxes}"
         )
+    classes = catalog.object_classes
+    unknown = sorted(set(asked.labels or ()) - set(classes)) if classes else []
+    if unknown:
+        names = [f"{label} ({name})" for label, name in sorted(classes.items())]
+        known = ", ".join(names[:10] + (["..."] if len(names) > 10 else []))
+        text = f"Objects.labels names {', '.join(map(str, unknown))}, and the dataset has the categories {known}"
+        if len(unknown) == len(asked.labels or ()):
+            raise errors.ConfigError("objects-missing", f"{text}: give ids as they are stored")
+        _LOGGER.warning("%s", text)
     for key in asked.features:
         feature = by_key.get(key)
         is_single = feature is not None and feature.is_list and feature.source not in _OF_SEVERAL_VALUES

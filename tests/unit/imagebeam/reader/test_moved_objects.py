@@ -234,8 +234,18 @@ def test_dataset_without_objects_is_refused(tmp_path: pathlib.Path) -> None:
     opened = imagebeam.open_dataset(tmp_path / "out")
     with error_texts.raises("objects-missing"):
         opened.as_numpy("train", 3, objects=imagebeam.Objects(masks=(8, 8)))
-    with error_texts.raises("image-unknown"):
+    with error_texts.raises("objects-missing"):
         opened.as_numpy("train", 3, segmentation=imagebeam.Segmentation())
+
+
+def test_categories_that_the_dataset_does_not_have_are_named(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = imagebeam.open_dataset(object_sets.write(tmp_path / "out", {1: "person", 18: "dog"}, ()))
+    with error_texts.raises("objects-missing"):
+        opened.as_numpy("train", 3, image_size=SIZE, objects=imagebeam.Objects(labels={77: 0, 2: 1}))
+    opened.as_numpy("train", 3, image_size=SIZE, objects=imagebeam.Objects(labels={1: 0, 2: 1}))
+    assert "Objects.labels names 2, and the dataset has the categories 1 (person), 18 (dog)" in caplog.text
 
 
 def test_mixture_refuses_ids_of_two_categories(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
