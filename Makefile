@@ -54,7 +54,7 @@ schedulers-test: $(INSTALLED) ## run the files of deploy/ in Airflow, Kubeflow's
 	fi
 	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/scheduler_files.py tests/integration/scheduler_airflow.py
 
-clusters-test: $(INSTALLED) servers ## convert on a Flink and on a Spark cluster of this machine (10 minutes, 320 MB of jars)
+clusters-test: $(INSTALLED) servers ## convert on a Flink and on a Spark cluster of this machine (20 minutes, 320 MB of jars)
 	@$(BIN)/python -m pytest -ra -o faulthandler_timeout=1800 $(PYTEST_ARGS) tests/integration/cluster_runners.py
 
 torch-test: $(INSTALLED) ## read with PyTorch, without a GPU, which is installed beside the environment (minutes, 1.3 GB)

@@ -209,6 +209,7 @@ def run_pipeline(settings: dataset_settings.DatasetSettings, pipeline: beam.Pipe
             raise errors.ConfigError("job-server-missing", missing) from e
         if f"[Errno {errno.ENOSPC}]" in cause:
             cause += f" (in {settings.output}: free some first)"
+        cause += job_servers.remedy_of(cause)
         report = run_report.read_report(settings.report)
         # if the run has committed, only the end of the runner failed
         if report is not None and (report.state in ("committed", "kept") or report.error is not None):

@@ -182,6 +182,24 @@ def explain_missing_jar(cause: str) -> str | None:
     )
 
 
+# What Flink and Spark say of a cluster that cannot run a job, and what to do about it.
+_REMEDIES = {
+    "java.net.ConnectException": "the job server does not reach its cluster: start that, or correct the server's "
+    "--flink-master",
+    "All masters are unresponsive": "the job server does not reach its cluster: start that, or correct the server's "
+    "--spark-master-url",
+    "Insufficient number of network buffers": "give a lower --parallelism, or Flink a higher "
+    "taskmanager.memory.network.max",
+    "NoResourceAvailableException": "the cluster has too few free slots: start more TaskManagers, or give a lower "
+    "--parallelism",
+}
+
+
+def remedy_of(cause: str) -> str:
+    """Returns what to do about the failure of a job, to append to its text; "" if nothing is known."""
+    return "".join(f" ({remedy}; docs/runners.md)" for text, remedy in _REMEDIES.items() if text in cause)
+
+
 _PROGRAM = "prism"
 _HELP_SEC = 30.0
 _THREADS_SEC = 0.2  # threads of Beam notice in this time that Prism has ended

@@ -6,13 +6,16 @@ test_flink.py has the part of it that runs in every change.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import re
+import signal
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
 
-from tests import coco_sets, command_line, datasets, image_sets
+from tests import coco_sets, command_line, datasets, image_sets, patience
 from tests.servers import clusters
 
 pytestmark = pytest.mark.integration
@@ -102,3 +105,108 @@ def test_pool_of_workers_writes_the_same_bytes(cluster: clusters.Cluster, tmp_pa
     options = cluster.options(environment_type="EXTERNAL", environment_config=cluster.start_pool())
     succeed(*arguments_of(CASES["plain"], tmp_path / "in", tmp_path / "out"), *options)
     datasets.assert_same(tmp_path / "out", tmp_path / "local")
+
+
+# --- what dies -------------------------------------------------------------------------------------------------------
+
+HOLD = """
+import os, pathlib, threading, time
+FOLDER = pathlib.Path({folder!r})
+def hold(pixels, reference):
+    own = FOLDER / f"{{os.getpid()}}-{{threading.get_ident()}}"
+    own.write_text(str(os.getpid()))
+    own.rename(FOLDER / "begun")
+    while not (FOLDER / "go").exists():
+        time.sleep(0.01)
+    return pixels
+"""
+
+
+KILL = """
+import os, signal
+def kill(pixels, reference):
+    if reference.key == "dog/3.jpg":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return pixels
+"""
+
+
+class Held:
+    """A conversion that waits at an image until the file `go` appears."""
+
+    def __init__(self, cluster: clusters.Cluster, folder: pathlib.Path):
+        self.folder, self.cluster = folder, cluster
+        module = re.sub(r"\W", "_", folder.name)
+        (cluster.code / f"{module}.py").write_text(HOLD.format(folder=str(folder)))
+        write_photos(folder / "in")
+        self._case = CASES["plain"]._replace(settings=(f"image.function={module}:hold",))
+        self._environment = {"PYTHONPATH": f"{cluster.code}:{command_line.ROOT}"}
+        self.process = self.start()
+        patience.wait_until(lambda: (folder / "begun").exists() or self.process.poll() is not None)
+
+    def start(self) -> command_line.Process:
+        where = arguments_of(self._case, self.folder / "in", self.folder / "out")
+        return command_line.start(*where, *self.cluster.options(), environment=self._environment)
+
+    def go_on(self) -> None:
+        (self.folder / "go").touch()
+
+    def assert_same_command_ends_right(self) -> None:
+        self.go_on()
+        command_line.finish(self.start(), 0)
+        self.assert_right()
+
+    def assert_right(self) -> None:
+        local = self.folder / "local"
+        where = arguments_of(self._case, self.folder / "in", local)
+        command_line.run(*where, environment=self._environment, exit_code=0)
+        datasets.assert_same(self.folder / "out", local)
+
+
+def parent_of(pid: int) -> int:
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("what", ["python", "java"])
+def test_job_outlives_a_killed_worker(cluster: clusters.Cluster, tmp_path: pathlib.Path, what: str) -> None:
+    held = Held(cluster, tmp_path)
+    python = int((tmp_path / "begun").read_text())
+    victim = python if what == "python" else parent_of(parent_of(python))
+    os.kill(victim, signal.SIGKILL)
+    held.go_on()
+    command_line.finish(held.process, 0)
+    held.assert_right()
+    cluster.replace_dead_workers()
+
+
+def test_interrupt_cancels_the_job(cluster: clusters.Cluster, tmp_path: pathlib.Path) -> None:
+    held = Held(cluster, tmp_path)
+    held.process.send_signal(signal.SIGINT)
+    done = command_line.finish(held.process, 128 + signal.SIGINT)
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "out" / ".imagebeam" / "lock").exists()
+    held.assert_same_command_ends_right()
+
+
+@pytest.mark.parametrize("what", ["launcher", "server"])
+def test_same_command_ends_right_after_the_end_of(cluster: clusters.Cluster, tmp_path: pathlib.Path, what: str) -> None:
+    held = Held(cluster, tmp_path)
+    if what == "launcher":
+        held.process.kill()
+        held.process.communicate()
+    else:
+        cluster.server.kill()
+        done = command_line.finish(held.process, 1)
+        assert "the runner does not answer any more" in done.stderr
+        cluster.start_server()
+    held.assert_same_command_ends_right()
+
+
+def test_image_that_kills_its_worker_is_named_and_rejected(cluster: clusters.Cluster, tmp_path: pathlib.Path) -> None:
+    (cluster.code / f"kill_{cluster.runner}.py").write_text(KILL)
+    write_photos(tmp_path / "in")
+    case = CASES["plain"]._replace(settings=(f"image.function=kill_{cluster.runner}:kill",))
+    where = arguments_of(case, tmp_path / "in", tmp_path / "out")
+    environment = {"PYTHONPATH": f"{cluster.code}:{command_line.ROOT}"}
+    command_line.run(*where, *cluster.options(), environment=environment, exit_code=0)
+    assert datasets.rejects(tmp_path / "out") == {"cat/broken.jpg": "not_an_image", "dog/3.jpg": "crashed"}

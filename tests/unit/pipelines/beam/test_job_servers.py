@@ -96,6 +96,20 @@ def test_address_of_something_else_is_no_job_server() -> None:
         job_servers.add_options(argparse.ArgumentParser(), "127.0.0.1:1")
 
 
+@pytest.mark.parametrize(
+    ("cause", "option"),
+    [
+        ("Pipeline a failed in state FAILED: java.net.ConnectException: Connection refused", "--flink-master"),
+        ("org.apache.spark.SparkException: All masters are unresponsive! Giving up.", "--spark-master-url"),
+        ("Insufficient number of network buffers: required 512, but only 508 available.", "network.max"),
+        ("NoResourceAvailableException: Slot request bulk is not fulfillable!", "--parallelism"),
+    ],
+)
+def test_failure_for_want_of_a_cluster_has_its_remedy(cause: str, option: str) -> None:
+    assert option in job_servers.remedy_of(cause)
+    assert job_servers.remedy_of(cause[:10]) == ""
+
+
 class StartedServer(job_server.JobServer):  # type: ignore[misc]
     def __init__(self) -> None:
         self.calls: list[str] = []
