@@ -63,7 +63,8 @@ class Tfrecord(base_format.Format):
                 for name, size in folder.files.items()
                 if size and (TfrecordSource.FILE_NAME.fullmatch(name) or _RECORD_FILE.fullmatch(name))
             ]
-            names = [name for name in names if not name.endswith((".json", ".txt", ".py", ".md", ".index", ".parquet"))]
+            others = (".json", ".txt", ".py", ".md", ".index", ".sizes", ".parquet")
+            names = [name for name in names if not name.endswith(others)]
             if not names:
                 continue
             if "catalog.json" in folder.files:
@@ -115,7 +116,7 @@ class TfrecordSource(containers.ContainerSource):
 
     NOUN = "TFRecord file"
     FILE_NAME = re.compile(  # leaves out indexes and descriptions
-        r"(?!.*\.(index|idx|json|txt|csv|md|html|parquet|pq)$)(.*\.tfrec.*|.*\.records?(\.gz)?|.+-\d{5,}-of-\d{5,}(\..+)?)",
+        r"(?!.*\.(index|sizes|idx|json|txt|csv|md|html|parquet|pq)$)(.*\.tfrec.*|.*\.records?(\.gz)?|.+-\d{5,}-of-\d{5,}(\..+)?)",
         re.IGNORECASE,
     )
     EXPECTED = "a file with .tfrecord in its name, or named as train-00000-of-00010"
