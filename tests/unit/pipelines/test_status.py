@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import collections
 import contextlib
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from imagebeam import errors, features, storage
-from imagebeam.pipelines import compact, dataset_commands, keep_snapshots, status
+from imagebeam.pipelines import command_parser, compact, dataset_commands, keep_snapshots, status
 from imagebeam.pipelines.messages import run_journal
 from imagebeam.pipelines.runs import remote_job
 from imagebeam.storage import remote
@@ -450,4 +450,5 @@ def test_snapshots_that_are_not_there_are_refused(snapshots: pathlib.Path, tmp_p
     with error_texts.raises("compact-on-dataflow"):
         compact.run(tmp_path, ["--runner=DataflowRunner"], 1, False, run_journal.Journal())
     with error_texts.raises("split-unknown"):
-        dataset_commands.inspect(argparse.Namespace(directory=snapshots, snapshot=None, split="tset"), [])
+        parser = command_parser.make_parser(collections.defaultdict(lambda: dataset_commands.inspect))
+        dataset_commands.inspect(parser.parse_args(["inspect", str(snapshots), "--split", "tset"]), [])
