@@ -274,15 +274,13 @@ class ReadOptions:
                 )
             crop = "center" if options.get("pad") else "cover"
             defaults = {"shuffle": "global", "crop": crop, "center_fraction": 1.0}
-        whole: dict[str, Any] = {"image_size": None, "crop": None}
-        if options.get("patches") is not None:
-            defaults |= whole
         if options.get("shuffle", "stream") is None:
             is_whole = "image_size" in options and options["image_size"] is None
             defaults = {"num_epochs": 1, "crop": None if is_whole else "center", "drop_remainder": False}
             is_endless = options.get("num_epochs", 1) is None
             defaults["pad"] = batch_size is not None and not is_endless and "drop_remainder" not in options
-            defaults |= whole if options.get("patches") is not None else {}
+        if options.get("patches") is not None:
+            defaults |= {"image_size": None, "crop": None}
         return cls(**{"batch_size": batch_size, **defaults, **options})
 
     def __post_init__(self) -> None:

@@ -61,10 +61,10 @@ class Tfrecord(base_format.Format):
             names = [
                 name
                 for name, size in folder.files.items()
-                if size and (TfrecordSource.FILE_NAME.fullmatch(name) or _RECORD_FILE.fullmatch(name))
+                if size
+                and not name.endswith(".py")
+                and (TfrecordSource.FILE_NAME.fullmatch(name) or _RECORD_FILE.fullmatch(name))
             ]
-            others = (".json", ".txt", ".py", ".md", ".index", ".sizes", ".parquet")
-            names = [name for name in names if not name.endswith(others)]
             if not names:
                 continue
             if "catalog.json" in folder.files:
