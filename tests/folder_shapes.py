@@ -104,7 +104,7 @@ PANOPTIC = json.dumps(
     json.loads(coco_json())
     | {"annotations": [{"image_id": n, "file_name": f"{n}.png", "segments_info": [_SEGMENT]} for n in range(4)]}
 )
-_LABELME = json.dumps(
+LABELME = json.dumps(
     {
         "version": "5.0",
         "imageHeight": 48,
@@ -331,8 +331,8 @@ SHAPES: Mapping[str, tuple[str, int, Tree]] = {
         8,
         images("{train,val}2017/#.jpg") | {f"lvis_v1_{split}.json": _lvis(split) for split in ("train", "val")},
     ),
-    "labelme": ("labelme", 4, images("#.jpg") | files(_LABELME, "#.json")),
-    "labelme-in-splits": ("labelme", 8, images("{train,val}/#.jpg") | files(_LABELME, "{train,val}/#.json")),
+    "labelme": ("labelme", 4, images("#.jpg") | files(LABELME, "#.json")),
+    "labelme-in-splits": ("labelme", 8, images("{train,val}/#.jpg") | files(LABELME, "{train,val}/#.json")),
     "annotations-of-kitti": (
         "annotations",
         4,

@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 
 from tests import image_sets
-from tests.folder_shapes import IMAGE, SHAPES, Tree, images
+from tests.folder_shapes import IMAGE, LABELME, SHAPES, Tree, images
+from tests.odd_layouts import CVAT, SUPERVISELY, coco, files_of, rows
 from tests.odd_layouts import LAYOUTS as _ODD
-from tests.odd_layouts import coco, files_of, rows
 
 _N = range(20)
 _DARKNET = _ODD["darknet"][1]
@@ -54,6 +54,7 @@ def _tiff(number: int) -> bytes:
     return image_sets.make_image(number, "TIFF", size=(8, 8))
 
 
+_TAG = '<tag label="a"><attribute name="b">1</attribute></tag>'
 _BOXES = "filename,width,height,class,xmin,ymin,xmax,ymax,split"
 
 LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
@@ -401,6 +402,38 @@ LAYOUTS: Mapping[str, tuple[str | None, tuple[str, ...], Tree]] = {
         images("part1/images/#a.jpg", numbers=range(10))
         | images("part2/images/#a.jpg", numbers=range(10, 20))
         | {"data.csv": rows("image,label", "{n}a.jpg,{0}", ("x", "y"))},
+    ),
+    "coco-of-a-split-without-objects": (
+        None,
+        ("test.json has no annotations, and its images would be ones without objects: if nobody",),
+        images("train/#.jpg", "test/#.jpg")
+        | {"train.json": coco(), "test.json": json.dumps(json.loads(coco()) | {"annotations": []})},
+    ),
+    "cvat-with-tags": (
+        "annotations",
+        ("tags of images and attributes are not stored",),
+        images("images/#.jpg")
+        | {"annotations.xml": f"<annotations>{CVAT}</annotations>".replace("</image>", _TAG + "</image>")},
+    ),
+    "supervisely-with-tags": (
+        "annotations",
+        ("tags are not stored",),
+        images("ds0/img/a#.jpg")
+        | files_of(
+            "ds0/ann/a#.jpg.json",
+            SUPERVISELY.replace("{", '{"tags": [{"name": "b"}], ', 1),
+        ),
+    ),
+    "vott-of-more-columns": (
+        "annotations",
+        ("the columns rad, score are not stored",),
+        images("#.jpg")
+        | {"a.csv": rows("image,xmin,ymin,xmax,ymax,label,rad,score", "{n}.jpg,1,2,9,9,cat,R1,3", numbers=range(4))},
+    ),
+    "labelme-with-flags": (
+        "labelme",
+        ("groups of shapes are not stored",),
+        images("#.jpg") | files_of("#.json", LABELME.replace('"points"', '"group_id": 1, "points"')),
     ),
     "other-files": (
         "coco",

@@ -46,9 +46,9 @@ def _json(value: object) -> str:
 _REGION = {"shape_attributes": {"name": "rect", "x": 1, "y": 1, "width": 5, "height": 5}, "region_attributes": {}}
 _VIA = _json({f"{n}.jpg9": {"filename": f"{n}.jpg", "size": 9, "regions": [_REGION]} for n in range(4)})
 _XY = 'label="cat" xtl="1" ytl="1" xbr="5" ybr="5"'
-_CVAT = "".join(f'<image id="{n}" name="{n}.jpg" width="24" height="16"><box {_XY}/></image>' for n in range(4))
+CVAT = "".join(f'<image id="{n}" name="{n}.jpg" width="24" height="16"><box {_XY}/></image>' for n in range(4))
 _POINTS = _json({"exterior": [[1, 1], [5, 5]], "interior": []})
-_SUPERVISELY = f'{{"objects": [{{"classTitle": "cat", "geometryType": "rectangle", "points": {_POINTS}}}]}}'
+SUPERVISELY = f'{{"objects": [{{"classTitle": "cat", "geometryType": "rectangle", "points": {_POINTS}}}]}}'
 _SEGMENT = '{"image": {"file_name": "sa_#.jpg"}, "annotations": [{"bbox": [1, 1, 5, 5], "segmentation": null}]}'
 _CENTER = {"x": 5, "y": 5, "width": 4, "height": 4}
 _WIDER = "".join(f"0--Parade/0_Parade_{n}.jpg\n1\n4 3 12 14 0 0 0 0 0 0\n" for n in range(4))
@@ -134,11 +134,11 @@ LAYOUTS: Mapping[str, tuple[str | None, Tree]] = {
     ),
     "via-beside-cvat": (
         None,
-        images("#.jpg") | {"via.json": _VIA, "annotations.xml": f"<annotations>{_CVAT}</annotations>"},
+        images("#.jpg") | {"via.json": _VIA, "annotations.xml": f"<annotations>{CVAT}</annotations>"},
     ),
     "via-of-half-the-images": (None, images("train/#.jpg", "val/#.jpg") | {"train/via_region_data.json": _VIA}),
-    "cvat": ("annotations", images("images/#.jpg") | {"annotations.xml": f"<annotations>{_CVAT}</annotations>"}),
-    "supervisely": ("annotations", images("ds0/img/a#.jpg") | files_of("ds0/ann/a#.jpg.json", _SUPERVISELY)),
+    "cvat": ("annotations", images("images/#.jpg") | {"annotations.xml": f"<annotations>{CVAT}</annotations>"}),
+    "supervisely": ("annotations", images("ds0/img/a#.jpg") | files_of("ds0/ann/a#.jpg.json", SUPERVISELY)),
     "supervisely-without-objects": (
         None,
         images("ds0/img/a#.jpg") | files_of("ds0/ann/a#.jpg.json", '{"objects": []}'),

@@ -331,7 +331,7 @@ def _find_coco(probe: FolderProbe, at: str) -> Iterator[Finding]:
     if places:
         notes = _fields_left(probe, at, places)
         often = (Change("source.coco.masks", True, "also the mask of each object, for Mask R-CNN"),)
-        doubts = _rivals(files, "coco", places, at)
+        doubts = (*_rivals(files, "coco", places, at), *_without_objects(probe, at, places))
         yield Finding("coco", f"JSON of COCO: {_show(places)}", _settings_of(places), notes, often, doubts=doubts)
     kinds = {kind: found for kind in _KINDS if (found := _find_places(probe, at, files, kind.preset))}
     which: tuple[str, ...] = ()
@@ -450,6 +450,20 @@ def _fields_left(probe: FolderProbe, at: str, places: Mapping[str, _Place]) -> t
     )
     left = [name for name in found if name not in _STORED]
     return (f"the fields {', '.join(left)} of objects are not stored",) if left else ()
+
+
+_NO_OBJECTS = re.compile(rb'"annotations"\s*:\s*\[\s*\]')
+
+
+def _without_objects(probe: FolderProbe, at: str, places: Mapping[str, _Place]) -> Iterator[str]:
+    """Yields a doubt for each file that has images and no object."""
+    for split, place in places.items():
+        path = posixpath.join(at, place.annotations)
+        if _NO_OBJECTS.search(probe.head(path)) or _NO_OBJECTS.search(probe.tail(path)):
+            yield (
+                f"{place.annotations} has no annotations, and its images would be ones without objects: if nobody has "
+                f"labelled them, leave {split} out of source.coco.annotations and source.coco.images"
+            )
 
 
 def _rivals(files: Sequence[_File], preset: str, places: Mapping[str, _Place], at: str) -> tuple[str, ...]:

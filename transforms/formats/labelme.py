@@ -103,9 +103,11 @@ class Labelme(base_format.ObjectFormat):
                     "images without such a file are skipped; source.labelme.without_annotations=keep takes them as "
                     "images without objects"
                 )
+            unstored = Shapes().unstored(_heads(probe, *held[0]))
+            notes = (unstored,) if unstored else ()
             often = (Change("source.labelme.masks", True, "also a mask of each object"),)
             where = folder.path if is_inner else ""
-            yield Finding("labelme", evidence, often=often, input=where, doubts=tuple(doubts))
+            yield Finding("labelme", evidence, notes=notes, often=often, input=where, doubts=tuple(doubts))
             return
 
     @classmethod
@@ -133,10 +135,15 @@ def _labelme_stems(probe: folder_probe.FolderProbe, folder: folder_probe.Folder)
     return stems if stems and b'"shapes"' in probe.head(folder.below(f"{stems[0]}.json")) else []
 
 
+def _heads(probe: folder_probe.FolderProbe, folder: folder_probe.Folder, stems: Sequence[str]) -> list[bytes]:
+    """Returns the first bytes of a few files of LabelMe."""
+    step = max(1, len(stems) // _NUM_HEADS)
+    return [probe.head(folder.below(f"{stem}.json")) for stem in stems[::step][:_NUM_HEADS]]
+
+
 def _has_flags_alone(probe: folder_probe.FolderProbe, folder: folder_probe.Folder, stems: Sequence[str]) -> bool:
     """Returns whether files of LabelMe have flags for the whole image and no shapes, judged by a few of them."""
-    step = max(1, len(stems) // _NUM_HEADS)
-    heads = [probe.head(folder.below(f"{stem}.json")) for stem in stems[::step][:_NUM_HEADS]]
+    heads = _heads(probe, folder, stems)
     return all(map(_NO_SHAPES.search, heads)) and any(map(_FLAGS.search, heads))
 
 
@@ -151,6 +158,11 @@ class Shapes(syntax.Syntax):
 
     FOLDERS = (("", ""),)
     SIZED = True
+    UNSTORED = (
+        ("flags", rb'"[^"]*"\s*:\s*true\b'),
+        ("groups of shapes", rb'"group_id"\s*:\s*\d'),
+        ("descriptions", rb'"description"\s*:\s*"[^"]'),
+    )
 
     masks: bool = False  # whether outlines are stored: not of a shape that is a picture
 

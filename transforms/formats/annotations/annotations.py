@@ -203,9 +203,7 @@ class Annotations(base_format.ObjectFormat):
             often = (Change("source.annotations.masks", True, "also a mask of each object"),) if has_masks else ()
             doubts = (*places.doubts, *also)
             settings = {"source.annotations.syntax": name}
-            unstored = SYNTAXES[name].UNSTORED
-            notes = (*places.notes, *([f"{unstored} are not stored"] if unstored else ()))
-            yield Finding("annotations", places.evidence, settings, notes, often, doubts=doubts)
+            yield Finding("annotations", places.evidence, settings, places.notes, often, doubts=doubts)
             return
 
     @classmethod

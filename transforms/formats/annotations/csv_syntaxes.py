@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 from imagebeam.transforms.formats.annotations import syntax
@@ -47,16 +47,19 @@ class BoxCsv(syntax.Syntax):
             name = _class_in(cells) if any(fields) else None
             yield Row(cells["image"], f"line {line}", name, fields)
 
+    def unstored(self, heads: Iterable[bytes]) -> str:
+        others = dict.fromkeys(name for head in heads for name in _columns_in(head)[1])
+        return f"the columns {', '.join(others)} are not stored" if others else ""
+
     def question(self, head: bytes) -> str:
         """Asks which column has the classes if none is known to have them, and what speaks against boxes in pixels."""
         lines = csv.reader(head.decode("utf-8-sig", "replace").splitlines())
         names = [name.strip() for name in next(lines, [])]
-        places = syntax.find_columns(names, _NAMES | _EDGES)
+        places, others = _columns_in(head)
         rows = tuple(dict(zip(names, row)) for row in lines if len(row) == len(names))
         edges = [names[places[each]] for each in _EDGES if places[each] >= 0]
         if doubt := next(label_columns.doubts_on_boxes(table_heads.Table("", tuple(names), rows), edges), ""):
             return doubt
-        others = [name for at, name in enumerate(names) if name and at not in places.values()]
         if places["label"] >= 0 or not others:
             return ""
         return (
@@ -66,6 +69,13 @@ class BoxCsv(syntax.Syntax):
 
     def region(self, fields: Any, size: tuple[int, int]) -> Region:
         return Region(syntax.box_of_edges(*syntax.numbers(fields, "xmin", "ymin", "xmax", "ymax")))
+
+
+def _columns_in(head: bytes) -> tuple[dict[str, int], list[str]]:
+    """Returns the places of the columns of boxes in the first line, by our names, and the names of the others."""
+    names = [name.strip() for name in next(csv.reader(head.decode("utf-8-sig", "replace").splitlines()), [])]
+    places = syntax.find_columns(names, _NAMES | _EDGES)
+    return places, [name for at, name in enumerate(names) if name and at not in places.values()]
 
 
 class OpenImages(syntax.Syntax):
@@ -81,6 +91,7 @@ class OpenImages(syntax.Syntax):
     MARKS = (rb"^(?:\xef\xbb\xbf)?ImageID,[^\n]*LabelName,[^\n]*XMin,",)
     SHARES = True
     MORE = (syntax.CROWD,)
+    UNSTORED = (("the other flags of boxes, such as IsOccluded", rb"\bIsOccluded\b"),)
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         columns = {name: (name,) for name in ("imageid", "labelname", "xmin", "xmax", "ymin", "ymax")}

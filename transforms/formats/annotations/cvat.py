@@ -27,6 +27,11 @@ class Cvat(syntax.Syntax):
     SUFFIXES = (".xml",)
     MARKS = (rb"<annotations>", rb"<image [^>]*\bname=|<track ")
     OUTLINES = ENTRIES = True
+    UNSTORED = (
+        ("tags of images", rb"<tag "),
+        ("attributes", rb"<attribute name="),
+        ("marks of occlusion", rb'occluded="1"'),
+    )
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         found: list[Row] = []

@@ -54,6 +54,7 @@ class Via(syntax.Syntax):
     SUFFIXES = (".json", ".csv")
     MARKS = (rb'"shape_attributes"|\bregion_shape_attributes\b',)
     OUTLINES = ENTRIES = True
+    UNSTORED = (("attributes of files", rb'"file_attributes"\s*:\s*\{\s*"'),)
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         data = file.read()
@@ -132,6 +133,7 @@ class LabelStudio(syntax.Syntax):
     SUFFIXES = (".json",)
     MARKS = (rb"^\s*\[", rb'"original_width"\s*:')
     OUTLINES = ENTRIES = True
+    UNSTORED = (("choices", rb'"type"\s*:\s*"choices"'), ("texts", rb'"type"\s*:\s*"textarea"'))
 
     def rows(self, file: IO[bytes]) -> Iterator[Row]:
         for number, task in enumerate(map(_dict, syntax.json_entries(file, "item")), 1):
@@ -181,6 +183,7 @@ class Supervisely(syntax.Syntax):
     TITLE = "Supervisely"
     SUFFIXES = (".json",)
     MARKS = (rb'"classTitle"\s*:|"objects"\s*:\s*\[',)
+    UNSTORED = (("tags", rb'"tags"\s*:\s*\[\s*\{'), ("descriptions", rb'"description"\s*:\s*"[^"]'))
     FOLDERS = (("img", "ann"),)
     WHOLE_NAMES = True
     OUTLINES = True

@@ -20,7 +20,7 @@ class Kitti(syntax.Syntax):
     """
 
     TITLE = "KITTI"
-    UNSTORED = "truncation, occlusion and boxes in space"
+    UNSTORED = tuple((what, b"") for what in ("truncation", "occlusion", "boxes in space"))
     SUFFIXES = (".txt",)
     MARKS = (rb"(?m)^\w+ +-?[\d.]+ +-?\d +-?[\d.]+( +-?[\d.e+-]+){11}\s*$",)
     FOLDERS = (("image_2", "label_2"), ("image_3", "label_3"), ("images", "labels"), ("image", "label"))
@@ -82,7 +82,7 @@ class WiderFace(syntax.Syntax):
     """
 
     TITLE = "WIDER FACE"
-    UNSTORED = "blur, expression, illumination, occlusion and pose"
+    UNSTORED = tuple((what, b"") for what in ("blur", "expression", "illumination", "occlusion", "pose"))
     SUFFIXES = ("_gt.txt",)
     MARKS = (rb"(?m)^\S.*\.\w+\s*\n\d+\s*\n( *-?\d+){10}\s*$",)
     ENTRIES = True
@@ -122,7 +122,7 @@ class Mot(syntax.Syntax):
     """
 
     TITLE = "the MOT challenge"
-    UNSTORED = "tracks and visibility"
+    UNSTORED = tuple((what, b"") for what in ("tracks", "visibility"))
     SUFFIXES = ("gt.txt",)
     CODES = syntax.codes_of(_OF_MOT.split(", "))
     CODES_FILE = "labels.txt"

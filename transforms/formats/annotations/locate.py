@@ -60,7 +60,8 @@ def find(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool)
 def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool) -> Places | None:
     for images, texts in syntax.FOLDERS or ():
         found, evidence = [], []
-        num_images = num_paired = num_looked = num_other = 0
+        num_images = num_paired = 0
+        heads = list[bytes]()
         for holder in syntax.holders(probe, at, most):
             if not {images, texts.partition("/")[0]} - {""} <= {*holder.folders}:
                 continue
@@ -72,8 +73,7 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
             if paired and (is_known or _are_of(syntax, probe, other, paired)):
                 found.append(Place(split_meant(holder.path) or "train", folder_probe.prefix_of(folder, at)[:-1]))
                 num_images, num_paired = num_images + len(names), num_paired + len(paired)
-                num_looked += min(_NUM_HEADS, len(paired))
-                num_other += _count_other_shapes(syntax, probe, other, paired)
+                heads += _heads(probe, other, paired)
                 evidence.append(
                     f"{folder.path} in {other.path}" if folder is not other else folder.path or "the folder"
                 )
@@ -86,25 +86,30 @@ def _find_beside(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
                     "source.annotations.without_annotations=keep takes them as images without objects",
                 )
             notes: tuple[str, ...] = ()
-            if num_other:
-                objects, looked = plural.count(num_other, "object"), plural.count(num_looked, "file")
+            if num_other := _count_other_shapes(syntax, heads):
+                objects, looked = plural.count(num_other, "object"), plural.count(len(heads), "file")
                 notes = (f"{objects} in {looked} that were looked at, such as points, lines or masks, are not stored",)
+            if unstored := syntax.unstored(heads):
+                notes += (unstored,)
             folders = images or "images", texts or images or "images"
             return Places(tuple(found), folders, "{name}", shown, doubts, notes)
     return None
 
 
-def _count_other_shapes(syntax: Syntax, probe: FolderProbe, folder: Folder, names: Sequence[str]) -> int:
-    """Returns the number of objects of shapes that are not stored in the files that `_are_of` looks into."""
-    heads = [probe.head(folder.below(name)) for name in folder_probe.spread(names, _NUM_HEADS)[:_NUM_HEADS]]
+def _heads(probe: FolderProbe, folder: Folder, names: Sequence[str]) -> list[bytes]:
+    """Returns the first bytes of a few files."""
+    return [probe.head(folder.below(name)) for name in folder_probe.spread(names, _NUM_HEADS)[:_NUM_HEADS]]
+
+
+def _count_other_shapes(syntax: Syntax, heads: Sequence[bytes]) -> int:
+    """Returns the number of objects of shapes that are not stored in files of one image."""
     rows = [syntax.first_rows(head, len(head) < HEAD_BYTES) or () for head in heads]
     return sum(map(syntax.has_other_shape, itertools.chain.from_iterable(rows)))
 
 
 def _are_of(syntax: Syntax, probe: FolderProbe, folder: Folder, names: Sequence[str]) -> bool:
     """Returns whether files are of a syntax, judged by a few: each that has objects, and one at least."""
-    heads = [probe.head(folder.below(name)) for name in folder_probe.spread(names, _NUM_HEADS)[:_NUM_HEADS]]
-    rows = [syntax.first_rows(head, len(head) < HEAD_BYTES) for head in heads]
+    rows = [syntax.first_rows(head, len(head) < HEAD_BYTES) for head in _heads(probe, folder, names)]
     return any(rows) and None not in rows
 
 
@@ -152,6 +157,7 @@ def naming_files(
 def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_known: bool) -> Places | None:
     found: list[Place] = []
     evidence, doubts, notes = list[str](), list[str](), list[str]()
+    heads = list[bytes]()
     image_name = "{name}"
     named: dict[tuple[str, str], str] = {}  # file that names an image first, by folder and name of the image
     for file in naming_files(syntax, probe, at, most, is_known):
@@ -168,7 +174,8 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
         if file.num_other:
             objects = plural.count(file.num_other, "object")
             notes.append(f"{objects} in the beginning of {file.path}, such as points, lines or masks, are not stored")
-        if question := syntax.question(probe.head(file.path)):
+        heads.append(probe.head(file.path))
+        if question := syntax.question(heads[-1]):
             doubts.append(f"{file.path}: {question}")
         where = folder.path or "the folder"
         if share < NEARLY_ALL:
@@ -183,6 +190,8 @@ def _find_tables(syntax: Syntax, probe: FolderProbe, at: str, most: int, is_know
         evidence.append(f"{file.path} names images in {where}")
     if not found:
         return None
+    if unstored := syntax.unstored(heads):
+        notes.append(unstored)
     shown = f"{syntax.TITLE}: {folder_probe.name_some(evidence)}"
     return Places(tuple(found), image_name=image_name, evidence=shown, doubts=tuple(doubts), notes=tuple(notes))
 

@@ -72,7 +72,7 @@ class Syntax(abc.ABC):
     WHOLE_NAMES: ClassVar[bool] = False  # whether files are named x.jpg.json
     MORE: ClassVar[tuple[str, ...]] = ()  # further features: keys of features.STANDARD
     SHARES: ClassVar[bool] = False  # whether numbers are shares of the image's width and height, and no pixels
-    UNSTORED: ClassVar[str] = ""  # what else its files say of objects
+    UNSTORED: ClassVar[tuple[tuple[str, bytes], ...]] = ()  # what else files may say, and a pattern of where they do
     OUTLINES: ClassVar[bool] = False  # whether objects have outlines, which can be stored as masks
     MASKS: ClassVar[bool] = False  # whether these are always stored
     SIZED: ClassVar[bool] = False  # whether a file begins with a row without a class whose fields are height and width
@@ -142,6 +142,12 @@ class Syntax(abc.ABC):
         if not found or is_known:
             return found
         return found if is_marked and sum(map(self._is_placed, placed)) >= 0.9 * len(placed) else None
+
+    def unstored(self, heads: Iterable[bytes]) -> str:
+        """Returns a line on what files say and is not stored, given their first bytes; "" for nothing."""
+        text = b"\n".join(heads)
+        found = [what for what, pattern in self.UNSTORED if re.search(pattern, text)]
+        return f"{folder_probe.and_list(found)} are not stored" if found else ""
 
     def has_other_shape(self, row: Row) -> bool:
         """Returns whether the object of a row is of a shape that is not stored."""
