@@ -82,10 +82,11 @@ def _read(source: dataset_source.DatasetSource, shard: catalog_lib.Shard, expect
             f"{uri} is not the file of {plural.count(shard.records, 'height')} and widths that the catalog names: "
             f"it was cut short or replaced; {remedy}",
         )
-    return _decode(data)
+    return decode(data)
 
 
-def _decode(data: bytes) -> np.ndarray:
+def decode(data: bytes) -> np.ndarray:
+    """Returns what `records.encode_sizes` encoded, read-only: uint16 [n, 2]."""
     return np.frombuffer(data, "<u2").reshape(-1, 2)
 
 
@@ -168,7 +169,7 @@ class _Maker:
             return
         data = self._cache.find(shard, shard.sizes_name + _MADE_SUFFIX, _is_sealed)
         if data is not None and len(data) == part.nbytes + 4:
-            np.copyto(part, _decode(data[:-4]), where=part == 0)
+            np.copyto(part, decode(data[:-4]), where=part == 0)
 
     def _keep(self, number: int) -> bool:
         if self._cache is None:

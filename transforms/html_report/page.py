@@ -21,7 +21,7 @@ import markupsafe
 from imagebeam import catalog as catalog_lib
 from imagebeam import features, plural
 from imagebeam.transforms import summaries
-from imagebeam.transforms.html_report import sample_records, thumbnails
+from imagebeam.transforms.html_report import bucket_chart, sample_records, thumbnails
 from imagebeam.transforms.html_report.thumbnails import MAX_CHARS, shorten, visible
 from imagebeam.transforms.images import image_formats
 from imagebeam.transforms.shard import statistics
@@ -88,6 +88,9 @@ def render(facts: DatasetFacts) -> bytes:
                 for split, by_first in by_split.items()
                 for first, count in by_first.items()
             ],
+            buckets=facts.buckets,
+            octaves=[f"{max(1, round(2**each))}:{max(1, round(2**-each))}" for each in bucket_chart.OCTAVES],
+            bar_box=(bucket_chart.WIDTH, bucket_chart.HEIGHT, bucket_chart.MARKS),
             drift=list(_drift(facts.changes.get("drift"))),
             source=_source_of(catalog.config),
             config_lines=_config_text(catalog.config).split("\n"),
@@ -300,7 +303,12 @@ def make_report(
             repeated = sample_records.find_duplicates(duplicates)
         except OSError as e:
             notes = (*notes, f"{catalog_lib.DUPLICATES_FILE} cannot be read ({e})")
-    return render(DatasetFacts(catalog, statistics, samples, examples, changes or {}, repeated, notes))
+    buckets = None
+    try:
+        buckets = bucket_chart.read_chart(catalog, files, removed)
+    except (OSError, ValueError) as e:
+        notes = (*notes, f"the sizes of the images cannot be read ({e})")
+    return render(DatasetFacts(catalog, statistics, samples, examples, changes or {}, repeated, notes, buckets))
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
@@ -413,6 +421,7 @@ class DatasetFacts:
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # report.json of a snapshot
     duplicates: Sequence[Mapping[str, Any]] = ()  # some lines of duplicates.jsonl
     notes: tuple[str, ...] = ()  # what is missing from the page, and why
+    buckets: bucket_chart.BucketChart | None = None
 
     @property
     def num_images(self) -> int:

@@ -7,13 +7,15 @@ import html.parser
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagebeam import catalog as catalog_lib
 from imagebeam import features
-from imagebeam.transforms.html_report import page, sample_records, thumbnails
+from imagebeam.reader import bucket_counts
+from imagebeam.transforms.html_report import bucket_chart, page, sample_records, thumbnails
 from tests import pictures
 
 HOSTILE = [
@@ -26,6 +28,7 @@ HOSTILE = [
     "",
 ]
 JPEG = pictures.encode(pictures.photo(96, 64))
+SIDES = np.array([(900, 600)] * 20 + [(600, 800)] * 30 + [(64, 60_000), (0, 0)], np.uint16)
 
 
 class Events(html.parser.HTMLParser):
@@ -98,6 +101,7 @@ def make(
             {"kind": "near", "distance": 3, "key": HOSTILE[0], "split": HOSTILE[1], "first_key": HOSTILE[3]}
         ],
         "notes": (HOSTILE[0],),
+        "buckets": bucket_chart.make_chart(HOSTILE[0], 10**9, bucket_counts.image_sizes(SIDES)),
     }
     return page.DatasetFacts(catalog, **{**known, **more})
 
