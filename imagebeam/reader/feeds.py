@@ -188,8 +188,11 @@ class Feeds(abc.ABC):
                 "process_index": input_context.input_pipeline_id,
                 "process_count": input_context.num_input_pipelines,
             }
-            if options.get("max_pixels") is not None:  # which replicas share too
-                options["max_pixels"] = option_values.whole(1)("max_pixels", options["max_pixels"]) // replicas
+            if options.get("max_pixels") is not None:  # a batch of it is shared by replicas as by processes
+                parts = {"process_index": 0, "process_count": replicas * input_context.num_input_pipelines}
+                asked = self._options(batch_size, {**options, **parts})
+                assert asked.max_pixels is not None
+                options |= {"max_pixels": asked.max_pixels // replicas, "batch_multiple": asked.multiple // replicas}
         # Where a tf.function of the user calls this, AutoGraph would translate all that runs from here on: 4 s.
         return tf.autograph.experimental.do_not_convert(self._read)(self._options(batch_size, options), replicas)
 

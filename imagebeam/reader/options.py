@@ -18,6 +18,7 @@ from imagebeam.reader import object_options, option_values, record_order
 # Options that each view may have of its own: which part it takes, and what changes at random.
 _OF_VIEWS = ("crop", "flip", "area", "aspect_ratio", "center_fraction", "pad_pixels", "color_jitter", "erasing")
 
+_MAX_PATCHES = 1024
 OF_PATCHES = ("patches", "patch_coord", "patch_valid")  # names in a batch, those of timm's NaFlex
 
 
@@ -88,8 +89,9 @@ class ReadOptions:
             default. All processes have the same bucket in each step. See docs/buckets.md.
         max_pixels: with `buckets`, greatest number of pixels in a batch of all processes together, in place of
             batch_size: each bucket then has a batch size of its own.
-        batch_multiple: with `max_pixels`, number that these batch sizes are multiples of; by default process_count. A
-            job that goes on with other numbers of processes needs one that all of them divide.
+        batch_multiple: with `max_pixels`, number that these batch sizes are multiples of; by default that of processes,
+            of `as_jax` that of the parts that the sharding makes, with an input_context that of all replicas. A job
+            that goes on with other numbers needs one that all of them divide.
         max_enlarge: greatest factor by which an image may be enlarged to cover its size; None for any.
         too_small: what becomes of images for which no bucket is small enough: "drop", or "pad" for an image enlarged by
             max_enlarge in the middle of `fill`, in the bucket that its aspect ratio fits.
@@ -97,7 +99,7 @@ class ReadOptions:
             aspect ratio, to as many whole patches as fit into max_patches, and a batch has "patches", [batch,
             max_patches, patches * patches * channels], "patch_coord", int32 [batch, max_patches, 2], row and column of
             each, and "patch_valid", bool [batch, max_patches]. Names and layout as of timm's NaFlex.
-        max_patches: see `patches`.
+        max_patches: see `patches`; by default 1024.
         repeats: number of times that each record comes in a row in an epoch, each with its own crop, flip, changes and
             random numbers of `map`: repeated augmentation. Epochs are so many times as long. For training alone.
         first_epoch: the epoch that is read first, from 0: where a loop goes on that counts epochs, as Keras'
@@ -194,7 +196,7 @@ class ReadOptions:
     max_enlarge: float | None = _option(None, option_values.positive(may_be_none=True))
     too_small: str = _option("drop", option_values.choice(("drop", "pad")))
     patches: int | None = _option(None, option_values.whole(1, may_be_none=True))
-    max_patches: int = _option(1024, option_values.whole(1))
+    max_patches: int | None = _option(None, option_values.whole(1, may_be_none=True))
     repeats: int = _option(1, option_values.whole(1))
     first_epoch: int = _option(0, option_values.whole(0))
     next_epoch_each_iteration: bool = _option(False, option_values.truth())
@@ -292,6 +294,8 @@ class ReadOptions:
             raise errors.ConfigError("option-bad-value", f"process_index is {self.process_index}, {expected}")
         if self.buckets is not None and self.max_pixels is not None and self.batch_size is None:
             object.__setattr__(self, "batch_size", max(self.bucket_batch_sizes))
+        if self.patches is not None and self.max_patches is None:
+            object.__setattr__(self, "max_patches", _MAX_PATCHES)
         for text in itertools.chain(self._conflicts_of_patches(), self._conflicts_of_buckets(), self._conflicts()):
             raise errors.ConfigError("options-conflict", text)
         functions = [each for each in (self.map, self.batch_map) if each is not None]
@@ -314,16 +318,16 @@ class ReadOptions:
         if self.max_pixels is None and self.batch_multiple is not None:
             yield f"batch_multiple is {self.batch_multiple}, and batch_size is a size already: leave it out"
         if self.max_pixels is not None:
-            if self._multiple % self.process_count:
+            if self.multiple % self.process_count:
                 yield (
-                    f"batch_multiple is {self.batch_multiple}, which {self.process_count} processes do not share "
-                    f"equally: give a multiple of {self.process_count}"
+                    f"batch_multiple is {self.batch_multiple}, which {self.process_count} processes or replicas do not "
+                    f"share equally: give a multiple of {self.process_count}"
                 )
             for size, rows in zip(self.buckets, self.bucket_batch_sizes, strict=True):
                 if not rows:
                     yield (
-                        f"max_pixels is {self.max_pixels:,}, and {self._multiple} images of {size[0]} x {size[1]} have "
-                        f"more: give at least {self._multiple * size[0] * size[1]:,}, or smaller buckets"
+                        f"max_pixels is {self.max_pixels:,}, and {self.multiple} images of {size[0]} x {size[1]} have "
+                        f"more: give at least {self.multiple * size[0] * size[1]:,}, or smaller buckets"
                     )
             if self.batch_size is not None and self.batch_size != max(self.bucket_batch_sizes):
                 yield f"batch_size is {self.batch_size}, and max_pixels decides it: give None for one of them"
@@ -345,6 +349,8 @@ class ReadOptions:
     def _conflicts_of_patches(self) -> Iterator[str]:
         """Yields an error text for each option that does not fit patches."""
         if self.patches is None:
+            if self.max_patches is not None:
+                yield f"max_patches is {self.max_patches}, and images come whole: give patches, or leave it out"
             return
         if self.image_size is not None or self.crop is not None:
             yield (
@@ -358,7 +364,8 @@ class ReadOptions:
             yield 'too_small="pad" pads images of one size, and patches has images of any: leave it out'
 
     @property
-    def _multiple(self) -> int:
+    def multiple(self) -> int:
+        """Number that the batch sizes of max_pixels are multiples of, of all processes together."""
         return self.batch_multiple or self.process_count
 
     @property
@@ -367,7 +374,7 @@ class ReadOptions:
         sizes = self.buckets or ()
         if self.max_pixels is None:
             return (self.batch_size or 1,) * len(sizes)
-        rows = (self.max_pixels // (height * width) // self._multiple * self._multiple for height, width in sizes)
+        rows = (self.max_pixels // (height * width) // self.multiple * self.multiple for height, width in sizes)
         return tuple(each // self.process_count for each in rows)
 
     def name_of_buckets(self, num_parts: int) -> str:
@@ -380,7 +387,9 @@ class ReadOptions:
 
     def of_size(self, size: tuple[int, int]) -> ReadOptions:
         """Returns the options of a reader of whole images, resized to (height, width)."""
-        return dataclasses.replace(self, image_size=size, crop="squash", patches=None, max_enlarge=None)
+        return dataclasses.replace(
+            self, image_size=size, crop="squash", patches=None, max_patches=None, max_enlarge=None
+        )
 
     def of_bucket(self, bucket: int) -> ReadOptions:
         """Returns the options of a reader whose batches are all of one bucket."""

@@ -47,8 +47,9 @@ class PatchDecoder:
 
     def __init__(self, decoder: image_decoder.ImageDecoder, options: options_lib.ReadOptions):
         """Takes the decoder of whole images of a reader with `patches`."""
-        assert options.patches is not None
+        assert options.patches is not None and options.max_patches is not None
         self._decoder, self._options, self._side = decoder, options, options.patches
+        self._max_patches = options.max_patches
         self._options_of = functools.lru_cache(None)(options.of_size)
 
     def decode(self, wanted: image_decoder.Wanted) -> tuple[dict[str, np.ndarray], image_decoder.Failures]:
@@ -57,11 +58,11 @@ class PatchDecoder:
         Also the row and error of each image that cannot be decoded.
         """
         options, side, count = self._options, self._side, len(wanted.images)
-        grids = sizes_in_patches(wanted.sizes, side, options.max_patches, options.max_enlarge)
+        grids = sizes_in_patches(wanted.sizes, side, self._max_patches, options.max_enlarge)
         channels = len(self._decoder.blank)
-        patches = self._decoder.make_batch(count, options.max_patches, side * side * channels)
-        coord = np.zeros((count, options.max_patches, 2), np.int32)
-        valid = np.arange(options.max_patches) < grids.prod(axis=1)[:, None]
+        patches = self._decoder.make_batch(count, self._max_patches, side * side * channels)
+        coord = np.zeros((count, self._max_patches, 2), np.int32)
+        valid = np.arange(self._max_patches) < grids.prod(axis=1)[:, None]
 
         def decode(row: int) -> None:
             down, across = grids[row].tolist()

@@ -30,6 +30,8 @@ CONFLICTS: dict[str, tuple[int | None, dict[str, Any]]] = {
     "views": (2, {**IN_BUCKETS, "views": {"a": (1, 8)}}),
     "lists of images": (2, {**IN_BUCKETS, "max_images": 2}),
     "map_workers": (2, {**IN_BUCKETS, "map": max, "map_workers": 2}),
+    "max_patches without patches": (2, {"max_patches": 256}),
+    "max_patches in buckets": (2, {**IN_BUCKETS, "max_patches": 256}),
     "patches of a size": (2, {**IN_PATCHES, "image_size": 8}),
     "patches of a crop": (2, {**IN_PATCHES, "crop": "center"}),
     "patches in buckets": (2, {**IN_PATCHES, **IN_BUCKETS}),

@@ -271,28 +271,48 @@ def test_specs_of_tensorflow_have_none_where_buckets_differ(dataset: imagebeam.I
 
 
 @pytest.mark.parametrize("pad", [False, True])
-@pytest.mark.parametrize("size", [12, None], ids=["batch_size", "max_pixels"])
+@case_tables.each_case(
+    "size, multiple, max_rows",
+    {"batch_size": (12, None, None), "max_pixels": (None, None, 7), "multiple": (None, 8, 15), "equal": (None, 4, 15)},
+)
 def test_replicas_of_tensorflow_have_one_bucket_in_each_step(
-    dataset: imagebeam.ImageDataset, size: int | None, pad: bool
+    dataset: imagebeam.ImageDataset, size: int | None, multiple: int | None, max_rows: int | None, pad: bool
 ) -> None:
+    """The batches of all replicas together are those of one process. `max_rows` is the largest batch of 24 x 24."""
     tf = pytest.importorskip("tensorflow")
     options = {**BASE, "num_epochs": 2, "pad": pad}
-    if size is None:
-        options |= {"max_pixels": 4 * 24 * 24 + 100}
-    whole = list(dataset.as_numpy("train", size, **options, **({"batch_multiple": 4} if size is None else {})))
+    if max_rows is not None:
+        options |= {"max_pixels": max_rows * 24 * 24 + 100, "batch_multiple": multiple}
+    whole = list(dataset.as_numpy("train", size, **(options | ({} if size else {"batch_multiple": multiple or 4}))))
     contexts = [tf.distribute.InputContext(2, index, 4) for index in range(2)]
     each_size = None if size is None else size // 4
     parts = [
         list(dataset.as_tf("train", each_size, input_context=context, **options).as_numpy_iterator())
         for context in contexts
     ]
-    assert len(parts[0]) == len(parts[1]) == 2 * len(whole)
+    assert len(parts[0]) == len(parts[1]) == 2 * len(whole) > 0
     for step, expected in enumerate(whole):
         taken = [part[2 * step + replica] for replica in range(2) for part in parts]
         check_equal({name: np.concatenate([each[name] for each in taken]) for name in expected}, expected)
     strategy = tf.distribute.OneDeviceStrategy("cpu:0")
     alone = dataset.as_distributed(strategy, "train", size, **options)
     assert len(list(alone)) == dataset.num_batches("train", size, **options)
+
+
+@case_tables.each_case(
+    "options",
+    {
+        "multiple of three": {"max_pixels": 9999, "batch_multiple": 6},
+        "of processes alone": {"max_pixels": 9999, "batch_multiple": 2},
+        "fewer images than replicas": {"max_pixels": 3 * 24 * 24},
+    },
+)
+def test_batches_that_replicas_cannot_share_are_refused(
+    dataset: imagebeam.ImageDataset, options: dict[str, Any]
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    with error_texts.raises("options-conflict"):
+        dataset.as_tf("train", None, input_context=tf.distribute.InputContext(2, 1, 4), **BASE, **options)
 
 
 def test_mixture_keeps_proportions_and_reads_each_image_once(mixture: imagebeam.Mixture) -> None:
@@ -385,6 +405,8 @@ def test_sharding_and_batch_multiple_that_do_not_fit_are_refused(dataset: imageb
 
     with error_texts.raises("sharding-unequal"):
         dataset.as_jax("train", Parts(), None, **BASE, max_pixels=4000, batch_multiple=6)
+    with error_texts.raises("sharding-unequal"):
+        dataset.as_jax("train", Parts(), 6, **BASE)
     found = dataset.as_jax("train", Parts(), None, **BASE, max_pixels=4000, batch_multiple=None)
     state = found.state()
     assert state.buckets == "32x16:4 24x24:4 16x32:4 12x12:24"
