@@ -57,6 +57,8 @@ def load(
 
     def fill(number: int) -> None:
         shard, part = split.shards[number], parts[number]
+        if not shard.num_examples:
+            return
         if shard.sizes_file is not None:
             part[:] = _read(source, shard, shard.sizes_file)
         if not part.all():
