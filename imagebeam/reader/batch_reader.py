@@ -54,6 +54,15 @@ class _Read(NamedTuple):
         return _Read(positions, records, rounds, columns)
 
 
+class BatchPositions(NamedTuple):
+    """Which examples a batch has, and where it is in the job."""
+
+    first: int  # position of its first example in the schedule of the reader
+    end: int  # position after its last one
+    shift: int  # what leads from these positions to those in the schedule of the job
+    place: int  # number of places in batches that the job has filled before
+
+
 class BatchReader:
     """Reads, parses and decodes a batch in one call. Thread-safe.
 
@@ -134,25 +143,18 @@ class BatchReader:
             ShardError: if a whole shard cannot be read.
             ExampleError: if an example cannot be read or decoded, and may not be skipped.
         """
-        return self.read_part(first, end, first, self.schedule.place_of(first))
+        return self.read_at(BatchPositions(first, end, 0, self.schedule.place_of(first)))
 
-    def read_part(self, first: int, end: int, position: int, place: int) -> Any:
-        """Returns a batch, as `read_batch`, of a reader that is one of several of a job.
-
-        Args:
-            first: position of its first example in the schedule of this reader.
-            end: position after its last one.
-            position: that of the first one in the schedule of the job.
-            place: number of places in batches that the job has filled before.
-        """
-        read = self._read(first, end, position - first)
+    def read_at(self, batch: BatchPositions) -> Any:
+        """Returns a batch, as `read_batch`, of a reader that may be one of several of a job."""
+        read = self._read(batch)
         is_full = self._options.batch_size is not None and self._options.drops_remainder
-        if is_full and len(read.positions) < end - first:
-            read = self._fill(read, first, end, position - first)
-        batch = self.layout.fill(read.columns)
+        if is_full and len(read.positions) < batch.end - batch.first:
+            read = self._fill(read, batch)
+        filled = self.layout.fill(read.columns)
         with self.counters.timed("map_seconds"):
-            batch = self.layout.change(batch, place)
-        return self.layout.finish(batch)
+            filled = self.layout.change(filled, batch.place)
+        return self.layout.finish(filled)
 
     def read_chunk(self, first: int, end: int) -> record_parser.Chunk:
         """Returns the records at positions `first` to `end`.
@@ -174,10 +176,10 @@ class BatchReader:
         """Returns the features of the examples in a chunk, and which part of each image the batch takes."""
         return self._parser.parse(chunk)
 
-    def _read(self, first: int, end: int, shift: int) -> _Read:
-        """Returns the examples that can be read, decoded and mapped. `shift` leads to their positions in the job."""
+    def _read(self, batch: BatchPositions) -> _Read:
+        """Returns the examples that can be read, decoded and mapped."""
         with self.counters.timed("read_seconds"):
-            chunk = self.read_chunk(first, end)
+            chunk = self.read_chunk(batch.first, batch.end)
         with self.counters.timed("parse_seconds"):
             parsed = self._parser.parse(chunk)
         with self.counters.timed("decode_seconds"):
@@ -188,14 +190,14 @@ class BatchReader:
         faults |= {index: self._fetcher.fault(int(chunk.records[index]), each) for index, each in found.items()}
         for index in sorted(faults):
             example = int(chunk.records[index]), int(chunk.rounds[index])
-            self._skipped.add(int(chunk.positions[index]) + shift, example, faults[index])
+            self._skipped.add(int(chunk.positions[index]) + batch.shift, example, faults[index])
         places = np.array(parsed.kept, np.int64)
         positions, records, rounds = chunk.positions[places], chunk.records[places], chunk.rounds[places]
         pictures = {name: images.pop(name) for name in self._options.names_of_pictures}
         columns = self._columns.of({**pictures, **parsed.columns, **images}, records, rounds)
         lost = [row for row, _ in failures]
         read = _Read(positions, records, rounds, columns).without(lost)
-        return read if self._map is None else self._change(self._map, read, shift)
+        return read if self._map is None else self._change(self._map, read, batch.shift)
 
     def _change(self, each_map: example_map.ExampleMap, read: _Read, shift: int) -> _Read:
         """Returns what the user's function makes of the examples."""
@@ -235,22 +237,22 @@ class BatchReader:
             failures += found
         return decoded, failures
 
-    def _fill(self, read: _Read, first: int, end: int, shift: int) -> _Read:
-        """Returns all positions from `first` to `end`: the next readable example replaces a missing one."""
-        following = end
-        while not len(read.positions) or read.positions[-1] < end - 1:
-            if following >= end + self.schedule.spare:  # an epoch
+    def _fill(self, read: _Read, batch: BatchPositions) -> _Read:
+        """Returns the examples at all positions of a batch: the next readable example replaces a missing one."""
+        following = batch.end
+        while not len(read.positions) or read.positions[-1] < batch.end - 1:
+            if following >= batch.end + self.schedule.spare:  # an epoch
                 raise errors.ExampleError(
                     "examples-all-broken",
-                    f"none of {self.schedule.spare:,} examples from position {first:,} on could be read or decoded, "
-                    f"and a batch of {self._options.batch_size} needs one: run imagebeam verify --decode",
+                    f"none of {self.schedule.spare:,} examples from position {batch.first:,} on could be read or "
+                    f"decoded, and a batch of {self._options.batch_size} needs one: run imagebeam verify --decode",
                 )
-            more = self._read(following, following + _NUM_SPARES, shift)
+            more = self._read(batch._replace(first=following, end=following + _NUM_SPARES))
             read = read.followed_by(more)
             following += _NUM_SPARES
             if len(more.positions):
                 break
-        wanted = np.arange(first, end, dtype=np.int64)
+        wanted = np.arange(batch.first, batch.end, dtype=np.int64)
         return read.take(np.searchsorted(read.positions, wanted))
 
 

@@ -75,7 +75,8 @@ class BucketReader:
         place = int(self.schedule.order.places(np.array([first]))[0])
         found = self._order.batch_at(place)
         reader = self._readers[found.bucket]
-        return reader.read_part(found.first, found.end, first, self.schedule.place_of(first))
+        shift, filled = first - found.first, self.schedule.place_of(first)
+        return reader.read_at(batch_reader.BatchPositions(found.first, found.end, shift, filled))
 
 
 AnyReader: TypeAlias = batch_reader.BatchReader | BucketReader

@@ -6,6 +6,7 @@ Values become plain Python values, from whatever NumPy or TensorFlow type they h
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import math
 import operator
@@ -31,6 +32,11 @@ IMAGENET_MEAN = (123.675, 116.28, 103.53)  # for pixels from 0 to 255; torchvisi
 IMAGENET_STD = (58.395, 57.12, 57.375)  # torchvision's 0.229, 0.224, 0.225
 
 MeanAndStd = tuple[Sequence[float], Sequence[float]]
+
+
+def option(default: Any, convert: Convert) -> Any:
+    """Returns the field of an option of a dataclass, whose values `convert` checks and converts."""
+    return dataclasses.field(default=default, metadata={"convert": convert})
 
 
 def bad_value(name: str, value: Any, expected: str) -> errors.ConfigError:

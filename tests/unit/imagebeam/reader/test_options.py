@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -291,3 +294,8 @@ def test_reduction_leaves_a_part_as_large_as_wanted(part: tuple[int, int], reduc
         frames = crops.frames(*parts[:, 2:].T, parts, options) if options.filters else None
         [index] = crops.reductions(parts, frames, options)
         assert crops.REDUCTIONS[index] == expected
+
+
+def test_help_describes_every_option_once() -> None:
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(imagebeam.ReadOptions) or "", re.MULTILINE)
+    assert described == [field.name for field in dataclasses.fields(imagebeam.ReadOptions)]
