@@ -441,8 +441,10 @@ class ImageDataset:
         """
         wanted = (selected.name, buckets, max_enlarge, may_be_small)
         if wanted not in self._members_of:
-            sides = self._read_sizes(selected.splits)
-            found = aspect_buckets.members(sides, selected, buckets, max_enlarge, may_be_small)
+            chosen = aspect_buckets.choose_selected(
+                self._read_sizes(selected.splits), selected, buckets, max_enlarge, may_be_small
+            )
+            found = aspect_buckets.members(chosen, selected, len(buckets), selected.split_size)
             num_dropped = len(selected) - sum(map(len, found))
             if num_dropped == len(selected):
                 raise errors.ConfigError(
@@ -595,7 +597,7 @@ class ImageDataset:
     def _read_sizes(self, splits: Sequence[str]) -> np.ndarray:
         """Returns height and width of the image of each record, uint16 [records, 2]: see `image_sizes.load`.
 
-        Records are numbered as in `record_selection.RecordSelection`. Reads them once.
+        Records are numbered as in `record_selection.RecordSelection`. Those that no file tells are made once.
         """
         names = tuple(splits)
         if names not in self._sizes_of:
@@ -604,9 +606,10 @@ class ImageDataset:
                 removed.append(self._removed_records(name) + first)
                 first += sum(shard.records for shard in self.splits[name].shards)
             open_reader = functools.partial(self._open_whole, names)
-            self._sizes_of[names] = image_sizes.load(
-                self._source, self.catalog, names, np.concatenate(removed), open_reader
-            )
+            found = image_sizes.load(self._source, self.catalog, names, np.concatenate(removed), open_reader)
+            if all(shard.sizes_file for name in names for shard in self.splits[name].shards):
+                return found  # which files tell at any time, and which would take as much memory as the buckets
+            self._sizes_of[names] = found
         return self._sizes_of[names]
 
     def _open_whole(self, splits: Sequence[str]) -> shard_reader.ShardReader:

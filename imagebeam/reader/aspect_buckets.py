@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -77,23 +77,19 @@ def choose(sides: np.ndarray, sizes: Sizes, max_enlarge: float | None, may_be_sm
         int16 [n]: the index of each bucket; -1 for an image that is too small for all.
     """
     table = np.array(sizes, np.int64)
-    aspects = table[:, 1] / table[:, 0]
-    order = np.argsort(aspects, kind="stable")
-    has_twins = len(np.unique(aspects)) < len(sizes)
-    every = range(len(sizes))
+    aspects, order, counts = np.unique(table[:, 1] / table[:, 0], return_index=True, return_counts=True)
+    # Where two neighbours keep equal parts of an image there are two lines, and rounding could decide between them.
+    lines = np.outer(np.sqrt(aspects[1:] * aspects[:-1]), (1 - _ROUNDING, 1 + _ROUNDING)).ravel()
+    is_close = not (np.diff(lines) > 0).all()
     found = np.empty(len(sides), np.int16)
     for start in range(0, len(sides), _AT_ONCE):
         height, width = sides[start : start + _AT_ONCE].astype(np.float64).T
-        if has_twins:
-            found[start : start + _AT_ONCE] = _best(height, width, table, every, max_enlarge)
-            continue
-        # Of different aspect ratios only the two nearest can be the best, unless one of them is too large.
-        place = np.searchsorted(aspects[order], width / height).clip(1, max(1, len(sizes) - 1))
-        nearest = [order[place - 1], order[place.clip(max=len(sizes) - 1)]]
-        best = _best(height, width, table, nearest, None)
+        places = np.searchsorted(lines, width / height)
+        best = order[places // 2]
+        unsure = (places % 2 == 1) | (counts[places // 2] > 1) | is_close
         if max_enlarge is not None:
-            again = np.any([~_fits(height, width, table[each].T, max_enlarge) for each in nearest], axis=0)
-            best[again] = _best(height[again], width[again], table, every, max_enlarge)
+            unsure |= ~_fits(height, width, table[best].T, max_enlarge)
+        best[unsure] = _best(height[unsure], width[unsure], table, max_enlarge)
         found[start : start + _AT_ONCE] = best
     if may_be_small and (small := found < 0).any():
         found[small] = choose(sides[small], sizes, None)
@@ -104,35 +100,25 @@ def _fits(height: np.ndarray, width: np.ndarray, size: Sequence[np.ndarray], max
     return enlargement(height, width, (size[0], size[1])) <= max_enlarge * (1 + _ROUNDING)
 
 
-def _best(
-    height: np.ndarray,
-    width: np.ndarray,
-    table: np.ndarray,
-    candidates: Sequence[np.ndarray | int],
-    max_enlarge: float | None,
-) -> np.ndarray:
-    """Returns the best of some buckets for each image: int16 [n], -1 if none fits.
+def _best(height: np.ndarray, width: np.ndarray, table: np.ndarray, max_enlarge: float | None) -> np.ndarray:
+    """Returns the best of all buckets for each image: int16 [n], -1 if none fits.
 
     Args:
         height: float64 [n].
         width: float64 [n].
         table: int64 [buckets, 2].
-        candidates: indexes of buckets, each of all images or int [n].
         max_enlarge: as in `choose`.
     """
     best, most = np.full(len(height), -1, np.int16), np.full(len(height), -1.0)
-    for each in candidates:
-        size = table[each].T
+    for bucket, size in enumerate(table):
         kept = kept_part(height, width, (size[0], size[1]))
         is_better, rows = kept > most, np.flatnonzero(kept == most)
         if len(rows):
-            sizes = table[best[rows]].T, np.broadcast_to(size.T, (len(height), 2))[rows].T
-            before, now = (_closeness(height[rows], width[rows], one) for one in sizes)
+            before, now = (_closeness(height[rows], width[rows], each) for each in (table[best[rows]].T, size))
             is_better[rows] = now > before
         if max_enlarge is not None:
             is_better &= _fits(height, width, size, max_enlarge)
-        np.copyto(best, np.asarray(each, np.int16), where=is_better)
-        np.copyto(most, kept, where=is_better)
+        best[is_better], most[is_better] = bucket, kept[is_better]
     return best
 
 
@@ -142,14 +128,14 @@ def _closeness(height: np.ndarray, width: np.ndarray, size: np.ndarray) -> np.nd
     return np.where(times > 1, -times, times)
 
 
-def members(
+def choose_selected(
     sides: np.ndarray,
     selected: record_order.Records,
     sizes: Sizes,
     max_enlarge: float | None,
     may_be_small: bool,
-) -> list[np.ndarray]:
-    """Returns the records of each bucket, ascending: int32 [n], or int64 if there are many.
+) -> np.ndarray:
+    """Returns the bucket of each record that is read, as `choose`.
 
     Args:
         sides: int [records, 2], height and width of all images; 0 of records that cannot be read, which the reader of
@@ -159,14 +145,43 @@ def members(
         max_enlarge: as of `choose`.
         may_be_small: as of `choose`.
     """
-    dtype = np.int32 if len(sides) <= np.iinfo(np.int32).max else np.int64
-    parts: list[list[np.ndarray]] = [[] for _ in sizes]
-    for start in range(0, len(selected), _AT_ONCE):
-        records = selected.records_at(np.arange(start, min(start + _AT_ONCE, len(selected))))
+    chosen = np.empty(len(selected), np.int16)
+    for rows, records in _parts_of(selected):
         known = sides[records]
         if not known.all():
             known = np.where(known == 0, np.array(sizes[0], sides.dtype), known)
-        chosen = choose(known, sizes, max_enlarge, may_be_small)
-        for bucket, part in enumerate(parts):
-            part.append(records[chosen == bucket].astype(dtype))
-    return [np.concatenate([np.zeros(0, dtype), *parts.pop(0)]) for _ in sizes]
+        chosen[rows] = choose(known, sizes, max_enlarge, may_be_small)
+    return chosen
+
+
+def members(chosen: np.ndarray, selected: record_order.Records, num_buckets: int, num_records: int) -> list[np.ndarray]:
+    """Returns the records of each bucket, ascending: int32 [n], or int64 if there are many.
+
+    Args:
+        chosen: int16 [n], the bucket of each record of `selected`; -1 of those that are left out.
+        selected: those that are read.
+        num_buckets: number of buckets.
+        num_records: number of records of the splits.
+    """
+    edges = np.arange(num_buckets + 1)
+    counts = np.zeros(num_buckets, np.int64)
+    for rows, _ in _parts_of(selected):
+        counts += np.bincount(chosen[rows] + 1, minlength=num_buckets + 1)[1:]
+    dtype = np.int32 if num_records <= np.iinfo(np.int32).max else np.int64
+    found = [np.empty(count, dtype) for count in counts.tolist()]
+    ends = np.zeros(num_buckets, np.int64)
+    for rows, records in _parts_of(selected):
+        order = np.argsort(chosen[rows], kind="stable")
+        bounds = np.searchsorted(chosen[rows][order], edges)
+        for bucket in np.flatnonzero(np.diff(bounds)).tolist():
+            part = records[order[bounds[bucket] : bounds[bucket + 1]]]
+            found[bucket][ends[bucket] : ends[bucket] + len(part)] = part
+            ends[bucket] += len(part)
+    return found
+
+
+def _parts_of(selected: record_order.Records) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yields some records after the other: their indexes, and their numbers in the split."""
+    for start in range(0, len(selected), _AT_ONCE):
+        rows = slice(start, min(start + _AT_ONCE, len(selected)))
+        yield rows, selected.records_at(np.arange(rows.start, rows.stop))

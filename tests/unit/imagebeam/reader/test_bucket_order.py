@@ -313,6 +313,26 @@ def test_bucket_loses_the_least_of_an_image(
         assert bucket in best_of(image, buckets, max_enlarge, may_be_small), image
 
 
+def test_buckets_of_nearly_one_aspect_ratio_are_told_apart() -> None:
+    buckets = [(65_499, 65_500), (65_498, 65_499), (65_497, 65_498)]
+    for chosen, image in zip(aspect_buckets.choose(np.array(buckets), buckets, None).tolist(), buckets, strict=True):
+        assert {chosen} == best_of(image, buckets, None, False)
+
+
+def test_members_are_the_selected_records_of_each_bucket_in_order() -> None:
+    count, rng = 150_000, np.random.default_rng(0)
+    drawn, kept = rng.integers(1, 60, (count, 2)).astype(np.uint16), np.flatnonzero(rng.integers(0, 4, count))
+    drawn[7] = 0  # cannot be read: the first bucket reports it
+    selected = bucket_order.BucketRecords(kept)
+    chosen = aspect_buckets.choose_selected(drawn, selected, SIZES, 4.0, False)
+    expected = aspect_buckets.choose(np.maximum(drawn[kept], 1), SIZES, 4.0)
+    assert (chosen == np.where(kept == 7, 0, expected)).all() and (chosen < 0).any()
+    for num_records, dtype in ((count, np.int32), (1 << 31, np.int64)):
+        found = aspect_buckets.members(chosen, selected, len(SIZES), num_records)
+        assert [each.dtype for each in found] == [dtype] * len(SIZES)
+        assert [each.tolist() for each in found] == [kept[chosen == bucket].tolist() for bucket in range(len(SIZES))]
+
+
 def kohya_buckets(max_side: int, step: int, min_size: int, max_size: int) -> set[Size]:
     """Returns (height, width) as kohya-ss/sd-scripts' make_bucket_resolutions lists (width, height)."""
     area, found = max_side**2, {(max_side // step * step,) * 2}

@@ -161,6 +161,15 @@ def test_made_sizes_are_kept_in_the_cache(
     assert (read(f"{scheme}{folder}", **cache), notes()) == (expected, [])
 
 
+def test_sizes_that_no_file_tells_are_made_once_by_a_dataset(
+    folder: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = imagebeam.open_dataset(forget(folder))
+    for buckets in (((16, 24), (24, 16)), ((16, 16), (8, 16))):
+        assert dataset.num_batches("train", 2, buckets=buckets)
+    assert caplog.text.count("height and width of") == 1
+
+
 def test_only_images_of_unknown_size_are_looked_up(folder: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     shard = catalog_lib.load_catalog(folder).splits["train"].shards[1]
     data = bytearray((folder / shard.sizes_name).read_bytes())
