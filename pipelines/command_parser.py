@@ -267,7 +267,7 @@ def make_parser(commands: Mapping[str, Command]) -> Parser:
     enlarge = "factor by which an image may be enlarged, at most (default: any)"
     add("inspect", "--max-enlarge", enlarge, type=_number, metavar="X")
     add("inspect", "--batch-size", "images in a batch of all processes together (256)", type=_positive, metavar="N")
-    add("inspect", "--json", "with --buckets: print the same as JSON", **_FLAG)
+    add("inspect", "--json", "print the same as JSON", **_FLAG)
     page = "file or address to write (report.html, here)"
     add("report", "--output", page, metavar="FILE", default="report.html")
     add("bench", "--split", "split to read (default: train, else the first)")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import time
@@ -112,6 +113,15 @@ def inspect(known: argparse.Namespace, _: list[str]) -> int:
             print(json.dumps(found.to_json(), indent=1))
         else:
             print("\n".join(inspect_buckets.lines(found)))
+        return 0
+    if known.json:
+        described = inspect_dataset.to_json(catalog, directory)
+        if known.n is not None:
+            examples = itertools.islice(inspect_dataset.read_examples(directory, catalog, split), known.n)
+            described["examples"] = list(map(inspect_dataset.example_to_json, examples))
+        if known.save_to is not None:
+            described["saved"] = inspect_dataset.save_images(directory, catalog, split, known.n or 5, known.save_to)
+        print(json.dumps(described, indent=1))
         return 0
     printed_tables.print_table(inspect_dataset.catalog_rows(catalog, directory))
     terminal.say("features of each example:")

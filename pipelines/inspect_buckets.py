@@ -14,7 +14,7 @@ from imagebeam.pipelines import command_parser
 from imagebeam.reader import aspect_buckets, bucket_counts, option_values
 
 _DEFAULTS = {"bucket_step": 64, "max_aspect": 2.0, "batch_size": 256}
-_OF_BUCKETS = (*_DEFAULTS, "max_enlarge", "json")
+_OF_BUCKETS = (*_DEFAULTS, "max_enlarge")
 _WITHOUT_BUCKETS = ("n", "save_to")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -41,6 +42,46 @@ def catalog_rows(catalog: catalog_lib.Catalog, directory: str) -> list[tuple[str
 def feature_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:
     """Returns the features of each example as rows of a table: key and type."""
     return [(f"  {each.key}", each.describe()) for each in catalog.features]
+
+
+def to_json(catalog: catalog_lib.Catalog, directory: str) -> dict[str, Any]:
+    """Returns the dataset as the tables have it, for scripts."""
+    splits = {
+        name: {
+            "examples": split.num_examples,
+            "shards": len(split.shards),
+            "bytes": split.num_bytes,
+            "removed": sum(shard.removed for shard in split.shards),
+        }
+        for name, split in catalog.splits.items()
+    }
+    return {
+        "dataset": catalog.name,
+        "folder": directory,
+        "snapshot": snapshots.name_of(catalog),
+        "written": catalog.created,
+        "fingerprint": catalog.fingerprint,
+        "compression": catalog.compression,
+        "listed": catalog.counts.listed,
+        "rejected": dict(catalog.counts.rejected),
+        "splits": splits,
+        "classes": dict(enumerate(catalog.labels, start=catalog.label_base)),
+        "object_classes": dict(catalog.object_classes),
+        "features": [{"key": each.key, "type": each.describe()} for each in catalog.features],
+    }
+
+
+def example_to_json(values: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Returns the features of one example as lists; of bytes that are no text the number of them."""
+    return {key: list(map(_value_to_json, found)) for key, found in values.items()}
+
+
+def _value_to_json(value: bytes | int | float) -> Any:
+    if isinstance(value, bytes):
+        return value.decode() if _is_text(value) else {"bytes": len(value)}
+    if isinstance(value, float):  # with all digits of 32 bits; JSON has no other numbers than finite ones
+        return float(f"{value:.9g}") if math.isfinite(value) else str(value)
+    return value
 
 
 def _removed_rows(catalog: catalog_lib.Catalog) -> list[tuple[str, str]]:

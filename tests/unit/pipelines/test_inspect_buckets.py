@@ -116,7 +116,6 @@ def test_other_areas_are_refused(dataset: pathlib.Path, area: str) -> None:
     {
         "examples": (["--buckets", "9999", "-n", "3"], "inspect-options-conflict"),
         "images": (["--buckets", "9999", "--save-to", "x"], "inspect-options-conflict"),
-        "json": (["--json"], "inspect-options-conflict"),
         "step": (["--bucket-step", "8"], "inspect-options-conflict"),
         "aspect": (["--max-aspect", "1"], "inspect-options-conflict"),
         "batch": (["--batch-size", "8"], "inspect-options-conflict"),
@@ -136,5 +135,4 @@ def test_options_that_do_not_fit_are_refused(dataset: pathlib.Path, options: Seq
 def test_variables_of_other_commands_change_nothing(dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = command_line.succeed("inspect", dataset).stdout
     monkeypatch.setenv("IMAGEBEAM_BATCH_SIZE", "8")
-    monkeypatch.setenv("IMAGEBEAM_JSON", "1")
     assert command_line.succeed("inspect", dataset).stdout == usual

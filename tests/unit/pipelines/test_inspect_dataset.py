@@ -6,7 +6,9 @@ import json
 import pathlib
 import shutil
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 
 import imagebeam
@@ -50,6 +52,41 @@ def test_examples_are_shown_with_the_beginning_of_their_lists(dataset: imagebeam
     assert "image/class/text=[a, b]" in two
     assert "image/object/class/label=[2, 3, 4, 5, 6, 7, 8, 9, ... 10 values]" in two
     assert "image/object/class/text=[thing 0, thing 1, " in two
+
+
+def test_json_has_what_the_tables_have(
+    dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def inspect(*options: str) -> dict[str, Any]:
+        return json.loads(command_line.succeed("inspect", dataset.directory, *options).stdout)
+
+    found = inspect("--json")
+    [shard] = dataset.catalog.splits["train"].shards
+    assert found["splits"] == {"train": {"examples": 3, "shards": 1, "bytes": shard.bytes, "removed": 0}}
+    assert found["classes"] == {"0": "a", "1": "b", "2": "c"} and found["object_classes"] == {}
+    assert {each["key"]: each["type"] for each in found["features"]} == {
+        name.strip(): kind for name, kind in inspect_dataset.feature_rows(dataset.catalog)
+    }
+    tabled = dict(inspect_dataset.catalog_rows(dataset.catalog, dataset.directory))
+    assert all(found[name] == tabled[name] for name in ("dataset", "folder", "written", "fingerprint", "compression"))
+    assert (found["snapshot"], found["listed"], found["rejected"]) == (None, 3, {})
+    monkeypatch.setenv("IMAGEBEAM_JSON", "1")
+    assert inspect() == found
+    shown = inspect("-n", "2", "--save-to", str(tmp_path / "saved"))
+    assert {name: each for name, each in shown.items() if name not in ("examples", "saved")} == found
+    assert sorted(shown["saved"]) == sorted(map(str, (tmp_path / "saved").iterdir())) and len(shown["saved"]) == 2
+    stored = list(inspect_dataset.read_examples(dataset.directory, dataset.catalog, "train"))[:2]
+    for values, one in zip(stored, shown["examples"], strict=True):
+        assert one.keys() == values.keys()
+        assert one["image/encoded"] == [{"bytes": len(values["image/encoded"][0])}]
+        assert one["image/class/text"] == [each.decode() for each in values["image/class/text"]]
+        for name in ("image/height", "image/class/label", "image/object/bbox/xmin"):
+            assert list(np.float32(one[name])) == list(np.float32(values[name]))
+
+
+def test_json_has_numbers_that_are_not_finite_as_text() -> None:
+    values = {"x": [float("nan"), float("inf"), -float("inf"), float(np.float32(0.1))]}
+    assert inspect_dataset.example_to_json(values) == {"x": ["nan", "inf", "-inf", 0.100000001]}
 
 
 def test_images_are_saved_under_all_their_classes(dataset: imagebeam.ImageDataset, tmp_path: pathlib.Path) -> None:
